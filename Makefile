@@ -1,0 +1,50 @@
+# Needs nothing but Python >= 3.10 and make: pip brings the rest into .venv.
+# Another interpreter: make PYTHON=python3.12 demo. More arguments: make test ARGS="-k spans".
+
+PYTHON ?= python3
+ARGS   ?=
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test test-all lint format
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.installed-demo ## train adapters on a small generated task, ablate them, draw the heatmap
+	@$(BIN)/adapter-probe demo $(ARGS)
+
+test: $(VENV)/.installed-dev ## the quick tests
+	@$(BIN)/python -m pytest -m "not slow and not real_data" $(ARGS)
+
+test-all: $(VENV)/.installed-dev ## every test; those on real data skip where the data is absent
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.installed-dev ## ruff: rules and layout
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: $(VENV)/.installed-dev ## let ruff mend what it can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+# Stamps, touched only after success: set-up runs once, and again when one of these files changes.
+# An environment that is already there and has pip is kept.
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "adapter-probe needs Python 3.10 or newer; $(PYTHON) is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 ...")'
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
+		echo "Making $(VENV) with $$($(PYTHON) --version)"; $(PYTHON) -m venv $(VENV); }
+	@touch $@
+
+$(VENV)/.installed-demo: $(VENV)/.created pyproject.toml constraints.txt
+	@echo "Installing adapter-probe into $(VENV) (minutes the first time)"
+	@$(PIP) install -c constraints.txt -e ".[demo]"
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt
+	@echo "Installing adapter-probe and its test tools into $(VENV) (minutes the first time)"
+	@$(PIP) install -c constraints.txt -e ".[dev,demo]"
+	@touch $(VENV)/.installed-demo $@

@@ -1,0 +1,127 @@
+"""What each span's adapters are worth: scores and their differences from the intact model.
+
+Signs: `delta_points` is score minus intact score in points (1 point = 0.01), so a loss is negative; a
+*drop* is its negative, so a loss is positive. Figures and tolerances speak of drops.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from adapter_probe import metrics
+from adapter_probe.errors import ResultsError
+from adapter_probe.results.ablation import SPAN_COLUMNS, AblationResults
+from adapter_probe.spans import SITES_PER_LAYER
+
+Study = Literal["ablated", "kept"]
+"""`ablated`: the span's adapters are off. `kept`: only the span's adapters are on (the complement)."""
+
+# Scores are ratios of small integers times 100: a drop of one point in exact arithmetic can come out as
+# 1.0000000000000009. Nine decimals are far below any real difference (one example in 10,000 is 0.01).
+_DECIMALS = 9
+
+
+def row_scores(results: AblationResults) -> np.ndarray:
+    """Score of every variant, float64 `[variants]`, in the metric's own units (a fraction)."""
+    predictions = metrics.predictions_from_logits(results.logits, results.kind)  # [variants, examples]
+    return np.asarray(metrics.score(results.metric, predictions, results.labels), dtype=np.float64)
+
+
+def intact_row(results: AblationResults) -> int:
+    """The first row with every adapter on.
+
+    Raises:
+        ResultsError: no row has every adapter on.
+    """
+    rows = np.flatnonzero(results.masks.all(axis=1))
+    if rows.size == 0:
+        raise ResultsError(
+            "the ablation has no row with every adapter on, so there is nothing to compare with"
+        )
+    return int(rows[0])
+
+
+def removed_row(results: AblationResults) -> int:
+    """The row with the fewest adapters on: all of those the study switches are off."""
+    return int(np.argmin(results.masks.sum(axis=1)))
+
+
+def study_kind(results: AblationResults) -> Study:
+    """Whether the spans were ablated or kept, read off the masks."""
+    layer_of_site = np.arange(results.masks.shape[1]) // SITES_PER_LAYER
+    first, last = results.spans[:, :1], results.spans[:, 1:]  # [variants, 1]
+    inside = (first <= layer_of_site) & (layer_of_site <= last)  # [variants, sites]
+    return "ablated" if (inside & ~results.masks).any() else "kept"
+
+
+def span_scores(results: AblationResults) -> pd.DataFrame:
+    """One row a span: its score and its difference from the intact score.
+
+    Returns:
+        Columns `first`, `last`, `n_layers`, `score` (a fraction), `delta_points` = 100 (score - intact
+        score), `n_examples`; sorted by first, then last layer.
+
+    Raises:
+        ResultsError: no intact row, or a span stands in two rows.
+    """
+    scores = row_scores(results)
+    intact = scores[intact_row(results)]
+    rows = np.flatnonzero(results.spans[:, 0] >= 0)
+    first, last = results.spans[rows].astype(np.int64).T
+    frame = pd.DataFrame(
+        {
+            "first": first,
+            "last": last,
+            "n_layers": last - first + 1,
+            "score": scores[rows],
+            "delta_points": 100 * (scores[rows] - intact),
+            "n_examples": len(results.labels),
+        }
+    )
+    repeated = frame[frame.duplicated(["first", "last"])]
+    if len(repeated):
+        raise ResultsError(f"span {repeated['first'].iloc[0]}-{repeated['last'].iloc[0]} stands in two rows")
+    return frame[list(SPAN_COLUMNS)].sort_values(["first", "last"], ignore_index=True)
+
+
+def drop_points(delta_points: np.ndarray | pd.Series) -> np.ndarray:
+    """Drops in points (positive = loss), freed of float noise; NaN stays NaN."""
+    return np.round(-np.asarray(delta_points, dtype=np.float64), _DECIMALS) + 0.0  # + 0.0: no minus zero
+
+
+def within_tolerance(delta_points: np.ndarray | pd.Series, tolerance: float) -> np.ndarray:
+    """True where the drop is at most `tolerance` points; NaN is not within."""
+    return drop_points(delta_points) <= tolerance
+
+
+def span_grid(frame: pd.DataFrame, column: str = "delta_points", n_layers: int | None = None) -> np.ndarray:
+    """A span column as a matrix, float64 `[first layer, last layer]`, NaN where there is no such span.
+
+    Args:
+        frame: needs `first`, `last` and the column.
+        column: what to lay out.
+        n_layers: size of the matrix; by default one more than the greatest last layer.
+
+    Raises:
+        ResultsError: no rows, a missing column, a span given twice, reversed, or outside the model.
+    """
+    missing = [name for name in ("first", "last", column) if name not in frame.columns]
+    if missing:
+        raise ResultsError(
+            f"spans need the column {missing[0]!r}; the columns are {', '.join(map(str, frame.columns))}"
+        )
+    if frame.empty:
+        raise ResultsError("there are no spans to lay out")
+    first, last = frame["first"].to_numpy(dtype=int), frame["last"].to_numpy(dtype=int)
+    size = int(last.max()) + 1 if n_layers is None else n_layers
+    wrong = np.flatnonzero((first < 0) | (first > last) | (last >= size))
+    if wrong.size:
+        raise ResultsError(f"span {first[wrong[0]]}-{last[wrong[0]]} does not fit a model of {size} layers")
+    if frame.duplicated(["first", "last"]).any():
+        raise ResultsError("a span is given twice")
+    grid = np.full((size, size), np.nan)
+    grid[first, last] = frame[column].to_numpy(dtype=float)
+    return grid

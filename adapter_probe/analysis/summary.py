@@ -1,0 +1,92 @@
+"""The few numbers of an ablation that a person acts on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pandas as pd
+
+from adapter_probe import metrics
+from adapter_probe.analysis.deltas import (
+    Study,
+    drop_points,
+    intact_row,
+    removed_row,
+    row_scores,
+    span_scores,
+    study_kind,
+    within_tolerance,
+)
+from adapter_probe.results.ablation import AblationResults
+
+TOLERANCES = (0.5, 1.0, 2.0)
+"""Drops, in points, that a reader may be willing to pay for fewer adapters."""
+
+
+def summary(results: AblationResults, tolerances: Sequence[float] = TOLERANCES) -> dict[str, object]:
+    """What the ablation says, ready for JSON: undefined numbers are None.
+
+    Returns:
+        `study`, `metric`, `n_examples`, `n_layers`; `intact_score`, `removed_score` and `majority_score`
+        (fractions; removed = every adapter that the study switches is off), `removed_delta_points`; and
+        the keys of :func:`span_summary`.
+    """
+    scores = row_scores(results)
+    intact, removed = scores[intact_row(results)], scores[removed_row(results)]
+    study = study_kind(results)
+    frame = span_scores(results)
+    return {
+        "study": study,
+        "metric": results.metric,
+        "n_examples": len(results.labels),
+        "n_layers": int(frame["last"].max()) + 1,
+        "intact_score": _number(intact),
+        "removed_score": _number(removed),
+        "removed_delta_points": _number(100 * (removed - intact)),
+        "majority_score": _number(metrics.majority_score(results.metric, results.labels)),
+        **span_summary(frame, study, tolerances),
+    }
+
+
+def span_summary(
+    frame: pd.DataFrame, study: Study = "ablated", tolerances: Sequence[float] = TOLERANCES
+) -> dict[str, object]:
+    """The telling spans of a grid.
+
+    Args:
+        frame: columns `first`, `last`, `n_layers`, `delta_points`.
+        study: what happened to the spans.
+        tolerances: drops in points.
+
+    Returns:
+        For `ablated`: `largest_single_layer_drop` `{layer, delta_points}` and `longest_removable`
+        `{tolerance: span or None}`, the longest span that costs at most the tolerance. For `kept`:
+        `best_single_layer` and `shortest_sufficient`, the shortest span that, alone, is at most the
+        tolerance below the intact model. A span is `{first, last, n_layers, delta_points}`; ties go to the
+        smaller drop, then to the lower first layer.
+    """
+    frame = frame.assign(drop=drop_points(frame["delta_points"]))
+    ablated = study == "ablated"
+    singles = frame[(frame["n_layers"] == 1) & frame["drop"].notna()]
+    single = singles.sort_values(["drop", "first"], ascending=[not ablated, True]).head(1)
+    ranked = frame.sort_values(["n_layers", "drop", "first"], ascending=[not ablated, True, True])
+    spans = {f"{t:g}": _first_span(ranked[within_tolerance(ranked["delta_points"], t)]) for t in tolerances}
+    found = _first_span(single)
+    layer = found and {"layer": found["first"], "delta_points": found["delta_points"]}
+    if ablated:
+        return {"largest_single_layer_drop": layer, "longest_removable": spans}
+    return {"best_single_layer": layer, "shortest_sufficient": spans}
+
+
+def _first_span(frame: pd.DataFrame) -> dict[str, float] | None:
+    if frame.empty:
+        return None
+    row = frame.iloc[0]
+    whole = {name: int(row[name]) for name in ("first", "last", "n_layers")}
+    return {**whole, "delta_points": float(row["delta_points"])}
+
+
+def _number(value: float) -> float | None:
+    """JSON has no NaN."""
+    return float(value) if math.isfinite(value) else None

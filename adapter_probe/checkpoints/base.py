@@ -1,0 +1,220 @@
+"""Load the pretrained model that adapters stand on, from a folder or from the Hugging Face hub."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers import logging as transformers_logging
+
+from adapter_probe.errors import CheckpointError
+from adapter_probe.models.anatomy import anatomy_for
+
+# What a task or a library release changes in a configuration without changing the encoder.
+_VOLATILE = ("_name_or_path", "transformers_version", "architectures", "id2label", "label2id", "num_labels",
+             "problem_type", "dtype", "torch_dtype", "use_cache")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BaseIdentity:
+    """Which base a checkpoint stands on.
+
+    Attributes:
+        name: absolute folder or hub id.
+        revision: the hub's commit, or None for a folder.
+        config_sha256: of the configuration, without what a task or a release changes.
+        weights_sha256: of the encoder's tensors, in float32, under their names.
+        n_layers, hidden_size, vocab_size: so that a base that cannot fit is named in plain words.
+    """
+
+    name: str
+    revision: str | None
+    config_sha256: str
+    weights_sha256: str
+    n_layers: int
+    hidden_size: int
+    vocab_size: int
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dict."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class LoadedBase:
+    """A base in memory.
+
+    Attributes:
+        model: for sequence classification, in float32, with a head for the task.
+        missing: names of the parameters that the base does not contain (head, perhaps pooler), initialised
+            at random here.
+        identity: which base it is.
+    """
+
+    model: PreTrainedModel
+    missing: frozenset[str]
+    identity: BaseIdentity
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers' loading bar and report off the terminal: what is missing is dealt with here."""
+    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+def _one_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+@contextlib.contextmanager
+def _named(what: str, name: str) -> Iterator[None]:
+    """Turn the many ways in which loading can fail into one line that names the base."""
+    try:
+        with _quiet():
+            yield
+    except (OSError, ValueError, KeyError, RuntimeError, json.JSONDecodeError) as error:
+        if not Path(name).exists():
+            raise CheckpointError(
+                f"base {name!r} is not a folder on this machine, and the Hugging Face hub could not provide "
+                f"its {what} (no network and no cached copy, or no such name); give a folder"
+            ) from error
+        raise CheckpointError(f"base {name}: its {what} cannot be loaded: {_one_line(error)}") from error
+    except Exception as error:  # safetensors raises its own class, not derived from the above
+        if type(error).__module__.partition(".")[0] not in {"safetensors", "safetensors_rust"}:
+            raise
+        raise CheckpointError(f"base {name}: its {what} cannot be read: {_one_line(error)}") from error
+
+
+def resolve_base(name: str) -> str:
+    """An existing folder as an absolute path; anything else as it is, to be looked up on the hub.
+
+    Raises:
+        CheckpointError: the name looks like a path, but there is no such folder.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return str(folder.resolve())
+    if folder.exists():
+        raise CheckpointError(f"base {name} is a file; a folder with config.json and weights is needed")
+    if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise CheckpointError(f"base {name}: no such folder")
+    return name
+
+
+def load_config(name: str, revision: str | None = None) -> PretrainedConfig:
+    """The base's configuration, of a supported family."""
+    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+        raise CheckpointError(f"base {name} has no config.json; a transformers model folder is needed")
+    with _named("configuration", name):
+        config = AutoConfig.from_pretrained(name, revision=revision)
+    anatomy_for(config)
+    return config
+
+
+def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
+    """The base's tokenizer."""
+    with _named("tokenizer", name):
+        return AutoTokenizer.from_pretrained(name, revision=revision, use_fast=True)
+
+
+def load_base(name: str, n_outputs: int, *, revision: str | None = None, seed: int = 0) -> LoadedBase:
+    """Load a base in float32 and give it a head with `n_outputs` outputs.
+
+    What the base lacks (the head, perhaps the pooler) is drawn from N(0, initializer_range^2) with zero
+    biases, by a generator seeded with `seed`.
+
+    Raises:
+        CheckpointError: no such base, damaged files, or encoder weights missing from it.
+        ModelError: an unsupported family.
+    """
+    name = resolve_base(name)
+    config = load_config(name, revision)
+    config.num_labels = n_outputs
+    with _named("weights", name):
+        model, report = AutoModelForSequenceClassification.from_pretrained(
+            name,
+            config=config,
+            revision=revision,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # a head for other labels; anything else is refused below
+            use_safetensors=True,  # never a pickle
+        )
+    missing = frozenset(report["missing_keys"]) | {key for key, *_ in report["mismatched_keys"]}
+    _refuse_incomplete(name, model, missing)
+    _initialise(model, missing, seed)
+    _refuse_non_finite(name, model)
+    return LoadedBase(model, missing, _identify(name, model, missing))
+
+
+def _refuse_incomplete(name: str, model: PreTrainedModel, missing: frozenset[str]) -> None:
+    anatomy = anatomy_for(model.config)
+    prefix = f"{model.base_model_prefix}."
+    may_miss = f"{prefix}{anatomy.pooler}." if anatomy.pooler else None
+    lost = sorted(k for k in missing if k.startswith(prefix) and not (may_miss and k.startswith(may_miss)))
+    if lost:
+        raise CheckpointError(
+            f"base {name} lacks {len(lost)} of the encoder's tensors or has them in another shape, {lost[0]} "
+            "first; it is damaged or of another family"
+        )
+
+
+@torch.no_grad()
+def _initialise(model: PreTrainedModel, missing: frozenset[str], seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    std = getattr(model.config, "initializer_range", 0.02)
+    for name, parameter in sorted(model.named_parameters()):
+        if name in missing:
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=std, generator=generator)
+            else:
+                nn.init.zeros_(parameter)
+
+
+def _refuse_non_finite(name: str, model: PreTrainedModel) -> None:
+    for tensor_name, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise CheckpointError(f"base {name}: {tensor_name} holds NaN or infinite values")
+
+
+def _identify(name: str, model: PreTrainedModel, missing: frozenset[str]) -> BaseIdentity:
+    weights = hashlib.sha256()
+    for tensor_name, parameter in sorted(model.base_model.named_parameters()):
+        if f"{model.base_model_prefix}.{tensor_name}" not in missing:
+            weights.update(f"{tensor_name} {tuple(parameter.shape)}\n".encode())
+            weights.update(parameter.detach().contiguous().numpy())
+    settings = {k: v for k, v in model.config.to_dict().items() if k not in _VOLATILE}
+    config = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
+    return BaseIdentity(
+        name=name,
+        revision=None if Path(name).is_dir() else getattr(model.config, "_commit_hash", None),
+        config_sha256=config.hexdigest(),
+        weights_sha256=weights.hexdigest(),
+        n_layers=int(model.config.num_hidden_layers),
+        hidden_size=int(model.config.hidden_size),
+        vocab_size=int(model.config.vocab_size),
+    )

@@ -1,0 +1,87 @@
+"""`adapter_probe.json`: what a checkpoint folder says about itself."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from adapter_probe.data.tasks import TaskSpec
+from adapter_probe.errors import AdapterProbeError, CheckpointError
+from adapter_probe.models.methods import Adapters
+from adapter_probe.results.atomic import read_json, write_json
+
+from .base import BaseIdentity
+
+DESCRIPTION = "adapter_probe.json"
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Description:
+    """A checkpoint's own account of itself.
+
+    Attributes:
+        method: what was added and trained.
+        base: the model it stands on.
+        task: its data, labels and metric.
+        max_length: most tokens an example was cut to.
+        training: the settings that trained it, as plain JSON.
+        scores: validation scores by metric name, as fractions.
+        versions: of the libraries that wrote it.
+        delta_sha256: of the bytes of ``delta.safetensors``.
+    """
+
+    method: Adapters
+    base: BaseIdentity
+    task: TaskSpec
+    max_length: int
+    delta_sha256: str
+    training: dict[str, Any] = field(default_factory=dict)
+    scores: dict[str, float] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+def write_description(folder: Path, description: Description) -> None:
+    """Write ``adapter_probe.json``; the folder is a checkpoint from then on."""
+    nested = {"method", "base", "task"}
+    plain = {f.name: getattr(description, f.name) for f in fields(description) if f.name not in nested}
+    write_json(
+        folder / DESCRIPTION,
+        {
+            "schema": SCHEMA,
+            "method": description.method.to_json(),
+            "base": asdict(description.base),
+            "task": description.task.to_json(),
+            **plain,
+        },
+    )
+
+
+def read_description(folder: Path) -> Description:
+    """Read and check ``adapter_probe.json``.
+
+    Raises:
+        CheckpointError: no such folder or file, another schema, or a field that is missing or unfit.
+    """
+    path = folder / DESCRIPTION
+    if not folder.is_dir():
+        raise CheckpointError(f"checkpoint {folder}: no such folder")
+    if not path.is_file():
+        raise CheckpointError(f"{folder} is not a checkpoint: it has no {DESCRIPTION}")
+    try:
+        document = read_json(path)
+        if document.pop("schema", None) != SCHEMA:
+            raise CheckpointError(f"{path}: this version reads schema {SCHEMA} only; upgrade adapter-probe")
+        document["method"] = Adapters.from_json(document["method"])
+        document["base"] = BaseIdentity(**document["base"])
+        document["task"] = TaskSpec.from_json(document["task"])
+        return Description(**document)
+    except CheckpointError:
+        raise
+    except AdapterProbeError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    except KeyError as error:
+        raise CheckpointError(f"{path} lacks the field {error}") from error
+    except TypeError as error:
+        raise CheckpointError(f"{path} has fields that do not fit: {error}") from error

@@ -1,0 +1,170 @@
+"""Our checkpoint: a folder with `adapter_probe.json` and `delta.safetensors`.
+
+The delta holds exactly the tensors that differ from the base, under their names in the model's state dict:
+the adapters, the trained LayerNorms, the head, and what the base did not contain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from adapter_probe import __version__
+from adapter_probe.errors import CheckpointError
+from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.results.atomic import make_folder, write_bytes
+
+from .base import BaseIdentity, LoadedBase, load_base, load_config, load_tokenizer, resolve_base
+from .description import DESCRIPTION, Description, read_description, write_description
+
+DELTA = "delta.safetensors"
+
+
+@dataclass(frozen=True)
+class OpenedCheckpoint:
+    """A checkpoint in memory.
+
+    Attributes:
+        model: in evaluation mode, on the CPU, in float32.
+        tokenizer: the base's.
+        description: what the folder says about itself, with the base that was actually used.
+        trained: names of the parameters that the delta holds.
+    """
+
+    model: AdaptedModel
+    tokenizer: PreTrainedTokenizerBase
+    description: Description
+    trained: frozenset[str]
+
+
+def library_versions() -> dict[str, str]:
+    """The versions that a checkpoint or a result was written with."""
+    return {"adapter_probe": __version__, **{name: version(name) for name in ("torch", "transformers")}}
+
+
+def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], description: Description) -> Path:
+    """Write a checkpoint. The description comes last: until it is there the folder is no checkpoint.
+
+    Args:
+        folder: made if missing; an earlier checkpoint in it is replaced.
+        tensors: the tensors that differ from the base, by name.
+        description: its `delta_sha256` and `versions` are filled in here.
+
+    Raises:
+        ResultsError: the folder cannot be written.
+    """
+    make_folder(folder)
+    with suppress(FileNotFoundError):
+        (folder / DESCRIPTION).unlink()
+    cpu = {name: t.detach().to("cpu", torch.float32).contiguous() for name, t in sorted(tensors.items())}
+    data = safetensors.torch.save(cpu, metadata={"format": "pt"})
+    write_bytes(folder / DELTA, data)
+    digest = hashlib.sha256(data).hexdigest()
+    write_description(folder, replace(description, delta_sha256=digest, versions=library_versions()))
+    return folder
+
+
+def open_checkpoint(folder: str | Path, base: str | None = None) -> OpenedCheckpoint:
+    """Open a checkpoint on its base.
+
+    Args:
+        folder: the checkpoint.
+        base: folder or hub id to use in place of the remembered one (it may have moved). It must hold the
+            same weights.
+
+    Raises:
+        CheckpointError: no checkpoint, damaged or edited files, or a base that is missing or another one.
+        ModelError: the base is of an unsupported family.
+    """
+    folder = Path(folder)
+    description = read_description(folder)
+    delta = _read_delta(folder, description)
+    name = resolve_base(base or description.base.name)
+    revision = None if base else description.base.revision
+    _refuse_unfit(name, revision, description.base)
+    loaded = load_base(name, n_outputs(description), revision=revision)
+    if loaded.identity.weights_sha256 != description.base.weights_sha256:
+        raise CheckpointError(
+            f"base {name} holds other weights than the base that {folder} was trained on, "
+            f"{description.base.name} (sha256 {loaded.identity.weights_sha256[:12]}, wanted "
+            f"{description.base.weights_sha256[:12]})"
+        )
+    model = AdaptedModel(loaded.model)
+    model.install(description.method, torch.Generator().manual_seed(0))
+    _load_delta(model, delta, loaded, folder / DELTA)
+    return OpenedCheckpoint(
+        model.eval(),
+        load_tokenizer(name, revision),
+        replace(description, base=loaded.identity),
+        frozenset(delta),
+    )
+
+
+def n_outputs(description: Description) -> int:
+    """Columns of the logits: one a label, or one in a regression."""
+    return len(description.task.label_names) or 1
+
+
+def _refuse_unfit(name: str, revision: str | None, expected: BaseIdentity) -> None:
+    """Say in plain words that a base cannot fit, before its weights are read."""
+    config = load_config(name, revision)
+    for what, got, wanted in (
+        ("layers", config.num_hidden_layers, expected.n_layers),
+        ("hidden units", config.hidden_size, expected.hidden_size),
+        ("vocabulary entries", config.vocab_size, expected.vocab_size),
+    ):
+        if got != wanted:
+            raise CheckpointError(
+                f"base {name} has {got} {what}; the checkpoint was trained on one with {wanted}"
+            )
+
+
+def _read_delta(folder: Path, description: Description) -> dict[str, Tensor]:
+    path = folder / DELTA
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    if hashlib.sha256(data).hexdigest() != description.delta_sha256:
+        raise CheckpointError(
+            f"{path} is damaged or was changed after it was written: its {len(data):,} bytes do not have the "
+            f"sha256 that {DESCRIPTION} gives"
+        )
+    try:
+        return safetensors.torch.load(data)
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} is not a safetensors file: {error}") from error
+
+
+def _load_delta(model: AdaptedModel, delta: Mapping[str, Tensor], loaded: LoadedBase, path: Path) -> None:
+    parameters = dict(model.base.named_parameters())
+    needed = {name for group, name, _ in model.named_groups() if group == "adapters"} | loaded.missing
+    _refuse_names(path, "lacks", needed - delta.keys())
+    _refuse_names(path, "holds tensors the model does not have:", delta.keys() - parameters.keys())
+    with torch.no_grad():
+        for name, tensor in delta.items():
+            target = parameters[name]
+            if tensor.shape != target.shape:
+                raise CheckpointError(
+                    f"{path}: {name} has shape {list(tensor.shape)}, the model needs {list(target.shape)}"
+                )
+            if not torch.isfinite(tensor).all():
+                raise CheckpointError(f"{path}: {name} holds NaN or infinite values")
+            target.copy_(tensor)
+
+
+def _refuse_names(path: Path, what: str, names: Iterable[str]) -> None:
+    names = sorted(names)
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        raise CheckpointError(f"{path} {what} {names[0]}{more}")

@@ -1,0 +1,1 @@
+"""Load labelled texts from local files and turn them into batches."""

@@ -1,0 +1,135 @@
+"""A generated acceptability task: minimal pairs in the manner of BLiMP (Warstadt et al. 2020).
+
+A small grammar of our own writes pairs of sentences that differ in one edit, one acceptable and one not. It
+exists so that a first run needs no data set; it is no substitute for people's judgements. The validation set
+is written with nouns, names, verbs and adjectives that the training set does not contain, so it cannot be
+memorised. Both members of a pair are in the same split, so exactly half of each split is acceptable.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ...errors import DataError
+from . import agreement, clauses, predicates
+from .lexicon import WordSplit, lexicon
+from .words import Pair, Words
+
+_WRITERS = (
+    agreement.subject_verb_agreement,
+    agreement.agreement_across_phrase,
+    agreement.agreement_across_relative,
+    agreement.determiner_noun_agreement,
+    agreement.determiner_adjective_noun_agreement,
+    agreement.reflexive_number,
+    agreement.reflexive_gender,
+    agreement.reflexive_domain,
+    predicates.transitivity,
+    predicates.passive,
+    predicates.animacy,
+    predicates.complementiser,
+    predicates.gerund_or_infinitive,
+    predicates.verb_form,
+    predicates.pronoun_case,
+    predicates.tense_and_time,
+    predicates.comparative,
+    clauses.filler_gap,
+    clauses.wh_island,
+    clauses.adjunct_island,
+    clauses.relative_clause_island,
+    clauses.coordinate_structure,
+    clauses.inversion,
+    clauses.negative_polarity,
+    clauses.existential_quantifier,
+)
+
+PHENOMENA: tuple[str, ...] = tuple(writer.__name__ for writer in _WRITERS)
+ACCEPTABLE, UNACCEPTABLE = "acceptable", "unacceptable"
+_MAX_REPEATS = 1000
+
+
+@dataclass(frozen=True)
+class Example:
+    """One generated sentence, its label (``acceptable`` or ``unacceptable``) and what it tests."""
+
+    sentence: str
+    label: str
+    phenomenon: str
+
+
+def generate(n_train: int, n_validation: int, seed: int) -> dict[str, list[Example]]:
+    """Generate both splits: the same numbers and seed give the same sentences everywhere.
+
+    The phenomena take turns, so their counts differ by at most one pair. A split depends on its own size and
+    the seed only. No sentence occurs twice, in one split or across the two.
+
+    Args:
+        n_train: training sentences; even, as half are acceptable.
+        n_validation: validation sentences; even.
+        seed: a non-negative integer.
+
+    Raises:
+        DataError: a size is odd or below 2, the seed is negative, or the grammar has too few sentences.
+    """
+    if seed < 0:
+        raise DataError(f"the seed of the generated task must be 0 or more, got {seed}")
+    sizes: dict[WordSplit, int] = {"train": n_train, "validation": n_validation}
+    for split, size in sizes.items():
+        if size < 2 or size % 2:
+            raise DataError(
+                f"the generated {split} set comes in pairs: its size must be even and at least 2, got {size}"
+            )
+    return {
+        split: _write_split(split, size // 2, 2 * seed + i) for i, (split, size) in enumerate(sizes.items())
+    }
+
+
+def write(folder: str | Path, n_train: int, n_validation: int, seed: int) -> dict[str, Path]:
+    """Generate the task and write train.jsonl and validation.jsonl (sentence, label, phenomenon).
+
+    Returns:
+        the path of each split.
+
+    Raises:
+        DataError: as `generate`, or a file cannot be written.
+    """
+    paths: dict[str, Path] = {}
+    for split, examples in generate(n_train, n_validation, seed).items():
+        paths[split] = path = Path(folder) / f"{split}.jsonl"
+        text = "".join(json.dumps(asdict(example)) + "\n" for example in examples)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text.encode())
+        except OSError as error:
+            raise DataError(f"cannot write the generated task to {path}: {error.strerror}") from None
+    return paths
+
+
+def _write_split(split: WordSplit, n_pairs: int, seed: int) -> list[Example]:
+    words = Words(lexicon(split), random.Random(seed))
+    seen: set[str] = set()
+    examples: list[Example] = []
+    for index in range(n_pairs):
+        writer = _WRITERS[index % len(_WRITERS)]
+        pair = _new_pair(words, writer, seen)
+        if pair is None:
+            raise DataError(
+                f"the grammar has no {n_pairs} different {split} pairs: {writer.__name__} is used up"
+            )
+        examples.append(Example(pair.good, ACCEPTABLE, writer.__name__))
+        examples.append(Example(pair.bad, UNACCEPTABLE, writer.__name__))
+    return words.shuffled(examples)
+
+
+def _new_pair(words: Words, writer, seen: set[str]) -> Pair | None:
+    """A pair of sentences neither of which was seen; None if none turned up in a long row of tries."""
+    for _ in range(_MAX_REPEATS):
+        words.start_pair()
+        pair = Pair(*(sentence[0].upper() + sentence[1:] for sentence in writer(words)))
+        if pair.good not in seen and pair.bad not in seen:
+            seen.update(pair)
+            return pair
+    return None

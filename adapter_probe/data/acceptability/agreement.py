@@ -1,0 +1,125 @@
+"""Phenomena of agreement: subject and verb, determiner and noun, reflexive and antecedent.
+
+Each function draws one minimal pair. The forms that the edit exchanges are right equally often (the number
+or gender they have to agree with is drawn uniformly), so that no single word gives the label away.
+"""
+
+from __future__ import annotations
+
+from .words import SINGULAR, Pair, Words
+
+_SINGULAR_AND_PLURAL_DETERMINERS = (
+    ("this", "these"),
+    ("that", "those"),
+    ("every", "several"),
+    ("each", "many"),
+)
+_REFLEXIVES = ("himself", "herself")
+_REPORTING = ("said", "knew", "thought")
+
+
+def subject_verb_agreement(words: Words) -> Pair:
+    """The baker praises / praise the pilot."""
+    number = words.number()
+    return _with_agreeing_verb(words, words.person(number), number)
+
+
+def agreement_across_phrase(words: Words) -> Pair:
+    """The baker near the pilots praises / praise the judge."""
+    number = words.number()
+    subject = words.person(number)
+    preposition = words.choose(("near", "behind", "beside"))
+    distractor = words.choose((words.person, words.thing))()
+    return _with_agreeing_verb(words, f"{subject} {preposition} {distractor}", number)
+
+
+def agreement_across_relative(words: Words) -> Pair:
+    """The baker that the pilots admire praises / praise the judge."""
+    number, other = words.number(), words.number()
+    subject, inner = words.person(number), words.person(other)
+    verb = words.person_verb()
+    if words.coin():
+        relative = f"that {inner} {verb.present[other]}"
+    else:
+        relative = f"that {verb.present[number]} {inner}"
+    return _with_agreeing_verb(words, f"{subject} {relative}", number)
+
+
+def _with_agreeing_verb(words: Words, subject: str, number: int) -> Pair:
+    forms, rest = words.predicate()
+    return Pair(f"{subject} {forms[number]}{rest}.", f"{subject} {forms[1 - number]}{rest}.")
+
+
+def determiner_noun_agreement(words: Words) -> Pair:
+    """This / These baker smiled."""
+    return _with_determiner(words, adjectives=0)
+
+
+def determiner_adjective_noun_agreement(words: Words) -> Pair:
+    """This / These tall young baker smiled."""
+    return _with_determiner(words, adjectives=1 + words.coin())
+
+
+def _with_determiner(words: Words, adjectives: int) -> Pair:
+    number = words.number()
+    determiners = words.choose(_SINGULAR_AND_PLURAL_DETERMINERS)
+    lexicon = words.lexicon
+    if as_object := words.coin():
+        noun, listed, verb = lexicon.things, lexicon.thing_adjectives, words.fresh(lexicon.thing_verbs)
+    else:
+        noun, listed, verb = lexicon.people, lexicon.personal_adjectives, words.person_verb()
+    nominal = "".join(f"{words.fresh(listed).plain} " for _ in range(adjectives))
+    nominal += words.fresh(noun).forms[number]
+    other, tail = words.named_or_person(), words.tail()
+    clause = (
+        f"{other} {verb.past} {{}} {nominal}{tail}."
+        if as_object
+        else f"{{}} {nominal} {verb.past} {other}{tail}."
+    )
+    return Pair(clause.format(determiners[number]), clause.format(determiners[1 - number]))
+
+
+def reflexive_number(words: Words) -> Pair:
+    """The boys praised themselves / himself."""
+    number, gender = words.number(), words.choose((0, 1))
+    noun = words.fresh(_gendered_nouns(words)[gender])
+    forms = (_REFLEXIVES[gender], "themselves")
+    clause = (
+        f"the {words.nominal(noun, number)}{_modifier(words)} {words.person_verb().past} {{}}{words.tail()}."
+    )
+    return Pair(clause.format(forms[number]), clause.format(forms[1 - number]))
+
+
+def reflexive_gender(words: Words) -> Pair:
+    """Mary praised herself / himself."""
+    gender = words.choose((0, 1))
+    clause = f"{_gendered(words, gender)}{_modifier(words)} {words.person_verb().past} {{}}{words.tail()}."
+    return Pair(clause.format(_REFLEXIVES[gender]), clause.format(_REFLEXIVES[1 - gender]))
+
+
+def reflexive_domain(words: Words) -> Pair:
+    """Mary said that John praised himself / herself: the antecedent is in the reflexive's own clause."""
+    gender = words.choose((0, 1))
+    inner, outer = _gendered(words, gender), _gendered(words, 1 - gender)
+    verb, tail = words.person_verb().past, words.tail()
+    if words.coin():
+        clause = f"{outer} {words.choose(_REPORTING)} that {inner} {verb} {{}}{tail}."
+    else:
+        clause = f"{inner} {words.choose(('near', 'behind', 'beside'))} {outer} {verb} {{}}{tail}."
+    return Pair(clause.format(_REFLEXIVES[gender]), clause.format(_REFLEXIVES[1 - gender]))
+
+
+def _gendered_nouns(words: Words) -> tuple[tuple, tuple]:
+    return words.lexicon.men, words.lexicon.women
+
+
+def _gendered(words: Words, gender: int) -> str:
+    """A singular noun phrase of the given gender (0 masculine, 1 feminine)."""
+    if words.coin():
+        return words.fresh((words.lexicon.male_names, words.lexicon.female_names)[gender])
+    return f"the {words.nominal(words.fresh(_gendered_nouns(words)[gender]), SINGULAR)}"
+
+
+def _modifier(words: Words) -> str:
+    """Nothing, or a phrase between the antecedent and the verb, with its leading space."""
+    return f" beside {words.thing()}" if words.coin(0.3) else ""

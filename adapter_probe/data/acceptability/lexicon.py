@@ -1,0 +1,219 @@
+"""The words of the generated task, and which of them the validation set keeps to itself.
+
+Every content word stands in exactly one list, and every third word of a list is held out for validation,
+so no noun, name, verb or adjective of the validation set is ever seen in training. Closed-class words
+(determiners, pronouns, auxiliaries, complementisers, prepositions) are part of the phenomena and shared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+WordSplit = Literal["train", "validation"]
+_VOWELS = "aeiou"
+_SIBILANTS = ("s", "x", "z", "ch", "sh")
+_HELD_OUT_EVERY = 3
+
+
+@dataclass(frozen=True)
+class Noun:
+    """A countable noun; `forms[number]` is its singular (0) or plural (1)."""
+
+    forms: tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb's five forms; `present[number]` agrees with a third-person subject, singular (0) or plural (1)."""
+
+    present: tuple[str, str]
+    past: str
+    participle: str
+    gerund: str
+
+    @property
+    def base(self) -> str:
+        """The bare infinitive."""
+        return self.present[1]
+
+
+@dataclass(frozen=True)
+class Adjective:
+    """A gradable adjective that compares with -er."""
+
+    plain: str
+    comparative: str
+
+
+# A noun is written as its singular, with "/plural" where the plural is irregular.
+_PEOPLE = """baker farmer teacher pilot nurse lawyer painter singer doctor driver dancer writer hunter
+guard judge clerk tailor barber sailor soldier poet actor artist author banker builder captain chef dentist
+editor engineer gardener historian inventor janitor journalist knight librarian mayor mechanic merchant miner
+musician neighbor plumber professor reporter scientist senator shepherd student surgeon tourist traveler tutor
+visitor wizard lawmaker officer detective butcher worker"""
+_MEN = """boy man/men father brother son uncle king prince grandfather nephew husband groom monk
+gentleman/gentlemen duke boyfriend lord grandson"""
+_WOMEN = """girl woman/women mother sister daughter aunt queen princess grandmother niece wife/wives bride nun
+lady duchess girlfriend actress granddaughter"""
+_MALE_NAMES = """John Peter Robert Thomas David Michael George Henry Frank Paul Simon Daniel Edward Richard
+Jack Walter Kevin Martin Charles Oliver Samuel Philip Andrew Joseph"""
+_FEMALE_NAMES = """Mary Anna Susan Laura Helen Emma Alice Sarah Julia Karen Linda Rachel Emily Nancy Diana
+Jessica Martha Ruth Lucy Sophie Clara Maria Barbara Jane"""
+_THINGS = """vase lamp book letter chair table box knife/knives bottle mirror basket ring coat clock statue
+carpet ladder bell boat wagon bicycle camera cup curtain diary drum envelope flag guitar hammer helmet jacket jar
+kettle key magazine map newspaper pencil photo piano pillow pot radio rope shirt sofa sword ticket umbrella violin
+wallet bucket candle necklace suitcase"""
+_PLACES = """garden kitchen station market church museum library castle forest village park hotel school theater
+harbor valley tower bridge temple factory lake river palace mountain"""
+_PERSONAL_ADJECTIVES = """tall/taller short/shorter old/older young/younger kind/kinder strong/stronger
+brave/braver wise/wiser clever/cleverer proud/prouder calm/calmer rich/richer poor/poorer smart/smarter
+loud/louder quiet/quieter bold/bolder rude/ruder nice/nicer weak/weaker slow/slower happy/happier lazy/lazier
+friendly/friendlier quick/quicker strange/stranger"""
+_THING_ADJECTIVES = """large/larger small/smaller heavy/heavier cheap/cheaper clean/cleaner dirty/dirtier
+light/lighter bright/brighter dark/darker plain/plainer rare/rarer round/rounder shiny/shinier soft/softer
+hard/harder thick/thicker thin/thinner new/newer dusty/dustier wide/wider long/longer"""
+
+# A verb is written as its base, with "/past/participle/gerund" where these do not follow the regular rules.
+_PERSON_VERBS = """praise blame thank greet insult ignore rescue punish accuse convince reward arrest betray
+defend escort invite mock tease pity flatter contact summon hire tackle welcome
+criticize"""
+_THING_VERBS = """destroy repair abandon seek/sought/sought/seeking mention describe
+lift take/took/taken/taking acquire bury inspect obtain purchase borrow collect grab/grabbed/grabbed/grabbing
+seize remove replace damage assemble wear/wore/worn/wearing carry hold/held/held/holding examine
+drag/dragged/dragged/dragging recover polish"""
+_INTRANSITIVE_VERBS = """vanish sleep/slept/slept/sleeping arrive laugh cough sneeze stagger appear groan smile
+faint shiver yawn wander snore sigh weep/wept/wept/weeping kneel/knelt/knelt/kneeling tremble limp disappear
+emerge stumble hesitate crawl gasp sob/sobbed/sobbed/sobbing grin/grinned/grinned/grinning frown giggle blush"""
+_EXPERIENCER_SUBJECT_VERBS = """admire like love hate fear adore desire prefer/preferred/preferred/preferring
+dislike trust respect despise envy cherish loathe"""
+_EXPERIENCER_OBJECT_VERBS = """amuse frighten please surprise annoy scare delight shock puzzle impress confuse
+inspire amaze fascinate disappoint comfort horrify astonish"""
+_DECLARATIVE_VERBS = """think/thought/thought/thinking believe claim hope assume suspect insist suppose assert
+swear/swore/sworn/swearing pretend boast"""
+_INTERROGATIVE_VERBS = "wonder debate inquire question investigate discuss ponder explore ask"
+_FACTIVE_VERBS = """know/knew/known/knowing remember notice forget/forgot/forgotten/forgetting learn
+hear/heard/heard/hearing reveal discover recall see/saw/seen/seeing explain realize"""
+_GERUND_VERBS = """enjoy finish deny admit/admitted/admitted/admitting consider suggest resist
+recommend postpone imagine resume anticipate miss keep/kept/kept/keeping risk"""
+_INFINITIVE_VERBS = """decide refuse promise agree manage want plan/planned/planned/planning hasten
+expect fail wish threaten aim volunteer strive/strove/striven/striving"""
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """The words that one split may use, by class."""
+
+    people: tuple[Noun, ...]
+    men: tuple[Noun, ...]
+    women: tuple[Noun, ...]
+    male_names: tuple[str, ...]
+    female_names: tuple[str, ...]
+    things: tuple[Noun, ...]
+    places: tuple[Noun, ...]
+    personal_adjectives: tuple[Adjective, ...]
+    thing_adjectives: tuple[Adjective, ...]
+    person_verbs: tuple[Verb, ...]
+    thing_verbs: tuple[Verb, ...]
+    intransitive_verbs: tuple[Verb, ...]
+    experiencer_subject_verbs: tuple[Verb, ...]
+    experiencer_object_verbs: tuple[Verb, ...]
+    declarative_verbs: tuple[Verb, ...]
+    interrogative_verbs: tuple[Verb, ...]
+    factive_verbs: tuple[Verb, ...]
+    gerund_verbs: tuple[Verb, ...]
+    infinitive_verbs: tuple[Verb, ...]
+
+    def word_forms(self) -> tuple[str, ...]:
+        """Every inflected form of every content word, in lower case and lexicon order."""
+        forms: list[str] = []
+        for field in fields(self):
+            for word in getattr(self, field.name):
+                match word:
+                    case Noun():
+                        forms += word.forms
+                    case Verb():
+                        forms += (*word.present, word.past, word.participle, word.gerund)
+                    case Adjective():
+                        forms += (word.plain, word.comparative)
+                    case _:
+                        forms.append(word)
+        return tuple(form.lower() for form in forms)
+
+
+def lexicon(split: WordSplit) -> Lexicon:
+    """The words of `split`; the two splits share none."""
+
+    def words(listing: str) -> list[str]:
+        held_out = split == "validation"
+        return [
+            word
+            for index, word in enumerate(listing.split())
+            if (index % _HELD_OUT_EVERY == _HELD_OUT_EVERY - 1) == held_out
+        ]
+
+    def nouns(listing: str) -> tuple[Noun, ...]:
+        return tuple(_noun(word) for word in words(listing))
+
+    def verbs(listing: str) -> tuple[Verb, ...]:
+        return tuple(_verb(word) for word in words(listing))
+
+    def adjectives(listing: str) -> tuple[Adjective, ...]:
+        return tuple(Adjective(*word.split("/")) for word in words(listing))
+
+    return Lexicon(
+        people=nouns(_PEOPLE),
+        men=nouns(_MEN),
+        women=nouns(_WOMEN),
+        male_names=tuple(words(_MALE_NAMES)),
+        female_names=tuple(words(_FEMALE_NAMES)),
+        things=nouns(_THINGS),
+        places=nouns(_PLACES),
+        personal_adjectives=adjectives(_PERSONAL_ADJECTIVES),
+        thing_adjectives=adjectives(_THING_ADJECTIVES),
+        person_verbs=verbs(_PERSON_VERBS),
+        thing_verbs=verbs(_THING_VERBS),
+        intransitive_verbs=verbs(_INTRANSITIVE_VERBS),
+        experiencer_subject_verbs=verbs(_EXPERIENCER_SUBJECT_VERBS),
+        experiencer_object_verbs=verbs(_EXPERIENCER_OBJECT_VERBS),
+        declarative_verbs=verbs(_DECLARATIVE_VERBS),
+        interrogative_verbs=verbs(_INTERROGATIVE_VERBS),
+        factive_verbs=verbs(_FACTIVE_VERBS),
+        gerund_verbs=verbs(_GERUND_VERBS),
+        infinitive_verbs=verbs(_INFINITIVE_VERBS),
+    )
+
+
+def _noun(entry: str) -> Noun:
+    singular, _, plural = entry.partition("/")
+    return Noun((singular, plural or _with_s(singular)))
+
+
+def _verb(entry: str) -> Verb:
+    base, *irregular = entry.split("/")
+    past, participle, gerund = irregular or _regular_forms(base)
+    return Verb((_with_s(base), base), past, participle, gerund)
+
+
+def _regular_forms(base: str) -> tuple[str, str, str]:
+    """Past, participle and gerund of a verb that follows the rules and doubles no consonant."""
+    if base.endswith("ee"):
+        past, gerund = base + "d", base + "ing"
+    elif base.endswith("e"):
+        past, gerund = base + "d", base[:-1] + "ing"
+    elif _ends_in_consonant_y(base):
+        past, gerund = base[:-1] + "ied", base + "ing"
+    else:
+        past, gerund = base + "ed", base + "ing"
+    return past, past, gerund
+
+
+def _with_s(word: str) -> str:
+    """The plural of a regular noun, or the third person singular of a verb."""
+    if _ends_in_consonant_y(word):
+        return word[:-1] + "ies"
+    return word + ("es" if word.endswith(_SIBILANTS) else "s")
+
+
+def _ends_in_consonant_y(word: str) -> bool:
+    return word.endswith("y") and word[-2] not in _VOWELS

@@ -1,0 +1,139 @@
+"""Draws from the lexicon: the small pieces that the phenomena are put together from."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+from .lexicon import Lexicon, Noun, Verb
+
+T = TypeVar("T")
+
+SINGULAR, PLURAL = 0, 1
+_FREQUENCY_ADVERBS = ("often", "always", "sometimes", "usually", "rarely", "never")
+_PAST_ADVERBS = ("yesterday", "last week", "two days ago")
+_PREPOSITIONS = ("near", "behind", "beside", "in front of")
+_BE = (("is", "are"), ("was", "were"))
+
+
+class Pair(NamedTuple):
+    """A minimal pair: the same sentence but for one small edit."""
+
+    good: str
+    bad: str
+
+
+class Words:
+    """Draws words of one split. No word is drawn twice for the same pair.
+
+    Only `random.Random.random` is used, the one stream that Python promises never to change, so the same
+    seed gives the same sentences on every version and platform.
+    """
+
+    def __init__(self, lexicon: Lexicon, generator: random.Random) -> None:
+        self.lexicon = lexicon
+        self._generator = generator
+        self._used: list[object] = []
+
+    def start_pair(self) -> None:
+        """Make every word available again."""
+        self._used = []
+
+    def choose(self, options: Sequence[T]) -> T:
+        """One of `options`, uniformly."""
+        return options[int(self._generator.random() * len(options))]
+
+    def coin(self, probability: float = 0.5) -> bool:
+        """True with the given probability."""
+        return self._generator.random() < probability
+
+    def number(self) -> int:
+        """SINGULAR or PLURAL, uniformly: an index into a word's pair of forms."""
+        return self.choose((SINGULAR, PLURAL))
+
+    def fresh(self, words: Sequence[T]) -> T:
+        """One of `words` that this pair has not used yet."""
+        word = self.choose([word for word in words if word not in self._used])
+        self._used.append(word)
+        return word
+
+    def shuffled(self, items: Sequence[T]) -> list[T]:
+        """`items` in a uniformly random order (Fisher and Yates)."""
+        order = list(items)
+        for last in range(len(order) - 1, 0, -1):
+            other = int(self._generator.random() * (last + 1))
+            order[last], order[other] = order[other], order[last]
+        return order
+
+    def swap_if(self, swap: bool, forms: tuple[str, str]) -> tuple[str, str]:
+        """`forms`, the other way round if `swap`."""
+        return forms[::-1] if swap else forms
+
+    def nominal(self, noun: Noun, number: int, adjectives: float = 0.1) -> str:
+        """The noun with, at the given probability, an adjective that suits it."""
+        is_thing = noun in self.lexicon.things
+        listed = self.lexicon.thing_adjectives if is_thing else self.lexicon.personal_adjectives
+        adjective = f"{self.fresh(listed).plain} " if self.coin(adjectives) else ""
+        return adjective + noun.forms[number]
+
+    def person(self, number: int | None = None) -> str:
+        """A definite noun phrase for people, of the given or a random number."""
+        return self._definite(self.lexicon.people, number)
+
+    def thing(self, number: int | None = None) -> str:
+        """A definite noun phrase for things, of the given or a random number."""
+        return self._definite(self.lexicon.things, number)
+
+    def _definite(self, nouns: Sequence[Noun], number: int | None) -> str:
+        determiner = "the"
+        number = self.number() if number is None else number
+        return f"{determiner} {self.nominal(self.fresh(nouns), number)}"
+
+    def named_or_person(self) -> str:
+        """A name or a definite noun phrase for people: any subject whose number does not matter."""
+        if self.coin(0.3):
+            return self.fresh(self.choose((self.lexicon.male_names, self.lexicon.female_names)))
+        return self.person()
+
+    def place(self) -> str:
+        """A prepositional phrase of place."""
+        return f"{self.choose(_PREPOSITIONS)} the {self.fresh(self.lexicon.places).forms[SINGULAR]}"
+
+    def past_adverb(self) -> str:
+        """An adverb that goes with the simple past."""
+        return self.choose(_PAST_ADVERBS)
+
+    def frequency_adverb(self) -> str:
+        """An adverb that goes between an auxiliary and its verb."""
+        return self.choose(_FREQUENCY_ADVERBS)
+
+    def tail(self) -> str:
+        """Nothing, a place or a past time, with its leading space: an end for a past-tense clause."""
+        kind = self.choose(("nothing", "nothing", "nothing", "nothing", "place", "time"))
+        return {"nothing": "", "place": f" {self.place()}", "time": f" {self.past_adverb()}"}[kind]
+
+    def person_verb(self) -> Verb:
+        """A verb that needs an object, which may be a person."""
+        return self.fresh(self.lexicon.person_verbs)
+
+    def verb_and_object(self) -> tuple[Verb, str]:
+        """A verb that needs an object, and an object for it."""
+        if self.coin():
+            return self.person_verb(), self.named_or_person()
+        return self.fresh(self.lexicon.thing_verbs), self.thing()
+
+    def predicate(self) -> tuple[tuple[str, str], str]:
+        """A finite verb's two agreeing forms (singular, plural) and the rest of its verb phrase."""
+        kind = self.choose(("copula", "perfect", "intransitive", "transitive", "transitive"))
+        match kind:
+            case "copula":
+                return self.choose(_BE), f" {self.fresh(self.lexicon.personal_adjectives).plain}"
+            case "perfect":
+                verb, complement = self.verb_and_object()
+                return ("has", "have"), f" {verb.participle} {complement}"
+            case "intransitive":
+                return self.fresh(self.lexicon.intransitive_verbs).present, ""
+            case _:
+                verb, complement = self.verb_and_object()
+                return verb.present, f" {complement}"

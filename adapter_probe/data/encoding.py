@@ -1,0 +1,99 @@
+"""Turn texts into token ids, without padding."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from adapter_probe.data.tasks import Split
+from adapter_probe.errors import DataError
+
+
+class Tokenizer(Protocol):
+    """The part of a transformers fast tokenizer that encoding needs."""
+
+    def num_special_tokens_to_add(self, pair: bool = False) -> int:
+        """How many tokens frame one text or a pair."""
+
+    def __call__(
+        self,
+        text: list[str],
+        text_pair: list[str] | None = None,
+        *,
+        truncation: bool,
+        max_length: int,
+        padding: bool,
+        return_attention_mask: bool,
+    ) -> Mapping[str, Sequence[Sequence[int]]]:
+        """Token ids of every example."""
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """Token ids, each example at its own length.
+
+    Attributes:
+        input_ids: per example int64 ``[tokens]``.
+        token_type_ids: per example int64 ``[tokens]``, or None if the tokenizer gives none.
+        fingerprint: SHA-256 of all of these ids and lengths.
+    """
+
+    input_ids: tuple[np.ndarray, ...]
+    token_type_ids: tuple[np.ndarray, ...] | None
+    fingerprint: str
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Tokens of every example, special tokens included: int64 ``[examples]``; counted once."""
+        return np.fromiter(map(len, self.input_ids), dtype=np.int64, count=len(self.input_ids))
+
+
+def encode(tokenizer: Tokenizer, split: Split, max_length: int) -> Encoded:
+    """Tokenise a split in one call.
+
+    Args:
+        tokenizer: a transformers fast tokenizer.
+        split: the texts; an empty text leaves just the special tokens.
+        max_length: the most tokens an example may have, special tokens included: the model's limit or less.
+            A longer example loses its end; of a pair, the longer text is cut first.
+
+    Raises:
+        DataError: `max_length` leaves no room for a token of each text.
+    """
+    pair = split.texts_b is not None
+    least = tokenizer.num_special_tokens_to_add(pair=pair) + (2 if pair else 1)
+    if max_length < least:
+        raise DataError(f"the length limit must be at least {least} tokens, got {max_length}")
+    batch = tokenizer(
+        list(split.texts),
+        list(split.texts_b) if pair else None,
+        truncation=True,
+        max_length=max_length,
+        padding=False,
+        return_attention_mask=False,
+    )
+    input_ids = _arrays(batch["input_ids"])
+    token_type_ids = _arrays(batch["token_type_ids"]) if "token_type_ids" in batch else None
+    return Encoded(input_ids, token_type_ids, _fingerprint(input_ids, token_type_ids))
+
+
+def _arrays(examples: Sequence[Sequence[int]]) -> tuple[np.ndarray, ...]:
+    return tuple(np.array(ids, dtype=np.int64) for ids in examples)
+
+
+def _fingerprint(input_ids: tuple[np.ndarray, ...], token_type_ids: tuple[np.ndarray, ...] | None) -> str:
+    digest = hashlib.sha256()
+    for examples in (input_ids, token_type_ids):
+        digest.update(b"ids" if examples is not None else b"none")
+        for ids in examples or ():
+            digest.update(len(ids).to_bytes(8, "little"))
+            digest.update(ids.astype("<i8", copy=False).tobytes())
+    return digest.hexdigest()

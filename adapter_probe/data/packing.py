@@ -1,0 +1,96 @@
+"""Batches without padding: examples laid end to end, in groups of one exact length.
+
+All that a Transformer layer does, except attention, treats each token alone. So examples of different
+lengths share one long row of tokens, and only attention looks at the groups. No padding, no mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .encoding import Encoded
+
+
+class Group(NamedTuple):
+    """`n` examples of `length` tokens each, lying end to end from token `start` on."""
+
+    start: int
+    n: int
+    length: int
+
+    @property
+    def stop(self) -> int:
+        """One past the group's last token."""
+        return self.start + self.n * self.length
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """Some examples of a dataset, ready for the model.
+
+    Attributes:
+        index: int64 ``[examples]``, which example of the dataset each is, in packed order.
+        groups: exact-length groups, in packed order.
+        input_ids: int64 ``[tokens]``.
+        token_type_ids: int64 ``[tokens]`` or None.
+        first: int64 ``[examples]``, the position of each example's first token.
+    """
+
+    index: np.ndarray
+    groups: tuple[Group, ...]
+    input_ids: Tensor
+    token_type_ids: Tensor | None
+    first: Tensor
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens in all."""
+        return self.groups[-1].stop
+
+    def to(self, device: torch.device) -> PackedBatch:
+        """The same batch with its tensors on `device`."""
+        types = None if self.token_type_ids is None else self.token_type_ids.to(device)
+        return PackedBatch(self.index, self.groups, self.input_ids.to(device), types, self.first.to(device))
+
+
+def pack(encoded: Encoded, index: Sequence[int] | np.ndarray) -> PackedBatch:
+    """Lay the examples `index` end to end, shortest first (ties in the order given)."""
+    chosen = np.asarray(index, dtype=np.int64)
+    chosen = chosen[np.argsort(encoded.lengths[chosen], kind="stable")]
+    lengths, counts = np.unique(encoded.lengths[chosen], return_counts=True)
+    groups, start = [], 0
+    for length, n in zip(lengths.tolist(), counts.tolist()):
+        groups.append(Group(start, n, length))
+        start += n * length
+    starts = np.concatenate([np.arange(g.n) * g.length + g.start for g in groups])
+    ids = np.concatenate([encoded.input_ids[i] for i in chosen])
+    types = None
+    if encoded.token_type_ids is not None:
+        types = torch.from_numpy(np.concatenate([encoded.token_type_ids[i] for i in chosen]))
+    return PackedBatch(chosen, tuple(groups), torch.from_numpy(ids), types, torch.from_numpy(starts))
+
+
+def cut_by_tokens(lengths: np.ndarray, order: np.ndarray, max_tokens: int) -> list[np.ndarray]:
+    """Cut `order` into consecutive runs of at most `max_tokens` tokens, each of at least one example.
+
+    Args:
+        lengths: int ``[examples]``, tokens of every example of the dataset.
+        order: int ``[chosen]``, which examples, in which order.
+        max_tokens: a longer single example still makes a run of its own.
+    """
+    runs: list[np.ndarray] = []
+    begin = total = 0
+    for position, length in enumerate(lengths[order].tolist()):
+        if position > begin and total + length > max_tokens:
+            runs.append(order[begin:position])
+            begin, total = position, 0
+        total += length
+    if begin < len(order):
+        runs.append(order[begin:])
+    return runs

@@ -1,0 +1,29 @@
+"""Errors a user can act on.
+
+Each carries one clear line: the value received, the values allowed, the file. The command line prints that
+line and exits with code 2; any other exception is a bug and keeps its traceback.
+"""
+
+
+class AdapterProbeError(Exception):
+    """Base of every error that a user can act on."""
+
+
+class CheckpointError(AdapterProbeError):
+    """A checkpoint or its base cannot be opened, does not fit, or cannot be saved."""
+
+
+class DataError(AdapterProbeError):
+    """A data file cannot be read or does not hold what the task needs."""
+
+
+class ModelError(AdapterProbeError):
+    """A model family, size or setting is not supported."""
+
+
+class ResultsError(AdapterProbeError):
+    """A results folder cannot be written, is in use, or belongs to another run."""
+
+
+class TrainingError(AdapterProbeError):
+    """Training was asked for something impossible, or diverged."""

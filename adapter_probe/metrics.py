@@ -1,0 +1,249 @@
+"""Scores of predictions against labels, for any number of variants at once.
+
+Scores are fractions in [-1, 1]; a figure's "points" are 100 times these. Classification scores are functions
+of three counts a class and regression scores of sums over examples, so reweighting the examples reweights the
+counts or sums and leaves the formulas as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from adapter_probe.errors import DataError
+
+Kind = Literal["classification", "regression"]
+
+METRICS: dict[str, tuple[str, ...]] = {
+    "classification": ("accuracy", "mcc", "f1", "macro_f1"),
+    "regression": ("pearson", "spearman"),
+}
+_WORDS = {
+    "accuracy": "accuracy",
+    "mcc": "Matthews correlation",
+    "f1": "F1",
+    "macro_f1": "macro F1",
+    "pearson": "Pearson correlation",
+    "spearman": "Spearman correlation",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class ClassCounts:
+    """All that a classification score needs to know of the predictions.
+
+    Attributes:
+        hits: ``[..., labels]``, examples of the class that were predicted as such.
+        predicted: ``[..., labels]``, examples predicted as the class.
+        actual: ``[labels]``, examples of the class.
+    """
+
+    hits: np.ndarray
+    predicted: np.ndarray
+    actual: np.ndarray
+
+
+def default_metric(kind: str) -> str:
+    """The metric used where none is named: accuracy, or Spearman correlation for regression."""
+    return {"classification": "accuracy", "regression": "spearman"}[check_kind(kind)]
+
+
+def metric_label(metric: str) -> str:
+    """The metric in words, for axes and tables.
+
+    Raises:
+        DataError: the metric is unknown.
+    """
+    if metric not in _WORDS:
+        raise DataError(f"unknown metric {metric!r}; allowed: {', '.join(_WORDS)}")
+    return _WORDS[metric]
+
+
+def check_kind(kind: str) -> Kind:
+    """Return `kind` if it is one.
+
+    Raises:
+        DataError: it is neither classification nor regression.
+    """
+    if kind not in METRICS:
+        raise DataError(f"unknown kind of task {kind!r}; allowed: {', '.join(METRICS)}")
+    return kind
+
+
+def check_metric(metric: str, kind: str, n_labels: int | None = None) -> None:
+    """Make sure that a metric exists and fits the task.
+
+    Args:
+        metric: the metric's name.
+        kind: classification or regression.
+        n_labels: number of classes, where known.
+
+    Raises:
+        DataError: the metric is unknown, belongs to the other kind, or is F1 with other than two classes.
+    """
+    allowed = METRICS[check_kind(kind)]
+    if kind == "classification" and n_labels not in (None, 2):
+        allowed = tuple(name for name in allowed if name != "f1")
+    if metric not in allowed:
+        task = f"{kind} with {n_labels} labels" if metric == "f1" and n_labels else kind
+        raise DataError(f"metric {metric!r} does not fit {task}; allowed: {', '.join(allowed)}")
+
+
+def predictions_from_logits(logits: np.ndarray, kind: str) -> np.ndarray:
+    """What the model says, from what its head puts out.
+
+    Args:
+        logits: ``[..., examples, labels]``; a regression head has a single output.
+        kind: classification or regression.
+
+    Returns:
+        int64 ``[..., examples]``, the index of the largest logit (the first of equals; as in NumPy, a NaN
+        counts as the largest), or for regression float64 ``[..., examples]``, the output itself.
+    """
+    logits = np.asarray(logits)
+    if check_kind(kind) == "classification":
+        return logits.argmax(axis=-1).astype(np.int64, copy=False)
+    if logits.shape[-1] != 1:
+        raise ValueError(f"a regression head has 1 output, got {logits.shape[-1]}")
+    return logits[..., 0].astype(np.float64)
+
+
+def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Score each leading index's predictions against the same labels.
+
+    Undefined scores follow scikit-learn and SciPy: a constant prediction has Matthews correlation 0 and
+    Pearson or Spearman correlation nan; a class neither present nor predicted is left out of macro F1.
+
+    Args:
+        metric: accuracy, mcc, f1 (two classes, the last is the positive one), macro_f1, pearson or spearman.
+        predictions: ``[..., examples]``, class indices or, for the last two metrics, numbers.
+        labels: ``[examples]``, likewise.
+
+    Returns:
+        float64 ``[...]``, fractions in [-1, 1].
+
+    Raises:
+        DataError: the metric is unknown, or is F1 and there are more than two classes.
+        ValueError: the shapes do not match, there are no examples, or classes are not whole numbers >= 0.
+    """
+    metric_label(metric)
+    predictions, labels = np.asarray(predictions), np.asarray(labels)
+    if labels.ndim != 1 or predictions.shape[-1:] != labels.shape or not labels.size:
+        raise ValueError(
+            f"scoring needs labels [examples] and predictions [..., examples], at least one example; "
+            f"got {labels.shape} and {predictions.shape}"
+        )
+    if metric in METRICS["classification"]:
+        return score_counts(metric, class_counts(predictions, labels))
+    return (_pearson if metric == "pearson" else _spearman)(predictions, labels)
+
+
+def majority_score(metric: str, labels: np.ndarray) -> float:
+    """The score of always predicting the commonest label (the first of equals).
+
+    nan for regression, where the correlation with a constant is undefined.
+    """
+    metric_label(metric)
+    if metric in METRICS["regression"]:
+        return float("nan")
+    labels = np.asarray(labels)
+    return float(score(metric, np.full_like(labels, np.bincount(labels).argmax()), labels))
+
+
+def class_counts(predictions: np.ndarray, labels: np.ndarray) -> ClassCounts:
+    """Count hits, predictions and examples of every class.
+
+    Args:
+        predictions: int ``[..., examples]``, class indices.
+        labels: int ``[examples]``, class indices.
+    """
+    if predictions.dtype.kind not in "iub" or labels.dtype.kind not in "iub":
+        raise ValueError(f"classes must be whole numbers, got {predictions.dtype} and {labels.dtype}")
+    predictions, labels = predictions.astype(np.int64, copy=False), labels.astype(np.int64, copy=False)
+    if min(predictions.min(), labels.min()) < 0:
+        raise ValueError(f"classes must be 0 or more, got {min(predictions.min(), labels.min())}")
+    n_labels = 1 + int(max(predictions.max(), labels.max(), 1))
+    rows = predictions.reshape(-1, labels.size)  # [variants, examples]
+    # Every variant counts in bins of its own, so one bincount serves them all.
+    bins = rows + n_labels * np.arange(len(rows))[:, None]
+    size, shape = n_labels * len(rows), (*predictions.shape[:-1], n_labels)
+    return ClassCounts(
+        hits=np.bincount(bins[rows == labels], minlength=size).reshape(shape),
+        predicted=np.bincount(bins.ravel(), minlength=size).reshape(shape),
+        actual=np.bincount(labels, minlength=n_labels),
+    )
+
+
+def score_counts(metric: str, counts: ClassCounts) -> np.ndarray:
+    """A classification score from its counts, ``[...]``; see `score`.
+
+    Raises:
+        DataError: F1 with more than two classes.
+    """
+    if metric == "accuracy":
+        return counts.hits.sum(axis=-1) / counts.actual.sum()
+    if metric == "mcc":
+        return _matthews(counts)
+    doubled = 2.0 * counts.hits
+    mass = counts.predicted + counts.actual
+    f1 = np.divide(doubled, mass, out=np.zeros_like(doubled), where=mass > 0)  # [..., labels]
+    if metric == "macro_f1":
+        return f1.sum(axis=-1) / (mass > 0).sum(axis=-1)
+    check_metric(metric, "classification", f1.shape[-1])
+    return f1[..., -1]
+
+
+def _matthews(counts: ClassCounts) -> np.ndarray:
+    """Gorodkin's K-class Matthews correlation (Comput. Biol. Chem. 28, 2004, eq. 8), 0 where undefined."""
+    hits, predicted, actual = (c.astype(np.float64) for c in (counts.hits, counts.predicted, counts.actual))
+    total = actual.sum()
+    covariance = hits.sum(axis=-1) * total - predicted @ actual
+    spread = (total**2 - (predicted**2).sum(axis=-1)) * (total**2 - (actual**2).sum())
+    return np.divide(covariance, np.sqrt(spread), out=np.zeros_like(covariance), where=spread > 0)
+
+
+def _pearson(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    # Not a matrix product: its rounding would depend on how many variants are scored together.
+    return np.clip((_unit(predictions) * _unit(labels)).sum(axis=-1), -1.0, 1.0)
+
+
+def _spearman(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return _pearson(average_ranks(predictions), average_ranks(labels))
+
+
+def _unit(values: np.ndarray) -> np.ndarray:
+    """Centre ``[..., examples]`` and scale it to unit length; nan where constant or not finite."""
+    values = np.asarray(values, dtype=np.float64)
+    with np.errstate(invalid="ignore"):
+        spread = np.ptp(values, axis=-1, keepdims=True)
+        # A constant's mean may round, so constancy is read off the values and not off the centred ones;
+        # dividing by the spread first keeps the squares of very large or small values in range.
+        centred = (values - values.mean(axis=-1, keepdims=True)) / np.where(spread > 0, spread, np.nan)
+        return centred / np.sqrt(np.square(centred).sum(axis=-1, keepdims=True))
+
+
+def average_ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 0 along the last axis, equal values sharing the mean of their ranks.
+
+    Args:
+        values: ``[..., examples]``, numbers.
+
+    Returns:
+        float64 ``[..., examples]``; a row that holds a nan is nan throughout.
+    """
+    values = np.asarray(values)
+    n_examples = values.shape[-1]
+    order = values.argsort(axis=-1)
+    ordered = np.take_along_axis(values, order, axis=-1)
+    starts_tie = np.ones(values.shape, dtype=bool)
+    np.not_equal(ordered[..., 1:], ordered[..., :-1], out=starts_tie[..., 1:])
+    # Each row starts a tie of its own, so ties never cross rows in the flattened array.
+    starts = np.flatnonzero(starts_tie)
+    lengths = np.diff(starts, append=values.size)
+    shared = np.repeat(starts % n_examples + (lengths - 1) / 2, lengths).reshape(values.shape)
+    ranks = np.empty(values.shape)
+    np.put_along_axis(ranks, order, shared, axis=-1)
+    ranks[np.isnan(values).any(axis=-1)] = np.nan
+    return ranks

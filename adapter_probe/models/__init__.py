@@ -1,0 +1,1 @@
+"""The anatomy of the model families, the adapter modules, and the model that carries them."""

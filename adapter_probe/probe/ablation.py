@@ -1,0 +1,182 @@
+"""The span ablation on its results folder: kept as it goes, resumed where it stopped."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from adapter_probe.data.packing import pack
+from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.results.ablation import AblationResults
+from adapter_probe.results.rundir import MANIFEST, RunDirectory
+
+from .plan import MEASURED_TOKENS, TOKENS_PER_PART, choose_tokens_per_pass, count_work, cut_batches, cut_parts
+from .request import AblationRequest
+from .tree import forward_variants
+
+Report = Callable[[int], None]
+
+
+class AblationRun:
+    """An ablation on its folder: what is done, what is left, and the doing of it.
+
+    Args:
+        request: what to compute.
+        run: its entered folder.
+    """
+
+    def __init__(self, request: AblationRequest, run: RunDirectory):
+        self._request, self._run = request, run
+        self._parts = cut_parts(request.encoded.lengths, int(run.plan["tokens_per_part"]))
+        self._engine = _Engine(request)
+
+    @staticmethod
+    def folder(request: AblationRequest, out: Path) -> RunDirectory:
+        """The folder of a request, to be entered with ``with``."""
+        per_part = TOKENS_PER_PART.get(request.device.type, TOKENS_PER_PART["cpu"])
+        return RunDirectory(out, request.identity, {"tokens_per_part": per_part})
+
+    @property
+    def tokens_total(self) -> int:
+        """Tokens of the whole data, the unit of progress."""
+        return int(self._request.encoded.lengths.sum())
+
+    @property
+    def tokens_done(self) -> int:
+        """Tokens of the finished parts."""
+        return sum(int(self._request.encoded.lengths[self._parts[i]].sum()) for i in self._finished())
+
+    def parts_done(self) -> tuple[int, int]:
+        """Finished parts, of how many."""
+        return len(self._finished()), len(self._parts)
+
+    def _finished(self) -> set[int]:
+        return {i for i in self._run.finished() if i < len(self._parts)}
+
+    def compute(self, report: Report) -> AblationResults:
+        """Compute the parts that are missing, then put all of them together.
+
+        Args:
+            report: called with the tokens newly done, after every batch.
+
+        Raises:
+            ResultsError: a part cannot be written.
+        """
+        finished = self._finished()
+        for number, part in enumerate(self._parts):
+            if number not in finished:
+                self._run.write_part(number, {"index": part, "logits": self._engine.logits(part, report)})
+        return self._collect()
+
+    def _collect(self) -> AblationResults:
+        request, task = self._request, self._request.checkpoint.description.task
+        parts = [self._run.read_part(number) for number in range(len(self._parts))]
+        order = np.argsort(np.concatenate([p["index"] for p in parts]))
+        spans = [(-1, -1) if s is None else (s.first, s.last) for s in request.variants.spans]
+        return AblationResults(
+            masks=request.variants.masks,
+            spans=np.array(spans, dtype=np.int64),
+            row_names=request.variants.names,
+            logits=np.concatenate([p["logits"] for p in parts], axis=1)[:, order],
+            labels=request.split.labels,
+            metric=request.metric,
+            kind=task.kind,
+            label_names=task.label_names,
+            identity=request.identity,
+            settings={**asdict(request.settings), "task": task.name, "split": request.split.name},
+        )
+
+
+class _Engine:
+    """The model, ready on its device, and the variants it is run with."""
+
+    def __init__(self, request: AblationRequest):
+        self._request = request
+        self._masks = request.variants.masks
+        self.tokens_per_pass = choose_tokens_per_pass(request.tokens_per_pass, request.device.type)
+        self._model: AdaptedModel | None = None
+
+    def _ready_model(self) -> AdaptedModel:
+        if self._model is None:
+            dtype = getattr(torch, self._request.settings.dtype)
+            self._model = self._request.checkpoint.model.to(self._request.device, dtype).eval()
+        return self._model
+
+    def logits(self, examples: np.ndarray, report: Report) -> np.ndarray:
+        """Logits float32 ``[variants, examples, labels]`` of some examples, in the order given."""
+        model, request = self._ready_model(), self._request
+        place = {example: position for position, example in enumerate(examples.tolist())}
+        logits: np.ndarray | None = None
+        for indices in cut_batches(request.encoded.lengths, examples, self.tokens_per_pass):
+            batch = pack(request.encoded, indices).to(request.device)
+            out = forward_variants(
+                model,
+                batch,
+                self._masks,
+                tokens_per_pass=self.tokens_per_pass,
+                norms=request.settings.layernorm,
+            )
+            if logits is None:
+                logits = np.empty((len(out), len(examples), out.shape[-1]), np.float32)
+            logits[:, [place[i] for i in batch.index.tolist()]] = out.float().cpu().numpy()
+            report(batch.n_tokens)
+        assert logits is not None, "there is at least one example"
+        return logits
+
+    def seconds_per_token(self) -> float:
+        """Measured on a batch of examples of typical length, with every variant."""
+        lengths = self._request.encoded.lengths
+        order = np.argsort(lengths, kind="stable")
+        tokens = MEASURED_TOKENS.get(self._request.device.type, MEASURED_TOKENS["cpu"])
+        typical = cut_batches(lengths, order[len(order) // 2 :], 4 * tokens)[0]
+        self.logits(typical[:1], lambda _: None)  # the first pass pays for set-up
+        start = time.perf_counter()
+        self.logits(typical, lambda _: None)
+        return (time.perf_counter() - start) / float(lengths[typical].sum())
+
+    def peak_memory(self) -> int:
+        """Most bytes in use so far: of the process, or of the accelerator."""
+        if self._request.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._request.device)
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def plan_ablation(request: AblationRequest, folder: Path) -> dict[str, Any]:
+    """What an ablation would cost, as plain JSON; nothing is written.
+
+    Returns:
+        Counts of the work, ``seconds_left`` and ``peak_memory_bytes`` (measured on a small batch and scaled
+        by tokens), and how many of the parts the folder holds already.
+
+    Raises:
+        ResultsError: the folder belongs to another run, or is in use.
+    """
+    run = AblationRun.folder(request, folder)
+    if (folder / MANIFEST).exists():
+        with run:
+            ablation = AblationRun(request, run)
+    else:
+        ablation = AblationRun(request, run)
+    engine = _Engine(request)
+    seconds = engine.seconds_per_token() * (ablation.tokens_total - ablation.tokens_done)
+    done, parts = ablation.parts_done()
+    return {
+        **asdict(count_work(request.variants.masks, request.encoded.lengths)),
+        "n_spans": sum(span is not None for span in request.variants.spans),
+        "parts_done": done,
+        "parts": parts,
+        "tokens_per_pass": engine.tokens_per_pass,
+        "seconds_left": seconds,
+        "peak_memory_bytes": engine.peak_memory(),
+        "device": str(request.device),
+        "folder": str(folder),
+    }

@@ -1,0 +1,80 @@
+"""How an ablation's work is cut up, and what it will cost. Decided before any weight is touched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from adapter_probe.data.packing import cut_by_tokens
+from adapter_probe.errors import ResultsError
+
+# Rows that go through a sublayer together. More rows than this gain nothing on a processor, whose matrix
+# products are at full rate by then, and cost memory; an accelerator needs many more to be busy.
+TOKENS_PER_PASS = {"cpu": 4096, "cuda": 131072}
+# A part is what an interruption can lose: seconds of work on a processor, less on an accelerator.
+TOKENS_PER_PART = {"cpu": 1024, "cuda": 16384}
+# Tokens of the batch on which the cost of a run is measured.
+MEASURED_TOKENS = {"cpu": 256, "cuda": 16384}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an ablation has to compute.
+
+    Attributes:
+        n_variants: rows of the mask matrix.
+        n_distinct: rows that differ.
+        n_examples, n_tokens: of the data.
+        layer_evaluations: layer passes a batch, with every shared prefix computed once: (attention sublayers,
+            feed-forward sublayers).
+        separate_layer_evaluations: layer passes a batch of one run a variant.
+    """
+
+    n_variants: int
+    n_distinct: int
+    n_examples: int
+    n_tokens: int
+    layer_evaluations: tuple[int, int]
+    separate_layer_evaluations: int
+
+
+def count_work(masks: np.ndarray, lengths: np.ndarray) -> Work:
+    """Count from the masks ``[variants, sites]`` and the examples' lengths alone.
+
+    The states that enter a site's sublayer differ only between variants that differ at an earlier site, so
+    each sublayer runs once for every distinct prefix.
+    """
+    masks = np.asarray(masks, dtype=bool)
+    prefixes = [len(np.unique(masks[:, :site], axis=0)) if site else 1 for site in range(masks.shape[1])]
+    return Work(
+        n_variants=len(masks),
+        n_distinct=len(np.unique(masks, axis=0)),
+        n_examples=len(lengths),
+        n_tokens=int(lengths.sum()),
+        layer_evaluations=(sum(prefixes[0::2]), sum(prefixes[1::2])),
+        separate_layer_evaluations=len(masks) * masks.shape[1] // 2,
+    )
+
+
+def choose_tokens_per_pass(asked: int | None, device_type: str) -> int:
+    """`asked`, or what suits the device.
+
+    Raises:
+        ResultsError: `asked` is below 1.
+    """
+    if asked is None:
+        return TOKENS_PER_PASS.get(device_type, TOKENS_PER_PASS["cpu"])
+    if asked < 1:
+        raise ResultsError(f"tokens_per_pass {asked} is not allowed; give at least 1")
+    return asked
+
+
+def cut_parts(lengths: np.ndarray, tokens_per_part: int) -> list[np.ndarray]:
+    """Example numbers of each part: sorted by length, so that neighbours share a length, then cut."""
+    return cut_by_tokens(lengths, np.argsort(lengths, kind="stable"), tokens_per_part)
+
+
+def cut_batches(lengths: np.ndarray, part: np.ndarray, tokens_per_pass: int) -> list[np.ndarray]:
+    """A part's batches: a fourth of the pass each, so that the tree can grow before it has to be split."""
+    return cut_by_tokens(lengths, part, max(1, tokens_per_pass // 4))

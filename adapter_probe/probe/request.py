@@ -1,0 +1,123 @@
+"""What an ablation is asked to do: the checkpoint, the examples, what is switched off, and where it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from adapter_probe.checkpoints.native import OpenedCheckpoint, open_checkpoint
+from adapter_probe.data.encoding import Encoded, encode
+from adapter_probe.data.tasks import Split, TaskSpec, load_split
+from adapter_probe.metrics import check_metric
+from adapter_probe.models.adapted import NormChoice
+from adapter_probe.spans import SiteChoice, VariantSet, span_variants
+
+CODE_SCHEMA = 1  # raised when a change of the code changes the predictions
+Precision = Literal["float32", "float64", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class AblationSettings:
+    """What is switched off, and how it is computed.
+
+    Attributes:
+        sites: which of a layer's sites are switched.
+        complement: keep only the span's adapters on.
+        layernorm: the LayerNorm after a switched-off site: the trained one, or the base's.
+        dtype: of weights and arithmetic.
+    """
+
+    sites: SiteChoice = "both"
+    complement: bool = False
+    layernorm: NormChoice = "trained"
+    dtype: Precision = "float32"
+
+
+@dataclass(frozen=True)
+class AblationRequest:
+    """One ablation, ready to run.
+
+    Attributes:
+        checkpoint: the opened checkpoint; its model is moved to `device` and cast to the settings' dtype.
+        split, encoded: the examples, as texts with labels and as tokens.
+        metric: the score's name.
+        settings: what is switched off.
+        device: where to run.
+        tokens_per_pass: None for what suits the device. It bounds memory and changes no prediction.
+    """
+
+    checkpoint: OpenedCheckpoint
+    split: Split
+    encoded: Encoded
+    metric: str
+    settings: AblationSettings
+    device: torch.device
+    tokens_per_pass: int | None = None
+
+    @property
+    def variants(self) -> VariantSet:
+        """The rows of the study, the intact model first."""
+        n_layers = len(self.checkpoint.model.layers)
+        return span_variants(n_layers, self.settings.sites, self.settings.complement)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Everything that determines the predictions; two runs with the same identity may share parts."""
+        description = self.checkpoint.description
+        return {
+            "code_schema": CODE_SCHEMA,
+            "checkpoint": {"delta_sha256": description.delta_sha256},
+            "base": {"weights_sha256": description.base.weights_sha256},
+            "data": {"fingerprint": self.split.fingerprint, "n_examples": len(self.split.labels)},
+            "tokens": {"fingerprint": self.encoded.fingerprint},
+            "settings": asdict(self.settings),
+        }
+
+
+def prepare_ablation(
+    checkpoint: str | Path,
+    settings: AblationSettings,
+    device: torch.device,
+    *,
+    base: str | None = None,
+    data: Sequence[str | Path] = (),
+    split: str = "validation",
+    metric: str | None = None,
+    max_examples: int | None = None,
+    tokens_per_pass: int | None = None,
+) -> AblationRequest:
+    """Open a checkpoint and read the examples it is to be judged on.
+
+    Args:
+        checkpoint: folder of the checkpoint.
+        settings: what is switched off.
+        device: where to run.
+        base: folder or hub id of the base, if it is not where the checkpoint remembers it.
+        data: files to read instead of the remembered ones, with the same columns and labels.
+        split: which of the remembered splits.
+        metric: the score, if not the task's own.
+        max_examples: use a fixed random subset of this size.
+        tokens_per_pass: bound on live rows; None for what suits the device.
+
+    Raises:
+        CheckpointError, ModelError: the checkpoint or its base cannot be opened.
+        DataError: the examples cannot be read, do not fit the task, or have changed since training.
+    """
+    opened = open_checkpoint(checkpoint, base)
+    task = opened.description.task
+    metric = metric or task.metric
+    check_metric(metric, task.kind, len(task.label_names) or None)
+    rows = _load_rows(task, data, split, max_examples)
+    encoded = encode(opened.tokenizer, rows, opened.description.max_length)
+    return AblationRequest(opened, rows, encoded, metric, settings, device, tokens_per_pass)
+
+
+def _load_rows(task: TaskSpec, data: Sequence[str | Path], split: str, max_examples: int | None) -> Split:
+    if not data:
+        return load_split(task, split, max_examples, expect_fingerprint=True)
+    given = replace(task, files={split: tuple(str(Path(path).resolve()) for path in data)})
+    return load_split(given, split, max_examples)

@@ -1,0 +1,147 @@
+"""The prefix tree: many on/off variants of one model in one forward pass, exactly.
+
+A variant is a row of a boolean mask over the sites. Variants that agree on every site so far have the same
+hidden states so far. So the pass starts with one row group (a *node*) for all variants and forks a node at
+the first site where its variants disagree. Rows of all nodes go through each layer side by side.
+
+With the distinct masks sorted, the variants of a node are neighbours, so a node is a range of mask rows and
+the nodes of a branch are told by their bounds alone: node i holds masks `bounds[i]` to `bounds[i + 1] - 1`.
+Inside a node, the rows with the next site off come first: a fork is one cut of the range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adapter_probe.data.packing import PackedBatch
+from adapter_probe.models.adapted import AdaptedModel, NormChoice, Site
+
+
+@dataclass
+class Branch:
+    """Nodes that wait at the same site.
+
+    Attributes:
+        site: the next site, from 0.
+        bounds: int ``[nodes + 1]``, where each node's range of sorted masks begins; the last entry ends it.
+        hidden: ``[nodes, tokens, hidden]``, the states that enter the next site's sublayer.
+    """
+
+    site: int
+    bounds: np.ndarray
+    hidden: Tensor
+
+    def halves(self) -> tuple[Branch, Branch]:
+        """The same nodes as two branches. Copies, so that neither keeps the whole alive."""
+        middle = len(self.hidden) // 2
+        return (
+            Branch(self.site, self.bounds[: middle + 1], self.hidden[:middle].clone()),
+            Branch(self.site, self.bounds[middle:], self.hidden[middle:].clone()),
+        )
+
+
+@dataclass(frozen=True)
+class Fork:
+    """What happens to a branch's nodes at one site.
+
+    Attributes:
+        bounds: int ``[children + 1]``, as in `Branch`.
+        parent: int ``[children]``, the node that each child comes from.
+        on: bool ``[children]``, whether the child's adapter is on.
+    """
+
+    bounds: np.ndarray
+    parent: np.ndarray
+    on: np.ndarray
+
+    @staticmethod
+    def at(bounds: np.ndarray, column: np.ndarray) -> Fork:
+        """Cut each node where `column`, the site's bit of every sorted mask, goes from off to on."""
+        ons = np.concatenate([[0], np.cumsum(column)])
+        start, stop = bounds[:-1], bounds[1:]
+        cut = stop - (ons[stop] - ons[start])
+        has_off, has_on = cut > start, cut < stop
+        begins = np.stack([start, cut], axis=1)
+        kept = np.stack([has_off, has_on], axis=1)
+        return Fork(
+            bounds=np.append(begins[kept], bounds[-1]),
+            parent=np.broadcast_to(np.arange(len(start))[:, None], kept.shape)[kept],
+            on=np.broadcast_to(np.array([False, True]), kept.shape)[kept],
+        )
+
+
+def forward_variants(
+    model: AdaptedModel,
+    batch: PackedBatch,
+    masks: np.ndarray,
+    *,
+    tokens_per_pass: int,
+    norms: NormChoice = "trained",
+) -> Tensor:
+    """Logits of every variant for one batch, equal to one separate run a variant.
+
+    Args:
+        model: in evaluation mode, with adapters installed.
+        batch: examples on the model's device, at most `tokens_per_pass` tokens for the bound to hold.
+        masks: bool ``[variants, sites]``, True = on; any rows, repeats included.
+        tokens_per_pass: most rows (nodes x tokens) that go through a sublayer together. Live memory is
+            about this times (1 + log2(variants) / 2), whatever the number of variants.
+        norms: "pretrained" gives a switched-off site the base's own LayerNorm.
+
+    Returns:
+        float ``[variants, examples, labels]``, examples in packed order.
+    """
+    leaves, leaf_of_variant = np.unique(np.asarray(masks, dtype=bool), axis=0, return_inverse=True)
+    logits: list[Tensor | None] = [None] * len(leaves)
+    with torch.inference_mode():
+        pending = [Branch(0, np.array([0, len(leaves)]), model.embed(batch))]
+        while pending:
+            branch = pending.pop()
+            if branch.site == leaves.shape[1]:
+                for leaf, rows in zip(branch.bounds[:-1].tolist(), branch.hidden):
+                    logits[leaf] = model.head(rows)
+                continue
+            fork = Fork.at(branch.bounds, leaves[:, branch.site])
+            if len(branch.hidden) > 1 and len(fork.on) * branch.hidden.shape[1] > tokens_per_pass:
+                pending.extend(branch.halves())
+            else:
+                pending.append(_advance(model, batch, branch, fork, norms))
+        return torch.stack(logits)[torch.from_numpy(leaf_of_variant.reshape(-1)).to(model.device)]
+
+
+def _advance(
+    model: AdaptedModel, batch: PackedBatch, branch: Branch, fork: Fork, norms: NormChoice
+) -> Branch:
+    """Take a branch through one sublayer and its site."""
+    index, ffn = divmod(branch.site, 2)
+    layer = model.layers[index]
+    if ffn:
+        x, residual = layer.ffn(branch.hidden)
+    else:
+        # Nothing reads the last layer's other positions, so from its attention on they are not computed.
+        first = batch.first if index == len(model.layers) - 1 else None
+        x, residual = layer.attention(branch.hidden, batch.groups, first)
+    return Branch(branch.site + 1, fork.bounds, _fork_states(layer.sites[ffn], x, residual, fork, norms))
+
+
+def _fork_states(site: Site, x: Tensor, residual: Tensor, fork: Fork, norms: NormChoice) -> Tensor:
+    """Every child's states after the site, ``[children, tokens, hidden]``."""
+    if fork.on.all():
+        return site.finish(x, residual)
+    parent = torch.from_numpy(fork.parent).to(x.device)
+    on = torch.from_numpy(np.flatnonzero(fork.on)).to(x.device)
+    states = x[parent]
+    if len(on) and site.adapter is not None:
+        # A node has at most one child with the adapter on, so nothing is computed twice.
+        states[on] += site.adapter.change(x[parent[on]])
+    states += residual[parent]
+    if norms == "trained":
+        return site.norm(states)
+    off = torch.from_numpy(np.flatnonzero(~fork.on)).to(x.device)
+    states[on] = site.norm(states[on])
+    states[off] = site.pretrained_norm(states[off])
+    return states

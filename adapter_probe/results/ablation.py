@@ -1,0 +1,181 @@
+"""An ablation on disk: every example's outputs under every variant, and the table of spans."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from adapter_probe.errors import ResultsError
+from adapter_probe.results.atomic import read_arrays, write_arrays, write_csv
+from adapter_probe.results.identity import canonical_json
+
+SCHEMA = 1
+PREDICTIONS = "predictions.npz"
+SPANS = "spans.csv"
+SPAN_COLUMNS = ("first", "last", "n_layers", "score", "delta_points", "n_examples")
+_INTEGER_COLUMNS = ("first", "last", "n_layers", "n_examples")
+_FLOAT_COLUMNS = ("score", "delta_points")
+_ARRAYS = ("masks", "spans", "logits", "labels")
+_TEXTS = ("row_names", "metric", "kind", "label_names", "identity", "settings")
+
+
+@dataclass(frozen=True, eq=False)
+class AblationResults:
+    """One ablation, complete: what the statistics and the figures start from.
+
+    Attributes:
+        masks: bool ``[variants, sites]``; True = the site's adapter was on.
+        spans: int64 ``[variants, 2]``: first and last layer, or -1, -1 for rows that are no span.
+        row_names: one name a variant.
+        logits: float32 ``[variants, examples, labels]``; a regression has one column.
+        labels: ``[examples]``: int64 indices into `label_names`, or float64 targets of a regression.
+        metric: the score's name.
+        kind: ``classification`` or ``regression``.
+        label_names: names in the order of the logits; empty for a regression.
+        identity: what determines the numbers, as plain JSON.
+        settings: what was asked for, as plain JSON.
+    """
+
+    masks: np.ndarray
+    spans: np.ndarray
+    row_names: tuple[str, ...]
+    logits: np.ndarray
+    labels: np.ndarray
+    metric: str
+    kind: str
+    label_names: tuple[str, ...]
+    identity: dict
+    settings: dict
+
+    def __post_init__(self) -> None:
+        self._check_types()
+        n_variants, n_examples = self.logits.shape[:2]
+        outputs = len(self.label_names) if self.kind == "classification" else 1
+        expected = {
+            "masks": (n_variants, self.masks.shape[-1]),
+            "spans": (n_variants, 2),
+            "logits": (n_variants, n_examples, outputs),
+            "labels": (n_examples,),
+        }
+        for name, shape in expected.items():
+            if (got := getattr(self, name).shape) != shape:
+                raise ValueError(f"{name} should have shape {list(shape)}, got {list(got)}")
+        if len(self.row_names) != n_variants:
+            raise ValueError(f"{n_variants} variants have {len(self.row_names)} row names")
+        if self.kind == "classification" and not np.all((self.labels >= 0) & (self.labels < outputs)):
+            raise ValueError(f"labels should lie in 0..{outputs - 1}")
+
+    def _check_types(self) -> None:
+        label_types = {"classification": np.int64, "regression": np.float64}
+        if self.kind not in label_types:
+            raise ValueError(f"kind should be classification or regression, got {self.kind!r}")
+        wanted = {
+            "masks": (np.bool_, 2),
+            "spans": (np.int64, 2),
+            "logits": (np.float32, 3),
+            "labels": (label_types[self.kind], 1),
+        }
+        for name, (dtype, n_axes) in wanted.items():
+            array = getattr(self, name)
+            if array.dtype != dtype or array.ndim != n_axes:
+                raise ValueError(
+                    f"{name} should be {np.dtype(dtype)} with {n_axes} axes,"
+                    f" got {array.dtype} with {array.ndim}"
+                )
+
+
+def save_predictions(folder: str | Path, results: AblationResults) -> None:
+    """Writes ``predictions.npz``: the four arrays, and the rest as JSON under the name ``about``.
+
+    Equal results give equal bytes.
+
+    Raises:
+        ResultsError: the file cannot be written.
+    """
+    about = {"schema": SCHEMA, **{name: getattr(results, name) for name in _TEXTS}}
+    arrays = {name: getattr(results, name) for name in _ARRAYS}
+    write_arrays(Path(folder) / PREDICTIONS, {**arrays, "about": np.array(canonical_json(about))})
+
+
+def load_ablation(folder: str | Path) -> AblationResults:
+    """The ablation that `save_predictions` stored.
+
+    Raises:
+        ResultsError: the folder holds no ablation, or a damaged or newer one.
+    """
+    path = Path(folder) / PREDICTIONS
+    if not path.exists():
+        raise ResultsError(f"{folder} holds no finished ablation: there is no {PREDICTIONS} in it")
+    arrays = read_arrays(path)
+    try:
+        about = json.loads(str(arrays["about"]))
+        if about["schema"] > SCHEMA:
+            raise ResultsError(
+                f"{path} was written by a newer adapter-probe: its schema is {about['schema']},"
+                f" this version reads up to {SCHEMA}. Upgrade adapter-probe"
+            )
+        texts = {name: about[name] for name in _TEXTS}
+        for name in ("row_names", "label_names"):
+            texts[name] = tuple(texts[name])
+        return AblationResults(**{name: arrays[name] for name in _ARRAYS}, **texts)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ResultsError(f"{path} does not hold an ablation: {_one_line(error)}") from error
+
+
+def write_spans(folder: str | Path, frame: pd.DataFrame) -> None:
+    """Writes ``spans.csv``: `SPAN_COLUMNS` first, further columns after them, rows as given.
+
+    Raises:
+        ResultsError: a column is missing or wrong, or the file cannot be written.
+    """
+    path = Path(folder) / SPANS
+    _check_spans(frame, path)
+    write_csv(path, frame[[*SPAN_COLUMNS, *(name for name in frame if name not in SPAN_COLUMNS)]])
+
+
+def read_spans(folder: str | Path) -> pd.DataFrame:
+    """The table of spans, its numbers exactly as they were written.
+
+    Raises:
+        ResultsError: there is no ``spans.csv``, or it is not a table of spans.
+    """
+    path = Path(folder) / SPANS
+    integers = dict.fromkeys(_INTEGER_COLUMNS, "int64")
+    # Python's own float is exact in every version; the parser's default was not before pandas 3.1.
+    floats = dict.fromkeys(_FLOAT_COLUMNS, lambda field: float(field or "nan"))
+    try:
+        frame = pd.read_csv(path, dtype=integers, converters=floats, encoding="utf-8")
+        frame = frame.astype({name: "float64" for name in _FLOAT_COLUMNS if name in frame})
+    except FileNotFoundError as error:
+        raise ResultsError(f"{folder} holds no finished ablation: there is no {SPANS} in it") from error
+    except (OSError, ValueError, OverflowError) as error:
+        raise ResultsError(f"cannot read {path}: {_one_line(error)}") from error
+    _check_spans(frame, path)
+    return frame
+
+
+def _check_spans(frame: pd.DataFrame, path: Path) -> None:
+    if missing := [name for name in SPAN_COLUMNS if name not in frame]:
+        found = ", ".join(map(str, frame.columns)) or "none"
+        raise ResultsError(f"{path}: no column {', '.join(missing)} in the table of spans (found: {found})")
+    for name in SPAN_COLUMNS:
+        allowed = "i" if name in _INTEGER_COLUMNS else "f"
+        if frame[name].dtype.kind != allowed:
+            wanted = "integers" if allowed == "i" else "floats"
+            raise ResultsError(f"{path}: column {name} should hold {wanted}, got {frame[name].dtype}")
+    first, last, n_layers = frame["first"], frame["last"], frame["n_layers"]
+    wrong = (
+        (first < 0) | (last < first) | (n_layers != last - first + 1) | frame.duplicated(["first", "last"])
+    )
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        span = f"first {first.iloc[row]}, last {last.iloc[row]}, n_layers {n_layers.iloc[row]}"
+        raise ResultsError(f"{path}: data row {row + 1} is no new span ({span})")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

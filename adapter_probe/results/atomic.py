@@ -1,0 +1,231 @@
+"""Writing that survives a kill at any instant, and the claim that keeps two runs out of one folder.
+
+A file is written under a temporary name beside its target, forced to disk and renamed: readers see the old
+file or the new one, never a mixture. Arrays carry a checksum of the whole file, so that later damage shows.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import os
+import re
+import secrets
+import socket
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from adapter_probe.errors import ResultsError
+from adapter_probe.results.identity import to_plain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_TEMPORARY_PREFIX, _TEMPORARY_SUFFIX = ".adapter-probe-", ".tmp"
+_LOCK, _HOLDER = ".lock", ".lock-holder"
+_CHECKSUM_LENGTH = hashlib.sha256().digest_size * 2
+
+
+def write_bytes(path: str | Path, data: bytes | memoryview) -> None:
+    """Replaces `path` by a file of `data`, or leaves it untouched.
+
+    Raises:
+        ResultsError: the disk is full, the folder is missing or read-only, or the like.
+    """
+    path = Path(path)
+    temporary = path.with_name(f"{_TEMPORARY_PREFIX}{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}")
+    try:
+        _write_new(temporary, data)
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise ResultsError(f"cannot write {path}: {_reason(error)}") from error
+    finally:
+        with suppress(OSError):
+            os.unlink(temporary)  # there only if the above failed or was interrupted
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Replaces `path` by `text` in UTF-8, line ends as they are. Raises as `write_bytes` does."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_json(path: str | Path, value: object) -> None:
+    """Replaces `path` by indented ASCII JSON in the given order of keys; NaN is written as null.
+
+    Raises:
+        ResultsError: as `write_bytes` does.
+        TypeError: `value` holds something that JSON cannot (see `to_plain`).
+        ValueError: `value` holds an infinity.
+    """
+    write_text(path, json.dumps(to_plain(value), indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: str | Path) -> dict:
+    """The JSON object in `path`.
+
+    Raises:
+        ResultsError: the file cannot be read or does not hold one JSON object.
+    """
+    try:
+        value = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise ResultsError(f"cannot read {path}: {_reason(error)}") from error
+    except (ValueError, RecursionError) as error:
+        raise ResultsError(f"{path} is damaged: it is not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise ResultsError(f"{path} is damaged: expected a JSON object, got a {type(value).__name__}")
+    return value
+
+
+def write_csv(path: str | Path, frame: pd.DataFrame) -> None:
+    r"""Replaces `path` by the frame's columns, without its index, as UTF-8 CSV with ``\n`` line ends.
+
+    Floats are written in the fewest digits that read back as the same number, NaN as an empty field.
+    Raises as `write_bytes` does.
+    """
+    write_text(path, frame.to_csv(index=False, lineterminator="\n"))
+
+
+def write_arrays(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Replaces `path` by an uncompressed ``.npz`` that `np.load` reads and `read_arrays` also verifies.
+
+    Equal arrays give equal bytes. The archive's comment is the SHA-256 of all the bytes before it.
+
+    Raises:
+        ResultsError: as `write_bytes` does.
+        ValueError: an array holds Python objects, which only pickle could store.
+    """
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        archive.comment = b"0" * _CHECKSUM_LENGTH
+        for name in sorted(arrays):
+            entry = zipfile.ZipInfo(f"{name}.npy")  # dated 1980 whatever the clock says
+            with archive.open(entry, "w", force_zip64=True) as member:
+                array = np.asarray(arrays[name], order="C")
+                np.lib.format.write_array(member, array, allow_pickle=False)
+    data = buffer.getbuffer()
+    data[-_CHECKSUM_LENGTH:] = _checksum(data)
+    write_bytes(path, data)
+
+
+def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
+    """The arrays that `write_arrays` stored.
+
+    Raises:
+        ResultsError: the file cannot be read, or one of its bytes is not as it was written.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ResultsError(f"cannot read {path}: {_reason(error)}") from error
+    if data[-_CHECKSUM_LENGTH:] != _checksum(data):
+        raise ResultsError(f"{path} is damaged: its checksum does not match its {len(data)} bytes")
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except Exception as error:  # a file of other origin: zipfile and NumPy raise a dozen kinds
+        raise ResultsError(f"{path} is not a file of arrays ({type(error).__name__})") from error
+
+
+def make_folder(path: str | Path) -> Path:
+    """Makes the folder and its parents where they are missing.
+
+    Raises:
+        ResultsError: it cannot be made.
+    """
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResultsError(f"cannot make the folder {path}: {_reason(error)}") from error
+    return Path(path)
+
+
+def remove_leftovers(folder: str | Path) -> None:
+    """Removes what killed writers left half-written in `folder`; call it only while holding its claim."""
+    for leftover in Path(folder).glob(f"{_TEMPORARY_PREFIX}*{_TEMPORARY_SUFFIX}"):
+        with suppress(OSError):
+            leftover.unlink()
+
+
+@contextmanager
+def claim(folder: str | Path) -> Iterator[Path]:
+    """Makes `folder`, if need be, and holds it for this process alone until the block ends.
+
+    The operating system lets go of the claim when the process dies, however it dies.
+
+    Raises:
+        ResultsError: another run holds the folder, or it cannot be made or locked.
+    """
+    folder = make_folder(folder)
+    lock = FileLock(folder / _LOCK, timeout=0, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        advice = "wait for it to end or choose another --out"
+        raise ResultsError(f"{folder} is in use by another run{_holder(folder)}; {advice}") from None
+    except (OSError, NotImplementedError) as error:
+        raise ResultsError(f"cannot lock {folder}: {_reason(error)}") from error
+    try:
+        _sign(folder)
+        remove_leftovers(folder)
+        yield folder
+    finally:
+        with suppress(OSError):
+            (folder / _HOLDER).unlink()
+        lock.release()
+
+
+def _write_new(path: Path, data: bytes | memoryview) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Forces a rename to disk, where the system can."""
+    if os.name == "nt":
+        return  # Windows does not open folders
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems know no such thing
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _checksum(data: bytes | memoryview) -> bytes:
+    return hashlib.sha256(memoryview(data)[:-_CHECKSUM_LENGTH]).hexdigest().encode("ascii")
+
+
+def _reason(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+
+
+def _sign(folder: Path) -> None:
+    """Notes who holds the folder, for the other run's error line; a courtesy that may fail."""
+    with suppress(OSError):
+        (folder / _HOLDER).write_text(f"pid {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8")
+
+
+def _holder(folder: Path) -> str:
+    with suppress(OSError, ValueError):
+        text = (folder / _HOLDER).read_text(encoding="utf-8")
+        if signature := re.fullmatch(r"(pid \d+ on \S+)\n", text):
+            return f" ({signature[1]})"
+    return ""

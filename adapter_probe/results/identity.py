@@ -1,0 +1,125 @@
+"""What a run's numbers depend on: plain JSON, fingerprints, and the differences between two identities."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+_HASH = re.compile(r"[0-9a-f]{16,}")
+_HASH_SHOWN = 8
+_TEXT_SHOWN = 40
+_ABSENT = "absent"
+
+
+def to_plain(value: object) -> object:
+    """`value` as JSON reads it back: dicts with string keys, lists, strings, numbers, booleans, None.
+
+    Tuples become lists and NumPy scalars Python ones, so that a value compares equal to itself after a
+    round trip through a file. NaN, which JSON cannot hold, becomes None: an undefined score is null.
+
+    Raises:
+        TypeError: for anything else (arrays, paths, keys that are not strings).
+        ValueError: for an infinity.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        if math.isinf(value):
+            raise ValueError("JSON cannot hold an infinity")
+        return None if math.isnan(value) else value
+    if isinstance(value, (list, tuple)):
+        return [to_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        if wrong := [key for key in value if not isinstance(key, str)]:
+            raise TypeError(f"JSON keys are strings, got {wrong[0]!r}")
+        return {key: to_plain(item) for key, item in value.items()}
+    raise TypeError(f"JSON cannot hold {value!r}, a {type(value).__name__}")
+
+
+def canonical_json(value: object) -> str:
+    """The one JSON text of `value`: sorted keys, no spaces, ASCII. Equal texts mean equal values."""
+    return json.dumps(to_plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def hash_json(value: object) -> str:
+    """SHA-256 of the canonical JSON, in hex; the order of keys does not matter, that of lists does."""
+    return hashlib.sha256(canonical_json(value).encode("ascii")).hexdigest()
+
+
+def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 of named arrays, in hex: names, dtypes, shapes and values, whatever their order or layout.
+
+    Big-endian arrays hash like little-endian ones, Fortran order like C order.
+
+    Raises:
+        TypeError: for an array of Python objects.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name])
+        if array.dtype.hasobject:
+            raise TypeError(f"cannot hash {name!r}: an array of Python objects has no bytes of its own")
+        array = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
+        # The header says how many bytes follow, so no two different sets of arrays feed the same bytes.
+        digest.update(json.dumps([name, array.dtype.str, array.shape]).encode("ascii") + b"\n")
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def shorten(value: object) -> str:
+    """`value` in few characters for an error line: a hash by its start, a long text by its two ends."""
+    text = value if isinstance(value, str) else canonical_json(value)
+    if _HASH.fullmatch(text):
+        return f"{text[:_HASH_SHOWN]}…"
+    text = json.dumps(text, ensure_ascii=False)[1:-1] if isinstance(value, str) else text
+    if len(text) <= _TEXT_SHOWN:
+        return text
+    return f"{text[: _TEXT_SHOWN // 2]}…{text[-_TEXT_SHOWN // 2 :]}"
+
+
+def describe_changes(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
+    """One ``dotted.key: old -> new`` for every leaf that differs, by key; empty if nothing does.
+
+    Lists are leaves. Values are compared as canonical JSON, so 1, 1.0 and true all differ.
+    """
+    before, after = dict(_leaves(to_plain(old))), dict(_leaves(to_plain(new)))
+    lines = []
+    for path in sorted(before.keys() | after.keys()):
+        if path in before and path in after:
+            if canonical_json(before[path]) == canonical_json(after[path]):
+                continue
+            was, now = _show_both(before[path], after[path])
+        else:
+            was = shorten(before[path]) if path in before else _ABSENT
+            now = shorten(after[path]) if path in after else _ABSENT
+        lines.append(f"{'.'.join(path)}: {was} -> {now}")
+    return lines
+
+
+def _leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
+    if isinstance(value, dict) and (value or not path):
+        for key, item in value.items():
+            yield from _leaves(item, (*path, key))
+    else:
+        yield path, value  # an empty dict below the root is a leaf: adding or removing one is a change
+
+
+def _show_both(old: object, new: object) -> tuple[str, str]:
+    """Both values shortened; where that hides the difference, the stretch around the first one."""
+    was, now = shorten(old), shorten(new)
+    if was != now:
+        return was, now
+    full_old, full_new = canonical_json(old), canonical_json(new)
+    pairs = enumerate(zip(full_old, full_new))
+    first = next((i for i, (a, b) in pairs if a != b), min(len(full_old), len(full_new)))
+    start = max(0, first - _TEXT_SHOWN // 2)
+    window = slice(start, start + _TEXT_SHOWN)
+    lead = "…" if start else ""
+    return lead + full_old[window], lead + full_new[window]

@@ -1,0 +1,185 @@
+"""A run's folder: who the run is, how it was cut into parts, and the parts that are done.
+
+``manifest.json`` is written first and never again. Each part then appears whole or not at all, so a run that
+is killed at any instant goes on from its last part, and only with the identity it began with.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from adapter_probe import __version__
+from adapter_probe.errors import ResultsError
+from adapter_probe.results.atomic import (
+    claim,
+    make_folder,
+    read_arrays,
+    read_json,
+    remove_leftovers,
+    write_arrays,
+    write_json,
+)
+from adapter_probe.results.identity import describe_changes, hash_json, to_plain
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+PARTS = "parts"
+_PART_NAME = re.compile(r"part-(\d{5}|[1-9]\d{5,})\.npz")
+_VERSIONS_NOTED = ("numpy", "torch", "transformers")
+_SECTIONS = ("created_with", "identity", "plan")
+
+
+class RunDirectory:
+    """One run's folder, held by this process for the length of a ``with`` block.
+
+    Attributes:
+        path: the folder.
+        identity: everything that determines the numbers, as plain JSON.
+        plan: how the work is cut into parts. The first run's plan is stored and later runs get that one, so
+            that a resumed run cuts the same parts whatever it would have chosen itself.
+        damaged: parts found damaged; they count as missing and are to be computed again.
+    """
+
+    def __init__(self, path: str | Path, identity: Mapping[str, object], plan: Mapping[str, object]) -> None:
+        self.path = Path(path)
+        self.identity = to_plain(identity)
+        self.plan = to_plain(plan)
+        self.damaged: list[Path] = []
+        self._finished: set[int] = set()
+        self._claim: ExitStack | None = None
+
+    def __enter__(self) -> RunDirectory:
+        """Claims the folder and checks what it holds.
+
+        Raises:
+            ResultsError: another run holds the folder, it belongs to a run of another identity, its manifest
+                is damaged or newer than this version, or it cannot be written.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(claim(self.path))
+            self._open_manifest()
+            remove_leftovers(make_folder(self.path / PARTS))
+            self._check_parts()
+            self._claim = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        held, self._claim = self._claim, None
+        if held is not None:
+            held.close()
+
+    def finished(self) -> set[int]:
+        """Indices of the parts on disk, each read through and found whole when the folder was opened."""
+        return set(self._finished)
+
+    def write_part(self, index: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Stores part `index`, replacing what is there.
+
+        Raises:
+            ResultsError: it cannot be written.
+        """
+        if self._claim is None:
+            raise RuntimeError("a part can only be written inside `with RunDirectory(...)`")
+        write_arrays(self._part_path(index), arrays)
+        self._finished.add(index)
+
+    def read_part(self, index: int) -> dict[str, np.ndarray]:
+        """The arrays of part `index`.
+
+        Raises:
+            ResultsError: the part is missing, or was damaged since the folder was opened.
+        """
+        path = self._part_path(index)
+        if not path.exists():
+            raise ResultsError(f"{path} is missing: run the same command again to compute it")
+        try:
+            return read_arrays(path)
+        except ResultsError as error:
+            self._finished.discard(index)
+            self.damaged.append(path)
+            raise ResultsError(f"{error}; run the same command again to compute it anew") from error
+
+    def _part_path(self, index: int) -> Path:
+        if index < 0:
+            raise ValueError(f"parts are numbered from 0, got {index}")
+        return self.path / PARTS / f"part-{index:05d}.npz"
+
+    def _stored_parts(self) -> Iterator[tuple[int, Path]]:
+        for path in sorted((self.path / PARTS).glob("part-*.npz")):
+            if name := _PART_NAME.fullmatch(path.name):
+                yield int(name[1]), path
+
+    def _check_parts(self) -> None:
+        self.damaged, self._finished = [], set()
+        for index, path in self._stored_parts():
+            try:
+                read_arrays(path)
+            except ResultsError:
+                self.damaged.append(path)
+            else:
+                self._finished.add(index)
+
+    def _open_manifest(self) -> None:
+        path = self.path / MANIFEST
+        if path.exists():
+            stored = _read_manifest(path)
+            if changes := describe_changes(stored["identity"], self.identity):
+                raise ResultsError(
+                    f"{self.path} holds the results of another run: {'; '.join(changes)}."
+                    " Choose another --out or remove the folder"
+                )
+            self.plan = stored["plan"]
+        elif any(self._stored_parts()):
+            raise ResultsError(
+                f"{self.path} holds parts of a run but no {MANIFEST} to say which."
+                " Choose another --out or remove the folder"
+            )
+        else:
+            sections = {"created_with": _versions(), "identity": self.identity, "plan": self.plan}
+            write_json(path, {"schema": SCHEMA, **sections, "checksum": hash_json(sections)})
+
+
+def _read_manifest(path: Path) -> dict:
+    """The manifest, verified.
+
+    Raises:
+        ResultsError: it is damaged, edited or newer than this version.
+    """
+    manifest = read_json(path)
+    schema = manifest.get("schema")
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise ResultsError(
+            f"{path} was written by a newer adapter-probe: its schema is {schema}, this version"
+            f" reads up to {SCHEMA}. Upgrade adapter-probe or choose another --out"
+        )
+    sections = {name: manifest.get(name) for name in _SECTIONS}
+    if schema != SCHEMA or manifest.get("checksum") != hash_json(sections):
+        raise ResultsError(
+            f"{path} is damaged or was edited: its checksum does not match."
+            " Choose another --out or remove the folder"
+        )
+    return sections
+
+
+def _versions() -> dict[str, str]:
+    """Versions for the record; they are no part of the identity."""
+    versions = {"adapter-probe": __version__, "python": platform.python_version()}
+    for name in _VERSIONS_NOTED:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions

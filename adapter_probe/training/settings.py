@@ -1,0 +1,60 @@
+"""The settings of one training run, and the schedule that they stand for."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from adapter_probe.errors import TrainingError
+
+DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How to train. The defaults are the paper's where it gives one value.
+
+    Source: Houlsby et al. 2019 (arXiv 1902.00751), section 3.1: Adam, batch 32, the learning rate raised
+    linearly over the first 10 % of the steps and then lowered linearly to zero; learning rates tried
+    there: 3e-5, 3e-4, 3e-3.
+
+    Attributes:
+        epochs: passes over the training set.
+        batch_size: examples a step.
+        learning_rate: the schedule's peak.
+        warmup: share of the steps that the rise takes.
+        seed: of the initialisation, the data order and dropout.
+        dtype: of the frozen base's weights and of the matrix products while training; what trains stays in
+            float32.
+    """
+
+    epochs: int = 3
+    batch_size: int = 32
+    learning_rate: float = 3e-4
+    warmup: float = 0.1
+    seed: int = 0
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise TrainingError(f"{name} {getattr(self, name)} is not allowed; give at least 1")
+        if not 0 < self.learning_rate < float("inf"):
+            raise TrainingError(f"learning_rate {self.learning_rate} is not allowed; give a positive number")
+        if not 0 <= self.warmup <= 1:
+            raise TrainingError(f"warmup {self.warmup} is not allowed; give a share between 0 and 1")
+        if self.seed < 0:
+            raise TrainingError(f"seed {self.seed} is not allowed; give 0 or a positive whole number")
+        if self.dtype not in DTYPES:
+            raise TrainingError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dict."""
+        return asdict(self)
+
+    def rate_at(self, step: int, n_steps: int) -> float:
+        """The learning rate of step `step`, from 0, of `n_steps`; the warm-up's last step has the peak."""
+        rise = round(self.warmup * n_steps)
+        if step < rise:
+            return self.learning_rate * (step + 1) / rise
+        return self.learning_rate * (n_steps - step) / (n_steps - rise)

@@ -1,0 +1,163 @@
+"""`adapter-probe ablate`: switch adapters off over every contiguous layer span, and draw the heatmap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from .console import choose_device, command, progress_bar, say, show, show_json
+from .wording import ablation_summary, plan_summary
+
+if TYPE_CHECKING:
+    from adapter_probe.probe.ablation import AblationRun
+    from adapter_probe.probe.request import AblationRequest
+    from adapter_probe.results.ablation import AblationResults
+
+SCOPE, COMPUTE, OUTPUT = "What is switched off", "How it is computed", "Output"
+
+
+@command
+def ablate(
+    checkpoint: Annotated[Path, typer.Argument(help="Folder of a trained checkpoint.", show_default=False)],
+    sites: Annotated[
+        Literal["both", "attention", "ffn"],
+        typer.Option(help="Which of a layer's two adapters to switch.", rich_help_panel=SCOPE),
+    ] = "both",
+    complement: Annotated[
+        bool, typer.Option("--complement", help="Keep only the span's adapters on.", rich_help_panel=SCOPE)
+    ] = False,
+    layernorm: Annotated[
+        Literal["trained", "pretrained"],
+        typer.Option(help="LayerNorm after a switched-off adapter.", rich_help_panel=SCOPE),
+    ] = "trained",
+    base: Annotated[
+        str | None, typer.Option(help="Folder or hub id of the base, if it has moved.", show_default=False)
+    ] = None,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="File with labelled examples in place of the remembered ones; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    split: Annotated[str, typer.Option(help="Split of the remembered task.")] = "validation",
+    metric: Annotated[
+        str | None, typer.Option(help="Score, if not the task's own.", show_default=False)
+    ] = None,
+    max_examples: Annotated[
+        int | None, typer.Option(help="Use a fixed random subset of this size.", show_default=False)
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="auto, cpu, cuda, cuda:1, ...", rich_help_panel=COMPUTE)
+    ] = "auto",
+    dtype: Annotated[
+        Literal["float32", "float64", "bfloat16"],
+        typer.Option(help="Precision of weights and arithmetic.", rich_help_panel=COMPUTE),
+    ] = "float32",
+    tokens_per_pass: Annotated[
+        int | None,
+        typer.Option(
+            help="Bound on memory: rows of all variants that pass a layer together. Default: by device.",
+            show_default=False,
+            rich_help_panel=COMPUTE,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Results folder. Default: inside the checkpoint.", show_default=False, rich_help_panel=OUTPUT
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option(help="Points of drop that the figure's black line marks.", rich_help_panel=OUTPUT)
+    ] = 1.0,
+    json: Annotated[bool, typer.Option("--json", help="Summary as JSON.", rich_help_panel=OUTPUT)] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what it would cost, and stop.", rich_help_panel=OUTPUT)
+    ] = False,
+) -> None:
+    """Switch adapters off over every contiguous span of layers, without retraining.
+
+    Writes spans.csv, predictions.npz and heatmap.pdf, .svg, .png. An interrupted run goes on where it
+    stopped when the same command is given again.
+    """
+    from adapter_probe.probe.ablation import AblationRun
+    from adapter_probe.probe.request import AblationSettings, prepare_ablation
+
+    settings = AblationSettings(sites, complement, layernorm, dtype)
+    request = prepare_ablation(
+        checkpoint,
+        settings,
+        choose_device(device),
+        base=base,
+        data=data or (),
+        split=split,
+        metric=metric,
+        max_examples=max_examples,
+        tokens_per_pass=tokens_per_pass,
+    )
+    folder = out or checkpoint / _folder_name(request, max_examples, data)
+    if dry_run:
+        _show_plan(request, folder, json)
+        return
+    with AblationRun.folder(request, folder) as run:
+        for damaged in run.damaged:
+            say(f"{damaged} is damaged and is computed again")
+        results = _compute(AblationRun(request, run))
+        report = write_ablation(results, folder, tolerance)
+    show_json(report) if json else show(ablation_summary(report))
+
+
+def _folder_name(request: AblationRequest, max_examples: int | None, data: list[Path] | None) -> str:
+    """One folder a study: settings that change the numbers show in its name unless they are the default."""
+    settings = request.settings
+    parts = [
+        "ablation",
+        settings.sites if settings.sites != "both" else "",
+        "complement" if settings.complement else "",
+        "pretrained-layernorm" if settings.layernorm == "pretrained" else "",
+        settings.dtype if settings.dtype != "float32" else "",
+        request.split.name if request.split.name != "validation" else "",
+        data[0].stem if data else "",
+        f"n{max_examples}" if max_examples else "",
+    ]
+    return "-".join(part for part in parts if part)
+
+
+def _compute(ablation: AblationRun) -> AblationResults:
+    done, total = ablation.tokens_done, ablation.tokens_total
+    if done == total:
+        return ablation.compute(lambda _: None)
+    with progress_bar("ablate", total, "tokens", done) as bar:
+        return ablation.compute(bar.update)
+
+
+def write_ablation(results: AblationResults, folder: Path, tolerance: float) -> dict[str, Any]:
+    """Write the tables and the figure into `folder`; return the summary with their paths."""
+    from adapter_probe.analysis.deltas import span_scores
+    from adapter_probe.analysis.summary import summary
+    from adapter_probe.figures.ablation import save_ablation_heatmap
+    from adapter_probe.results.ablation import PREDICTIONS, SPANS, save_predictions, write_spans
+    from adapter_probe.results.atomic import write_json
+
+    settings = results.settings
+    frame = span_scores(results)
+    write_spans(folder, frame)
+    save_predictions(folder, results)
+    heatmaps = save_ablation_heatmap(
+        results, folder, task=settings["task"], split=settings["split"], tolerance=tolerance, frame=frame
+    )
+    report = {"task": settings["task"], "split": settings["split"], **summary(results)}
+    write_json(folder / "summary.json", report)
+    files = {"spans": folder / SPANS, "predictions": folder / PREDICTIONS}
+    files |= {f"heatmap_{path.suffix[1:]}": path for path in heatmaps}
+    return {**report, "files": {name: str(path) for name, path in files.items()}}
+
+
+def _show_plan(request: AblationRequest, folder: Path, json: bool) -> None:
+    from adapter_probe.probe.ablation import plan_ablation
+
+    plan = plan_ablation(request, folder)
+    show_json(plan) if json else show(plan_summary(plan))

@@ -1,0 +1,69 @@
+"""`adapter-probe inspect`: what a checkpoint is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .console import command, show, show_json
+from .wording import columns
+
+if TYPE_CHECKING:
+    from adapter_probe.checkpoints.native import OpenedCheckpoint
+
+
+@command
+def inspect(
+    checkpoint: Annotated[Path, typer.Argument(help="Folder of a trained checkpoint.", show_default=False)],
+    base: Annotated[
+        str | None, typer.Option(help="Folder or hub id of the base, if it has moved.", show_default=False)
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show a checkpoint's layers, sites, sizes and parameter counts."""
+    from adapter_probe.checkpoints.native import open_checkpoint
+
+    facts = _facts(open_checkpoint(checkpoint, base))
+    show_json(facts) if json else show(_text(facts))
+
+
+def _facts(opened: OpenedCheckpoint) -> dict[str, Any]:
+    model, description = opened.model, opened.description
+    counts = model.parameter_counts()
+    pretrained = counts["base"] + counts["layernorms"] + counts["pooler"]
+    trained = sum(p.numel() for _, name, p in model.named_groups() if name in opened.trained)
+    return {
+        "base": description.base.name,
+        "family": model.base.config.model_type,
+        "task": description.task.name,
+        "metric": description.task.metric,
+        "scores": description.scores,
+        "n_layers": len(model.layers),
+        "n_sites": len(model.sites),
+        "hidden_size": model.hidden_size,
+        "method": description.method.to_json(),
+        "parameters": counts,
+        "trained_parameters": trained,
+        "trained_percent_of_base": 100 * trained / pretrained,
+        "adapters_percent_of_base": 100 * counts["adapters"] / pretrained,
+    }
+
+
+def _text(facts: dict[str, Any]) -> str:
+    method, counts = facts["method"], facts["parameters"]
+    scores = ", ".join(f"{name} {value:.3f}" for name, value in facts["scores"].items())
+    rows = [
+        ("base", f"{facts['base']} ({facts['family']})"),
+        ("task", f"{facts['task']}, {scores}"),
+        ("layers", f"{facts['n_layers']}, {facts['n_sites']} sites, hidden size {facts['hidden_size']}"),
+        ("adapters", f"size {method['size']}, {method['activation']}, init std {method['init_std']:g}"),
+        *((f"  {name}", f"{counts[name]:>12,} parameters") for name in counts),
+        (
+            "trained",
+            f"{facts['trained_parameters']:>12,} parameters, "
+            f"{facts['trained_percent_of_base']:.2f} % of the base",
+        ),
+    ]
+    return columns(rows)

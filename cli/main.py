@@ -1,0 +1,47 @@
+"""The `adapter-probe` program: its commands, each in a file of its own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from adapter_probe import __version__
+
+from .ablate import ablate
+from .demo import demo
+from .inspect import inspect
+from .train import train
+
+app = typer.Typer(
+    name="adapter-probe",
+    help="Which adapters earn their keep: ablation studies for parameter-efficient transfer learning.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(ablate)
+app.command()(inspect)
+app.command()(train)
+app.command()(demo)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"adapter-probe {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the program."""
+    app()

@@ -1,0 +1,155 @@
+"""`adapter-probe train`: train adapters and leave a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from .console import choose_device, command, progress_bar, show, show_json
+from .wording import columns, score_text
+
+if TYPE_CHECKING:
+    import torch
+
+    from adapter_probe.checkpoints.description import Description
+    from adapter_probe.training.checkpoint import TrainingRequest
+    from adapter_probe.training.loop import Progress
+
+DATA, METHOD, TRAINING = "Data", "Method", "Training"
+Files = list[Path] | None
+
+
+@command
+def train(
+    base: Annotated[str, typer.Option(help="Pretrained encoder: a folder or a hub id.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder of the checkpoint.", show_default=False)],
+    task: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with train and validation files (CSV, TSV, JSONL).",
+            show_default=False,
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    train_file: Annotated[
+        Files, typer.Option(help="Training file; repeatable.", show_default=False, rich_help_panel=DATA)
+    ] = None,
+    validation_file: Annotated[
+        Files, typer.Option(help="Validation file; repeatable.", show_default=False, rich_help_panel=DATA)
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(help="Column of the text.", show_default=False, rich_help_panel=DATA)
+    ] = None,
+    text_b: Annotated[
+        str | None,
+        typer.Option(help="Column of a pair's second text.", show_default=False, rich_help_panel=DATA),
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(help="Column of the label.", show_default=False, rich_help_panel=DATA)
+    ] = None,
+    kind: Annotated[
+        Literal["classification", "regression"] | None,
+        typer.Option(help="Kind of task, if the guess is wrong.", show_default=False, rich_help_panel=DATA),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="Score that decides which epoch is best. [default: accuracy or spearman]",
+            show_default=False,
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the task.", show_default=False, rich_help_panel=DATA)
+    ] = None,
+    max_length: Annotated[
+        int | None,
+        typer.Option(help="Cut examples to this many tokens.", show_default=False, rich_help_panel=DATA),
+    ] = None,
+    size: Annotated[int, typer.Option(help="Bottleneck width.", rich_help_panel=METHOD)] = 64,
+    init_std: Annotated[
+        float,
+        typer.Option(help="Std of the initialisation, before truncation at two std.", rich_help_panel=METHOD),
+    ] = 1e-2,
+    activation: Annotated[
+        Literal["gelu", "gelu_tanh", "relu", "swish", "tanh"],
+        typer.Option(help="Non-linearity.", rich_help_panel=METHOD),
+    ] = "gelu",
+    train_pooler: Annotated[
+        bool, typer.Option("--train-pooler", help="Train a pooler that the base has.", rich_help_panel=METHOD)
+    ] = False,
+    learning_rate: Annotated[float, typer.Option(help="Peak.", rich_help_panel=TRAINING)] = 3e-4,
+    epochs: Annotated[int, typer.Option(rich_help_panel=TRAINING)] = 3,
+    batch_size: Annotated[int, typer.Option(rich_help_panel=TRAINING)] = 32,
+    warmup: Annotated[float, typer.Option(help="Share of the steps.", rich_help_panel=TRAINING)] = 0.1,
+    seed: Annotated[int, typer.Option(rich_help_panel=TRAINING)] = 0,
+    dtype: Annotated[
+        Literal["float32", "bfloat16"],
+        typer.Option(help="Of the frozen base and its products while training.", rich_help_panel=TRAINING),
+    ] = "float32",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...", rich_help_panel=TRAINING)] = "auto",
+    json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> None:
+    """Train bottleneck adapters, LayerNorms and the head on a frozen base (Houlsby et al. 2019).
+
+    The epoch with the best validation score is kept. An interrupted training goes on where it stopped when
+    the same command is given again.
+    """
+    from adapter_probe.data.tasks import find_task
+    from adapter_probe.models.methods import Adapters
+    from adapter_probe.training.checkpoint import TrainingRequest
+    from adapter_probe.training.settings import TrainingSettings
+
+    method = Adapters(size, init_std, activation, train_pooler)
+    settings = TrainingSettings(epochs, batch_size, learning_rate, warmup, seed, dtype)
+    spec = find_task(
+        task, train_file or (), validation_file or (), (), text, text_b, label, kind, metric, name
+    )
+    description = run_training(
+        TrainingRequest(base, spec, method, settings, max_length), out, choose_device(device)
+    )
+    outcome = _outcome(description, out)
+    show_json(outcome) if json else show(_text(outcome))
+
+
+def run_training(request: TrainingRequest, out: Path, device: torch.device) -> Description:
+    """Train with a progress bar."""
+    from adapter_probe.training.checkpoint import train_checkpoint
+
+    metric = request.task.metric
+    with progress_bar("train", 0, "steps") as bar:
+
+        def report(now: Progress) -> None:
+            if not bar.total:
+                bar.reset(now.n_steps)
+                bar.initial = now.step - 1
+                bar.update(now.step - 1)
+            scores = f", best {metric} {max(now.epoch_scores):.3f}" if now.epoch_scores else ""
+            bar.set_postfix_str(f"loss {now.loss:.3f}{scores}", refresh=False)
+            bar.update(now.step - bar.n)
+
+        return train_checkpoint(request, out, device, report)
+
+
+def _outcome(description: Description, out: Path) -> dict[str, Any]:
+    return {
+        "task": description.task.name,
+        "metric": description.task.metric,
+        "score": description.scores[description.task.metric],
+        "validation_scores": description.training["validation_scores"],
+        "checkpoint": str(out),
+    }
+
+
+def _text(outcome: dict[str, Any]) -> str:
+    metric = outcome["metric"]
+    epochs = ", ".join(score_text(score, metric) for score in outcome["validation_scores"])
+    return columns(
+        [
+            ("task", outcome["task"]),
+            (f"best {metric}", f"{score_text(outcome['score'], metric)} (epochs: {epochs})"),
+            ("checkpoint", outcome["checkpoint"]),
+        ]
+    )

@@ -1,0 +1,87 @@
+"""How results read on a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_PERCENT_METRICS = ("accuracy", "f1", "macro_f1")
+
+
+def columns(rows: list[tuple[str, str]]) -> str:
+    """Two aligned columns."""
+    width = max(len(left) for left, _ in rows)
+    return "\n".join(f"{left:<{width}}  {right}".rstrip() for left, right in rows)
+
+
+def score_text(score: float | None, metric: str) -> str:
+    """A score as people write it: percent for shares, three decimals for correlations."""
+    if score is None:
+        return "undefined"
+    return f"{100 * score:.1f} %" if metric in _PERCENT_METRICS else f"{score:.3f}"
+
+
+def points(delta: float | None) -> str:
+    """A difference in points, with its sign."""
+    return "undefined" if delta is None else f"{delta:+.1f} points"
+
+
+def span_text(span: dict[str, Any] | None) -> str:
+    """A span in words."""
+    if span is None:
+        return "none"
+    first, last, n = span["first"], span["last"], span["n_layers"]
+    layers = f"layer {first}" if n == 1 else f"layers {first}-{last} ({n} layers)"
+    return f"{layers}, {points(span['delta_points'])}"
+
+
+def ablation_summary(report: dict[str, Any]) -> str:
+    """The numbers of an ablation that a person can act on, and where the rest is."""
+    metric = report["metric"]
+    rows = [
+        ("task", f"{report['task']}, {report['split']}, {report['n_examples']:,} examples, {metric}"),
+        ("intact", score_text(report["intact_score"], metric)),
+        (
+            "all switched off",
+            f"{score_text(report['removed_score'], metric)} ({points(report['removed_delta_points'])})",
+        ),
+        ("majority class", score_text(report["majority_score"], metric)),
+    ]
+    kept = report["study"] == "kept"
+    single = report["best_single_layer" if kept else "largest_single_layer_drop"]
+    name = "best layer alone" if kept else "largest single-layer drop"
+    rows.append((name, f"layer {single['layer']}, {points(single['delta_points'])}" if single else "none"))
+    for tolerance, span in report["shortest_sufficient" if kept else "longest_removable"].items():
+        what = "shortest span enough" if kept else "longest span removable"
+        rows.append((f"{what} within {tolerance}", span_text(span)))
+    rows += [(name.replace("_", " "), path) for name, path in report["files"].items()]
+    return columns(rows)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that a person would use."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def plan_summary(plan: dict[str, Any]) -> str:
+    """What an ablation would cost."""
+    attention, ffn = plan["layer_evaluations"]
+    return columns(
+        [
+            ("variants", f"{plan['n_variants']} ({plan['n_spans']} spans)"),
+            ("examples", f"{plan['n_examples']:,} ({plan['n_tokens']:,} tokens)"),
+            ("layer passes, separate runs", f"{plan['separate_layer_evaluations']:,} a batch"),
+            ("layer passes, shared", f"{ffn:,} a batch ({attention:,} of the attention sublayer)"),
+            ("parts done", f"{plan['parts_done']} of {plan['parts']}"),
+            ("tokens per pass", f"{plan['tokens_per_pass']:,}"),
+            ("time left, estimated", duration(plan["seconds_left"])),
+            ("peak memory, estimated", f"{plan['peak_memory_bytes'] / 1e9:.1f} GB on {plan['device']}"),
+            ("results folder", plan["folder"]),
+        ]
+    )
+
+
+def count_text(n: int) -> str:
+    """A parameter count."""
+    return f"{n:,}"

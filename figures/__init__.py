@@ -1,0 +1,1 @@
+"""One file a figure: draw(frame, ax) -> Axes. Never imports torch."""

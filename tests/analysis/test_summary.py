@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from adapter_probe.analysis.published import published_ablation
+from adapter_probe.analysis.summary import span_summary, summary
+from adapter_probe.errors import DataError
+from adapter_probe.spans import contiguous_spans
+
+
+def frame_of(*rows: tuple[int, int, float]) -> pd.DataFrame:
+    frame = pd.DataFrame(rows, columns=["first", "last", "delta_points"])
+    return frame.assign(n_layers=frame["last"] - frame["first"] + 1)
+
+
+def span(first: int, last: int, delta: float) -> dict:
+    return {"first": first, "last": last, "n_layers": last - first + 1, "delta_points": delta}
+
+
+def best_by_brute_force(frame: pd.DataFrame, tolerance: float, longest: bool) -> dict | None:
+    best, best_key = None, None
+    for row in frame.to_dict("records"):
+        drop = round(-row["delta_points"], 9)
+        if math.isnan(drop) or drop > tolerance:
+            continue
+        key = (-row["n_layers"] if longest else row["n_layers"], drop, row["first"])
+        if best_key is None or key < best_key:
+            best, best_key = span(row["first"], row["last"], row["delta_points"]), key
+    return best
+
+
+def test_a_grid_made_by_hand():
+    frame = frame_of((0, 0, -0.2), (0, 1, -0.9), (0, 2, -6.0), (1, 1, -3.0), (1, 2, 0.4), (2, 2, -1.0))
+    assert span_summary(frame) == {
+        "largest_single_layer_drop": {"layer": 1, "delta_points": -3.0},
+        "longest_removable": {"0.5": span(1, 2, 0.4), "1": span(1, 2, 0.4), "2": span(1, 2, 0.4)},
+    }
+    assert span_summary(frame, "kept", [1.0]) == {
+        "best_single_layer": {"layer": 0, "delta_points": -0.2},
+        "shortest_sufficient": {"1": span(0, 0, -0.2)},
+    }
+
+
+def test_ties_go_to_the_smaller_drop_then_to_the_lower_layer():
+    frame = frame_of((0, 1, -0.4), (1, 2, -0.1), (2, 3, -0.1), (0, 0, -0.5), (3, 3, -0.5))
+    found = span_summary(frame, tolerances=[0.5])
+    assert found["longest_removable"]["0.5"] == span(1, 2, -0.1)
+    assert found["largest_single_layer_drop"]["layer"] == 0
+
+
+def test_nothing_within_the_tolerance_is_none():
+    found = span_summary(frame_of((0, 0, -3.0), (0, 1, float("nan")), (1, 1, float("nan"))))
+    assert found["longest_removable"] == {"0.5": None, "1": None, "2": None}
+    assert found["largest_single_layer_drop"] == {"layer": 0, "delta_points": -3.0}
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("study", ["ablated", "kept"])
+def test_spans_equal_a_search_through_all(seed, study):
+    generator = np.random.default_rng(seed)
+    deltas = generator.integers(-8, 3, size=21) / 4  # many ties
+    frame = frame_of(*((s.first, s.last, d) for s, d in zip(contiguous_spans(6), deltas)))
+    frame = frame.sample(frac=1, random_state=seed)
+    found = span_summary(frame, study)
+    key = "longest_removable" if study == "ablated" else "shortest_sufficient"
+    for tolerance in (0.5, 1.0, 2.0):
+        assert found[key][f"{tolerance:g}"] == best_by_brute_force(frame, tolerance, study == "ablated")
+
+
+def test_scores_of_an_ablation(make_results):
+    results = make_results(3, n_labels=2)
+    labels = np.array([0] * 30 + [1] * 10)
+    logits = np.zeros((7, 40, 2), dtype=np.float32)
+    for row, hits in enumerate([36, 35, 30, 30, 34, 36, 37]):  # intact, 0-0, 0-1, 0-2, 1-1, 1-2, 2-2
+        right = np.arange(40) < hits
+        logits[row, np.arange(40), np.where(right, labels, 1 - labels)] = 1
+    found = summary(dataclasses.replace(results, labels=labels, logits=logits))
+    expected = {
+        "study": "ablated",
+        "metric": "accuracy",
+        "n_examples": 40,
+        "n_layers": 3,
+        "intact_score": 0.9,
+        "removed_score": 0.75,
+        "removed_delta_points": pytest.approx(-15.0),
+        "majority_score": 0.75,
+        "largest_single_layer_drop": {"layer": 1, "delta_points": pytest.approx(-5.0)},
+        "longest_removable": dict.fromkeys(("0.5", "1", "2"), span(1, 2, pytest.approx(0.0, abs=1e-9))),
+    }
+    assert found == expected
+
+
+def test_undefined_scores_are_null_in_json(make_results):
+    results = make_results(2, n_labels=1, metric="pearson")
+    constant = results.logits.copy()
+    constant[results.row_names.index("0-1")] = 1.0
+    found = json.loads(json.dumps(summary(dataclasses.replace(results, logits=constant)), allow_nan=False))
+    assert found["removed_score"] is None
+    assert found["removed_delta_points"] is None
+    assert found["majority_score"] is None
+    assert found["intact_score"] is not None
+
+
+def test_the_published_mnli_grid():
+    frame = published_ablation("mnli")
+    assert list(zip(frame["first"], frame["last"])) == [(s.first, s.last) for s in contiguous_spans(12)]
+    delta = frame.set_index(["first", "last"])["delta_points"]
+    assert delta[0, 11] == pytest.approx(-43.5, abs=0.05)
+    assert delta[0, 10] < delta[0, 11]
+    singles = [-1.16, -0.268, -0.268, -0.089, -0.089, -0.268, -0.625, -1.874, -1.16, -1.339, -1.874, -0.625]
+    assert [delta[layer, layer] for layer in range(12)] == singles
+    found = span_summary(frame)
+    assert found["largest_single_layer_drop"] == {"layer": 7, "delta_points": -1.874}
+    assert found["longest_removable"] == {
+        "0.5": span(0, 1, -0.446),
+        "1": span(0, 2, -0.982),
+        "2": span(0, 3, -1.874),
+    }
+
+
+def test_the_published_cola_grid():
+    frame = published_ablation("cola")
+    assert len(frame) == 78
+    found = span_summary(frame)
+    assert found["largest_single_layer_drop"] == {"layer": 7, "delta_points": -2.62}
+    assert found["longest_removable"]["1"] == span(0, 2, -0.979)
+
+
+def test_other_tasks_were_not_published():
+    with pytest.raises(DataError, match=r"'rte'; there are mnli, cola"):
+        published_ablation("rte")

@@ -1,0 +1,137 @@
+"""Token ids against hand-made ones, against one text at a time, and on the real tokenizer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from adapter_probe.data.encoding import encode
+from adapter_probe.data.tasks import Split, find_task, load_split
+from adapter_probe.errors import DataError
+
+WORDS = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "a", "b", "c", "d", "e")
+CLS, SEP, UNK, A, B, C, D, E = range(1, len(WORDS))
+BERT_INPUTS = ("input_ids", "token_type_ids", "attention_mask")
+
+
+def toy_tokenizer(inputs=BERT_INPUTS):
+    """A fast tokenizer of five words that frames its texts as BERT does."""
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        unk_token="[UNK]",
+        model_input_names=list(inputs),
+    )
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return toy_tokenizer()
+
+
+def split_of(texts, texts_b=None):
+    return Split(tuple(texts), texts_b and tuple(texts_b), np.zeros(len(texts), dtype=np.int64), "train", "")
+
+
+def as_lists(arrays):
+    return [array.tolist() for array in arrays]
+
+
+def test_single_texts(tokenizer):
+    encoded = encode(tokenizer, split_of(["a b c", "", "zebra a"]), max_length=16)
+    assert as_lists(encoded.input_ids) == [[CLS, A, B, C, SEP], [CLS, SEP], [CLS, UNK, A, SEP]]
+    assert as_lists(encoded.token_type_ids) == [[0] * 5, [0] * 2, [0] * 4]
+    assert {array.dtype for array in (*encoded.input_ids, *encoded.token_type_ids)} == {np.dtype(np.int64)}
+    assert encoded.lengths.dtype == np.int64
+    assert encoded.lengths.tolist() == [5, 2, 4]
+    assert len(encoded) == 3
+
+
+def test_pairs(tokenizer):
+    encoded = encode(tokenizer, split_of(["a b", ""], ["c", "d e"]), max_length=16)
+    assert as_lists(encoded.input_ids) == [[CLS, A, B, SEP, C, SEP], [CLS, SEP, D, E, SEP]]
+    assert as_lists(encoded.token_type_ids) == [[0, 0, 0, 0, 1, 1], [0, 0, 1, 1, 1]]
+
+
+def test_long_texts_lose_their_end_and_of_a_pair_the_longer_first(tokenizer):
+    assert as_lists(encode(tokenizer, split_of(["a b c d e"]), 4).input_ids) == [[CLS, A, B, SEP]]
+    pair = encode(tokenizer, split_of(["a b c d"], ["e"]), 6)
+    assert as_lists(pair.input_ids) == [[CLS, A, B, SEP, E, SEP]]
+
+
+def test_a_tokenizer_without_token_types():
+    encoded = encode(toy_tokenizer(("input_ids", "attention_mask")), split_of(["a"]), 8)
+    assert encoded.token_type_ids is None
+    assert as_lists(encoded.input_ids) == [[CLS, A, SEP]]
+
+
+texts = st.text("abcde z", max_size=12)
+
+
+@given(pairs=st.lists(st.tuples(texts, texts), min_size=1, max_size=5), max_length=st.integers(5, 12))
+def test_together_as_one_by_one(tokenizer, pairs, max_length):
+    firsts, seconds = zip(*pairs)
+    encoded = encode(tokenizer, split_of(firsts, seconds), max_length)
+    backend = tokenizer.backend_tokenizer
+    backend.enable_truncation(max_length)
+    alone = [backend.encode(a, b) for a, b in pairs]
+    assert as_lists(encoded.input_ids) == [one.ids for one in alone]
+    assert as_lists(encoded.token_type_ids) == [one.type_ids for one in alone]
+    assert encoded.lengths.max() <= max_length
+
+
+@given(one=st.lists(texts, min_size=1, max_size=3), other=st.lists(texts, min_size=1, max_size=3))
+def test_fingerprints_differ_exactly_where_ids_differ(tokenizer, one, other):
+    first, second = (encode(tokenizer, split_of(some), 16) for some in (one, other))
+    same = as_lists(first.input_ids) == as_lists(second.input_ids)
+    assert (first.fingerprint == second.fingerprint) == same
+
+
+def test_fingerprints_tell_token_types_and_where_examples_end(tokenizer):
+    pair, single = split_of(["a"], ["b"]), split_of(["a [SEP] b"])
+    as_pair, as_single = encode(tokenizer, pair, 8), encode(tokenizer, single, 8)
+    assert as_lists(as_pair.input_ids) == as_lists(as_single.input_ids)
+    without = encode(toy_tokenizer(("input_ids", "attention_mask")), single, 8)
+    assert len({as_pair.fingerprint, as_single.fingerprint, without.fingerprint}) == 3
+    assert encode(tokenizer, pair, 9).fingerprint == as_pair.fingerprint
+
+
+@pytest.mark.parametrize(("texts_b", "least"), [(None, 3), (["b"], 5)])
+def test_a_limit_without_room_for_the_texts(tokenizer, texts_b, least):
+    split = split_of(["a"], texts_b)
+    assert encode(tokenizer, split, least).lengths.tolist() == [least]
+    with pytest.raises(DataError) as error:
+        encode(tokenizer, split, least - 1)
+    assert str(error.value) == f"the length limit must be at least {least} tokens, got {least - 1}"
+
+
+@pytest.mark.real_data
+def test_the_real_tokenizer_on_cola(shared_dir):
+    from transformers import AutoTokenizer
+
+    weights, data = shared_dir / "weights" / "gte-small", shared_dir / "data" / "cola"
+    if not (weights.is_dir() and data.is_dir()):
+        pytest.skip(f"no real weights and data at {weights} and {data}")
+    tokenizer = AutoTokenizer.from_pretrained(weights)
+    split = load_split(find_task(data), "train")
+    encoded = encode(tokenizer, split, 128)
+    assert encoded.lengths.tolist() == [len(ids) for ids in encoded.input_ids]
+    words = tokenizer.convert_ids_to_tokens(encoded.input_ids[0].tolist())
+    assert words[:5] == ["[CLS]", "our", "friends", "won", "'"]
+    assert words[-1] == "[SEP]"
+    for i in (0, 4000, 8550):
+        assert encoded.input_ids[i].tolist() == tokenizer(split.texts[i])["input_ids"]

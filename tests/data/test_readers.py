@@ -1,0 +1,269 @@
+"""Files that read well, and every way in which one may not."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapter_probe.data.readers import find_files, is_raw_cola, listed, read_rows, shown
+from adapter_probe.errors import DataError
+
+CSV = "text,label\nGood.,1\nBad.,0\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_file(name, content):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write_file
+
+
+def refused(call, *args):
+    """The message of the DataError that a call raises, which is one line."""
+    with pytest.raises(DataError) as error:
+        call(*args)
+    assert len(str(error.value).splitlines()) == 1
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", CSV),
+        ("a.CSV", CSV),
+        ("a.csv", CSV.replace("\n", "\r\n")),
+        ("a.csv", b"\xef\xbb\xbf" + CSV.encode()),
+        ("a.csv", "\ntext, label\n\nGood.,1\nBad.,0"),
+        ("a.tsv", CSV.replace(",", "\t").replace("\n", "\r\n")),
+        ("a.jsonl", '{"text": "Good.", "label": "1"}\n\n{"label": "0", "text": "Bad."}'),
+        ("a.jsonl", b'\xef\xbb\xbf{"text": "Good.", "label": "1"}\r\n{"text": "Bad.", "label": "0"}\r\n'),
+        ("a.json", '[{"text": "Good.", "label": "1"},\n {"text": "Bad.", "label": "0"}]'),
+        ("a.json", '{"text": "Good.", "label": "1"}\n{"text": "Bad.", "label": "0"}\n'),
+    ],
+)
+def test_the_same_rows_in_every_format(write, name, content):
+    rows = read_rows(write(name, content))
+    assert rows.names == ("text", "label")
+    assert rows.texts("text") == ["Good.", "Bad."]
+    assert rows.column("label") == ["1", "0"]
+
+
+def test_tsv_has_no_quoting_and_keeps_every_character(write):
+    rows = read_rows(write("a.tsv", 'text\tlabel\n"Never", he said.\t1\n\u2028 \x85 "\t0\n'))
+    assert rows.texts("text") == ['"Never", he said.', '\u2028 \x85 "']
+    assert rows.numbers == [2, 3]
+
+
+def test_jsonl_lines_end_at_line_feeds_only(write):
+    text = "one\u2028two\x85three"
+    rows = read_rows(write("a.jsonl", json.dumps({"text": text}, ensure_ascii=False) + "\n"))
+    assert rows.texts("text") == [text]
+
+
+def test_csv_rows_are_placed_by_the_line_they_begin_on(write):
+    rows = read_rows(write("a.csv", 'text,label\n"two\nlines, ""quoted""",1\n\nplain,0\n'))
+    assert rows.texts("text") == ['two\nlines, "quoted"', "plain"]
+    assert rows.numbers == [2, 5]
+    assert rows.where(1).endswith("a.csv line 5")
+
+
+def test_json_list_rows_are_placed_by_item(write):
+    rows = read_rows(write("a.json", '[{"t": "a"}, {"t": "b"}]'))
+    assert rows.where(1).endswith("a.json item 2")
+
+
+cells = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=8)
+
+
+@given(rows=st.lists(st.tuples(cells, cells), min_size=1, max_size=6))
+def test_csv_and_jsonl_round_trip_any_text(rows, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("round_trip")
+    buffer = io.StringIO(newline="")
+    csv.writer(buffer).writerows([("text", "label"), *rows])
+    (folder / "a.csv").write_bytes(buffer.getvalue().encode())
+    lines = [json.dumps({"text": text, "label": label}, ensure_ascii=False) for text, label in rows]
+    (folder / "a.jsonl").write_bytes("\n".join(lines).encode())
+    for name in ("a.csv", "a.jsonl"):
+        found = read_rows(folder / name)
+        assert [(r["text"], r["label"]) for r in found.records] == rows
+
+
+def test_raw_cola_is_known_by_its_content(write):
+    rows = read_rows(write("in_domain_train.tsv", 'gj04\t1\t\tThey said "no".\ngj04\t0\t*\tThey said.\n'))
+    assert rows.names == ("0", "1", "2", "3")
+    assert is_raw_cola(rows)
+    assert rows.texts("3") == ['They said "no".', "They said."]
+    headed = read_rows(write("b.tsv", "id\tlabel\tstar\ttext\ngj04\t1\t\tThey said.\n"))
+    assert headed.names == ("id", "label", "star", "text")
+    assert not is_raw_cola(headed)
+
+
+def test_numbers_ask_for_a_file_without_header(write):
+    path = write("a.csv", "Good.,1\nBad.,0\n")
+    assert read_rows(path, ("0", "1")).texts("0") == ["Good.", "Bad."]
+    assert read_rows(path).names == ("Good.", "1")
+
+
+def test_a_header_may_consist_of_numbers(write):
+    assert read_rows(write("a.csv", "0,1\nGood.,1\n"), ("0", "1")).records == [{"0": "Good.", "1": "1"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.parquet", b"PAR1", "a.parquet: unknown file type '.parquet'; allowed: .csv, .tsv, .jsonl, .json"),
+        ("a.csv", "", "a.csv: the file is empty"),
+        ("a.jsonl", "\n  \n", "a.jsonl: the file is empty"),
+        ("a.csv", "text,label\n", "a.csv: no rows; columns found: 'text', 'label'"),
+        ("a.json", "[]", "a.json: no rows; columns found: none"),
+        ("a.csv", b"text,label\nfine,1\ncaf\xe9,0\n", "a.csv line 3: not UTF-8, byte 0xe9; save the file as"),
+        (
+            "a.tsv",
+            "text\tlabel\n".encode("utf-16"),
+            "a.tsv line 1: not UTF-8, byte 0xff (it looks like UTF-16)",
+        ),
+        ("a.csv", "text,label\nGood., really,1\n", "a.csv line 2: expected 2 fields as in the header, got 3"),
+        (
+            "a.tsv",
+            "text\tlabel\nGood.\t1\n\nBad.\n",
+            "a.tsv line 4: expected 2 fields as in the header, got 1",
+        ),
+        ("a.csv", "text,label,text\na,1,b\n", "a.csv line 1: the header names the column 'text' twice"),
+        (
+            "a.csv",
+            'text,label\nGood.,1\n"never closed,1\n',
+            "a.csv line 3: malformed CSV (unexpected end of data)",
+        ),
+        ("a.csv", 'text,label\n"Good" one,1\n', "a.csv line 2: malformed CSV (',' expected after '\"')"),
+        (
+            "a.jsonl",
+            '{"text": "a"}\n\n{"text": "b"\n',
+            "a.jsonl line 3: malformed JSON (Expecting ',' delimiter, column 13)",
+        ),
+        ("a.jsonl", '{"text": "a"}\n["b", 1]\n', "a.jsonl line 2: holds a list, expected an object"),
+        ("a.jsonl", "3\n", "a.jsonl line 1: holds a number, expected an object"),
+        ("a.jsonl", "[" * 100_000, "a.jsonl line 1: malformed JSON ("),
+        (
+            "a.json",
+            '[\n{"text": "a"},\n{"text": }]',
+            "a.json line 3: malformed JSON (Expecting value, column 10)",
+        ),
+        ("a.json", '[{"text": "a"}, null]', "a.json item 2: holds null, expected an object"),
+        ("a.json", '{"rows": []}', "a.json: holds an object, expected a list of objects"),
+        ("a.json", '{"text": "a"}\n{"text": \n', "a.json line 2: malformed JSON (Expecting value, column "),
+        (
+            "a.json",
+            '{"version": "1.1", "data": [{"title": "t", "paragraphs": []}]}',
+            "a.json: holds question answering, which is no task here; allowed: one or two texts and a label",
+        ),
+        ("a.jsonl", '{"context": "c", "question": "q", "answers": {}}', "a.jsonl: holds question answering"),
+    ],
+)
+def test_unreadable_files(write, name, content, message):
+    path = write(name, content)
+    assert refused(read_rows, path).startswith(f"{path.parent}/{message}")
+
+
+def test_ragged_file_without_header(write):
+    path = write("a.csv", "Good.,1\nBad.\n")
+    assert refused(read_rows, path, ("0", "1")) == f"{path} line 2: expected 2 fields as in line 1, got 1"
+
+
+def test_missing_file(tmp_path):
+    path = tmp_path / "none.csv"
+    assert refused(read_rows, path) == f"{path}: cannot be read (No such file or directory)"
+
+
+def test_a_row_without_the_column_lists_those_it_has(write):
+    path = write("a.jsonl", '{"text": "a", "label": 1}\n{"txt": "b", "label": 0}\n')
+    message = refused(read_rows(path).column, "text")
+    assert message == f"{path} line 2: no column 'text'; columns found: 'txt', 'label'"
+
+
+@pytest.mark.parametrize(
+    ("value", "named"), [("null", "None"), ("3.5", "3.5"), ('["a"]', "['a']"), ('"\\ud83d"', "'\\ud83d'")]
+)
+def test_a_text_that_is_no_text(write, value, named):
+    path = write("a.jsonl", f'{{"text": "fine \\ud83d\\ude00"}}\n{{"text": {value}}}\n')
+    message = refused(read_rows(path).texts, "text")
+    assert (
+        message
+        == f"{path} line 2: column 'text' holds {named}, expected a string of whole Unicode characters"
+    )
+
+
+def test_values_are_shown_on_one_short_line():
+    assert shown("a\nb\u2028\x85") == r"'a\nb\u2028\x85'"
+    assert shown("x" * 500).endswith("x…")
+    assert len(shown("x" * 500)) <= 60
+    assert listed("abc") == "'a', 'b', 'c'"
+    assert listed(range(50)).endswith("10, 11, … (50 in all)")
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["train.csv", "validation.csv", "test.csv"], {"train": 0, "validation": 1, "test": 2}),
+        (["training.tsv", "dev.tsv"], {"train": 0, "validation": 1}),
+        (["train.jsonl", "val.jsonl", "readme.md", "config.json"], {"train": 0, "validation": 1}),
+        (["snli_1.0_train.jsonl", "snli_1.0_dev.jsonl"], {"train": 0, "validation": 1}),
+        (["train.jsonl", "validation_matched.jsonl"], {"train": 0, "validation": 1}),
+        (
+            ["train.tsv", "dev_matched.tsv", "dev_mismatched.tsv", "test_mismatched.tsv"],
+            {"train": 0, "validation": 1, "test": 3},
+        ),
+        (["Train.CSV", ".train.csv", "._dev.csv"], {"train": 0}),
+        (["test.json"], {"test": 0}),
+        (["validation-00000-of-00001.jsonl"], {"validation": 0}),
+    ],
+)
+def test_splits_by_file_name(tmp_path, names, expected):
+    for name in names:
+        (tmp_path / name).write_text("x")
+    assert find_files(tmp_path) == {split: (tmp_path / names[i],) for split, i in expected.items()}
+
+
+def test_colas_two_dev_files_are_one_split(tmp_path):
+    names = ["in_domain_dev.tsv", "out_of_domain_dev.tsv", "in_domain_train.tsv"]
+    for name in names:
+        (tmp_path / name).write_text("x")
+    found = find_files(tmp_path)
+    assert list(found) == ["train", "validation"]
+    assert found["validation"] == (tmp_path / names[0], tmp_path / names[1])
+
+
+def test_folders_that_do_not_say_their_splits(tmp_path):
+    assert refused(find_files, tmp_path).endswith("(.csv, .tsv, .jsonl, .json); found: nothing")
+    (tmp_path / "train.parquet").write_text("x")
+    (tmp_path / "train").mkdir()
+    message = f"{tmp_path}: no data files; expected train.*, validation.* or dev.*, test.* "
+    assert refused(find_files, tmp_path).startswith(message)
+    assert refused(find_files, tmp_path).endswith("found: 'train', 'train.parquet'")
+    (tmp_path / "train.csv").write_text("x")
+    (tmp_path / "train_small.csv").write_text("x")
+    assert refused(find_files, tmp_path) == (
+        f"{tmp_path}: 2 files look like the train split ('train.csv', 'train_small.csv'); "
+        f"name the files of the train split yourself"
+    )
+    assert find_files(tmp_path, ["validation"]) == {}
+    for path, reason in ((tmp_path / "none", "No such file"), (tmp_path / "train.csv", "Not a directory")):
+        assert refused(find_files, path).startswith(
+            f"{path}: cannot be read as a folder of data files ({reason}"
+        )
+
+
+def test_70_000_lines_take_about_a_second(write):
+    row = json.dumps({"text": "a sentence of a usual length, or thereabouts", "label": 1})
+    path = write("a.jsonl", (row + "\n") * 70_000)
+    begin = time.perf_counter()
+    assert len(read_rows(path).texts("text")) == 70_000
+    assert time.perf_counter() - begin < 5  # 0.3 s on one core

@@ -1,0 +1,553 @@
+"""What the files say of a task, what overrides it, and the labelled rows that come of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapter_probe.data.tasks import Columns, TaskSpec, find_task, load_split
+from adapter_probe.errors import DataError
+
+HEADER = "text,label\n"
+BINARY = f"{HEADER}a,0\nb,1\n"
+COLA_GOOD = "gj04\t1\t\tThey sang.\n"
+COLA = f"{COLA_GOOD}ks08\t0\t*\tThem sang.\ngj04\t1\t\tShe sang.\n"
+
+
+def jsonl(*rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def labelled(*labels):
+    return jsonl(*({"text": f"text {i}", "label": label} for i, label in enumerate(labels)))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Write files into one folder and return it."""
+
+    def write(**files):
+        for name, content in files.items():
+            stem, suffix = name.rsplit("_", 1)
+            (tmp_path / f"{stem}.{suffix}").write_text(content, encoding="utf-8")
+        return tmp_path
+
+    return write
+
+
+def refused(call, *args, **options):
+    """The message of the DataError that a call raises, which is one line."""
+    with pytest.raises(DataError) as error:
+        call(*args, **options)
+    assert len(str(error.value).splitlines()) == 1
+    return str(error.value)
+
+
+def test_a_classification_folder(folder):
+    here = folder(train_jsonl=labelled("no", "yes", "no"), dev_jsonl=labelled("yes", "no"))
+    task = find_task(here)
+    assert (task.name, task.kind, task.metric) == (here.name, "classification", "accuracy")
+    assert task.label_names == ("no", "yes")
+    assert task.columns == Columns("text", None, "label")
+    assert task.files == {"train": (f"{here}/train.jsonl",), "validation": (f"{here}/dev.jsonl",)}
+    train = load_split(task, "train", expect_fingerprint=True)
+    assert (train.name, len(train), train.texts_b) == ("train", 3, None)
+    assert train.texts == ("text 0", "text 1", "text 2")
+    assert train.labels.dtype == np.int64
+    assert train.labels.tolist() == [0, 1, 0]
+    assert train.fingerprint == task.fingerprints["train"] != task.fingerprints["validation"]
+
+
+def test_a_regression_folder(folder):
+    rows = [("a", "b", 2.5), ("c", "d", 5), ("e", "f", 0.0)]
+    task = find_task(
+        folder(train_csv="sentence1,sentence2,score\n" + "".join(f"{a},{b},{y}\n" for a, b, y in rows))
+    )
+    assert (task.kind, task.metric, task.label_names) == ("regression", "spearman", ())
+    train = load_split(task, "train")
+    assert train.texts_b == ("b", "d", "f")
+    assert train.labels.dtype == np.float64
+    assert train.labels.tolist() == [2.5, 5.0, 0.0]
+
+
+def test_raw_cola(folder):
+    here = folder(in_domain_train_tsv=COLA, in_domain_dev_tsv=COLA, out_of_domain_dev_tsv=COLA_GOOD)
+    task = find_task(here)
+    assert task.label_names == ("unacceptable", "acceptable")
+    assert task.columns == Columns("3", None, "1")
+    validation = load_split(task, "validation")
+    assert validation.texts == ("They sang.", "Them sang.", "She sang.", "They sang.")
+    assert validation.labels.tolist() == [1, 0, 1, 1]
+
+
+def test_colas_codes_mean_the_same_in_another_format(folder, tmp_path_factory):
+    task = find_task(folder(train_tsv=COLA))
+    other = tmp_path_factory.mktemp("other") / "train.jsonl"
+    rows = zip(("They sang.", "Them sang.", "She sang."), (1, 0, 1))
+    other.write_text(jsonl(*({"sentence": text, "label": label} for text, label in rows)))
+    moved = replace(task, files={"train": (str(other),)}, columns=Columns("sentence", None, "label"))
+    assert load_split(moved, "train", expect_fingerprint=True).labels.tolist() == [1, 0, 1]
+
+
+def test_another_column_of_raw_cola_is_no_acceptability(folder):
+    task = find_task(folder(train_tsv=COLA), text="3", label="0")
+    assert task.label_names == ("gj04", "ks08")
+
+
+def test_explicit_files_are_read_in_the_given_order(folder):
+    here = folder(
+        b_jsonl=labelled("x", "y"), a_csv="text,label\nfrom a,y\n", c_tsv="text\tlabel\nc\tx\nd\ty\n"
+    )
+    task = find_task(train=[here / "b.jsonl", here / "a.csv"], validation=str(here / "c.tsv"), name="mine")
+    assert task.name == "mine"
+    assert load_split(task, "train").texts == ("text 0", "text 1", "from a")
+    assert load_split(task, "train").labels.tolist() == [0, 1, 1]
+
+
+def test_named_files_replace_those_of_the_folder(folder):
+    here = folder(
+        train_csv="text,label\na,1\nb,0\n", train_big_csv="text,label\nc,1\nd,0\n", dev_jsonl=labelled(1, 0)
+    )
+    assert "look like the train split" in refused(find_task, here)
+    task = find_task(here, train=here / "train_big.csv")
+    assert load_split(task, "train").texts == ("c", "d")
+    assert list(task.files) == ["train", "validation"]
+
+
+def test_relative_paths_become_absolute_and_links_keep_their_names(folder, monkeypatch):
+    here = folder(blob_jsonl=labelled(0, 1))
+    (here / "5f3a").write_bytes((here / "blob.jsonl").read_bytes())
+    (here / "train.jsonl").symlink_to(here / "5f3a")
+    monkeypatch.chdir(here)
+    assert find_task(train="train.jsonl").files == {"train": (f"{here}/train.jsonl",)}
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ("sentence,label", ("sentence", None, "label")),
+        ("id,Text,Labels", ("Text", None, "Labels")),
+        ("premise,hypothesis,label", ("premise", "hypothesis", "label")),
+        ("index,question,sentence,label", ("question", "sentence", "label")),
+        ("id,qid1,qid2,question1,question2,is_duplicate", ("question1", "question2", "is_duplicate")),
+        ("gold_label,sentence1_parse,sentence1,sentence2", ("sentence1", "sentence2", "gold_label")),
+        ("Quality,#1 ID,#2 ID,#1 String,#2 String", ("#1 String", "#2 String", "Quality")),
+        ("text_a,text_b,stars", ("text_a", "text_b", "stars")),
+        ("review,sentiment", ("review", None, "sentiment")),
+    ],
+)
+def test_usual_column_names(folder, header, expected):
+    width = header.count(",") + 1
+    rows = "".join(",".join([str(i)] * width) + "\n" for i in (0, 1))
+    assert find_task(folder(train_csv=f"{header}\n{rows}")).columns == Columns(*expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"label": "score"}, ("premise", "hypothesis", "score")),
+        ({"text": "hypothesis"}, ("hypothesis", None, "label")),
+        ({"text": "note", "text_b": "premise"}, ("note", "premise", "label")),
+        ({"text_b": "hypothesis"}, ("premise", "hypothesis", "label")),
+    ],
+)
+def test_options_override_the_guessed_columns(folder, options, expected):
+    here = folder(train_csv="premise,hypothesis,label,score,note\na,b,0,3,x\nc,d,1,4,y\n")
+    assert find_task(here, **options).columns == Columns(*expected)
+
+
+def test_numbers_name_the_columns_of_a_file_without_header(folder):
+    task = find_task(folder(train_csv="pos,Good.\nneg,Bad.\n"), text="1", label="0")
+    assert load_split(task, "train").texts == ("Good.", "Bad.")
+    assert task.label_names == ("neg", "pos")
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind", "names"),
+    [
+        ([2, 10, 1], "classification", ("1", "2", "10")),
+        (["2", "10", "1"], "classification", ("1", "2", "10")),
+        (["2", "10", "b"], "classification", ("10", "2", "b")),
+        ([1.0, 0.0], "classification", ("0", "1")),
+        ([10**400, 0], "classification", ("0", str(10**400))),
+        (["1.0", 0], "classification", ("0", "1")),
+        ([True, False], "classification", ("false", "true")),
+        ([-1, 0, 1], "classification", ("-1", "0", "1")),
+        (["+", "-"], "classification", ("+", "-")),
+        ([" yes ", "no"], "classification", ("no", "yes")),
+        (["acceptable", "unacceptable"], "classification", ("unacceptable", "acceptable")),  # CoLA's order
+        (["nan", "inf"], "classification", ("inf", "nan")),
+        ([0, 1, 0.5], "regression", ()),
+        (["0", "1e-3"], "regression", ()),
+        (
+            [f"class {i % 30}" for i in range(60)],
+            "classification",
+            tuple(sorted(f"class {i}" for i in range(30))),
+        ),
+    ],
+)
+def test_kind_and_label_names(folder, labels, kind, names):
+    task = find_task(folder(train_jsonl=labelled(*labels)))
+    assert (task.kind, task.label_names) == (kind, names)
+
+
+@pytest.mark.parametrize("labels", [[str(i) for i in range(21)], [f"title {i}" for i in range(31)]])
+def test_many_different_labels_need_a_word_on_their_kind(folder, labels):
+    here = folder(train_jsonl=labelled(*labels))
+    message = refused(find_task, here)
+    assert message.startswith(
+        f"{here}/train.jsonl: {len(labels)} different labels in {len(labels)} rows, such"
+    )
+    assert message.endswith("say whether the kind is classification or regression")
+    assert len(find_task(here, kind="classification").label_names) == len(labels)
+
+
+def test_kind_and_metric_can_be_said(folder):
+    here = folder(train_jsonl=labelled(1, 2, 5))
+    task = find_task(here, kind="regression", metric="pearson")
+    assert (task.kind, task.metric) == ("regression", "pearson")
+    assert load_split(task, "train").labels.tolist() == [1.0, 2.0, 5.0]
+    assert find_task(here, metric="mcc").metric == "mcc"
+
+
+def test_classes_come_from_the_train_split_or_else_from_validation(folder):
+    here = folder(train_jsonl=labelled("a", "b", "c"), dev_jsonl=labelled("c", "a"))
+    assert find_task(here).label_names == ("a", "b", "c")
+    assert find_task(validation=here / "dev.jsonl").label_names == ("a", "c")
+
+
+@pytest.mark.parametrize(
+    "test", ["index,text\n0,a\n", "text,label\na,-1\nb,-1\n", "text,label\na,\n", "text,label\na,-\n"]
+)
+def test_a_folders_test_split_without_labels_is_left_out(folder, test):
+    here = folder(train_csv="text,label\na,0\nb,1\n", test_csv=test)
+    task = find_task(here)
+    assert list(task.files) == list(task.fingerprints) == ["train"]
+    assert refused(load_split, task, "test") == (
+        f"task {here.name!r} has no labelled split 'test'; it has: train"
+    )
+    assert "test.csv" in refused(find_task, here, test=here / "test.csv")
+
+
+def test_glues_test_file_beside_raw_cola(folder):
+    assert list(find_task(folder(train_tsv=COLA, test_tsv="index\tsentence\n0\tThey sang.\n")).files) == [
+        "train"
+    ]
+
+
+def test_a_test_split_may_hold_one_class(folder):
+    here = folder(train_jsonl=labelled(0, 1), test_jsonl=labelled(1, 1))
+    assert load_split(find_task(here), "test").labels.tolist() == [1, 1]
+
+
+def test_json_and_csv_rows_have_one_fingerprint(folder):
+    here = folder(
+        train_jsonl=jsonl({"text": "a,\n", "label": 1}, {"text": "b", "label": 0}),
+        dev_csv='label,text\n1,"a,\n"\n0,b\n',
+    )
+    prints = find_task(here).fingerprints
+    assert prints["train"] == prints["validation"]
+
+
+pairs = st.lists(st.tuples(st.text("ab", max_size=2), st.text("ab", max_size=2)), min_size=2, max_size=3)
+
+
+@given(one=pairs, other=pairs)
+def test_fingerprints_differ_where_rows_differ(one, other, tmp_path_factory):
+    folder, prints = tmp_path_factory.mktemp("prints"), []
+    for texts in (one, other):
+        rows = ({"text": a, "text_b": b, "label": i % 2} for i, (a, b) in enumerate(texts))
+        (folder / "train.jsonl").write_text(jsonl(*rows))
+        prints.append(find_task(folder).fingerprints["train"])
+    assert (prints[0] == prints[1]) == (one == other)
+
+
+def test_changed_rows_are_noticed(folder):
+    here = folder(train_jsonl=labelled(0, 1, 1))
+    task = find_task(here)
+    folder(train_jsonl=labelled(0, 1, 0))
+    load_split(task, "train")
+    assert refused(load_split, task, "train", expect_fingerprint=True).startswith(
+        f"{here}/train.jsonl: the train rows of task {here.name!r} have changed "
+        f"(fingerprint {task.fingerprints['train'][:8]} -> "
+    )
+
+
+def test_max_examples_takes_a_nested_sample_in_file_order(folder):
+    labels = [i // 50 for i in range(100)]  # sorted by class, as files may be
+    task = find_task(folder(train_jsonl=labelled(*labels)))
+    whole = load_split(task, "train")
+    samples = {
+        n: load_split(task, "train", max_examples=n, expect_fingerprint=True) for n in (1, 20, 60, 100, 500)
+    }
+    chosen = {n: [whole.texts.index(text) for text in sample.texts] for n, sample in samples.items()}
+    for n, rows in chosen.items():
+        assert rows == sorted(set(rows))
+        assert len(rows) == min(n, 100)
+        assert samples[n].labels.tolist() == [labels[i] for i in rows]
+    assert set(chosen[1]) < set(chosen[20]) < set(chosen[60])
+    assert 4 <= samples[20].labels.sum() <= 16
+    assert samples[20].fingerprint != whole.fingerprint == samples[500].fingerprint
+    assert load_split(task, "train", max_examples=20).fingerprint == samples[20].fingerprint
+    assert refused(load_split, task, "train", max_examples=0) == (
+        "the number of examples must be at least 1, got 0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("train", "options", "message"),
+    [
+        (
+            "title,label\na,1\n",
+            {},
+            "train.csv: no column with a usual name for the text; name one (or its numb",
+        ),
+        (
+            "text,note\na,1\n",
+            {},
+            "name for the label; name one (or its number from 0, if the file has no header)",
+        ),
+        ("text,note\na,1\n", {}, "; columns found: 'text', 'note'"),
+        (f"{HEADER}a,1\n", {"label": "y"}, "train.csv: no column 'y' for the label; name one"),
+        (f"{HEADER}a,1\n", {"text_b": "b"}, "train.csv: no column 'b' for the second text; name one"),
+        (
+            f"{HEADER}a,1\n",
+            {"label": "text"},
+            "train.csv: no column with a usual name for the text; name one",
+        ),
+        (f"{HEADER}a,1\n", {"text": "text", "label": "text"}, "need different columns, got 'text', 'text'"),
+        ("a,1\nb,0\n", {"text": "2", "label": "1"}, "train.csv: no column '2' for the text; name one"),
+        (f"{HEADER}a,1\nb,\n", {}, "train.csv line 3: the label is empty"),
+        (
+            f"{HEADER}a,1\nb,1\n",
+            {},
+            "train.csv: every train label is '1'; expected at least two different ones",
+        ),
+        (f"{HEADER}a,0.5\nb,0.5\n", {}, "train.csv: every train label is '0.5'; expected at least two"),
+        (
+            f"{HEADER}a,1\nb,-1\nc,0\nd,2\n",
+            {},
+            "train.csv line 3: label '-1' marks a row without a known label; remove such rows "
+            "(other labels: '0', '1', '2')",
+        ),
+        (f"{HEADER}a,x\nb,-\nc,y\n", {}, "train.csv line 3: label '-' marks a row without a known label"),
+        (f"{HEADER}a,-1\nb,-1\n", {}, "train.csv line 2: label '-1' marks a row without a known label"),
+        (f"{HEADER}a,0.5\nb,high\n", {}, "train.csv line 3: label 'high' is no finite number, as regression"),
+        (f"{HEADER}a,0.5\nb,inf\n", {}, "train.csv line 3: label 'inf' is no finite number, as regression"),
+        (
+            BINARY,
+            {"metric": "auc"},
+            "metric 'auc' does not fit classification; allowed: accuracy, mcc, f1, mac",
+        ),
+        (
+            BINARY,
+            {"metric": "pearson"},
+            "metric 'pearson' does not fit classification; allowed: accuracy, mcc",
+        ),
+        (
+            f"{BINARY}c,2\n",
+            {"metric": "f1"},
+            "metric 'f1' does not fit classification with 3 labels; allowed: ",
+        ),
+        (BINARY, {"kind": "ranking"}, "unknown kind of task 'ranking'; allowed: classification, regression"),
+    ],
+)
+def test_refused_training_files(folder, train, options, message):
+    assert message in refused(find_task, folder(train_csv=train), **options)
+
+
+@pytest.mark.parametrize(
+    ("label", "shown"), [("null", "None"), ("[1, 2]", "[1, 2]"), ("NaN", "nan"), ("Infinity", "inf")]
+)
+def test_refused_json_labels(folder, label, shown):
+    here = folder(train_jsonl=labelled(0, 1) + f'{{"text": "c", "label": {label}}}\n')
+    message = refused(find_task, here)
+    assert message == f"{here}/train.jsonl line 3: label {shown}; expected a string or a finite number"
+
+
+@pytest.mark.parametrize(
+    ("label", "hint"), [("maybe", ""), (-1, " (it usually marks a hidden label)"), (2, "")]
+)
+def test_unknown_labels_name_file_row_and_the_allowed(folder, label, hint):
+    here = folder(train_jsonl=labelled("no", "yes"), dev_jsonl=labelled("no", "yes"))
+    (here / "more.jsonl").write_text("\n" + labelled("no", label))
+    message = refused(find_task, here, validation=[here / "dev.jsonl", here / "more.jsonl"])
+    assert message == f"{here}/more.jsonl line 3: unknown label {str(label)!r}{hint}; allowed: 'no', 'yes'"
+
+
+def test_one_class_validation_names_all_its_files(folder):
+    here = folder(train_tsv=COLA, in_domain_dev_tsv=COLA_GOOD, out_of_domain_dev_tsv=COLA_GOOD)
+    assert refused(find_task, here) == (
+        f"{here}/in_domain_dev.tsv, {here}/out_of_domain_dev.tsv: every validation label is '1'; "
+        f"expected at least two different ones"
+    )
+
+
+def test_no_data_at_all(tmp_path):
+    assert refused(find_task) == "no data: name a folder, or files for train, validation or test"
+    assert refused(find_task, train=[]) == refused(find_task)
+    path = tmp_path / "train.csv"
+    assert refused(find_task, train=path) == f"{path}: cannot be read (No such file or directory)"
+
+
+def test_files_that_went_away(folder):
+    here = folder(train_jsonl=labelled(0, 1))
+    task = find_task(here)
+    (here / "train.jsonl").unlink()
+    assert refused(load_split, task, "train").endswith(
+        "train.jsonl: cannot be read (No such file or directory)"
+    )
+
+
+def test_a_task_survives_json(folder):
+    here = folder(
+        train_csv="premise,hypothesis,score\na,b,0.5\nc,d,1\n",
+        dev_csv="premise,hypothesis,score\na,b,1\nc,d,2\n",
+    )
+    for task in (find_task(here), find_task(here, text="premise", label="hypothesis")):
+        assert TaskSpec.from_json(json.loads(json.dumps(task.to_json()))) == task
+
+
+RECORD = {
+    "name": "t",
+    "kind": "classification",
+    "metric": "accuracy",
+    "label_names": ["no", "yes"],
+    "columns": {"text": "text", "text_b": None, "label": "label"},
+    "files": {"train": ["/t/train.csv"]},
+    "fingerprints": {"train": "5f3a"},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": None}, "name is None, expected a string"),
+        ({"kind": "ranking"}, "unknown kind of task 'ranking'; allowed: classification, regression"),
+        ({"metric": "pearson"}, "metric 'pearson' does not fit classification; allowed: accuracy, mcc"),
+        ({"label_names": "no"}, "label_names is 'no', expected a list"),
+        ({"label_names": ["no", 1]}, "label_names is ['no', 1], expected a list of strings"),
+        ({"label_names": ["no", "no"]}, "label_names is ['no', 'no'], expected two or more different names"),
+        ({"label_names": ["no"]}, "label_names is ['no'], expected two or more different names"),
+        ({"kind": "regression", "metric": "pearson"}, "or none for regression"),
+        ({"columns": []}, "columns is [], expected an object"),
+        ({"columns": {"text": "a"}}, "columns: label is None, expected a string"),
+        ({"columns": {**RECORD["columns"], "text_b": 3}}, "columns.text_b is 3, expected a string or null"),
+        ({"files": {"train": "a.csv"}}, "files: train is 'a.csv', expected a list"),
+        ({"files": {}}, "files is [], expected splits out of train, validation, test"),
+        ({"files": {"eval": ["a.csv"]}}, "files is ['eval'], expected splits out of train, validation, test"),
+        ({"fingerprints": {}}, "fingerprints is [], expected the same splits as in files"),
+        ({"fingerprints": {"train": 3}}, "fingerprints: train is 3, expected a string"),
+    ],
+)
+def test_edited_records_are_refused(change, message):
+    TaskSpec.from_json(RECORD, "c.json")
+    found = refused(TaskSpec.from_json, RECORD | change, "c.json")
+    assert found.startswith("c.json: ")
+    assert message in found
+    assert refused(TaskSpec.from_json, [], "c.json") == "c.json: task is [], expected an object"
+
+
+def test_tasks_need_neither_torch_nor_transformers():
+    code = "import sys, adapter_probe.data.tasks, adapter_probe.data.encoding; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "adapter_probe.data.encoding" in loaded
+    assert not {"torch", "transformers", "pandas", "scipy"} & set(loaded)
+
+
+ACCEPTABILITY = ("unacceptable", "acceptable")
+REAL = {
+    # folder: kind, classes, columns, rows a split; as the sets' sources state them
+    "cola": ("classification", ACCEPTABILITY, ("3", None, "1"), {"train": 8551, "validation": 1043}),
+    "mnli": (
+        "classification",
+        ("contradiction", "entailment", "neutral"),
+        ("premise", "hypothesis", "label"),
+        {"train": 8999, "validation": 9815},
+    ),
+    "sst2": ("classification", ("0", "1"), ("sentence", None, "label"), {"train": 67349, "validation": 872}),
+    "mrpc": (
+        "classification",
+        ("0", "1"),
+        ("sentence1", "sentence2", "label"),
+        {"train": 4076, "validation": 1725},
+    ),
+    "stsb": ("regression", (), ("sentence1", "sentence2", "label"), {"train": 5749, "validation": 1500}),
+    "crowdflower_airline": (
+        "classification",
+        ("negative", "neutral", "positive"),
+        ("text", None, "label"),
+        {"train": 11712, "validation": 1464, "test": 1464},
+    ),
+    "crowdflower_corporate_messaging": (
+        "classification",
+        ("Action", "Dialogue", "Exclude", "Information"),
+        ("text", None, "label"),
+        {"train": 2496, "validation": 311, "test": 311},
+    ),
+    "crowdflower_disasters": (
+        "classification",
+        ("Not Relevant", "Relevant"),
+        ("text", None, "label"),
+        {"train": 8688, "validation": 1086, "test": 1086},
+    ),
+    "crowdflower_global_warming": (
+        "classification",
+        ("No", "Yes"),
+        ("text", None, "label"),
+        {"train": 3381, "validation": 422, "test": 422},
+    ),
+}
+
+
+def real_folder(shared_dir: Path, name: str) -> Path:
+    folder = shared_dir / "data" / name
+    if not folder.is_dir():
+        pytest.skip(f"no real data at {folder}")
+    return folder
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize("name", REAL)
+def test_real_folders(shared_dir, name):
+    kind, label_names, columns, sizes = REAL[name]
+    task = find_task(real_folder(shared_dir, name))
+    assert (task.name, task.kind, task.label_names) == (name, kind, label_names)
+    assert task.columns == Columns(*columns)
+    loaded = {split: load_split(task, split, expect_fingerprint=True) for split in task.files}
+    assert {split: len(rows) for split, rows in loaded.items()} == sizes
+    assert task.metric == ("spearman" if kind == "regression" else "accuracy")
+    assert all((rows.texts_b is None) == (columns[1] is None) for rows in loaded.values())
+
+
+@pytest.mark.real_data
+def test_real_cola_rows(shared_dir):
+    validation = load_split(find_task(real_folder(shared_dir, "cola")), "validation")
+    assert int(validation.labels.sum()) == 719  # GLUE's validation majority, 68.9 %
+    assert validation.texts[0] == "The sailors rode the breeze clear of the rocks."
+    assert validation.texts[527] == "Somebody just left - guess who."
+
+
+@pytest.mark.real_data
+def test_real_scores_lie_between_0_and_5(shared_dir):
+    labels = load_split(find_task(real_folder(shared_dir, "stsb")), "validation").labels
+    assert (labels.min(), labels.max()) == (0.0, 5.0)
+
+
+@pytest.mark.real_data
+def test_question_answering_is_refused(shared_dir):
+    folder = real_folder(shared_dir, "squad")
+    assert refused(find_task, folder) == (
+        f"{folder}/train.json: holds question answering, which is no task here; "
+        f"allowed: one or two texts and a label"
+    )

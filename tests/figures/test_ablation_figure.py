@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zlib
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+
+from adapter_probe.analysis.published import published_ablation
+from adapter_probe.figures import style, wording
+from adapter_probe.figures.ablation import Panel, ablation_figure, save_ablation_heatmap
+
+HITS = [36, 35, 30, 30, 34, 36, 37]  # intact, 0-0, 0-1, 0-2, 1-1, 1-2, 2-2
+NOTES = ("MNLI$_\\mathrm{m}$", "intact 83.7% accuracy, n = 9,815", "all removed: −43.5")
+
+DRAW_AND_REPORT = """
+import hashlib, json, pathlib, sys
+from adapter_probe.analysis.published import published_ablation
+from adapter_probe.figures import style
+from adapter_probe.figures.ablation import Panel, ablation_figure
+frame = published_ablation("mnli")
+frame["significant"] = frame["delta_points"] < -1
+frame.loc[3, "delta_points"] = float("nan")
+panels = [Panel(frame, ("MNLI$_m$", "all removed")), Panel(published_ablation("cola"), ("CoLA",))]
+figure = ablation_figure(panels, width=style.FULL_WIDTH)
+paths = style.save(figure, sys.argv[1], "x", title="t", identity={"a": 1})
+heavy = [name for name in ("torch", "transformers", "matplotlib.pyplot", "seaborn") if name in sys.modules]
+print(json.dumps([heavy, *(hashlib.sha256(path.read_bytes()).hexdigest() for path in paths)]))
+"""
+
+
+def notes_of(ax) -> list[str]:
+    return [t.get_text() for t in reversed(ax.texts) if t.get_transform() != ax.transData]
+
+
+def run_fresh(folder, hash_seed: str) -> list:
+    done = subprocess.run(
+        [sys.executable, "-c", DRAW_AND_REPORT, str(folder)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_fresh_processes_write_the_same_bytes_without_torch(tmp_path):
+    heavy, *first = run_fresh(tmp_path, "1")
+    assert heavy == []
+    assert len(set(first)) == 3
+    assert run_fresh(tmp_path, "2") == [[], *first]
+
+
+def test_fonts_in_the_pdf_are_type_42(tmp_path):
+    figure = ablation_figure([Panel(published_ablation("mnli"), NOTES)])
+    (pdf,) = style.save(figure, tmp_path, "x", title="x", identity={}, formats=("pdf",))
+    data = pdf.read_bytes()
+    streams = [zlib.decompress(s) for s in re.findall(rb"stream\r?\n(x.*?)\r?\nendstream", data, re.DOTALL)]
+    everything = b"\n".join([data, *streams])
+    subtypes = set(re.findall(rb"/Subtype\s*/(\w+)", everything))
+    assert b"CIDFontType2" in subtypes or b"TrueType" in subtypes  # what PDF calls a Type 42 font
+    assert not subtypes & {b"Type3", b"Type1"}
+    assert set(re.findall(rb"/BaseFont\s*/(?:[A-Z]{6}\+)?([\w-]+)", everything)) == {b"STIXGeneral-Regular"}
+    assert everything.count(b"/FontFile2") > 0
+
+
+@pytest.mark.parametrize("formats", [("pdf",), ("svg", "png")])
+def test_one_call_writes_the_figure_of_an_ablation(make_results, tmp_path, formats):
+    results = make_results(HITS)
+    paths = save_ablation_heatmap(results, tmp_path / "out", task="CoLA", formats=formats)
+    assert paths == tuple(tmp_path / "out" / f"heatmap.{name}" for name in formats)
+    assert all(path.stat().st_size > 1000 for path in paths)
+    again = save_ablation_heatmap(results, tmp_path / "again", task="CoLA", formats=formats)
+    assert [p.read_bytes() for p in again] == [p.read_bytes() for p in paths]
+
+
+@pytest.mark.parametrize(
+    ("options", "hits", "expected"),
+    [
+        ({}, HITS, ("intact 90.0% accuracy, n = 40", "all removed: −15.0", "majority class 75.0%")),
+        ({}, [36, 36, 36, 37, 36, 36, 36], (..., "all removed: +2.5", ...)),
+        ({}, [36] * 7, (..., "all removed: 0.0", ...)),
+        ({"sites": "attention"}, HITS, (..., "all attention removed: −15.0", ...)),
+        ({"sites": "ffn"}, HITS, (..., "all feed-forward removed: −15.0", ...)),
+        ({"complement": True}, [36, 31, 32, 36, 32, 32, 32, 30], (..., "all removed: −15.0", ...)),
+        (
+            {"metric": "mcc"},
+            [40, *HITS[1:]],
+            ("intact Matthews correlation 1.000, n = 40", "all removed: −100.0", "majority class 0.000"),
+        ),
+    ],
+)
+def test_notes_tell_what_a_reader_wants_to_know(make_results, options, hits, expected):
+    task, *lines = wording.ablation_notes(make_results(hits, **options), "CoLA$")
+    assert task == r"CoLA\$"
+    assert len(lines) == len(expected)
+    assert all(want in (..., line) for line, want in zip(lines, expected))
+
+
+@pytest.mark.parametrize(
+    ("metric", "tolerance", "expected"),
+    [
+        ("accuracy", 1.0, "drop in test accuracy (percentage points); black line = 1 point"),
+        ("mcc", 0.5, "drop in test Matthews correlation (points of 0.01); black line = 0.5 points"),
+        (None, 2.0, "drop in test score (points of 0.01); black line = 2 points"),
+    ],
+)
+def test_the_bar_says_what_is_dropped(metric, tolerance, expected):
+    assert wording.drop_label(metric, "test", tolerance) == expected
+
+
+@pytest.mark.parametrize(
+    ("drop", "text"),
+    [
+        (0.04, "0.0"),
+        (-0.04, "+0.0"),
+        (9.94, "9.9"),
+        (9.95, "10"),
+        (10.4, "10"),
+        (-3.25, "+3.2"),
+        (101.0, "101"),
+    ],
+)
+def test_cell_text(drop, text):
+    assert wording.cell_text(drop) == text
+
+
+@pytest.mark.parametrize(("points", "text"), [(-5.06, "−5.1"), (0.3, "+0.3"), (-0.04, "0.0"), (0.0, "0.0")])
+def test_signed(points, text):
+    assert wording.signed(points) == text
+
+
+@pytest.mark.parametrize("width", [style.HALF_WIDTH, style.FULL_WIDTH])
+@pytest.mark.parametrize("n_layers", [1, 2, 6, 12, 24])
+def test_everything_lies_inside_the_figure(make_frame, n_layers, width):
+    figure = ablation_figure(
+        [Panel(make_frame(n_layers, seed=1), NOTES)], metric="mcc", width=width, tolerance=0.5
+    )
+    assert_inside(figure)
+    assert figure.get_figwidth() == width
+
+
+@pytest.mark.parametrize("n_panels", [2, 3])
+def test_panels_share_one_scale_and_one_bar(make_frame, n_panels):
+    frames = [make_frame(6, [0.3] * 21), make_frame(12, np.linspace(-3, 60, 78)), published_ablation("cola")]
+    panels = [Panel(frame, NOTES) for frame in frames[:n_panels]]
+    figure = ablation_figure(panels, width=style.FULL_WIDTH)
+    assert_inside(figure)
+    *grids, bar = figure.axes
+    assert len(grids) == n_panels
+    assert [ax.get_ylabel() for ax in grids] == ["first ablated layer"] + [""] * (n_panels - 1)
+    assert all(ax.get_title() == "" for ax in figure.axes)
+    assert notes_of(grids[1]) == list(NOTES)
+    # The bar covers all panels: gains beyond 2 points and drops beyond 50 occur in the second alone.
+    assert " ".join(t.get_text() for t in bar.get_xticklabels()) == "+2 +1 0 0.5 1 2 5 10 20 50"
+    (cells,) = [c for c in grids[0].collections if c.get_label() == "cells"]
+    assert {to_hex(c) for c in cells.get_facecolors()} == {"#f9e5d4"}
+
+
+def test_panels_that_do_not_fit_are_refused(make_frame):
+    with pytest.raises(ValueError, match=r"4 grids do not fit 3\.25 inches"):
+        ablation_figure([Panel(make_frame(3))] * 4)
+    with pytest.raises(ValueError, match="0 grids"):
+        ablation_figure([])
+
+
+def assert_inside(figure) -> None:
+    """No text sticks out of the figure, and no two labels of the axes or the bar overlap."""
+    figure.draw_without_rendering()
+    width, height = figure.bbox.size
+    for ax in figure.axes:
+        outer = [ax.xaxis.label, ax.yaxis.label, *ax.get_xticklabels(), *ax.get_yticklabels(), *ax.texts]
+        for text in (t for t in outer if t.get_text() and t.get_visible()):
+            box = text.get_window_extent()
+            inside = box.x0 >= -0.5 and box.y0 >= -0.5 and box.x1 <= width + 0.5 and box.y1 <= height + 0.5
+            assert inside, (text.get_text(), box, (width, height))
+    labels = [label for ax in figure.axes for label in (ax.xaxis.label, ax.yaxis.label) if label.get_text()]
+    labels += [tick for ax in figure.axes for tick in ax.get_xticklabels() if tick.get_text()]
+    boxes = [label.get_window_extent() for label in labels]
+    clashes = [
+        (labels[i].get_text(), labels[j].get_text())
+        for i in range(len(boxes))
+        for j in range(i)
+        if boxes[i].overlaps(boxes[j])
+    ]
+    assert clashes == []

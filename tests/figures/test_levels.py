@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
+
+from adapter_probe.figures import levels, style
+from adapter_probe.figures.levels import DropScale
+
+drops = st.floats(-200, 200).map(lambda x: round(x, 3) + 0.0)
+edges = st.sampled_from([s * e for s in (-1, 1) for e in (0, 0.5, 1, 2, 5, 10, 20, 50)])
+drop_lists = st.lists(drops | edges, min_size=1, max_size=30)
+
+
+def level_by_hand(drop: float, n_gains: int) -> int:
+    if drop < 0:
+        gain = 1 if -drop <= 1 else 2 if -drop <= 2 else 3 if -drop <= 5 else 4
+        return -min(gain, n_gains)
+    for level, upper in enumerate((0.5, 1, 2, 5, 10, 20, 50), start=1):
+        if drop <= upper:
+            return level
+    return 8
+
+
+@given(drop_lists)
+def test_levels_hold_their_upper_edges(values):
+    scale = DropScale.spanning(np.array(values))
+    assert scale.levels(np.array(values)).tolist() == [level_by_hand(v, scale.n_gains) for v in values]
+
+
+@given(drop_lists)
+def test_colour_agrees_with_every_tolerance_that_is_an_edge(values):
+    found = DropScale().levels(np.array(values))
+    for tolerance, level in ((0.5, 1), (1.0, 2), (2.0, 3), (5.0, 4)):
+        assert ((found <= level) == (np.array(values) <= tolerance)).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "n_gains", "beyond"),
+    [
+        ([0.0, 50.0], 1, False),
+        ([50.001], 1, True),
+        ([-1.0], 1, False),
+        ([-1.001], 2, False),
+        ([-2.5, 60.0], 3, True),
+        ([-50.0], 4, False),
+        ([np.nan], 1, False),
+        ([], 1, False),
+    ],
+)
+def test_the_scale_grows_only_as_far_as_the_drops_do(values, n_gains, beyond):
+    assert DropScale.spanning(np.array(values)) == DropScale(n_gains, beyond)
+
+
+def test_an_undefined_drop_has_no_level():
+    with pytest.raises(ValueError, match="no level"):
+        DropScale().levels(np.array([1.0, np.nan]))
+
+
+def test_a_level_has_one_colour_on_every_scale():
+    small, large = DropScale(2, False), DropScale(4, True)
+    values = np.array([-1.5, -0.5, 0.0, 0.7, 30.0])
+    assert small.colours(values) == large.colours(values)
+
+
+def test_lightness_falls_evenly_with_the_drop():
+    def lightness(colour: str) -> float:  # CIE 1976 L*, for colours brighter than L* = 8 or so
+        return 116 * style.luminance(colour) ** (1 / 3) - 16
+
+    steps = -np.diff([lightness(colour) for colour in levels.DROP_COLOURS])
+    assert steps.min() > 10
+    assert steps.max() < 14
+    gain_steps = -np.diff([lightness(colour) for colour in levels.GAIN_COLOURS])
+    assert gain_steps.min() > 6
+
+
+def test_gains_are_blue_and_drops_are_not():
+    assert all(to_rgb(c)[2] > to_rgb(c)[0] for c in levels.GAIN_COLOURS)
+    assert all(to_rgb(c)[2] < to_rgb(c)[0] for c in levels.DROP_COLOURS[:5])
+
+
+@pytest.mark.parametrize("colour", [*levels.DROP_COLOURS, *levels.GAIN_COLOURS])
+def test_numbers_can_be_read_on_every_colour(colour):
+    assert style.contrast(style.text_colour(colour), colour) > 4.5
+
+
+@pytest.mark.parametrize("vertical", [False, True])
+@pytest.mark.parametrize(
+    ("scale", "ticks"),
+    [
+        (DropScale(1, False), "0 0.5 1 2 5 10 20 50"),
+        (DropScale(3, True), "+2 +1 0 0.5 1 2 5 10 20 50"),
+    ],
+)
+def test_the_bar_tells_the_truth(scale, ticks, vertical):
+    with style.paper_style():
+        figure = Figure()
+        bar = levels.draw_scale(
+            scale, figure.add_axes((0.1, 0.1, 0.8, 0.8)), label="x", tolerance=1.0, vertical=vertical
+        )
+        figure.draw_without_rendering()
+    axis = bar.ax.yaxis if vertical else bar.ax.xaxis
+    assert [text.get_text() for text in axis.get_ticklabels()] == ticks.split()
+    assert bar.extend == ("both" if scale.beyond else "min")
+    # In the middle of each interval the bar shows the colour that a cell of that drop has.
+    bounds = np.array(scale.edges)
+    for drop in (bounds[1:] + bounds[:-1]) / 2:
+        assert to_hex(bar.cmap(bar.norm(drop))) == scale.colours(np.array([drop]))[0]
+    assert to_hex(bar.cmap.get_under()) == scale.colours(np.array([-99.0]))[0]
+    if scale.beyond:
+        assert to_hex(bar.cmap.get_over()) == scale.colours(np.array([99.0]))[0]

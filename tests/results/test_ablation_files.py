@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from adapter_probe.results import ablation
+from adapter_probe.results.ablation import (
+    SPAN_COLUMNS,
+    AblationResults,
+    load_ablation,
+    read_spans,
+    save_predictions,
+    write_spans,
+)
+from adapter_probe.results.atomic import read_arrays, write_arrays
+
+TEXTS = st.text(max_size=8)
+
+
+@st.composite
+def ablations(draw: st.DrawFn) -> AblationResults:
+    variants, sites, examples = (draw(st.integers(0, 4)) for _ in range(3))
+    kind = draw(st.sampled_from(["classification", "regression"]))
+    label_names = tuple(draw(st.lists(TEXTS, min_size=1, max_size=3))) if kind == "classification" else ()
+    outputs = len(label_names) or 1
+    labels = (
+        hnp.arrays(np.int64, examples, elements=st.integers(0, outputs - 1))
+        if kind == "classification"
+        else hnp.arrays(np.float64, examples)
+    )
+    return AblationResults(
+        masks=draw(hnp.arrays(bool, (variants, sites))),
+        spans=draw(hnp.arrays(np.int64, (variants, 2))),
+        row_names=tuple(draw(st.lists(TEXTS, min_size=variants, max_size=variants))),
+        logits=draw(hnp.arrays(np.float32, (variants, examples, outputs))),
+        labels=draw(labels),
+        metric=draw(TEXTS),
+        kind=kind,
+        label_names=label_names,
+        identity=draw(st.dictionaries(TEXTS, TEXTS | st.lists(st.integers()))),
+        settings=draw(st.dictionaries(TEXTS, st.none() | st.booleans() | st.integers())),
+    )
+
+
+def small() -> AblationResults:
+    return AblationResults(
+        masks=np.array([[True, True], [False, False]]),
+        spans=np.array([[-1, -1], [0, 0]]),
+        row_names=("intact", "0-0"),
+        logits=np.arange(12, dtype=np.float32).reshape(2, 3, 2),
+        labels=np.array([0, 1, 1]),
+        metric="mcc",
+        kind="classification",
+        label_names=("unacceptable", "acceptable"),
+        identity={"base": {"sha": "ab"}},
+        settings={"sites": "both", "complement": False},
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(ablations())
+def test_ablations_round_trip(tmp_path_factory: pytest.TempPathFactory, results: AblationResults):
+    folder = tmp_path_factory.mktemp("ablation")
+    save_predictions(folder, results)
+    first = (folder / "predictions.npz").read_bytes()
+    loaded = load_ablation(folder)
+    for field in dataclasses.fields(AblationResults):
+        before, after = getattr(results, field.name), getattr(loaded, field.name)
+        assert type(before) is type(after)
+        if isinstance(before, np.ndarray):
+            assert (before.dtype, before.shape) == (after.dtype, after.shape)
+            assert before.tobytes() == after.tobytes()
+        else:
+            assert before == after
+    save_predictions(folder, loaded)
+    assert (folder / "predictions.npz").read_bytes() == first
+
+
+def test_predictions_are_plain_numpy(tmp_path: Path):
+    save_predictions(tmp_path, small())
+    with np.load(tmp_path / "predictions.npz", allow_pickle=False) as archive:
+        assert set(archive.files) == {"masks", "spans", "logits", "labels", "about"}
+        assert np.array_equal(archive["logits"], small().logits)
+        assert json.loads(str(archive["about"]))["label_names"] == ["unacceptable", "acceptable"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"masks": np.ones((3, 2), dtype=bool)}, r"masks should have shape \[2, 2\], got \[3, 2\]"),
+        ({"masks": np.ones((2, 2))}, "masks should be bool"),
+        ({"spans": np.zeros((2, 3), dtype=np.int64)}, r"spans should have shape \[2, 2\]"),
+        ({"spans": np.zeros((2, 2))}, "spans should be int64"),
+        ({"logits": np.zeros((2, 3, 2))}, "logits should be float32 with 3 axes, got float64"),
+        ({"logits": np.zeros((2, 3, 4), np.float32)}, r"logits should have shape \[2, 3, 2\]"),
+        ({"logits": np.zeros((2, 3), np.float32)}, "logits should be float32 with 3 axes"),
+        ({"labels": np.array([0, 1])}, r"labels should have shape \[3\]"),
+        ({"labels": np.array([0.0, 1.0, 1.0])}, "labels should be int64"),
+        ({"labels": np.array([0, 2, 1])}, r"labels should lie in 0\.\.1"),
+        ({"labels": np.array([0, -1, 1])}, r"labels should lie in 0\.\.1"),
+        ({"row_names": ("intact",)}, "2 variants have 1 row names"),
+        ({"kind": "ranking"}, "classification or regression, got 'ranking'"),
+        ({"kind": "regression"}, "labels should be float64"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(change: dict, words: str):
+    with pytest.raises(ValueError, match=words):
+        dataclasses.replace(small(), **change)
+
+
+def test_no_ablation_here(tmp_path: Path, refused: Callable):
+    with refused(tmp_path, "no finished ablation", "predictions.npz"):
+        load_ablation(tmp_path)
+    with refused("nowhere", "predictions.npz"):
+        load_ablation(tmp_path / "nowhere")
+    with refused(tmp_path, "no finished ablation", "spans.csv"):
+        read_spans(tmp_path)
+
+
+def test_damaged_predictions_are_one_line(tmp_path: Path, refused: Callable):
+    save_predictions(tmp_path, small())
+    path = tmp_path / "predictions.npz"
+    path.write_bytes(path.read_bytes()[:-1])
+    with refused(f"{path} is damaged"):
+        load_ablation(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "about", ["not JSON", "[]", "{}", '{"schema": 1}', '{"schema": "1"}', '{"schema": null}', "3"]
+)
+def test_arrays_of_something_else_are_one_line(tmp_path: Path, refused: Callable, about: str):
+    save_predictions(tmp_path, small())
+    path = tmp_path / "predictions.npz"
+    arrays = read_arrays(path)
+    write_arrays(path, {**arrays, "about": np.array(about)})
+    with refused(f"{path} does not hold an ablation"):
+        load_ablation(tmp_path)
+    del arrays["logits"]
+    write_arrays(path, arrays)
+    with refused(f"{path} does not hold an ablation", "logits"):
+        load_ablation(tmp_path)
+
+
+def test_newer_predictions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable):
+    with monkeypatch.context() as patch:
+        patch.setattr(ablation, "SCHEMA", 2)
+        save_predictions(tmp_path, small())
+    with refused("schema is 2", "up to 1"):
+        load_ablation(tmp_path)
+
+
+# ------------------------------------------------------------------ spans.csv
+
+SCORES = st.floats(allow_infinity=False)
+
+
+@st.composite
+def span_frames(draw: st.DrawFn) -> pd.DataFrame:
+    spans = draw(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)).map(sorted), unique_by=tuple))
+    rows = [(a, b, b - a + 1, draw(SCORES), draw(SCORES), draw(st.integers(0, 10**6))) for a, b in spans]
+    frame = pd.DataFrame(rows, columns=list(SPAN_COLUMNS))
+    types = dict.fromkeys(SPAN_COLUMNS, "int64") | {"score": "float64", "delta_points": "float64"}
+    return frame.astype(types)
+
+
+@settings(max_examples=30, deadline=None)
+@given(span_frames())
+def test_spans_round_trip_to_the_last_bit(tmp_path_factory: pytest.TempPathFactory, frame: pd.DataFrame):
+    folder = tmp_path_factory.mktemp("spans")
+    write_spans(folder, frame)
+    written = (folder / "spans.csv").read_bytes()
+    assert written.startswith(b"first,last,n_layers,score,delta_points,n_examples\n")
+    read = read_spans(folder)
+    pd.testing.assert_frame_equal(read, frame, check_exact=True)
+    write_spans(folder, read)
+    assert (folder / "spans.csv").read_bytes() == written
+
+
+def table(**changes: object) -> pd.DataFrame:
+    columns = {
+        "first": [0, 0, 1],
+        "last": [0, 1, 1],
+        "n_layers": [1, 2, 1],
+        "score": [0.75, 0.5, 0.7],
+        "delta_points": [0.0, -25.0, -5.0],
+        "n_examples": [8, 8, 8],
+    }
+    return pd.DataFrame(columns | changes)
+
+
+def test_further_columns_come_last(tmp_path: Path):
+    frame = table()
+    frame.insert(0, "p_value", [1.0, 0.5, 0.25])
+    write_spans(tmp_path, frame)
+    assert list(read_spans(tmp_path)) == [*SPAN_COLUMNS, "p_value"]
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (table().drop(columns=["last", "score"]), "no column last, score in the table"),
+        (table().rename(columns=str.upper), "found: FIRST, LAST"),
+        (table(first=[0.0, 0.0, 1.0]), "column first should hold integers, got float64"),
+        (table(score=[1, 0, 1]), "column score should hold floats, got int64"),
+        (table(score=["a", "b", "c"]), "column score should hold floats"),
+        (table(first=[0, 0, 2]), "data row 3 is no new span (first 2, last 1, n_layers 1)"),
+        (table(n_layers=[1, 3, 1]), "data row 2 is no new span"),
+        (table(first=[0, -1, 1], n_layers=[1, 3, 1]), "data row 2 is no new span"),
+        (table(first=[0, 0, 0], last=[0, 1, 1], n_layers=[1, 2, 2]), "data row 3 is no new span"),
+    ],
+)
+def test_wrong_tables_are_not_written(tmp_path: Path, refused: Callable, frame: pd.DataFrame, words: str):
+    with refused(tmp_path / "spans.csv", words):
+        write_spans(tmp_path, frame)
+    assert os.listdir(tmp_path) == []
+
+
+HEADER = ",".join(SPAN_COLUMNS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\n",
+        "first,last\n0,0\n",
+        f"{HEADER}\n0,0,1,0.5\n",
+        f"{HEADER}\n0,0,1,half,0.0,8\n",
+        f"{HEADER}\n0.5,0,1,0.5,0.0,8\n",
+        f"{HEADER}\n0,0,1,0.5,0.0,99999999999999999999\n",
+        f"{HEADER}\n0,0,1,0.5,0.0,8\n0,0,1,0.5,0.0,8,9,10\n",
+        f"{HEADER}\n1,0,1,0.5,0.0,8\n",
+        f'{HEADER}\n0,0,1,0.5,0.0,"8\n',
+        f"{HEADER}\n0,0,1,0.5,0.0,\xff\n",
+    ],
+)
+def test_wrong_files_are_one_line(tmp_path: Path, refused: Callable, text: str):
+    (tmp_path / "spans.csv").write_bytes(text.encode("latin-1"))
+    with refused(tmp_path / "spans.csv"):
+        read_spans(tmp_path)
+
+
+def test_a_folder_in_the_files_place(tmp_path: Path, refused: Callable):
+    (tmp_path / "spans.csv").mkdir()
+    with refused("cannot read", "spans.csv"):
+        read_spans(tmp_path)

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adapter_probe.errors import ResultsError
+from adapter_probe.results import rundir
+from adapter_probe.results.rundir import RunDirectory
+
+IDENTITY = {"data": {"fingerprint": "3f" * 32, "split": "validation"}, "dtype": "float32", "spans": (0, 1)}
+
+
+def part(index: int) -> dict[str, np.ndarray]:
+    return {"logits": np.full((2, 3), index, dtype=np.float32), "examples": np.arange(index)}
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """The folder of a run with parts 0, 1 and 7."""
+    folder = tmp_path / "out"
+    with RunDirectory(folder, IDENTITY, {"per_part": 3}) as run:
+        for index in (0, 1, 7):
+            run.write_part(index, part(index))
+    return folder
+
+
+def test_a_new_run(tmp_path: Path):
+    with RunDirectory(tmp_path / "deep" / "out", IDENTITY, {"cuts": (0, 3)}) as run:
+        assert (run.finished(), run.damaged) == (set(), [])
+        assert run.plan == {"cuts": [0, 3]}  # as a resumed run will see it
+        run.write_part(123_456, part(1))
+    manifest = json.loads((tmp_path / "deep" / "out" / "manifest.json").read_text())
+    assert list(manifest) == ["schema", "created_with", "identity", "plan", "checksum"]
+    assert (manifest["schema"], manifest["plan"]) == (1, {"cuts": [0, 3]})
+    assert manifest["identity"] == {**IDENTITY, "spans": [0, 1]}
+    assert manifest["created_with"]["numpy"] == np.__version__
+    assert os.listdir(tmp_path / "deep" / "out" / "parts") == ["part-123456.npz"]
+    with RunDirectory(tmp_path / "deep" / "out", IDENTITY, {}) as run:
+        assert run.finished() == {123_456}
+
+
+def test_a_resumed_run_finds_its_parts_and_its_plan(out: Path):
+    manifest = (out / "manifest.json").read_bytes()
+    with RunDirectory(out, IDENTITY, {"per_part": 99}) as run:
+        assert run.plan == {"per_part": 3}
+        assert run.finished() == {0, 1, 7}
+        for index in (0, 1, 7):
+            read = run.read_part(index)
+            assert read.keys() == part(index).keys()
+            assert all(np.array_equal(read[name], array) for name, array in part(index).items())
+        run.finished().clear()
+        assert run.finished() == {0, 1, 7}
+    assert (out / "manifest.json").read_bytes() == manifest
+
+
+def test_a_part_can_be_replaced(out: Path):
+    with RunDirectory(out, IDENTITY, {}) as run:
+        run.write_part(1, part(5))
+        assert run.read_part(1)["examples"].size == 5
+
+
+def test_a_changed_identity_is_refused_by_its_keys(out: Path, refused: Callable):
+    before = {path: path.read_bytes() for path in out.rglob("*.*") if path.is_file()}
+    new = {
+        "data": {"fingerprint": "9b" * 32, "split": "validation"},
+        "dtype": "bfloat16",
+        "spans": [0, 1],
+        "base": {"revision": "main"},
+    }
+    with refused(out, "--out", "remove the folder") as caught, RunDirectory(out, new, {}):
+        pass
+    changes = "base.revision: absent -> main; data.fingerprint: 3f3f3f3f… -> 9b9b9b9b…; "
+    assert f": {changes}dtype: float32 -> bfloat16. " in str(caught.value)
+    assert {path: path.read_bytes() for path in out.rglob("*.*") if path.is_file()} == before
+    with RunDirectory(out, IDENTITY, {}) as run:  # the refusal let go of the claim
+        assert run.finished() == {0, 1, 7}
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    path.write_bytes(data)
+
+
+def store_elsewhere(path: Path) -> None:
+    np.savez(path, **part(1))
+
+
+DAMAGE = {
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "flipped": flip,
+    "empty": lambda path: path.write_bytes(b""),
+    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "of another program": store_elsewhere,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_part_counts_as_missing(out: Path, damage: Callable):
+    path = out / "parts" / "part-00001.npz"
+    whole = path.read_bytes()
+    damage(path)
+    for _ in range(2):  # a run that is killed before it gets to the part leaves it for the next one
+        with RunDirectory(out, IDENTITY, {}) as run:
+            assert run.finished() == {0, 7}
+            assert run.damaged == [path]
+    with RunDirectory(out, IDENTITY, {}) as run:
+        run.write_part(1, part(1))
+        assert run.finished() == {0, 1, 7}
+    assert path.read_bytes() == whole
+    with RunDirectory(out, IDENTITY, {}) as run:
+        assert run.damaged == []
+
+
+def test_a_part_damaged_while_the_run_goes_on(out: Path, refused: Callable):
+    path = out / "parts" / "part-00001.npz"
+    with RunDirectory(out, IDENTITY, {}) as run:
+        flip(path)
+        with refused(f"{path} is damaged", "run the same command again"):
+            run.read_part(1)
+        assert run.damaged == [path]
+        assert run.finished() == {0, 7}
+        with refused("part-00002.npz is missing"):
+            run.read_part(2)
+
+
+def test_only_parts_count_as_parts(out: Path):
+    for name in ("part-1.npz", "part-000002.npz", "part-00003.npz.bak", ".adapter-probe-0a.tmp", "notes.npz"):
+        (out / "parts" / name).write_bytes((out / "parts" / "part-00001.npz").read_bytes())
+    with RunDirectory(out, IDENTITY, {}) as run:
+        assert run.finished() == {0, 1, 7}
+        assert run.damaged == []
+    assert ".adapter-probe-0a.tmp" not in os.listdir(out / "parts")
+
+
+def test_every_truncated_or_altered_manifest_is_refused(out: Path, refused: Callable):
+    path = out / "manifest.json"
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 3):
+        bit = 1 << at % 8
+        for data in (whole[:at], whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :]):
+            path.write_bytes(data)
+            with refused(path):
+                rundir._read_manifest(path)
+    with refused(path), RunDirectory(out, IDENTITY, {}):
+        pass
+    path.write_bytes(whole.replace(b'"per_part": 3', b'"per_part": 4'))
+    with refused(path, "edited", "remove the folder"), RunDirectory(out, IDENTITY, {}):
+        pass
+    path.write_bytes(whole)
+    with RunDirectory(out, IDENTITY, {}) as run:
+        assert run.finished() == {0, 1, 7}
+
+
+def test_a_newer_manifest_is_refused(out: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable):
+    newer = out.parent / "newer"
+    with monkeypatch.context() as patch:
+        patch.setattr(rundir, "SCHEMA", 2)
+        with RunDirectory(newer, IDENTITY, {}):
+            pass
+    with refused(newer / "manifest.json", "schema is 2", "up to 1"), RunDirectory(newer, IDENTITY, {}):
+        pass
+
+
+def test_parts_of_nobody_are_refused(out: Path, refused: Callable):
+    (out / "manifest.json").unlink()
+    with refused(out, "no manifest.json"), RunDirectory(out, IDENTITY, {}):
+        pass
+    assert not (out / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("call", ["write", "fsync"])
+def test_a_full_disk_costs_no_finished_part(
+    out: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable, call: str
+):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with RunDirectory(out, IDENTITY, {}) as run:
+        with monkeypatch.context() as patch, refused("part-00002.npz: No space left on device"):
+            patch.setattr(os, call, full)
+            run.write_part(2, part(2))
+        assert run.finished() == {0, 1, 7}
+    with RunDirectory(out, IDENTITY, {}) as run:
+        assert run.finished() == {0, 1, 7}
+        assert sorted(os.listdir(out / "parts")) == ["part-00000.npz", "part-00001.npz", "part-00007.npz"]
+
+
+def test_folders_that_cannot_be_used(tmp_path: Path, refused: Callable, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "file").write_text("a file, not a folder")
+    with refused("cannot make the folder"), RunDirectory(tmp_path / "file" / "out", IDENTITY, {}):
+        pass
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "parts").write_text("a file, not a folder")
+    with refused("cannot make the folder", "parts"), RunDirectory(tmp_path / "out", IDENTITY, {}):
+        pass
+
+    def read_only(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "replace", read_only)
+    with refused("manifest.json: Read-only file system"), RunDirectory(tmp_path / "new", IDENTITY, {}):
+        pass
+
+
+def test_parts_are_written_only_inside_the_block(out: Path):
+    run = RunDirectory(out, IDENTITY, {})
+    with pytest.raises(RuntimeError, match="with RunDirectory"):
+        run.write_part(2, part(2))
+    with run, pytest.raises(ValueError, match="-1"):
+        run.write_part(-1, part(1))
+    with pytest.raises(RuntimeError, match="with RunDirectory"):
+        run.write_part(2, part(2))
+
+
+def test_an_error_inside_passes_through_and_lets_go(out: Path):
+    with pytest.raises(ZeroDivisionError), RunDirectory(out, IDENTITY, {}):
+        raise ZeroDivisionError
+    with RunDirectory(out, IDENTITY, {}), pytest.raises(ResultsError, match=f"pid {os.getpid()} on "):
+        RunDirectory(out, IDENTITY, {}).__enter__()
+
+
+def test_two_programs_on_one_folder(out: Path):
+    code = """
+import sys
+from adapter_probe.errors import ResultsError
+from adapter_probe.results.rundir import RunDirectory
+try:
+    with RunDirectory(sys.argv[1], {}, {}):
+        print("entered")
+except ResultsError as error:
+    print(error)
+"""
+    with RunDirectory(out, IDENTITY, {}):
+        done = subprocess.run([sys.executable, "-c", code, str(out)], capture_output=True, text=True)
+    [line] = done.stdout.splitlines()
+    assert line.startswith(f"{out} is in use by another run (pid {os.getpid()} on ")

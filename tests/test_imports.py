@@ -1,0 +1,264 @@
+"""The import direction, torch-free parts, and who may print: held against the source files themselves."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = "adapter_probe"
+
+# A unit may import the units named here and whatever those may import; nothing else of ours.
+DIRECTLY_BELOW = {
+    "errors": (),
+    "reference": (),
+    "spans": ("errors",),
+    "metrics": ("errors",),
+    "results": ("spans", "metrics"),
+    "analysis": ("results", "reference"),
+    "figures": ("analysis",),
+    "data": ("spans", "metrics"),
+    "models": ("data",),
+    "checkpoints": ("models", "results"),
+    "probe": ("checkpoints",),
+    "training": ("checkpoints",),
+    "cli": ("figures", "probe", "training"),
+}
+TORCH_FREE = ("errors", "spans", "metrics", "reference", "results", "analysis", "figures")
+HEAVY = ("torch", "transformers", "matplotlib", "pandas")
+INSTALLED_ELSEWHERE = ("cli", "figures")  # stand at the top of the tree, install under the package
+
+
+def allowed_units(unit: str) -> set[str]:
+    """The unit itself and everything below it in the table."""
+    return {unit}.union(*(allowed_units(below) for below in DIRECTLY_BELOW[unit]))
+
+
+def source_files() -> list[Path]:
+    return sorted(path for top in (PACKAGE, *INSTALLED_ELSEWHERE) for path in (ROOT / top).rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    """The name under which a source file is imported: cli/main.py is adapter_probe.cli.main."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts if parts[0] == PACKAGE else (PACKAGE, *parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def unit_of(module: str) -> str | None:
+    """`adapter_probe.data.tasks` -> `data`; None for the bare package and for everybody else's modules."""
+    top, _, rest = module.partition(".")
+    return rest.split(".")[0] or None if top == PACKAGE else None
+
+
+def imported_modules(source: str, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
+    """Line and absolute name of every import, at any depth. `from a import b` gives both a and a.b."""
+    package = module if is_package else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            yield node.lineno, base
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def wrong_imports(source: str, module: str, is_package: bool = False) -> list[str]:
+    """One line for each import that the table, or the torch-free rule, does not allow."""
+    unit = unit_of(module)
+    allowed = allowed_units(unit) if unit else set()
+    wrong = []
+    for line, name in imported_modules(source, module, is_package):
+        target, top = unit_of(name), name.split(".")[0]
+        if (
+            (target in DIRECTLY_BELOW and target not in allowed)
+            or top in INSTALLED_ELSEWHERE
+            or (unit in TORCH_FREE and top in ("torch", "transformers"))
+            or (unit != "cli" and top == "typer")
+        ):
+            wrong.append(f"{module}:{line} imports {name}")
+    return wrong
+
+
+def prints_and_exits(source: str) -> list[int]:
+    """Lines that print, exit, or reach for stdout."""
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            banned = node.func.id in ("print", "exit", "quit")
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            banned = (node.value.id, node.attr) in {("sys", "exit"), ("os", "_exit"), ("sys", "stdout")}
+        else:
+            banned = isinstance(node, ast.Name) and node.id == "SystemExit"
+        if banned:
+            lines.append(node.lineno)
+    return sorted(set(lines))
+
+
+def run_python(code: str, *arguments: str) -> dict:
+    """Run code in a fresh interpreter and read the JSON object on the last line of its stdout."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_every_source_file_has_a_place_in_the_table():
+    units = {unit_of(module_name(path)) for path in source_files()} - {None}
+    assert units == set(DIRECTLY_BELOW)
+
+
+def test_imports_follow_the_table():
+    wrong = [
+        line
+        for path in source_files()
+        for line in wrong_imports(path.read_text("utf-8"), module_name(path), path.name == "__init__.py")
+    ]
+    assert wrong == []
+
+
+def test_no_cycles_between_units():
+    graph: dict[str, set[str]] = {unit: set() for unit in DIRECTLY_BELOW}
+    for path in source_files():
+        module = module_name(path)
+        for _, name in imported_modules(path.read_text("utf-8"), module, path.name == "__init__.py"):
+            if unit_of(module) and unit_of(name) in graph:
+                graph[unit_of(module)].add(unit_of(name))
+    graph = {unit: targets - {unit} for unit, targets in graph.items()}
+    assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(DIRECTLY_BELOW)
+
+
+def test_torch_free_units_rest_on_torch_free_units():
+    assert {below for unit in TORCH_FREE for below in allowed_units(unit)} == set(TORCH_FREE)
+
+
+@pytest.mark.parametrize(
+    ("source", "module", "is_package", "expected"),
+    [
+        ("import adapter_probe.probe as p", "adapter_probe.data.tasks", False, {"adapter_probe.probe"}),
+        ("from .readers import rows", "adapter_probe.data.tasks", False, {"adapter_probe.data.readers"}),
+        ("from . import tasks", "adapter_probe.data", True, {"adapter_probe.data.tasks"}),
+        (
+            "from ..figures.heatmap import draw",
+            "adapter_probe.cli.ablate",
+            False,
+            {"adapter_probe.figures.heatmap"},
+        ),
+        ("from .. import figures", "adapter_probe.cli.ablate", False, {"adapter_probe.figures"}),
+        ("def f():\n    if True:\n        import torch.nn", "adapter_probe.spans", False, {"torch.nn"}),
+    ],
+)
+def test_imports_are_resolved(source: str, module: str, is_package: bool, expected: set[str]):
+    assert expected <= {name for _, name in imported_modules(source, module, is_package)}
+
+
+@pytest.mark.parametrize(
+    ("source", "module"),
+    [
+        ("from adapter_probe.cli import main", "adapter_probe.probe.forward"),
+        ("def f():\n    from ..probe import forward", "adapter_probe.data.tasks"),
+        ("from adapter_probe import analysis", "adapter_probe.results.rundir"),
+        ("import adapter_probe.models.anatomy", "adapter_probe.data.tasks"),
+        ("from ..probe.tree import walk", "adapter_probe.training.loop"),
+        ("from . import errors", "adapter_probe"),
+        ("import figures.heatmap", "adapter_probe.cli.ablate"),
+        ("def f():\n    import torch", "adapter_probe.figures.heatmap"),
+        ("from transformers import AutoModel", "adapter_probe.metrics"),
+        ("import typer", "adapter_probe.training.loop"),
+    ],
+)
+def test_a_wrong_import_is_noticed(source: str, module: str):
+    assert wrong_imports(source, module, is_package=module == PACKAGE)
+
+
+def test_a_right_import_is_let_through():
+    source = "import torch\nfrom adapter_probe import __version__\nfrom ..results.atomic import write_json"
+    assert wrong_imports(source, "adapter_probe.checkpoints.ours") == []
+
+
+def test_torch_free_modules_import_without_torch():
+    modules = [name for name in map(module_name, source_files()) if unit_of(name) in TORCH_FREE]
+    code = """
+import importlib, json, sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "transformers"):
+            raise ModuleNotFoundError(f"{name} is blocked", name=name)
+
+sys.meta_path.insert(0, Blocker())
+failures = {}
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        failures[name] = str(error)
+print(json.dumps({"failures": failures, "imported": len(sys.argv) - 1}))
+"""
+    assert run_python(code, *modules) == {"failures": {}, "imported": len(modules)}
+
+
+def test_help_is_light():
+    code = """
+import json, sys
+from typer.main import get_command
+from adapter_probe.cli.main import app, main
+
+def paths(command, path=()):
+    yield path
+    for name, child in getattr(command, "commands", {}).items():
+        yield from paths(child, (*path, name))
+
+report, seen = {}, set()
+for path in paths(get_command(app)):
+    sys.argv = ["adapter-probe", *path, "--help"]
+    try:
+        code = main()
+    except SystemExit as stop:
+        code = stop.code
+    heavy = {name for name in sys.modules if name in HEAVY} - seen
+    seen |= heavy
+    report[" ".join(path)] = [code or 0, sorted(heavy)]
+print()
+print(json.dumps(report))
+"""
+    report = run_python(f"HEAVY = {HEAVY!r}\n{code}")
+    assert {"", "ablate", "demo", "inspect", "train"} <= set(report)
+    assert report == {path: [0, []] for path in report}
+
+
+def test_only_the_command_line_prints_or_exits():
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in source_files()
+        if unit_of(module_name(path)) != "cli"
+        for line in prints_and_exits(path.read_text("utf-8"))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "print('x')",
+        "import sys\nsys.exit(2)",
+        "from sys import exit\nexit(2)",
+        "raise SystemExit(2)",
+        "sys.stdout.write('x')",
+    ],
+)
+def test_a_print_or_exit_is_noticed(source: str):
+    assert prints_and_exits(source) == [source.count("\n") + 1]
+
+
+def test_words_about_printing_are_let_through():
+    assert prints_and_exits('"""print(x)"""\npprint = fingerprint(1)\nself.exit()\nprint_level = 2') == []

@@ -1,0 +1,262 @@
+"""Scores against scikit-learn and SciPy, one variant at a time there, all at once here."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy import stats
+from sklearn import metrics as sklearn_metrics
+
+from adapter_probe.errors import DataError
+from adapter_probe.metrics import (
+    METRICS,
+    average_ranks,
+    check_metric,
+    class_counts,
+    default_metric,
+    majority_score,
+    metric_label,
+    predictions_from_logits,
+    score,
+    score_counts,
+)
+
+SKLEARN = {
+    "accuracy": sklearn_metrics.accuracy_score,
+    "mcc": sklearn_metrics.matthews_corrcoef,
+    "macro_f1": lambda y, p: sklearn_metrics.f1_score(y, p, average="macro", zero_division=0.0),
+    "f1": lambda y, p: sklearn_metrics.f1_score(y, p, labels=[0, 1], pos_label=1, zero_division=0.0),
+}
+SCIPY = {"pearson": stats.pearsonr, "spearman": stats.spearmanr}
+
+
+@st.composite
+def classified(draw, most_labels=5):
+    """Labels and the predictions of a few variants; constant ones and absent classes are frequent."""
+    n_labels = draw(st.integers(2, most_labels))
+    n_examples, n_variants = draw(st.integers(1, 25)), draw(st.integers(1, 4))
+    values = st.integers(0, n_labels - 1)
+    labels = draw(arrays(np.int64, n_examples, elements=values))
+    return draw(arrays(np.int64, (n_variants, n_examples), elements=values)), labels
+
+
+@st.composite
+def measured(draw):
+    """Numbers with many ties, and constant rows now and then."""
+    n_examples, n_variants = draw(st.integers(2, 25)), draw(st.integers(1, 4))
+    values = st.integers(-6, 6).map(lambda quarters: quarters / 4)
+    labels = draw(arrays(np.float64, n_examples, elements=values))
+    return draw(arrays(np.float64, (n_variants, n_examples), elements=values)), labels
+
+
+def one_by_one(reference, predictions, labels):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the references warn where a score is undefined
+        return np.array([reference(labels, row) for row in predictions])
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "mcc", "macro_f1"])
+@settings(max_examples=40, deadline=None)
+@given(data=classified())
+def test_classification_scores_equal_scikit_learn(metric, data):
+    predictions, labels = data
+    expected = one_by_one(SKLEARN[metric], predictions, labels)
+    np.testing.assert_allclose(score(metric, predictions, labels), expected, rtol=0, atol=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=classified(most_labels=2))
+def test_f1_equals_scikit_learn_with_the_last_label_positive(data):
+    predictions, labels = data
+    expected = one_by_one(SKLEARN["f1"], predictions, labels)
+    np.testing.assert_allclose(score("f1", predictions, labels), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("metric", ["pearson", "spearman"])
+@settings(max_examples=60, deadline=None)
+@given(data=measured())
+def test_correlations_equal_scipy(metric, data):
+    predictions, labels = data
+    expected = one_by_one(lambda y, p: SCIPY[metric](p, y).statistic, predictions, labels)
+    np.testing.assert_allclose(score(metric, predictions, labels), expected, rtol=0, atol=1e-12)
+
+
+@given(values=arrays(np.float64, (3, 12), elements=st.sampled_from([0.0, -0.0, 1.5, 1e-300, -1e300, 7.0])))
+def test_ranks_equal_scipy(values):
+    np.testing.assert_array_equal(average_ranks(values), stats.rankdata(values, axis=-1) - 1)
+
+
+@pytest.mark.parametrize("kind", METRICS)
+def test_any_leading_axes(kind):
+    rng = np.random.default_rng(1)
+    labels, predictions = rng.integers(0, 2, 30), rng.integers(0, 2, (2, 3, 30))
+    for metric in METRICS[kind]:
+        grid = score(metric, predictions, labels)
+        assert grid.shape == (2, 3)
+        assert grid.dtype == np.float64
+        single = np.array(
+            [[float(score(metric, predictions[i, j], labels)) for j in range(3)] for i in range(2)]
+        )
+        np.testing.assert_array_equal(grid, single)  # to the last bit: results must not depend on the company
+
+
+def test_perfect_and_inverted_predictions_are_exactly_one_and_minus_one():
+    labels = np.array([0, 1, 1, 0, 1, 0, 0])
+    for metric in METRICS["classification"]:
+        assert score(metric, labels, labels) == 1.0
+    assert score("mcc", 1 - labels, labels) == -1.0
+    ranks = np.array([3.0, 0.1, 7.5, 2.0])
+    assert score("spearman", np.exp(ranks), ranks) == pytest.approx(1.0, abs=1e-15)
+    assert score("spearman", -ranks, ranks) == pytest.approx(-1.0, abs=1e-15)
+
+
+def test_constant_predictions():
+    labels = np.array([0, 1, 1, 2])
+    assert score("mcc", np.ones(4, dtype=int), labels) == 0.0
+    # 0.1 has no exact mean over ten examples: constancy must not be read off the centred values.
+    numbers, constant = np.linspace(0, 1, 10), np.full(10, 0.1)
+    assert np.isnan(score("pearson", constant, numbers))
+    assert np.isnan(score("spearman", constant, numbers))
+    assert np.isnan(score("pearson", numbers, constant))
+
+
+def test_a_variant_with_nan_spoils_only_its_own_correlation():
+    labels = np.array([1.0, 2.0, 4.0])
+    predictions = np.array([[1.0, np.nan, 2.0], [0.5, 1.0, 2.0], [np.inf, 1.0, 2.0]])
+    for metric, sound in (("pearson", 1.0), ("spearman", 1.0)):
+        first, second, _ = score(metric, predictions, labels)
+        assert np.isnan(first)
+        assert second == pytest.approx(sound)
+    assert np.isnan(score("pearson", predictions[2], labels))
+    assert score("spearman", predictions[2], labels) == pytest.approx(-0.5)  # an infinity still has a rank
+
+
+def test_correlation_of_tiny_and_huge_values_does_not_over_or_underflow():
+    labels = np.array([1.0, 2.0, 4.0, 3.0])
+    for scale in (1e-200, 1.0, 1e200):
+        assert score("pearson", labels * scale, labels) == pytest.approx(1.0, abs=1e-12)
+
+
+@given(data=classified(), factor=st.integers(1, 5))
+def test_classification_scores_are_functions_of_counts(data, factor):
+    """Counting every example `factor` times, as a bootstrap does, equals repeating the examples."""
+    predictions, labels = data
+    repeated = class_counts(predictions.repeat(factor, axis=-1), labels.repeat(factor))
+    counted = class_counts(predictions, labels)
+    for name in ("hits", "predicted", "actual"):
+        np.testing.assert_array_equal(getattr(repeated, name), factor * getattr(counted, name))
+    for metric in ("accuracy", "mcc", "macro_f1"):
+        np.testing.assert_allclose(score_counts(metric, repeated), score_counts(metric, counted), rtol=1e-12)
+
+
+@given(logits=arrays(np.float32, (2, 4, 3), elements=st.integers(-2, 2).map(float)))
+def test_predictions_are_the_first_largest_logit(logits):
+    found = predictions_from_logits(logits, "classification")
+    assert found.dtype == np.int64
+    expected = [[row.tolist().index(max(row.tolist())) for row in variant] for variant in logits]
+    assert found.tolist() == expected
+
+
+def test_predictions_of_a_regression_head_are_its_output():
+    logits = np.array([[0.1], [-2.0]], dtype=np.float32)
+    found = predictions_from_logits(logits, "regression")
+    assert found.dtype == np.float64
+    assert found.tolist() == logits[:, 0].tolist()
+    with pytest.raises(ValueError, match="1 output, got 3"):
+        predictions_from_logits(np.zeros((4, 3)), "regression")
+
+
+def test_majority_scores():
+    labels = np.array([2, 0, 2, 1, 2, 0])
+    assert majority_score("accuracy", labels) == 0.5
+    assert majority_score("mcc", labels) == 0.0
+    assert majority_score("macro_f1", labels) == pytest.approx(float(Fraction(2 * 3, 6 + 3) / 3))
+    assert majority_score("f1", np.array([0, 0, 1])) == 0.0
+    assert majority_score("f1", np.array([0, 1, 1])) == pytest.approx(0.8)
+    assert majority_score("accuracy", np.array([1, 0])) == 0.5
+    assert np.isnan(majority_score("spearman", np.array([0.5, 0.5, 1.0])))
+
+
+def test_names():
+    assert default_metric("classification") == "accuracy"
+    assert default_metric("regression") == "spearman"
+    labels = {metric: metric_label(metric) for metrics in METRICS.values() for metric in metrics}
+    assert labels["mcc"] == "Matthews correlation"
+    assert len(set(labels.values())) == len(SKLEARN) + len(SCIPY)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: metric_label("auc"),
+            "unknown metric 'auc'; allowed: accuracy, mcc, f1, macro_f1, pearson, ",
+        ),
+        (lambda: score("auc", np.zeros(2, int), np.zeros(2, int)), "unknown metric 'auc'; allowed: accuracy"),
+        (lambda: majority_score("auc", np.zeros(2, int)), "unknown metric 'auc'"),
+        (lambda: default_metric("ranking"), "kind of task 'ranking'; allowed: classification, regression"),
+        (
+            lambda: predictions_from_logits(np.zeros((2, 2)), "ranking"),
+            "kind of task 'ranking'; allowed: classification, regression",
+        ),
+        (
+            lambda: check_metric("pearson", "classification"),
+            "'pearson' does not fit classification; allowed: accuracy, mcc, f1, macro_f1",
+        ),
+        (
+            lambda: check_metric("mcc", "regression"),
+            "'mcc' does not fit regression; allowed: pearson, spearman",
+        ),
+        (
+            lambda: check_metric("f1", "classification", 3),
+            "'f1' does not fit classification with 3 labels; allowed: accuracy, mcc, macro_f1",
+        ),
+        (
+            lambda: score("f1", np.array([0, 1, 2]), np.array([0, 1, 1])),
+            "'f1' does not fit classification with 3 labels; allowed: accuracy, mcc, macro_f1",
+        ),
+    ],
+)
+def test_user_errors_are_one_line_and_name_what_is_allowed(call, message):
+    with pytest.raises(DataError) as error:
+        call()
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("predictions", "labels", "message"),
+    [
+        (np.zeros((2, 3), int), np.zeros(4, int), r"got \(4,\) and \(2, 3\)"),
+        (np.zeros((2, 0), int), np.zeros(0, int), "at least one example"),
+        (np.zeros(2), np.zeros(2, int), "whole numbers, got float64 and int64"),
+        (np.array([0, 1]), np.array([0, -1]), "0 or more, got -1"),
+    ],
+)
+def test_misuse_is_a_value_error(predictions, labels, message):
+    with pytest.raises(ValueError, match=message):
+        score("accuracy", predictions, labels)
+
+
+def test_f1_fits_two_labels_only_where_their_number_is_known():
+    check_metric("f1", "classification")
+    check_metric("f1", "classification", 2)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "mcc", "macro_f1", "pearson", "spearman"])
+def test_300_variants_of_10_000_examples_take_no_loop(metric):
+    rng = np.random.default_rng(2)
+    if metric in METRICS["classification"]:
+        labels, predictions = rng.integers(0, 3, 10_000), rng.integers(0, 3, (300, 10_000))
+    else:
+        labels, predictions = rng.normal(size=10_000).round(1), rng.normal(size=(300, 10_000))
+    begin = time.perf_counter()
+    score(metric, predictions, labels)
+    assert time.perf_counter() - begin < 5  # about 0.5 s for Spearman and 0.1 s for the others, on one core
