@@ -83,7 +83,6 @@ def ablate(
     Writes spans.csv, predictions.npz and heatmap.pdf, .svg, .png. An interrupted run goes on where it
     stopped when the same command is given again.
     """
-    from adapter_probe.probe.ablation import AblationRun
     from adapter_probe.probe.request import AblationSettings, prepare_ablation
 
     settings = AblationSettings(sites, complement, layernorm, dtype)
@@ -102,12 +101,18 @@ def ablate(
     if dry_run:
         _show_plan(request, folder, json)
         return
+    report = run_ablation(request, folder, tolerance)
+    show_json(report) if json else show(ablation_summary(report))
+
+
+def run_ablation(request: AblationRequest, folder: Path, tolerance: float = 1.0) -> dict[str, Any]:
+    """Compute what is missing, with a progress bar, and write the results; return the summary."""
+    from adapter_probe.probe.ablation import AblationRun
+
     with AblationRun.folder(request, folder) as run:
         for damaged in run.damaged:
             say(f"{damaged} is damaged and is computed again")
-        results = _compute(AblationRun(request, run))
-        report = write_ablation(results, folder, tolerance)
-    show_json(report) if json else show(ablation_summary(report))
+        return write_ablation(_compute(AblationRun(request, run)), folder, tolerance)
 
 
 def _folder_name(request: AblationRequest, max_examples: int | None, data: list[Path] | None) -> str:

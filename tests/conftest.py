@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from adapter_probe.data.encoding import Encoded
 
 # Set before anything imports transformers: no test may reach for a hub, and the tokenizers' own threads
 # must not outlive a fork.
@@ -20,3 +27,299 @@ def shared_dir() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data and weights at {folder}")
     return folder
+
+
+FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "data2vec-text", "electra")
+"""Every family that the engine supports; `tiny_base` makes a model of each."""
+
+_GOOD = ("fine", "bright", "warm", "kind", "brave", "calm", "sweet", "glad")
+_BAD = ("foul", "dim", "cold", "cruel", "weak", "harsh", "bitter", "sad")
+_PLAIN = ("the", "a", "cat", "dog", "bird", "saw", "met", "was", "and", "then", "house", "tree", "old", "big")
+
+
+@pytest.fixture(scope="session")
+def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A factory: ``tiny_base(family, ...) -> folder`` of a random model with a tokenizer, no head.
+
+    Arguments, all but the first by name:
+        family: one of bert, roberta, xlm-roberta, camembert, data2vec-text, electra.
+        layers=3, hidden=32, heads=4: the size; electra's embeddings are narrower than `hidden`.
+        pooler=True: whether a BERT brings its pooler along (the other families' heads do not use one).
+        dtype="float32": of the saved weights.
+        seed=0: of the weights; another seed is a base of the same shape with other weights.
+        extra_words=0: words added to the vocabulary, for a base that does not fit.
+
+    Weights, biases and LayerNorms are all random and large enough that every part matters. At most 40 tokens
+    an example. The tokenizer knows the words of `tiny_task` and gives token types to bert and electra alone.
+    Folders are shared by all tests: copy one before changing it.
+    """
+    made: dict[tuple, Path] = {}
+
+    def make(
+        family: str,
+        *,
+        layers: int = 3,
+        hidden: int = 32,
+        heads: int = 4,
+        pooler: bool = True,
+        dtype: str = "float32",
+        seed: int = 0,
+        extra_words: int = 0,
+    ) -> Path:
+        key = (family, layers, hidden, heads, pooler, dtype, seed, extra_words)
+        if key not in made:
+            folder = tmp_path_factory.mktemp(f"base-{family}")
+            tokenizer = _save_tokenizer(folder, family, extra_words)
+            _save_base(folder, family, tokenizer, layers, hidden, heads, pooler, dtype, seed)
+            made[key] = folder
+        return made[key]
+
+    return make
+
+
+def _save_tokenizer(folder: Path, family: str, extra_words: int):
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    bert_like = family in {"bert", "electra"}
+    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if bert_like else _ROBERTA_SPECIAL
+    extra = [f"extra{number}" for number in range(extra_words)]
+    vocabulary = {word: i for i, word in enumerate([*special, *_GOOD, *_BAD, *_PLAIN, *extra])}
+    names = ("pad", "unk", "cls", "sep", "mask") if bert_like else ("cls", "pad", "sep", "unk", "mask")
+    by_name = dict(zip(names, special))
+    cls, sep, unk = by_name["cls"], by_name["sep"], by_name["unk"]
+    inner = Tokenizer(models.WordLevel(vocabulary, unk_token=unk))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    inner.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1" if bert_like else f"{cls} $A {sep} {sep} $B {sep}",
+        special_tokens=[(token, vocabulary[token]) for token in (cls, sep)],
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        model_max_length=40,
+        model_input_names=["input_ids", *(["token_type_ids"] if bert_like else []), "attention_mask"],
+        **{f"{name}_token": token for name, token in by_name.items()},
+    )
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+_ROBERTA_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+
+
+def _save_base(folder, family, tokenizer, layers, hidden, heads, pooler, dtype, seed) -> None:
+    import torch
+    from transformers import AutoModel
+
+    config = _tiny_config(family, len(tokenizer), layers, hidden, heads)
+    model = AutoModel.from_config(config, **({} if family == "electra" else {"add_pooling_layer": pooler}))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        _randomise(model, generator)
+        # The base knows which words are kind and which unkind, so that there is something to transfer.
+        words = model.get_input_embeddings().weight
+        lean = torch.randn(words.shape[1], generator=generator)
+        for valence, group in ((0.5, _GOOD), (-0.5, _BAD)):
+            words[tokenizer.convert_tokens_to_ids(list(group))] += valence * lean
+    model.to(getattr(torch, dtype)).save_pretrained(folder)
+
+
+def _tiny_config(family, vocabulary, layers, hidden, heads):
+    from transformers import AutoConfig
+
+    bert_like = family in {"bert", "electra"}
+    pad, cls, sep = (0, 2, 3) if bert_like else (1, 0, 2)
+    return AutoConfig.for_model(
+        family,
+        vocab_size=vocabulary,
+        num_hidden_layers=layers,
+        hidden_size=hidden,
+        num_attention_heads=heads,
+        intermediate_size=2 * hidden,
+        max_position_embeddings=40 if bert_like else 42,  # the others lose two to padding
+        type_vocab_size=2 if bert_like else 1,
+        initializer_range=0.2,
+        pad_token_id=pad,
+        bos_token_id=cls,
+        eos_token_id=sep,
+        **({"embedding_size": hidden - 8} if family == "electra" else {}),
+    )
+
+
+def _randomise(model, generator) -> None:
+    """Every weight so large that leaving it out shows."""
+    import torch
+
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+        if parameter.dim() > 1:
+            parameter.copy_(noise * 1.2 / parameter.shape[-1] ** 0.5)
+        else:
+            parameter.copy_(noise * 0.2 + float(name.endswith("LayerNorm.weight")))
+
+
+@pytest.fixture(scope="session")
+def tiny_task(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with train.jsonl (256 rows) and validation.jsonl (64): columns ``text`` and ``label``.
+
+    Labels are "positive" and "negative", in equal shares; a text is 2 to 12 words of `tiny_base`'s tokenizer,
+    among them one to three that give the label away, so that even a small random base with adapters
+    learns it in a few epochs at a learning rate of 1e-2. Shared by all tests: copy before changing it.
+    """
+    folder = tmp_path_factory.mktemp("task")
+    generator = random.Random(0)
+    for split, n_rows in (("train", 256), ("validation", 64)):
+        rows = []
+        for number in range(n_rows):
+            telling = _GOOD if number % 2 else _BAD
+            words = generator.choices(telling, k=generator.randint(1, 3))
+            words += generator.choices(_PLAIN, k=generator.randint(1, 9))
+            generator.shuffle(words)
+            rows.append({"text": " ".join(words), "label": "positive" if number % 2 else "negative"})
+        generator.shuffle(rows)
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model() -> Callable[..., tuple]:
+    """A factory: ``tiny_model(family, ...) -> (model, base_state)``, in memory and new at every call.
+
+    `model` is an `AdaptedModel` in evaluation mode with three labels, adapters installed, and everything that
+    trains moved away from where it started. `base_state` is the state dict of the plain transformers model
+    before, whose LayerNorms are therefore the pretrained ones.
+
+    Arguments, all but the first by name: layers=3, hidden=32, heads=4, size=5 (of the adapters),
+    activation="gelu", dropout=0.1, dtype="float32", seed=0.
+    """
+
+    def make(
+        family: str,
+        *,
+        layers: int = 3,
+        hidden: int = 32,
+        heads: int = 4,
+        size: int = 5,
+        activation: str = "gelu",
+        dropout: float = 0.1,
+        dtype: str = "float32",
+        seed: int = 0,
+    ) -> tuple:
+        import torch
+        from transformers import AutoModelForSequenceClassification
+
+        from adapter_probe.models.adapted import AdaptedModel
+        from adapter_probe.models.methods import Adapters
+
+        config = _tiny_config(family, 35, layers, hidden, heads)
+        config.num_labels = 3
+        config.hidden_dropout_prob = config.attention_probs_dropout_prob = dropout
+        base = AutoModelForSequenceClassification.from_config(config).to(getattr(torch, dtype))
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            _randomise(base, generator)
+        base_state = {name: tensor.clone() for name, tensor in base.state_dict().items()}
+        model = AdaptedModel(base)
+        model.install(Adapters(size=size, activation=activation), generator)
+        with torch.no_grad():
+            for name, parameter in base.named_parameters():
+                if ".adapter." in name or "LayerNorm" in name:
+                    parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+        return model.to(getattr(torch, dtype)).eval(), base_state
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_examples() -> Callable[..., Encoded]:
+    """A factory: ``tiny_examples(family, lengths, seed=0)``, random tokens for `tiny_model`.
+
+    Every example begins with the class token; token types are 0 then 1, for bert and electra alone.
+    """
+
+    def make(family: str, lengths: Sequence[int], seed: int = 0) -> Encoded:
+        import numpy as np
+
+        from adapter_probe.data.encoding import Encoded
+
+        draw = np.random.default_rng(seed)
+        bert_like = family in {"bert", "electra"}
+        ids, types = [], []
+        for length in lengths:
+            ids.append(np.append([2 if bert_like else 0], draw.integers(5, 35, length - 1)))
+            types.append((np.arange(length) >= draw.integers(1, length + 1)).astype(np.int64))
+        return Encoded(tuple(ids), tuple(types) if bert_like else None, fingerprint="")
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def separate_runs() -> Callable[..., Callable]:
+    """The brute force that the probe is held against: a run of its own for every example and variant.
+
+    ``separate_runs(model, base_state, norms="trained")`` makes a plain transformers model with the weights
+    of an `AdaptedModel` and applies adapters by plain forward hooks; nothing of the engine is used. It
+    returns ``run(encoded, mask) -> logits [examples, labels]``, in the dataset's order, without padding. With
+    ``norms="pretrained"`` the LayerNorm after a site that is off has the weights it has in `base_state`.
+    """
+    import torch
+    from torch.nn import functional as F
+    from transformers import AutoModelForSequenceClassification
+
+    activations = {
+        "gelu": F.gelu,
+        "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+        "relu": F.relu,
+        "swish": F.silu,
+        "tanh": torch.tanh,
+    }
+
+    def make(model, base_state: dict, norms: str = "trained") -> Callable:
+        state = model.base.state_dict()
+        adapters = {name: tensor for name, tensor in state.items() if ".adapter." in name}
+        plain = AutoModelForSequenceClassification.from_config(model.base.config).eval()
+        plain.to(next(iter(state.values())).dtype)
+        plain.load_state_dict({name: tensor for name, tensor in state.items() if name not in adapters})
+        act = activations[model.method.activation]
+        on: list[bool] = []
+
+        def hook_sublayer(site: int, name: str) -> None:
+            sublayer = plain.get_submodule(name)
+            down_w, down_b, up_w, up_b = (
+                adapters[f"{name}.adapter.{part}.{kind}"]
+                for part in ("down", "up")
+                for kind in ("weight", "bias")
+            )
+
+            def adapt(_module, _inputs, x):
+                return x + F.linear(act(F.linear(x, down_w, down_b)), up_w, up_b) if on[site] else x
+
+            def renorm(module, inputs, output):
+                if on[site] or norms == "trained":
+                    return output
+                weight, bias = (base_state[f"{name}.LayerNorm.{kind}"] for kind in ("weight", "bias"))
+                return F.layer_norm(inputs[0], weight.shape, weight.to(output), bias.to(output), module.eps)
+
+            sublayer.dropout.register_forward_hook(adapt)
+            sublayer.LayerNorm.register_forward_hook(renorm)
+
+        for layer in range(model.base.config.num_hidden_layers):
+            prefix = f"{plain.base_model_prefix}.encoder.layer.{layer}"
+            hook_sublayer(2 * layer, f"{prefix}.attention.output")
+            hook_sublayer(2 * layer + 1, f"{prefix}.output")
+
+        def run(encoded: Encoded, mask: Sequence[bool]) -> torch.Tensor:
+            on[:] = [bool(bit) for bit in mask]
+            logits = []
+            with torch.no_grad():
+                for example, ids in enumerate(encoded.input_ids):
+                    inputs = {"input_ids": torch.from_numpy(ids)[None]}
+                    if encoded.token_type_ids is not None:
+                        inputs["token_type_ids"] = torch.from_numpy(encoded.token_type_ids[example])[None]
+                    logits.append(plain(**inputs).logits[0])
+            return torch.stack(logits)
+
+        return run
+
+    return make

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -14,6 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
+from adapter_probe.data.labels import (
+    HIDDEN,
+    class_indices,
+    class_names,
+    guess_kind,
+    label_texts,
+    paths_of,
+    target_numbers,
+)
 from adapter_probe.data.readers import SPLITS, Rows, find_files, is_raw_cola, listed, read_rows, shown
 from adapter_probe.errors import DataError
 from adapter_probe.metrics import Kind, check_kind, check_metric, default_metric
@@ -33,12 +40,6 @@ _PAIRS = (
 _TEXTS = ("text", "sentence", "review", "content", "comment", "tweet", "question")
 _LABELS = ("label", "labels", "gold_label", "class", "category", "target", "sentiment", "is_duplicate")
 _LABELS += ("score", "stars", "rating", "quality", "relatedness_score")
-
-_COLA_NAMES = ("unacceptable", "acceptable")
-_COLA_CODES = {"0": "unacceptable", "1": "acceptable"}
-_HIDDEN = ("-", "-1")  # MNLI's pairs without a majority label; GLUE's hidden test labels
-_MOST_GUESSED_CLASSES = 20
-_WHOLE = re.compile(r"[+-]?\d+\.0*")
 
 Files = str | Path | Iterable[str | Path]
 
@@ -184,9 +185,9 @@ def find_task(
     columns = _choose_columns(tables[lead][0], text, text_b, label)
     if lead != "test" and not test and "test" in tables and _lacks_labels(tables["test"], columns):
         del files["test"], tables["test"]
-    values = _label_texts(tables[lead], columns)
-    kind = _guess_kind(tables[lead], values) if kind is None else check_kind(kind)
-    classes = () if kind == "regression" else _label_names(tables[lead], columns.label, values)
+    values = label_texts(tables[lead], columns.label)
+    kind = guess_kind(tables[lead], values) if kind is None else check_kind(kind)
+    classes = () if kind == "regression" else class_names(tables[lead], columns.label, values)
     spec = TaskSpec(
         name=name or Path(files[lead][0]).parent.name,
         kind=kind,
@@ -228,7 +229,7 @@ def load_split(
     if expect_fingerprint and loaded.fingerprint != expected:
         before = expected[:8] if expected else "none"
         raise DataError(
-            f"{_paths(tables)}: the {split} rows of task {spec.name!r} have changed "
+            f"{paths_of(tables)}: the {split} rows of task {spec.name!r} have changed "
             f"(fingerprint {before} -> {loaded.fingerprint[:8]})"
         )
     if max_examples is None or max_examples >= len(loaded):
@@ -284,81 +285,11 @@ def _choose_columns(rows: Rows, text: str | None, text_b: str | None, label: str
 
 
 def _lacks_labels(tables: Sequence[Rows], columns: Columns) -> bool:
-    hidden = ("", None, -1, *_HIDDEN)
+    hidden = ("", None, -1, *HIDDEN)
     return any(
         not set(columns.names) <= set(rows.names) or all(v in hidden for v in rows.column(columns.label))
         for rows in tables
     )
-
-
-def _label_texts(tables: Sequence[Rows], columns: Columns) -> list[str]:
-    """Every row's label as a string; a whole number reads the same as 1, 1.0 or "1"."""
-    return [
-        _label_text(rows, row, value)
-        for rows in tables
-        for row, value in enumerate(rows.column(columns.label))
-    ]
-
-
-def _label_text(rows: Rows, row: int, value: object) -> str:
-    if isinstance(value, str):
-        text = value.strip()
-        if not text:
-            raise DataError(f"{rows.where(row)}: the label is empty")
-        return text.split(".")[0] if _WHOLE.fullmatch(text) else text
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float) and math.isfinite(value):
-        return str(int(value)) if value.is_integer() else repr(value)
-    raise DataError(f"{rows.where(row)}: label {shown(value)}; expected a string or a finite number")
-
-
-def _number(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) and "_" not in text else None
-
-
-def _guess_kind(tables: Sequence[Rows], values: Sequence[str]) -> Kind:
-    """Regression if any label is a number that is not whole, classification if the labels are few."""
-    distinct = set(values)
-    numbers = [number for number in map(_number, distinct) if number is not None]
-    if not all(number.is_integer() for number in numbers):
-        return "regression"
-    repeated = len(numbers) < len(distinct) <= len(values) / 2
-    if len(distinct) <= _MOST_GUESSED_CLASSES or repeated:
-        return "classification"
-    raise DataError(
-        f"{_paths(tables)}: {len(distinct)} different labels in {len(values)} rows, such as "
-        f"{shown(values[0])}; say whether the kind is classification or regression"
-    )
-
-
-def _label_names(tables: Sequence[Rows], column: str, values: Sequence[str]) -> tuple[str, ...]:
-    """The classes: numbers in numeric order, CoLA's as its 0 and 1, anything else sorted."""
-    distinct = set(values)
-    if distinct == set(_COLA_NAMES) or (column == "1" and all(map(is_raw_cola, tables))):
-        return _COLA_NAMES
-    for marker in _HIDDEN:
-        if marker in distinct and not _is_class(marker, distinct):
-            raise DataError(
-                f"{_where(tables, values.index(marker))}: label {marker!r} marks a row without a known "
-                f"label; remove such rows (other labels: {listed(sorted(distinct - {marker})) or 'none'})"
-            )
-    numeric = all(_number(value) is not None for value in distinct)
-    return tuple(sorted(distinct, key=_number if numeric else None))
-
-
-def _is_class(marker: str, distinct: set[str]) -> bool:
-    """Whether ``-`` or ``-1`` is a class after all: beside ``+``, or on a scale such as -1, 0, 1."""
-    if marker == "-":
-        return "+" in distinct
-    numbers = [_number(value) for value in distinct]
-    return None not in numbers and min(numbers) == -max(numbers)
 
 
 def _assemble(spec: TaskSpec, split: str, tables: Sequence[Rows]) -> Split:
@@ -367,40 +298,16 @@ def _assemble(spec: TaskSpec, split: str, tables: Sequence[Rows]) -> Split:
         None if column is None else tuple(chain.from_iterable(rows.texts(column) for rows in tables))
         for column in (spec.columns.text, spec.columns.text_b)
     )
-    values = _label_texts(tables, spec.columns)
-    labels = (_numbers if spec.kind == "regression" else _classes)(spec, tables, values)
+    values = label_texts(tables, spec.columns.label)
+    if spec.kind == "regression":
+        labels = target_numbers(tables, values)
+    else:
+        labels = class_indices(spec.label_names, tables, values)
     if split != "test" and (labels == labels[0]).all():
         raise DataError(
-            f"{_paths(tables)}: every {split} label is {values[0]!r}; expected at least two different ones"
+            f"{paths_of(tables)}: every {split} label is {values[0]!r}; expected at least two different ones"
         )
     return _split(spec, split, texts, texts_b, labels)
-
-
-def _numbers(spec: TaskSpec, tables: Sequence[Rows], values: Sequence[str]) -> np.ndarray:
-    """Regression labels, float64 ``[examples]``."""
-    numbers = [_number(value) for value in values]
-    if None in numbers:
-        row = numbers.index(None)
-        raise DataError(
-            f"{_where(tables, row)}: label {shown(values[row])} is no finite number, as regression needs; "
-            f"name the kind or the label column if this is none"
-        )
-    return np.array(numbers, dtype=np.float64)
-
-
-def _classes(spec: TaskSpec, tables: Sequence[Rows], values: Sequence[str]) -> np.ndarray:
-    """Class indices, int64 ``[examples]``."""
-    index = {name: i for i, name in enumerate(spec.label_names)}
-    if spec.label_names == _COLA_NAMES:
-        index |= {code: index[name] for code, name in _COLA_CODES.items()}
-    try:
-        return np.array([index[value] for value in values], dtype=np.int64)
-    except KeyError:
-        row = next(i for i, value in enumerate(values) if value not in index)
-    hint = " (it usually marks a hidden label)" if values[row] in _HIDDEN else ""
-    raise DataError(
-        f"{_where(tables, row)}: unknown label {shown(values[row])}{hint}; allowed: {listed(index)}"
-    )
 
 
 def _split(
@@ -411,19 +318,6 @@ def _split(
     readable = labels.tolist() if spec.kind == "regression" else [names[i] for i in labels.tolist()]
     content = json.dumps([texts, texts_b, readable]).encode()
     return Split(texts, texts_b, labels, split, hashlib.sha256(content).hexdigest())
-
-
-def _where(tables: Sequence[Rows], row: int) -> str:
-    """The place of a row that is counted over all of a split's files."""
-    for rows in tables:
-        if row < len(rows.records):
-            return rows.where(row)
-        row -= len(rows.records)
-    raise IndexError(row)
-
-
-def _paths(tables: Sequence[Rows]) -> str:
-    return ", ".join(str(rows.path) for rows in tables)
 
 
 def _expect(holds: bool, source: str, key: str, value: object, expected: str) -> None:

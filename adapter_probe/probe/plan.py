@@ -39,20 +39,25 @@ class Work:
     separate_layer_evaluations: int
 
 
-def count_work(masks: np.ndarray, lengths: np.ndarray) -> Work:
-    """Count from the masks ``[variants, sites]`` and the examples' lengths alone.
+def nodes_by_site(masks: np.ndarray) -> list[int]:
+    """How many times each site's sublayer runs a batch, in site order, for masks ``[variants, sites]``.
 
     The states that enter a site's sublayer differ only between variants that differ at an earlier site, so
     each sublayer runs once for every distinct prefix.
     """
+    return [len(np.unique(masks[:, :site], axis=0)) if site else 1 for site in range(masks.shape[1])]
+
+
+def count_work(masks: np.ndarray, lengths: np.ndarray) -> Work:
+    """Count from the masks ``[variants, sites]`` and the examples' lengths alone."""
     masks = np.asarray(masks, dtype=bool)
-    prefixes = [len(np.unique(masks[:, :site], axis=0)) if site else 1 for site in range(masks.shape[1])]
+    nodes = nodes_by_site(masks)
     return Work(
         n_variants=len(masks),
         n_distinct=len(np.unique(masks, axis=0)),
         n_examples=len(lengths),
         n_tokens=int(lengths.sum()),
-        layer_evaluations=(sum(prefixes[0::2]), sum(prefixes[1::2])),
+        layer_evaluations=(sum(nodes[0::2]), sum(nodes[1::2])),
         separate_layer_evaluations=len(masks) * masks.shape[1] // 2,
     )
 

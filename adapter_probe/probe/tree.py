@@ -36,11 +36,11 @@ class Branch:
     hidden: Tensor
 
     def halves(self) -> tuple[Branch, Branch]:
-        """The same nodes as two branches. Copies, so that neither keeps the whole alive."""
+        """The same nodes as two branches. The first will wait: a copy, so that it keeps only itself alive."""
         middle = len(self.hidden) // 2
         return (
             Branch(self.site, self.bounds[: middle + 1], self.hidden[:middle].clone()),
-            Branch(self.site, self.bounds[middle:], self.hidden[middle:].clone()),
+            Branch(self.site, self.bounds[middle:], self.hidden[middle:]),
         )
 
 
@@ -134,11 +134,13 @@ def _fork_states(site: Site, x: Tensor, residual: Tensor, fork: Fork, norms: Nor
         return site.finish(x, residual)
     parent = torch.from_numpy(fork.parent).to(x.device)
     on = torch.from_numpy(np.flatnonzero(fork.on)).to(x.device)
-    states = x[parent]
-    if len(on) and site.adapter is not None:
-        # A node has at most one child with the adapter on, so nothing is computed twice.
-        states[on] += site.adapter.change(x[parent[on]])
-    states += residual[parent]
+    # A node has at most one child with the adapter on, so no change is computed twice.
+    change = site.adapter.change(x[parent[on]]) if len(on) and site.adapter is not None else None
+    states = x.add_(residual)
+    if len(parent) > len(x):
+        states = states[parent]
+    if change is not None:
+        states.index_add_(0, on, change)
     if norms == "trained":
         return site.norm(states)
     off = torch.from_numpy(np.flatnonzero(~fork.on)).to(x.device)

@@ -41,6 +41,8 @@ _WRITERS = (
     clauses.adjunct_island,
     clauses.relative_clause_island,
     clauses.coordinate_structure,
+    clauses.left_branch,
+    clauses.adverb_placement,
     clauses.inversion,
     clauses.negative_polarity,
     clauses.existential_quantifier,

@@ -61,21 +61,17 @@ def determiner_adjective_noun_agreement(words: Words) -> Pair:
 
 
 def _with_determiner(words: Words, adjectives: int) -> Pair:
-    number = words.number()
+    number, lexicon = words.number(), words.lexicon
     determiners = words.choose(_SINGULAR_AND_PLURAL_DETERMINERS)
-    lexicon = words.lexicon
-    if as_object := words.coin():
-        noun, listed, verb = lexicon.things, lexicon.thing_adjectives, words.fresh(lexicon.thing_verbs)
-    else:
-        noun, listed, verb = lexicon.people, lexicon.personal_adjectives, words.person_verb()
+    is_object = words.coin()
+    nouns = lexicon.things if is_object else lexicon.people
+    listed = lexicon.thing_adjectives if is_object else lexicon.personal_adjectives
     nominal = "".join(f"{words.fresh(listed).plain} " for _ in range(adjectives))
-    nominal += words.fresh(noun).forms[number]
-    other, tail = words.named_or_person(), words.tail()
-    clause = (
-        f"{other} {verb.past} {{}} {nominal}{tail}."
-        if as_object
-        else f"{{}} {nominal} {verb.past} {other}{tail}."
-    )
+    nominal += words.fresh(nouns).forms[number]
+    if is_object:
+        clause = f"{words.named_or_person()} {words.fresh(lexicon.thing_verbs).past} {{}} {nominal}{words.tail()}."
+    else:
+        clause = f"{{}} {nominal} {words.fresh(lexicon.intransitive_verbs).past}{words.tail()}."
     return Pair(clause.format(determiners[number]), clause.format(determiners[1 - number]))
 
 

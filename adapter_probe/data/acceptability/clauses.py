@@ -66,6 +66,29 @@ def coordinate_structure(words: Words) -> Pair:
     return Pair(f"who did {subject} and {other} {verb}?", f"who did {subject} {verb} and {other}?")
 
 
+def left_branch(words: Words) -> Pair:
+    """Which vase did the baker buy? / Which did the baker buy vase?"""
+    number, person = words.number(), words.coin()
+    lexicon = words.lexicon
+    nominal = words.nominal(words.fresh(lexicon.people if person else lexicon.things), number)
+    verb = words.fresh(lexicon.person_verbs if person else lexicon.thing_verbs).base
+    determiner, subject = words.choose(("which", "whose")), words.named_or_person()
+    return Pair(
+        f"{determiner} {nominal} did {subject} {verb}?", f"{determiner} did {subject} {verb} {nominal}?"
+    )
+
+
+def adverb_placement(words: Words) -> Pair:
+    """The baker has often praised the pilot. / The baker has praised often the pilot."""
+    number = words.number()
+    subject, adverb = words.person(number), words.frequency_adverb()
+    verb, complement = words.verb_and_object()
+    start, form = (
+        (f"{subject} {('has', 'have')[number]}", verb.participle) if words.coin() else (subject, verb.past)
+    )
+    return Pair(f"{start} {adverb} {form} {complement}.", f"{start} {form} {adverb} {complement}.")
+
+
 def inversion(words: Words) -> Pair:
     """What has the baker bought? / What the baker has bought? And the reverse in an embedded question."""
     number, embedded = words.number(), words.coin()

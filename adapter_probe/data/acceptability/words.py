@@ -125,15 +125,7 @@ class Words:
 
     def predicate(self) -> tuple[tuple[str, str], str]:
         """A finite verb's two agreeing forms (singular, plural) and the rest of its verb phrase."""
-        kind = self.choose(("copula", "perfect", "intransitive", "transitive", "transitive"))
-        match kind:
-            case "copula":
-                return self.choose(_BE), f" {self.fresh(self.lexicon.personal_adjectives).plain}"
-            case "perfect":
-                verb, complement = self.verb_and_object()
-                return ("has", "have"), f" {verb.participle} {complement}"
-            case "intransitive":
-                return self.fresh(self.lexicon.intransitive_verbs).present, ""
-            case _:
-                verb, complement = self.verb_and_object()
-                return verb.present, f" {complement}"
+        if self.coin(2 / 3):
+            return self.choose(_BE), f" {self.fresh(self.lexicon.personal_adjectives).plain}"
+        verb, complement = self.verb_and_object()
+        return ("has", "have"), f" {verb.participle} {complement}"

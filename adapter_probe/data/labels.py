@@ -1,0 +1,126 @@
+"""Labels as files write them: what kind of task they make, its classes, and their numbers."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from adapter_probe.data.readers import Rows, is_raw_cola, listed, shown
+from adapter_probe.errors import DataError
+from adapter_probe.metrics import Kind
+
+_COLA_NAMES = ("unacceptable", "acceptable")
+_COLA_CODES = {"0": "unacceptable", "1": "acceptable"}
+HIDDEN = ("-", "-1")  # MNLI's pairs without a majority label; GLUE's hidden test labels
+_MOST_GUESSED_CLASSES = 20
+_WHOLE = re.compile(r"[+-]?\d+\.0*")
+
+
+def label_texts(tables: Sequence[Rows], column: str) -> list[str]:
+    """Every row's label as a string; a whole number reads the same as 1, 1.0 or "1"."""
+    return [_label_text(rows, row, value) for rows in tables for row, value in enumerate(rows.column(column))]
+
+
+def _label_text(rows: Rows, row: int, value: object) -> str:
+    if isinstance(value, str):
+        text = value.strip()
+        if not text:
+            raise DataError(f"{rows.where(row)}: the label is empty")
+        return text.split(".")[0] if _WHOLE.fullmatch(text) else text
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return str(int(value)) if value.is_integer() else repr(value)
+    raise DataError(f"{rows.where(row)}: label {shown(value)}; expected a string or a finite number")
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and "_" not in text else None
+
+
+def guess_kind(tables: Sequence[Rows], values: Sequence[str]) -> Kind:
+    """Regression if any label is a number that is not whole, classification if the labels are few."""
+    distinct = set(values)
+    numbers = [number for number in map(_number, distinct) if number is not None]
+    if not all(number.is_integer() for number in numbers):
+        return "regression"
+    repeated = len(numbers) < len(distinct) <= len(values) / 2
+    if len(distinct) <= _MOST_GUESSED_CLASSES or repeated:
+        return "classification"
+    raise DataError(
+        f"{paths_of(tables)}: {len(distinct)} different labels in {len(values)} rows, such as "
+        f"{shown(values[0])}; say whether the kind is classification or regression"
+    )
+
+
+def class_names(tables: Sequence[Rows], column: str, values: Sequence[str]) -> tuple[str, ...]:
+    """The classes: numbers in numeric order, CoLA's as its 0 and 1, anything else sorted."""
+    distinct = set(values)
+    if distinct == set(_COLA_NAMES) or (column == "1" and all(map(is_raw_cola, tables))):
+        return _COLA_NAMES
+    for marker in HIDDEN:
+        if marker in distinct and not _is_class(marker, distinct):
+            raise DataError(
+                f"{_where(tables, values.index(marker))}: label {marker!r} marks a row without a known "
+                f"label; remove such rows (other labels: {listed(sorted(distinct - {marker})) or 'none'})"
+            )
+    numeric = all(_number(value) is not None for value in distinct)
+    return tuple(sorted(distinct, key=_number if numeric else None))
+
+
+def _is_class(marker: str, distinct: set[str]) -> bool:
+    """Whether ``-`` or ``-1`` is a class after all: beside ``+``, or on a scale such as -1, 0, 1."""
+    if marker == "-":
+        return "+" in distinct
+    numbers = [_number(value) for value in distinct]
+    return None not in numbers and min(numbers) == -max(numbers)
+
+
+def target_numbers(tables: Sequence[Rows], values: Sequence[str]) -> np.ndarray:
+    """Regression labels, float64 ``[examples]``."""
+    numbers = [_number(value) for value in values]
+    if None in numbers:
+        row = numbers.index(None)
+        raise DataError(
+            f"{_where(tables, row)}: label {shown(values[row])} is no finite number, as regression needs; "
+            f"name the kind or the label column if this is none"
+        )
+    return np.array(numbers, dtype=np.float64)
+
+
+def class_indices(names: tuple[str, ...], tables: Sequence[Rows], values: Sequence[str]) -> np.ndarray:
+    """Class indices, int64 ``[examples]``."""
+    index = {name: i for i, name in enumerate(names)}
+    if names == _COLA_NAMES:
+        index |= {code: index[name] for code, name in _COLA_CODES.items()}
+    try:
+        return np.array([index[value] for value in values], dtype=np.int64)
+    except KeyError:
+        row = next(i for i, value in enumerate(values) if value not in index)
+    hint = " (it usually marks a hidden label)" if values[row] in HIDDEN else ""
+    raise DataError(
+        f"{_where(tables, row)}: unknown label {shown(values[row])}{hint}; allowed: {listed(index)}"
+    )
+
+
+def _where(tables: Sequence[Rows], row: int) -> str:
+    """The place of a row that is counted over all of a split's files."""
+    for rows in tables:
+        if row < len(rows.records):
+            return rows.where(row)
+        row -= len(rows.records)
+    raise IndexError(row)
+
+
+def paths_of(tables: Sequence[Rows]) -> str:
+    """The files, for an error message."""
+    return ", ".join(str(rows.path) for rows in tables)

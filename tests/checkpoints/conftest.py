@@ -1,0 +1,49 @@
+"""Checkpoints of random adapters: as good as trained ones for opening and saving, and made at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from adapter_probe.checkpoints.base import load_base
+from adapter_probe.checkpoints.description import Description
+from adapter_probe.checkpoints.native import save_checkpoint
+from adapter_probe.data.tasks import find_task
+from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.methods import Adapters
+
+
+@pytest.fixture(scope="session")
+def write_checkpoint(tiny_task: Path) -> Callable[..., AdaptedModel]:
+    """``write_checkpoint(base, folder, train_pooler=False) -> the model that was saved``."""
+    task = find_task(tiny_task)
+
+    def write(base: Path, folder: Path, train_pooler: bool = False) -> AdaptedModel:
+        loaded = load_base(str(base), 2)
+        method = Adapters(size=4, init_std=0.3, activation="tanh", train_pooler=train_pooler)
+        model = AdaptedModel(loaded.model).eval()
+        model.install(method, torch.Generator().manual_seed(3))
+        trained = model.choose_trained(loaded.missing)
+        generator = torch.Generator().manual_seed(4)
+        with torch.no_grad():
+            for parameter in trained.values():
+                parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+        save_checkpoint(folder, trained, Description(method, loaded.identity, task, 40, ""))
+        return model
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def bert_checkpoint(
+    tiny_base: Callable[..., Path],
+    write_checkpoint: Callable[..., AdaptedModel],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """A checkpoint on `tiny_base("bert")`; copy it before changing it."""
+    folder = tmp_path_factory.mktemp("checkpoint") / "bert"
+    write_checkpoint(tiny_base("bert"), folder)
+    return folder

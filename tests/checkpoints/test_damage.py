@@ -1,0 +1,357 @@
+"""A checkpoint or a base that is not as it was written is refused in one line that says what is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
+
+from adapter_probe.checkpoints.base import load_base, load_tokenizer
+from adapter_probe.checkpoints.native import open_checkpoint
+from adapter_probe.errors import AdapterProbeError, CheckpointError
+
+DELETE = object()
+
+
+def refusal(folder: Path, base: Path | None = None) -> str:
+    with pytest.raises(AdapterProbeError) as caught:
+        open_checkpoint(folder, None if base is None else str(base))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "__init__" not in message, f"speaks of the code, not of the file: {message}"
+    return message
+
+
+def edit(folder: Path, path: str, value: object) -> None:
+    """Set (or delete) the entry of adapter_probe.json at a dotted path."""
+    file = folder / "adapter_probe.json"
+    document = json.loads(file.read_text())
+    *parents, last = path.split(".")
+    place = document
+    for key in parents:
+        place = place[key]
+    if value is DELETE:
+        del place[last]
+    else:
+        place[last] = value
+    file.write_text(json.dumps(document))
+
+
+def change_delta(folder: Path, change: Callable[[dict[str, np.ndarray]], None]) -> None:
+    """Change the delta's tensors and give the description the new hash, so that only the change shows."""
+    file = folder / "delta.safetensors"
+    tensors = {name: tensor.copy() for name, tensor in load_file(file).items()}
+    change(tensors)
+    save_file(tensors, file)
+    edit(folder, "delta_sha256", hashlib.sha256(file.read_bytes()).hexdigest())
+
+
+@pytest.fixture
+def checkpoint(bert_checkpoint: Path, tmp_path: Path) -> Path:
+    """A checkpoint that the test may spoil."""
+    return shutil.copytree(bert_checkpoint, tmp_path / "checkpoint")
+
+
+@pytest.fixture
+def base(tiny_base: Callable[..., Path], tmp_path: Path) -> Path:
+    """The checkpoint's base, that the test may spoil."""
+    return shutil.copytree(tiny_base("bert"), tmp_path / "base")
+
+
+def test_the_edits_of_these_tests_do_no_harm_by_themselves(checkpoint, base):
+    change_delta(checkpoint, lambda _: None)
+    open_checkpoint(checkpoint, str(base))
+
+
+# --- no checkpoint
+
+
+def test_a_missing_folder(tmp_path):
+    assert refusal(tmp_path / "none") == f"checkpoint {tmp_path / 'none'}: no such folder"
+
+
+def test_a_folder_that_is_no_checkpoint(tmp_path):
+    message = refusal(tmp_path)
+    assert str(tmp_path) in message
+    assert "adapter_probe.json" in message
+
+
+def test_a_file_in_place_of_a_folder(checkpoint):
+    assert str(checkpoint / "delta.safetensors") in refusal(checkpoint / "delta.safetensors")
+
+
+# --- adapter_probe.json
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "named"),
+    [
+        ("schema", 2, ["schema", "1"]),
+        ("schema", DELETE, ["schema", "1"]),
+        ("max_length", DELETE, ["max_length"]),
+        ("delta_sha256", DELETE, ["delta_sha256"]),
+        ("method", DELETE, ["method"]),
+        ("method.size", 0, ["size", "0", "at least 1"]),
+        ("method.size", "4", ["size", "'4'"]),
+        ("method.name", "lora", ["lora", "adapters"]),
+        ("method.activation", "sigmoid", ["sigmoid", "gelu", "tanh"]),
+        ("method.colour", "red", ["colour"]),
+        ("method.init_std", "wide", ["init_std", "wide"]),
+        ("method", "adapters", ["method"]),
+        ("method", ["adapters"], ["method"]),
+        ("base", DELETE, ["base"]),
+        ("base.vocab_size", DELETE, ["vocab_size"]),
+        ("base.colour", "red", ["colour"]),
+        ("base", "bert", ["base"]),
+        ("base.name", 5, ["base", "name"]),
+        ("base.n_layers", "three", ["n_layers", "three"]),
+        ("task", DELETE, ["task"]),
+        ("task.metric", "bleu", ["bleu", "accuracy", "mcc"]),
+        ("task.kind", "ranking", ["ranking", "classification", "regression"]),
+        ("task.label_names", ["one"], ["one", "label_names"]),
+        ("task.columns.text", None, ["columns", "text"]),
+        ("max_length", "forty", ["max_length", "forty"]),
+        ("max_length", 0, ["max_length", "0"]),
+        ("scores", [0.5], ["scores"]),
+        ("training", "long", ["training", "long"]),
+        ("colour", "red", ["colour"]),
+    ],
+)
+def test_an_edited_description(checkpoint, path, value, named):
+    edit(checkpoint, path, value)
+    message = refusal(checkpoint)
+    for part in ("adapter_probe.json", *named):
+        assert part in message
+
+
+@pytest.mark.parametrize("content", [b"", b'{"schema": 1', b"[]", b"null", b"\xff\xfe\x00", b"[" * 100_000])
+def test_a_description_that_is_no_json_object(checkpoint, content):
+    file = checkpoint / "adapter_probe.json"
+    file.write_bytes(content)
+    assert refusal(checkpoint).count(str(file)) == 1
+
+
+# --- delta.safetensors
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_flipped_byte_or_cut_shows(data, checkpoint):
+    file = checkpoint / "delta.safetensors"
+    content = file.read_bytes()
+    place = data.draw(st.integers(0, len(content) - 1))
+    if data.draw(st.booleans()):
+        spoilt = content[:place]
+    else:
+        bit = data.draw(st.integers(0, 7))
+        spoilt = content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :]
+    try:
+        file.write_bytes(spoilt)
+        message = refusal(checkpoint)
+    finally:
+        file.write_bytes(content)
+    assert message.startswith(str(file))
+    assert "damaged or was changed" in message
+
+
+def test_a_missing_delta(checkpoint):
+    (checkpoint / "delta.safetensors").unlink()
+    assert str(checkpoint / "delta.safetensors") in refusal(checkpoint)
+
+
+def test_a_pickle_under_the_name_of_the_delta_is_not_read(checkpoint, tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "boom"), "w"))
+
+    content = pickle.dumps(Bomb())
+    (checkpoint / "delta.safetensors").write_bytes(content)
+    edit(checkpoint, "delta_sha256", hashlib.sha256(content).hexdigest())
+    assert "not a safetensors file" in refusal(checkpoint)
+    assert not (tmp_path / "boom").exists()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    "name",
+    ["bert.encoder.layer.1.output.adapter.up.bias", "bert.embeddings.LayerNorm.weight", "classifier.weight"],
+)
+def test_weights_that_are_no_numbers(checkpoint, name, value):
+    def spoil(tensors: dict[str, np.ndarray]) -> None:
+        tensors[name].flat[-1] = value
+
+    change_delta(checkpoint, spoil)
+    message = refusal(checkpoint)
+    for part in ("delta.safetensors", name, "NaN"):
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bert.encoder.layer.0.attention.output.adapter.down.weight",
+        "bert.encoder.layer.2.output.LayerNorm.bias",  # else the base's would silently stand in
+        "bert.embeddings.LayerNorm.weight",
+        "classifier.bias",
+    ],
+)
+def test_a_delta_that_lacks_a_tensor(checkpoint, name):
+    change_delta(checkpoint, lambda tensors: tensors.pop(name))
+    message = refusal(checkpoint)
+    for part in ("delta.safetensors", name):
+        assert part in message
+
+
+def test_a_delta_with_a_tensor_too_many(checkpoint):
+    change_delta(checkpoint, lambda tensors: tensors.update(extra=np.zeros(2, np.float32)))
+    assert "extra" in refusal(checkpoint)
+
+
+def test_a_delta_of_another_shape(checkpoint):
+    def widen(tensors: dict[str, np.ndarray]) -> None:
+        tensors["classifier.bias"] = np.zeros(3, np.float32)
+
+    change_delta(checkpoint, widen)
+    message = refusal(checkpoint)
+    for part in ("delta.safetensors", "classifier.bias", "[3]", "[2]"):
+        assert part in message
+
+
+# --- the base
+
+
+@pytest.mark.parametrize(
+    ("difference", "named"),
+    [
+        ({"layers": 4}, ["4 layers", "3"]),
+        ({"hidden": 16}, ["16 hidden", "32"]),
+        ({"extra_words": 3}, ["38 vocabulary", "35"]),
+        ({"pooler": False}, ["other weights"]),
+        ({"seed": 1}, ["other weights"]),
+    ],
+)
+def test_a_base_that_does_not_fit(bert_checkpoint, tiny_base, difference, named):
+    other = tiny_base("bert", **difference)
+    message = refusal(bert_checkpoint, other)
+    for part in (str(other), *named):
+        assert part in message
+
+
+def test_a_base_of_another_family(bert_checkpoint, tiny_base):
+    assert str(tiny_base("roberta")) in refusal(bert_checkpoint, tiny_base("roberta"))
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "t5", "no-such-family"])
+def test_a_family_that_is_not_supported(bert_checkpoint, base, model_type):
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({**config, "model_type": model_type}))
+    message = refusal(bert_checkpoint, base)
+    for part in (str(base), model_type, "bert, roberta"):
+        assert part in message
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_base_with_weights_that_are_no_numbers(bert_checkpoint, base, value):
+    file, name = base / "model.safetensors", "encoder.layer.1.attention.self.query.weight"
+    tensors = load_file(file)
+    tensors[name] = np.where(np.arange(32) == 5, np.float32(value), tensors[name])
+    save_file(tensors, file, {"format": "pt"})
+    message = refusal(bert_checkpoint, base)
+    for part in (str(base), name, "NaN"):
+        assert part in message
+
+
+def test_a_base_with_nothing_but_a_pickle(bert_checkpoint, base, monkeypatch):
+    tensors = {name: torch.from_numpy(t) for name, t in load_file(base / "model.safetensors").items()}
+    torch.save(tensors, base / "pytorch_model.bin")
+    (base / "model.safetensors").unlink()
+
+    def read(*_: object, **__: object) -> None:
+        raise AssertionError("a pickle was read")
+
+    monkeypatch.setattr(torch, "load", read)
+    message = refusal(bert_checkpoint, base)
+    for part in (str(base), "safetensors"):
+        assert part in message
+
+
+@pytest.mark.parametrize("kept", [0, 4, 1000, -1])
+def test_a_truncated_base(bert_checkpoint, base, kept):
+    file = base / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:kept])
+    assert str(base) in refusal(bert_checkpoint, base)
+
+
+@pytest.mark.parametrize("shape", [None, (32, 8)])
+def test_a_base_that_lost_a_tensor_or_its_shape(bert_checkpoint, base, shape):
+    file, name = base / "model.safetensors", "encoder.layer.1.output.dense.weight"
+    tensors = load_file(file)
+    del tensors[name]
+    if shape:
+        tensors[name] = np.zeros(shape, np.float32)
+    save_file(tensors, file, {"format": "pt"})
+    message = refusal(bert_checkpoint, base)
+    for part in (str(base), name):
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.json", None),
+        ("config.json", "{"),
+        ("config.json", {"hidden_size": "wide"}),
+        ("config.json", {"num_attention_heads": 5}),
+        ("config.json", {"hidden_act": "no-such-function"}),
+        ("config.json", {"is_decoder": True}),
+        ("tokenizer.json", "{"),
+    ],
+)
+def test_a_base_with_a_bad_file(bert_checkpoint, base, name, content):
+    file = base / name
+    if content is None:
+        file.unlink()
+    elif isinstance(content, str):
+        file.write_text(content)
+    else:
+        file.write_text(json.dumps({**json.loads(file.read_text()), **content}))
+    message = refusal(bert_checkpoint, base)
+    assert str(base) in message
+    if isinstance(content, dict):
+        assert str(*content.values()) in message or str(*content) in message or "decoder" in message
+
+
+def test_a_base_without_a_tokenizer(bert_checkpoint, base):
+    # transformers then makes up an empty one, to which every word is unknown
+    for file in base.glob("tokenizer*"):
+        file.unlink()
+    message = refusal(bert_checkpoint, base)
+    for part in (str(base), "tokenizer"):
+        assert part in message
+    with pytest.raises(CheckpointError, match="tokenizer"):
+        load_tokenizer(str(base))
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "./none", "~/no-such-folder", "a/b/c"])
+def test_a_base_that_is_not_there(name):
+    with pytest.raises(CheckpointError, match="no such folder") as caught:
+        load_base(name, 2)
+    assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["no-such-model", "org/no-such-model", "not a name"])
+def test_a_hub_name_offline(name):
+    with pytest.raises(CheckpointError) as caught:
+        load_base(name, 2)
+    for part in (repr(name), "hub", "give a folder"):
+        assert part in str(caught.value)

@@ -1,0 +1,170 @@
+"""The real program in real processes, cheaply: one server imports the libraries and forks a child a command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SERVER = """
+import json, os, runpy, sys, traceback
+
+import matplotlib.figure, pandas, tokenizers, torch, transformers
+import transformers.models.bert.modeling_bert, transformers.models.roberta.modeling_roberta
+import adapter_probe.cli.main
+import adapter_probe.figures.ablation, adapter_probe.probe.ablation, adapter_probe.training.checkpoint
+
+answers = os.fdopen(os.dup(1), "w")
+
+def child(request):
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    os.environ.update(request["env"])
+    os.chdir(request["folder"])
+    sys.argv = ["adapter-probe", *request["arguments"]]
+    code = 1
+    try:
+        exec(request["before"], {})
+        adapter_probe.cli.main.main()
+        code = 0
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush(), sys.stderr.flush()
+        os._exit(code)
+
+for line in sys.stdin:
+    request = json.loads(line)
+    if "wait" in request:
+        answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
+    elif "ended" in request:
+        answer = int(os.waitid(os.P_PID, request["ended"], os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None)
+    else:
+        answer = os.fork()
+        if answer == 0:
+            child(request)
+    print(answer, file=answers, flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished command left: its exit code (minus the signal, if one killed it) and its output."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def refusal(self) -> str:
+        """The one line of an error that is the user's, without the program's name."""
+        assert (self.code, self.stdout) == (2, ""), f"{self.code}\n{self.stdout}\n{self.stderr}"
+        lines = [line for line in self.stderr.replace("\r", "\n").split("\n") if line.strip()]
+        assert len(lines) == 1, f"expected one line on stderr, got {len(lines)}:\n{self.stderr}"
+        assert lines[0].startswith("adapter-probe: ")
+        return lines[0].removeprefix("adapter-probe: ")
+
+
+@dataclass
+class Command:
+    """A command that runs."""
+
+    program: Program
+    pid: int
+    stdout: Path
+    stderr: Path
+
+    def kill(self) -> None:
+        """Kill it, without a chance to tidy up."""
+        os.kill(self.pid, signal.SIGKILL)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended by itself or otherwise."""
+        return bool(self.program.ask({"ended": self.pid}))
+
+    def result(self) -> Outcome:
+        """Wait for its end."""
+        code = self.program.ask({"wait": self.pid})
+        return Outcome(code, self.stdout.read_text("utf-8"), self.stderr.read_text("utf-8"))
+
+
+class Program:
+    """`adapter-probe`, each call a process of its own."""
+
+    def __init__(self, folder: Path):
+        self._folder, self._calls = folder, 0
+        self._server = subprocess.Popen(
+            [sys.executable, "-c", SERVER],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, request: dict) -> int:
+        """One request to the server, and its answer."""
+        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.flush()
+        return int(self._server.stdout.readline())
+
+    def start(self, *arguments: object, before: str = "", folder: Path | None = None, **env: str) -> Command:
+        """Start a command in `folder`; `before` is Python to run in its process first."""
+        self._calls += 1
+        out, err = (self._folder / f"{self._calls}.{name}" for name in ("stdout", "stderr"))
+        pid = self.ask(
+            {
+                "arguments": list(map(str, arguments)),
+                "before": before,
+                "folder": str(folder or self._folder),
+                "stdout": str(out),
+                "stderr": str(err),
+                "env": env,
+            }
+        )
+        return Command(self, pid, out, err)
+
+    def __call__(self, *arguments: object, before: str = "", folder: Path | None = None, **env: str) -> Outcome:
+        """Run a command to its end."""
+        return self.start(*arguments, before=before, folder=folder, **env).result()
+
+    def close(self) -> None:
+        """End the server."""
+        self._server.stdin.close()
+        self._server.wait()
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """`program("inspect", folder) -> Outcome`; `program.start(...)` does not wait."""
+    if not hasattr(os, "fork"):
+        pytest.skip("needs POSIX")
+    made = Program(tmp_path_factory.mktemp("program"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def train_arguments(tiny_base: Callable[..., Path], tiny_task: Path) -> tuple[object, ...]:
+    """A training of two short epochs; add ``--out``."""
+    return ("train", "--base", tiny_base("bert"), "--task", tiny_task, "--size", 4, "--epochs", 2,
+            "--init-std", 0.5, "--learning-rate", 0.02)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def trained(program: Program, train_arguments: tuple, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint that the program trained, for all tests: copy it before changing or writing into it."""
+    folder = tmp_path_factory.mktemp("trained") / "checkpoint"
+    outcome = program(*train_arguments, "--out", folder)
+    assert outcome.code == 0, outcome.stderr
+    return folder

@@ -1,0 +1,333 @@
+"""Bad input to the real program: one line that names file, value and what is allowed, and exit code 2."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+ROWS = [("a kind cat", "positive"), ("a cold dog", "negative")]
+
+
+def lines(*rows: dict | str) -> str:
+    return "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
+
+
+GOOD = [{"text": text, "label": label} for text, label in ROWS]
+BAD_FILES = {
+    "empty.jsonl": (b"", ["empty"]),
+    "header.csv": (b"text,label\n", ["no rows", "'text', 'label'"]),
+    "one-class.jsonl": (lines(GOOD[0], GOOD[0]).encode(), ["'positive'", "at least two"]),
+    "columns.csv": (b"words,class_name\na,b\n", ["'words', 'class_name'", "text"]),
+    "latin1.jsonl": (
+        lines(*GOOD).encode() + '{"text": "café", "label": "positive"}'.encode("latin-1"),
+        ["line 3", "UTF-8", "0xe9"],
+    ),
+    "malformed.jsonl": (lines(*GOOD, "", '{"text": "a",').encode(), ["line 4", "malformed JSON"]),
+    "null.jsonl": (lines(*GOOD, {"text": None, "label": "positive"}).encode(), ["line 3", "text", "None"]),
+    "notes.txt": (b"text", [".txt", ".csv", ".tsv", ".jsonl"]),
+}
+
+
+@pytest.fixture
+def check(program) -> Callable[..., str]:
+    """``check(arguments..., named=[...])``: the refusal, which must hold every word of `named`."""
+
+    def run(*arguments: object, named: list[object], **options: object) -> str:
+        refusal = program(*arguments, **options).refusal
+        for part in named:
+            assert str(part) in refusal
+        return refusal
+
+    return run
+
+
+@pytest.fixture
+def task_arguments(train_arguments, tmp_path) -> list[object]:
+    """A training without its data."""
+    place = train_arguments.index("--task")
+    return [*train_arguments[:place], *train_arguments[place + 2 :], "--out", tmp_path / "out"]
+
+
+# --- data
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_bad_training_file(name, check, task_arguments, tiny_task, tmp_path):
+    content, named = BAD_FILES[name]
+    (tmp_path / name).write_bytes(content)
+    files = ("--train-file", tmp_path / name, "--validation-file", tiny_task / "validation.jsonl")
+    check(*task_arguments, *files, named=[tmp_path / name, *named])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_bad_file_to_ablate_on(name, check, trained, tmp_path):
+    content, named = BAD_FILES[name]
+    (tmp_path / name).write_bytes(content)
+    check("ablate", trained, "--data", tmp_path / name, named=[tmp_path / name, *named[:1]])
+    assert not list(trained.glob("ablation*"))
+
+
+def test_a_label_that_the_checkpoint_does_not_know(check, trained, tmp_path):
+    file = tmp_path / "new.jsonl"
+    file.write_text(lines(*GOOD, {"text": "a cat", "label": "neutral"}))
+    check("ablate", trained, "--data", file, named=[file, "line 3", "'neutral'", "'negative', 'positive'"])
+
+
+def test_data_that_are_not_there(check, trained, task_arguments, tmp_path):
+    none = tmp_path / "none.jsonl"
+    check("ablate", trained, "--data", none, named=[none])
+    check(*task_arguments, "--task", none, named=[none])
+    check(*task_arguments, named=["name a folder"])
+
+
+def test_a_task_without_validation(check, task_arguments, tiny_task, tmp_path):
+    arguments = (*task_arguments, "--train-file", tiny_task / "train.jsonl")
+    check(*arguments, named=["validation", "train"])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", ["--text", "--label"])
+def test_a_column_that_is_not_there(option, check, train_arguments, tmp_path):
+    named = ["'colour'", "'text', 'label'", "train.jsonl"]
+    check(*train_arguments, "--out", tmp_path / "out", option, "colour", named=named)
+
+
+# --- options
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "named"),
+    [
+        ("--size", "0", ["size 0", "at least 1"]),
+        ("--size", "-4", ["size -4", "at least 1"]),
+        ("--init-std", "0", ["init_std 0", "positive"]),
+        ("--init-std", "nan", ["init_std nan", "positive"]),
+        ("--learning-rate", "-1", ["learning_rate -1", "positive"]),
+        ("--learning-rate", "inf", ["learning_rate inf", "positive"]),
+        ("--epochs", "0", ["epochs 0", "at least 1"]),
+        ("--batch-size", "0", ["batch_size 0", "at least 1"]),
+        ("--warmup", "1.5", ["warmup 1.5", "between 0 and 1"]),
+        ("--seed", "-1", ["seed -1"]),
+        ("--seed", str(10**30), ["seed", str(10**30)]),
+        ("--max-length", "1", ["max_length 1", "at least 3"]),
+        ("--metric", "bleu", ["'bleu'", "accuracy, mcc"]),
+        ("--metric", "spearman", ["'spearman'", "classification", "accuracy, mcc"]),
+        ("--device", "tpu", ["'tpu'", "auto, cpu"]),
+        ("--device", "cpu:x", ["'cpu:x'", "auto, cpu"]),
+        ("--kind", "regression", ["'positive'", "line 1"]),
+    ],
+)
+def test_a_bad_option_of_train(option, value, named, check, train_arguments, tmp_path):
+    check(*train_arguments, "--out", tmp_path / "out", option, value, named=named)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "named"),
+    [
+        ("--tokens-per-pass", "0", ["tokens_per_pass 0", "at least 1"]),
+        ("--max-examples", "0", ["at least 1", "0"]),
+        ("--max-examples", "-2", ["at least 1", "-2"]),
+        ("--split", "test", ["'test'", "train, validation"]),
+        ("--split", "dev", ["'dev'", "train, validation"]),
+        ("--metric", "bleu", ["'bleu'", "accuracy, mcc"]),
+        ("--metric", "pearson", ["'pearson'", "accuracy, mcc"]),
+        ("--device", "tpu", ["'tpu'", "auto, cpu"]),
+        ("--tolerance", "-1", ["tolerance", "-1"]),
+        ("--tolerance", "nan", ["tolerance", "nan"]),
+    ],
+)
+def test_a_bad_option_of_ablate(option, value, named, check, trained, tmp_path):
+    check("ablate", trained, "--out", tmp_path / "out", option, value, named=named)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "allowed"),
+    [("--sites", "attention"), ("--layernorm", "pretrained"), ("--dtype", "bfloat16")],
+)
+def test_a_choice_that_there_is_not(option, allowed, program, trained):
+    outcome = program("ablate", trained, option, "other", COLUMNS="200")
+    assert (outcome.code, outcome.stdout) == (2, "")
+    for part in (option, "other", allowed):
+        assert part in outcome.stderr
+
+
+# --- checkpoints and bases; their many kinds of damage are tested beside the code that opens them
+
+
+@pytest.mark.parametrize("command", ["ablate", "inspect"])
+def test_a_path_that_is_no_checkpoint(command, check, tmp_path):
+    (tmp_path / "file").write_text("x")
+    check(command, tmp_path, named=[tmp_path, "adapter_probe.json"])
+    check(command, tmp_path / "none", named=[tmp_path / "none", "no such folder"])
+    check(command, tmp_path / "file", named=[tmp_path / "file"])
+
+
+def truncate(folder: Path, base: Path) -> tuple[Path, Path]:
+    file = folder / "delta.safetensors"
+    file.write_bytes(file.read_bytes()[:-8])
+    return file, base
+
+
+def break_json(folder: Path, base: Path) -> tuple[Path, Path]:
+    file = folder / "adapter_probe.json"
+    file.write_text(file.read_text()[:-30])
+    return file, base
+
+
+def put_nan(folder: Path, base: Path) -> tuple[Path, Path]:
+    file = folder / "delta.safetensors"
+    tensors = load_file(file)
+    tensors["classifier.bias"] = np.float32([np.nan, 0])
+    save_file(tensors, file)
+    description = json.loads((folder / "adapter_probe.json").read_text())
+    description["delta_sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    (folder / "adapter_probe.json").write_text(json.dumps(description))
+    return file, base
+
+
+def pickle_only(folder: Path, base: Path) -> tuple[Path, Path]:
+    (base / "model.safetensors").rename(base / "pytorch_model.bin")
+    return base, base
+
+
+def know_more_words(folder: Path, base: Path) -> tuple[Path, Path]:
+    text = (base / "tokenizer.json").read_text()
+    (base / "tokenizer.json").write_text(text.replace('"cat": ', '"cat": 9'))
+    return base, base
+
+
+@pytest.mark.parametrize("spoil", [truncate, break_json, put_nan, pickle_only, know_more_words])
+def test_a_damaged_checkpoint_or_base(spoil, check, trained, tiny_base, tmp_path):
+    folder = shutil.copytree(trained, tmp_path / "checkpoint")
+    named, base = spoil(folder, shutil.copytree(tiny_base("bert"), tmp_path / "base"))
+    check("ablate", folder, "--base", base, named=[named])
+
+
+@pytest.mark.parametrize("difference", [{"layers": 4}, {"hidden": 16}, {"extra_words": 3}, {"seed": 1}])
+def test_a_base_that_does_not_fit(difference, check, trained, tiny_base):
+    base = tiny_base("bert", **difference)
+    check("ablate", trained, "--base", base, named=[base])
+
+
+def test_a_base_of_no_use_to_train_on(check, task_arguments, tiny_task, tmp_path):
+    place = task_arguments.index("--base") + 1
+    for base, named in (
+        ("no-such-model", ["'no-such-model'", "hub", "give a folder"]),
+        ("/no/such/folder", ["/no/such/folder", "no such folder"]),
+        (tiny_task, [tiny_task, "config.json"]),
+    ):
+        arguments = [*task_arguments, "--task", tiny_task]
+        arguments[place] = base
+        check(*arguments, named=named)
+    assert not (tmp_path / "out").exists()
+
+
+# --- output folders
+
+FULL_DISK = """
+import errno, os
+def refuse(*_): raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+os.{} = refuse
+"""
+
+
+@pytest.mark.parametrize("call", ["write", "fsync"])
+def test_a_full_disk(call, check, train_arguments, trained, tmp_path):
+    for name, arguments in (("a", ("ablate", trained)), ("b", train_arguments)):
+        out = tmp_path / name
+        named = [out, "No space left"]
+        check(*arguments, "--out", out, named=named, before=FULL_DISK.format(call))
+        assert not [path for path in out.rglob("*") if path.is_file() and not path.name.startswith(".lock")]
+
+
+def test_a_disk_that_fills_up_half_way(program, trained, tmp_path):
+    # Every part fits, the results do not; with room again, the same command goes on.
+    before = """
+import adapter_probe.probe.plan, adapter_probe.results.ablation, errno, os
+adapter_probe.probe.plan.TOKENS_PER_PART["cpu"] = 60
+def refuse(*_): raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+original = adapter_probe.results.ablation.write_csv
+def fill(*arguments):
+    os.write = refuse
+    original(*arguments)
+adapter_probe.results.ablation.write_csv = fill
+"""
+    out = tmp_path / "out"
+    outcome = program("ablate", trained, "--out", out, before=before)
+    last = outcome.stderr.replace("\r", "\n").strip().split("\n")[-1]
+    assert (outcome.code, outcome.stdout) == (2, "")
+    assert last.startswith(f"adapter-probe: cannot write {out / 'spans.csv'}: No space left")
+    written = {path: path.stat().st_mtime_ns for path in (out / "parts").iterdir()}
+    assert len(written) > 5
+    assert program("ablate", trained, "--out", out).code == 0
+    assert written == {path: path.stat().st_mtime_ns for path in (out / "parts").iterdir()}
+
+
+@pytest.mark.parametrize("below", ["", "deeper/still"])
+def test_an_output_folder_that_cannot_be(below, check, train_arguments, trained, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    out = tmp_path / "file" / below
+    for arguments in (("ablate", trained), train_arguments):
+        check(*arguments, "--out", out, named=[tmp_path / "file"])
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_folder_with_another_study(check, program, train_arguments, trained, tmp_path):
+    out = tmp_path / "out"
+    assert program("ablate", trained, "--out", out, "--max-examples", 4).code == 0
+    content = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    named = [out, "settings.sites: both -> ffn", "--out"]
+    check("ablate", trained, "--out", out, "--max-examples", 4, "--sites", "ffn", named=named)
+    check("ablate", trained, "--out", out, "--max-examples", 5, named=[out, "data.n_examples: 4 -> 5"])
+    check(*train_arguments, "--out", out, named=[out])  # an ablation is no place for a checkpoint
+    assert content == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+WAIT = """
+import os, time
+import adapter_probe.results.rundir as rundir
+original = rundir.RunDirectory.write_part
+def write_part(self, *arguments):
+    open(os.environ["STARTED"], "w").close()
+    while not os.path.exists(os.environ["GO_ON"]): time.sleep(0.01)
+    return original(self, *arguments)
+rundir.RunDirectory.write_part = write_part
+"""
+
+
+@pytest.mark.parametrize("command", ["ablate", "train"])
+def test_two_runs_on_one_folder(command, check, program, train_arguments, trained, tmp_path):
+    arguments = ("ablate", trained) if command == "ablate" else train_arguments
+    arguments, started, go_on = (*arguments, "--out", tmp_path / "out"), tmp_path / "started", tmp_path / "go"
+    first = program.start(*arguments, before=WAIT, STARTED=str(started), GO_ON=str(go_on))
+    while not started.exists() and not first.ended:
+        pass
+    check(*arguments, named=[tmp_path / "out", "in use", f"pid {first.pid}"])
+    go_on.touch()
+    assert first.result().code == 0
+
+
+# --- what is not the user's fault
+
+
+@pytest.mark.parametrize("error", ["ZeroDivisionError('boom')", "OSError(9, 'boom')", "KeyError('boom')"])
+def test_a_bug_keeps_its_traceback(error, program, trained, tmp_path):
+    before = f"""
+import adapter_probe.probe.ablation
+def broken(*_, **__): raise {error}
+adapter_probe.probe.ablation.forward_variants = broken
+"""
+    outcome = program("ablate", trained, "--out", tmp_path / "out", before=before)
+    assert outcome.code == 1
+    assert "Traceback (most recent call last)" in outcome.stderr
+    assert "in broken" in outcome.stderr

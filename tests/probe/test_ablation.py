@@ -1,0 +1,301 @@
+"""The ablation on its folder, from a checkpoint to its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from adapter_probe.checkpoints.base import load_base, load_tokenizer
+from adapter_probe.checkpoints.description import Description
+from adapter_probe.checkpoints.native import save_checkpoint
+from adapter_probe.data.encoding import Encoded, encode
+from adapter_probe.data.tasks import find_task, load_split
+from adapter_probe.errors import DataError, ResultsError
+from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.methods import Adapters
+from adapter_probe.probe import ablation
+from adapter_probe.probe.ablation import AblationRun, plan_ablation
+from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
+from adapter_probe.results.ablation import AblationResults
+from adapter_probe.results.atomic import read_json
+from adapter_probe.spans import span_variants
+
+CPU = torch.device("cpu")
+MAX_LENGTH = 11  # shorter than some texts
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tiny_base: Callable, tiny_task: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of a tiny BERT; its tensors are random, not trained."""
+    base, method = load_base(str(tiny_base("bert")), 2), Adapters(size=6, init_std=0.4, activation="tanh")
+    model = AdaptedModel(base.model)
+    generator = torch.Generator().manual_seed(1)
+    model.install(method, generator)
+    trained = model.choose_trained(base.missing)
+    with torch.no_grad():
+        for parameter in trained.values():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+    description = Description(method, base.identity, find_task(tiny_task), MAX_LENGTH, delta_sha256="")
+    return save_checkpoint(tmp_path_factory.mktemp("checkpoint"), trained, description)
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ablation.TOKENS_PER_PART, "cpu", 100)
+
+
+@pytest.fixture
+def prepared(checkpoint: Path) -> Callable[..., AblationRequest]:
+    """``prepared(tokens_per_pass=200, **settings)``."""
+
+    def prepare(tokens_per_pass: int | None = 200, **settings) -> AblationRequest:
+        return prepare_ablation(
+            checkpoint, AblationSettings(**settings), CPU, tokens_per_pass=tokens_per_pass
+        )
+
+    return prepare
+
+
+def run(request: AblationRequest, out: Path, report: Callable[[int], None] = lambda _: None):
+    with AblationRun.folder(request, out) as folder:
+        return AblationRun(request, folder).compute(report)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"dtype": "float64"},
+        {"dtype": "float32"},
+        {"dtype": "float64", "sites": "ffn", "complement": True, "layernorm": "pretrained"},
+    ],
+    ids=lambda settings: "-".join(map(str, settings.values())),
+)
+def test_logits_equal_runs_of_their_own(
+    settings: dict,
+    prepared: Callable,
+    small_parts: None,
+    separate_runs: Callable,
+    tiny_base: Callable,
+    tiny_task: Path,
+    tmp_path: Path,
+):
+    request = prepared(**settings)
+    results = run(request, tmp_path)
+    # The reference starts from the folders again: own base, own tokens, own rows.
+    base = str(tiny_base("bert"))
+    encoded = encode(
+        load_tokenizer(base), load_split(find_task(tiny_task), "validation"), max_length=MAX_LENGTH
+    )
+    assert max(encoded.lengths) == MAX_LENGTH
+    norms = settings.get("layernorm", "trained")
+    reference = separate_runs(prepared().checkpoint.model, load_base(base, 2).model.state_dict(), norms)
+    some = Encoded(encoded.input_ids[::4], encoded.token_type_ids[::4], "")
+    masks = span_variants(3, settings.get("sites", "both"), settings.get("complement", False)).masks
+    expected = np.stack([reference(some, mask).numpy() for mask in masks])
+    assert np.ptp(expected, axis=0).max() > 0.1  # the variants differ
+    np.testing.assert_allclose(results.logits[:, ::4], expected, rtol=0, atol=1e-5)
+
+
+def test_results_say_what_they_are(prepared: Callable, small_parts: None, tiny_task: Path, tmp_path: Path):
+    request = prepared()
+    results = run(request, tmp_path)
+    spans = [(a, b) for a in range(3) for b in range(a, 3)]
+    assert results.row_names == ("intact", *(f"{a}-{b}" for a, b in spans))
+    assert results.spans.tolist() == [[-1, -1], *map(list, spans)]
+    assert np.array_equal(results.masks, span_variants(3).masks)
+    assert results.logits.shape == (7, 64, 2)
+    assert results.logits.dtype == np.float32
+    assert results.label_names == ("negative", "positive")
+    assert np.array_equal(results.labels, load_split(find_task(tiny_task), "validation").labels)
+    assert (results.metric, results.kind) == ("accuracy", "classification")
+    assert results.identity == request.identity
+    assert results.settings["split"] == "validation"
+    assert results.settings.items() >= {"sites": "both", "complement": False, "dtype": "float32"}.items()
+
+
+def test_parts_cover_every_example_once(prepared: Callable, small_parts: None, tmp_path: Path):
+    request, tokens = prepared(), []
+    with AblationRun.folder(request, tmp_path) as folder:
+        whole = AblationRun(request, folder)
+        assert whole.parts_done()[0] == whole.tokens_done == 0
+        assert whole.tokens_total == request.encoded.lengths.sum()
+        whole.compute(tokens.append)
+        done, parts = whole.parts_done()
+        assert done == parts == len(folder.finished()) > 4
+        assert whole.tokens_done == whole.tokens_total == sum(tokens)
+        indices = np.concatenate([folder.read_part(number)["index"] for number in range(parts)])
+    assert sorted(indices) == list(range(64))
+
+
+@pytest.mark.parametrize("tokens_per_pass", [9, 37, None])
+def test_tokens_per_pass_changes_no_prediction(
+    tokens_per_pass: int | None, prepared: Callable, small_parts: None, tmp_path: Path
+):
+    one = run(prepared(), tmp_path / "one")
+    other = run(prepared(tokens_per_pass), tmp_path / "other")
+    np.testing.assert_allclose(other.logits, one.logits, rtol=0, atol=1e-5)
+    assert other.identity == one.identity
+    assert np.array_equal(other.logits.argmax(-1), one.logits.argmax(-1))
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupt(request: AblationRequest, out: Path, after: int) -> None:
+    """Run until the given batch has been reported, and no further."""
+    reports = []
+
+    def report(tokens: int) -> None:
+        reports.append(tokens)
+        if len(reports) == after:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        run(request, out, report)
+
+
+def same(one: AblationResults, other: AblationResults) -> bool:
+    arrays = ("logits", "labels", "masks", "spans")
+    return all(getattr(one, name).tobytes() == getattr(other, name).tobytes() for name in arrays)
+
+
+@pytest.mark.parametrize("after", [1, 2, 7, 14])
+def test_a_resumed_run_equals_one_that_was_never_interrupted(
+    after: int, prepared: Callable, small_parts: None, tmp_path: Path
+):
+    whole = run(prepared(), tmp_path / "whole")
+    interrupt(prepared(), tmp_path / "resumed", after)
+    with AblationRun.folder(prepared(), tmp_path / "resumed") as folder:
+        resumed = AblationRun(prepared(), folder)
+        before, tokens = resumed.tokens_done, []
+        assert (before > 0) == (after > 3)
+        assert same(resumed.compute(tokens.append), whole)
+        assert before + sum(tokens) == resumed.tokens_total  # nothing was computed twice
+
+
+def test_a_finished_run_computes_nothing_again(prepared: Callable, small_parts: None, tmp_path: Path):
+    first = run(prepared(), tmp_path)
+    tokens = []
+    assert same(run(prepared(), tmp_path, tokens.append), first)
+    assert tokens == []
+
+
+def test_a_damaged_part_is_computed_again(prepared: Callable, small_parts: None, tmp_path: Path):
+    first = run(prepared(), tmp_path)
+    path = tmp_path / "parts" / "part-00002.npz"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100])
+    tokens = []
+    assert same(run(prepared(), tmp_path, tokens.append), first)
+    assert 0 < sum(tokens) <= 100
+    assert path.read_bytes() == whole
+
+
+def test_a_resumed_run_keeps_the_parts_it_began_with(
+    prepared: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setitem(ablation.TOKENS_PER_PART, "cpu", 100)
+    whole = run(prepared(), tmp_path / "whole")
+    interrupt(prepared(), tmp_path / "resumed", after=9)
+    monkeypatch.setitem(ablation.TOKENS_PER_PART, "cpu", 333)
+    assert same(run(prepared(), tmp_path / "resumed"), whole)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"sites": "attention"}, "settings.sites: both -> attention"),
+        ({"complement": True}, "settings.complement"),
+        ({"layernorm": "pretrained"}, "settings.layernorm: trained -> pretrained"),
+        ({"dtype": "float64"}, "settings.dtype: float32 -> float64"),
+    ],
+)
+def test_another_study_is_not_mixed_in(
+    changed: dict, words: str, prepared: Callable, small_parts: None, tmp_path: Path
+):
+    interrupt(prepared(), tmp_path, after=6)
+    with pytest.raises(ResultsError) as caught:
+        run(prepared(**changed), tmp_path)
+    assert words in str(caught.value)
+
+
+def test_other_data_or_weights_are_not_mixed_in(
+    checkpoint: Path, prepared: Callable, small_parts: None, tmp_path: Path
+):
+    interrupt(prepared(), tmp_path, after=6)
+    fewer = prepare_ablation(checkpoint, AblationSettings(), CPU, max_examples=20)
+    with pytest.raises(ResultsError, match=r"data\.fingerprint.*data\.n_examples: 64 -> 20"):
+        run(fewer, tmp_path)
+    request = prepared()
+    description = replace(request.checkpoint.description, delta_sha256="f" * 64)
+    other = replace(request, checkpoint=replace(request.checkpoint, description=description))
+    with pytest.raises(ResultsError, match=r"checkpoint\.delta_sha256"):
+        run(other, tmp_path)
+
+
+def test_a_subset_has_the_predictions_of_the_whole(
+    checkpoint: Path, prepared: Callable, small_parts: None, tmp_path: Path
+):
+    fewer = prepare_ablation(checkpoint, AblationSettings(), CPU, max_examples=20)
+    subset, whole = run(fewer, tmp_path / "subset"), run(prepared(), tmp_path / "whole")
+    assert subset.logits.shape == (7, 20, 2)
+    texts = prepared().split.texts
+    places = [texts.index(text) for text in fewer.split.texts]
+    np.testing.assert_allclose(subset.logits, whole.logits[:, places], rtol=0, atol=1e-5)
+
+
+def test_other_files_can_be_judged(checkpoint: Path, tiny_task: Path, tmp_path: Path):
+    data = tmp_path / "more.jsonl"
+    data.write_text("".join((tiny_task / "train.jsonl").read_text().splitlines(keepends=True)[:10]))
+    request = prepare_ablation(checkpoint, AblationSettings(), CPU, data=[data])
+    results = run(request, tmp_path / "out")
+    train = load_split(find_task(tiny_task), "train")
+    assert request.split.texts == train.texts[:10]
+    assert np.array_equal(results.labels, train.labels[:10])
+
+
+def test_an_unfit_metric_is_refused(checkpoint: Path):
+    with pytest.raises(DataError, match="spearman"):
+        prepare_ablation(checkpoint, AblationSettings(), CPU, metric="spearman")
+
+
+def test_a_plan_counts_and_measures_and_writes_nothing(prepared: Callable, small_parts: None, tmp_path: Path):
+    request, out = prepared(), tmp_path / "out"
+    plan = plan_ablation(request, out)
+    assert not out.exists()
+    assert plan["n_spans"] == 6
+    assert plan["n_variants"] == plan["n_distinct"] == 7
+    assert (plan["n_examples"], plan["n_tokens"]) == (64, request.encoded.lengths.sum())
+    assert tuple(plan["layer_evaluations"]) == (1 + 2 + 4, 2 + 4 + 7)
+    assert plan["separate_layer_evaluations"] == 21
+    assert plan["parts_done"] == 0
+    assert plan["tokens_per_pass"] == 200
+    assert plan["seconds_left"] > 0
+    assert plan["peak_memory_bytes"] > 2**20
+
+
+def test_a_plan_knows_what_is_done(prepared: Callable, small_parts: None, tmp_path: Path):
+    interrupt(prepared(), tmp_path, after=6)
+    files = sorted(tmp_path.rglob("*"))
+    plan = plan_ablation(prepared(), tmp_path)
+    done = len(list((tmp_path / "parts").glob("*.npz")))
+    assert 0 < plan["parts_done"] == done < plan["parts"]
+    assert sorted(tmp_path.rglob("*")) == files
+    run(prepared(), tmp_path)
+    plan = plan_ablation(prepared(), tmp_path)
+    assert plan["parts_done"] == plan["parts"]
+    assert plan["seconds_left"] == 0
+
+
+def test_a_plan_of_another_run_is_refused(prepared: Callable, small_parts: None, tmp_path: Path):
+    interrupt(prepared(), tmp_path, after=6)
+    manifest = read_json(tmp_path / "manifest.json")
+    with pytest.raises(ResultsError, match=r"settings\.dtype"):
+        plan_ablation(prepared(dtype="float64"), tmp_path)
+    assert read_json(tmp_path / "manifest.json") == manifest

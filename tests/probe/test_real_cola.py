@@ -1,0 +1,75 @@
+"""The whole study on a real encoder and real data, against one plain run a variant by transformers itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from adapter_probe.checkpoints.native import open_checkpoint
+from adapter_probe.data.tasks import load_split
+from adapter_probe.results.ablation import load_ablation
+
+pytestmark = [pytest.mark.slow, pytest.mark.real_data]
+N_TRAIN = 640
+
+
+@pytest.fixture(scope="module")
+def checkpoint(shared_dir: Path, tmp_path_factory) -> Path:
+    """Adapters on gte-small, trained just long enough that they matter."""
+    folder = tmp_path_factory.mktemp("cola")
+    lines = (shared_dir / "data/cola/in_domain_train.tsv").read_text("utf-8").splitlines(keepends=True)
+    (folder / "train.tsv").write_text("".join(lines[:: len(lines) // N_TRAIN]), "utf-8")
+    dev = [shared_dir / f"data/cola/{domain}_domain_dev.tsv" for domain in ("in", "out_of")]
+    run(
+        "train", "--base", shared_dir / "weights/gte-small", "--train-file", folder / "train.tsv",
+        "--validation-file", dev[0], "--validation-file", dev[1], "--name", "CoLA", "--epochs", 1,
+        "--init-std", "0.1", "--learning-rate", "1e-3", "--out", folder / "checkpoint",
+    )  # fmt: skip
+    return folder / "checkpoint"
+
+
+def run(*arguments: object) -> None:
+    command = [sys.executable, "-c", "from adapter_probe.cli.main import main; main()", *map(str, arguments)]
+    subprocess.run(command, check=True, capture_output=True, timeout=3000)
+
+
+def plain_logits(model: torch.nn.Module, tokenizer, texts: list[str]) -> np.ndarray:
+    """The transformers model's own forward, padded batches of 64 in order of length."""
+    order = np.argsort([len(text) for text in texts], kind="stable")
+    logits = np.empty((len(texts), model.config.num_labels), np.float32)
+    with torch.inference_mode():
+        for start in range(0, len(order), 64):
+            chosen = order[start : start + 64]
+            batch = tokenizer([texts[i] for i in chosen], padding=True, return_tensors="pt")
+            logits[chosen] = model(**batch).logits.numpy()
+    return logits
+
+
+def test_every_example_of_every_span_equals_a_plain_run(checkpoint: Path):
+    run("ablate", checkpoint)
+    results = load_ablation(checkpoint / "ablation")
+    opened = open_checkpoint(checkpoint)
+    model, tokenizer = opened.model.base, opened.tokenizer
+    split = load_split(opened.description.task, "validation")
+    assert results.logits.shape == (79, 1043, 2)
+    layers = model.bert.encoder.layer
+    for row, (first, last) in enumerate(results.spans.tolist()):
+        off = [] if first < 0 else [layers[i] for i in range(first, last + 1)]
+        adapters = [a for layer in off for a in (layer.attention.output.adapter, layer.output.adapter)]
+        hooks = [a.register_forward_hook(lambda _m, inputs, _out: inputs[0]) for a in adapters]
+        expected = plain_logits(model, tokenizer, list(split.texts))
+        for hook in hooks:
+            hook.remove()
+        np.testing.assert_allclose(results.logits[row], expected, atol=1e-4)
+        clear = np.abs(expected[:, 0] - expected[:, 1]) > 2e-4
+        assert (results.logits[row].argmax(-1) == expected.argmax(-1))[clear].all()
+    spans = pd.read_csv(checkpoint / "ablation/spans.csv")
+    accuracy = (results.logits.argmax(-1) == split.labels).mean(axis=1)
+    np.testing.assert_allclose(spans["score"], accuracy[1:], atol=1e-12)
+    np.testing.assert_allclose(spans["delta_points"], 100 * (accuracy[1:] - accuracy[0]), atol=1e-9)
