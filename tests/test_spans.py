@@ -41,7 +41,7 @@ def test_span_variants_equal_a_loop_over_layers_and_sites(n_layers: int, sites: 
                 layer: SITES[sites] for layer in range(n_layers) if (layer in covered) != complement
             }
     if complement:
-        expected["none"] = {layer: SITES[sites] for layer in range(n_layers)}
+        expected["none"] = dict.fromkeys(range(n_layers), SITES[sites])
     assert variants.names == tuple(expected)
     assert variants.masks.shape == (len(expected), 2 * n_layers)
     assert variants.masks.dtype == bool

@@ -68,7 +68,12 @@ def few_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("train_pooler", [False, True])
 @pytest.mark.parametrize(
     ("family", "prefix", "pooler"),
-    [("bert", "bert", True), ("bert", "bert", False), ("roberta", "roberta", True), ("electra", "electra", True)],
+    [
+        ("bert", "bert", True),
+        ("bert", "bert", False),
+        ("roberta", "roberta", True),
+        ("electra", "electra", True),
+    ],
 )
 def test_the_delta_is_what_differs_from_the_base(
     family, prefix, pooler, train_pooler, tiny_base, few_rows, tmp_path
@@ -196,12 +201,13 @@ def test_saving_again_replaces_the_checkpoint(tiny_base, write_checkpoint, tmp_p
     write_checkpoint(tiny_base("roberta"), tmp_path / "c")
     saved = write_checkpoint(tiny_base("bert"), tmp_path / "c")
     assert logits(open_checkpoint(tmp_path / "c").model).equal(logits(saved))
-    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == ["adapter_probe.json", "delta.safetensors"]
+    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == [
+        "adapter_probe.json",
+        "delta.safetensors",
+    ]
 
 
-def test_a_save_that_stops_half_way_leaves_no_checkpoint(
-    tiny_base, write_checkpoint, tmp_path, monkeypatch
-):
+def test_a_save_that_stops_half_way_leaves_no_checkpoint(tiny_base, write_checkpoint, tmp_path, monkeypatch):
     import adapter_probe.checkpoints.native as native
 
     def stop(*_: object) -> None:

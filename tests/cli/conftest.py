@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 SERVER = """
-import json, os, runpy, sys, traceback
+import json, os, sys, traceback
 
-import matplotlib.figure, pandas, tokenizers, torch, transformers
+import matplotlib.backends.backend_agg, matplotlib.backends.backend_pdf, matplotlib.backends.backend_svg
+import matplotlib.style, pandas.io.formats.csvs, pydantic, tokenizers, torch, transformers
 import transformers.models.bert.modeling_bert, transformers.models.roberta.modeling_roberta
 import adapter_probe.cli.main
 import adapter_probe.figures.ablation, adapter_probe.probe.ablation, adapter_probe.training.checkpoint
@@ -96,6 +97,7 @@ class Command:
     def result(self) -> Outcome:
         """Wait for its end."""
         code = self.program.ask({"wait": self.pid})
+        self.waited = True
         return Outcome(code, self.stdout.read_text("utf-8"), self.stderr.read_text("utf-8"))
 
 
@@ -103,7 +105,7 @@ class Program:
     """`adapter-probe`, each call a process of its own."""
 
     def __init__(self, folder: Path):
-        self._folder, self._calls = folder, 0
+        self._folder, self._started = folder, []
         self._server = subprocess.Popen(
             [sys.executable, "-c", SERVER],
             env={**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"},
@@ -120,8 +122,7 @@ class Program:
 
     def start(self, *arguments: object, before: str = "", folder: Path | None = None, **env: str) -> Command:
         """Start a command in `folder`; `before` is Python to run in its process first."""
-        self._calls += 1
-        out, err = (self._folder / f"{self._calls}.{name}" for name in ("stdout", "stderr"))
+        out, err = (self._folder / f"{len(self._started)}.{name}" for name in ("stdout", "stderr"))
         pid = self.ask(
             {
                 "arguments": list(map(str, arguments)),
@@ -132,14 +133,21 @@ class Program:
                 "env": env,
             }
         )
-        return Command(self, pid, out, err)
+        self._started.append(Command(self, pid, out, err))
+        return self._started[-1]
 
-    def __call__(self, *arguments: object, before: str = "", folder: Path | None = None, **env: str) -> Outcome:
+    def __call__(
+        self, *arguments: object, before: str = "", folder: Path | None = None, **env: str
+    ) -> Outcome:
         """Run a command to its end."""
         return self.start(*arguments, before=before, folder=folder, **env).result()
 
     def close(self) -> None:
-        """End the server."""
+        """End the server, and what a failed test left running."""
+        for command in self._started:
+            if not command.waited:
+                command.kill()
+                command.result()
         self._server.stdin.close()
         self._server.wait()
 
@@ -158,7 +166,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
 def train_arguments(tiny_base: Callable[..., Path], tiny_task: Path) -> tuple[object, ...]:
     """A training of two short epochs; add ``--out``."""
     return ("train", "--base", tiny_base("bert"), "--task", tiny_task, "--size", 4, "--epochs", 2,
-            "--init-std", 0.5, "--learning-rate", 0.02)  # fmt: skip
+            "--init-std", 0.2, "--learning-rate", 0.01)  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -311,9 +312,11 @@ def test_two_runs_on_one_folder(command, check, program, train_arguments, traine
     arguments, started, go_on = (*arguments, "--out", tmp_path / "out"), tmp_path / "started", tmp_path / "go"
     first = program.start(*arguments, before=WAIT, STARTED=str(started), GO_ON=str(go_on))
     while not started.exists() and not first.ended:
-        pass
-    check(*arguments, named=[tmp_path / "out", "in use", f"pid {first.pid}"])
-    go_on.touch()
+        time.sleep(0.01)
+    try:
+        check(*arguments, named=[tmp_path / "out", "in use", f"pid {first.pid}"])
+    finally:
+        go_on.touch()
     assert first.result().code == 0
 
 

@@ -23,7 +23,10 @@ def outputs(checkpoint, rows: list[dict]) -> np.ndarray:
     opened = open_checkpoint(checkpoint)
     with torch.no_grad():
         return np.concatenate(
-            [opened.model.base(**opened.tokenizer(r["text"], return_tensors="pt")).logits.numpy() for r in rows]
+            [
+                opened.model.base(**opened.tokenizer(r["text"], return_tensors="pt")).logits.numpy()
+                for r in rows
+            ]
         )
 
 

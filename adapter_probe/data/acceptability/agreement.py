@@ -6,26 +6,21 @@ or gender they have to agree with is drawn uniformly), so that no single word gi
 
 from __future__ import annotations
 
-from .words import SINGULAR, Pair, Words
+from .words import SINGULAR, Pair, Words, crossed
 
-_SINGULAR_AND_PLURAL_DETERMINERS = (
-    ("this", "these"),
-    ("that", "those"),
-    ("every", "several"),
-    ("each", "many"),
-)
+_DEMONSTRATIVES = (("this", "these"), ("that", "those"))
+MASCULINE, FEMININE = 0, 1
 _REFLEXIVES = ("himself", "herself")
-_REPORTING = ("said", "knew", "thought")
 
 
 def subject_verb_agreement(words: Words) -> Pair:
-    """The baker praises / praise the pilot."""
+    """The baker is / are old."""
     number = words.number()
     return _with_agreeing_verb(words, words.person(number), number)
 
 
 def agreement_across_phrase(words: Words) -> Pair:
-    """The baker near the pilots praises / praise the judge."""
+    """The baker near the pilots is / are old."""
     number = words.number()
     subject = words.person(number)
     preposition = words.choose(("near", "behind", "beside"))
@@ -34,7 +29,7 @@ def agreement_across_phrase(words: Words) -> Pair:
 
 
 def agreement_across_relative(words: Words) -> Pair:
-    """The baker that the pilots admire praises / praise the judge."""
+    """The baker that the pilots blame is / are old."""
     number, other = words.number(), words.number()
     subject, inner = words.person(number), words.person(other)
     verb = words.person_verb()
@@ -47,7 +42,7 @@ def agreement_across_relative(words: Words) -> Pair:
 
 def _with_agreeing_verb(words: Words, subject: str, number: int) -> Pair:
     forms, rest = words.predicate()
-    return Pair(f"{subject} {forms[number]}{rest}.", f"{subject} {forms[1 - number]}{rest}.")
+    return crossed(f"{subject} {{}}{rest}.", forms, number == SINGULAR)
 
 
 def determiner_noun_agreement(words: Words) -> Pair:
@@ -62,58 +57,32 @@ def determiner_adjective_noun_agreement(words: Words) -> Pair:
 
 def _with_determiner(words: Words, adjectives: int) -> Pair:
     number, lexicon = words.number(), words.lexicon
-    determiners = words.choose(_SINGULAR_AND_PLURAL_DETERMINERS)
+    determiners = words.choose(_DEMONSTRATIVES)
     is_object = words.coin()
     nouns = lexicon.things if is_object else lexicon.people
     listed = lexicon.thing_adjectives if is_object else lexicon.personal_adjectives
     nominal = "".join(f"{words.fresh(listed).plain} " for _ in range(adjectives))
     nominal += words.fresh(nouns).forms[number]
     if is_object:
-        clause = f"{words.named_or_person()} {words.fresh(lexicon.thing_verbs).past} {{}} {nominal}{words.tail()}."
+        verb = words.fresh(lexicon.thing_verbs).past
+        clause = f"{words.named_or_person()} {verb} {{}} {nominal}{words.tail()}."
     else:
         clause = f"{{}} {nominal} {words.fresh(lexicon.intransitive_verbs).past}{words.tail()}."
-    return Pair(clause.format(determiners[number]), clause.format(determiners[1 - number]))
-
-
-def reflexive_number(words: Words) -> Pair:
-    """The boys praised themselves / himself."""
-    number, gender = words.number(), words.choose((0, 1))
-    noun = words.fresh(_gendered_nouns(words)[gender])
-    forms = (_REFLEXIVES[gender], "themselves")
-    clause = (
-        f"the {words.nominal(noun, number)}{_modifier(words)} {words.person_verb().past} {{}}{words.tail()}."
-    )
-    return Pair(clause.format(forms[number]), clause.format(forms[1 - number]))
+    return crossed(clause, determiners, number == SINGULAR)
 
 
 def reflexive_gender(words: Words) -> Pair:
     """Mary praised herself / himself."""
-    gender = words.choose((0, 1))
+    gender = words.choose((MASCULINE, FEMININE))
     clause = f"{_gendered(words, gender)}{_modifier(words)} {words.person_verb().past} {{}}{words.tail()}."
-    return Pair(clause.format(_REFLEXIVES[gender]), clause.format(_REFLEXIVES[1 - gender]))
-
-
-def reflexive_domain(words: Words) -> Pair:
-    """Mary said that John praised himself / herself: the antecedent is in the reflexive's own clause."""
-    gender = words.choose((0, 1))
-    inner, outer = _gendered(words, gender), _gendered(words, 1 - gender)
-    verb, tail = words.person_verb().past, words.tail()
-    if words.coin():
-        clause = f"{outer} {words.choose(_REPORTING)} that {inner} {verb} {{}}{tail}."
-    else:
-        clause = f"{inner} {words.choose(('near', 'behind', 'beside'))} {outer} {verb} {{}}{tail}."
-    return Pair(clause.format(_REFLEXIVES[gender]), clause.format(_REFLEXIVES[1 - gender]))
-
-
-def _gendered_nouns(words: Words) -> tuple[tuple, tuple]:
-    return words.lexicon.men, words.lexicon.women
+    return crossed(clause, _REFLEXIVES, gender == MASCULINE)
 
 
 def _gendered(words: Words, gender: int) -> str:
-    """A singular noun phrase of the given gender (0 masculine, 1 feminine)."""
+    """A singular noun phrase of the given gender."""
     if words.coin():
         return words.fresh((words.lexicon.male_names, words.lexicon.female_names)[gender])
-    return f"the {words.nominal(words.fresh(_gendered_nouns(words)[gender]), SINGULAR)}"
+    return f"the {words.nominal(words.fresh((words.lexicon.men, words.lexicon.women)[gender]), SINGULAR)}"
 
 
 def _modifier(words: Words) -> str:

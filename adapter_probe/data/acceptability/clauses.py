@@ -6,35 +6,17 @@ contexts are crossed with two forms, each right in one context only: no single w
 
 from __future__ import annotations
 
-from .words import SINGULAR, Pair, Words
+from .words import SINGULAR, Pair, Words, crossed
 
 _CONNECTIVES = ("before", "after", "while", "without")
 
 
-def filler_gap(words: Words) -> Pair:
-    """The baker knew what / that the pilot bought; the baker knew that / what the pilot bought the vase."""
-    gap, human = words.coin(), words.coin()
-    subject, verb = words.named_or_person(), words.fresh(words.lexicon.factive_verbs).past
-    inner = words.named_or_person()
-    if human:
-        action, complement = words.person_verb(), words.named_or_person()
-    else:
-        action, complement = words.fresh(words.lexicon.thing_verbs), words.thing()
-    rest = f"{inner} {action.past}{'' if gap else f' {complement}'}{words.tail()}."
-    good, bad = words.swap_if(not gap, ("who" if human else "what", "that"))
-    return Pair(f"{subject} {verb} {good} {rest}", f"{subject} {verb} {bad} {rest}")
-
-
 def wh_island(words: Words) -> Pair:
-    """Who did the baker learn that / who the pilot praised? Did the baker learn who / that the pilot praised?"""
+    """Who did the baker learn that / who the pilot praised? Did the baker learn who / that he praised?"""
     extracted = words.coin()
-    verb = words.fresh(words.lexicon.factive_verbs).base
-    clause = (
-        f"did {words.named_or_person()} {verb} {{}} {words.named_or_person()} {words.person_verb().past}?"
-    )
-    clause = f"who {clause}" if extracted else clause
-    good, bad = words.swap_if(not extracted, ("that", "who"))
-    return Pair(clause.format(good), clause.format(bad))
+    verb, inner_verb = words.fresh(words.lexicon.embedding_verbs).base, words.person_verb().past
+    clause = f"did {words.named_or_person()} {verb} {{}} {words.named_or_person()} {inner_verb}?"
+    return crossed(f"who {clause}" if extracted else clause, ("that", "who"), extracted)
 
 
 def adjunct_island(words: Words) -> Pair:
@@ -70,12 +52,11 @@ def left_branch(words: Words) -> Pair:
     """Which vase did the baker buy? / Which did the baker buy vase?"""
     number, person = words.number(), words.coin()
     lexicon = words.lexicon
-    nominal = words.nominal(words.fresh(lexicon.people if person else lexicon.things), number)
+    noun = words.fresh(lexicon.people if person else lexicon.things)
+    nominal = words.nominal(noun, number)
     verb = words.fresh(lexicon.person_verbs if person else lexicon.thing_verbs).base
-    determiner, subject = words.choose(("which", "whose")), words.named_or_person()
-    return Pair(
-        f"{determiner} {nominal} did {subject} {verb}?", f"{determiner} did {subject} {verb} {nominal}?"
-    )
+    determiner, question = words.choose(("which", "whose")), f"did {words.named_or_person()} {verb}"
+    return Pair(f"{determiner} {nominal} {question}?", f"{determiner} {question} {nominal}?")
 
 
 def adverb_placement(words: Words) -> Pair:
@@ -83,10 +64,10 @@ def adverb_placement(words: Words) -> Pair:
     number = words.number()
     subject, adverb = words.person(number), words.frequency_adverb()
     verb, complement = words.verb_and_object()
-    start, form = (
-        (f"{subject} {('has', 'have')[number]}", verb.participle) if words.coin() else (subject, verb.past)
-    )
-    return Pair(f"{start} {adverb} {form} {complement}.", f"{start} {form} {adverb} {complement}.")
+    form = verb.past
+    if words.coin():
+        subject, form = f"{subject} {('has', 'have')[number]}", verb.participle
+    return Pair(f"{subject} {adverb} {form} {complement}.", f"{subject} {form} {adverb} {complement}.")
 
 
 def inversion(words: Words) -> Pair:
@@ -95,12 +76,11 @@ def inversion(words: Words) -> Pair:
     subject = words.person(number)
     auxiliary = ("has", "have")[number]
     participle = words.fresh(words.lexicon.thing_verbs).participle
-    orders = (f"what {auxiliary} {subject} {participle}", f"what {subject} {auxiliary} {participle}")
-    good, bad = words.swap_if(embedded, orders)
+    orders = Pair(f"what {auxiliary} {subject} {participle}", f"what {subject} {auxiliary} {participle}")
     if not embedded:
-        return Pair(f"{good}?", f"{bad}?")
-    matrix = f"{words.named_or_person()} {words.fresh(words.lexicon.factive_verbs).past}"
-    return Pair(f"{matrix} {good}.", f"{matrix} {bad}.")
+        return Pair(f"{orders.good}?", f"{orders.bad}?")
+    matrix = f"{words.named_or_person()} {words.fresh(words.lexicon.embedding_verbs).past}"
+    return crossed(f"{matrix} {{}}.", orders, first_is_right=False)
 
 
 def negative_polarity(words: Words) -> Pair:
@@ -123,10 +103,6 @@ def existential_quantifier(words: Words) -> Pair:
     weak = ("an" if nominal[0] in "aeiou" else "a") if number == SINGULAR else "some"
     strong = ("every", "all")[number]
     copula, place = ("was", "were")[number], words.place()
-    clause = (
-        f"there {copula} {{}} {nominal} {place}."
-        if existential
-        else f"almost {{}} {nominal} {copula} {place}."
-    )
-    good, bad = words.swap_if(not existential, (weak, strong))
-    return Pair(clause.format(good), clause.format(bad))
+    rest = f"{nominal} {place}" if existential else f"{nominal} {copula} {place}"
+    start = f"there {copula}" if existential else "almost"
+    return crossed(f"{start} {{}} {rest}.", (weak, strong), existential)

@@ -25,7 +25,7 @@ class Noun:
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb's five forms; `present[number]` agrees with a third-person subject, singular (0) or plural (1)."""
+    """A verb's forms; `present[number]` agrees with a third-person subject, singular (0) or plural (1)."""
 
     present: tuple[str, str]
     past: str
@@ -48,56 +48,46 @@ class Adjective:
 
 # A noun is written as its singular, with "/plural" where the plural is irregular.
 _PEOPLE = """baker farmer teacher pilot nurse lawyer painter singer doctor driver dancer writer hunter
-guard judge clerk tailor barber sailor soldier poet actor artist author banker builder captain chef dentist
-editor engineer gardener historian inventor janitor journalist knight librarian mayor mechanic merchant miner
-musician neighbor plumber professor reporter scientist senator shepherd student surgeon tourist traveler tutor
-visitor wizard lawmaker officer detective butcher worker"""
+guard judge clerk tailor barber sailor soldier poet actor artist author banker builder captain chef
+dentist editor engineer gardener historian inventor janitor journalist knight librarian mayor mechanic
+merchant miner musician cousin plumber professor reporter scientist senator shepherd student surgeon
+tourist champion tutor visitor wizard lawmaker officer detective butcher worker"""
 _MEN = """boy man/men father brother son uncle king prince grandfather nephew husband groom monk
 gentleman/gentlemen duke boyfriend lord grandson"""
-_WOMEN = """girl woman/women mother sister daughter aunt queen princess grandmother niece wife/wives bride nun
-lady duchess girlfriend actress granddaughter"""
-_MALE_NAMES = """John Peter Robert Thomas David Michael George Henry Frank Paul Simon Daniel Edward Richard
-Jack Walter Kevin Martin Charles Oliver Samuel Philip Andrew Joseph"""
+_WOMEN = """girl woman/women mother sister daughter aunt queen princess grandmother niece wife/wives bride
+nun lady duchess girlfriend actress granddaughter"""
+_MALE_NAMES = """John Peter Robert Thomas David Michael George Henry Frank Paul Simon Daniel Edward
+Richard Jack Walter Kevin Martin Charles Oliver Samuel Philip Andrew Joseph"""
 _FEMALE_NAMES = """Mary Anna Susan Laura Helen Emma Alice Sarah Julia Karen Linda Rachel Emily Nancy Diana
 Jessica Martha Ruth Lucy Sophie Clara Maria Barbara Jane"""
-_THINGS = """vase lamp book letter chair table box knife/knives bottle mirror basket ring coat clock statue
-carpet ladder bell boat wagon bicycle camera cup curtain diary drum envelope flag guitar hammer helmet jacket jar
-kettle key magazine map newspaper pencil photo piano pillow pot radio rope shirt sofa sword ticket umbrella violin
-wallet bucket candle necklace suitcase"""
-_PLACES = """garden kitchen station market church museum library castle forest village park hotel school theater
-harbor valley tower bridge temple factory lake river palace mountain"""
+_THINGS = """vase lamp book letter chair table box knife/knives bottle mirror basket ring coat clock
+statue carpet ladder bell boat wagon bicycle camera cup curtain diary drum envelope flag guitar hammer
+helmet jacket jar kettle key magazine map newspaper pencil photo piano pillow pot radio rope shirt sofa
+sword ticket umbrella violin wallet bucket candle necklace suitcase"""
+_PLACES = """garden kitchen station market church museum library castle forest village park hotel school
+stadium airport valley tower bridge temple factory lake river palace mountain"""
 _PERSONAL_ADJECTIVES = """tall/taller short/shorter old/older young/younger kind/kinder strong/stronger
 brave/braver wise/wiser clever/cleverer proud/prouder calm/calmer rich/richer poor/poorer smart/smarter
-loud/louder quiet/quieter bold/bolder rude/ruder nice/nicer weak/weaker slow/slower happy/happier lazy/lazier
-friendly/friendlier quick/quicker strange/stranger"""
+loud/louder quiet/quieter bold/bolder rude/ruder nice/nicer weak/weaker slow/slower happy/happier
+lazy/lazier friendly/friendlier quick/quicker strange/stranger"""
 _THING_ADJECTIVES = """large/larger small/smaller heavy/heavier cheap/cheaper clean/cleaner dirty/dirtier
 light/lighter bright/brighter dark/darker plain/plainer rare/rarer round/rounder shiny/shinier soft/softer
 hard/harder thick/thicker thin/thinner new/newer dusty/dustier wide/wider long/longer"""
 
+# Person and thing verbs need an object, intransitive ones take none, embedding ones take "that" or a wh-word.
 # A verb is written as its base, with "/past/participle/gerund" where these do not follow the regular rules.
-_PERSON_VERBS = """praise blame thank greet insult ignore rescue punish accuse convince reward arrest betray
-defend escort invite mock tease pity flatter contact summon hire tackle welcome
-criticize"""
-_THING_VERBS = """destroy repair abandon seek/sought/sought/seeking mention describe
-lift take/took/taken/taking acquire bury inspect obtain purchase borrow collect grab/grabbed/grabbed/grabbing
-seize remove replace damage assemble wear/wore/worn/wearing carry hold/held/held/holding examine
-drag/dragged/dragged/dragging recover polish"""
-_INTRANSITIVE_VERBS = """vanish sleep/slept/slept/sleeping arrive laugh cough sneeze stagger appear groan smile
-faint shiver yawn wander snore sigh weep/wept/wept/weeping kneel/knelt/knelt/kneeling tremble limp disappear
-emerge stumble hesitate crawl gasp sob/sobbed/sobbed/sobbing grin/grinned/grinned/grinning frown giggle blush"""
-_EXPERIENCER_SUBJECT_VERBS = """admire like love hate fear adore desire prefer/preferred/preferred/preferring
-dislike trust respect despise envy cherish loathe"""
-_EXPERIENCER_OBJECT_VERBS = """amuse frighten please surprise annoy scare delight shock puzzle impress confuse
-inspire amaze fascinate disappoint comfort horrify astonish"""
-_DECLARATIVE_VERBS = """think/thought/thought/thinking believe claim hope assume suspect insist suppose assert
-swear/swore/sworn/swearing pretend boast"""
-_INTERROGATIVE_VERBS = "wonder debate inquire question investigate discuss ponder explore ask"
-_FACTIVE_VERBS = """know/knew/known/knowing remember notice forget/forgot/forgotten/forgetting learn
-hear/heard/heard/hearing reveal discover recall see/saw/seen/seeing explain realize"""
-_GERUND_VERBS = """enjoy finish deny admit/admitted/admitted/admitting consider suggest resist
-recommend postpone imagine resume anticipate miss keep/kept/kept/keeping risk"""
-_INFINITIVE_VERBS = """decide refuse promise agree manage want plan/planned/planned/planning hasten
-expect fail wish threaten aim volunteer strive/strove/striven/striving"""
+_PERSON_VERBS = """praise blame thank greet insult ignore rescue punish accuse convince reward arrest
+betray defend escort invite mock tease pity flatter contact summon hire tackle welcome condemn"""
+_THING_VERBS = """destroy repair abandon seek/sought/sought/seeking mention describe lift
+take/took/taken/taking acquire bury inspect obtain purchase borrow collect grab/grabbed/grabbed/grabbing
+seize remove replace damage conceal wear/wore/worn/wearing carry hold/held/held/holding examine
+drag/dragged/dragged/dragging retrieve polish"""
+_INTRANSITIVE_VERBS = """vanish sleep/slept/slept/sleeping arrive laugh cough sneeze stagger appear groan
+smile faint shiver yawn wander snore sigh weep/wept/wept/weeping kneel/knelt/knelt/kneeling tremble limp
+disappear emerge stumble hesitate crawl gasp sob/sobbed/sobbed/sobbing grin/grinned/grinned/grinning frown
+giggle blush"""
+_EMBEDDING_VERBS = """say/said/said/saying know/knew/known/knowing guess hear/heard/heard/hearing predict
+reveal announce learn remember report discover confirm"""
 
 
 @dataclass(frozen=True)
@@ -116,13 +106,7 @@ class Lexicon:
     person_verbs: tuple[Verb, ...]
     thing_verbs: tuple[Verb, ...]
     intransitive_verbs: tuple[Verb, ...]
-    experiencer_subject_verbs: tuple[Verb, ...]
-    experiencer_object_verbs: tuple[Verb, ...]
-    declarative_verbs: tuple[Verb, ...]
-    interrogative_verbs: tuple[Verb, ...]
-    factive_verbs: tuple[Verb, ...]
-    gerund_verbs: tuple[Verb, ...]
-    infinitive_verbs: tuple[Verb, ...]
+    embedding_verbs: tuple[Verb, ...]
 
     def word_forms(self) -> tuple[str, ...]:
         """Every inflected form of every content word, in lower case and lexicon order."""
@@ -174,13 +158,7 @@ def lexicon(split: WordSplit) -> Lexicon:
         person_verbs=verbs(_PERSON_VERBS),
         thing_verbs=verbs(_THING_VERBS),
         intransitive_verbs=verbs(_INTRANSITIVE_VERBS),
-        experiencer_subject_verbs=verbs(_EXPERIENCER_SUBJECT_VERBS),
-        experiencer_object_verbs=verbs(_EXPERIENCER_OBJECT_VERBS),
-        declarative_verbs=verbs(_DECLARATIVE_VERBS),
-        interrogative_verbs=verbs(_INTERROGATIVE_VERBS),
-        factive_verbs=verbs(_FACTIVE_VERBS),
-        gerund_verbs=verbs(_GERUND_VERBS),
-        infinitive_verbs=verbs(_INFINITIVE_VERBS),
+        embedding_verbs=verbs(_EMBEDDING_VERBS),
     )
 
 

@@ -14,7 +14,7 @@ SINGULAR, PLURAL = 0, 1
 _FREQUENCY_ADVERBS = ("often", "always", "sometimes", "usually", "rarely", "never")
 _PAST_ADVERBS = ("yesterday", "last week", "two days ago")
 _PREPOSITIONS = ("near", "behind", "beside", "in front of")
-_BE = (("is", "are"), ("was", "were"))
+BE = (("is", "are"), ("was", "were"))
 
 
 class Pair(NamedTuple):
@@ -22,6 +22,12 @@ class Pair(NamedTuple):
 
     good: str
     bad: str
+
+
+def crossed(clause: str, forms: tuple[str, str], first_is_right: bool) -> Pair:
+    """The clause with its ``{}`` filled by either form, the right one first."""
+    good, bad = forms if first_is_right else forms[::-1]
+    return Pair(clause.format(good), clause.format(bad))
 
 
 class Words:
@@ -58,18 +64,6 @@ class Words:
         self._used.append(word)
         return word
 
-    def shuffled(self, items: Sequence[T]) -> list[T]:
-        """`items` in a uniformly random order (Fisher and Yates)."""
-        order = list(items)
-        for last in range(len(order) - 1, 0, -1):
-            other = int(self._generator.random() * (last + 1))
-            order[last], order[other] = order[other], order[last]
-        return order
-
-    def swap_if(self, swap: bool, forms: tuple[str, str]) -> tuple[str, str]:
-        """`forms`, the other way round if `swap`."""
-        return forms[::-1] if swap else forms
-
     def nominal(self, noun: Noun, number: int, adjectives: float = 0.1) -> str:
         """The noun with, at the given probability, an adjective that suits it."""
         is_thing = noun in self.lexicon.things
@@ -86,9 +80,8 @@ class Words:
         return self._definite(self.lexicon.things, number)
 
     def _definite(self, nouns: Sequence[Noun], number: int | None) -> str:
-        determiner = "the"
         number = self.number() if number is None else number
-        return f"{determiner} {self.nominal(self.fresh(nouns), number)}"
+        return f"the {self.nominal(self.fresh(nouns), number)}"
 
     def named_or_person(self) -> str:
         """A name or a definite noun phrase for people: any subject whose number does not matter."""
@@ -100,18 +93,15 @@ class Words:
         """A prepositional phrase of place."""
         return f"{self.choose(_PREPOSITIONS)} the {self.fresh(self.lexicon.places).forms[SINGULAR]}"
 
-    def past_adverb(self) -> str:
-        """An adverb that goes with the simple past."""
-        return self.choose(_PAST_ADVERBS)
-
     def frequency_adverb(self) -> str:
         """An adverb that goes between an auxiliary and its verb."""
         return self.choose(_FREQUENCY_ADVERBS)
 
     def tail(self) -> str:
         """Nothing, a place or a past time, with its leading space: an end for a past-tense clause."""
-        kind = self.choose(("nothing", "nothing", "nothing", "nothing", "place", "time"))
-        return {"nothing": "", "place": f" {self.place()}", "time": f" {self.past_adverb()}"}[kind]
+        if self.coin(2 / 3):
+            return ""
+        return f" {self.place() if self.coin() else self.choose(_PAST_ADVERBS)}"
 
     def person_verb(self) -> Verb:
         """A verb that needs an object, which may be a person."""
@@ -126,6 +116,6 @@ class Words:
     def predicate(self) -> tuple[tuple[str, str], str]:
         """A finite verb's two agreeing forms (singular, plural) and the rest of its verb phrase."""
         if self.coin(2 / 3):
-            return self.choose(_BE), f" {self.fresh(self.lexicon.personal_adjectives).plain}"
+            return self.choose(BE), f" {self.fresh(self.lexicon.personal_adjectives).plain}"
         verb, complement = self.verb_and_object()
         return ("has", "have"), f" {verb.participle} {complement}"

@@ -1,0 +1,365 @@
+"""`adapter-probe ablate` end to end, against separate runs of the transformers model with hooks."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+from torch.nn import functional as F
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+N_LAYERS = 3
+# For the many runs here whose figure nobody looks at.
+NO_FIGURE = """
+import adapter_probe.figures.ablation
+adapter_probe.figures.ablation.save_ablation_heatmap = lambda *_, **__: []
+"""
+SPANS = [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]
+
+
+class BruteForce:
+    """The transformers model, adapters as hooks, one forward a variant."""
+
+    def __init__(self, checkpoint: Path, base: Path):
+        self.tokenizer = AutoTokenizer.from_pretrained(base)
+        self.delta = load_file(checkpoint / "delta.safetensors")
+        self.model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=2).float().eval()
+        self.pretrained = {name: p.clone() for name, p in self.model.state_dict().items()}
+
+    def logits(self, texts: list[str], off: set[tuple[int, str]], pretrained_norms: bool) -> np.ndarray:
+        """``[examples, labels]`` with the adapters at the sites `off` gone, each (layer, place)."""
+        state = {**self.pretrained, **{k: v for k, v in self.delta.items() if ".adapter." not in k}}
+        hooks = []
+        for number, layer in enumerate(self.model.bert.encoder.layer):
+            for place, output in (("attention", layer.attention.output), ("ffn", layer.output)):
+                middle = "attention.output" if place == "attention" else "output"
+                prefix = f"bert.encoder.layer.{number}.{middle}"
+                if (number, place) not in off:
+                    hooks.append(output.dense.register_forward_hook(self.adapter(prefix)))
+                elif pretrained_norms:
+                    names = [f"{prefix}.LayerNorm.{kind}" for kind in ("weight", "bias")]
+                    state |= {name: self.pretrained[name] for name in names}
+        self.model.load_state_dict(state)
+        inputs = self.tokenizer(texts, padding=True, return_tensors="pt")
+        with torch.no_grad():
+            logits = self.model(**inputs).logits.numpy()
+        for hook in hooks:
+            hook.remove()
+        return logits
+
+    def adapter(self, prefix: str) -> Callable:
+        weights = {name: self.delta[f"{prefix}.adapter.{name}"] for name in
+                   ("down.weight", "down.bias", "up.weight", "up.bias")}  # fmt: skip
+
+        def add(_module: object, _inputs: object, x: torch.Tensor) -> torch.Tensor:
+            inner = F.gelu(F.linear(x, weights["down.weight"], weights["down.bias"]))
+            return x + F.linear(inner, weights["up.weight"], weights["up.bias"])
+
+        return add
+
+
+@pytest.fixture(scope="module")
+def brute_force(trained: Path, tiny_base: Callable[..., Path]) -> BruteForce:
+    return BruteForce(trained, tiny_base("bert"))
+
+
+def rows_of(file: Path) -> tuple[list[str], np.ndarray]:
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    return [row["text"] for row in rows], np.array([row["label"] == "positive" for row in rows], dtype=int)
+
+
+def sites_off(span: tuple[int, int], places: tuple[str, ...], complement: bool) -> set[tuple[int, str]]:
+    inside = range(span[0], span[1] + 1)
+    return {(n, place) for n in range(N_LAYERS) for place in places if (n in inside) != complement}
+
+
+@dataclass
+class Ablated:
+    """What a finished ablation left."""
+
+    summary: dict
+    spans: list[dict[str, str]]
+    arrays: dict[str, np.ndarray]
+    about: dict
+
+
+@pytest.fixture
+def ablate(program, trained, tmp_path) -> Callable[..., Ablated]:
+    """``ablate(options...)``: run on the trained checkpoint into a fresh folder, read what it wrote."""
+
+    def run(*options: object, before: str = NO_FIGURE) -> Ablated:
+        outcome = program("ablate", trained, "--out", tmp_path / "out", "--json", *options, before=before)
+        assert outcome.code == 0, outcome.stderr
+        with open(tmp_path / "out" / "spans.csv", newline="") as file:
+            spans = list(csv.DictReader(file))
+        with np.load(tmp_path / "out" / "predictions.npz") as archive:  # no pickle inside
+            arrays = dict(archive)
+        return Ablated(json.loads(outcome.stdout), spans, arrays, json.loads(str(arrays.pop("about"))))
+
+    return run
+
+
+def check_spans(ablated: Ablated, logits: dict[tuple[int, int], np.ndarray], intact, labels, score) -> None:
+    intact_score = score(labels, intact.argmax(1))
+    assert list(ablated.spans[0]) == ["first", "last", "n_layers", "score", "delta_points", "n_examples"]
+    assert [(int(row["first"]), int(row["last"])) for row in ablated.spans] == SPANS
+    for row, span in zip(ablated.spans, SPANS):
+        expected = score(labels, logits[span].argmax(1))
+        assert int(row["n_layers"]) == span[1] - span[0] + 1
+        assert int(row["n_examples"]) == len(labels)
+        assert float(row["score"]) == pytest.approx(expected, abs=1e-12)
+        assert float(row["delta_points"]) == pytest.approx(100 * (expected - intact_score), abs=1e-9)
+    assert ablated.summary["intact_score"] == pytest.approx(intact_score)
+
+
+@pytest.mark.parametrize(
+    ("options", "places", "complement", "pretrained"),
+    [
+        ((), ("attention", "ffn"), False, False),
+        (("--sites", "attention", "--tokens-per-pass", 1), ("attention",), False, False),
+        (("--sites", "ffn", "--layernorm", "pretrained"), ("ffn",), False, True),
+        (("--complement",), ("attention", "ffn"), True, False),
+        (("--complement", "--sites", "ffn", "--layernorm", "pretrained"), ("ffn",), True, True),
+    ],
+)
+def test_every_example_under_every_variant(
+    options, places, complement, pretrained, ablate, brute_force, tiny_task
+):
+    texts, labels = rows_of(tiny_task / "validation.jsonl")
+    off = {span: sites_off(span, places, complement) for span in SPANS}
+    wanted = {span: brute_force.logits(texts, sites, pretrained) for span, sites in off.items()}
+    intact = brute_force.logits(texts, set(), pretrained)
+    none = brute_force.logits(texts, sites_off((0, 2), places, False), pretrained)
+
+    ablated = ablate(*options)
+    rows = [intact, *wanted.values(), *([none] if complement else [])]
+    assert ablated.arrays["logits"].shape == (len(rows), 64, 2)
+    np.testing.assert_allclose(ablated.arrays["logits"], rows, atol=2e-5)
+    assert np.array_equal(ablated.arrays["labels"], labels)
+    assert ablated.arrays["spans"].tolist() == [
+        [-1, -1],
+        *map(list, SPANS),
+        *([[-1, -1]] if complement else []),
+    ]
+    check_spans(ablated, wanted, intact, labels, accuracy_score)
+    scores = {row["score"] for row in ablated.spans}
+    assert len(scores) > 2, "the ablation should matter, or this test shows little"
+    assert ablated.summary["removed_score"] == pytest.approx(accuracy_score(labels, none.argmax(1)))
+    assert ablated.summary["majority_score"] == 0.5
+
+
+def test_the_summary_says_what_the_table_says(ablate):
+    ablated = ablate(before="")
+    drops = {span: -float(row["delta_points"]) for span, row in zip(SPANS, ablated.spans)}
+    worst = max(range(N_LAYERS), key=lambda layer: drops[layer, layer])
+    assert ablated.summary["largest_single_layer_drop"]["layer"] == worst
+    for tolerance, found in ablated.summary["longest_removable"].items():
+        fitting = [span for span in SPANS if drops[span] <= float(tolerance) + 1e-9]
+        longest = max((last - first + 1 for first, last in fitting), default=None)
+        assert (found and found["n_layers"]) == longest
+    for path in ablated.summary["files"].values():
+        assert Path(path).stat().st_size > 0
+    assert {"spans", "predictions", "heatmap_pdf", "heatmap_svg", "heatmap_png"} == ablated.summary[
+        "files"
+    ].keys()
+
+
+@pytest.mark.parametrize(("metric", "score"), [("mcc", matthews_corrcoef), ("f1", f1_score)])
+def test_another_metric_and_another_split(metric, score, ablate, brute_force, tiny_task):
+    texts, labels = rows_of(tiny_task / "train.jsonl")
+    wanted = {
+        span: brute_force.logits(texts, sites_off(span, ("attention", "ffn"), False), False) for span in SPANS
+    }
+    ablated = ablate("--split", "train", "--metric", metric)
+    check_spans(ablated, wanted, brute_force.logits(texts, set(), False), labels, score)
+    assert (ablated.summary["metric"], ablated.summary["split"]) == (metric, "train")
+
+
+def test_other_data(ablate, brute_force, tiny_task, tmp_path):
+    files = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
+    lines = (tiny_task / "train.jsonl").read_text().splitlines(keepends=True)
+    files[0].write_text("".join(lines[:9]))
+    files[1].write_text("".join(lines[20:25]))
+    texts, labels = (sum(parts, start) for start, parts in zip(([], []), zip(*[
+        (found, marks.tolist()) for found, marks in map(rows_of, files)
+    ])))  # fmt: skip
+    ablated = ablate("--data", files[0], "--data", files[1])
+    assert ablated.arrays["labels"].tolist() == labels
+    wanted = brute_force.logits(texts, set(), False)
+    np.testing.assert_allclose(ablated.arrays["logits"][0], wanted, atol=2e-5)
+
+
+def test_a_fixed_subset(ablate, program, trained, brute_force, tiny_task, tmp_path):
+    texts, labels = rows_of(tiny_task / "validation.jsonl")
+    wanted = brute_force.logits(texts, set(), False)
+    ablated = ablate("--max-examples", 10)
+    found = ablated.arrays["logits"][0]
+    places = [int(np.abs(wanted - row).max(1).argmin()) for row in found]
+    assert places == sorted(places)
+    assert len(set(places)) == 10
+    np.testing.assert_allclose(found, wanted[places], atol=2e-5)
+    assert np.array_equal(ablated.arrays["labels"], labels[places])
+    assert (
+        program("ablate", trained, "--max-examples", 10, "--out", tmp_path / "again", before=NO_FIGURE).code
+        == 0
+    )
+    for name in ("spans.csv", "predictions.npz"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+
+
+def test_float64_agrees_and_is_kept_apart(ablate, trained, brute_force, tiny_task):
+    texts, _ = rows_of(tiny_task / "validation.jsonl")
+    ablated = ablate("--dtype", "float64")
+    np.testing.assert_allclose(
+        ablated.arrays["logits"][0], brute_force.logits(texts, set(), False), atol=2e-5
+    )
+    assert ablated.about["identity"]["settings"]["dtype"] == "float64"
+
+
+# --- where things go
+
+
+@pytest.fixture
+def own(trained, tmp_path) -> Path:
+    """A checkpoint that the test may write into."""
+    return shutil.copytree(trained, tmp_path / "own")
+
+
+def files_in(folder: Path) -> dict[str, tuple[bytes, int]]:
+    return {
+        os.path.relpath(path, folder): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.startswith(".lock")
+    }
+
+
+def test_streams(own, program):
+    text = program("ablate", own)
+    assert text.code == 0
+    for part in ("intact", "all switched off", "majority class", "largest single-layer drop", "within 0.5",
+                 "within 1", "within 2", str(own / "ablation" / "spans.csv")):  # fmt: skip
+        assert part in text.stdout
+    assert "%|" not in text.stdout  # the bar is for the terminal
+    assert "ablate:" in text.stderr
+    assert "tokens" in text.stderr
+    machine = program("ablate", own, "--json")
+    assert set(json.loads(machine.stdout)) >= {"intact_score", "removed_score", "majority_score", "files"}
+    assert machine.stderr == ""  # everything was there
+
+
+def test_a_second_run_computes_nothing(own, program):
+    assert program("ablate", own).code == 0
+    first = files_in(own / "ablation")
+    before = """
+import adapter_probe.probe.ablation
+def broken(*_, **__): raise AssertionError("computed again")
+adapter_probe.probe.ablation.forward_variants = broken
+"""
+    assert program("ablate", own, before=before).code == 0
+    second = files_in(own / "ablation")
+    assert {name: content for name, (content, _) in first.items()} == {
+        name: content for name, (content, _) in second.items()
+    }
+
+
+def test_one_folder_a_study(own, program, tiny_task, tmp_path):
+    other = shutil.copy(tiny_task / "train.jsonl", tmp_path / "other.jsonl")
+    for options in ((), ("--sites", "ffn"), ("--complement",), ("--split", "train"), ("--max-examples", 8),
+                    ("--layernorm", "pretrained"), ("--data", other)):  # fmt: skip
+        assert program("ablate", own, *options, before=NO_FIGURE).code == 0
+    assert len(list(own.glob("ablation*"))) == 7
+
+
+def test_dry_run_counts_and_writes_nothing(own, program):
+    before = files_in(own)
+    outcome = program("ablate", own, "--dry-run", "--json")
+    plan = json.loads(outcome.stdout)
+    assert files_in(own) == before
+    assert not list(own.glob("ablation*"))
+
+    rows = [[True] * 6] + [
+        [(site // 2) not in range(first, last + 1) for site in range(6)] for first, last in SPANS
+    ]
+    prefixes = [len({tuple(row[:site]) for row in rows}) for site in range(6)]
+    assert plan["layer_evaluations"] == [sum(prefixes[0::2]), sum(prefixes[1::2])]
+    assert plan["separate_layer_evaluations"] == 7 * 3
+    assert (plan["n_variants"], plan["n_spans"], plan["n_examples"]) == (7, 6, 64)
+    assert (plan["parts_done"], plan["parts"]) == (0, 1)
+    assert plan["seconds_left"] > 0
+    assert plan["peak_memory_bytes"] > 1e7
+
+    assert program("ablate", own, before=NO_FIGURE).code == 0
+    before = files_in(own)
+    plan = json.loads(program("ablate", own, "--dry-run", "--json").stdout)
+    assert (plan["parts_done"], plan["seconds_left"]) == (1, 0)
+    assert files_in(own) == before
+    text = program("ablate", own, "--dry-run")
+    assert text.stderr == ""
+    for part in ("7 (6 spans)", "64", "21 a batch", "1 of 1"):
+        assert part in text.stdout
+
+
+def test_dry_run_counts_tokens(own, program, brute_force, tiny_task):
+    texts, _ = rows_of(tiny_task / "validation.jsonl")
+    plan = json.loads(program("ablate", own, "--dry-run", "--json").stdout)
+    assert plan["n_tokens"] == sum(len(ids) for ids in brute_force.tokenizer(texts)["input_ids"])
+
+
+# --- what has changed is noticed and named
+
+
+def test_a_changed_checkpoint(own, program):
+    assert program("ablate", own, before=NO_FIGURE).code == 0
+    delta = load_file(own / "delta.safetensors")
+    delta["classifier.bias"] += 1e-3
+    save_file(delta, own / "delta.safetensors")
+    assert str(own / "delta.safetensors") in program("ablate", own).refusal
+    description = json.loads((own / "adapter_probe.json").read_text())
+    description["delta_sha256"] = hashlib.sha256((own / "delta.safetensors").read_bytes()).hexdigest()
+    (own / "adapter_probe.json").write_text(json.dumps(description))
+    refusal = program("ablate", own).refusal
+    for part in (own / "ablation", "checkpoint.delta_sha256", "--out"):
+        assert str(part) in refusal
+
+
+def test_changed_data(program, train_arguments, tiny_task, tmp_path):
+    task = shutil.copytree(tiny_task, tmp_path / "task")
+    arguments = list(train_arguments)
+    arguments[arguments.index("--task") + 1] = task
+    checkpoint = tmp_path / "checkpoint"
+    assert program(*arguments, "--epochs", 1, "--out", checkpoint).code == 0
+    file = task / "validation.jsonl"
+    content = file.read_text()
+    file.write_text(content.replace("cat", "dog", 1))
+    refusal = program("ablate", checkpoint).refusal
+    for part in (file, "validation", "changed"):
+        assert str(part) in refusal
+    file.unlink()
+    assert str(file) in program("ablate", checkpoint).refusal
+    moved = tmp_path / "elsewhere.jsonl"  # the same rows elsewhere will do
+    moved.write_text(content)
+    assert (
+        program("ablate", checkpoint, "--data", moved, "--out", tmp_path / "out", before=NO_FIGURE).code == 0
+    )
+    moved.write_text(content.replace("cat", "dog", 1))
+    refusal = program("ablate", checkpoint, "--data", moved, "--out", tmp_path / "out").refusal
+    assert "data.fingerprint" in refusal
+
+
+def test_a_changed_base(own, program, tiny_base, tmp_path):
+    base = shutil.copytree(tiny_base("bert"), tmp_path / "base")
+    assert program("ablate", own, "--base", base, before=NO_FIGURE).code == 0
+    text = (base / "tokenizer.json").read_text()
+    (base / "tokenizer.json").write_text(text.replace('"kind"', '"unkind"'))  # the same weights
+    assert "tokens.fingerprint" in program("ablate", own, "--base", base).refusal

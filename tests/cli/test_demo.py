@@ -1,0 +1,50 @@
+"""`adapter-probe demo`, the whole of it, on fewer sentences than a person gets."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from adapter_probe.cli import demo
+from adapter_probe.cli.main import app
+
+pytestmark = pytest.mark.skipif(
+    find_spec(demo.BASE_PACKAGE) is None, reason="the extra demo is not installed"
+)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, out: Path, *arguments: str):
+    monkeypatch.setattr(demo, "N_TRAIN", 200)
+    monkeypatch.setattr(demo, "N_VALIDATION", 60)
+    monkeypatch.setattr(demo, "EPOCHS", 1)
+    return CliRunner().invoke(app, ["demo", "--out", str(out), *arguments])
+
+
+def test_the_demo_trains_ablates_and_draws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    first = run(monkeypatch, tmp_path, "--json")
+    assert first.exit_code == 0, first.output
+    report = json.loads(first.stdout)
+    assert (report["n_layers"], report["n_examples"], report["majority_score"]) == (6, 60, 0.5)
+    assert "generated" in report["task"]
+    spans = Path(report["files"]["spans"])
+    assert len(pd.read_csv(spans)) == 21
+    assert all(Path(path).stat().st_size > 1000 for path in report["files"].values())
+    before = spans.read_bytes()
+    again = run(monkeypatch, tmp_path)
+    assert again.exit_code == 0
+    assert spans.read_bytes() == before
+    assert str(spans) in again.stdout
+
+
+def test_without_its_base_the_demo_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(demo, "BASE_PACKAGE", "no_such_package")
+    outcome = run(monkeypatch, tmp_path)
+    assert outcome.exit_code == 2
+    assert outcome.stderr.count("\n") == 1
+    assert "adapter-probe[demo]" in outcome.stderr
+    assert list(tmp_path.iterdir()) == []

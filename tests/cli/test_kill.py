@@ -1,0 +1,178 @@
+"""The program killed at any instant and started again leaves the same bytes as if it had not been."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+# Many parts and many passes, so that there is much to interrupt; the figure takes long and has tests of its own.
+SMALL_PARTS = """
+import adapter_probe.figures.ablation, adapter_probe.probe.plan
+adapter_probe.probe.plan.TOKENS_PER_PART["cpu"] = 50
+adapter_probe.figures.ablation.save_ablation_heatmap = lambda *_, **__: []
+"""
+# Dies at the given call of a function (counting those whose last argument ends so), having done it or not.
+DIE = """
+import os, signal
+name, number, after, ending = {!r}, {}, {}, {!r}
+original, calls = getattr(os, name), []
+def deadly(*arguments):
+    calls.extend([None] * str(arguments[-1]).endswith(ending))
+    if len(calls) == number and not after: os.kill(os.getpid(), signal.SIGKILL)
+    result = original(*arguments)
+    if len(calls) == number: os.kill(os.getpid(), signal.SIGKILL)
+    return result
+setattr(os, name, deadly)
+"""
+RESULTS = ("spans.csv", "predictions.npz", "summary.json")
+
+
+@pytest.fixture(scope="module")
+def ablation(trained: Path) -> tuple[object, ...]:
+    return ("ablate", trained, "--tokens-per-pass", 100)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(program, ablation, tmp_path_factory) -> tuple[dict[str, bytes], float]:
+    """What an undisturbed ablation leaves, and the seconds it takes."""
+    out = tmp_path_factory.mktemp("undisturbed")
+    start = time.monotonic()
+    assert program(*ablation, "--out", out, before=SMALL_PARTS).code == 0
+    return results(out), time.monotonic() - start
+
+
+def results(out: Path) -> dict[str, bytes]:
+    return {name: (out / name).read_bytes() for name in RESULTS}
+
+
+def parts(out: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in (out / "parts").glob("part-*.npz")}
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "after", "ending"),
+    [
+        ("write", 1, True, ""),
+        ("replace", 1, True, "manifest.json"),
+        ("replace", 1, False, ".npz"),
+        ("replace", 5, True, ".npz"),
+        ("fsync", 9, False, ""),
+        ("replace", 1, False, "spans.csv"),
+        ("replace", 1, True, "spans.csv"),
+        ("replace", 1, False, "predictions.npz"),
+        ("replace", 1, False, "summary.json"),
+    ],
+)
+def test_killed_at_a_system_call(name, number, after, ending, program, ablation, undisturbed, tmp_path):
+    deadly = SMALL_PARTS + DIE.format(name, number, after, ending)
+    killed = program(*ablation, "--out", tmp_path, before=deadly)
+    assert killed.code == -signal.SIGKILL
+    kept = parts(tmp_path)
+    assert program(*ablation, "--out", tmp_path, before=SMALL_PARTS).code == 0
+    assert results(tmp_path) == undisturbed[0]
+    assert kept.items() <= parts(tmp_path).items()  # finished parts were used, not written anew
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_killed_at_random_again_and_again(program, ablation, undisturbed, tmp_path):
+    generator, kills = random.Random(0), 0
+    for _ in range(6):
+        command = program.start(*ablation, "--out", tmp_path, before=SMALL_PARTS)
+        time.sleep(generator.uniform(0.2, 1) * undisturbed[1])
+        if not command.ended:
+            command.kill()
+        kills += command.result().code == -signal.SIGKILL
+    assert kills
+    assert program(*ablation, "--out", tmp_path, before=SMALL_PARTS).code == 0
+    assert results(tmp_path) == undisturbed[0]
+
+
+def test_a_damaged_part_is_computed_again(program, ablation, undisturbed, tmp_path):
+    assert program(*ablation, "--out", tmp_path, before=SMALL_PARTS).code == 0
+    part = tmp_path / "parts" / "part-00003.npz"
+    part.write_bytes(part.read_bytes()[:100])
+    outcome = program(*ablation, "--out", tmp_path, before=SMALL_PARTS)
+    assert outcome.code == 0
+    assert f"{part} is damaged" in outcome.stderr
+    assert results(tmp_path) == undisturbed[0]
+
+
+def test_ctrl_c(program, ablation, undisturbed, tmp_path):
+    before = (
+        SMALL_PARTS
+        + """
+import os, signal
+import adapter_probe.probe.ablation as ablation
+original, calls = ablation.forward_variants, []
+def interrupted(*arguments, **options):
+    calls.append(None)
+    if len(calls) == 9: os.kill(os.getpid(), signal.SIGINT)
+    return original(*arguments, **options)
+ablation.forward_variants = interrupted
+"""
+    )
+    outcome = program(*ablation, "--out", tmp_path, before=before)
+    assert (outcome.code, outcome.stdout) == (130, "")
+    assert outcome.stderr.replace("\r", "\n").strip().split("\n")[-1].startswith("adapter-probe: interrupted")
+    assert "Traceback" not in outcome.stderr
+    assert parts(tmp_path)
+    assert program(*ablation, "--out", tmp_path, before=SMALL_PARTS).code == 0
+    assert results(tmp_path) == undisturbed[0]
+
+
+CHECKPOINT = ("adapter_probe.json", "delta.safetensors")
+OFTEN = "import adapter_probe.training.loop as loop\nloop.SECONDS_BETWEEN_SAVES = 0.0\n"
+
+
+@pytest.mark.parametrize("before", ["", OFTEN], ids=["as it is", "saving each step"])
+def test_a_training_killed_at_random(before, program, train_arguments, trained, tmp_path):
+    generator, kills = random.Random(0), 0
+    for _ in range(4):
+        command = program.start(*train_arguments, "--out", tmp_path, before=before)
+        while not (tmp_path / "training" / "manifest.json").exists() and not command.ended:
+            time.sleep(0.01)
+        time.sleep(generator.uniform(0, 1))
+        if not command.ended:
+            command.kill()
+        kills += command.result().code == -signal.SIGKILL
+        if (tmp_path / "adapter_probe.json").exists():
+            break
+    assert kills
+    assert program(*train_arguments, "--out", tmp_path, before=before).code == 0
+    for name in CHECKPOINT:
+        assert (tmp_path / name).read_bytes() == (trained / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "ending"),
+    [
+        ("replace", 1, ".npz"),
+        ("replace", 2, ".npz"),
+        ("replace", 1, "delta.safetensors"),
+        ("replace", 1, "adapter_probe.json"),
+    ],
+)
+def test_a_training_killed_at_a_system_call(
+    name, number, ending, program, train_arguments, trained, tmp_path
+):
+    deadly = DIE.format(name, number, False, ending)
+    killed = program(*train_arguments, "--out", tmp_path, before=deadly)
+    assert killed.code == -signal.SIGKILL
+    assert not (tmp_path / "adapter_probe.json").exists()
+    assert program(*train_arguments, "--out", tmp_path).code == 0
+    for file in CHECKPOINT:
+        assert (tmp_path / file).read_bytes() == (trained / file).read_bytes()
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_training_killed_after_its_last_word(program, train_arguments, trained, tmp_path):
+    deadly = DIE.format("replace", 1, True, "adapter_probe.json")
+    assert program(*train_arguments, "--out", tmp_path, before=deadly).code == -signal.SIGKILL
+    assert program(*train_arguments, "--out", tmp_path).code == 0
+    for file in CHECKPOINT:
+        assert (tmp_path / file).read_bytes() == (trained / file).read_bytes()
+    assert not list(tmp_path.rglob("*.npz"))  # the state is of no more use

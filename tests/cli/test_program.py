@@ -1,0 +1,89 @@
+"""The program as it is installed: a few calls without the tests' server in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from adapter_probe import __version__
+
+PROGRAM = Path(sys.executable).parent / "adapter-probe"
+
+
+def call(*command: object, **env: str | None) -> subprocess.CompletedProcess[str]:
+    merged = {**os.environ, "OMP_NUM_THREADS": "1", **env}
+    return subprocess.run(
+        list(map(str, command)),
+        env={name: value for name, value in merged.items() if value is not None},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_version():
+    done = call(PROGRAM, "--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"adapter-probe {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["--help"], ["ablate", "--help"], ["train", "--help"], []]
+)
+def test_words_alone_load_no_heavy_library(arguments):
+    code = """
+import json, sys
+from adapter_probe.cli.main import main
+sys.argv = ["adapter-probe", *json.loads(sys.argv[1])]
+try:
+    main()
+finally:
+    heavy = {"torch", "transformers", "numpy", "pandas", "matplotlib", "scipy", "safetensors", "tqdm"}
+    sys.stderr.write(json.dumps(sorted(heavy & set(sys.modules))))
+"""
+    done = call(sys.executable, "-c", code, json.dumps(arguments))
+    assert done.stderr == "[]"
+    assert done.stdout
+
+
+def test_the_real_program_refuses_in_one_line(tmp_path):
+    done = call(PROGRAM, "ablate", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"adapter-probe: {tmp_path} is not a checkpoint: it has no adapter_probe.json\n"
+
+
+def test_a_hub_name_without_a_network(train_arguments, tmp_path):
+    # Nothing listens there: as without a network, each attempt fails at once. What would take long is
+    # waiting between attempts, which is added up here in place of being waited.
+    code = """
+import json, sys, time
+waited = []
+time.sleep = waited.append
+import adapter_probe.cli.main
+sys.argv = ["adapter-probe", *json.loads(sys.argv[1])]
+try:
+    adapter_probe.cli.main.main()
+finally:
+    print(json.dumps(sum(waited)))
+"""
+    arguments = [*map(str, train_arguments), "--out", str(tmp_path / "out")]
+    arguments[arguments.index("--base") + 1] = "no-such-model"
+    done = call(
+        sys.executable,
+        "-c",
+        code,
+        json.dumps(arguments),
+        HF_HUB_OFFLINE=None,
+        HF_HOME=str(tmp_path / "hub"),
+        HF_ENDPOINT="http://127.0.0.1:9",
+    )
+    assert done.returncode == 2
+    lines = [line for line in done.stderr.replace("\r", "\n").split("\n") if line.strip()]
+    assert lines[-1].startswith("adapter-probe: base 'no-such-model'")
+    assert "hub" in lines[-1]
+    assert len(lines) == 1, done.stderr
+    assert json.loads(done.stdout) <= 10  # seconds
