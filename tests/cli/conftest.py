@@ -1,4 +1,4 @@
-"""The real program in real processes, cheaply: one server imports the libraries and forks a child a command."""
+"""The real program in real processes, cheaply: one server imports the libraries and forks a child a call."""
 
 from __future__ import annotations
 
@@ -84,6 +84,7 @@ class Command:
     pid: int
     stdout: Path
     stderr: Path
+    waited: bool = False
 
     def kill(self) -> None:
         """Kill it, without a chance to tidy up."""

@@ -68,7 +68,7 @@ def test_a_bad_training_file(name, check, task_arguments, tiny_task, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", BAD_FILES)
+@pytest.mark.parametrize("name", ["empty.jsonl", "one-class.jsonl", "columns.csv", "malformed.jsonl"])
 def test_a_bad_file_to_ablate_on(name, check, trained, tmp_path):
     content, named = BAD_FILES[name]
     (tmp_path / name).write_bytes(content)
@@ -136,11 +136,8 @@ def test_a_bad_option_of_train(option, value, named, check, train_arguments, tmp
     [
         ("--tokens-per-pass", "0", ["tokens_per_pass 0", "at least 1"]),
         ("--max-examples", "0", ["at least 1", "0"]),
-        ("--max-examples", "-2", ["at least 1", "-2"]),
         ("--split", "test", ["'test'", "train, validation"]),
-        ("--split", "dev", ["'dev'", "train, validation"]),
         ("--metric", "bleu", ["'bleu'", "accuracy, mcc"]),
-        ("--metric", "pearson", ["'pearson'", "accuracy, mcc"]),
         ("--device", "tpu", ["'tpu'", "auto, cpu"]),
         ("--tolerance", "-1", ["tolerance", "-1"]),
         ("--tolerance", "nan", ["tolerance", "nan"]),

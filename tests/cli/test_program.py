@@ -50,12 +50,14 @@ finally:
     assert done.stdout
 
 
+@pytest.mark.slow
 def test_the_real_program_refuses_in_one_line(tmp_path):
     done = call(PROGRAM, "ablate", tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"adapter-probe: {tmp_path} is not a checkpoint: it has no adapter_probe.json\n"
 
 
+@pytest.mark.slow
 def test_a_hub_name_without_a_network(train_arguments, tmp_path):
     # Nothing listens there: as without a network, each attempt fails at once. What would take long is
     # waiting between attempts, which is added up here in place of being waited.

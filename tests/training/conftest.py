@@ -29,7 +29,7 @@ def short_task(tiny_task: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="session")
 def regression_task(tiny_task: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`tiny_task` with the score 2.5 for positive and -0.5 for negative, plus a trifle that differs by row."""
+    """`tiny_task` with the score 2.5 for positive and -0.5 for negative, plus a trifle."""
     folder = tmp_path_factory.mktemp("regression")
     for split in ("train", "validation"):
         rows = map(json.loads, (tiny_task / f"{split}.jsonl").read_text().splitlines())

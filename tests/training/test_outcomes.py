@@ -1,4 +1,4 @@
-"""What a training leaves: the best epoch, the right precision, an error where it diverges, no traces elsewhere."""
+"""What a training leaves: the best epoch, the right precision, an error where it diverges."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def test_another_base_and_other_data_are_refused(
     tiny_base, short_task, tiny_task, train, undisturbed, tmp_path
 ):
     folder = shutil.copytree(undisturbed, tmp_path / "c")
-    with pytest.raises(ResultsError, match="base.weights_sha256"):
+    with pytest.raises(ResultsError, match=r"base\.weights_sha256"):
         train(tiny_base("bert", seed=1), short_task, folder)
     with pytest.raises(ResultsError, match=r"data\.train: .*data\.validation: "):
         train(tiny_base("bert"), tiny_task, folder)
