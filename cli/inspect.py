@@ -53,7 +53,10 @@ def _facts(opened: OpenedCheckpoint) -> dict[str, Any]:
 
 def _text(facts: dict[str, Any]) -> str:
     method, counts = facts["method"], facts["parameters"]
-    scores = ", ".join(f"{name} {value:.3f}" for name, value in facts["scores"].items())
+    scores = ", ".join(
+        f"{name} {'undefined' if value is None else f'{value:.3f}'}"
+        for name, value in facts["scores"].items()
+    )
     rows = [
         ("base", f"{facts['base']} ({facts['family']})"),
         ("task", f"{facts['task']}, {scores}"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,6 +13,7 @@ from .wording import columns, score_text
 
 if TYPE_CHECKING:
     import torch
+    from tqdm import tqdm
 
     from adapter_probe.checkpoints.description import Description
     from adapter_probe.training.checkpoint import TrainingRequest
@@ -119,13 +121,13 @@ def run_training(request: TrainingRequest, out: Path, device: torch.device) -> D
     from adapter_probe.training.checkpoint import train_checkpoint
 
     metric = request.task.metric
-    with progress_bar("train", 0, "steps") as bar:
+    with ExitStack() as stack:
+        bars: list[tqdm] = []
 
         def report(now: Progress) -> None:
-            if not bar.total:
-                bar.reset(now.n_steps)
-                bar.initial = now.step - 1
-                bar.update(now.step - 1)
+            if not bars:  # not before everything has been checked and training runs
+                bars.append(stack.enter_context(progress_bar("train", now.n_steps, "steps", now.step - 1)))
+            bar = bars[0]
             scores = f", best {metric} {max(now.epoch_scores):.3f}" if now.epoch_scores else ""
             bar.set_postfix_str(f"loss {now.loss:.3f}{scores}", refresh=False)
             bar.update(now.step - bar.n)

@@ -148,7 +148,7 @@ def _read_delta(folder: Path, description: Description) -> dict[str, Tensor]:
 
 def _load_delta(model: AdaptedModel, delta: Mapping[str, Tensor], loaded: LoadedBase, path: Path) -> None:
     parameters = dict(model.base.named_parameters())
-    needed = {name for group, name, _ in model.named_groups() if group == "adapters"} | loaded.missing
+    needed = model.choose_trained(loaded.missing).keys()
     _refuse_names(path, "lacks", needed - delta.keys())
     _refuse_names(path, "holds tensors the model does not have:", delta.keys() - parameters.keys())
     with torch.no_grad():

@@ -16,6 +16,8 @@ from adapter_probe.metrics import check_metric
 from adapter_probe.models.adapted import NormChoice
 from adapter_probe.spans import SiteChoice, VariantSet, span_variants
 
+from .plan import choose_tokens_per_pass
+
 CODE_SCHEMA = 1  # raised when a change of the code changes the predictions
 Precision = Literal["float32", "float64", "bfloat16"]
 
@@ -107,6 +109,7 @@ def prepare_ablation(
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
         DataError: the examples cannot be read, do not fit the task, or have changed since training.
     """
+    choose_tokens_per_pass(tokens_per_pass, device.type)  # refuse a bad one before anything is made
     opened = open_checkpoint(checkpoint, base)
     task = opened.description.task
     metric = metric or task.metric

@@ -36,12 +36,22 @@ class Branch:
     hidden: Tensor
 
     def halves(self) -> tuple[Branch, Branch]:
-        """The same nodes as two branches. The first will wait: a copy, so that it keeps only itself alive."""
+        """The same nodes as two branches; the first, with more variants to come, will wait.
+
+        Walking the smaller one first keeps the waiting branches at log2(variants). The first is a copy, so
+        that it keeps only itself alive.
+        """
         middle = len(self.hidden) // 2
-        return (
-            Branch(self.site, self.bounds[: middle + 1], self.hidden[:middle].clone()),
-            Branch(self.site, self.bounds[middle:], self.hidden[middle:]),
-        )
+        low = Branch(self.site, self.bounds[: middle + 1], self.hidden[:middle])
+        high = Branch(self.site, self.bounds[middle:], self.hidden[middle:])
+        waits, next_up = (low, high) if low.n_variants >= high.n_variants else (high, low)
+        waits.hidden = waits.hidden.clone()
+        return waits, next_up
+
+    @property
+    def n_variants(self) -> int:
+        """Distinct masks that these nodes lead to."""
+        return int(self.bounds[-1] - self.bounds[0])
 
 
 @dataclass(frozen=True)
@@ -89,7 +99,7 @@ def forward_variants(
         batch: examples on the model's device, at most `tokens_per_pass` tokens for the bound to hold.
         masks: bool ``[variants, sites]``, True = on; any rows, repeats included.
         tokens_per_pass: most rows (nodes x tokens) that go through a sublayer together. Live memory is
-            about this times (1 + log2(variants) / 2), whatever the number of variants.
+            about this times (2 + log2(variants) / 2), whatever the number of variants.
         norms: "pretrained" gives a switched-off site the base's own LayerNorm.
 
     Returns:

@@ -115,18 +115,22 @@ class Trainer:
         """
         self._restore()
         saved = time.monotonic()
+        whole = True  # whether parameters, moments, step and scores belong together
         try:
             with self._seeded_elsewhere(), self._precision():
                 for batch_indices, last_of_epoch in self._remaining():
+                    whole = False
                     loss = self._step(batch_indices)
                     if last_of_epoch:
                         self._finish_epoch()
+                    whole = True
                     if last_of_epoch or time.monotonic() - saved > SECONDS_BETWEEN_SAVES:
                         self._save()
                         saved = time.monotonic()
                     self._report(Progress(self._state.step, self._n_steps, loss, tuple(self._state.scores)))
         except KeyboardInterrupt:
-            self._save()
+            if whole:  # in the middle of a step the last save stands
+                self._save()
             raise
         return self._state.best, self._state.scores
 

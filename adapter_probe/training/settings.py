@@ -43,8 +43,8 @@ class TrainingSettings:
             raise TrainingError(f"learning_rate {self.learning_rate} is not allowed; give a positive number")
         if not 0 <= self.warmup <= 1:
             raise TrainingError(f"warmup {self.warmup} is not allowed; give a share between 0 and 1")
-        if self.seed < 0:
-            raise TrainingError(f"seed {self.seed} is not allowed; give 0 or a positive whole number")
+        if not 0 <= self.seed < 2**63:
+            raise TrainingError(f"seed {self.seed} is not allowed; give a whole number from 0 to 2**63 - 1")
         if self.dtype not in DTYPES:
             raise TrainingError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
 

@@ -178,20 +178,9 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     return seen
 
 
-WAITS_TOO_LONG = {"spans of 24 layers", "off from some site on"}
-
-
 @pytest.mark.parametrize(
     "masks",
-    [
-        pytest.param(
-            masks,
-            id=name,
-            marks=pytest.mark.xfail(name in WAITS_TOO_LONG, strict=True, reason="the larger half goes first"),
-        )
-        for name, masks in MASKS.items()
-        if name != "only a span on"
-    ],
+    [pytest.param(masks, id=name) for name, masks in MASKS.items() if name != "only a span on"],
 )
 def test_what_waits_is_bounded_by_the_logarithm_of_the_variants(
     masks, waiting: list[int], narrow: Callable, tiny_examples: Callable
