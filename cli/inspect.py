@@ -32,7 +32,8 @@ def inspect(
 def _facts(opened: OpenedCheckpoint) -> dict[str, Any]:
     model, description = opened.model, opened.description
     counts = model.parameter_counts()
-    pretrained = counts["base"] + counts["layernorms"] + counts["pooler"]
+    groups = {"base", "layernorms", "pooler"}
+    pretrained = sum(p.numel() for g, n, p in model.named_groups() if g in groups and n not in opened.missing)
     trained = sum(p.numel() for _, name, p in model.named_groups() if name in opened.trained)
     return {
         "base": description.base.name,

@@ -39,12 +39,14 @@ class OpenedCheckpoint:
         tokenizer: the base's.
         description: what the folder says about itself, with the base that was actually used.
         trained: names of the parameters that the delta holds.
+        missing: names of the parameters that the base does not contain.
     """
 
     model: AdaptedModel
     tokenizer: PreTrainedTokenizerBase
     description: Description
     trained: frozenset[str]
+    missing: frozenset[str]
 
 
 def library_versions() -> dict[str, str]:
@@ -107,6 +109,7 @@ def open_checkpoint(folder: str | Path, base: str | None = None) -> OpenedCheckp
         load_tokenizer(name, revision),
         replace(description, base=loaded.identity),
         frozenset(delta),
+        loaded.missing,
     )
 
 

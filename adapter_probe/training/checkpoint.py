@@ -14,10 +14,12 @@ from adapter_probe.checkpoints.description import DESCRIPTION, Description, read
 from adapter_probe.checkpoints.native import save_checkpoint
 from adapter_probe.data.encoding import encode
 from adapter_probe.data.tasks import TaskSpec, load_split
+from adapter_probe.errors import ResultsError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.anatomy import length_limit
 from adapter_probe.models.methods import Adapters
-from adapter_probe.results.rundir import PARTS, RunDirectory
+from adapter_probe.results.atomic import remove_leftovers
+from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory
 
 from .loop import LabelledSet, Report, Trainer
 from .settings import TrainingSettings
@@ -59,6 +61,7 @@ def train_checkpoint(
         TrainingError: training diverged.
     """
     settings, task = request.settings, request.task
+    _refuse_foreign(out)
     base = load_base(request.base, len(task.label_names) or 1, revision=request.revision, seed=settings.seed)
     tokenizer = load_tokenizer(resolve_base(request.base), request.revision)
     limit = length_limit(request.max_length, base.model.config, tokenizer.model_max_length)
@@ -76,7 +79,9 @@ def train_checkpoint(
         "data": dict(task.fingerprints),
     }
     with RunDirectory(out / STATE_FOLDER, identity, plan={}) as run:
+        remove_leftovers(out)
         if (out / DESCRIPTION).exists():
+            shutil.rmtree(run.path / PARTS, ignore_errors=True)
             return read_description(out)
         model = AdaptedModel(base.model)
         model.install(request.method, torch.Generator().manual_seed(settings.seed))
@@ -98,6 +103,17 @@ def train_checkpoint(
         save_checkpoint(out, best, description)
         shutil.rmtree(run.path / PARTS, ignore_errors=True)
         return read_description(out)
+
+
+def _refuse_foreign(out: Path) -> None:
+    """A folder that something else wrote is not trained into, nor taken for this training's result."""
+    if (out / MANIFEST).exists():
+        raise ResultsError(f"{out} holds the results of another study ({MANIFEST}); choose another --out")
+    if (out / DESCRIPTION).exists() and not (out / STATE_FOLDER / MANIFEST).exists():
+        raise ResultsError(
+            f"{out} holds a checkpoint without the record of its training ({STATE_FOLDER}/{MANIFEST}); "
+            "choose another --out"
+        )
 
 
 def _place(model: AdaptedModel, device: torch.device, dtype: str) -> None:
