@@ -17,22 +17,20 @@ if TYPE_CHECKING:
     from adapter_probe.probe.request import AblationRequest
     from adapter_probe.results.ablation import AblationResults
 
-SCOPE, COMPUTE, OUTPUT = "What is switched off", "How it is computed", "Output"
-
 
 @command
 def ablate(
     checkpoint: Annotated[Path, typer.Argument(help="Folder of a trained checkpoint.", show_default=False)],
     sites: Annotated[
         Literal["both", "attention", "ffn"],
-        typer.Option(help="Which of a layer's two adapters to switch.", rich_help_panel=SCOPE),
+        typer.Option(help="Which of a layer's two adapters to switch."),
     ] = "both",
     complement: Annotated[
-        bool, typer.Option("--complement", help="Keep only the span's adapters on.", rich_help_panel=SCOPE)
+        bool, typer.Option("--complement", help="Keep only the span's adapters on.")
     ] = False,
     layernorm: Annotated[
         Literal["trained", "pretrained"],
-        typer.Option(help="LayerNorm after a switched-off adapter.", rich_help_panel=SCOPE),
+        typer.Option(help="LayerNorm after a switched-off adapter."),
     ] = "trained",
     base: Annotated[
         str | None, typer.Option(help="Folder or hub id of the base, if it has moved.", show_default=False)
@@ -41,44 +39,40 @@ def ablate(
         list[Path] | None,
         typer.Option(
             help="File with labelled examples in place of the remembered ones; repeatable.",
+            metavar="FILE",
             show_default=False,
         ),
     ] = None,
-    split: Annotated[str, typer.Option(help="Split of the remembered task.")] = "validation",
+    split: Annotated[
+        Literal["train", "validation", "test"], typer.Option(help="Split of the remembered task.")
+    ] = "validation",
     metric: Annotated[
         str | None, typer.Option(help="Score, if not the task's own.", show_default=False)
     ] = None,
     max_examples: Annotated[
         int | None, typer.Option(help="Use a fixed random subset of this size.", show_default=False)
     ] = None,
-    device: Annotated[
-        str, typer.Option(help="auto, cpu, cuda, cuda:1, ...", rich_help_panel=COMPUTE)
-    ] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     dtype: Annotated[
         Literal["float32", "float64", "bfloat16"],
-        typer.Option(help="Precision of weights and arithmetic.", rich_help_panel=COMPUTE),
+        typer.Option(help="Precision of weights and arithmetic."),
     ] = "float32",
     tokens_per_pass: Annotated[
         int | None,
         typer.Option(
             help="Bound on memory: rows of all variants that pass a layer together. Default: by device.",
             show_default=False,
-            rich_help_panel=COMPUTE,
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Results folder. Default: inside the checkpoint.", show_default=False, rich_help_panel=OUTPUT
-        ),
+        typer.Option(help="Results folder. Default: inside the checkpoint.", show_default=False),
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(help="Points of drop that the figure's black line marks.", rich_help_panel=OUTPUT)
+        float, typer.Option(help="Points of drop that the figure's black line marks.")
     ] = 1.0,
-    json: Annotated[bool, typer.Option("--json", help="Summary as JSON.", rich_help_panel=OUTPUT)] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what it would cost, and stop.", rich_help_panel=OUTPUT)
-    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Summary as JSON.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would cost, and stop.")] = False,
 ) -> None:
     """Switch adapters off over every contiguous span of layers, without retraining.
 
@@ -129,7 +123,7 @@ def _folder_name(request: AblationRequest, max_examples: int | None, data: list[
         "pretrained-layernorm" if settings.layernorm == "pretrained" else "",
         settings.dtype if settings.dtype != "float32" else "",
         request.split.name if request.split.name != "validation" else "",
-        data[0].stem if data else "",
+        f"data-{data[0].stem}" if data else "",
         f"n{max_examples}" if max_examples else "",
     ]
     return "-".join(part for part in parts if part)

@@ -77,11 +77,10 @@ def _reading(report: dict[str, Any]) -> str:
         f"Look at {report['files']['heatmap_png']}: row and column are the first and last layer switched off."
     ]
     layer, span = report["largest_single_layer_drop"], report["longest_removable"]["1"]
-    if layer:
+    if layer and layer["delta_points"] < 0:
         lines.append(f"The layer whose adapters matter most on their own is {layer['layer']}.")
     if span:
-        lines.append(
-            f"Layers {span['first']} to {span['last']} can do without theirs for a change of "
-            f"{span['delta_points']:+.1f} points."
-        )
+        one = span["n_layers"] == 1
+        layers = f"Layer {span['first']}" if one else f"Layers {span['first']} to {span['last']}"
+        lines.append(f"{layers} can do without for a change of {span['delta_points']:+.1f} points.")
     return " ".join(lines)

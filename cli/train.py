@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from adapter_probe.training.checkpoint import TrainingRequest
     from adapter_probe.training.loop import Progress
 
-DATA, METHOD, TRAINING = "Data", "Method", "Training"
 Files = list[Path] | None
 
 
@@ -32,66 +31,56 @@ def train(
         typer.Option(
             help="Folder with train and validation files (CSV, TSV, JSONL).",
             show_default=False,
-            rich_help_panel=DATA,
         ),
     ] = None,
-    train_file: Annotated[
-        Files, typer.Option(help="Training file; repeatable.", show_default=False, rich_help_panel=DATA)
-    ] = None,
+    train_file: Annotated[Files, typer.Option(help="Training file; repeatable.", show_default=False)] = None,
     validation_file: Annotated[
-        Files, typer.Option(help="Validation file; repeatable.", show_default=False, rich_help_panel=DATA)
+        Files, typer.Option(help="Validation file; repeatable.", show_default=False)
     ] = None,
-    text: Annotated[
-        str | None, typer.Option(help="Column of the text.", show_default=False, rich_help_panel=DATA)
-    ] = None,
+    text: Annotated[str | None, typer.Option(help="Column of the text.", show_default=False)] = None,
     text_b: Annotated[
         str | None,
-        typer.Option(help="Column of a pair's second text.", show_default=False, rich_help_panel=DATA),
+        typer.Option(help="Column of a pair's second text.", show_default=False),
     ] = None,
-    label: Annotated[
-        str | None, typer.Option(help="Column of the label.", show_default=False, rich_help_panel=DATA)
-    ] = None,
+    label: Annotated[str | None, typer.Option(help="Column of the label.", show_default=False)] = None,
     kind: Annotated[
         Literal["classification", "regression"] | None,
-        typer.Option(help="Kind of task, if the guess is wrong.", show_default=False, rich_help_panel=DATA),
+        typer.Option(help="Kind of task, if the guess is wrong.", show_default=False),
     ] = None,
     metric: Annotated[
         str | None,
         typer.Option(
             help="Score that decides which epoch is best. [default: accuracy or spearman]",
             show_default=False,
-            rich_help_panel=DATA,
         ),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Name of the task.", show_default=False, rich_help_panel=DATA)
-    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the task.", show_default=False)] = None,
     max_length: Annotated[
         int | None,
-        typer.Option(help="Cut examples to this many tokens.", show_default=False, rich_help_panel=DATA),
+        typer.Option(help="Cut examples to this many tokens.", show_default=False),
     ] = None,
-    size: Annotated[int, typer.Option(help="Bottleneck width.", rich_help_panel=METHOD)] = 64,
+    size: Annotated[int, typer.Option(help="Bottleneck width.")] = 64,
     init_std: Annotated[
         float,
-        typer.Option(help="Std of the initialisation, before truncation at two std.", rich_help_panel=METHOD),
+        typer.Option(help="Std of the initialisation, before truncation at two std."),
     ] = 1e-2,
     activation: Annotated[
         Literal["gelu", "gelu_tanh", "relu", "swish", "tanh"],
-        typer.Option(help="Non-linearity.", rich_help_panel=METHOD),
+        typer.Option(help="Non-linearity."),
     ] = "gelu",
     train_pooler: Annotated[
-        bool, typer.Option("--train-pooler", help="Train a pooler that the base has.", rich_help_panel=METHOD)
+        bool, typer.Option("--train-pooler", help="Train a pooler that the base has.")
     ] = False,
-    learning_rate: Annotated[float, typer.Option(help="Peak.", rich_help_panel=TRAINING)] = 3e-4,
-    epochs: Annotated[int, typer.Option(rich_help_panel=TRAINING)] = 3,
-    batch_size: Annotated[int, typer.Option(rich_help_panel=TRAINING)] = 32,
-    warmup: Annotated[float, typer.Option(help="Share of the steps.", rich_help_panel=TRAINING)] = 0.1,
-    seed: Annotated[int, typer.Option(rich_help_panel=TRAINING)] = 0,
+    learning_rate: Annotated[float, typer.Option(help="Peak.")] = 3e-4,
+    epochs: Annotated[int, typer.Option(help="Passes over the training set.")] = 3,
+    batch_size: Annotated[int, typer.Option(help="Examples a step.")] = 32,
+    warmup: Annotated[float, typer.Option(help="Share of the steps.")] = 0.1,
+    seed: Annotated[int, typer.Option(help="Of initialisation, data order and dropout.")] = 0,
     dtype: Annotated[
         Literal["float32", "bfloat16"],
-        typer.Option(help="Of the frozen base and its products while training.", rich_help_panel=TRAINING),
+        typer.Option(help="Of the frozen base and its products while training."),
     ] = "float32",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...", rich_help_panel=TRAINING)] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Train bottleneck adapters, LayerNorms and the head on a frozen base (Houlsby et al. 2019).

@@ -49,7 +49,8 @@ def ablation_summary(report: dict[str, Any]) -> str:
     kept = report["study"] == "kept"
     single = report["best_single_layer" if kept else "largest_single_layer_drop"]
     name = "best layer alone" if kept else "largest single-layer drop"
-    rows.append((name, f"layer {single['layer']}, {points(single['delta_points'])}" if single else "none"))
+    telling = single and (kept or single["delta_points"] < 0)  # where nothing drops, no layer stands out
+    rows.append((name, f"layer {single['layer']}, {points(single['delta_points'])}" if telling else "none"))
     for tolerance, span in report["shortest_sufficient" if kept else "longest_removable"].items():
         what = "shortest span enough" if kept else "longest span removable"
         rows.append((f"{what} within {tolerance}", span_text(span)))
@@ -76,10 +77,14 @@ def plan_summary(plan: dict[str, Any]) -> str:
             ("parts done", f"{plan['parts_done']} of {plan['parts']}"),
             ("tokens per pass", f"{plan['tokens_per_pass']:,}"),
             ("time left, estimated", duration(plan["seconds_left"])),
-            ("peak memory, estimated", f"{plan['peak_memory_bytes'] / 1e9:.1f} GB on {plan['device']}"),
+            ("peak memory, estimated", _memory(plan["peak_memory_bytes"], plan["device"])),
             ("results folder", plan["folder"]),
         ]
     )
+
+
+def _memory(n_bytes: int | None, device: str) -> str:
+    return "unknown" if n_bytes is None else f"{n_bytes / 1e9:.1f} GB on {device}"
 
 
 def count_text(n: int) -> str:

@@ -19,20 +19,21 @@ PACKAGE = "adapter_probe"
 # A unit may import the units named here and whatever those may import; nothing else of ours.
 DIRECTLY_BELOW = {
     "errors": (),
+    "records": ("errors",),
     "reference": (),
     "spans": ("errors",),
     "metrics": ("errors",),
     "results": ("spans", "metrics"),
     "analysis": ("results", "reference"),
     "figures": ("analysis",),
-    "data": ("spans", "metrics"),
+    "data": ("spans", "metrics", "records"),
     "models": ("data",),
     "checkpoints": ("models", "results"),
     "probe": ("checkpoints",),
     "training": ("checkpoints",),
     "cli": ("figures", "probe", "training"),
 }
-TORCH_FREE = ("errors", "spans", "metrics", "reference", "results", "analysis", "figures")
+TORCH_FREE = ("errors", "records", "spans", "metrics", "reference", "results", "analysis", "figures")
 HEAVY = ("torch", "transformers", "matplotlib", "pandas")
 INSTALLED_ELSEWHERE = ("cli", "figures")  # stand at the top of the tree, install under the package
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import torch
+from huggingface_hub import HfApi, try_to_load_from_cache
 from torch import nn
 from transformers import (
     AutoConfig,
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     PretrainedConfig,
@@ -22,8 +26,12 @@ from transformers import (
 )
 from transformers import logging as transformers_logging
 
-from adapter_probe.errors import CheckpointError
+from adapter_probe.data.encoding import Encoded
+from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.anatomy import anatomy_for
+
+_COMMIT = re.compile("[0-9a-f]{40}")
+_HUB_TIMEOUT = 10.0  # seconds
 
 # What a task or a library release changes in a configuration without changing the encoder.
 _VOLATILE = ("_name_or_path", "transformers_version", "architectures", "id2label", "label2id", "num_labels",
@@ -96,66 +104,135 @@ def _named(what: str, name: str) -> Iterator[None]:
     try:
         with _quiet():
             yield
-    except (OSError, ValueError, KeyError, RuntimeError, json.JSONDecodeError) as error:
-        if not Path(name).exists():
-            raise CheckpointError(
-                f"base {name!r} is not a folder on this machine, and the Hugging Face hub could not provide "
-                f"its {what} (no network and no cached copy, or no such name); give a folder"
-            ) from error
-        raise CheckpointError(f"base {name}: its {what} cannot be loaded: {_one_line(error)}") from error
-    except Exception as error:  # safetensors raises its own class, not derived from the above
-        if type(error).__module__.partition(".")[0] not in {"safetensors", "safetensors_rust"}:
+    except Exception as error:
+        # safetensors and the hub's library raise classes of their own, not derived from the built-in ones.
+        library = type(error).__module__.partition(".")[0]
+        known = (OSError, ValueError, KeyError, RuntimeError)
+        if not isinstance(error, known) and library not in {
+            "safetensors",
+            "safetensors_rust",
+            "huggingface_hub",
+        }:
             raise
-        raise CheckpointError(f"base {name}: its {what} cannot be read: {_one_line(error)}") from error
+        raise CheckpointError(f"base {name}: its {what} cannot be loaded: {_one_line(error)}") from error
 
 
-def resolve_base(name: str) -> str:
-    """An existing folder as an absolute path; anything else as it is, to be looked up on the hub.
+def resolve_base(name: str, revision: str | None = None) -> tuple[str, str | None]:
+    """Where a base is: an existing folder as (absolute path, None), else a hub id as (id, commit).
+
+    The commit is asked of the hub once; where there is no network, of the local cache.
 
     Raises:
-        CheckpointError: the name looks like a path, but there is no such folder.
+        CheckpointError: no such folder, and neither the hub nor the cache knows the name.
     """
     folder = Path(name).expanduser()
     if folder.is_dir():
-        return str(folder.resolve())
+        return str(folder.resolve()), None
     if folder.exists():
         raise CheckpointError(f"base {name} is a file; a folder with config.json and weights is needed")
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise CheckpointError(f"base {name}: no such folder")
-    return name
+    commit = _cached_commit(name, revision) if revision and _COMMIT.fullmatch(revision) else None
+    return name, commit or _ask_hub(name, revision) or _cached_commit(name, revision) or _not_found(name)
+
+
+def _ask_hub(name: str, revision: str | None) -> str | None:
+    """The commit that a revision stands for, or None where the hub cannot say: one try, no retries."""
+    try:
+        return HfApi().model_info(name, revision=revision, timeout=_HUB_TIMEOUT).sha
+    except Exception:  # no network, no such name, no access: what the cache holds still counts
+        return None
+
+
+def _cached_commit(name: str, revision: str | None) -> str | None:
+    """The commit of a cached copy; the cache keeps a file under ``snapshots/<commit>/``."""
+    try:
+        found = try_to_load_from_cache(name, "config.json", revision=revision)
+    except ValueError:  # not a name that the hub allows
+        return None
+    return Path(found).parent.name if isinstance(found, str) else None
+
+
+def _not_found(name: str) -> NoReturn:
+    raise CheckpointError(
+        f"base {name!r} is not a folder on this machine, and the Hugging Face hub could not provide it (no "
+        "network and no cached copy, or no such name, or no access); give a folder"
+    )
 
 
 def load_config(name: str, revision: str | None = None) -> PretrainedConfig:
-    """The base's configuration, of a supported family."""
+    """The base's configuration, of a supported family.
+
+    Raises:
+        CheckpointError: no such base, a damaged configuration, or an unsupported family.
+    """
+    name, revision = resolve_base(name, revision)
     if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
         raise CheckpointError(f"base {name} has no config.json; a transformers model folder is needed")
-    with _named("configuration", name):
-        config = AutoConfig.from_pretrained(name, revision=revision)
-    anatomy_for(config)
-    return config
+    try:
+        with _named("configuration", name):
+            fields, _ = PretrainedConfig.get_config_dict(name, revision=revision)
+            # Before transformers sees it, whose own words for an unknown family fill a page.
+            anatomy_for(SimpleNamespace(**{"model_type": None, **fields}))
+            return AutoConfig.from_pretrained(name, revision=revision)
+    except ModelError as error:
+        raise CheckpointError(f"base {name}: {error}") from error
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """The base's tokenizer."""
-    with _named("tokenizer", name):
-        return AutoTokenizer.from_pretrained(name, revision=revision, use_fast=True)
-
-
-def load_base(name: str, n_outputs: int, *, revision: str | None = None, seed: int = 0) -> LoadedBase:
-    """Load a base in float32 and give it a head with `n_outputs` outputs.
-
-    What the base lacks (the head, perhaps the pooler) is drawn from N(0, initializer_range^2) with zero
-    biases, by a generator seeded with `seed`.
+    """The base's tokenizer.
 
     Raises:
-        CheckpointError: no such base, damaged files, or encoder weights missing from it.
-        ModelError: an unsupported family.
+        CheckpointError: no such base, or none or a damaged tokenizer in it.
     """
-    name = resolve_base(name)
+    name, revision = resolve_base(name, revision)
+    with _named("tokenizer", name):
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, use_fast=True)
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # made up by transformers: all words unknown
+        raise CheckpointError(f"base {name} has no tokenizer files (tokenizer.json, or a vocabulary)")
+    return tokenizer
+
+
+def refuse_unknown_tokens(encoded: Encoded, base: BaseIdentity) -> None:
+    """A tokenizer may know more words than the model has embeddings for.
+
+    Raises:
+        CheckpointError: a token id is beyond the base's vocabulary.
+    """
+    greatest = max(int(ids.max()) for ids in encoded.input_ids)
+    if greatest >= base.vocab_size:
+        raise CheckpointError(
+            f"base {base.name}: its tokenizer gives token {greatest}, but the model's {base.vocab_size} "
+            f"embeddings end at {base.vocab_size - 1}; tokenizer and weights do not belong together"
+        )
+
+
+def load_base(
+    name: str, n_outputs: int, *, kind: str = "classification", revision: str | None = None, seed: int = 0
+) -> LoadedBase:
+    """Load a base in float32 and give it a head.
+
+    What the base lacks (the head, perhaps the pooler) is drawn from N(0, initializer_range^2) with zero
+    biases, by a generator seeded with `seed`; torch's global generators are left as they were.
+
+    Args:
+        name: folder or hub id.
+        n_outputs: columns of the logits.
+        kind: ``extractive`` for a head that reads all positions (start and end), else one for the first.
+        revision: the hub's.
+        seed: of the head.
+
+    Raises:
+        CheckpointError: no such base, damaged files, an unsupported family, or encoder weights missing.
+    """
+    name, revision = resolve_base(name, revision)
     config = load_config(name, revision)
     config.num_labels = n_outputs
-    with _named("weights", name):
-        model, report = AutoModelForSequenceClassification.from_pretrained(
+    architecture = (
+        AutoModelForQuestionAnswering if kind == "extractive" else AutoModelForSequenceClassification
+    )
+    with _named("weights", name), torch.random.fork_rng(devices=[]):
+        model, report = architecture.from_pretrained(
             name,
             config=config,
             revision=revision,
@@ -168,7 +245,7 @@ def load_base(name: str, n_outputs: int, *, revision: str | None = None, seed: i
     _refuse_incomplete(name, model, missing)
     _initialise(model, missing, seed)
     _refuse_non_finite(name, model)
-    return LoadedBase(model, missing, _identify(name, model, missing))
+    return LoadedBase(model, missing, _identify(name, revision, model, missing))
 
 
 def _refuse_incomplete(name: str, model: PreTrainedModel, missing: frozenset[str]) -> None:
@@ -201,7 +278,9 @@ def _refuse_non_finite(name: str, model: PreTrainedModel) -> None:
             raise CheckpointError(f"base {name}: {tensor_name} holds NaN or infinite values")
 
 
-def _identify(name: str, model: PreTrainedModel, missing: frozenset[str]) -> BaseIdentity:
+def _identify(
+    name: str, revision: str | None, model: PreTrainedModel, missing: frozenset[str]
+) -> BaseIdentity:
     weights = hashlib.sha256()
     for tensor_name, parameter in sorted(model.base_model.named_parameters()):
         if f"{model.base_model_prefix}.{tensor_name}" not in missing:
@@ -211,7 +290,7 @@ def _identify(name: str, model: PreTrainedModel, missing: frozenset[str]) -> Bas
     config = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
     return BaseIdentity(
         name=name,
-        revision=None if Path(name).is_dir() else getattr(model.config, "_commit_hash", None),
+        revision=revision,
         config_sha256=config.hexdigest(),
         weights_sha256=weights.hexdigest(),
         n_layers=int(model.config.num_hidden_layers),

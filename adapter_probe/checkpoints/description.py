@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from adapter_probe.data.tasks import TaskSpec
-from adapter_probe.errors import AdapterProbeError, CheckpointError
-from adapter_probe.models.methods import Adapters
+from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsError
+from adapter_probe.models.methods import Method, method_from_json
+from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json, write_json
 
 from .base import BaseIdentity
 
 DESCRIPTION = "adapter_probe.json"
 SCHEMA = 1
+_READERS = {"method": method_from_json, "task": TaskSpec.from_json}
 
 
 @dataclass(frozen=True)
@@ -27,19 +29,23 @@ class Description:
         task: its data, labels and metric.
         max_length: most tokens an example was cut to.
         training: the settings that trained it, as plain JSON.
-        scores: validation scores by metric name, as fractions.
+        scores: validation scores by metric name, as fractions; None where undefined.
         versions: of the libraries that wrote it.
         delta_sha256: of the bytes of ``delta.safetensors``.
     """
 
-    method: Adapters
+    method: Method
     base: BaseIdentity
     task: TaskSpec
     max_length: int
     delta_sha256: str
     training: dict[str, Any] = field(default_factory=dict)
-    scores: dict[str, float] = field(default_factory=dict)
+    scores: dict[str, float | None] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.max_length < 1:
+            raise CheckpointError(f"max_length {self.max_length} is not allowed; at least 1 token is needed")
 
 
 def write_description(folder: Path, description: Description) -> None:
@@ -71,17 +77,13 @@ def read_description(folder: Path) -> Description:
         raise CheckpointError(f"{folder} is not a checkpoint: it has no {DESCRIPTION}")
     try:
         document = read_json(path)
-        if document.pop("schema", None) != SCHEMA:
-            raise CheckpointError(f"{path}: this version reads schema {SCHEMA} only; upgrade adapter-probe")
-        document["method"] = Adapters.from_json(document["method"])
-        document["base"] = BaseIdentity(**document["base"])
-        document["task"] = TaskSpec.from_json(document["task"])
-        return Description(**document)
-    except CheckpointError:
-        raise
+    except ResultsError as error:  # names the file itself
+        raise CheckpointError(str(error)) from error
+    if (schema := document.pop("schema", None)) != SCHEMA:
+        raise CheckpointError(
+            f"{path}: schema {schema!r}; this version reads schema {SCHEMA} only, upgrade adapter-probe"
+        )
+    try:
+        return from_record(Description, document, readers=_READERS)
     except AdapterProbeError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    except KeyError as error:
-        raise CheckpointError(f"{path} lacks the field {error}") from error
-    except TypeError as error:
-        raise CheckpointError(f"{path} has fields that do not fit: {error}") from error

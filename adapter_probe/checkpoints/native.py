@@ -91,10 +91,11 @@ def open_checkpoint(folder: str | Path, base: str | None = None) -> OpenedCheckp
     folder = Path(folder)
     description = read_description(folder)
     delta = _read_delta(folder, description)
-    name = resolve_base(base or description.base.name)
-    revision = None if base else description.base.revision
+    name, revision = resolve_base(
+        *((base, None) if base else (description.base.name, description.base.revision))
+    )
     _refuse_unfit(name, revision, description.base)
-    loaded = load_base(name, n_outputs(description), revision=revision)
+    loaded = load_base(name, n_outputs(description), kind=description.task.kind, revision=revision)
     if loaded.identity.weights_sha256 != description.base.weights_sha256:
         raise CheckpointError(
             f"base {name} holds other weights than the base that {folder} was trained on, "

@@ -1,62 +1,219 @@
-"""Methods: what is added to a base and what trains, in a form that a checkpoint can remember."""
+"""Methods: what is added to a base and what trains, in a form that a checkpoint can remember.
+
+A method answers one question for every parameter of a model, `trains`. What the base lacks (the task's head,
+perhaps a pooler) is random until trained, so it trains under every method, asked or not.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, get_args
 
 from adapter_probe.errors import ModelError
+from adapter_probe.records import RecordError, from_record, to_record
+from adapter_probe.spans import SiteChoice
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "swish", "tanh")
+Placement = Literal["sequential", "parallel"]
+Interaction = Literal["add", "multiply"]
+InnerNorm = Literal["none", "layernorm", "batchnorm"]
+Group = Literal["adapters", "layernorms", "pooler", "head", "base"]
+
+LARGEST_SIZE = 16_384  # the widest feed-forward layer among the supported families' released models
+MOST_HIDDEN_LAYERS = 16
+# Below, the change that an adapter makes is lost in float32 and its gradients in Adam's epsilon; above, the
+# output is noise from the start.
+STD_RANGE = (1e-12, 100.0)
+
+
+class _Recorded:
+    """What every method can do: tell itself as JSON."""
+
+    name: ClassVar[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dict, with the method's name under ``name``."""
+        return {"name": self.name, **to_record(self)}
 
 
 @dataclass(frozen=True)
-class Adapters:
-    """Bottleneck adapters at both sites of every layer; adapters, LayerNorms and head train.
+class Adapters(_Recorded):
+    """Bottleneck adapters in every layer; adapters, LayerNorms and head train.
 
-    Source: Houlsby et al. 2019 (arXiv 1902.00751), section 2.1 and Figure 2.
+    The first four fields are the paper's setting, the others the variants that it tried and found no better.
+    Source: Houlsby et al. 2019 (arXiv 1902.00751), sections 2.1 and 3.6, and Figure 2.
 
     Attributes:
         size: the bottleneck's width m, at least 1.
         init_std: std of the normal that weights are drawn from, before truncation at two std. The realised
             std is about 0.88 of it. Must be positive: with both matrices at zero no gradient reaches them.
-        activation: the non-linearity between the two projections.
+        activation: the non-linearity inside.
         train_pooler: also train a pooler that the base brings along (the authors' code keeps it frozen).
-            A pooler that the base lacks always trains.
+        sites: where in a layer adapters sit: after both sublayers, or after one kind only.
+        placement: an adapter reads its sublayer's output, or in parallel to the sublayer its input.
+        interaction: the change c is added to the sublayer's output x, or multiplies it: x (1 + c).
+        norm: a normalisation after the down-projection, before its activation.
+        hidden_layers: layers of width m inside; each one after the first is a further m x m projection with
+            its activation.
     """
+
+    name: ClassVar[str] = "adapters"
 
     size: int = 64
     init_std: float = 1e-2
     activation: str = "gelu"
     train_pooler: bool = False
+    sites: SiteChoice = "both"
+    placement: Placement = "sequential"
+    interaction: Interaction = "add"
+    norm: InnerNorm = "none"
+    hidden_layers: int = 1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 1:
-            raise ModelError(f"adapter size {self.size!r} is not allowed; give a whole number of at least 1")
-        if not 0 < self.init_std < float("inf"):
+        _check_whole("adapter size", self.size, 1, LARGEST_SIZE)
+        _check_whole("hidden_layers", self.hidden_layers, 1, MOST_HIDDEN_LAYERS)
+        if self.init_std == 0:
             raise ModelError(
                 f"init_std {self.init_std!r} is not allowed; give a positive number (at 0 both matrices "
                 "are zero and neither gets a gradient)"
             )
-        if self.activation not in ACTIVATIONS:
-            raise ModelError(f"activation {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")
+        if not STD_RANGE[0] <= self.init_std <= STD_RANGE[1]:
+            raise ModelError(
+                f"init_std {self.init_std!r} is not allowed; give a number from {STD_RANGE[0]:g} to "
+                f"{STD_RANGE[1]:g}"
+            )
+        for what, value, allowed in (
+            ("activation", self.activation, ACTIVATIONS),
+            ("adapter sites", self.sites, get_args(SiteChoice)),
+            ("placement", self.placement, get_args(Placement)),
+            ("interaction", self.interaction, get_args(Interaction)),
+            ("norm", self.norm, get_args(InnerNorm)),
+        ):
+            if value not in allowed:
+                raise ModelError(f"{what} {value!r} is not one of {', '.join(allowed)}")
+        if self.norm == "layernorm" and self.size == 1:
+            raise ModelError(
+                "adapter size 1 is not allowed with norm 'layernorm', which makes any single number zero; "
+                "give a size of at least 2"
+            )
+
+    def trains(self, group: Group, layer: int, n_layers: int) -> bool:
+        """Whether a parameter trains; `layer` is -1 in the embeddings, `n_layers` in pooler and head."""
+        return group in {"adapters", "layernorms", "head"} or (group == "pooler" and self.train_pooler)
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict, with the method's name under ``name``."""
-        return {"name": "adapters", **asdict(self)}
+        """A plain dict, with the method's name under ``name``.
 
-    @staticmethod
-    def from_json(fields: dict[str, Any]) -> Adapters:
-        """The inverse of `to_json`.
-
-        Raises:
-            ModelError: an unknown method, or a field that is missing, unknown or out of range.
+        A variant's field at its default is left out, so that the record of the paper's own adapters, and what
+        is hashed from it, stays the same when a variant is added.
         """
-        fields = dict(fields)
-        name = fields.pop("name", None)
-        if name != "adapters":
-            raise ModelError(f"method {name!r} is not one of adapters")
-        try:
-            return Adapters(**fields)
-        except TypeError as error:
-            raise ModelError(f"the method's fields {sorted(fields)} do not fit: {error}") from None
+        always = {"size", "init_std", "activation", "train_pooler"}
+        plain = {f.name for f in fields(self) if f.name not in always and getattr(self, f.name) == f.default}
+        return {k: v for k, v in super().to_json().items() if k not in plain}
+
+
+@dataclass(frozen=True)
+class TopLayers(_Recorded):
+    """The top `k` layers whole, LayerNorms included, the pooler and the head train; nothing else is added.
+
+    With k = 0 pooler and head alone train, with k the base's depth every layer, but never the embeddings. What
+    lies below the lowest trained layer runs without dropout, as in evaluation.
+    Source: "variable fine-tuning" in Houlsby et al. 2019 (arXiv 1902.00751), section 3.3.
+
+    Attributes:
+        k: layers that train, from the top.
+    """
+
+    name: ClassVar[str] = "top_layers"
+
+    k: int
+
+    def __post_init__(self) -> None:
+        _check_whole("k", self.k, 0)
+
+    def trains(self, group: Group, layer: int, n_layers: int) -> bool:
+        """Whether a parameter trains; `layer` is -1 in the embeddings, `n_layers` in pooler and head."""
+        return layer >= n_layers - self.k
+
+
+@dataclass(frozen=True)
+class LayerNormOnly(_Recorded):
+    """Every LayerNorm, that of the embeddings included, and the head train; nothing is added."""
+
+    name: ClassVar[str] = "layernorm_only"
+
+    def trains(self, group: Group, layer: int, n_layers: int) -> bool:
+        """Whether a parameter trains; `layer` is -1 in the embeddings, `n_layers` in pooler and head."""
+        return group in {"layernorms", "head"}
+
+
+@dataclass(frozen=True)
+class FullFineTuning(_Recorded):
+    """Everything trains; nothing is added."""
+
+    name: ClassVar[str] = "full"
+
+    def trains(self, group: Group, layer: int, n_layers: int) -> bool:
+        """Whether a parameter trains; `layer` is -1 in the embeddings, `n_layers` in pooler and head."""
+        return True
+
+
+@dataclass(frozen=True)
+class HeadOnly(_Recorded):
+    """Feature-based transfer: a new head on the frozen encoder, which runs without dropout.
+
+    A pooler that the base brings along is part of the frozen encoder; `TopLayers(0)` trains that too.
+    """
+
+    name: ClassVar[str] = "head_only"
+
+    def trains(self, group: Group, layer: int, n_layers: int) -> bool:
+        """Whether a parameter trains; `layer` is -1 in the embeddings, `n_layers` in pooler and head."""
+        return group == "head"
+
+
+Method = Adapters | TopLayers | LayerNormOnly | FullFineTuning | HeadOnly
+"""What trains."""
+
+_BY_NAME: dict[str, type[Method]] = {kind.name: kind for kind in get_args(Method)}
+METHOD_NAMES = tuple(_BY_NAME)
+
+
+def method_from_json(record: object, where: str = "method") -> Method:
+    """The inverse of `to_json`.
+
+    Args:
+        record: what JSON held; a field with a default may be missing.
+        where: dotted name of the record within its file, for the message.
+
+    Raises:
+        RecordError: an unknown method, or a field that is missing, unknown or of the wrong type.
+        ModelError: a field out of range.
+    """
+    if not isinstance(record, Mapping):
+        raise RecordError(f"{where} is {record!r}, expected an object")
+    name = record.get("name")
+    if not isinstance(name, str) or name not in _BY_NAME:
+        raise RecordError(f"{where}.name is {name!r}, expected one of {', '.join(METHOD_NAMES)}")
+    return from_record(_BY_NAME[name], {k: v for k, v in record.items() if k != "name"}, where)
+
+
+def check_depth(method: Method, n_layers: int) -> None:
+    """Refuse a method that needs more layers than the base has.
+
+    Raises:
+        ModelError: a k above `n_layers`.
+    """
+    if isinstance(method, TopLayers) and method.k > n_layers:
+        raise ModelError(
+            f"k {method.k} is above the depth of the base, which has {n_layers} layers; "
+            f"give a whole number from 0 to {n_layers}"
+        )
+
+
+def _check_whole(what: str, value: object, least: int, most: int | None = None) -> None:
+    fits = isinstance(value, int) and not isinstance(value, bool)
+    if not fits or value < least or (most is not None and value > most):
+        limits = f"from {least:,} to {most:,}" if most is not None else f"of at least {least}"
+        raise ModelError(f"{what} {value!r} is not allowed; give a whole number {limits}")

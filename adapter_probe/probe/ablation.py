@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -106,8 +106,10 @@ class _Engine:
 
     def _ready_model(self) -> AdaptedModel:
         if self._model is None:
-            dtype = getattr(torch, self._request.settings.dtype)
-            self._model = self._request.checkpoint.model.to(self._request.device, dtype).eval()
+            model, dtype = self._request.checkpoint.model, getattr(torch, self._request.settings.dtype)
+            if dtype != torch.float32:
+                model = deepcopy(model)  # the checkpoint keeps its own precision
+            self._model = model.to(self._request.device, dtype).eval()
         return self._model
 
     def logits(self, examples: np.ndarray, report: Report) -> np.ndarray:
@@ -142,10 +144,14 @@ class _Engine:
         self.logits(typical, lambda _: None)
         return (time.perf_counter() - start) / float(lengths[typical].sum())
 
-    def peak_memory(self) -> int:
-        """Most bytes in use so far: of the process, or of the accelerator."""
+    def peak_memory(self) -> int | None:
+        """Most bytes in use so far: of the process, or of the accelerator. None where nothing tells."""
         if self._request.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._request.device)
+        if sys.platform == "win32":
+            return None
+        import resource  # Unix only
+
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
@@ -154,8 +160,9 @@ def plan_ablation(request: AblationRequest, folder: Path) -> dict[str, Any]:
     """What an ablation would cost, as plain JSON; nothing is written.
 
     Returns:
-        Counts of the work, ``seconds_left`` and ``peak_memory_bytes`` (measured on a small batch and scaled
-        by tokens), and how many of the parts the folder holds already.
+        Counts of the work, ``seconds_left`` (measured on a small batch and scaled by tokens),
+        ``peak_memory_bytes`` (measured while that batch ran, which is as large as any), and how many of the
+        parts the folder holds already.
 
     Raises:
         ResultsError: the folder belongs to another run, or is in use.

@@ -9,9 +9,12 @@ from typing import Any, Literal
 
 import torch
 
+from adapter_probe.checkpoints.base import refuse_unknown_tokens
 from adapter_probe.checkpoints.native import OpenedCheckpoint, open_checkpoint
 from adapter_probe.data.encoding import Encoded, encode
+from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.tasks import Split, TaskSpec, load_split
+from adapter_probe.errors import DataError
 from adapter_probe.metrics import check_metric
 from adapter_probe.models.adapted import NormChoice
 from adapter_probe.spans import SiteChoice, VariantSet, span_variants
@@ -116,10 +119,13 @@ def prepare_ablation(
     check_metric(metric, task.kind, len(task.label_names) or None)
     rows = _load_rows(task, data, split, max_examples)
     encoded = encode(opened.tokenizer, rows, opened.description.max_length)
+    refuse_unknown_tokens(encoded, opened.description.base)
     return AblationRequest(opened, rows, encoded, metric, settings, device, tokens_per_pass)
 
 
 def _load_rows(task: TaskSpec, data: Sequence[str | Path], split: str, max_examples: int | None) -> Split:
+    if split not in SPLITS:
+        raise DataError(f"split {split!r} is not one of {', '.join(SPLITS)}")
     if not data:
         return load_split(task, split, max_examples, expect_fingerprint=True)
     given = replace(task, files={split: tuple(str(Path(path).resolve()) for path in data)})

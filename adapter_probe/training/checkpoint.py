@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
-from adapter_probe.checkpoints.base import load_base, load_tokenizer, resolve_base
+from adapter_probe.checkpoints.base import load_base, load_tokenizer, refuse_unknown_tokens
 from adapter_probe.checkpoints.description import DESCRIPTION, Description, read_description
 from adapter_probe.checkpoints.native import save_checkpoint
 from adapter_probe.data.encoding import encode
@@ -63,12 +64,13 @@ def train_checkpoint(
     settings, task = request.settings, request.task
     _refuse_foreign(out)
     base = load_base(request.base, len(task.label_names) or 1, revision=request.revision, seed=settings.seed)
-    tokenizer = load_tokenizer(resolve_base(request.base), request.revision)
+    tokenizer = load_tokenizer(base.identity.name, base.identity.revision)
     limit = length_limit(request.max_length, base.model.config, tokenizer.model_max_length)
     splits = {}
     for name in ("train", "validation"):
         split = load_split(task, name, expect_fingerprint=True)
         splits[name] = LabelledSet(encode(tokenizer, split, limit), split.labels)
+        refuse_unknown_tokens(splits[name].encoded, base.identity)
     identity = {
         "code_schema": CODE_SCHEMA,
         "base": {"weights_sha256": base.identity.weights_sha256},
@@ -98,11 +100,16 @@ def train_checkpoint(
             max_length=limit,
             delta_sha256="",
             training={**settings.to_json(), "optimizer": "Adam", "validation_scores": scores},
-            scores={task.metric: float(np.nanmax(scores))},
+            scores={task.metric: best_score(scores)},
         )
         save_checkpoint(out, best, description)
         shutil.rmtree(run.path / PARTS, ignore_errors=True)
         return read_description(out)
+
+
+def best_score(scores: Sequence[float]) -> float | None:
+    """The greatest epoch's score; None if all are undefined."""
+    return max((score for score in scores if not math.isnan(score)), default=None)
 
 
 def _refuse_foreign(out: Path) -> None:

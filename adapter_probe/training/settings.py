@@ -8,6 +8,7 @@ from typing import Any
 from adapter_probe.errors import TrainingError
 
 DTYPES = ("float32", "bfloat16")
+MAX_LEARNING_RATE = 1e3  # far beyond use; Adam's steps are as long as the rate, whatever the loss
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,11 @@ class TrainingSettings:
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise TrainingError(f"{name} {getattr(self, name)} is not allowed; give at least 1")
-        if not 0 < self.learning_rate < float("inf"):
-            raise TrainingError(f"learning_rate {self.learning_rate} is not allowed; give a positive number")
+        if not 0 < self.learning_rate <= MAX_LEARNING_RATE:
+            raise TrainingError(
+                f"learning_rate {self.learning_rate} is not allowed; give a positive number of at most "
+                f"{MAX_LEARNING_RATE:g}"
+            )
         if not 0 <= self.warmup <= 1:
             raise TrainingError(f"warmup {self.warmup} is not allowed; give a share between 0 and 1")
         if not 0 <= self.seed < 2**63:

@@ -102,7 +102,7 @@ def test_a_file_in_place_of_a_folder(checkpoint):
         ("delta_sha256", DELETE, ["delta_sha256"]),
         ("method", DELETE, ["method"]),
         ("method.size", 0, ["size", "0", "at least 1"]),
-        ("method.size", "4", ["size", "'4'"]),
+        ("method.size", "4", ["size", '"4"']),
         ("method.name", "lora", ["lora", "adapters"]),
         ("method.activation", "sigmoid", ["sigmoid", "gelu", "tanh"]),
         ("method.colour", "red", ["colour"]),
