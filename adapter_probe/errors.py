@@ -27,3 +27,7 @@ class ResultsError(AdapterProbeError):
 
 class TrainingError(AdapterProbeError):
     """Training was asked for something impossible, or diverged."""
+
+
+class Diverged(TrainingError):
+    """The loss became NaN or infinite."""

@@ -35,7 +35,7 @@ def demo(
     from adapter_probe.data.tasks import find_task
     from adapter_probe.models.methods import Adapters
     from adapter_probe.probe.request import AblationSettings, prepare_ablation
-    from adapter_probe.training.checkpoint import TrainingRequest
+    from adapter_probe.training.request import TrainingRequest
     from adapter_probe.training.settings import TrainingSettings
 
     where, base = choose_device(device), _base_folder()

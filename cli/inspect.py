@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .console import command, show, show_json
-from .wording import columns
+from .wording import columns, method_text
 
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.native import OpenedCheckpoint
@@ -42,7 +42,7 @@ def _facts(opened: OpenedCheckpoint) -> dict[str, Any]:
         "metric": description.task.metric,
         "scores": description.scores,
         "n_layers": len(model.layers),
-        "n_sites": len(model.sites),
+        "n_sites": int(model.has_adapter.sum()),
         "hidden_size": model.hidden_size,
         "method": description.method.to_json(),
         "parameters": counts,
@@ -61,8 +61,11 @@ def _text(facts: dict[str, Any]) -> str:
     rows = [
         ("base", f"{facts['base']} ({facts['family']})"),
         ("task", f"{facts['task']}, {scores}"),
-        ("layers", f"{facts['n_layers']}, {facts['n_sites']} sites, hidden size {facts['hidden_size']}"),
-        ("adapters", f"size {method['size']}, {method['activation']}, init std {method['init_std']:g}"),
+        (
+            "layers",
+            f"{facts['n_layers']}, adapters at {facts['n_sites']} sites, hidden size {facts['hidden_size']}",
+        ),
+        ("method", method_text(method)),
         *((f"  {name}", f"{counts[name]:>12,} parameters") for name in counts),
         (
             "trained",

@@ -10,8 +10,11 @@ from adapter_probe import __version__
 
 from .ablate import ablate
 from .demo import demo
+from .init_sweep import init_sweep
 from .inspect import inspect
+from .tradeoff import tradeoff
 from .train import train
+from .worker import worker
 
 app = typer.Typer(
     name="adapter-probe",
@@ -25,7 +28,10 @@ app = typer.Typer(
 app.command()(ablate)
 app.command()(inspect)
 app.command()(train)
+app.command()(init_sweep)
+app.command()(tradeoff)
 app.command()(demo)
+app.command(hidden=True)(worker)
 
 
 def _show_version(asked: bool) -> None:

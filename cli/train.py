@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
     from adapter_probe.checkpoints.description import Description
-    from adapter_probe.training.checkpoint import TrainingRequest
+    from adapter_probe.models.methods import Adapters, Method
     from adapter_probe.training.loop import Progress
+    from adapter_probe.training.request import TrainingRequest
 
 Files = list[Path] | None
 
@@ -59,6 +60,10 @@ def train(
         int | None,
         typer.Option(help="Cut examples to this many tokens.", show_default=False),
     ] = None,
+    method: Annotated[
+        Literal["adapters", "top_layers", "layernorm_only", "head_only", "full"],
+        typer.Option(help="What trains. The options up to --hidden-layers are the adapters'."),
+    ] = "adapters",
     size: Annotated[int, typer.Option(help="Bottleneck width.")] = 64,
     init_std: Annotated[
         float,
@@ -71,6 +76,23 @@ def train(
     train_pooler: Annotated[
         bool, typer.Option("--train-pooler", help="Train a pooler that the base has.")
     ] = False,
+    sites: Annotated[
+        Literal["both", "attention", "ffn"], typer.Option(help="Sublayers that get an adapter.")
+    ] = "both",
+    placement: Annotated[
+        Literal["sequential", "parallel"],
+        typer.Option(help="Read the sublayer's output, or, in parallel to it, its input."),
+    ] = "sequential",
+    interaction: Annotated[
+        Literal["add", "multiply"], typer.Option(help="How the change joins the sublayer's output.")
+    ] = "add",
+    norm: Annotated[
+        Literal["none", "layernorm", "batchnorm"], typer.Option(help="Normalisation inside.")
+    ] = "none",
+    hidden_layers: Annotated[int, typer.Option(help="Layers of the bottleneck's width inside.")] = 1,
+    k: Annotated[
+        int | None, typer.Option(help="Layers that train from the top, for top_layers.", show_default=False)
+    ] = None,
     learning_rate: Annotated[float, typer.Option(help="Peak.")] = 3e-4,
     epochs: Annotated[int, typer.Option(help="Passes over the training set.")] = 3,
     batch_size: Annotated[int, typer.Option(help="Examples a step.")] = 32,
@@ -83,26 +105,45 @@ def train(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
-    """Train bottleneck adapters, LayerNorms and the head on a frozen base (Houlsby et al. 2019).
+    """Train bottleneck adapters, LayerNorms and head on a frozen base (Houlsby et al. 2019), or a baseline.
 
     The epoch with the best validation score is kept. An interrupted training goes on where it stopped when
     the same command is given again.
     """
     from adapter_probe.data.tasks import find_task
     from adapter_probe.models.methods import Adapters
-    from adapter_probe.training.checkpoint import TrainingRequest
+    from adapter_probe.training.request import TrainingRequest
     from adapter_probe.training.settings import TrainingSettings
 
-    method = Adapters(size, init_std, activation, train_pooler)
+    chosen = _method(
+        method, k, Adapters(size, init_std, activation, train_pooler, sites, placement, interaction, norm,
+                            hidden_layers)
+    )  # fmt: skip
     settings = TrainingSettings(epochs, batch_size, learning_rate, warmup, seed, dtype)
     spec = find_task(
         task, train_file or (), validation_file or (), (), text, text_b, label, kind, metric, name
     )
     description = run_training(
-        TrainingRequest(base, spec, method, settings, max_length), out, choose_device(device)
+        TrainingRequest(base, spec, chosen, settings, max_length), out, choose_device(device)
     )
     outcome = _outcome(description, out)
     show_json(outcome) if json else show(_text(outcome))
+
+
+def _method(name: str, k: int | None, adapters: Adapters) -> Method:
+    """The method of that name.
+
+    Raises:
+        ModelError: a k without `top_layers`, or the reverse.
+    """
+    from adapter_probe.errors import ModelError
+    from adapter_probe.models.methods import method_from_json
+
+    if (name == "top_layers") != (k is not None):
+        raise ModelError(f"--k {k} with --method {name}: top_layers needs --k, and no other method takes it")
+    if name == "adapters":
+        return adapters
+    return method_from_json({"name": name, **({} if k is None else {"k": k})})
 
 
 def run_training(request: TrainingRequest, out: Path, device: torch.device) -> Description:

@@ -58,6 +58,25 @@ def ablation_summary(report: dict[str, Any]) -> str:
     return columns(rows)
 
 
+_METHODS = {
+    "adapters": "adapters",
+    "top_layers": "fine-tuning from the top",
+    "layernorm_only": "LayerNorms and head",
+    "head_only": "head on the frozen encoder",
+    "full": "full fine-tuning",
+}
+
+
+def method_text(method: dict[str, Any]) -> str:
+    """A method with its settings."""
+    fields = [f"{name.replace('_', ' ')} {_field(v)}" for name, v in method.items() if name != "name" and v]
+    return ", ".join([_METHODS[method["name"]], *fields])
+
+
+def _field(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def duration(seconds: float) -> str:
     """Seconds in the unit that a person would use."""
     if seconds < 90:

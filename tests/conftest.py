@@ -323,11 +323,3 @@ def separate_runs() -> Callable[..., Callable]:
         return run
 
     return make
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the defects that are known and not yet mended; each line of the file is a test that shows one."""
-    known = set((Path(__file__).parent / "known_failures.txt").read_text("utf-8").splitlines())
-    for item in items:
-        if item.nodeid in known:
-            item.add_marker(pytest.mark.xfail(reason="known defect, see known_failures.txt", strict=False))

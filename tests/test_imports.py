@@ -23,7 +23,7 @@ DIRECTLY_BELOW = {
     "reference": (),
     "spans": ("errors",),
     "metrics": ("errors",),
-    "results": ("spans", "metrics"),
+    "results": ("spans", "metrics", "records"),
     "analysis": ("results", "reference"),
     "figures": ("analysis",),
     "data": ("spans", "metrics", "records"),

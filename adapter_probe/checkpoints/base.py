@@ -27,6 +27,7 @@ from transformers import (
 from transformers import logging as transformers_logging
 
 from adapter_probe.data.encoding import Encoded
+from adapter_probe.data.tasks import TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.anatomy import anatomy_for
 
@@ -205,6 +206,11 @@ def refuse_unknown_tokens(encoded: Encoded, base: BaseIdentity) -> None:
             f"base {base.name}: its tokenizer gives token {greatest}, but the model's {base.vocab_size} "
             f"embeddings end at {base.vocab_size - 1}; tokenizer and weights do not belong together"
         )
+
+
+def n_outputs(task: TaskSpec) -> int:
+    """Columns of the logits: one a label, one in a regression, start and end in extraction."""
+    return {"classification": len(task.label_names), "regression": 1, "extractive": 2}[task.kind]
 
 
 def load_base(

@@ -24,7 +24,7 @@ from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.results.atomic import make_folder, write_bytes
 
-from .base import BaseIdentity, LoadedBase, load_base, load_config, load_tokenizer, resolve_base
+from .base import BaseIdentity, LoadedBase, load_base, load_config, load_tokenizer, n_outputs, resolve_base
 from .description import DESCRIPTION, Description, read_description, write_description
 
 DELTA = "delta.safetensors"
@@ -95,7 +95,7 @@ def open_checkpoint(folder: str | Path, base: str | None = None) -> OpenedCheckp
         *((base, None) if base else (description.base.name, description.base.revision))
     )
     _refuse_unfit(name, revision, description.base)
-    loaded = load_base(name, n_outputs(description), kind=description.task.kind, revision=revision)
+    loaded = load_base(name, n_outputs(description.task), kind=description.task.kind, revision=revision)
     if loaded.identity.weights_sha256 != description.base.weights_sha256:
         raise CheckpointError(
             f"base {name} holds other weights than the base that {folder} was trained on, "
@@ -112,11 +112,6 @@ def open_checkpoint(folder: str | Path, base: str | None = None) -> OpenedCheckp
         frozenset(delta),
         loaded.missing,
     )
-
-
-def n_outputs(description: Description) -> int:
-    """Columns of the logits: one a label, or one in a regression."""
-    return len(description.task.label_names) or 1
 
 
 def _refuse_unfit(name: str, revision: str | None, expected: BaseIdentity) -> None:
@@ -151,9 +146,10 @@ def _read_delta(folder: Path, description: Description) -> dict[str, Tensor]:
 
 
 def _load_delta(model: AdaptedModel, delta: Mapping[str, Tensor], loaded: LoadedBase, path: Path) -> None:
-    parameters = dict(model.base.named_parameters())
-    needed = model.choose_trained(loaded.missing).keys()
-    _refuse_names(path, "lacks", needed - delta.keys())
+    model.choose_trained(loaded.missing)
+    needed = model.named_delta()
+    parameters = {**dict(model.base.named_parameters()), **needed}
+    _refuse_names(path, "lacks", needed.keys() - delta.keys())
     _refuse_names(path, "holds tensors the model does not have:", delta.keys() - parameters.keys())
     with torch.no_grad():
         for name, tensor in delta.items():

@@ -1,4 +1,4 @@
-"""A Hugging Face encoder with adapters in it, run on packed batches."""
+"""A Hugging Face encoder under one method, with adapters in it or not, run on packed batches."""
 
 from __future__ import annotations
 
@@ -6,144 +6,72 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from adapter_probe.errors import ModelError
 
-from .anatomy import LayerParts, anatomy_for, classification_head, embed, layer_parts, split_heads
+from .anatomy import anatomy_for, classification_head, embed, has_span_head, layer_parts, span_logits
 from .bottleneck import Bottleneck
-from .methods import Adapters
+from .layer import ADAPTER, Layer, Site
+from .methods import Adapters, Group, Method, check_depth
 
 if TYPE_CHECKING:
-    from adapter_probe.data.packing import Group, PackedBatch
+    from typing_extensions import Self
 
-ADAPTER = "adapter"
+    from adapter_probe.data.packing import PackedBatch
+
 NormChoice = Literal["trained", "pretrained"]
-
-
-class Site:
-    """One adapter's place: after a sublayer's projection and dropout, before residual sum and LayerNorm."""
-
-    def __init__(self, holder: nn.Module, dropout: nn.Module, norm: nn.LayerNorm):
-        self._holder = holder
-        self.norm = norm
-        self.pretrained_norm: nn.LayerNorm = norm
-        # The packed forward below calls the adapter itself; this hook serves the model's own forward.
-        dropout.register_forward_hook(self._adapt)
-
-    @property
-    def adapter(self) -> Bottleneck | None:
-        """The adapter at this site, or None where there is none."""
-        return getattr(self._holder, ADAPTER, None)
-
-    def install(self, adapter: Bottleneck) -> None:
-        """Put an adapter here; it shows in the model's state dict as ``<sublayer>.adapter.*``."""
-        self._holder.add_module(ADAPTER, adapter)
-
-    def _adapt(self, _module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
-        return None if self.adapter is None else self.adapter(output)
-
-    def finish(self, x: Tensor, residual: Tensor) -> Tensor:
-        """The sublayer's output with the adapter on: LayerNorm(adapter(x) + residual)."""
-        return self.norm((x if self.adapter is None else self.adapter(x)) + residual)
-
-
-class Layer:
-    """One Transformer layer on packed hidden states ``[nodes, tokens, hidden]``.
-
-    `nodes` are row groups that all hold the same examples (variants of the model); plain evaluation and
-    training have one.
-    """
-
-    def __init__(self, parts: LayerParts, head_dim: int):
-        self.parts = parts
-        self._head_dim = head_dim
-        self.sites = (
-            Site(parts.attention_site, parts.attention_out_dropout, parts.attention_norm),
-            Site(parts.ffn_site, parts.ffn_out_dropout, parts.ffn_norm),
-        )
-
-    def attention(
-        self, hidden: Tensor, groups: tuple[Group, ...], first: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """The attention sublayer up to its site: (projected output, residual).
-
-        Args:
-            hidden: ``[nodes, tokens, hidden]``.
-            groups: the exact-length groups along the token axis.
-            first: positions ``[examples]`` that alone are wanted (each example's first token); None for all.
-
-        Returns:
-            Two tensors ``[nodes, tokens or examples, hidden]``.
-        """
-        parts = self.parts
-        wanted = hidden if first is None else hidden[:, first]
-        query, key, value = parts.query(wanted), parts.key(hidden), parts.value(hidden)
-        context, done = [], 0
-        for group in groups:
-            rows = group.n if first is not None else group.n * group.length
-            span = slice(group.start, group.stop)
-            context.append(
-                self._attend(query[:, done : done + rows], key[:, span], value[:, span], group.length)
-            )
-            done += rows
-        joined = context[0] if len(context) == 1 else torch.cat(context, dim=1)
-        return _drop(parts.attention_out(joined), parts.attention_out_dropout), wanted
-
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, length: int) -> Tensor:
-        """Attention inside one group; ``[nodes, n * positions, width]`` in and out."""
-        nodes, total, width = query.shape
-        rows = nodes * key.shape[1] // length
-        # [nodes, n * length, width] -> [nodes * n, heads, length, head_dim]
-        q, k, v = (split_heads(t.reshape(rows, -1, width), self._head_dim) for t in (query, key, value))
-        dropout = self.parts.attention_dropout
-        out = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout.p if dropout.training else 0.0)
-        return out.transpose(1, 2).reshape(nodes, total, width)
-
-    def ffn(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """The feed-forward sublayer up to its site: (projected output, residual), shaped as `hidden`."""
-        parts = self.parts
-        inner = parts.activation(parts.ffn_in(hidden))
-        return _drop(parts.ffn_out(inner), parts.ffn_out_dropout), hidden
-
-
-def _drop(x: Tensor, dropout: nn.Dropout) -> Tensor:
-    """`dropout` without its forward hook, which would apply the adapter a second time."""
-    return F.dropout(x, dropout.p, dropout.training)
+SITE_KINDS = ("attention", "ffn")
 
 
 class AdaptedModel(nn.Module):
-    """A base with adapters, run without padding.
+    """A base under a method, run without padding.
 
-    The base is a transformers model for sequence classification. The adapters are modules inside it, so its
-    own `forward` applies them too and its state dict names them; `forward` here takes packed batches and
-    is what training and the probe use.
+    The base is a transformers model for sequence classification or for question answering. Adapters are
+    modules inside it, so its own `forward` applies them too and its state dict names them; `forward` here
+    takes packed batches and is what training and the probe use.
+
+    Frozen layers below everything that trains are no place for regularisation: they run without dropout even
+    in training, so that what comes out of them is the same in every epoch. A frozen layer above a trained
+    one keeps its dropout.
 
     Attributes:
         base: the transformers model, adapters included.
         layers: the Transformer layers, bottom first, two sites each.
         method: what was installed, or None before `install`.
+        reads_all_positions: whether the head reads every token (question answering: start and end logits a
+            token) or only each example's first.
+        lowest_trained_layer: the lowest layer with a trained parameter, -1 for the embeddings, the number of
+            layers where only pooler or head train. Set by `choose_trained`; -1 before.
     """
 
     def __init__(self, base: PreTrainedModel):
         super().__init__()
         self.anatomy = anatomy_for(base.config)
+        self.reads_all_positions = has_span_head(base, self.anatomy)
         self.base = base
-        self.method: Adapters | None = None
+        self.method: Method | None = None
+        self.lowest_trained_layer = -1
         head_dim = base.config.hidden_size // base.config.num_attention_heads
         self.layers = [Layer(parts, head_dim) for parts in layer_parts(base.base_model, self.anatomy)]
         # The base's own LayerNorms, kept so that a variant can put them back.
         self._pretrained_norms = nn.ModuleList(deepcopy(site.norm) for site in self.sites)
+        self._pretrained_norms.requires_grad_(False)
         for site, norm in zip(self.sites, self._pretrained_norms):
             site.pretrained_norm = norm
 
     @property
     def sites(self) -> list[Site]:
-        """Every site in the order the data meets them."""
+        """Every site in the order the data meets them, two a layer, with an adapter or without."""
         return [site for layer in self.layers for site in layer.sites]
+
+    @property
+    def has_adapter(self) -> np.ndarray:
+        """Bool ``[sites]``: which sites hold an adapter, so that there is something to switch off."""
+        return np.array([site.adapter is not None for site in self.sites])
 
     @property
     def hidden_size(self) -> int:
@@ -155,24 +83,40 @@ class AdaptedModel(nn.Module):
         """Where the parameters are."""
         return next(self.base.parameters()).device
 
-    def install(self, method: Adapters, generator: torch.Generator) -> None:
-        """Put freshly initialised adapters at every site.
+    def install(self, method: Method, generator: torch.Generator) -> None:
+        """Take on a method; one with adapters puts them, freshly initialised, at its sites.
 
         Args:
-            method: size, initialisation and activation.
-            generator: a CPU generator; each module draws its own weights from it, in site order.
+            method: what is added and what trains.
+            generator: a CPU generator; each adapter draws its own weights from it, in site order. Nothing
+                is drawn from torch's global one.
 
         Raises:
-            ModelError: adapters are installed already.
+            ModelError: a method is installed already, or needs more layers than there are.
         """
         if self.method is not None:
-            raise ModelError("this model has adapters already")
-        like = next(self.base.parameters())
-        for site in self.sites:
-            adapter = Bottleneck(self.hidden_size, method.size, method.activation)
-            adapter.initialise(method.init_std, generator)
-            site.install(adapter.to(device=like.device))
+            raise ModelError(f"this model has a method already, {self.method.name}")
+        check_depth(method, len(self.layers))
+        if isinstance(method, Adapters):
+            wanted = SITE_KINDS if method.sites == "both" else (method.sites,)
+            for layer in self.layers:
+                for kind, site in zip(SITE_KINDS, layer.sites):
+                    if kind in wanted:
+                        site.install(self._new_adapter(method, generator))
         self.method = method
+
+    def _new_adapter(self, method: Adapters, generator: torch.Generator) -> Bottleneck:
+        adapter = Bottleneck(
+            self.hidden_size,
+            method.size,
+            method.activation,
+            norm=method.norm,
+            hidden_layers=method.hidden_layers,
+            placement=method.placement,
+            interaction=method.interaction,
+        )
+        adapter.initialise(method.init_std, generator)  # before the move: the same draw on every device
+        return adapter.to(device=self.device).train(self.training)
 
     def embed(self, batch: PackedBatch) -> Tensor:
         """Hidden states ``[1, tokens, hidden]`` that enter layer 0."""
@@ -184,60 +128,150 @@ class AdaptedModel(nn.Module):
             pieces.append(hidden.reshape(1, group.n * group.length, -1))
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
-    def head(self, first_hidden: Tensor) -> Tensor:
-        """Logits ``[rows, labels]`` from hidden states ``[rows, hidden]`` of the examples' first tokens."""
-        return classification_head(self.base, self.anatomy, first_hidden)
+    def wanted_positions(self, layer: int, batch: PackedBatch) -> Tensor | None:
+        """Positions ``[examples]`` that a layer's states are wanted at, None for all.
+
+        Nothing reads the last layer's other positions where the head reads only the first, so from that
+        layer's attention on they are not computed.
+        """
+        last = layer == len(self.layers) - 1
+        return batch.first if last and not self.reads_all_positions else None
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits from the last layer's hidden states at the positions that the head reads.
+
+        Args:
+            hidden: ``[rows, hidden]``, of the examples' first tokens or, in question answering, of all.
+
+        Returns:
+            ``[rows, labels]``; in question answering ``[rows, 2]``, start and end.
+        """
+        read = span_logits if self.reads_all_positions else classification_head
+        return read(self.base, self.anatomy, hidden)
 
     def forward(self, batch: PackedBatch) -> Tensor:
-        """Logits ``[examples, labels]`` in the batch's packed order, every adapter on."""
-        hidden = self.embed(batch)
-        for layer in self.layers:
-            first = batch.first if layer is self.layers[-1] else None
-            hidden = layer.sites[0].finish(*layer.attention(hidden, batch.groups, first))
-            hidden = layer.sites[1].finish(*layer.ffn(hidden))
-        return self.head(hidden[0])
+        """Logits with every adapter on, in the batch's packed order.
 
-    def named_groups(self) -> Iterator[tuple[str, str, nn.Parameter]]:
+        Returns:
+            ``[examples, labels]``; in question answering ``[tokens, 2]``, start and end.
+        """
+        if self.lowest_trained_layer < 0:
+            return self.head(self._run(self.embed(batch), batch, 0, len(self.layers))[0])
+        return self.forward_from(self.frozen_features(batch), batch)
+
+    @torch.no_grad()
+    def frozen_features(self, batch: PackedBatch) -> Tensor:
+        """What enters the lowest trained layer: the same for a batch however long training lasts.
+
+        Returns:
+            ``[tokens, hidden]`` in packed order, without gradient; where only pooler or head train and the
+            head reads first tokens, ``[examples, hidden]``.
+
+        Raises:
+            ValueError: the embeddings train (or nothing was chosen to train yet), so nothing is frozen.
+        """
+        if self.lowest_trained_layer < 0:
+            raise ValueError("the embeddings train, so no part of the model below them is frozen")
+        return self._run(self.embed(batch), batch, 0, self.lowest_trained_layer)[0]
+
+    def forward_from(self, features: Tensor, batch: PackedBatch) -> Tensor:
+        """The rest of `forward`, from `frozen_features` of the same batch, which may have been kept."""
+        return self.head(self._run(features[None], batch, self.lowest_trained_layer, len(self.layers))[0])
+
+    def _run(self, hidden: Tensor, batch: PackedBatch, start: int, stop: int) -> Tensor:
+        """Hidden states ``[1, rows, hidden]`` through layers `start` to `stop` - 1."""
+        for index in range(start, stop):
+            layer = self.layers[index]
+            wanted = self.wanted_positions(index, batch)
+            hidden = layer.sites[0].finish(*layer.attention(hidden, batch.groups, wanted))
+            hidden = layer.sites[1].finish(*layer.ffn(hidden))
+        return hidden
+
+    def named_groups(self) -> Iterator[tuple[Group, str, nn.Parameter]]:
         """Every parameter once, as (group, name, parameter).
 
-        Groups: ``adapters``, ``layernorms`` (the embedding LayerNorm included), ``pooler``, ``head`` and
-        ``base``.
+        Groups: ``adapters`` (with what is inside them), ``layernorms`` (the base's, the embedding LayerNorm
+        included), ``pooler``, ``head`` and ``base``.
         """
-        encoder_prefix = f"{self.base.base_model_prefix}."
         norms = {id(p) for site in self.sites for p in site.norm.parameters()}
         embedding_norm = self.base.base_model.get_submodule(self.anatomy.embedding_norm)
         norms |= {id(p) for p in embedding_norm.parameters()}
-        pooler = f"{encoder_prefix}{self.anatomy.pooler}." if self.anatomy.pooler else None
         for name, parameter in self.base.named_parameters():
+            group: Group
             if f".{ADAPTER}." in name:
                 group = "adapters"
             elif id(parameter) in norms:
                 group = "layernorms"
-            elif pooler and name.startswith(pooler):
+            elif self._is_pooler(name):
                 group = "pooler"
             else:
-                group = "base" if name.startswith(encoder_prefix) else "head"
+                group = "base" if name.startswith(self._encoder_prefix) else "head"
             yield group, name, parameter
 
+    @property
+    def _encoder_prefix(self) -> str:
+        return f"{self.base.base_model_prefix}."
+
+    def _is_pooler(self, name: str) -> bool:
+        pooler = self.anatomy.pooler
+        return pooler is not None and name.startswith(f"{self._encoder_prefix}{pooler}.")
+
+    def _layer_of(self, name: str) -> int:
+        """A parameter's layer: -1 in the embeddings, the number of layers in pooler and head."""
+        if not name.startswith(self._encoder_prefix) or self._is_pooler(name):
+            return len(self.layers)
+        layers = f"{self._encoder_prefix}{self.anatomy.layers}."
+        return int(name.removeprefix(layers).partition(".")[0]) if name.startswith(layers) else -1
+
     def choose_trained(self, missing: frozenset[str]) -> dict[str, nn.Parameter]:
-        """Freeze the base, let the method's parameters train, and return those by name.
+        """Let the method's parameters train, freeze the others, and return those that train by name.
 
         Args:
             missing: names that the base did not contain; they are random until trained, so always train.
+
+        Raises:
+            ModelError: no method is installed.
         """
-        trained_groups = {"adapters", "layernorms", "head"}
-        if self.method is not None and self.method.train_pooler:
-            trained_groups.add("pooler")
-        trained = {}
+        if self.method is None:
+            raise ModelError("this model has no method yet, so nothing says what trains")
+        n_layers, trained = len(self.layers), {}
         for group, name, parameter in self.named_groups():
-            parameter.requires_grad_(group in trained_groups or name in missing)
-            if parameter.requires_grad:
+            trains = self.method.trains(group, self._layer_of(name), n_layers) or name in missing
+            parameter.requires_grad_(trains)
+            if trains:
                 trained[name] = parameter
+        self.lowest_trained_layer = min(map(self._layer_of, trained), default=n_layers)
+        self.train(self.training)  # what is newly frozen loses its dropout at once
         return trained
 
-    def parameter_counts(self) -> dict[str, int]:
+    def named_delta(self) -> dict[str, Tensor]:
+        """Every tensor that training changes, by its name in the base's state dict.
+
+        These are the parameters that `choose_trained` chose, and the running averages inside adapters with
+        batch normalisation. A model with these tensors on the same base is the same model.
+        """
+        delta: dict[str, Tensor] = {n: p for n, p in self.base.named_parameters() if p.requires_grad}
+        return delta | {n: b for n, b in self.base.named_buffers() if f".{ADAPTER}." in n}
+
+    def train(self, mode: bool = True) -> Self:
+        """Training or evaluation mode; the frozen part below everything that trains stays in evaluation."""
+        super().train(mode)
+        for module in self._frozen_modules():
+            module.eval()
+        return self
+
+    def _frozen_modules(self) -> Iterator[nn.Module]:
+        """The modules that lie whole below the lowest trained layer."""
+        if self.lowest_trained_layer < 0:
+            return
+        encoder, anatomy = self.base.base_model, self.anatomy
+        yield encoder.get_submodule(anatomy.embeddings)
+        layers = encoder.get_submodule(anatomy.layers)
+        yield from (layers[index] for index in range(self.lowest_trained_layer))
+
+    def parameter_counts(self) -> dict[Group, int]:
         """Parameters by group (see `named_groups`)."""
-        counts = dict.fromkeys(("adapters", "layernorms", "pooler", "head", "base"), 0)
+        counts: dict[Group, int] = dict.fromkeys(("adapters", "layernorms", "pooler", "head", "base"), 0)
         for group, _, parameter in self.named_groups():
             counts[group] += parameter.numel()
         return counts

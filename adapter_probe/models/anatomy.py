@@ -10,7 +10,12 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_QUESTION_ANSWERING_MAPPING,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
 from adapter_probe.errors import ModelError
 
@@ -45,6 +50,8 @@ class Anatomy:
             hidden state into logits, in order. A module named in `reads_sequence` takes
             ``[rows, positions, hidden]`` and reads position 0 itself; the others take ``[rows, features]``.
         reads_sequence: the entries of `head` that index the sequence themselves.
+        span_head: dotted name, relative to the whole model, of the linear map that turns every position's
+            hidden state into start and end logits, in the family's class for question answering.
         projection: a map from embedding width to hidden width, where the family may have one.
         pooler: dotted name, relative to the encoder, of a pooler that is part of the head, or None.
         positions_follow_padding: position numbers begin at `pad_token_id` + 1, so that many are lost.
@@ -53,6 +60,7 @@ class Anatomy:
     model_types: tuple[str, ...]
     head: tuple[str, ...]
     reads_sequence: tuple[str, ...]
+    span_head: str = "qa_outputs"
     embeddings: str = "embeddings"
     embedding_norm: str = "embeddings.LayerNorm"
     projection: str | None = None
@@ -135,6 +143,36 @@ def classification_head(model: PreTrainedModel, anatomy: Anatomy, first_hidden: 
         module = model.get_submodule(name)
         features = module(features[:, None]) if name in anatomy.reads_sequence else module(features)
     return features
+
+
+def has_span_head(model: PreTrainedModel, anatomy: Anatomy) -> bool:
+    """Whether the model answers questions (its head reads all positions) or classifies (only the first).
+
+    Raises:
+        ModelError: it does neither, or its span head does not give one start and one end logit.
+    """
+    # Told by the class: a token classifier's head may have the same name as a sequence classifier's.
+    family = type(model.config)
+    if isinstance(model, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[family]):
+        return False
+    if not isinstance(model, MODEL_FOR_QUESTION_ANSWERING_MAPPING[family]):
+        raise ModelError(
+            f"{type(model).__name__} is not supported; a model for sequence classification or for question "
+            "answering is needed"
+        )
+    outputs = model.get_submodule(anatomy.span_head).out_features
+    if outputs != 2:
+        raise ModelError(
+            f"{type(model).__name__} gives {outputs} outputs a token; question answering needs 2, start and "
+            "end (num_labels=2)"
+        )
+    return True
+
+
+def span_logits(model: PreTrainedModel, anatomy: Anatomy, hidden: Tensor) -> Tensor:
+    """Start and end logits ``[tokens, 2]`` from every position's hidden states ``[tokens, hidden]``."""
+    logits: Tensor = model.get_submodule(anatomy.span_head)(hidden)
+    return logits
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The bottleneck adapter of Houlsby et al. 2019."""
+"""The bottleneck adapter of Houlsby et al. 2019, and the variants of it that the paper tried."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import skip_init
+
+from .methods import InnerNorm, Interaction, Placement
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -17,30 +20,107 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+class TokenBatchNorm(nn.BatchNorm1d):
+    """Batch normalisation of hidden states ``[..., tokens, size]``: all tokens are one batch.
+
+    In training its statistics are those of the tokens that go through it: every token of the packed batch,
+    and in the last layer only the positions that the head reads. Evaluation uses the running averages, so
+    there a token does not depend on its company. A single token has no variance: it is normalised by the
+    running averages in training too, and leaves them alone.
+    """
+
+    def __init__(self, size: int):
+        super().__init__(size)
+        # It only counts batches, for a kind of averaging that is not used here; without it every buffer is
+        # a float tensor that a checkpoint can keep.
+        self.num_batches_tracked = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., size]`` to ``[..., size]``."""
+        rows = x.flatten(0, -2)  # [tokens, size]
+        averages, affine = (self.running_mean, self.running_var), (self.weight, self.bias)
+        by_batch = self.training and len(rows) > 1
+        return F.batch_norm(rows, *averages, *affine, by_batch, self.momentum, self.eps).view_as(x)
+
+
 class Bottleneck(nn.Module):
     """``x + up(activation(down(x)))``: d to m to d, with an inner skip connection.
 
-    It holds 2md + d + m parameters, and is near the identity when its weights are near zero.
-    Source: Houlsby et al. 2019 (arXiv 1902.00751), section 2.1.
+    It holds 2md + d + m parameters, and is near the identity when its weights are near zero. The variants:
+
+    - `norm` normalises after `down`, before the activation: 2m parameters more, and with "batchnorm" 2m
+      running averages that are no parameters.
+    - each hidden layer after the first is a further projection with its activation: m^2 + m more.
+    - "parallel" reads the sublayer's input h and not its output x: ``x + change(h)``.
+    - "multiply" scales: ``x * (1 + change)``.
+
+    The last two hold no parameters of their own. Whatever the variant, with `up` at zero it is the identity.
+    Source: Houlsby et al. 2019 (arXiv 1902.00751), sections 2.1 and 3.6.
+
+    Args:
+        hidden: width d.
+        size: width m.
+        activation, norm, hidden_layers, placement, interaction: see `Adapters`.
     """
 
-    def __init__(self, hidden: int, size: int, activation: str):
+    def __init__(
+        self,
+        hidden: int,
+        size: int,
+        activation: str,
+        *,
+        norm: InnerNorm = "none",
+        hidden_layers: int = 1,
+        placement: Placement = "sequential",
+        interaction: Interaction = "add",
+    ):
         super().__init__()
-        self.down = nn.Linear(hidden, size)
-        self.up = nn.Linear(size, hidden)
+        self.down = _zero_linear(hidden, size)
+        self.norm = {"none": nn.Identity, "layernorm": nn.LayerNorm, "batchnorm": TokenBatchNorm}[norm](size)
+        self.inner = nn.ModuleList(_zero_linear(size, size) for _ in range(hidden_layers - 1))
+        self.up = _zero_linear(size, hidden)
         self.activation = activation
+        self._parallel = placement == "parallel"
+        self._multiplies = interaction == "multiply"
 
-    def change(self, x: Tensor) -> Tensor:
-        """What the adapter adds to its input, ``[..., hidden]``."""
-        return self.up(_ACTIVATIONS[self.activation](self.down(x)))
+    def change(self, x: Tensor, residual: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+        """What the adapter adds to the sublayer's output.
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``[..., hidden]`` to ``[..., hidden]``."""
-        return x + self.change(x)
+        Args:
+            x: ``[nodes, tokens, hidden]``, the sublayer's output.
+            residual: shaped as `x`, the sublayer's input; only a parallel adapter reads it.
+            rows: int64 ``[rows]``, the nodes that are wanted, repeats allowed; None for all. Only what the
+                adapter reads is gathered.
+
+        Returns:
+            ``[nodes or rows, tokens, hidden]``.
+        """
+        source = residual if self._parallel else x
+        assert source is not None, "a parallel adapter reads the sublayer's input"
+        activation = _ACTIVATIONS[self.activation]
+        states = activation(self.norm(self.down(source if rows is None else source[rows])))
+        for linear in self.inner:
+            states = activation(linear(states))
+        change = self.up(states)
+        if self._multiplies:
+            change = change * (x if rows is None else x[rows])
+        return change
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """The sublayer's output with the change made; shapes as in `change`."""
+        return x + self.change(x, residual)
 
     @torch.no_grad()
     def initialise(self, std: float, generator: torch.Generator) -> None:
-        """Draw both matrices from N(0, std^2) truncated at two std; set the biases to zero."""
-        for linear in (self.down, self.up):
+        """Draw every matrix from N(0, std^2) truncated at two std; set the biases to zero."""
+        for linear in (self.down, *self.inner, self.up):
             nn.init.trunc_normal_(linear.weight, std=std, a=-2 * std, b=2 * std, generator=generator)
             nn.init.zeros_(linear.bias)
+
+
+def _zero_linear(inputs: int, outputs: int) -> nn.Linear:
+    """A linear map of zeros. Built the usual way it would draw weights from torch's global generator."""
+    linear = skip_init(nn.Linear, inputs, outputs)
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear

@@ -117,8 +117,8 @@ class Adapters(_Recorded):
 class TopLayers(_Recorded):
     """The top `k` layers whole, LayerNorms included, the pooler and the head train; nothing else is added.
 
-    With k = 0 pooler and head alone train, with k the base's depth every layer, but never the embeddings. What
-    lies below the lowest trained layer runs without dropout, as in evaluation.
+    With k = 0 pooler and head alone train, with k the base's depth every layer, but never the embeddings.
+    What lies below the lowest trained layer runs without dropout, as in evaluation.
     Source: "variable fine-tuning" in Houlsby et al. 2019 (arXiv 1902.00751), section 3.3.
 
     Attributes:

@@ -174,10 +174,12 @@ def plan_ablation(request: AblationRequest, folder: Path) -> dict[str, Any]:
     else:
         ablation = AblationRun(request, run)
     engine = _Engine(request)
+    # A site without an adapter is the same on and off, and no reason to fork.
+    masks = request.variants.masks | ~request.checkpoint.model.has_adapter
     seconds = engine.seconds_per_token() * (ablation.tokens_total - ablation.tokens_done)
     done, parts = ablation.parts_done()
     return {
-        **asdict(count_work(request.variants.masks, request.encoded.lengths)),
+        **asdict(count_work(masks, request.encoded.lengths)),
         "n_spans": sum(span is not None for span in request.variants.spans),
         "parts_done": done,
         "parts": parts,

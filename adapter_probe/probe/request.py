@@ -14,7 +14,7 @@ from adapter_probe.checkpoints.native import OpenedCheckpoint, open_checkpoint
 from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.tasks import Split, TaskSpec, load_split
-from adapter_probe.errors import DataError
+from adapter_probe.errors import CheckpointError, DataError
 from adapter_probe.metrics import check_metric
 from adapter_probe.models.adapted import NormChoice
 from adapter_probe.spans import SiteChoice, VariantSet, span_variants
@@ -114,6 +114,7 @@ def prepare_ablation(
     """
     choose_tokens_per_pass(tokens_per_pass, device.type)  # refuse a bad one before anything is made
     opened = open_checkpoint(checkpoint, base)
+    _refuse_without_adapters(checkpoint, opened, settings)
     task = opened.description.task
     metric = metric or task.metric
     check_metric(metric, task.kind, len(task.label_names) or None)
@@ -121,6 +122,19 @@ def prepare_ablation(
     encoded = encode(opened.tokenizer, rows, opened.description.max_length)
     refuse_unknown_tokens(encoded, opened.description.base)
     return AblationRequest(opened, rows, encoded, metric, settings, device, tokens_per_pass)
+
+
+def _refuse_without_adapters(
+    folder: str | Path, opened: OpenedCheckpoint, settings: AblationSettings
+) -> None:
+    model = opened.model
+    switched = span_variants(len(model.layers), settings.sites).masks.all(axis=0)  # [sites], never off
+    if not (model.has_adapter & ~switched).any():
+        method = opened.description.method.to_json()
+        raise CheckpointError(
+            f"checkpoint {folder} has no adapters to switch off at the sites {settings.sites!r}: it was "
+            f"trained with {method['name']}, sites {method.get('sites', 'both' if 'size' in method else 'none')}"
+        )
 
 
 def _load_rows(task: TaskSpec, data: Sequence[str | Path], split: str, max_examples: int | None) -> Split:

@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 
 from adapter_probe.data.packing import PackedBatch
-from adapter_probe.models.adapted import AdaptedModel, NormChoice, Site
+from adapter_probe.errors import ModelError
+from adapter_probe.models.adapted import AdaptedModel, NormChoice
+from adapter_probe.models.layer import Site
 
 
 @dataclass
@@ -97,15 +99,21 @@ def forward_variants(
     Args:
         model: in evaluation mode, with adapters installed.
         batch: examples on the model's device, at most `tokens_per_pass` tokens for the bound to hold.
-        masks: bool ``[variants, sites]``, True = on; any rows, repeats included.
+        masks: bool ``[variants, sites]``, True = on; any rows, repeats included. A site without an adapter
+            has nothing to switch off: its column is ignored, whatever `norms` says.
         tokens_per_pass: most rows (nodes x tokens) that go through a sublayer together. Live memory is
             about this times (2 + log2(variants) / 2), whatever the number of variants.
         norms: "pretrained" gives a switched-off site the base's own LayerNorm.
 
     Returns:
-        float ``[variants, examples, labels]``, examples in packed order.
+        float ``[variants, examples, labels]``, examples in packed order; in question answering
+        ``[variants, tokens, 2]``, start and end logits of every token in packed order.
+
+    Raises:
+        ModelError: the model has no adapters.
+        ValueError: masks of another shape, or no variant.
     """
-    leaves, leaf_of_variant = np.unique(np.asarray(masks, dtype=bool), axis=0, return_inverse=True)
+    leaves, leaf_of_variant = np.unique(_checked(masks, model), axis=0, return_inverse=True)
     logits: list[Tensor | None] = [None] * len(leaves)
     with torch.inference_mode():
         pending = [Branch(0, np.array([0, len(leaves)]), model.embed(batch))]
@@ -123,6 +131,18 @@ def forward_variants(
         return torch.stack(logits)[torch.from_numpy(leaf_of_variant.reshape(-1)).to(model.device)]
 
 
+def _checked(masks: np.ndarray, model: AdaptedModel) -> np.ndarray:
+    """The masks as bool, on wherever there is nothing to switch off, so that no variant forks there."""
+    has_adapter = model.has_adapter
+    if not has_adapter.any():
+        raise ModelError("this model has no adapters, so there is nothing to switch off")
+    masks = np.asarray(masks, dtype=bool)
+    if masks.ndim != 2 or not len(masks) or masks.shape[1] != len(has_adapter):
+        expected = f"[variants, {len(has_adapter)}] with at least one variant"
+        raise ValueError(f"masks have shape {masks.shape}, expected {expected}")
+    return masks | ~has_adapter
+
+
 def _advance(
     model: AdaptedModel, batch: PackedBatch, branch: Branch, fork: Fork, norms: NormChoice
 ) -> Branch:
@@ -132,9 +152,8 @@ def _advance(
     if ffn:
         x, residual = layer.ffn(branch.hidden)
     else:
-        # Nothing reads the last layer's other positions, so from its attention on they are not computed.
-        first = batch.first if index == len(model.layers) - 1 else None
-        x, residual = layer.attention(branch.hidden, batch.groups, first)
+        wanted = model.wanted_positions(index, batch)
+        x, residual = layer.attention(branch.hidden, batch.groups, wanted)
     return Branch(branch.site + 1, fork.bounds, _fork_states(layer.sites[ffn], x, residual, fork, norms))
 
 
@@ -145,7 +164,8 @@ def _fork_states(site: Site, x: Tensor, residual: Tensor, fork: Fork, norms: Nor
     parent = torch.from_numpy(fork.parent).to(x.device)
     on = torch.from_numpy(np.flatnonzero(fork.on)).to(x.device)
     # A node has at most one child with the adapter on, so no change is computed twice.
-    change = site.adapter.change(x[parent[on]]) if len(on) and site.adapter is not None else None
+    assert site.adapter is not None, "where there is no adapter, no variant is off"
+    change = site.adapter.change(x, residual, rows=parent[on]) if len(on) else None
     states = x.add_(residual)
     if len(parent) > len(x):
         states = states[parent]

@@ -15,21 +15,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
-from adapter_probe import metrics
-from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.packing import pack
-from adapter_probe.errors import TrainingError
+from adapter_probe.errors import Diverged
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.results.rundir import RunDirectory
 
 from .batches import epoch_batches
-from .evaluation import evaluate
+from .features import FrozenFeatures
+from .objectives import Objective
 from .settings import TrainingSettings
 
 STATE_PART = 0
+_MOMENTS = ("exp_avg", "exp_avg_sq")  # of Adam, a parameter each
 SECONDS_BETWEEN_SAVES = 60.0
 Report = Callable[["Progress"], None]
 
@@ -50,14 +49,6 @@ class Progress:
     epoch_scores: tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class LabelledSet:
-    """Tokens and labels of one split: int64 class numbers or float64 targets ``[examples]``."""
-
-    encoded: Encoded
-    labels: np.ndarray
-
-
 @dataclass
 class _State:
     """All that a resumed run needs. `best` holds the trained tensors after the best epoch so far."""
@@ -71,11 +62,8 @@ class Trainer:
     """Trains the chosen parameters of one model on one task.
 
     Args:
-        model: with adapters installed, on its device.
-        trained: the parameters that train, by name.
-        train, validation: the two splits.
-        kind: ``classification`` or ``regression``.
-        metric: what decides which epoch is best.
+        model: its method installed and its trained parameters chosen, on its device.
+        objective: the task.
         settings: how to train.
         run: an entered folder in which the state is kept.
         report: called after every step and every evaluation.
@@ -84,25 +72,24 @@ class Trainer:
     def __init__(
         self,
         model: AdaptedModel,
-        trained: dict[str, nn.Parameter],
-        train: LabelledSet,
-        validation: LabelledSet,
+        objective: Objective,
         *,
-        kind: str,
-        metric: str,
         settings: TrainingSettings,
         run: RunDirectory,
         report: Report,
     ):
-        self._model, self._trained = model, trained
-        self._train, self._validation = train, validation
-        self._kind, self._metric, self._settings = kind, metric, settings
+        self._model, self._objective, self._settings = model, objective, settings
         self._run, self._report = run, report
-        self._optimizer = torch.optim.Adam(trained.values(), lr=settings.learning_rate)
+        self._trained = {n: p for n, p in model.base.named_parameters() if p.requires_grad}
+        self._delta = model.named_delta()  # these, and running averages that training moves
+        self._optimizer = torch.optim.Adam(self._trained.values(), lr=settings.learning_rate)
         self._state = _State()
-        steps_per_epoch = -(-len(train.labels) // settings.batch_size)
-        self._n_steps = settings.epochs * steps_per_epoch
-        self._labels = torch.from_numpy(train.labels).to(model.device)
+        self._n_steps = settings.n_steps(len(objective.train))
+
+    @property
+    def scores(self) -> tuple[float, ...]:
+        """The validation score after each epoch so far, as fractions."""
+        return tuple(self._state.scores)
 
     def train(self) -> tuple[dict[str, Tensor], list[float]]:
         """Train from where the folder's state stands.
@@ -111,13 +98,15 @@ class Trainer:
             The trained tensors after the best epoch, and every epoch's validation score.
 
         Raises:
-            TrainingError: the loss became NaN or infinite.
+            Diverged: the loss became NaN or infinite.
         """
         self._restore()
         saved = time.monotonic()
         whole = True  # whether parameters, moments, step and scores belong together
         try:
             with self._seeded_elsewhere(), self._precision():
+                self._features = FrozenFeatures(self._model, self._objective.train)
+                self._validation_features = FrozenFeatures(self._model, self._objective.validation)
                 for batch_indices, last_of_epoch in self._remaining():
                     whole = False
                     loss = self._step(batch_indices)
@@ -136,7 +125,7 @@ class Trainer:
 
     def _remaining(self) -> Iterator[tuple[np.ndarray, bool]]:
         """The batches still to do, each with whether it ends its epoch."""
-        settings, lengths = self._settings, self._train.encoded.lengths
+        settings, lengths = self._settings, self._objective.train.lengths
         per_epoch = self._n_steps // settings.epochs
         for epoch in range(self._state.step // per_epoch, settings.epochs):
             batches = epoch_batches(lengths, settings.batch_size, settings.seed, epoch)
@@ -148,11 +137,11 @@ class Trainer:
         state, settings = self._state, self._settings
         self._model.train()
         torch.manual_seed(int(np.random.SeedSequence([settings.seed, state.step]).generate_state(1)[0]))
-        batch = pack(self._train.encoded, indices).to(self._model.device)
-        loss = self._loss(self._model(batch).float(), self._labels[batch.index])
+        batch = pack(self._objective.train, indices).to(self._model.device)
+        loss = self._objective.loss(self._features.forward(batch).float(), batch)
         value = loss.item()
         if not np.isfinite(value):
-            raise TrainingError(
+            raise Diverged(
                 f"training diverged: the loss is {value} at step {state.step + 1} of {self._n_steps} with "
                 f"learning rate {settings.learning_rate}; try a lower one"
             )
@@ -164,20 +153,12 @@ class Trainer:
         state.step += 1
         return value
 
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropy, or the mean squared error of a regression."""
-        if self._kind == "classification":
-            return F.cross_entropy(logits, labels)
-        return F.mse_loss(logits[:, 0], labels.float())
-
     def _finish_epoch(self) -> None:
         """Score the validation set; keep the tensors if no epoch was better."""
-        logits = evaluate(self._model, self._validation.encoded)
-        predictions = metrics.predictions_from_logits(logits, self._kind)
-        score = float(metrics.score(self._metric, predictions, self._validation.labels))
+        score = self._objective.score(self._model, self._validation_features)
         scores = self._state.scores
         if not scores or score > np.nanmax([-np.inf, *scores]):
-            self._state.best = {name: p.detach().clone() for name, p in self._trained.items()}
+            self._state.best = {name: t.detach().clone() for name, t in self._delta.items()}
         scores.append(score)
 
     @contextlib.contextmanager
@@ -194,9 +175,9 @@ class Trainer:
 
     def _save(self) -> None:
         arrays = {"about": np.array(json.dumps({"step": self._state.step, "scores": self._state.scores}))}
+        arrays |= {f"now/{name}": t.detach().cpu().numpy() for name, t in self._delta.items()}
         for name, parameter in self._trained.items():
-            arrays[f"now/{name}"] = parameter.detach().cpu().numpy()
-            for moment in ("exp_avg", "exp_avg_sq"):
+            for moment in _MOMENTS:
                 if parameter in self._optimizer.state:
                     arrays[f"{moment}/{name}"] = self._optimizer.state[parameter][moment].cpu().numpy()
         arrays |= {f"best/{name}": tensor.cpu().numpy() for name, tensor in self._state.best.items()}
@@ -209,14 +190,12 @@ class Trainer:
         about = json.loads(str(arrays["about"]))
         self._state.step, self._state.scores = about["step"], about["scores"]
         device = self._model.device
-        for name, parameter in self._trained.items():
+        for name, tensor in self._delta.items():
             with torch.no_grad():
-                parameter.copy_(torch.from_numpy(arrays[f"now/{name}"]))
-            if self._state.step:
-                self._optimizer.state[parameter] = {
-                    "step": torch.tensor(float(self._state.step)),
-                    "exp_avg": torch.from_numpy(arrays[f"exp_avg/{name}"]).to(device),
-                    "exp_avg_sq": torch.from_numpy(arrays[f"exp_avg_sq/{name}"]).to(device),
-                }
+                tensor.copy_(torch.from_numpy(arrays[f"now/{name}"]))
             if self._state.scores:
                 self._state.best[name] = torch.from_numpy(arrays[f"best/{name}"]).to(device)
+        for name, parameter in self._trained.items():
+            if self._state.step:
+                moments = {m: torch.from_numpy(arrays[f"{m}/{name}"]).to(device) for m in _MOMENTS}
+                self._optimizer.state[parameter] = {"step": torch.tensor(float(self._state.step)), **moments}

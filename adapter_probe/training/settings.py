@@ -8,7 +8,7 @@ from typing import Any
 from adapter_probe.errors import TrainingError
 
 DTYPES = ("float32", "bfloat16")
-MAX_LEARNING_RATE = 1e3  # far beyond use; Adam's steps are as long as the rate, whatever the loss
+MAX_LEARNING_RATE = 1e30  # more leaves float32 within a step; any sensible rate is far below
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,10 @@ class TrainingSettings:
     def to_json(self) -> dict[str, Any]:
         """A plain dict."""
         return asdict(self)
+
+    def n_steps(self, n_examples: int) -> int:
+        """Optimiser steps of the whole training; an epoch's last batch may be smaller."""
+        return self.epochs * -(-n_examples // self.batch_size)
 
     def rate_at(self, step: int, n_steps: int) -> float:
         """The learning rate of step `step`, from 0, of `n_steps`; the warm-up's last step has the peak."""

@@ -101,7 +101,7 @@ def test_a_file_in_place_of_a_folder(checkpoint):
         ("max_length", DELETE, ["max_length"]),
         ("delta_sha256", DELETE, ["delta_sha256"]),
         ("method", DELETE, ["method"]),
-        ("method.size", 0, ["size", "0", "at least 1"]),
+        ("method.size", 0, ["size", "0", "from 1 to"]),
         ("method.size", "4", ["size", '"4"']),
         ("method.name", "lora", ["lora", "adapters"]),
         ("method.activation", "sigmoid", ["sigmoid", "gelu", "tanh"]),

@@ -20,7 +20,8 @@ from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import Adapters
-from adapter_probe.training.checkpoint import TrainingRequest, train_checkpoint
+from adapter_probe.training.checkpoint import train_checkpoint
+from adapter_probe.training.request import TrainingRequest
 from adapter_probe.training.settings import TrainingSettings
 
 IDS = torch.tensor([[2, 9, 14, 21, 7, 3], [2, 30, 11, 8, 26, 3]])

@@ -1,64 +1,170 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
-from adapter_probe.errors import ModelError
+from adapter_probe.errors import AdapterProbeError, ModelError
 from adapter_probe.models import bottleneck
-from adapter_probe.models.methods import ACTIVATIONS, Adapters
+from adapter_probe.models.methods import (
+    ACTIVATIONS,
+    METHOD_NAMES,
+    Adapters,
+    FullFineTuning,
+    HeadOnly,
+    LayerNormOnly,
+    Method,
+    TopLayers,
+    check_depth,
+    method_from_json,
+)
+from adapter_probe.records import RecordError
+
+METHODS: tuple[Method, ...] = (
+    Adapters(),
+    Adapters(1, 1e-7, "tanh", True),
+    Adapters(512, 1.0, "relu", sites="ffn", placement="parallel", interaction="multiply"),
+    Adapters(norm="batchnorm", hidden_layers=3, sites="attention"),
+    Adapters(norm="layernorm"),
+    TopLayers(0),
+    TopLayers(12),
+    LayerNormOnly(),
+    FullFineTuning(),
+    HeadOnly(),
+)
 
 
 def test_the_defaults_are_the_papers():
-    assert Adapters() == Adapters(size=64, init_std=1e-2, activation="gelu", train_pooler=False)
+    assert Adapters() == Adapters(
+        size=64, init_std=1e-2, activation="gelu", train_pooler=False, sites="both",
+        placement="sequential", interaction="add", norm="none", hidden_layers=1,
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize("method", [Adapters(), Adapters(1, 1e-7, "tanh", True), Adapters(512, 1.0, "relu")])
-def test_json_brings_a_method_back(method: Adapters):
-    assert Adapters.from_json(json.loads(json.dumps(method.to_json()))) == method
-    assert method.to_json()["name"] == "adapters"
+def test_the_names_are_those_of_the_tables():
+    assert METHOD_NAMES == ("adapters", "top_layers", "layernorm_only", "full", "head_only")
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_json_brings_a_method_back(method: Method):
+    record = method.to_json()
+    assert record["name"] in METHOD_NAMES
+    back = method_from_json(json.loads(json.dumps(record)))
+    assert back == method
+    assert type(back) is type(method)
+
+
+def test_no_two_methods_have_the_same_record():
+    assert len({json.dumps(method.to_json()) for method in METHODS}) == len(METHODS)
+
+
+def test_a_record_from_before_the_variants_opens():
+    record = {"name": "adapters", "size": 8, "init_std": 0.5, "activation": "relu", "train_pooler": True}
+    assert method_from_json(record) == Adapters(8, 0.5, "relu", True)
+    assert Adapters(8, 0.5, "relu", True).to_json() == record  # so what is hashed from it stays the same
+    assert Adapters(8, 0.5, "relu", True, norm="layernorm").to_json() == record | {"norm": "layernorm"}
 
 
 def test_every_activation_named_can_be_computed():
     assert set(ACTIVATIONS) == set(bottleneck._ACTIVATIONS)
 
 
+def refused(make: Callable[[], object], kind: type[AdapterProbeError] = AdapterProbeError) -> str:
+    with pytest.raises(kind) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("size", 0, "adapter size 0"),
+        ("size", 0, "adapter size 0 is not allowed; give a whole number from 1 to 16,384"),
         ("size", -3, "adapter size -3"),
-        ("size", 2.5, "adapter size 2.5"),
-        ("size", "64", "adapter size '64'"),
-        ("size", True, "adapter size True"),
-        ("init_std", 0.0, "init_std 0.0"),
-        ("init_std", -1e-2, "init_std -0.01"),
-        ("init_std", float("nan"), "init_std nan"),
-        ("init_std", float("inf"), "init_std inf"),
-        ("activation", "elu", "gelu, gelu_tanh, relu, swish, tanh"),
+        ("size", 16_385, "adapter size 16385"),
+        ("init_std", 0.0, "init_std 0.0 is not allowed; give a positive number (at 0 both matrices are zero"),
+        ("init_std", -1e-2, "init_std -0.01 is not allowed; give a number from 1e-12 to 100"),
+        ("init_std", 1e-13, "init_std 1e-13"),
+        ("init_std", 101.0, "init_std 101.0"),
+        ("activation", "elu", "activation 'elu' is not one of gelu, gelu_tanh, relu, swish, tanh"),
+        ("hidden_layers", 0, "hidden_layers 0 is not allowed; give a whole number from 1 to 16"),
+        ("hidden_layers", 17, "hidden_layers 17"),
     ],
 )
 def test_a_value_out_of_range_is_named(field: str, value: object, words: str):
-    for make in (lambda: Adapters(**{field: value}), lambda: Adapters.from_json(document(**{field: value}))):
-        with pytest.raises(ModelError) as caught:
-            make()
-        assert words in str(caught.value)
-        assert "\n" not in str(caught.value)
+    assert words in refused(lambda: Adapters(**{field: value}), ModelError)
+    assert words in refused(lambda: method_from_json(document(**{field: value})))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("size", 2.5, "adapter size 2.5"),
+        ("size", "64", "adapter size '64'"),
+        ("size", True, "adapter size True"),
+        ("init_std", float("nan"), "init_std nan"),
+        ("init_std", float("inf"), "init_std inf"),
+        ("hidden_layers", 1.0, "hidden_layers 1.0"),
+        ("sites", "all", "adapter sites 'all' is not one of both, attention, ffn"),
+        ("placement", "before", "placement 'before' is not one of sequential, parallel"),
+        ("interaction", "gate", "interaction 'gate' is not one of add, multiply"),
+        ("norm", "rms", "norm 'rms' is not one of none, layernorm, batchnorm"),
+    ],
+)
+def test_an_unfit_value_is_named(field: str, value: object, words: str):
+    assert words in refused(lambda: Adapters(**{field: value}), ModelError)
+    message = refused(lambda: method_from_json(document(**{field: value}), "a.method"))
+    assert f"a.method.{field} is" in message
+    assert "expected" in message
+
+
+def test_the_limits_themselves_are_allowed():
+    for method in (Adapters(16_384), Adapters(1), Adapters(init_std=1e-12), Adapters(init_std=100.0)):
+        check_depth(method, 1)
+
+
+def test_a_layernorm_over_a_single_number_is_refused():
+    words = "adapter size 1 is not allowed with norm 'layernorm'"
+    assert words in refused(lambda: Adapters(1, norm="layernorm"), ModelError)
+    assert Adapters(2, norm="layernorm").size == 2
+    assert Adapters(1, norm="batchnorm").size == 1
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"name": "lora"}, "method 'lora' is not one of adapters"),
-        ({"name": None}, "method None is not one of adapters"),
-        ({"width": 3}, "width"),
-        ({"init_std": "small"}, "init_std"),
+        (
+            {"name": "lora"},
+            "method.name is 'lora', expected one of adapters, top_layers, layernorm_only, full",
+        ),
+        ({"name": None}, "method.name is None"),
+        ({"name": ["adapters"]}, "method.name is ['adapters']"),
+        ({"width": 3}, "unknown field 'method.width'; the fields allowed are size, init_std"),
+        ({"init_std": "small"}, 'method.init_std is "small", expected a number'),
+        ({"name": "top_layers"}, "unknown field 'method.activation'; the fields allowed are k"),
     ],
 )
 def test_a_document_that_does_not_fit_is_refused(changes: dict, words: str):
-    with pytest.raises(ModelError) as caught:
-        Adapters.from_json(document(**changes))
-    assert words in str(caught.value)
+    assert words in refused(lambda: method_from_json(document(**changes)), RecordError)
+
+
+@pytest.mark.parametrize("record", [None, [], "adapters", 3])
+def test_what_is_no_record_is_refused(record: object):
+    assert "expected an object" in refused(lambda: method_from_json(record), RecordError)
+
+
+@pytest.mark.parametrize("k", [-1, 2.0, "2", True, None])
+def test_a_k_that_is_no_number_of_layers_is_refused(k: object):
+    assert f"k {k!r} is not allowed" in refused(lambda: TopLayers(k), ModelError)
+    refused(lambda: method_from_json({"name": "top_layers", "k": k}))
+
+
+def test_a_k_above_the_depth_is_refused_and_the_depth_named():
+    words = "k 13 is above the depth of the base, which has 12 layers; give a whole number from 0 to 12"
+    assert words in refused(lambda: check_depth(TopLayers(13), 12), ModelError)
+    for method in (TopLayers(12), FullFineTuning(), Adapters()):
+        check_depth(method, 12)
 
 
 def document(**changes: object) -> dict:

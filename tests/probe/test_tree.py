@@ -192,3 +192,23 @@ def test_masks_may_be_numbers(tiny_model: Callable, tiny_examples: Callable):
     encoded = tiny_examples("bert", LENGTHS)
     masks = span_variants(3).masks
     assert torch.equal(by_tree(model, encoded, masks.astype(int)), by_tree(model, encoded, masks))
+
+
+@pytest.mark.parametrize(
+    "masks",
+    [
+        np.ones(6),
+        np.ones((0, 6)),
+        np.ones((2, 5)),
+        np.ones((2, 7)),
+        np.ones((1, 2, 6)),
+        np.ones((0, 0)),
+        True,
+    ],
+    ids=lambda masks: str(np.shape(masks)),
+)
+def test_masks_of_another_shape_are_refused(masks, tiny_model: Callable, tiny_examples: Callable):
+    model, _ = tiny_model("bert")
+    with pytest.raises(ValueError, match=r"expected \[variants, 6\] with at least one variant") as caught:
+        by_tree(model, tiny_examples("bert", [3]), masks)
+    assert f"shape {np.shape(masks)}" in str(caught.value)

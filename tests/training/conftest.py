@@ -13,7 +13,8 @@ import torch
 from adapter_probe.checkpoints.description import Description
 from adapter_probe.data.tasks import find_task
 from adapter_probe.models.methods import Adapters
-from adapter_probe.training.checkpoint import TrainingRequest, train_checkpoint
+from adapter_probe.training.checkpoint import train_checkpoint
+from adapter_probe.training.request import TrainingRequest
 from adapter_probe.training.settings import TrainingSettings
 
 

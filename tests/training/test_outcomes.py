@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 from scipy.stats import spearmanr
 
 import adapter_probe.training.loop as loop
+import adapter_probe.training.objectives as objectives
 from adapter_probe.checkpoints.description import read_description
 from adapter_probe.checkpoints.native import open_checkpoint
 from adapter_probe.errors import TrainingError
@@ -49,14 +50,14 @@ def test_it_learns_and_says_so_truly(tiny_base, tiny_task, train, tmp_path):
 )
 def test_the_best_epoch_is_kept(scores, best, tiny_base, short_task, train, tmp_path, monkeypatch):
     given, after_epoch = iter(scores), []
-    original = loop.evaluate
+    original = objectives.evaluate
 
-    def evaluate(model, encoded):
+    def evaluate(model, encoded, **options):
         after_epoch.append({n: p.detach().numpy().copy() for n, p in model.base.named_parameters()})
-        return original(model, encoded)
+        return original(model, encoded, **options)
 
-    monkeypatch.setattr(loop, "evaluate", evaluate)
-    monkeypatch.setattr(loop.metrics, "score", lambda *_: next(given))
+    monkeypatch.setattr(objectives, "evaluate", evaluate)
+    monkeypatch.setattr(objectives.metrics, "score", lambda *_: next(given))
     described = train(tiny_base("bert"), short_task, tmp_path / "c", epochs=3)
     assert described.training["validation_scores"] == [None if np.isnan(s) else s for s in scores]
     assert described.scores == {"accuracy": scores[best]}
@@ -67,7 +68,7 @@ def test_the_best_epoch_is_kept(scores, best, tiny_base, short_task, train, tmp_
 
 
 def test_scores_that_are_all_undefined(tiny_base, regression_task, train, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop.metrics, "score", lambda *_: np.nan)
+    monkeypatch.setattr(objectives.metrics, "score", lambda *_: np.nan)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         described = train(tiny_base("bert"), regression_task, tmp_path / "c")

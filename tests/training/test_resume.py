@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import adapter_probe.training.loop as loop
+import adapter_probe.training.objectives as objectives
 from adapter_probe.errors import ResultsError, TrainingError
 from adapter_probe.models.methods import Adapters
 from adapter_probe.training.loop import Progress
@@ -75,8 +76,8 @@ def interrupt_once(monkeypatch: pytest.MonkeyPatch, place: object, name: str, ca
         (torch.optim.Adam, "zero_grad", 2),
         (torch.optim.Adam, "step", 1),
         (torch.optim.Adam, "step", 5),
-        (loop, "evaluate", 1),
-        (loop, "evaluate", 2),
+        (objectives, "evaluate", 1),
+        (objectives, "evaluate", 2),
         (loop.Trainer, "_finish_epoch", 1),
         (loop.Trainer, "_finish_epoch", 2),
         (loop.Trainer, "_save", 1),

@@ -1,0 +1,199 @@
+"""Trials on disk: one record a training run, and the table of all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from adapter_probe.errors import AdapterProbeError, ResultsError
+from adapter_probe.records import from_record, to_record
+from adapter_probe.results.atomic import read_json, write_csv, write_json
+from adapter_probe.results.identity import describe_changes, to_plain
+
+SCHEMA = 1
+TRIAL, TRIALS, STUDY = "trial.json", "trials.csv", "study.json"
+TRIALS_FOLDER = "trials"
+_METHOD_FIELDS = ("size", "init_std", "activation", "sites", "k")
+_DEFAULT_SITES = "both"
+TRIAL_COLUMNS = (
+    "trial", "task", "method", *_METHOD_FIELDS, "base_layers", "learning_rate", "epochs", "batch_size",
+    "seed", "metric", "score", "best_epoch", "diverged", "majority_score", "trained_parameters",
+    "trained_parameters_without_head", "base_parameters", "percent_of_base",
+)  # fmt: skip
+_ORDER = ("task", "method", *_METHOD_FIELDS, "learning_rate", "epochs", "batch_size", "seed", "trial")
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Parameters of a trial, counted from the tensors.
+
+    Attributes:
+        trained: all that trained.
+        trained_without_head: of these, what is neither head nor a part that the base lacked.
+        base: the pretrained encoder's, without head and adapters.
+        base_layers: its depth.
+    """
+
+    trained: int
+    trained_without_head: int
+    base: int
+    base_layers: int
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """One finished training run.
+
+    Attributes:
+        trial: hash of everything that determines it.
+        task: the task's name.
+        metric: what `scores` are.
+        method: what trained, as `to_json` of the method gives it.
+        settings: how it trained, as plain JSON.
+        scores: the validation score after each epoch, as fractions; None where undefined. A run that diverged
+            has those of the epochs before.
+        diverged: the loss became NaN or infinite.
+        majority_score: the score of always predicting the commonest class; None where undefined.
+        counts: parameters.
+        seconds: of training and evaluation, summed over interruptions.
+        versions: of the libraries.
+    """
+
+    trial: str
+    task: str
+    metric: str
+    method: dict[str, Any]
+    settings: dict[str, Any]
+    scores: tuple[float | None, ...]
+    diverged: bool
+    majority_score: float | None
+    counts: Counts
+    seconds: float
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def best_epoch(self) -> int | None:
+        """The first epoch, from 1, with the best score; None for a run that diverged or has no score."""
+        known = [score for score in self.scores if score is not None]
+        return None if self.diverged or not known else self.scores.index(max(known)) + 1
+
+
+def write_trial(folder: str | Path, record: TrialRecord) -> None:
+    """Write ``trial.json``; the trial is finished from then on.
+
+    Raises:
+        ResultsError: it cannot be written.
+    """
+    write_json(Path(folder) / TRIAL, {"schema": SCHEMA, **to_record(record)})
+
+
+def read_trial(folder: str | Path) -> TrialRecord | None:
+    """A trial's record, or None if it is not finished.
+
+    Raises:
+        ResultsError: the record is damaged, edited, or of another schema.
+    """
+    path = Path(folder) / TRIAL
+    if not path.exists():
+        return None
+    document = read_json(path)
+    if (schema := document.pop("schema", None)) != SCHEMA:
+        raise ResultsError(
+            f"{path}: schema {schema!r}; this version reads schema {SCHEMA} only. Choose another --out or "
+            "remove the folder"
+        )
+    try:
+        return from_record(TrialRecord, document)
+    except AdapterProbeError as error:
+        raise ResultsError(f"{path}: {error}") from error
+
+
+def claim_study(folder: str | Path, study: str, shared: Mapping[str, Any], tasks: Mapping[str, Any]) -> None:
+    """Write, or check against, ``study.json``: what all trials of a folder have in common.
+
+    Tasks may be added; what is there may not change.
+
+    Args:
+        folder: of the study, claimed by this process.
+        study: its kind, such as ``init-sweep``.
+        shared: what is common to all trials, as plain JSON.
+        tasks: by name, what determines a task, as plain JSON.
+
+    Raises:
+        ResultsError: the folder holds another study, or the same task name with other data.
+    """
+    path = Path(folder) / STUDY
+    new = to_plain({"schema": SCHEMA, "study": study, **shared, "tasks": tasks})
+    if path.exists():
+        old = read_json(path)
+        known = old["tasks"] if isinstance(old.get("tasks"), dict) else {}
+        now = {name: new["tasks"].get(name, known[name]) for name in known}
+        if changes := describe_changes(old, {**new, "tasks": now}):
+            raise ResultsError(
+                f"{folder} holds another study: {'; '.join(changes)}. Choose another --out or remove the "
+                "folder"
+            )
+        new["tasks"] = {**known, **new["tasks"]}
+    write_json(path, new)
+
+
+def trial_frame(records: Iterable[TrialRecord]) -> pd.DataFrame:
+    """All trials as a table, in an order that depends on the trials alone.
+
+    Returns:
+        Columns `TRIAL_COLUMNS`; `size`, `init_std`, `activation` and `sites` are empty where there are no
+        adapters, `k` where the method is not the top layers; `score` is NaN where the run diverged;
+        `percent_of_base` is of the parameters trained without the head.
+    """
+    frame = pd.DataFrame([_row(record) for record in records], columns=list(TRIAL_COLUMNS))
+    frame = frame.astype({"size": "Int64", "k": "Int64", "best_epoch": "Int64"})
+    return frame.sort_values(list(_ORDER), ignore_index=True, kind="stable")
+
+
+def _row(record: TrialRecord) -> dict[str, object]:
+    counts, settings, best = record.counts, record.settings, record.best_epoch
+    method = {"sites": _DEFAULT_SITES, **record.method} if "size" in record.method else record.method
+    majority = record.majority_score
+    return {
+        "trial": record.trial,
+        "task": record.task,
+        "method": method["name"],
+        **{name: method.get(name) for name in _METHOD_FIELDS},
+        "base_layers": counts.base_layers,
+        **{name: settings[name] for name in ("learning_rate", "epochs", "batch_size", "seed")},
+        "metric": record.metric,
+        "score": math.nan if best is None else record.scores[best - 1],
+        "best_epoch": best,
+        "diverged": record.diverged,
+        "majority_score": math.nan if majority is None else majority,
+        "trained_parameters": counts.trained,
+        "trained_parameters_without_head": counts.trained_without_head,
+        "base_parameters": counts.base,
+        "percent_of_base": 100 * counts.trained_without_head / counts.base,
+    }
+
+
+def read_trials(folder: str | Path) -> list[TrialRecord]:
+    """Every finished trial of a study's folder, by id.
+
+    Raises:
+        ResultsError: a record is damaged or of another schema.
+    """
+    found = (read_trial(path.parent) for path in sorted(Path(folder).glob(f"{TRIALS_FOLDER}/*/{TRIAL}")))
+    return [record for record in found if record is not None]
+
+
+def write_trials(folder: str | Path, frame: pd.DataFrame) -> Path:
+    """Write ``trials.csv``.
+
+    Raises:
+        ResultsError: it cannot be written.
+    """
+    path = Path(folder) / TRIALS
+    write_csv(path, frame)
+    return path

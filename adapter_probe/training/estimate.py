@@ -1,0 +1,64 @@
+"""How long a training will take, from a few steps measured here and now."""
+
+from __future__ import annotations
+
+import time
+from copy import deepcopy
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from adapter_probe.data.packing import pack
+
+from .features import FrozenFeatures
+from .objectives import Objective
+from .request import Facts, TrainingRequest, ready_model
+
+_STEPS = 3  # the first pays for set-up and is not counted
+_EVALUATED = 64  # examples
+
+
+def seconds_of(request: TrainingRequest, facts: Facts, device: torch.device) -> float:
+    """Estimated seconds of a whole training, evaluations and the one pass through frozen layers included.
+
+    Args:
+        request: the training.
+        facts: of its base and task; left as they are.
+        device: where to measure.
+    """
+    model = ready_model(request, replace(facts.base, model=deepcopy(facts.base.model)), device)
+    objective, settings = facts.objective, request.settings
+    lengths = objective.train.lengths
+    order = np.argsort(lengths, kind="stable")
+    middle = order[max(0, len(order) // 2 - settings.batch_size // 2) :][: settings.batch_size]
+    features = FrozenFeatures(model, objective.train, max_bytes=0)
+    kept = model.lowest_trained_layer > 0
+    batch = pack(objective.train, middle).to(device)
+    with torch.random.fork_rng(devices=[]):
+        stored = model.frozen_features(batch) if kept else None
+        model.train()
+        for step in range(_STEPS):
+            if step == 1:
+                start = time.perf_counter()
+            outputs = features.forward(batch) if stored is None else model.forward_from(stored, batch)
+            objective.loss(outputs.float(), batch).backward()
+        per_token = (time.perf_counter() - start) / (_STEPS - 1) / float(lengths[middle].sum())
+        forward = _seconds_forward(model, objective, device)
+    training = settings.epochs * float(lengths.sum()) * per_token
+    frozen = float(lengths.sum()) * forward if kept else 0.0
+    return training + frozen + settings.epochs * float(objective.validation.lengths.sum()) * forward
+
+
+def _seconds_forward(model: torch.nn.Module, objective: Objective, device: torch.device) -> float:
+    """Seconds a token of a pass without gradients."""
+    model.eval()
+    lengths = objective.validation.lengths
+    order = np.argsort(lengths, kind="stable")
+    chosen = order[max(0, len(order) // 2 - _EVALUATED // 2) :][:_EVALUATED]
+    batch = pack(objective.validation, chosen).to(device)
+    with torch.inference_mode():
+        model(batch)
+        start = time.perf_counter()
+        model(batch)
+    return (time.perf_counter() - start) / float(lengths[chosen].sum())

@@ -1,0 +1,158 @@
+"""What a training is asked to do, and everything made ready for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from adapter_probe.checkpoints.base import (
+    LoadedBase,
+    load_base,
+    load_tokenizer,
+    n_outputs,
+    refuse_unknown_tokens,
+)
+from adapter_probe.data.encoding import encode
+from adapter_probe.data.tasks import Split, TaskSpec, load_split
+from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.anatomy import length_limit
+from adapter_probe.models.methods import Method, method_from_json
+from adapter_probe.records import from_record, to_record
+
+from .objectives import LabelledSet, LabelObjective, Objective
+from .settings import TrainingSettings
+
+CODE_SCHEMA = 1  # raised when a change of the code changes what the same settings train
+
+
+@dataclass(frozen=True)
+class TrainingRequest:
+    """Everything that determines a trained model.
+
+    Attributes:
+        base: folder or hub id; `revision` is the hub's.
+        task: data, labels, metric; needs the splits ``train`` and ``validation``.
+        method: what to add and train.
+        settings: how.
+        max_length: cut examples to this many tokens; None for the model's own limit.
+        max_train: train on a fixed random subset of this size; None for all.
+    """
+
+    base: str
+    task: TaskSpec
+    method: Method
+    settings: TrainingSettings
+    max_length: int | None = None
+    revision: str | None = None
+    max_train: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dict; `from_json` reads it back."""
+        own = {
+            "method": self.method.to_json(),
+            "task": self.task.to_json(),
+            "settings": to_record(self.settings),
+        }
+        plain = {name: getattr(self, name) for name in ("base", "max_length", "revision", "max_train")}
+        return {**plain, **own}
+
+    @staticmethod
+    def from_json(record: object) -> TrainingRequest:
+        """The inverse of `to_json`.
+
+        Raises:
+            AdapterProbeError: a field is missing, unknown or unfit.
+        """
+        return from_record(
+            TrainingRequest, record, readers={"method": method_from_json, "task": TaskSpec.from_json}
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """What a request comes down to: a base's weights and a task's tokens. The same for all methods.
+
+    Attributes:
+        base: in memory, fresh.
+        splits: ``train`` and ``validation`` as read.
+        objective: the task, encoded.
+        max_length: most tokens of an example.
+        fingerprints: what of these determines the numbers, as plain JSON.
+    """
+
+    base: LoadedBase
+    splits: Mapping[str, Split]
+    objective: Objective
+    max_length: int
+    fingerprints: dict[str, Any]
+
+
+def gather(request: TrainingRequest) -> Facts:
+    """Load the base and read and encode the data.
+
+    Raises:
+        CheckpointError, ModelError, DataError: the base or the data cannot be used.
+    """
+    task = request.task
+    base = load_base(
+        request.base,
+        n_outputs(task),
+        kind=task.kind,
+        revision=request.revision,
+        seed=request.settings.seed,
+    )
+    tokenizer = load_tokenizer(base.identity.name, base.identity.revision)
+    limit = length_limit(request.max_length, base.model.config, tokenizer.model_max_length)
+    splits = {
+        name: load_split(task, name, size, expect_fingerprint=True)
+        for name, size in (("train", request.max_train), ("validation", None))
+    }
+    sets = {}
+    for name, split in splits.items():
+        encoded = encode(tokenizer, split, limit)
+        refuse_unknown_tokens(encoded, base.identity)
+        sets[name] = LabelledSet(encoded, split.labels)
+    fingerprints = {
+        "base": {"weights_sha256": base.identity.weights_sha256},
+        "tokens": {name: s.encoded.fingerprint for name, s in sets.items()},
+        "data": {**task.fingerprints, "train": splits["train"].fingerprint},
+    }
+    objective = LabelObjective(sets["train"], sets["validation"], task.kind, task.metric)
+    return Facts(base, splits, objective, limit, fingerprints)
+
+
+def identity_of(request: TrainingRequest, fingerprints: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that determines what a request trains, as plain JSON; names and places do not count.
+
+    Args:
+        request: the request.
+        fingerprints: of its `Facts`, or of those of another request on the same base and task.
+    """
+    task = request.task
+    return {
+        "code_schema": CODE_SCHEMA,
+        **fingerprints,
+        "method": request.method.to_json(),
+        "settings": request.settings.to_json(),
+        "task": {"kind": task.kind, "metric": task.metric, "label_names": list(task.label_names)},
+    }
+
+
+def ready_model(request: TrainingRequest, base: LoadedBase, device: torch.device) -> AdaptedModel:
+    """The base under the request's method on its device, what trains chosen.
+
+    Raises:
+        ModelError: the method does not fit the base.
+    """
+    model = AdaptedModel(base.model)
+    model.install(request.method, torch.Generator().manual_seed(request.settings.seed))
+    model.choose_trained(base.missing)
+    model.to(device)
+    dtype = getattr(torch, request.settings.dtype)
+    for parameter in model.base.parameters():
+        if not parameter.requires_grad:  # what trains stays in float32
+            parameter.data = parameter.data.to(dtype)
+    return model

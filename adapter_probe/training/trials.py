@@ -1,0 +1,241 @@
+"""Trials: many trainings in one folder, each known by what determines it, none done twice.
+
+``trials/<id>/request.json`` says what a trial is; ``trials/<id>/trial.json``, written last, what came of it.
+Between the two lies the training's own state, so a trial that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from adapter_probe import metrics
+from adapter_probe.checkpoints.native import library_versions
+from adapter_probe.errors import AdapterProbeError, Diverged, ResultsError, TrainingError
+from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.methods import check_depth
+from adapter_probe.results.atomic import make_folder, read_json, remove_leftovers, write_json
+from adapter_probe.results.identity import hash_json
+from adapter_probe.results.rundir import PARTS, RunDirectory
+from adapter_probe.results.trials import TRIALS_FOLDER, Counts, TrialRecord, read_trial, write_trial
+
+from .checkpoint import STATE_FOLDER
+from .estimate import seconds_of
+from .loop import Report, Trainer
+from .request import Facts, TrainingRequest, gather, identity_of, ready_model
+
+REQUEST = "request.json"
+_ID_LENGTH = 16
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training of a study.
+
+    Attributes:
+        id: start of the hash of its identity.
+        request: what to train.
+        n_steps: optimiser steps, the unit of progress.
+        base_sha256: of the base's weights.
+    """
+
+    id: str
+    request: TrainingRequest
+    n_steps: int
+    base_sha256: str
+
+    def folder(self, out: Path) -> Path:
+        """Its folder in a study's folder."""
+        return out / TRIALS_FOLDER / self.id
+
+
+def plan_trials(requests: Iterable[TrainingRequest]) -> list[Trial]:
+    """Give every request its id, each once; a base and a task are read once for all their trials.
+
+    Raises:
+        CheckpointError, ModelError, DataError: a base or a task cannot be used, or a method does not fit.
+    """
+    known: dict[str, tuple[dict[str, Any], int, int]] = {}
+    trials: dict[str, Trial] = {}
+    for request in requests:
+        if (key := hash_json(_shared(request))) not in known:
+            facts = gather(request)
+            known[key] = (facts.fingerprints, len(facts.objective.train), facts.base.identity.n_layers)
+        fingerprints, n_train, n_layers = known[key]
+        check_depth(request.method, n_layers)
+        name = hash_json(identity_of(request, fingerprints))[:_ID_LENGTH]
+        base = fingerprints["base"]["weights_sha256"]
+        trials.setdefault(name, Trial(name, request, request.settings.n_steps(n_train), base))
+    return list(trials.values())
+
+
+def shared_facts(trials: Sequence[Trial]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What all trials of a study have in common, and what determines each of its tasks, as plain JSON.
+
+    Raises:
+        TrainingError: two tasks of one name.
+    """
+    tasks: dict[str, Any] = {}
+    for trial in trials:
+        task = trial.request.task
+        own = {
+            "metric": task.metric,
+            "data": dict(task.fingerprints),
+            "max_length": trial.request.max_length,
+            "max_train": trial.request.max_train,
+        }
+        if tasks.setdefault(task.name, own) != own:
+            raise TrainingError(f"two different tasks are called {task.name!r}; rename one's folder")
+    return {"base_sha256": trials[0].base_sha256}, tasks
+
+
+def estimate_seconds(trials: Iterable[Trial], device: torch.device) -> dict[str, float]:
+    """Estimated seconds of each trial, by id, from a few steps of each kind measured here.
+
+    Trials that differ only in initialisation, learning rate or seed cost the same, and are measured once.
+    """
+    known: dict[str, float] = {}
+    last: tuple[str, Facts] | None = None
+    estimates = {}
+    for trial in trials:
+        request = trial.request
+        task = hash_json(_shared(request))
+        cost = hash_json([task, {**request.method.to_json(), "init_std": None}, request.settings.batch_size])
+        if cost not in known:
+            if last is None or last[0] != task:
+                last = (task, gather(request))
+            known[cost] = seconds_of(request, last[1], device) / request.settings.epochs
+        estimates[trial.id] = known[cost] * request.settings.epochs
+    return estimates
+
+
+def _shared(request: TrainingRequest) -> dict[str, Any]:
+    """The part of a request that says which base and which data."""
+    return {**request.to_json(), "method": None, "settings": None}
+
+
+def write_requests(out: Path, trials: Iterable[Trial]) -> None:
+    """Write each trial's request, so that a worker needs no more than its folder.
+
+    Raises:
+        ResultsError: the folder cannot be written.
+    """
+    for trial in trials:
+        path = make_folder(trial.folder(out)) / REQUEST
+        if not path.exists():
+            write_json(path, trial.request.to_json())
+
+
+def finished(out: Path, trials: Iterable[Trial]) -> dict[str, TrialRecord]:
+    """The records of those trials that are finished, by id.
+
+    Raises:
+        ResultsError: a record is damaged or of another schema.
+    """
+    found = {trial.id: read_trial(trial.folder(out)) for trial in trials}
+    return {identity: record for identity, record in found.items() if record is not None}
+
+
+def run_trial(folder: Path, device: torch.device, report: Report) -> TrialRecord:
+    """Train one trial, or go on with it; a finished one is read and left as it is.
+
+    Args:
+        folder: with its ``request.json``.
+        device: where to run.
+        report: called after every step.
+
+    Raises:
+        AdapterProbeError: the request, the base or the data cannot be used, or the folder cannot be written.
+    """
+    if (record := read_trial(folder)) is not None:
+        return record
+    request = read_request(folder)
+    facts = gather(request)
+    with RunDirectory(folder / STATE_FOLDER, identity_of(request, facts.fingerprints), plan={}) as run:
+        remove_leftovers(folder)
+        clock = _Clock(folder)
+        model = ready_model(request, facts.base, device)
+        trainer = Trainer(model, facts.objective, settings=request.settings, run=run, report=report)
+        diverged = False
+        try:
+            with clock:
+                trainer.train()
+        except Diverged:
+            diverged = True
+        record = TrialRecord(
+            trial=folder.name,
+            task=request.task.name,
+            metric=request.task.metric,
+            method=request.method.to_json(),
+            settings=request.settings.to_json(),
+            scores=tuple(None if math.isnan(score) else score for score in trainer.scores),
+            diverged=diverged,
+            majority_score=_majority(request, facts),
+            counts=count_parameters(model, facts.base.missing),
+            seconds=clock.seconds,
+            versions=library_versions(),
+        )
+        write_trial(folder, record)
+        shutil.rmtree(run.path / PARTS, ignore_errors=True)
+    return record
+
+
+def read_request(folder: Path) -> TrainingRequest:
+    """What a trial is.
+
+    Raises:
+        ResultsError: there is no request, or a damaged one.
+    """
+    path = folder / REQUEST
+    if not path.exists():
+        raise ResultsError(f"{folder} is no trial: it has no {REQUEST}")
+    try:
+        return TrainingRequest.from_json(read_json(path))
+    except ResultsError:
+        raise
+    except AdapterProbeError as error:
+        raise ResultsError(f"{path}: {error}") from error
+
+
+def count_parameters(model: AdaptedModel, missing: frozenset[str]) -> Counts:
+    """Count what trains and what the base brings, from the tensors.
+
+    Args:
+        model: its trained parameters chosen.
+        missing: names that the base does not contain; they belong to the head, whatever they are called.
+    """
+    trained = without_head = base = 0
+    for group, name, parameter in model.named_groups():
+        of_head = group == "head" or name in missing
+        base += parameter.numel() * (not of_head and group != "adapters")
+        if parameter.requires_grad:
+            trained += parameter.numel()
+            without_head += parameter.numel() * (not of_head)
+    return Counts(trained, without_head, base, len(model.layers))
+
+
+def _majority(request: TrainingRequest, facts: Facts) -> float | None:
+    score = float(metrics.majority_score(request.task.metric, facts.splits["validation"].labels))
+    return None if math.isnan(score) else score
+
+
+class _Clock:
+    """Seconds spent in its ``with`` block, added up over interruptions in a file of the folder."""
+
+    def __init__(self, folder: Path):
+        self._path = folder / STATE_FOLDER / "seconds.json"
+        self.seconds = float(read_json(self._path)["seconds"]) if self._path.exists() else 0.0
+
+    def __enter__(self) -> None:
+        self._start = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.monotonic() - self._start
+        write_json(self._path, {"seconds": self.seconds})

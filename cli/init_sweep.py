@@ -1,0 +1,63 @@
+"""`adapter-probe init-sweep`: does the initialisation's scale matter?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import options
+from .console import command, show
+from .sweep import grid, run_sweep, show_plan
+
+
+@command
+def init_sweep(
+    base: options.Base,
+    task: Annotated[
+        str, typer.Option(help="Preset such as cola or glue/cola, or a folder with data.", show_default=False)
+    ],
+    out: options.Out,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with a preset's files.", show_default=False)
+    ] = None,
+    stds: Annotated[str, typer.Option(help="Initialisation stds: a list, or a range of decades.")] = "1e-7:1",
+    size: Annotated[int, typer.Option(help="Bottleneck width.")] = 64,
+    seeds: options.Seeds = 3,
+    learning_rates: options.LearningRates = "3e-4",
+    epochs: options.Epochs = "3",
+    batch_size: options.BatchSize = 32,
+    warmup: options.Warmup = 0.1,
+    metric: options.Metric = None,
+    max_length: options.MaxLength = None,
+    max_train: options.MaxTrain = None,
+    dtype: options.Dtype = "float32",
+    workers: options.Workers = 0,
+    threads: options.Threads = 1,
+    device: options.Device = "auto",
+    json: options.Json = False,
+    dry_run: options.DryRun = False,
+) -> None:
+    """Retrain adapters over initialisation stds, and draw the score against the std (Houlsby et al., Fig. 6).
+
+    The std is that of the normal before truncation at two std; the realised one is 0.88 of it. Every trial is
+    kept: the same command resumes, and a wider one adds what is new.
+    """
+    from adapter_probe.models.methods import Adapters
+    from adapter_probe.training.settings import TrainingSettings
+
+    tasks = options.find_tasks([task], [data] if data else None, metric)
+    methods = [Adapters(size, std) for std in options.numbers(stds, "--stds")]
+    requests = grid(
+        base, tasks, methods, TrainingSettings(batch_size=batch_size, warmup=warmup, dtype=dtype),
+        learning_rates=options.numbers(learning_rates, "--learning-rates"),
+        epochs=options.whole_numbers(epochs, "--epochs"), seeds=seeds, max_length=max_length,
+        max_train=max_train,
+    )  # fmt: skip
+    how = {"workers": workers, "threads": threads, "device": device}
+    if dry_run:
+        show_plan(requests, out, **how, json=json)
+        return
+    frame = run_sweep("init-sweep", requests, out, **how)
+    show(frame.to_string())

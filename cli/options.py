@@ -1,0 +1,88 @@
+"""Options that several commands share, and how a list of numbers is written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from adapter_probe.errors import DataError, TrainingError
+
+if TYPE_CHECKING:
+    from adapter_probe.data.tasks import TaskSpec
+
+Base = Annotated[str, typer.Option(help="Pretrained encoder: a folder or a hub id.", show_default=False)]
+LearningRates = Annotated[
+    str, typer.Option(help="Peaks to try, comma-separated; the best on validation counts.")
+]
+Epochs = Annotated[str, typer.Option(help="Numbers of epochs to try, comma-separated.")]
+Seeds = Annotated[int, typer.Option(help="Runs a point, with seeds 0, 1, ...")]
+BatchSize = Annotated[int, typer.Option(help="Examples a step.")]
+Warmup = Annotated[float, typer.Option(help="Share of the steps.")]
+Dtype = Annotated[Literal["float32", "bfloat16"], typer.Option(help="Of the frozen base and the products.")]
+Metric = Annotated[str | None, typer.Option(help="Score, if not the task's own.", show_default=False)]
+MaxLength = Annotated[int | None, typer.Option(help="Cut examples to this many tokens.", show_default=False)]
+MaxTrain = Annotated[
+    int | None, typer.Option(help="Train on a fixed random subset of this size.", show_default=False)
+]
+Workers = Annotated[
+    int, typer.Option(help="Processes that train side by side; 0 for one a core, or one on an accelerator.")
+]
+Threads = Annotated[
+    int, typer.Option(help="Threads of each process; the same number gives the same digits with any workers.")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
+Out = Annotated[Path, typer.Option(help="Folder of the trials, tables and figures.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Summary as JSON.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="List the trials with an estimate of the time, and stop.")
+]
+
+
+def whole_numbers(text: str, option: str) -> list[int]:
+    """``1,2,4`` as whole numbers, each once, in the order given.
+
+    Raises:
+        TrainingError: anything else.
+    """
+    try:
+        return list(dict.fromkeys(int(part) for part in text.split(",") if part.strip()))
+    except ValueError:
+        raise TrainingError(f"{option} {text!r} is not a list of whole numbers such as 1,2,4") from None
+
+
+def numbers(text: str, option: str) -> list[float]:
+    """``1e-3,3e-4`` as numbers, or ``1e-7:1`` as one a decade between both, ends included.
+
+    Raises:
+        TrainingError: anything else.
+    """
+    try:
+        if ":" in text:
+            low, high = (float(part) for part in text.split(":"))
+            steps = round(math.log10(high / low))
+            if steps < 1 or not math.isclose(low * 10**steps, high):
+                raise ValueError
+            return [float(f"{low * 10**k:.12g}") for k in range(steps + 1)]
+        return list(dict.fromkeys(float(part) for part in text.split(",") if part.strip()))
+    except (ValueError, ZeroDivisionError):
+        raise TrainingError(
+            f"{option} {text!r} is neither a list of numbers such as 1e-3,1e-2 nor a range of whole decades "
+            "such as 1e-7:1"
+        ) from None
+
+
+def find_tasks(names: Sequence[str], data: Sequence[Path] | None, metric: str | None) -> list[TaskSpec]:
+    """The tasks of ``--task`` and ``--data``: presets, or folders.
+
+    Raises:
+        DataError: a task cannot be found, or there is not one data folder for each task.
+    """
+    from adapter_probe.data.tasks import find_task
+
+    if data and len(data) != len(names):
+        raise DataError(f"{len(data)} --data for {len(names)} --task; give one for each, in the same order")
+    return [find_task(name, metric=metric) for name in names]

@@ -1,0 +1,167 @@
+"""What the sweeps share: from requests to trials, run side by side, and their table."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adapter_probe.errors import TrainingError
+
+from .console import choose_device, progress_bar, say, show, show_json
+from .wording import columns, duration, method_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from adapter_probe.training.executor import Failure
+    from adapter_probe.training.request import TrainingRequest
+    from adapter_probe.training.trials import Trial
+
+
+def run_sweep(
+    study: str, requests: Sequence[TrainingRequest], out: Path, *, workers: int, threads: int, device: str
+) -> pd.DataFrame:
+    """Train what is missing and return the table of all trials in the folder, which is also written.
+
+    Raises:
+        TrainingError: trials failed; the line says how many, why the first did, and where its log is.
+        ResultsError: the folder is in use or holds another study.
+    """
+    from adapter_probe.results.atomic import claim
+    from adapter_probe.results.trials import claim_study, read_trials, trial_frame, write_trials
+    from adapter_probe.training.trials import finished, plan_trials, shared_facts, write_requests
+
+    trials = plan_trials(requests)
+    with claim(out):
+        claim_study(out, study, *shared_facts(trials))
+        write_requests(out, trials)
+        done = finished(out, trials)
+        left = [trial for trial in trials if trial.id not in done]
+        failures = _run(left, len(trials), out, workers, threads, device) if left else []
+        frame = trial_frame(read_trials(out))
+        write_trials(out, frame)
+    if failures:
+        raise TrainingError(_failed(failures, len(trials)))
+    return frame
+
+
+def _run(
+    trials: Sequence[Trial], total: int, out: Path, workers: int, threads: int, device: str
+) -> list[Failure]:
+    from adapter_probe.training.executor import LocalProcesses
+
+    where = choose_device(device)
+    count = workers or (max(1, (os.cpu_count() or 1) // threads) if where.type == "cpu" else 1)
+    executor = LocalProcesses(
+        [sys.executable, "-c", "from adapter_probe.cli.main import main; main()", "worker",
+         "--device", str(where), "--threads", str(threads)],
+        count,
+        {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"},
+        out / "logs",
+    )  # fmt: skip
+    steps = {trial.folder(out): 0 for trial in trials}
+    ends = {trial.folder(out): trial.n_steps for trial in trials}
+    say(f"{total} trials, {total - len(trials)} done, {count} at a time")
+    with progress_bar("trials", sum(ends.values()), "steps") as bar:
+
+        def progress(folder: Path, step: int) -> None:
+            bar.update(step - steps[folder])
+            steps[folder] = step
+            bar.set_postfix_str(f"{sum(steps[f] == ends[f] for f in steps)} of {len(steps)} trained")
+
+        return executor.run(list(steps), progress)
+
+
+def _failed(failures: Sequence[Failure], total: int) -> str:
+    first = failures[0]
+    log = f" (log: {first.log})" if first.log else ""
+    return (
+        f"{len(failures)} of {total} trials failed, {first.folder.name} first: {first.reason}{log}; what was "
+        "finished is kept, the same command tries the others again"
+    )
+
+
+def show_plan(requests: Sequence[TrainingRequest], out: Path, *, workers: int, threads: int, device: str,
+              json: bool) -> None:  # fmt: skip
+    """Print the trials, which are done, and a measured estimate of the time for the others."""
+    import torch
+
+    from adapter_probe.training.trials import estimate_seconds, finished, plan_trials
+
+    where = choose_device(device)
+    torch.set_num_threads(threads)
+    trials = plan_trials(requests)
+    done = finished(out, trials)
+    left = [trial for trial in trials if trial.id not in done]
+    seconds = estimate_seconds(left, where)
+    count = workers or (max(1, (os.cpu_count() or 1) // threads) if where.type == "cpu" else 1)
+    wall = sum(seconds.values()) / min(count, max(1, len(left)))
+    plan = {
+        "trials": [_line(trial, trial.id in done, seconds.get(trial.id)) for trial in trials],
+        "done": len(done),
+        "left": len(left),
+        "workers": count,
+        "seconds_left": wall,
+        "folder": str(out),
+    }
+    show_json(plan) if json else show(_plan_text(plan))
+
+
+def _line(trial: Trial, done: bool, seconds: float | None) -> dict[str, Any]:
+    request = trial.request
+    chosen = {name: getattr(request.settings, name) for name in ("learning_rate", "epochs", "seed")}
+    return {"trial": trial.id, "task": request.task.name, "method": request.method.to_json(), **chosen,
+            "done": done, "seconds": seconds}  # fmt: skip
+
+
+def _plan_text(plan: dict[str, Any]) -> str:
+    rows = []
+    for line in plan["trials"]:
+        method = method_text(line["method"])
+        state = "done" if line["done"] else f"about {duration(line['seconds'])}"
+        settings = f"lr {line['learning_rate']:g}, {line['epochs']} epochs, seed {line['seed']}"
+        rows.append((line["trial"], f"{line['task']}: {method}; {settings}: {state}"))
+    rows += [
+        ("trials", f"{len(plan['trials'])}, {plan['done']} done, {plan['workers']} at a time"),
+        ("time left, estimated", duration(plan["seconds_left"])),
+        ("folder", plan["folder"]),
+    ]
+    return columns(rows)
+
+
+def grid(
+    base: str, tasks: Sequence[Any], methods: Sequence[Any], settings: Any, *,
+    learning_rates: Sequence[float], epochs: Sequence[int], seeds: int, max_length: int | None,
+    max_train: int | None,
+) -> list[TrainingRequest]:  # fmt: skip
+    """Every combination of task, method, learning rate, epochs and seed, a task's together.
+
+    Raises:
+        TrainingError: an empty list, or fewer than one seed.
+    """
+    from adapter_probe.training.request import TrainingRequest
+
+    if seeds < 1:
+        raise TrainingError(f"--seeds {seeds} is not allowed; give at least 1")
+    lists = {"--task": tasks, "methods": methods, "--learning-rates": learning_rates, "--epochs": epochs}
+    if empty := [name for name, values in lists.items() if not values]:
+        raise TrainingError(f"{empty[0]}: the list is empty, so there is nothing to train")
+    return [
+        TrainingRequest(
+            base,
+            task,
+            method,
+            replace(settings, learning_rate=rate, epochs=n, seed=seed),
+            max_length,
+            max_train=max_train,
+        )
+        for task in tasks
+        for method in methods
+        for rate in learning_rates
+        for n in epochs
+        for seed in range(seeds)
+    ]

@@ -1,0 +1,104 @@
+"""Worker processes: every job once, a death costs one job, and nobody is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from adapter_probe.training.executor import LocalProcesses
+
+# A worker of three lines: what a job's name says is what it does.
+WORKER = """
+import json, os, signal, sys, time
+def answer(**words): print(json.dumps(words), flush=True)
+for line in sys.stdin:
+    name = os.path.basename(line.strip())
+    answer(step=1)
+    if name.startswith("kill"): os.kill(os.getpid(), signal.SIGKILL)
+    if name.startswith("crash"): raise ValueError("a bug")
+    if name.startswith("refuse"): answer(error="not today"); continue
+    if name.startswith("sleep"): time.sleep(60)
+    answer(step=2)
+    with open(line.strip(), "a") as file: file.write(os.environ["WORD"] + str(os.getpid()) + "\\n")
+    answer(done=True)
+"""
+
+
+def executor(tmp_path: Path, workers: int) -> LocalProcesses:
+    return LocalProcesses([sys.executable, "-c", WORKER], workers, {"WORD": "pid "}, tmp_path / "logs")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_every_job_is_done_once(workers, tmp_path):
+    jobs = [tmp_path / f"job-{n}" for n in range(4)]
+    steps: list[tuple[Path, int]] = []
+    assert executor(tmp_path, workers).run(jobs, lambda job, step: steps.append((job, step))) == []
+    lines = [job.read_text().splitlines() for job in jobs]
+    assert all(len(own) == 1 and own[0].startswith("pid ") for own in lines)
+    assert 1 <= len({own[0] for own in lines}) <= min(workers, 4)
+    assert sorted(steps) == [(job, step) for job in jobs for step in (1, 2)]
+
+
+def test_a_death_or_a_refusal_costs_its_own_job(tmp_path):
+    names = ["a", "kill", "b", "crash", "c", "refuse", "d"]
+    failures = executor(tmp_path, 1).run([tmp_path / name for name in names], lambda *_: None)
+    reasons = {failure.folder.name: failure for failure in failures}
+    assert sorted(reasons) == ["crash", "kill", "refuse"]
+    assert "SIGKILL" in reasons["kill"].reason
+    assert "exit code 1" in reasons["crash"].reason
+    assert "ValueError: a bug" in reasons["crash"].log.read_text()
+    assert reasons["refuse"].reason == "not today"
+    assert all((tmp_path / name).exists() for name in "abcd")
+
+
+def test_no_jobs(tmp_path):
+    assert executor(tmp_path, 2).run([], lambda *_: None) == []
+
+
+def test_an_interruption_ends_the_workers(tmp_path):
+    code = f"""
+import sys
+from pathlib import Path
+from adapter_probe.training.executor import LocalProcesses
+worker = '''import json, os, sys, threading, time
+print(json.dumps({{"step": os.getpid()}}), flush=True)
+sys.stdin.readline()
+sys.stdin.read()  # ends when the parent goes
+print("ended", file=sys.stderr, flush=True)
+'''
+LocalProcesses([sys.executable, "-c", worker], 2, {{}}, Path({str(tmp_path)!r}) / "logs").run(
+    [Path("a"), Path("b")], lambda job, step: print(step, flush=True))
+"""
+    for ending in (signal.SIGINT, signal.SIGKILL):
+        parent = subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        workers = [int(parent.stdout.readline()) for _ in range(2)]
+        parent.send_signal(ending)
+        parent.wait(timeout=20)
+        deadline = time.monotonic() + 20
+        while any(alive(worker) for worker in workers) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(alive(worker) for worker in workers)
+        parent.stdout.close()
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+
+
+def test_it_leaves_no_threads(tmp_path):
+    before = threading.active_count()
+    executor(tmp_path, 3).run([tmp_path / name for name in "abc"], lambda *_: None)
+    assert threading.active_count() == before

@@ -1,0 +1,81 @@
+"""Frozen layers' outputs kept over epochs: the same training as without keeping them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+import adapter_probe.training.features as features
+import adapter_probe.training.loop as loop
+from adapter_probe.models.methods import Adapters, HeadOnly, TopLayers
+from adapter_probe.training.features import FrozenFeatures
+from adapter_probe.training.request import TrainingRequest, gather, ready_model
+from adapter_probe.training.settings import TrainingSettings
+
+METHODS = [TopLayers(0), TopLayers(1), TopLayers(2), HeadOnly()]
+
+
+@pytest.fixture
+def prepared(tiny_base, short_task):
+    from adapter_probe.data.tasks import find_task
+
+    def make(method, family="bert"):
+        request = TrainingRequest(str(tiny_base(family)), find_task(short_task), method, TrainingSettings())
+        facts = gather(request)
+        return ready_model(request, facts.base, torch.device("cpu")), facts.objective.train
+
+    return make
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("family", ["bert", "roberta", "electra"])
+def test_outputs_are_those_of_the_model(method, family, prepared):
+    model, encoded = prepared(method, family)
+    kept, anew = FrozenFeatures(model, encoded), FrozenFeatures(model, encoded, max_bytes=0)
+    assert kept.kept
+    assert not anew.kept
+    model.eval()
+    for index in (np.arange(9), np.array([60, 3, 41, 5])):
+        batch = features.pack(encoded, index)
+        torch.testing.assert_close(kept.forward(batch), model(batch), rtol=1e-5, atol=1e-5)
+        assert torch.equal(anew.forward(batch), model(batch))
+
+
+def test_a_model_that_trains_from_the_bottom_keeps_nothing(prepared):
+    model, encoded = prepared(Adapters(size=2))
+    assert not FrozenFeatures(model, encoded).kept
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_training_with_and_without(method, tiny_base, short_task, train, tmp_path, monkeypatch):
+    kept = train(tiny_base("bert"), short_task, tmp_path / "kept", method=method)
+    monkeypatch.setattr(loop, "FrozenFeatures", lambda model, encoded: FrozenFeatures(model, encoded, 0))
+    anew = train(tiny_base("bert"), short_task, tmp_path / "anew", method=method)
+    assert kept.training["validation_scores"] == anew.training["validation_scores"]
+    first, second = (load_file(tmp_path / name / "delta.safetensors") for name in ("kept", "anew"))
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        np.testing.assert_allclose(tensor, second[name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_frozen_layers_run_once_an_example(tiny_base, short_task, train, tmp_path, monkeypatch):
+    rows: list[int] = []
+    original = loop.FrozenFeatures.__init__
+
+    def counted(self, model, encoded, *arguments):
+        lowest = model.layers[0].parts.ffn_in
+        if not lowest._forward_pre_hooks:
+            lowest.register_forward_pre_hook(lambda _, inputs: rows.append(inputs[0].shape[-2]))
+        original(self, model, encoded, *arguments)
+
+    monkeypatch.setattr(loop.FrozenFeatures, "__init__", counted)
+    train(tiny_base("bert"), short_task, tmp_path / "c", method=TopLayers(1), epochs=4)
+    from adapter_probe.checkpoints.base import load_tokenizer
+    from adapter_probe.data.encoding import encode
+    from adapter_probe.data.tasks import find_task, load_split
+
+    task, tokenizer = find_task(short_task), load_tokenizer(str(tiny_base("bert")))
+    tokens = [encode(tokenizer, load_split(task, s), 40).lengths.sum() for s in ("train", "validation")]
+    assert sum(rows) == sum(tokens)

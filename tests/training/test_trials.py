@@ -1,0 +1,190 @@
+"""Trials: known by what determines them, done once, resumed, and counted from the tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from adapter_probe.checkpoints.description import read_description
+from adapter_probe.data.tasks import find_task
+from adapter_probe.errors import ModelError, ResultsError, TrainingError
+from adapter_probe.models.methods import Adapters, FullFineTuning, HeadOnly, LayerNormOnly, TopLayers
+from adapter_probe.results.trials import read_trial
+from adapter_probe.training.loop import Trainer
+from adapter_probe.training.request import TrainingRequest
+from adapter_probe.training.settings import TrainingSettings
+from adapter_probe.training.trials import (
+    finished,
+    plan_trials,
+    read_request,
+    run_trial,
+    shared_facts,
+    write_requests,
+)
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def request_for(tiny_base, short_task) -> Callable[..., TrainingRequest]:
+    def make(method=Adapters(size=2), base=None, task=short_task, **settings) -> TrainingRequest:  # noqa: B008
+        chosen = TrainingSettings(**{"epochs": 2, "learning_rate": 1e-2, **settings})
+        return TrainingRequest(str(base or tiny_base("bert")), find_task(task), method, chosen)
+
+    return make
+
+
+def run(requests, out: Path, report=lambda _: None) -> list:
+    trials = plan_trials(requests)
+    write_requests(out, trials)
+    return [run_trial(trial.folder(out), CPU, report) for trial in trials]
+
+
+def test_the_id_follows_what_determines_the_numbers(request_for, tiny_base, tiny_task):
+    one = request_for()
+    others = [
+        request_for(Adapters(size=3)),
+        request_for(TopLayers(1)),
+        request_for(seed=1),
+        request_for(learning_rate=1e-3),
+        request_for(base=tiny_base("bert", seed=1)),
+        request_for(task=tiny_task),
+        dataclasses.replace(one, max_length=5),
+        dataclasses.replace(one, max_train=40),
+    ]
+    ids = [trial.id for trial in plan_trials([one, *others])]
+    assert len(set(ids)) == 9
+    renamed = dataclasses.replace(one, task=dataclasses.replace(one.task, name="other"))
+    assert [trial.id for trial in plan_trials([one, one, renamed])] == ids[:1]
+
+
+def test_a_request_survives_its_file(request_for, tmp_path):
+    for method in (Adapters(size=2, norm="layernorm"), TopLayers(1), LayerNormOnly(), HeadOnly()):
+        [trial] = plan_trials([request_for(method)])
+        write_requests(tmp_path, [trial])
+        assert read_request(trial.folder(tmp_path)) == trial.request
+
+
+def test_a_trial_is_the_training_that_train_does(request_for, tiny_base, short_task, train, tmp_path):
+    [record] = run([request_for()], tmp_path / "trials")
+    train(tiny_base("bert"), short_task, tmp_path / "c", method=Adapters(size=2))
+    described = read_description(tmp_path / "c")
+    assert list(record.scores) == described.training["validation_scores"]
+    assert record.scores[record.best_epoch - 1] == described.scores["accuracy"]
+
+
+def test_a_finished_trial_is_not_done_again(request_for, tmp_path, monkeypatch):
+    [first] = run([request_for()], tmp_path)
+    monkeypatch.setattr(Trainer, "train", lambda _: pytest.fail("trained again"))
+    [second] = run([request_for()], tmp_path)
+    assert second == first
+    trials = plan_trials([request_for(), request_for(seed=5)])
+    assert list(finished(tmp_path, trials)) == [trials[0].id]
+
+
+def test_an_interrupted_trial_goes_on(request_for, tmp_path):
+    [whole] = run([request_for()], tmp_path / "whole")
+
+    def stop(now):
+        if now.step == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run([request_for()], tmp_path / "stopped", stop)
+    seen: list[int] = []
+    [resumed] = run([request_for()], tmp_path / "stopped", lambda now: seen.append(now.step))
+    assert seen == [5, 6]
+    assert dataclasses.replace(resumed, seconds=0.0) == dataclasses.replace(whole, seconds=0.0)
+    assert resumed.seconds > 0
+
+
+def test_divergence_is_an_outcome(request_for, tmp_path):
+    [record] = run([request_for(learning_rate=1e30, warmup=0.0)], tmp_path)
+    assert record.diverged
+    assert record.best_epoch is None
+    assert (
+        read_trial(plan_trials([request_for(learning_rate=1e30, warmup=0.0)])[0].folder(tmp_path)) == record
+    )
+
+
+@pytest.mark.parametrize("pooler", [True, False])
+@pytest.mark.parametrize(
+    "method", [Adapters(size=2), TopLayers(0), TopLayers(2), LayerNormOnly(), HeadOnly(), FullFineTuning()]
+)
+def test_counts_are_those_of_the_formulas(method, pooler, request_for, tiny_base, tmp_path):
+    base = tiny_base("bert", pooler=pooler)
+    [record] = run([request_for(method, base=base, epochs=1)], tmp_path)
+    # The tiny BERT: width d, three layers, 35 words, 40 positions, two token types; intermediate width 2d.
+    config = json.loads((base / "config.json").read_text())
+    d, inner, n = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
+    rows = config["vocab_size"] + config["max_position_embeddings"] + config["type_vocab_size"]
+    layer = 4 * (d * d + d) + (d * inner + inner) + (inner * d + d) + 4 * d
+    embeddings, pool, classifier = rows * d + 2 * d, d * d + d, 2 * d + 2
+    norms = 2 * d + n * 4 * d
+    trained = {
+        "adapters": 2 * n * (2 * 2 * d + d + 2) + norms,
+        "top_layers": getattr(method, "k", 0) * layer + pool * pooler,
+        "layernorm_only": norms,
+        "head_only": 0,
+        "full": embeddings + n * layer + pool * pooler,
+    }[method.name]
+    assert record.counts.trained_without_head == trained
+    assert record.counts.trained == trained + classifier + pool * (not pooler)
+    assert record.counts.base == embeddings + n * layer + pool * pooler
+    assert record.counts.base_layers == n
+
+
+def test_requests_that_cannot_be(request_for, tmp_path):
+    with pytest.raises(ModelError, match="k 4 is above the depth of the base, which has 3 layers"):
+        plan_trials([request_for(TopLayers(4))])
+    with pytest.raises(ResultsError, match=r"has no request\.json"):
+        run_trial(tmp_path, CPU, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"method": {"name": "lora"}}, ["method.name", "lora"]),
+        ({"base": 3}, ["base is 3"]),
+        ({"extra": 1}, ["extra"]),
+    ],
+)
+def test_an_edited_request(change, words, request_for, tmp_path):
+    [trial] = plan_trials([request_for()])
+    write_requests(tmp_path, [trial])
+    path = trial.folder(tmp_path) / "request.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(ResultsError) as caught:
+        run_trial(trial.folder(tmp_path), CPU, lambda _: None)
+    for word in (str(path), *words):
+        assert word in str(caught.value)
+
+
+def test_an_edited_request_of_another_training_is_noticed(request_for, tmp_path):
+    [trial] = plan_trials([request_for()])
+    write_requests(tmp_path, [trial])
+
+    def stop(now):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_trial(trial.folder(tmp_path), CPU, stop)
+    path = trial.folder(tmp_path) / "request.json"
+    document = json.loads(path.read_text())
+    document["settings"]["seed"] = 7
+    path.write_text(json.dumps(document))
+    with pytest.raises(ResultsError, match=r"settings\.seed: 0 -> 7"):
+        run_trial(trial.folder(tmp_path), CPU, lambda _: None)
+
+
+def test_two_tasks_of_one_name(request_for, tiny_task):
+    one = request_for()
+    other = request_for(task=tiny_task)
+    other = dataclasses.replace(other, task=dataclasses.replace(other.task, name=one.task.name))
+    with pytest.raises(TrainingError, match="two different tasks are called"):
+        shared_facts(plan_trials([one, other]))
