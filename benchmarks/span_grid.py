@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 from adapter_probe.data.packing import pack
+from adapter_probe.models.evaluation import evaluate
 from adapter_probe.probe.plan import choose_tokens_per_pass, cut_batches, nodes_by_site
 from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
 from adapter_probe.probe.tree import forward_variants
-from adapter_probe.training.evaluation import evaluate
 
 
 def tree(request: AblationRequest) -> np.ndarray:

@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from adapter_probe import __version__
-from adapter_probe.errors import CheckpointError
+from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.results.atomic import make_folder, write_bytes
 
@@ -103,7 +103,10 @@ def open_checkpoint(folder: str | Path, base: str | None = None) -> OpenedCheckp
             f"{description.base.weights_sha256[:12]})"
         )
     model = AdaptedModel(loaded.model)
-    model.install(description.method, torch.Generator().manual_seed(0))
+    try:
+        model.install(description.method, torch.Generator().manual_seed(0))
+    except ModelError as error:
+        raise CheckpointError(f"{folder / DESCRIPTION}: {error}") from error
     _load_delta(model, delta, loaded, folder / DELTA)
     return OpenedCheckpoint(
         model.eval(),

@@ -99,9 +99,9 @@ class AdaptedModel(nn.Module):
         check_depth(method, len(self.layers))
         if isinstance(method, Adapters):
             wanted = SITE_KINDS if method.sites == "both" else (method.sites,)
-            for layer in self.layers:
+            for number, layer in enumerate(self.layers):
                 for kind, site in zip(SITE_KINDS, layer.sites):
-                    if kind in wanted:
+                    if kind in wanted and number not in method.skip_layers:
                         site.install(self._new_adapter(method, generator))
         self.method = method
 

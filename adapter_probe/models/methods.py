@@ -56,6 +56,7 @@ class Adapters(_Recorded):
         norm: a normalisation after the down-projection, before its activation.
         hidden_layers: layers of width m inside; each one after the first is a further m x m projection with
             its activation.
+        skip_layers: layers, from 0, that get no adapters; their LayerNorms train all the same.
     """
 
     name: ClassVar[str] = "adapters"
@@ -69,10 +70,18 @@ class Adapters(_Recorded):
     interaction: Interaction = "add"
     norm: InnerNorm = "none"
     hidden_layers: int = 1
+    skip_layers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         _check_whole("adapter size", self.size, 1, LARGEST_SIZE)
         _check_whole("hidden_layers", self.hidden_layers, 1, MOST_HIDDEN_LAYERS)
+        if any(layer < 0 for layer in self.skip_layers) or list(self.skip_layers) != sorted(
+            set(self.skip_layers)
+        ):
+            raise ModelError(
+                f"skip_layers {list(self.skip_layers)} is not allowed; give different layers from 0, in "
+                "ascending order"
+            )
         if self.init_std == 0:
             raise ModelError(
                 f"init_std {self.init_std!r} is not allowed; give a positive number (at 0 both matrices "
@@ -203,12 +212,17 @@ def check_depth(method: Method, n_layers: int) -> None:
     """Refuse a method that needs more layers than the base has.
 
     Raises:
-        ModelError: a k above `n_layers`.
+        ModelError: a k or a layer above `n_layers`.
     """
     if isinstance(method, TopLayers) and method.k > n_layers:
         raise ModelError(
             f"k {method.k} is above the depth of the base, which has {n_layers} layers; "
             f"give a whole number from 0 to {n_layers}"
+        )
+    if isinstance(method, Adapters) and any(layer >= n_layers for layer in method.skip_layers):
+        raise ModelError(
+            f"skip_layers {list(method.skip_layers)} goes above the base, whose {n_layers} layers are 0 to "
+            f"{n_layers - 1}"
         )
 
 

@@ -131,9 +131,10 @@ def _refuse_without_adapters(
     switched = span_variants(len(model.layers), settings.sites).masks.all(axis=0)  # [sites], never off
     if not (model.has_adapter & ~switched).any():
         method = opened.description.method.to_json()
+        sites = method.get("sites", "both" if "size" in method else "none")
         raise CheckpointError(
             f"checkpoint {folder} has no adapters to switch off at the sites {settings.sites!r}: it was "
-            f"trained with {method['name']}, sites {method.get('sites', 'both' if 'size' in method else 'none')}"
+            f"trained with {method['name']}, sites {sites}"
         )
 
 

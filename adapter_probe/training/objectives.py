@@ -14,8 +14,8 @@ from adapter_probe import metrics
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.packing import PackedBatch
 from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.evaluation import evaluate
 
-from .evaluation import evaluate
 from .features import FrozenFeatures
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.packing import PackedBatch, cut_by_tokens, pack
-from adapter_probe.models.adapted import AdaptedModel
+
+from .adapted import AdaptedModel
 
 TOKENS_PER_BATCH = 4096
 

@@ -1,0 +1,159 @@
+"""Leave a span's adapters out of a checkpoint for good, and say what that saves and costs.
+
+Source of the idea: AdapterDrop, Rueckle et al. 2021 (arXiv 2010.11918).
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from adapter_probe import metrics
+from adapter_probe.checkpoints.description import DESCRIPTION
+from adapter_probe.checkpoints.native import DELTA, OpenedCheckpoint, open_checkpoint, save_checkpoint
+from adapter_probe.data.packing import cut_by_tokens, pack
+from adapter_probe.errors import CheckpointError
+from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.methods import Adapters
+from adapter_probe.results.ablation import AblationResults
+from adapter_probe.spans import SITES_PER_LAYER, Span
+
+from .plan import choose_tokens_per_pass, cut_batches
+from .request import AblationRequest
+from .tree import forward_variants
+
+_TIMED_TOKENS, _TIMED_ROUNDS = 4096, 5
+
+
+@dataclass(frozen=True, eq=False)
+class Pruned:
+    """What was left out and what came of it.
+
+    Attributes:
+        span: the layers whose adapters are gone.
+        adapters_before, adapters_after: parameters in adapters.
+        seconds_before, seconds_after: of one evaluation of the same examples on this machine, the median of
+            alternating rounds.
+        results: the two variants on all examples, the intact one first: what the statistics start from.
+    """
+
+    span: Span
+    adapters_before: int
+    adapters_after: int
+    seconds_before: float
+    seconds_after: float
+    results: AblationResults
+
+
+def prune_checkpoint(request: AblationRequest, source: Path, span: Span, out: Path) -> Pruned:
+    """Write a checkpoint without the span's adapters; it opens like any other.
+
+    Args:
+        request: the checkpoint, open, with the examples that tell the cost; its dtype is not used.
+        source: the checkpoint's folder.
+        span: layers, which must hold adapters.
+        out: the new checkpoint's folder.
+
+    Raises:
+        CheckpointError: the span holds no adapters or ends above the model, or `out` holds something else.
+        ResultsError: `out` cannot be written.
+    """
+    opened, method = request.checkpoint, request.checkpoint.description.method
+    _refuse_unfit(opened, span, source, out)
+    assert isinstance(method, Adapters), "nothing else has adapters"
+    model = opened.model.to(request.device).eval()
+    results = _results(request, span)
+    layers = sorted({*method.skip_layers, *range(span.first, span.last + 1)})
+    kept = {n: t for n, t in model.named_delta().items() if id(t) not in _adapter_tensors(model, span)}
+    save_checkpoint(
+        out,
+        kept,
+        replace(
+            opened.description,
+            method=replace(method, skip_layers=tuple(layers)),
+            training={**opened.description.training, "pruned_layers": layers},
+            scores={request.metric: _score(results, 1)},
+        ),
+    )
+    smaller = open_checkpoint(out, opened.description.base.name).model.to(request.device).eval()
+    counts = [m.parameter_counts()["adapters"] for m in (model, smaller)]
+    return Pruned(span, *counts, *_time([model, smaller], request), results)
+
+
+def _refuse_unfit(opened: OpenedCheckpoint, span: Span, source: Path, out: Path) -> None:
+    n_layers = len(opened.model.layers)
+    if span.last >= n_layers:
+        raise CheckpointError(
+            f"span {span} ends above checkpoint {source}, whose layers are 0 to {n_layers - 1}"
+        )
+    sites = slice(SITES_PER_LAYER * span.first, SITES_PER_LAYER * (span.last + 1))
+    if not opened.model.has_adapter[sites].any():
+        raise CheckpointError(
+            f"checkpoint {source} has no adapters in layers {span}; there is nothing to prune"
+        )
+    if any((out / name).exists() for name in (DESCRIPTION, DELTA)):
+        raise CheckpointError(f"{out} holds a checkpoint already; choose another --out")
+
+
+def _adapter_tensors(model: AdaptedModel, span: Span) -> set[int]:
+    """Identities of the tensors in a span's adapters, running averages included."""
+    sites = [site for layer in model.layers[span.first : span.last + 1] for site in layer.sites]
+    adapters = [site.adapter for site in sites if site.adapter is not None]
+    return {id(tensor) for adapter in adapters for tensor in (*adapter.parameters(), *adapter.buffers())}
+
+
+def _results(request: AblationRequest, span: Span) -> AblationResults:
+    """The intact model and the one without the span, on all examples."""
+    model, task = request.checkpoint.model, request.checkpoint.description.task
+    masks = np.ones((2, len(model.sites)), dtype=bool)
+    masks[1, SITES_PER_LAYER * span.first : SITES_PER_LAYER * (span.last + 1)] = False
+    lengths = request.encoded.lengths
+    tokens = choose_tokens_per_pass(request.tokens_per_pass, request.device.type)
+    logits: np.ndarray | None = None
+    for part in cut_batches(lengths, np.argsort(lengths, kind="stable"), tokens):
+        batch = pack(request.encoded, part).to(request.device)
+        out = forward_variants(model, batch, masks, tokens_per_pass=tokens).float().cpu().numpy()
+        if logits is None:
+            logits = np.empty((2, len(lengths), out.shape[-1]), np.float32)
+        logits[:, batch.index] = out
+    assert logits is not None, "there is at least one example"
+    return AblationResults(
+        masks=masks,
+        spans=np.array([(-1, -1), (span.first, span.last)], dtype=np.int64),
+        row_names=("intact", str(span)),
+        logits=logits,
+        labels=request.split.labels,
+        metric=request.metric,
+        kind=task.kind,
+        label_names=task.label_names,
+        identity=request.identity,
+        settings={"task": task.name, "split": request.split.name},
+    )
+
+
+def _score(results: AblationResults, row: int) -> float | None:
+    predictions = metrics.predictions_from_logits(results.logits[row], results.kind)
+    score = float(metrics.score(results.metric, predictions, results.labels))
+    return None if np.isnan(score) else score
+
+
+def _time(models: Sequence[AdaptedModel], request: AblationRequest) -> list[float]:
+    """Seconds of one evaluation of the same few examples by each model, in alternation."""
+    lengths = request.encoded.lengths
+    order = np.argsort(np.random.default_rng(0).random(len(lengths)))
+    batch = pack(request.encoded, cut_by_tokens(lengths, order, _TIMED_TOKENS)[0]).to(request.device)
+    seconds: list[list[float]] = [[] for _ in models]
+    with torch.inference_mode():
+        for turn in range(_TIMED_ROUNDS + 1):
+            for model, taken in zip(models, seconds):
+                start = time.perf_counter()
+                model(batch).sum().item()  # an accelerator answers only when it is done
+                if turn:  # the first pays for set-up
+                    taken.append(time.perf_counter() - start)
+    return [statistics.median(taken) for taken in seconds]

@@ -1,0 +1,129 @@
+"""A pruned checkpoint is the one it came from with the span's adapters off, and opens like any other."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from adapter_probe.checkpoints.description import read_description
+from adapter_probe.checkpoints.native import open_checkpoint
+from adapter_probe.data.tasks import find_task
+from adapter_probe.errors import CheckpointError
+from adapter_probe.models.evaluation import evaluate
+from adapter_probe.models.methods import Adapters, TopLayers
+from adapter_probe.probe.prune import prune_checkpoint
+from adapter_probe.probe.request import AblationSettings, prepare_ablation
+from adapter_probe.spans import Span
+from adapter_probe.training.checkpoint import train_checkpoint
+from adapter_probe.training.request import TrainingRequest
+from adapter_probe.training.settings import TrainingSettings
+
+CPU = torch.device("cpu")
+METHODS = [
+    Adapters(size=3, init_std=0.3),
+    Adapters(size=3, init_std=0.3, norm="batchnorm", placement="parallel"),
+    Adapters(size=3, init_std=0.3, sites="ffn"),
+]
+
+
+@pytest.fixture(scope="module", params=METHODS, ids=["plain", "variant", "one site"])
+def checkpoint(request, tiny_base, tiny_task, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoint") / "c"
+    settings = TrainingSettings(epochs=1, learning_rate=1e-2)
+    asked = TrainingRequest(str(tiny_base("bert")), find_task(tiny_task), request.param, settings)
+    train_checkpoint(asked, folder, CPU, lambda _: None)
+    return folder
+
+
+def prune(checkpoint: Path, span: Span, out: Path):
+    return prune_checkpoint(prepare_ablation(checkpoint, AblationSettings(), CPU), checkpoint, span, out)
+
+
+def plain_outputs(model: torch.nn.Module, encoded, off: Span) -> np.ndarray:
+    """The transformers model's own forward, the span's adapters bypassed by hooks."""
+    for number in range(off.first, off.last + 1):
+        layer = model.bert.encoder.layer[number]
+        for place in (layer.attention.output, layer.output):
+            if hasattr(place, "adapter"):
+                place.adapter.register_forward_hook(lambda _module, inputs, _output: inputs[0])
+    rows = []
+    with torch.inference_mode():
+        for ids, types in zip(encoded.input_ids, encoded.token_type_ids):
+            inputs = {
+                "input_ids": torch.from_numpy(ids)[None],
+                "token_type_ids": torch.from_numpy(types)[None],
+            }
+            rows.append(model(**inputs).logits[0].numpy())
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("span", [Span(0, 0), Span(1, 2), Span(0, 2)])
+def test_the_outputs_are_those_with_the_span_off(span, checkpoint, tmp_path):
+    pruned = prune(checkpoint, span, tmp_path / "p")
+    prepared = prepare_ablation(checkpoint, AblationSettings(), CPU)
+    expected = plain_outputs(prepared.checkpoint.model.base, prepared.encoded, span)
+    opened = open_checkpoint(tmp_path / "p")
+    np.testing.assert_allclose(evaluate(opened.model, prepared.encoded), expected, atol=1e-5)
+    np.testing.assert_allclose(pruned.results.logits[1], expected, atol=1e-5)
+    hits = expected.argmax(1) == prepared.split.labels
+    assert opened.description.scores == {"accuracy": hits.mean()}
+
+
+def test_what_is_left_and_what_is_gone(checkpoint, tmp_path):
+    pruned = prune(checkpoint, Span(1, 1), tmp_path / "p")
+    before, after = (load_file(folder / "delta.safetensors") for folder in (checkpoint, tmp_path / "p"))
+    gone = before.keys() - after.keys()
+    assert gone == {name for name in before if ".layer.1." in name and ".adapter." in name}
+    assert all(np.array_equal(before[name], after[name]) for name in after)
+    parameters = sum(before[name].size for name in gone if "running_" not in name)
+    assert pruned.adapters_before - pruned.adapters_after == parameters
+    assert pruned.seconds_before > 0
+    assert pruned.seconds_after > 0
+
+
+def test_pruning_twice_and_ablating_the_rest(checkpoint, tmp_path):
+    prune(checkpoint, Span(2, 2), tmp_path / "one")
+    prune(tmp_path / "one", Span(0, 0), tmp_path / "two")
+    described = read_description(tmp_path / "two")
+    assert described.method.skip_layers == (0, 2)
+    assert described.training["pruned_layers"] == [0, 2]
+    assert described.method == dataclasses.replace(read_description(checkpoint).method, skip_layers=(0, 2))
+    model = open_checkpoint(tmp_path / "two").model
+    full = open_checkpoint(checkpoint).model.has_adapter
+    assert model.has_adapter.tolist() == [False, False, full[2], full[3], False, False]
+
+
+def test_what_cannot_be_pruned(checkpoint, tiny_base, tiny_task, tmp_path):
+    with pytest.raises(CheckpointError, match=r"span 1-3 ends above .* layers are 0 to 2"):
+        prune(checkpoint, Span(1, 3), tmp_path / "p")
+    prune(checkpoint, Span(0, 0), tmp_path / "p")
+    with pytest.raises(CheckpointError, match="holds a checkpoint already"):
+        prune(checkpoint, Span(1, 1), tmp_path / "p")
+    with pytest.raises(CheckpointError, match="no adapters in layers 0-0"):
+        prune(tmp_path / "p", Span(0, 0), tmp_path / "q")
+
+
+def test_a_checkpoint_without_adapters(tiny_base, tiny_task, tmp_path):
+    settings = TrainingSettings(epochs=1)
+    asked = TrainingRequest(str(tiny_base("bert")), find_task(tiny_task), TopLayers(1), settings)
+    train_checkpoint(asked, tmp_path / "c", CPU, lambda _: None)
+    with pytest.raises(CheckpointError, match=r"has no adapters to switch off .* top_layers"):
+        prepare_ablation(tmp_path / "c", AblationSettings(), CPU)
+
+
+@pytest.mark.parametrize("layers", [[0, 3], [1, 1], [-1], [2, 0], ["0"], 1])
+def test_edited_skipped_layers_are_refused(layers, checkpoint, tmp_path):
+    prune(checkpoint, Span(0, 0), tmp_path / "p")
+    path = tmp_path / "p" / "adapter_probe.json"
+    document = json.loads(path.read_text())
+    document["method"]["skip_layers"] = layers
+    path.write_text(json.dumps(document))
+    with pytest.raises(CheckpointError, match="skip_layers") as caught:
+        open_checkpoint(tmp_path / "p")
+    assert "adapter_probe.json" in str(caught.value)

@@ -1,0 +1,158 @@
+"""Trials on disk: records, their table, and the claim that keeps two studies apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapter_probe.errors import ResultsError
+from adapter_probe.results.trials import (
+    TRIAL_COLUMNS,
+    Counts,
+    TrialRecord,
+    claim_study,
+    read_trial,
+    read_trials,
+    trial_frame,
+    write_trial,
+    write_trials,
+)
+
+SETTINGS = {"learning_rate": 1e-3, "epochs": 3, "batch_size": 32, "seed": 0}
+ADAPTERS = {"name": "adapters", "size": 64, "init_std": 0.01, "activation": "gelu", "train_pooler": False}
+RECORD = TrialRecord(
+    trial="a" * 16,
+    task="CoLA",
+    metric="accuracy",
+    method=ADAPTERS,
+    settings=SETTINGS,
+    scores=(0.5, 0.75, 0.75),
+    diverged=False,
+    majority_score=0.5,
+    counts=Counts(trained=300, trained_without_head=200, base=1000, base_layers=12),
+    seconds=1.5,
+    versions={"torch": "2"},
+)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        RECORD,
+        dataclasses.replace(RECORD, scores=(None, 0.25), majority_score=None),
+        dataclasses.replace(RECORD, scores=(), diverged=True, method={"name": "full"}),
+    ],
+)
+def test_round_trip(record, tmp_path):
+    assert read_trial(tmp_path) is None
+    write_trial(tmp_path, record)
+    assert read_trial(tmp_path) == record
+
+
+@given(st.lists(st.none() | st.floats(-1, 1), max_size=6), st.booleans())
+def test_the_best_epoch_is_the_first_best(scores, diverged):
+    best = dataclasses.replace(RECORD, scores=tuple(scores), diverged=diverged).best_epoch
+    known = [score for score in scores if score is not None]
+    if diverged or not known:
+        assert best is None
+    else:
+        assert scores[best - 1] == max(known)
+        assert max(known) not in scores[: best - 1]
+
+
+def test_the_table():
+    top = dataclasses.replace(
+        RECORD, trial="b" * 16, method={"name": "top_layers", "k": 2}, scores=(), diverged=True
+    )
+    one_site = dataclasses.replace(RECORD, trial="c" * 16, method={**ADAPTERS, "size": 8, "sites": "ffn"})
+    frame = trial_frame([top, RECORD, one_site])
+    assert tuple(frame.columns) == TRIAL_COLUMNS
+    assert frame["trial"].str[0].tolist() == ["c", "a", "b"]  # by task, method, size
+    assert frame["size"].tolist()[:2] == [8, 64]
+    assert frame["sites"].tolist()[:2] == ["ffn", "both"]
+    assert pd.isna(frame["size"][2])
+    assert frame["k"][2] == 2
+    assert frame["score"].tolist()[:2] == [0.75, 0.75]
+    assert math.isnan(frame["score"][2])
+    assert frame["best_epoch"].tolist()[:2] == [2, 2]
+    assert frame["diverged"].tolist() == [False, False, True]
+    assert frame["percent_of_base"].tolist() == [20.0, 20.0, 20.0]
+
+
+def test_the_table_does_not_depend_on_the_order(tmp_path):
+    records = [dataclasses.replace(RECORD, trial=c * 16, settings={**SETTINGS, "seed": i})
+               for i, c in enumerate("fedcba")]  # fmt: skip
+    for name, order in (("one", records), ("two", records[::-1])):
+        (tmp_path / name).mkdir()
+        write_trials(tmp_path / name, trial_frame(order))
+    assert (tmp_path / "one" / "trials.csv").read_bytes() == (tmp_path / "two" / "trials.csv").read_bytes()
+    assert trial_frame(records)["seed"].tolist() == list(range(6))
+
+
+def test_only_finished_trials_are_read(tmp_path):
+    for name in ("x", "y"):
+        (tmp_path / "trials" / name).mkdir(parents=True)
+    write_trial(tmp_path / "trials" / "y", RECORD)
+    assert read_trials(tmp_path) == [RECORD]
+    assert read_trials(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"schema": 2}, ["schema 2", "schema 1"]),
+        ({"scores": "good"}, ["scores", "good"]),
+        ({"counts": {"trained": 1}}, ["counts.trained_without_head"]),
+        ({"extra": 1}, ["extra"]),
+    ],
+)
+def test_an_edited_record(change, words, tmp_path):
+    write_trial(tmp_path, RECORD)
+    path = tmp_path / "trial.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(ResultsError) as caught:
+        read_trial(tmp_path)
+    for word in (str(path), *words):
+        assert word in str(caught.value)
+
+
+def test_a_cut_record(tmp_path):
+    write_trial(tmp_path, RECORD)
+    path = tmp_path / "trial.json"
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(ResultsError, match="damaged"):
+        read_trial(tmp_path)
+
+
+BASE, COLA, MNLI = {"base_sha256": "1" * 64}, {"data": {"train": "2" * 64}}, {"data": {"train": "3" * 64}}
+
+
+def test_tasks_may_be_added_to_a_study(tmp_path):
+    claim_study(tmp_path, "tradeoff", BASE, {"CoLA": COLA})
+    claim_study(tmp_path, "tradeoff", BASE, {"MNLI": MNLI})
+    claim_study(tmp_path, "tradeoff", BASE, {"CoLA": COLA})
+    assert json.loads((tmp_path / "study.json").read_text())["tasks"] == {"CoLA": COLA, "MNLI": MNLI}
+
+
+@pytest.mark.parametrize(
+    ("study", "base", "tasks", "changed"),
+    [
+        ("init-sweep", BASE, {"CoLA": COLA}, "study: tradeoff -> init-sweep"),
+        ("tradeoff", {"base_sha256": "9" * 64}, {"CoLA": COLA}, "base_sha256"),
+        ("tradeoff", BASE, {"CoLA": MNLI, "MNLI": MNLI}, "tasks.CoLA.data.train"),
+    ],
+)
+def test_another_study_is_refused(study, base, tasks, changed, tmp_path):
+    claim_study(tmp_path, "tradeoff", BASE, {"CoLA": COLA})
+    before = (tmp_path / "study.json").read_bytes()
+    with pytest.raises(ResultsError) as caught:
+        claim_study(tmp_path, study, base, tasks)
+    for word in (str(tmp_path), changed, "--out"):
+        assert word in str(caught.value)
+    assert (tmp_path / "study.json").read_bytes() == before
