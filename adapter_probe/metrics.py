@@ -1,8 +1,9 @@
 """Scores of predictions against labels, for any number of variants at once.
 
 Scores are fractions in [-1, 1]; a figure's "points" are 100 times these. Classification scores are functions
-of three counts a class and regression scores of sums over examples, so reweighting the examples reweights the
-counts or sums and leaves the formulas as they are.
+of three counts a class, regression scores of sums over examples, and scores of extractive question answering
+plain means over questions; so reweighting the examples reweights the counts or sums and leaves the formulas
+as they are.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import numpy as np
 
 from adapter_probe.errors import DataError
 
-Kind = Literal["classification", "regression"]
+Kind = Literal["classification", "regression", "extractive"]
 
 METRICS: dict[str, tuple[str, ...]] = {
     "classification": ("accuracy", "mcc", "f1", "macro_f1"),
     "regression": ("pearson", "spearman"),
+    "extractive": ("squad_f1", "exact_match"),
 }
+_DEFAULTS = {"classification": "accuracy", "regression": "spearman", "extractive": "squad_f1"}
 _WORDS = {
     "accuracy": "accuracy",
     "mcc": "Matthews correlation",
@@ -27,6 +30,8 @@ _WORDS = {
     "macro_f1": "macro F1",
     "pearson": "Pearson correlation",
     "spearman": "Spearman correlation",
+    "squad_f1": "answer F1",
+    "exact_match": "exact match",
 }
 
 
@@ -46,8 +51,8 @@ class ClassCounts:
 
 
 def default_metric(kind: str) -> str:
-    """The metric used where none is named: accuracy, or Spearman correlation for regression."""
-    return {"classification": "accuracy", "regression": "spearman"}[check_kind(kind)]
+    """The metric used where none is named: accuracy, Spearman correlation, or F1 of the answers' words."""
+    return _DEFAULTS[check_kind(kind)]
 
 
 def metric_label(metric: str) -> str:
@@ -65,7 +70,7 @@ def check_kind(kind: str) -> Kind:
     """Return `kind` if it is one.
 
     Raises:
-        DataError: it is neither classification nor regression.
+        DataError: it is none.
     """
     if kind not in METRICS:
         raise DataError(f"unknown kind of task {kind!r}; allowed: {', '.join(METRICS)}")
@@ -77,7 +82,7 @@ def check_metric(metric: str, kind: str, n_labels: int | None = None) -> None:
 
     Args:
         metric: the metric's name.
-        kind: classification or regression.
+        kind: classification, regression or extractive.
         n_labels: number of classes, where known.
 
     Raises:
@@ -96,7 +101,8 @@ def predictions_from_logits(logits: np.ndarray, kind: str) -> np.ndarray:
 
     Args:
         logits: ``[..., examples, labels]``; a regression head has a single output.
-        kind: classification or regression.
+        kind: classification or regression. A question's answer is no function of one row of logits; see
+            `adapter_probe.data.answers`.
 
     Returns:
         int64 ``[..., examples]``, the index of the largest logit (the first of equals; as in NumPy, a NaN
@@ -105,6 +111,8 @@ def predictions_from_logits(logits: np.ndarray, kind: str) -> np.ndarray:
     logits = np.asarray(logits)
     if check_kind(kind) == "classification":
         return logits.argmax(axis=-1).astype(np.int64, copy=False)
+    if kind == "extractive":
+        raise ValueError("answers are decoded from a window's start and end logits, not from one row of them")
     if logits.shape[-1] != 1:
         raise ValueError(f"a regression head has 1 output, got {logits.shape[-1]}")
     return logits[..., 0].astype(np.float64)
@@ -117,16 +125,20 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
     Pearson or Spearman correlation nan; a class neither present nor predicted is left out of macro F1.
 
     Args:
-        metric: accuracy, mcc, f1 (two classes, the last is the positive one), macro_f1, pearson or spearman.
-        predictions: ``[..., examples]``, class indices or, for the last two metrics, numbers.
-        labels: ``[examples]``, likewise.
+        metric: accuracy, mcc, f1 (of two classes; the last is the positive one: ``equivalent`` in MRPC,
+            ``duplicate`` in QQP, ``1`` of 0 and 1), macro_f1, pearson, spearman, squad_f1 or exact_match.
+        predictions: ``[..., examples]``: class indices; numbers for the correlations; for squad_f1 and
+            exact_match what each question scores, in [0, 1].
+        labels: ``[examples]``, likewise; for squad_f1 and exact_match any array of that length (such as the
+            questions' paragraphs), since the questions' scores have the true answers in them already.
 
     Returns:
         float64 ``[...]``, fractions in [-1, 1].
 
     Raises:
-        DataError: the metric is unknown, or is F1 and there are more than two classes.
-        ValueError: the shapes do not match, there are no examples, or classes are not whole numbers >= 0.
+        DataError: the metric is unknown, or is f1 and there are more than two classes.
+        ValueError: the shapes do not match, there are no examples, classes are not whole numbers >= 0, or a
+            question's score is outside [0, 1].
     """
     metric_label(metric)
     predictions, labels = np.asarray(predictions), np.asarray(labels)
@@ -137,16 +149,18 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
         )
     if metric in METRICS["classification"]:
         return score_counts(metric, class_counts(predictions, labels))
+    if metric in METRICS["extractive"]:
+        return _mean(predictions)
     return (_pearson if metric == "pearson" else _spearman)(predictions, labels)
 
 
 def majority_score(metric: str, labels: np.ndarray) -> float:
     """The score of always predicting the commonest label (the first of equals).
 
-    nan for regression, where the correlation with a constant is undefined.
+    nan for regression, where the correlation with a constant is undefined, and for question answering.
     """
     metric_label(metric)
-    if metric in METRICS["regression"]:
+    if metric not in METRICS["classification"]:
         return float("nan")
     labels = np.asarray(labels)
     return float(score(metric, np.full_like(labels, np.bincount(labels).argmax()), labels))
@@ -202,6 +216,14 @@ def _matthews(counts: ClassCounts) -> np.ndarray:
     covariance = hits.sum(axis=-1) * total - predicted @ actual
     spread = (total**2 - (predicted**2).sum(axis=-1)) * (total**2 - (actual**2).sum())
     return np.divide(covariance, np.sqrt(spread), out=np.zeros_like(covariance), where=spread > 0)
+
+
+def _mean(question_scores: np.ndarray) -> np.ndarray:
+    # Contiguous, so that the order of summation does not depend on how many variants are scored together.
+    scores = np.ascontiguousarray(question_scores, dtype=np.float64)
+    if not ((scores >= 0) & (scores <= 1)).all():
+        raise ValueError(f"what a question scores lies in [0, 1], got {scores.min()} to {scores.max()}")
+    return scores.mean(axis=-1)
 
 
 def _pearson(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -104,7 +104,7 @@ def main() -> None:
     ratios = [loop_s / tree_s for tree_s, loop_s in zip(seconds["tree"], seconds["loop"])]
     differing = int((outputs["tree"].argmax(-1) != outputs["loop"].argmax(-1)).sum())
     report = {
-        "examples": len(request.split),
+        "examples": len(request.examples),
         "tokens": int(request.encoded.lengths.sum()),
         "threads": options.threads,
         "tree_seconds": seconds["tree"],

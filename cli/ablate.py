@@ -122,7 +122,7 @@ def _folder_name(request: AblationRequest, max_examples: int | None, data: list[
         "complement" if settings.complement else "",
         "pretrained-layernorm" if settings.layernorm == "pretrained" else "",
         settings.dtype if settings.dtype != "float32" else "",
-        request.split.name if request.split.name != "validation" else "",
+        request.examples.rows.name if request.examples.rows.name != "validation" else "",
         f"data-{data[0].stem}" if data else "",
         f"n{max_examples}" if max_examples else "",
     ]

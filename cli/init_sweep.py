@@ -15,13 +15,9 @@ from .sweep import grid, run_sweep, show_plan
 @command
 def init_sweep(
     base: options.Base,
-    task: Annotated[
-        str, typer.Option(help="Preset such as cola or glue/cola, or a folder with data.", show_default=False)
-    ],
+    task: Annotated[str, typer.Option(help=options.TaskHelp, show_default=False)],
     out: options.Out,
-    data: Annotated[
-        Path | None, typer.Option(help="Folder with a preset's files.", show_default=False)
-    ] = None,
+    data: Annotated[Path | None, typer.Option(help=options.DataHelp, show_default=False)] = None,
     stds: Annotated[str, typer.Option(help="Initialisation stds: a list, or a range of decades.")] = "1e-7:1",
     size: Annotated[int, typer.Option(help="Bottleneck width.")] = 64,
     seeds: options.Seeds = 3,

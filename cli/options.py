@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from adapter_probe.data.tasks import TaskSpec
 
 Base = Annotated[str, typer.Option(help="Pretrained encoder: a folder or a hub id.", show_default=False)]
+TaskHelp = "Task by name (cola, glue/mrpc, squad, ...) or a folder with train and validation files."
+DataHelp = "Folder with the files of a task that is named."
 LearningRates = Annotated[
     str, typer.Option(help="Peaks to try, comma-separated; the best on validation counts.")
 ]
@@ -81,8 +83,9 @@ def find_tasks(names: Sequence[str], data: Sequence[Path] | None, metric: str | 
     Raises:
         DataError: a task cannot be found, or there is not one data folder for each task.
     """
-    from adapter_probe.data.tasks import find_task
+    from adapter_probe.data.tasks import find_task, locate_task
 
     if data and len(data) != len(names):
         raise DataError(f"{len(data)} --data for {len(names)} --task; give one for each, in the same order")
-    return [find_task(name, metric=metric) for name in names]
+    places = [locate_task(name, folder) for name, folder in zip(names, data or [None] * len(names))]
+    return [find_task(folder, preset=preset, metric=metric) for preset, folder in places]

@@ -24,7 +24,7 @@ def tradeoff(
     task: Annotated[
         list[str],
         typer.Option(
-            help="Preset such as cola or glue/cola, or a folder with data; repeatable.",
+            help=f"{options.TaskHelp} Repeatable.",
             show_default=False,
             metavar="TASK",
         ),
@@ -33,7 +33,7 @@ def tradeoff(
     data: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Folder with a preset's files; one for each --task, in the same order.",
+            help=f"{options.DataHelp} One for each --task, in the same order.",
             show_default=False,
             metavar="FOLDER",
         ),

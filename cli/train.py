@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from . import options
 from .console import choose_device, command, progress_bar, show, show_json
 from .wording import columns, score_text
 
@@ -27,13 +28,8 @@ Files = list[Path] | None
 def train(
     base: Annotated[str, typer.Option(help="Pretrained encoder: a folder or a hub id.", show_default=False)],
     out: Annotated[Path, typer.Option(help="Folder of the checkpoint.", show_default=False)],
-    task: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder with train and validation files (CSV, TSV, JSONL).",
-            show_default=False,
-        ),
-    ] = None,
+    task: Annotated[str | None, typer.Option(help=options.TaskHelp, show_default=False)] = None,
+    data: Annotated[Path | None, typer.Option(help=options.DataHelp, show_default=False)] = None,
     train_file: Annotated[Files, typer.Option(help="Training file; repeatable.", show_default=False)] = None,
     validation_file: Annotated[
         Files, typer.Option(help="Validation file; repeatable.", show_default=False)
@@ -45,13 +41,13 @@ def train(
     ] = None,
     label: Annotated[str | None, typer.Option(help="Column of the label.", show_default=False)] = None,
     kind: Annotated[
-        Literal["classification", "regression"] | None,
+        Literal["classification", "regression", "extractive"] | None,
         typer.Option(help="Kind of task, if the guess is wrong.", show_default=False),
     ] = None,
     metric: Annotated[
         str | None,
         typer.Option(
-            help="Score that decides which epoch is best. [default: accuracy or spearman]",
+            help="Score that decides which epoch is best. [default: the task's own]",
             show_default=False,
         ),
     ] = None,
@@ -60,6 +56,7 @@ def train(
         int | None,
         typer.Option(help="Cut examples to this many tokens.", show_default=False),
     ] = None,
+    max_train: options.MaxTrain = None,
     method: Annotated[
         Literal["adapters", "top_layers", "layernorm_only", "head_only", "full"],
         typer.Option(help="What trains. The options up to --hidden-layers are the adapters'."),
@@ -110,7 +107,7 @@ def train(
     The epoch with the best validation score is kept. An interrupted training goes on where it stopped when
     the same command is given again.
     """
-    from adapter_probe.data.tasks import find_task
+    from adapter_probe.data.tasks import find_task, locate_task
     from adapter_probe.models.methods import Adapters
     from adapter_probe.training.request import TrainingRequest
     from adapter_probe.training.settings import TrainingSettings
@@ -120,11 +117,14 @@ def train(
                             hidden_layers)
     )  # fmt: skip
     settings = TrainingSettings(epochs, batch_size, learning_rate, warmup, seed, dtype)
+    preset, folder = locate_task(task, data)
     spec = find_task(
-        task, train_file or (), validation_file or (), (), text, text_b, label, kind, metric, name
+        folder, train_file or (), validation_file or (), (), text, text_b, label, kind, metric, name, preset
     )
     description = run_training(
-        TrainingRequest(base, spec, chosen, settings, max_length), out, choose_device(device)
+        TrainingRequest(base, spec, chosen, settings, max_length, max_train=max_train),
+        out,
+        choose_device(device),
     )
     outcome = _outcome(description, out)
     show_json(outcome) if json else show(_text(outcome))

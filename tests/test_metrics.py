@@ -173,6 +173,18 @@ def test_predictions_of_a_regression_head_are_its_output():
         predictions_from_logits(np.zeros((4, 3)), "regression")
 
 
+@given(values=arrays(np.float64, (3, 7), elements=st.sampled_from([0.0, 0.25, 2 / 3, 1.0])))
+def test_question_answering_scores_are_exact_means(values):
+    clusters = np.array([0, 0, 1, 1, 1, 2, 2])
+    expected = [float(sum(map(Fraction, row)) / 7) for row in values.tolist()]
+    for metric in METRICS["extractive"]:
+        np.testing.assert_allclose(score(metric, values, clusters), expected, rtol=1e-15)
+        np.testing.assert_array_equal(
+            score(metric, np.asfortranarray(values), clusters), score(metric, values, clusters)
+        )
+    assert score("exact_match", values[0] == 1, clusters) == np.mean(values[0] == 1)
+
+
 def test_majority_scores():
     labels = np.array([2, 0, 2, 1, 2, 0])
     assert majority_score("accuracy", labels) == 0.5
@@ -182,14 +194,17 @@ def test_majority_scores():
     assert majority_score("f1", np.array([0, 1, 1])) == pytest.approx(0.8)
     assert majority_score("accuracy", np.array([1, 0])) == 0.5
     assert np.isnan(majority_score("spearman", np.array([0.5, 0.5, 1.0])))
+    assert np.isnan(majority_score("exact_match", np.array([0, 0, 1])))
 
 
 def test_names():
     assert default_metric("classification") == "accuracy"
     assert default_metric("regression") == "spearman"
     labels = {metric: metric_label(metric) for metrics in METRICS.values() for metric in metrics}
+    assert default_metric("extractive") == "squad_f1"
     assert labels["mcc"] == "Matthews correlation"
-    assert len(set(labels.values())) == len(SKLEARN) + len(SCIPY)
+    assert (labels["squad_f1"], labels["exact_match"]) == ("answer F1", "exact match")
+    assert len(set(labels.values())) == len(SKLEARN) + len(SCIPY) + 2
 
 
 @pytest.mark.parametrize(
@@ -213,6 +228,10 @@ def test_names():
         (
             lambda: check_metric("mcc", "regression"),
             "'mcc' does not fit regression; allowed: pearson, spearman",
+        ),
+        (
+            lambda: check_metric("accuracy", "extractive"),
+            "'accuracy' does not fit extractive; allowed: squad_f1, exact_match",
         ),
         (
             lambda: check_metric("f1", "classification", 3),
@@ -243,6 +262,15 @@ def test_user_errors_are_one_line_and_name_what_is_allowed(call, message):
 def test_misuse_is_a_value_error(predictions, labels, message):
     with pytest.raises(ValueError, match=message):
         score("accuracy", predictions, labels)
+
+
+def test_misuse_of_question_answering_is_a_value_error():
+    with pytest.raises(ValueError, match=r"lies in \[0, 1\], got 0.5 to 1.5"):
+        score("squad_f1", np.array([0.5, 1.5]), np.zeros(2, int))
+    with pytest.raises(ValueError, match="lies in"):
+        score("squad_f1", np.array([0.5, np.nan]), np.zeros(2, int))
+    with pytest.raises(ValueError, match="decoded from a window's start and end logits"):
+        predictions_from_logits(np.zeros((4, 2)), "extractive")
 
 
 def test_f1_fits_two_labels_only_where_their_number_is_known():

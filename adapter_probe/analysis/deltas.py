@@ -26,8 +26,7 @@ _DECIMALS = 9
 
 def row_scores(results: AblationResults) -> np.ndarray:
     """Score of every variant, float64 `[variants]`, in the metric's own units (a fraction)."""
-    predictions = metrics.predictions_from_logits(results.logits, results.kind)  # [variants, examples]
-    return np.asarray(metrics.score(results.metric, predictions, results.labels), dtype=np.float64)
+    return np.asarray(metrics.score(results.metric, results.predictions, results.labels), dtype=np.float64)
 
 
 def intact_row(results: AblationResults) -> int:

@@ -1,1 +1,1 @@
-"""Load labelled texts from local files and turn them into batches."""
+"""Read tasks from local files or the Hugging Face hub, and turn them into batches."""

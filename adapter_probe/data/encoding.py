@@ -82,6 +82,11 @@ def encode(tokenizer: Tokenizer, split: Split, max_length: int) -> Encoded:
     )
     input_ids = _arrays(batch["input_ids"])
     token_type_ids = _arrays(batch["token_type_ids"]) if "token_type_ids" in batch else None
+    return seal(input_ids, token_type_ids)
+
+
+def seal(input_ids: tuple[np.ndarray, ...], token_type_ids: tuple[np.ndarray, ...] | None) -> Encoded:
+    """Put the fingerprint to token ids; both arguments as in `Encoded`."""
     return Encoded(input_ids, token_type_ids, _fingerprint(input_ids, token_type_ids))
 
 

@@ -13,7 +13,6 @@ from adapter_probe.errors import DataError
 from adapter_probe.metrics import Kind
 
 _COLA_NAMES = ("unacceptable", "acceptable")
-_COLA_CODES = {"0": "unacceptable", "1": "acceptable"}
 HIDDEN = ("-", "-1")  # MNLI's pairs without a majority label; GLUE's hidden test labels
 _MOST_GUESSED_CLASSES = 20
 _WHOLE = re.compile(r"[+-]?\d+\.0*")
@@ -97,11 +96,20 @@ def target_numbers(tables: Sequence[Rows], values: Sequence[str]) -> np.ndarray:
     return np.array(numbers, dtype=np.float64)
 
 
-def class_indices(names: tuple[str, ...], tables: Sequence[Rows], values: Sequence[str]) -> np.ndarray:
-    """Class indices, int64 ``[examples]``."""
+def class_indices(
+    names: tuple[str, ...], tables: Sequence[Rows], values: Sequence[str], numbered: bool = False
+) -> np.ndarray:
+    """Class indices, int64 ``[examples]``.
+
+    Args:
+        names: the classes.
+        tables: the split's files, for the message.
+        values: the labels of all their rows.
+        numbered: whether 0, 1, ... stand for the classes in order, beside their names; CoLA's always do.
+    """
     index = {name: i for i, name in enumerate(names)}
-    if names == _COLA_NAMES:
-        index |= {code: index[name] for code, name in _COLA_CODES.items()}
+    if numbered or names == _COLA_NAMES:
+        index |= {str(i): i for i in range(len(names))}
     try:
         return np.array([index[value] for value in values], dtype=np.int64)
     except KeyError:

@@ -6,7 +6,7 @@ lengths share one long row of tokens, and only attention looks at the groups. No
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -52,6 +52,34 @@ class PackedBatch:
     def n_tokens(self) -> int:
         """Tokens in all."""
         return self.groups[-1].stop
+
+    @property
+    def rows(self) -> list[slice]:
+        """Where each example's tokens lie, in packed order: rows of whatever is laid out as `input_ids`."""
+        return [
+            slice(start, start + group.length)
+            for group in self.groups
+            for start in range(group.start, group.stop, group.length)
+        ]
+
+    def by_example(self, values: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """What a model puts out a token, cut back into examples.
+
+        Args:
+            values: ``[tokens, ...]``.
+
+        Yields:
+            for every group, which examples of the packed order it holds, and their values
+            ``[examples, length, ...]``.
+        """
+        begin = 0
+        for group in self.groups:
+            # [n * length, ...] -> [n, length, ...]
+            yield (
+                slice(begin, begin + group.n),
+                values[group.start : group.stop].unflatten(0, (group.n, group.length)),
+            )
+            begin += group.n
 
     def to(self, device: torch.device) -> PackedBatch:
         """The same batch with its tensors on `device`."""

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from adapter_probe.data.packing import pack
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.results.ablation import AblationResults
 from adapter_probe.results.rundir import MANIFEST, RunDirectory
 
+from .outputs import Arrays, assemble, variant_outputs
 from .plan import MEASURED_TOKENS, TOKENS_PER_PART, choose_tokens_per_pass, count_work, cut_batches, cut_parts
 from .request import AblationRequest
-from .tree import forward_variants
 
 Report = Callable[[int], None]
 
@@ -73,26 +72,14 @@ class AblationRun:
         finished = self._finished()
         for number, part in enumerate(self._parts):
             if number not in finished:
-                self._run.write_part(number, {"index": part, "logits": self._engine.logits(part, report)})
+                self._run.write_part(number, {"index": part, **self._engine.outputs(part, report)})
         return self._collect()
 
     def _collect(self) -> AblationResults:
-        request, task = self._request, self._request.checkpoint.description.task
         parts = [self._run.read_part(number) for number in range(len(self._parts))]
-        order = np.argsort(np.concatenate([p["index"] for p in parts]))
-        spans = [(-1, -1) if s is None else (s.first, s.last) for s in request.variants.spans]
-        return AblationResults(
-            masks=request.variants.masks,
-            spans=np.array(spans, dtype=np.int64),
-            row_names=request.variants.names,
-            logits=np.concatenate([p["logits"] for p in parts], axis=1)[:, order],
-            labels=request.split.labels,
-            metric=request.metric,
-            kind=task.kind,
-            label_names=task.label_names,
-            identity=request.identity,
-            settings={**asdict(request.settings), "task": task.name, "split": request.split.name},
-        )
+        order = np.argsort(np.concatenate([part.pop("index") for part in parts]))
+        arrays = {name: np.concatenate([part[name] for part in parts], axis=1)[:, order] for name in parts[0]}
+        return assemble(self._request, self._request.variants, arrays)
 
 
 class _Engine:
@@ -112,26 +99,10 @@ class _Engine:
             self._model = model.to(self._request.device, dtype).eval()
         return self._model
 
-    def logits(self, examples: np.ndarray, report: Report) -> np.ndarray:
-        """Logits float32 ``[variants, examples, labels]`` of some examples, in the order given."""
-        model, request = self._ready_model(), self._request
-        place = {example: position for position, example in enumerate(examples.tolist())}
-        logits: np.ndarray | None = None
-        for indices in cut_batches(request.encoded.lengths, examples, self.tokens_per_pass):
-            batch = pack(request.encoded, indices).to(request.device)
-            out = forward_variants(
-                model,
-                batch,
-                self._masks,
-                tokens_per_pass=self.tokens_per_pass,
-                norms=request.settings.layernorm,
-            )
-            if logits is None:
-                logits = np.empty((len(out), len(examples), out.shape[-1]), np.float32)
-            logits[:, [place[i] for i in batch.index.tolist()]] = out.float().cpu().numpy()
-            report(batch.n_tokens)
-        assert logits is not None, "there is at least one example"
-        return logits
+    def outputs(self, items: np.ndarray, report: Report) -> Arrays:
+        """See `variant_outputs`."""
+        model = self._ready_model()
+        return variant_outputs(self._request, model, self._masks, items, self.tokens_per_pass, report)
 
     def seconds_per_token(self) -> float:
         """Measured on a batch of examples of typical length, with every variant."""
@@ -139,9 +110,9 @@ class _Engine:
         order = np.argsort(lengths, kind="stable")
         tokens = MEASURED_TOKENS.get(self._request.device.type, MEASURED_TOKENS["cpu"])
         typical = cut_batches(lengths, order[len(order) // 2 :], 4 * tokens)[0]
-        self.logits(typical[:1], lambda _: None)  # the first pass pays for set-up
+        self.outputs(typical[:1], lambda _: None)  # the first pass pays for set-up
         start = time.perf_counter()
-        self.logits(typical, lambda _: None)
+        self.outputs(typical, lambda _: None)
         return (time.perf_counter() - start) / float(lengths[typical].sum())
 
     def peak_memory(self) -> int | None:

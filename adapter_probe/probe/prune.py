@@ -22,11 +22,11 @@ from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import Adapters
 from adapter_probe.results.ablation import AblationResults
-from adapter_probe.spans import SITES_PER_LAYER, Span
+from adapter_probe.spans import SITES_PER_LAYER, Span, VariantSet
 
-from .plan import choose_tokens_per_pass, cut_batches
+from .outputs import assemble, variant_outputs
+from .plan import choose_tokens_per_pass
 from .request import AblationRequest
-from .tree import forward_variants
 
 _TIMED_TOKENS, _TIMED_ROUNDS = 4096, 5
 
@@ -110,36 +110,18 @@ def _adapter_tensors(model: AdaptedModel, span: Span) -> set[int]:
 
 def _results(request: AblationRequest, span: Span) -> AblationResults:
     """The intact model and the one without the span, on all examples."""
-    model, task = request.checkpoint.model, request.checkpoint.description.task
+    model = request.checkpoint.model
     masks = np.ones((2, len(model.sites)), dtype=bool)
     masks[1, SITES_PER_LAYER * span.first : SITES_PER_LAYER * (span.last + 1)] = False
-    lengths = request.encoded.lengths
+    items = np.argsort(request.encoded.lengths, kind="stable")
     tokens = choose_tokens_per_pass(request.tokens_per_pass, request.device.type)
-    logits: np.ndarray | None = None
-    for part in cut_batches(lengths, np.argsort(lengths, kind="stable"), tokens):
-        batch = pack(request.encoded, part).to(request.device)
-        out = forward_variants(model, batch, masks, tokens_per_pass=tokens).float().cpu().numpy()
-        if logits is None:
-            logits = np.empty((2, len(lengths), out.shape[-1]), np.float32)
-        logits[:, batch.index] = out
-    assert logits is not None, "there is at least one example"
-    return AblationResults(
-        masks=masks,
-        spans=np.array([(-1, -1), (span.first, span.last)], dtype=np.int64),
-        row_names=("intact", str(span)),
-        logits=logits,
-        labels=request.split.labels,
-        metric=request.metric,
-        kind=task.kind,
-        label_names=task.label_names,
-        identity=request.identity,
-        settings={"task": task.name, "split": request.split.name},
-    )
+    arrays = variant_outputs(request, model, masks, items, tokens, lambda _: None)
+    in_order = {name: values[:, np.argsort(items)] for name, values in arrays.items()}
+    return assemble(request, VariantSet((None, span), masks), in_order)
 
 
 def _score(results: AblationResults, row: int) -> float | None:
-    predictions = metrics.predictions_from_logits(results.logits[row], results.kind)
-    score = float(metrics.score(results.metric, predictions, results.labels))
+    score = float(metrics.score(results.metric, results.predictions[row], results.labels))
     return None if np.isnan(score) else score
 
 

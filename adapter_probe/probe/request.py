@@ -11,9 +11,9 @@ import torch
 
 from adapter_probe.checkpoints.base import refuse_unknown_tokens
 from adapter_probe.checkpoints.native import OpenedCheckpoint, open_checkpoint
-from adapter_probe.data.encoding import Encoded, encode
+from adapter_probe.data.encoding import Encoded
+from adapter_probe.data.examples import Examples, load_examples
 from adapter_probe.data.readers import SPLITS
-from adapter_probe.data.tasks import Split, TaskSpec, load_split
 from adapter_probe.errors import CheckpointError, DataError
 from adapter_probe.metrics import check_metric
 from adapter_probe.models.adapted import NormChoice
@@ -48,7 +48,7 @@ class AblationRequest:
 
     Attributes:
         checkpoint: the opened checkpoint; its model is moved to `device` and cast to the settings' dtype.
-        split, encoded: the examples, as texts with labels and as tokens.
+        examples: read and encoded.
         metric: the score's name.
         settings: what is switched off.
         device: where to run.
@@ -56,12 +56,16 @@ class AblationRequest:
     """
 
     checkpoint: OpenedCheckpoint
-    split: Split
-    encoded: Encoded
+    examples: Examples
     metric: str
     settings: AblationSettings
     device: torch.device
     tokens_per_pass: int | None = None
+
+    @property
+    def encoded(self) -> Encoded:
+        """Token ids of every example, or of every window."""
+        return self.examples.encoded
 
     @property
     def variants(self) -> VariantSet:
@@ -77,7 +81,7 @@ class AblationRequest:
             "code_schema": CODE_SCHEMA,
             "checkpoint": {"delta_sha256": description.delta_sha256},
             "base": {"weights_sha256": description.base.weights_sha256},
-            "data": {"fingerprint": self.split.fingerprint, "n_examples": len(self.split.labels)},
+            "data": {"fingerprint": self.examples.rows.fingerprint, "n_examples": len(self.examples)},
             "tokens": {"fingerprint": self.encoded.fingerprint},
             "settings": asdict(self.settings),
         }
@@ -118,10 +122,9 @@ def prepare_ablation(
     task = opened.description.task
     metric = metric or task.metric
     check_metric(metric, task.kind, len(task.label_names) or None)
-    rows = _load_rows(task, data, split, max_examples)
-    encoded = encode(opened.tokenizer, rows, opened.description.max_length)
-    refuse_unknown_tokens(encoded, opened.description.base)
-    return AblationRequest(opened, rows, encoded, metric, settings, device, tokens_per_pass)
+    examples = _load_examples(opened, data, split, max_examples)
+    refuse_unknown_tokens(examples.encoded, opened.description.base)
+    return AblationRequest(opened, examples, metric, settings, device, tokens_per_pass)
 
 
 def _refuse_without_adapters(
@@ -138,10 +141,14 @@ def _refuse_without_adapters(
         )
 
 
-def _load_rows(task: TaskSpec, data: Sequence[str | Path], split: str, max_examples: int | None) -> Split:
+def _load_examples(
+    opened: OpenedCheckpoint, data: Sequence[str | Path], split: str, max_examples: int | None
+) -> Examples:
     if split not in SPLITS:
         raise DataError(f"split {split!r} is not one of {', '.join(SPLITS)}")
-    if not data:
-        return load_split(task, split, max_examples, expect_fingerprint=True)
-    given = replace(task, files={split: tuple(str(Path(path).resolve()) for path in data)})
-    return load_split(given, split, max_examples)
+    task, limit = opened.description.task, opened.description.max_length
+    if data:
+        task = replace(task, files={split: tuple(str(Path(path).resolve()) for path in data)})
+    return load_examples(
+        opened.tokenizer, task, split, limit, max_examples=max_examples, expect_fingerprint=not data
+    )

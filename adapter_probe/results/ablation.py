@@ -9,12 +9,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from adapter_probe import metrics
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.atomic import read_arrays, write_arrays, write_csv
 from adapter_probe.results.identity import canonical_json
 
 SCHEMA = 1
 PREDICTIONS = "predictions.npz"
+QUESTION_SCORES = ("squad_f1", "exact_match")
+"""What the columns of `AblationResults.logits` hold in question answering."""
+
 SPANS = "spans.csv"
 SPAN_COLUMNS = ("first", "last", "n_layers", "score", "delta_points", "n_examples")
 _INTEGER_COLUMNS = ("first", "last", "n_layers", "n_examples")
@@ -31,13 +35,17 @@ class AblationResults:
         masks: bool ``[variants, sites]``; True = the site's adapter was on.
         spans: int64 ``[variants, 2]``: first and last layer, or -1, -1 for rows that are no span.
         row_names: one name a variant.
-        logits: float32 ``[variants, examples, labels]``; a regression has one column.
-        labels: ``[examples]``: int64 indices into `label_names`, or float64 targets of a regression.
+        logits: float32 ``[variants, examples, labels]``; a regression has one column. Of question answering,
+            what each question scores, ``[variants, questions, 2]``: answer F1 and exact match.
+        labels: ``[examples]``: int64 indices into `label_names`, float64 targets of a regression, or int64
+            numbers of the questions' paragraphs.
         metric: the score's name.
-        kind: ``classification`` or ``regression``.
+        kind: ``classification``, ``regression`` or ``extractive``.
         label_names: names in the order of the logits; empty for a regression.
         identity: what determines the numbers, as plain JSON.
         settings: what was asked for, as plain JSON.
+        answers: int32 ``[variants, questions, 2]``, first character of each answer in its context and one
+            past its last, -1 for none; None for the other kinds.
     """
 
     masks: np.ndarray
@@ -50,17 +58,20 @@ class AblationResults:
     label_names: tuple[str, ...]
     identity: dict
     settings: dict
+    answers: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         self._check_types()
         n_variants, n_examples = self.logits.shape[:2]
-        outputs = len(self.label_names) if self.kind == "classification" else 1
+        outputs = {"classification": len(self.label_names), "regression": 1, "extractive": 2}[self.kind]
         expected = {
             "masks": (n_variants, self.masks.shape[-1]),
             "spans": (n_variants, 2),
             "logits": (n_variants, n_examples, outputs),
             "labels": (n_examples,),
         }
+        if self.answers is not None:
+            expected["answers"] = (n_variants, n_examples, 2)
         for name, shape in expected.items():
             if (got := getattr(self, name).shape) != shape:
                 raise ValueError(f"{name} should have shape {list(shape)}, got {list(got)}")
@@ -69,16 +80,28 @@ class AblationResults:
         if self.kind == "classification" and not np.all((self.labels >= 0) & (self.labels < outputs)):
             raise ValueError(f"labels should lie in 0..{outputs - 1}")
 
+    @property
+    def predictions(self) -> np.ndarray:
+        """What `adapter_probe.metrics.score` takes with `labels`: ``[variants, examples]``.
+
+        Class numbers or regression values; of question answering, what each question scores by the metric.
+        """
+        if self.kind == "extractive":
+            return self.logits[..., QUESTION_SCORES.index(self.metric)]
+        return metrics.predictions_from_logits(self.logits, self.kind)
+
     def _check_types(self) -> None:
-        label_types = {"classification": np.int64, "regression": np.float64}
+        label_types = {"classification": np.int64, "regression": np.float64, "extractive": np.int64}
         if self.kind not in label_types:
-            raise ValueError(f"kind should be classification or regression, got {self.kind!r}")
+            raise ValueError(f"kind should be one of {', '.join(label_types)}, got {self.kind!r}")
         wanted = {
             "masks": (np.bool_, 2),
             "spans": (np.int64, 2),
             "logits": (np.float32, 3),
             "labels": (label_types[self.kind], 1),
         }
+        if self.answers is not None:
+            wanted["answers"] = (np.int32, 3)
         for name, (dtype, n_axes) in wanted.items():
             array = getattr(self, name)
             if array.dtype != dtype or array.ndim != n_axes:
@@ -98,6 +121,8 @@ def save_predictions(folder: str | Path, results: AblationResults) -> None:
     """
     about = {"schema": SCHEMA, **{name: getattr(results, name) for name in _TEXTS}}
     arrays = {name: getattr(results, name) for name in _ARRAYS}
+    if results.answers is not None:
+        arrays["answers"] = results.answers
     write_arrays(Path(folder) / PREDICTIONS, {**arrays, "about": np.array(canonical_json(about))})
 
 
@@ -121,7 +146,8 @@ def load_ablation(folder: str | Path) -> AblationResults:
         texts = {name: about[name] for name in _TEXTS}
         for name in ("row_names", "label_names"):
             texts[name] = tuple(texts[name])
-        return AblationResults(**{name: arrays[name] for name in _ARRAYS}, **texts)
+        kept = {name: arrays[name] for name in _ARRAYS}
+        return AblationResults(**kept, **texts, answers=arrays.get("answers"))
     except (KeyError, TypeError, ValueError) as error:
         raise ResultsError(f"{path} does not hold an ablation: {_one_line(error)}") from error
 

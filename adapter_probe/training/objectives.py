@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -11,7 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from adapter_probe import metrics
+from adapter_probe.data.answers import choose_windows, decode_windows, score_answers
 from adapter_probe.data.encoding import Encoded
+from adapter_probe.data.examples import Examples
 from adapter_probe.data.packing import PackedBatch
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.evaluation import evaluate
@@ -37,14 +38,6 @@ class Objective(Protocol):
         """The validation score, a fraction; NaN where undefined."""
 
 
-@dataclass(frozen=True, eq=False)
-class LabelledSet:
-    """Tokens and labels of one split: int64 class numbers or float64 targets ``[examples]``."""
-
-    encoded: Encoded
-    labels: np.ndarray
-
-
 class LabelObjective:
     """Classification by cross-entropy, or regression by the mean squared error.
 
@@ -54,7 +47,7 @@ class LabelObjective:
         metric: the validation score.
     """
 
-    def __init__(self, train: LabelledSet, validation: LabelledSet, kind: str, metric: str):
+    def __init__(self, train: Examples, validation: Examples, kind: str, metric: str):
         self.train, self.validation = train.encoded, validation.encoded
         self._kind, self._metric = kind, metric
         self._targets = torch.from_numpy(train.labels)
@@ -72,3 +65,40 @@ class LabelObjective:
         logits = evaluate(model, self.validation, forward=features.forward)
         predictions = metrics.predictions_from_logits(logits, self._kind)
         return float(metrics.score(self._metric, predictions, self._labels))
+
+
+class AnswerObjective:
+    """Extractive question answering: cross-entropy of the answer's first and last token in each window.
+
+    A window that does not hold the answer points at its first token.
+
+    Args:
+        train, validation: the two splits.
+        metric: the validation score, ``squad_f1`` or ``exact_match``.
+    """
+
+    def __init__(self, train: Examples, validation: Examples, metric: str):
+        assert train.windows is not None, "questions are cut into windows"
+        self.train, self.validation = train.encoded, validation.encoded
+        self._targets = torch.from_numpy(train.windows.labels)
+        self._questions, self._windows = validation.rows, validation.windows
+        self._metric = metric
+
+    def loss(self, outputs: Tensor, batch: PackedBatch) -> Tensor:
+        """See `Objective.loss`; the mean over windows of the mean of start and end."""
+        targets = self._targets[batch.index].to(outputs.device)  # [windows, 2]
+        total = outputs.new_zeros(())
+        for windows, logits in batch.by_example(outputs):  # [windows, length, 2]
+            total = total + F.cross_entropy(logits.transpose(1, 2).flatten(0, 1), targets[windows].flatten(),
+                                            reduction="sum")  # fmt: skip
+        return total / (2 * len(batch.index))
+
+    def score(self, model: AdaptedModel, features: FrozenFeatures) -> float:
+        """See `Objective.score`."""
+        logits = evaluate(model, self.validation, forward=features.forward)
+        ends = np.cumsum(self.validation.lengths)
+        rows = [slice(end - length, end) for end, length in zip(ends, self.validation.lengths)]
+        decoded = decode_windows(self._windows, np.arange(len(rows)), rows, logits[None])
+        exact, f1 = score_answers(self._questions, choose_windows(self._windows, decoded))
+        scores = {"exact_match": exact, "squad_f1": f1}[self._metric]
+        return float(metrics.score(self._metric, scores[0], self._questions.paragraph))

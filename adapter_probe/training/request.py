@@ -15,14 +15,15 @@ from adapter_probe.checkpoints.base import (
     n_outputs,
     refuse_unknown_tokens,
 )
-from adapter_probe.data.encoding import encode
-from adapter_probe.data.tasks import Split, TaskSpec, load_split
+from adapter_probe.data.examples import Examples, load_examples
+from adapter_probe.data.spec import TaskSpec
+from adapter_probe.data.squad import WindowSettings
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.anatomy import length_limit
 from adapter_probe.models.methods import Method, method_from_json
 from adapter_probe.records import from_record, to_record
 
-from .objectives import LabelledSet, LabelObjective, Objective
+from .objectives import AnswerObjective, LabelObjective, Objective
 from .settings import TrainingSettings
 
 CODE_SCHEMA = 1  # raised when a change of the code changes what the same settings train
@@ -77,14 +78,14 @@ class Facts:
 
     Attributes:
         base: in memory, fresh.
-        splits: ``train`` and ``validation`` as read.
+        splits: ``train`` and ``validation``, read and encoded.
         objective: the task, encoded.
         max_length: most tokens of an example.
         fingerprints: what of these determines the numbers, as plain JSON.
     """
 
     base: LoadedBase
-    splits: Mapping[str, Split]
+    splits: Mapping[str, Examples]
     objective: Objective
     max_length: int
     fingerprints: dict[str, Any]
@@ -106,22 +107,27 @@ def gather(request: TrainingRequest) -> Facts:
     )
     tokenizer = load_tokenizer(base.identity.name, base.identity.revision)
     limit = length_limit(request.max_length, base.model.config, tokenizer.model_max_length)
+    if task.kind == "extractive":
+        limit = WindowSettings.within(limit).max_length
     splits = {
-        name: load_split(task, name, size, expect_fingerprint=True)
+        name: load_examples(tokenizer, task, name, limit, max_examples=size, expect_fingerprint=True)
         for name, size in (("train", request.max_train), ("validation", None))
     }
-    sets = {}
-    for name, split in splits.items():
-        encoded = encode(tokenizer, split, limit)
-        refuse_unknown_tokens(encoded, base.identity)
-        sets[name] = LabelledSet(encoded, split.labels)
+    for examples in splits.values():
+        refuse_unknown_tokens(examples.encoded, base.identity)
     fingerprints = {
         "base": {"weights_sha256": base.identity.weights_sha256},
-        "tokens": {name: s.encoded.fingerprint for name, s in sets.items()},
-        "data": {**task.fingerprints, "train": splits["train"].fingerprint},
+        "tokens": {name: examples.encoded.fingerprint for name, examples in splits.items()},
+        "data": {**task.fingerprints, "train": splits["train"].rows.fingerprint},
     }
-    objective = LabelObjective(sets["train"], sets["validation"], task.kind, task.metric)
-    return Facts(base, splits, objective, limit, fingerprints)
+    return Facts(base, splits, _objective(task, splits), limit, fingerprints)
+
+
+def _objective(task: TaskSpec, splits: Mapping[str, Examples]) -> Objective:
+    train, validation = splits["train"], splits["validation"]
+    if task.kind == "extractive":
+        return AnswerObjective(train, validation, task.metric)
+    return LabelObjective(train, validation, task.kind, task.metric)
 
 
 def identity_of(request: TrainingRequest, fingerprints: Mapping[str, Any]) -> dict[str, Any]:

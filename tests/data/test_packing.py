@@ -49,6 +49,20 @@ def test_every_example_lies_whole_where_its_group_says(case: tuple[Encoded, np.n
 
 
 @given(packed())
+def test_rows_and_values_of_every_example(case: tuple[Encoded, np.ndarray]):
+    encoded, index = case
+    batch = pack(encoded, index)
+    ids = [encoded.input_ids[example].tolist() for example in batch.index]
+    assert [batch.input_ids[rows].tolist() for rows in batch.rows] == ids
+    values = torch.stack([batch.input_ids, -batch.input_ids], dim=1)  # [tokens, 2]
+    cut = {}
+    for examples, own in batch.by_example(values):
+        assert own.shape[2:] == (2,)
+        cut |= dict(zip(range(examples.start, examples.stop), own.tolist(), strict=True))
+    assert [cut[place] for place in range(len(index))] == [[[i, -i] for i in example] for example in ids]
+
+
+@given(packed())
 def test_groups_follow_each_other_without_gaps_one_a_length(case: tuple[Encoded, np.ndarray]):
     encoded, index = case
     batch = pack(encoded, index)

@@ -163,14 +163,66 @@ def test_a_header_may_consist_of_numbers(write):
         (
             "a.json",
             '{"version": "1.1", "data": [{"title": "t", "paragraphs": []}]}',
-            "a.json: holds question answering, which is no task here; allowed: one or two texts and a label",
+            "a.json: no rows; columns found: 'id', 'question', 'context', 'answers'",
         ),
-        ("a.jsonl", '{"context": "c", "question": "q", "answers": {}}', "a.jsonl: holds question answering"),
+        ("a.json", '{"data": [{"paragraphs": []}, 3]}', "a.json article 2: holds 3, expected an object"),
+        (
+            "a.json",
+            '{"data": [{"paragraphs": 7}]}',
+            "a.json article 1: 'paragraphs' holds 7, expected a list",
+        ),
+        (
+            "a.json",
+            '{"data": [{"paragraphs": [{"context": "c"}]}]}',
+            "a.json article 1, paragraph 1: 'qas' holds nothing, expected a list",
+        ),
+        (
+            "a.json",
+            '{"data": [{"paragraphs": [{"context": "c", "qas": []}, {"qas": []}]}]}',
+            "a.json article 1, paragraph 2: no 'context'",
+        ),
+        (
+            "a.json",
+            '{"data": [{"paragraphs": [{"context": "c", "qas": [{}, "q"]}]}]}',
+            "a.json article 1, paragraph 1, question 2: holds 'q', expected an object",
+        ),
     ],
 )
 def test_unreadable_files(write, name, content, message):
     path = write(name, content)
     assert refused(read_rows, path).startswith(f"{path.parent}/{message}")
+
+
+def test_squads_layout_is_one_row_a_question(write):
+    questions = [{"id": "a", "question": "Who?", "answers": []}, {"id": "b", "question": "What?"}]
+    paragraphs = [{"context": "one", "qas": questions[:1]}, {"context": "two", "qas": questions[1:]}]
+    rows = read_rows(write("a.json", json.dumps({"data": [{"paragraphs": []}, {"paragraphs": paragraphs}]})))
+    assert rows.texts("question") == ["Who?", "What?"]
+    assert rows.texts("context") == ["one", "two"]
+    assert refused(rows.column, "answers").startswith(
+        f"{rows.path} article 2, paragraph 2, question 1: no column 'answers'; columns found: 'id', "
+    )
+
+
+def test_qqps_broken_lines_are_left_out(write):
+    header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+    content = f"{header}0\t1\t2\tWho?\tWhat?\t0\n1\t3\t4\tIs it\nbroken?\tIt is.\t1\n2\t5\t6\tHow?\tWhy?\t1\n"
+    rows = read_rows(write("a.tsv", content))
+    assert rows.texts("question2") == ["What?", "Why?"]
+    assert rows.numbers == [2, 5]
+    other = write("b.tsv", content.replace("qid1", "first"))
+    assert refused(read_rows, other) == f"{other} line 3: expected 6 fields as in the header, got 4"
+
+
+def test_the_paraphrase_corpus_is_tab_separated_text(write):
+    line = 'Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tHe said "no".\tHe said no.\n'
+    rows = read_rows(write("msr_paraphrase_train.txt", "\ufeff" + line))
+    assert rows.records == [
+        {"Quality": "1", "#1 ID": "7", "#2 ID": "8", "#1 String": 'He said "no".', "#2 String": "He said no."}
+    ]
+    assert refused(read_rows, write("notes.txt", line)).endswith(
+        "notes.txt: unknown file type '.txt'; allowed: .csv, .tsv, .jsonl, .json"
+    )
 
 
 def test_ragged_file_without_header(write):
@@ -223,6 +275,12 @@ def test_values_are_shown_on_one_short_line():
         ),
         (["Train.CSV", ".train.csv", "._dev.csv"], {"train": 0}),
         (["test.json"], {"test": 0}),
+        (["train-v1.1.json", "dev-v1.1.json"], {"train": 0, "validation": 1}),
+        (["msr_paraphrase_train.txt", "msr_paraphrase_test.txt", "notes.txt"], {"train": 0, "test": 1}),
+        (
+            ["train.tsv", "dev.tsv", "dev_ids.tsv", "msr_paraphrase_train.txt", "msr_paraphrase_test.txt"],
+            {"train": 0, "validation": 1, "test": 4},
+        ),
         (["validation-00000-of-00001.jsonl"], {"validation": 0}),
     ],
 )
@@ -230,6 +288,16 @@ def test_splits_by_file_name(tmp_path, names, expected):
     for name in names:
         (tmp_path / name).write_text("x")
     assert find_files(tmp_path) == {split: (tmp_path / names[i],) for split, i in expected.items()}
+
+
+def test_the_mismatched_genres_where_they_are_wanted(tmp_path):
+    names = ["train.tsv", "dev_matched.tsv", "dev_mismatched.tsv", "test_matched.tsv"]
+    for name in names:
+        (tmp_path / name).write_text("x")
+    found = find_files(tmp_path, mismatched=True)
+    assert found == {
+        split: (tmp_path / names[i],) for split, i in (("train", 0), ("validation", 2), ("test", 3))
+    }
 
 
 def test_colas_two_dev_files_are_one_split(tmp_path):

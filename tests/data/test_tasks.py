@@ -446,6 +446,8 @@ RECORD = {
         ({"files": {"eval": ["a.csv"]}}, "files is ['eval'], expected splits out of train, validation, test"),
         ({"fingerprints": {}}, "fingerprints is [], expected the same splits as in files"),
         ({"fingerprints": {"train": 3}}, "fingerprints: train is 3, expected a string"),
+        ({"preset": 3}, "preset is 3, expected a string or null"),
+        ({"kind": "extractive", "metric": "squad_f1"}, "or none for regression and question answering"),
     ],
 )
 def test_edited_records_are_refused(change, message):
@@ -454,6 +456,11 @@ def test_edited_records_are_refused(change, message):
     assert found.startswith("c.json: ")
     assert message in found
     assert refused(TaskSpec.from_json, [], "c.json") == "c.json: task is [], expected an object"
+
+
+def test_records_from_before_there_were_presets_are_read():
+    assert TaskSpec.from_json(RECORD).preset is None
+    assert TaskSpec.from_json(RECORD | {"preset": "rte"}).preset == "rte"
 
 
 def test_tasks_need_neither_torch_nor_transformers():
@@ -545,9 +552,8 @@ def test_real_scores_lie_between_0_and_5(shared_dir):
 
 
 @pytest.mark.real_data
-def test_question_answering_is_refused(shared_dir):
-    folder = real_folder(shared_dir, "squad")
-    assert refused(find_task, folder) == (
-        f"{folder}/train.json: holds question answering, which is no task here; "
-        f"allowed: one or two texts and a label"
-    )
+def test_real_question_answering(shared_dir):
+    task = find_task(real_folder(shared_dir, "squad"))
+    assert (task.name, task.kind, task.metric, task.label_names) == ("squad", "extractive", "squad_f1", ())
+    assert task.columns == Columns("question", "context", "answers")
+    assert list(task.files) == ["train", "validation"]

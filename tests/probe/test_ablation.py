@@ -245,8 +245,8 @@ def test_a_subset_has_the_predictions_of_the_whole(
     fewer = prepare_ablation(checkpoint, AblationSettings(), CPU, max_examples=20)
     subset, whole = run(fewer, tmp_path / "subset"), run(prepared(), tmp_path / "whole")
     assert subset.logits.shape == (7, 20, 2)
-    texts = prepared().split.texts
-    places = [texts.index(text) for text in fewer.split.texts]
+    texts = prepared().examples.rows.texts
+    places = [texts.index(text) for text in fewer.examples.rows.texts]
     np.testing.assert_allclose(subset.logits, whole.logits[:, places], rtol=0, atol=1e-5)
 
 
@@ -256,7 +256,7 @@ def test_other_files_can_be_judged(checkpoint: Path, tiny_task: Path, tmp_path: 
     request = prepare_ablation(checkpoint, AblationSettings(), CPU, data=[data])
     results = run(request, tmp_path / "out")
     train = load_split(find_task(tiny_task), "train")
-    assert request.split.texts == train.texts[:10]
+    assert request.examples.rows.texts == train.texts[:10]
     assert np.array_equal(results.labels, train.labels[:10])
 
 

@@ -71,7 +71,7 @@ def test_the_outputs_are_those_with_the_span_off(span, checkpoint, tmp_path):
     opened = open_checkpoint(tmp_path / "p")
     np.testing.assert_allclose(evaluate(opened.model, prepared.encoded), expected, atol=1e-5)
     np.testing.assert_allclose(pruned.results.logits[1], expected, atol=1e-5)
-    hits = expected.argmax(1) == prepared.split.labels
+    hits = expected.argmax(1) == prepared.examples.labels
     assert opened.description.scores == {"accuracy": hits.mean()}
 
 

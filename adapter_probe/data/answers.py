@@ -1,0 +1,232 @@
+"""Answers from the start and end logits of a model's windows, and what they score against the true ones.
+
+Decoding is that of transformers' own question-answering example; exact match and F1 are those of SQuAD v1.1's
+official evaluation (Rajpurkar et al. 2016, section 6.1).
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from adapter_probe.data.questions import Questions
+from adapter_probe.data.squad import Windows
+
+NO_ANSWER = -1
+_FIELDS = ("score", "start", "end")
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+@dataclass(frozen=True)
+class DecodeSettings:
+    """Which stretches of a window are considered.
+
+    Attributes:
+        n_best: an answer begins at one of this many highest start logits of its window, and ends at one of as
+            many highest end logits (more only where the last of them are equal).
+        max_tokens: the most tokens an answer may have.
+    """
+
+    n_best: int = 20
+    max_tokens: int = 30
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """The best answer of every variant to every question, or in every window.
+
+    Attributes:
+        score: float32 ``[variants, items]``, start logit plus end logit; -inf where there is no answer.
+        start: int32 ``[variants, items]``, the answer's first character in its context; -1 for no answer.
+        end: int32 ``[variants, items]``, one past its last; -1 for no answer.
+    """
+
+    score: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+
+
+def decode_windows(
+    windows: Windows,
+    index: np.ndarray,
+    rows: Sequence[slice],
+    logits: np.ndarray,
+    settings: DecodeSettings = DecodeSettings(),
+) -> Answers:
+    """The best answer of every variant in some windows.
+
+    In each window every pair of a start and an end token is considered that lies in the context, has the end
+    not before the start, and keeps to the settings. Of pairs with equal scores the shorter wins, then the
+    earlier. A token whose logit is NaN or infinite is passed over.
+
+    Args:
+        windows: what was encoded.
+        index: int64 ``[items]``, which windows.
+        rows: where each of them lies in the logits, as `PackedBatch.rows` says.
+        logits: ``[variants, tokens, 2]``, start and end.
+        settings: which stretches are considered.
+
+    Returns:
+        the windows' answers, in the order of `index`.
+    """
+    n_variants, n_items = len(logits), len(index)
+    answers = _none(n_variants, n_items)
+    for item, (window, place) in enumerate(zip(index.tolist(), rows)):
+        begin, stop = windows.context[window].tolist()
+        score, first, last = _best_pairs(logits[:, place], begin, stop, settings)
+        found = np.flatnonzero(score > -np.inf)
+        offsets = windows.offsets[window]
+        answers.score[:, item] = score
+        answers.start[found, item] = offsets[first[found], 0]
+        answers.end[found, item] = offsets[last[found], 1]
+    return answers
+
+
+def gather_windows(n_windows: int, parts: Iterable[tuple[np.ndarray, Answers]]) -> Answers:
+    """Put together what was decoded batch by batch.
+
+    Args:
+        n_windows: how many windows there are.
+        parts: for every batch its windows (int64 ``[items]``) and their answers; every window once.
+
+    Returns:
+        one item a window, in order.
+    """
+    index, answers = zip(*parts)
+    order = np.argsort(np.concatenate(index))
+    if len(order) != n_windows:
+        raise ValueError(f"{n_windows} windows were to be decoded, got answers in {len(order)}")
+    joined = (np.concatenate([getattr(part, field) for part in answers], axis=1) for field in _FIELDS)
+    return Answers(*(values[:, order] for values in joined))
+
+
+def choose_windows(windows: Windows, decoded: Answers) -> Answers:
+    """The best answer to every question, over all of its windows; the earliest of equals.
+
+    Scores are compared as they are, not as probabilities within a window.
+
+    Args:
+        windows: what was encoded.
+        decoded: the answers in all of its windows, in order.
+
+    Returns:
+        one item a question.
+    """
+    chosen = _none(len(decoded.score), windows.n_questions)
+    for window, question in enumerate(windows.question.tolist()):
+        better = decoded.score[:, window] > chosen.score[:, question]
+        for field in _FIELDS:
+            ours, theirs = getattr(chosen, field), getattr(decoded, field)
+            ours[better, question] = theirs[better, window]
+    return chosen
+
+
+def answer_text(questions: Questions, question: int, start: int, end: int) -> str:
+    """The words of an answer; empty for no answer."""
+    return "" if start == NO_ANSWER else questions.contexts[questions.paragraph[question]][start:end]
+
+
+def predictions(questions: Questions, answers: Answers, variant: int = 0) -> dict[str, str]:
+    """One variant's answers by question id, as SQuAD's official evaluation reads them."""
+    places = zip(answers.start[variant].tolist(), answers.end[variant].tolist())
+    texts = (answer_text(questions, number, start, end) for number, (start, end) in enumerate(places))
+    return dict(zip(questions.ids, texts))
+
+
+def score_answers(questions: Questions, answers: Answers) -> tuple[np.ndarray, np.ndarray]:
+    """Exact match and F1 of every variant on every question, the greatest over the true answers.
+
+    Args:
+        questions: with the true answers.
+        answers: one item a question. No answer scores 0.
+
+    Returns:
+        exact match (bool) and F1 (float64), each ``[variants, questions]``. Their means over questions are
+        the metrics `exact_match` and `squad_f1`.
+    """
+    exact = np.zeros(answers.start.shape, dtype=bool)
+    f1 = np.zeros(answers.start.shape)
+    for question in range(len(questions)):
+        true = [normalise(answer.text) for answer in questions.answers[question]]
+        # Variants mostly agree, so few answers are scored of the many that there are.
+        places = np.stack([answers.start[:, question], answers.end[:, question]], axis=1)  # [variants, 2]
+        different, variant_of = np.unique(places, axis=0, return_inverse=True)
+        scores = np.zeros((len(different), 2))
+        for i, (start, end) in enumerate(different.tolist()):
+            if start != NO_ANSWER:
+                given = normalise(answer_text(questions, question, start, end))
+                scores[i] = max(given == text for text in true), max(_f1(given, text) for text in true)
+        exact[:, question], f1[:, question] = scores[variant_of.reshape(-1)].T
+    return exact, f1
+
+
+def normalise(text: str) -> str:
+    """Text as answers are compared: small letters, no ASCII punctuation or articles, single spaces."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def exact_match(given: str, true: Iterable[str]) -> bool:
+    """Whether an answer equals one of the true ones, both normalised."""
+    return any(normalise(given) == normalise(text) for text in true)
+
+
+def squad_f1(given: str, true: Iterable[str]) -> float:
+    """The greatest F1 of an answer's words against those of a true answer, both normalised.
+
+    Without a common word it is 0, also where both are empty.
+    """
+    return max(_f1(normalise(given), normalise(text)) for text in true)
+
+
+def _f1(given: str, true: str) -> float:
+    words, true_words = given.split(), true.split()
+    common = sum((Counter(words) & Counter(true_words)).values())
+    return 2 * common / (len(words) + len(true_words)) if common else 0.0
+
+
+def _none(n_variants: int, n_items: int) -> Answers:
+    shape = (n_variants, n_items)
+    start, end = (np.full(shape, NO_ANSWER, dtype=np.int32) for _ in range(2))
+    return Answers(np.full(shape, -np.inf, dtype=np.float32), start, end)
+
+
+def _best_pairs(
+    logits: np.ndarray, begin: int, stop: int, settings: DecodeSettings
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Score, start and end of every variant's best pair in a window.
+
+    Args:
+        logits: ``[variants, tokens, 2]``, of the window.
+        begin: the context's first token.
+        stop: one past its last.
+        settings: which pairs are considered.
+
+    Returns:
+        float32 and twice int64 ``[variants]``; tokens counted from `begin`, and -inf where there is no pair.
+    """
+    starts, ends = (_highest(logits[..., i], settings.n_best)[:, begin:stop] for i in range(2))
+    everyone, width = np.arange(len(logits)), stop - begin
+    best = np.full(len(logits), -np.inf, dtype=np.float32)
+    first, last = np.zeros((2, len(logits)), dtype=np.int64)
+    for more in range(min(settings.max_tokens, width)):
+        sums = starts[:, : width - more] + ends[:, more:]
+        place = sums.argmax(axis=1)
+        found = sums[everyone, place]
+        better = found > best
+        best[better], first[better], last[better] = found[better], place[better], place[better] + more
+    return best, first, last
+
+
+def _highest(logits: np.ndarray, n_best: int) -> np.ndarray:
+    """Float32 ``[variants, tokens]``: -inf but at each row's `n_best` highest and what ties with the last."""
+    values = np.where(np.isfinite(logits), logits, -np.inf).astype(np.float32)
+    if n_best >= values.shape[1]:
+        return values
+    least = np.partition(values, -n_best, axis=1)[:, -n_best, None]
+    return np.where(values >= least, values, np.float32(-np.inf))

@@ -1,0 +1,77 @@
+"""Which columns of a table hold texts and label, by their usual names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from adapter_probe.data.formats import Rows
+from adapter_probe.data.labels import HIDDEN
+from adapter_probe.data.readers import is_raw_cola
+from adapter_probe.data.spec import Columns
+from adapter_probe.data.squad_json import QUESTION_COLUMNS
+from adapter_probe.data.wording import listed
+from adapter_probe.errors import DataError
+
+# In order of preference, compared in lower case.
+_PAIRS = (
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("text_a", "text_b"),
+    ("sentence_a", "sentence_b"),
+    ("text1", "text2"),
+    ("text", "text_b"),
+    ("#1 string", "#2 string"),
+)
+_TEXTS = ("text", "sentence", "review", "content", "comment", "tweet", "question")
+_LABELS = ("label", "labels", "gold_label", "class", "category", "target", "sentiment", "is_duplicate")
+_LABELS += ("score", "stars", "rating", "quality", "relatedness_score")
+_HIDDEN = ("", None, -1, *HIDDEN, [], {"text": [], "answer_start": []})
+
+
+def choose_columns(rows: Rows, text: str | None, text_b: str | None, label: str | None) -> Columns:
+    """The columns asked for, and for the others those with usual names.
+
+    A text that is named alone is taken for the only one.
+
+    Raises:
+        DataError: a column asked for is not there, none has a usual name, or one has two roles.
+    """
+    asked = (text, text_b, label)
+    if asked == (None, None, None) and set(QUESTION_COLUMNS[1:]) <= set(rows.names):
+        return Columns(*QUESTION_COLUMNS[1:])
+    free = {name.lower(): name for name in reversed(rows.names) if name not in asked}
+    if is_raw_cola(rows):
+        pair, single, usual_label = None, "3", "1"
+    else:
+        pair = next(((free[a], free[b]) for a, b in _PAIRS if a in free and b in free), None)
+        single = next((free[name] for name in _TEXTS if name in free), None)
+        usual_label = next((free[name] for name in _LABELS if name in free), None)
+    if text is None and text_b is None and pair is not None:
+        text, text_b = pair
+    if text is None:
+        text = next((free[a] for a, b in _PAIRS if text_b and b == text_b.lower() and a in free), single)
+    return _checked(rows, text, text_b, usual_label if label is None else label)
+
+
+def _checked(rows: Rows, text: str | None, text_b: str | None, label: str | None) -> Columns:
+    for role, column in (("text", text), ("second text", text_b), ("label", label)):
+        if column not in (*rows.names, None) or (column is None and role != "second text"):
+            missing = "no column with a usual name" if column is None else f"no column {column!r}"
+            raise DataError(
+                f"{rows.path}: {missing} for the {role}; name one (or its number from 0, if the file has no "
+                f"header); columns found: {listed(rows.names)}"
+            )
+    columns = Columns(text, text_b, label)
+    if len(set(columns.names)) < len(columns.names):
+        raise DataError(f"{rows.path}: texts and label need different columns, got {listed(columns.names)}")
+    return columns
+
+
+def lacks_labels(tables: Sequence[Rows], columns: Columns) -> bool:
+    """Whether some file has no such columns, or no label (or answer) in any row."""
+    return any(
+        not set(columns.names) <= set(rows.names) or all(v in _HIDDEN for v in rows.column(columns.label))
+        for rows in tables
+    )

@@ -1,0 +1,67 @@
+"""One split of a task, read and encoded, whatever its kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from adapter_probe.data.encoding import Encoded, encode
+from adapter_probe.data.questions import Questions, load_questions
+from adapter_probe.data.spec import TaskSpec
+from adapter_probe.data.splits import Split, load_split
+from adapter_probe.data.squad import Windows, WindowSettings, encode_windows
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """What there is to judge a model on, or to train it on.
+
+    Attributes:
+        rows: as read: labelled texts, or questions.
+        encoded: token ids: one item a text; of questions, one a window.
+        windows: what the items are windows of; None for labelled texts.
+    """
+
+    rows: Split | Questions
+    encoded: Encoded
+    windows: Windows | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """``[examples]``: class numbers or targets; of questions, the number of their paragraph."""
+        return self.rows.paragraph if isinstance(self.rows, Questions) else self.rows.labels
+
+
+def load_examples(
+    tokenizer: Any,
+    task: TaskSpec,
+    split: str,
+    max_length: int,
+    *,
+    max_examples: int | None = None,
+    expect_fingerprint: bool = False,
+) -> Examples:
+    """Read and encode one split.
+
+    Args:
+        tokenizer: a transformers fast tokenizer.
+        task: the task.
+        split: train, validation or test.
+        max_length: the most tokens of an item, special tokens included.
+        max_examples: keep at most this many rows, see `load_split`.
+        expect_fingerprint: refuse rows that differ from those the task was made from.
+
+    Raises:
+        DataError: the rows cannot be read as the task says, or changed, or `max_length` is too small.
+    """
+    if task.kind == "extractive":
+        questions = load_questions(task, split, max_examples, expect_fingerprint)
+        windows = encode_windows(tokenizer, questions, WindowSettings.within(max_length))
+        return Examples(questions, windows.encoded, windows)
+    rows = load_split(task, split, max_examples, expect_fingerprint)
+    return Examples(rows, encode(tokenizer, rows, max_length))

@@ -1,0 +1,186 @@
+"""Rows of a table, and how each file format writes them.
+
+A ``.tsv`` file has no quoting, as in GLUE, where quotes are part of the text; a ``.csv`` file quotes as
+RFC 4180 does; a ``.json`` file is a list of objects (or, as some tools write it, one object a line), or has
+SQuAD's layout.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from adapter_probe.data.squad_json import QUESTION_COLUMNS, flatten, is_squad
+from adapter_probe.data.wording import listed, shown
+from adapter_probe.errors import DataError
+
+# Some of GLUE's QQP rows are broken over several lines. Every copy of the set leaves them out.
+_QQP_HEADER = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
+
+Located = tuple[int, object]  # a row with its line (or item), counted from 1
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """One file's rows.
+
+    Attributes:
+        path: the file, or a split on the hub.
+        names: the first row's columns; ``"0", "1", ...`` where the file has no header.
+        records: one dict a row, column to value: strings, or whatever JSON held.
+        numbers: each row's line in the file, or its place in a JSON list, counted from 1; in SQuAD's layout
+            article, paragraph and question.
+        place: what `numbers` counts: ``line``, ``item``, ``row`` or ``article``.
+    """
+
+    path: Path | str
+    names: tuple[str, ...]
+    records: list[dict[str, object]]
+    numbers: list[int] | list[str]
+    place: str
+
+    def where(self, row: int) -> str:
+        """The place of a row (from 0) for an error message: file and line."""
+        return f"{self.path} {self.place} {self.numbers[row]}"
+
+    def column(self, name: str) -> list[object]:
+        """One column's values.
+
+        Raises:
+            DataError: a row lacks the column; the message lists the columns that it has.
+        """
+        try:
+            return [record[name] for record in self.records]
+        except KeyError:
+            row = next(i for i, record in enumerate(self.records) if name not in record)
+            found = listed(self.records[row])
+            raise DataError(f"{self.where(row)}: no column {name!r}; columns found: {found}") from None
+
+    def texts(self, name: str) -> list[str]:
+        """One column's values, each a string that UTF-8 can hold.
+
+        Raises:
+            DataError: a row lacks the column, or its value is no string or has a lone surrogate.
+        """
+        values = self.column(name)
+        try:
+            "".join(values).encode()
+        except (TypeError, UnicodeEncodeError):  # rare, so only then look for the row
+            row = next(i for i, value in enumerate(values) if not _is_text(value))
+            raise DataError(
+                f"{self.where(row)}: column {name!r} holds {shown(values[row])}, expected a string of "
+                f"whole Unicode characters"
+            ) from None
+        return values
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+def _read_csv(path: Path, text: str, columns: Sequence[str]) -> Rows:
+    return _with_header(path, _csv_lines(path, text), columns)
+
+
+def _read_tsv(path: Path, text: str, columns: Sequence[str]) -> Rows:
+    numbered = enumerate(text.split("\n"), start=1)
+    lines = ((number, line.rstrip("\r").split("\t")) for number, line in numbered if line.strip(" \r"))
+    return _with_header(path, lines, columns)
+
+
+def _csv_lines(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+    """Records with the line each begins on: a quoted field may run over several."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    while True:
+        line = reader.line_num + 1
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise DataError(f"{path} line {line}: malformed CSV ({error})") from None
+        if fields:
+            yield line, fields
+
+
+def _with_header(path: Path, lines: Iterator[tuple[int, list[str]]], columns: Sequence[str]) -> Rows:
+    """Name the fields of a delimited file, by its header or by number."""
+    first_line, first = next(lines)
+    numbered = [column for column in columns if column.isdecimal()]
+    headless = looks_like_cola(first) or (bool(numbered) and not set(numbered) <= set(first))
+    names = tuple(map(str, range(len(first)))) if headless else tuple(name.strip() for name in first)
+    twice = next((name for name in names if name and names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"{path} line {first_line}: the header names the column {twice!r} twice")
+    records, numbers = ([dict(zip(names, first))], [first_line]) if headless else ([], [])
+    for line, fields in lines:
+        if len(fields) != len(names):
+            if names == _QQP_HEADER:
+                continue
+            against = f"line {first_line}" if headless else "the header"
+            raise DataError(
+                f"{path} line {line}: expected {len(names)} fields as in {against}, got {len(fields)}"
+            )
+        records.append(dict(zip(names, fields)))
+        numbers.append(line)
+    return Rows(path, names, records, numbers, "line")
+
+
+def looks_like_cola(fields: list[str]) -> bool:
+    """Whether the fields are a line of raw CoLA: source, 0 or 1, empty or star, sentence."""
+    return len(fields) == 4 and fields[1] in ("0", "1") and fields[2] in ("", "*")
+
+
+def _read_jsonl(path: Path, text: str, columns: Sequence[str]) -> Rows:
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    return _objects(path, [(number, _parse(path, line, number)) for number, line in lines], "line")
+
+
+def _read_json(path: Path, text: str, columns: Sequence[str]) -> Rows:
+    first, _, more = text.strip().partition("\n")
+    if more and first.startswith("{") and first.rstrip().endswith("}"):
+        return _read_jsonl(path, text, columns)
+    value = _parse(path, text)
+    if is_squad(value):
+        questions = list(flatten(path, value))
+        records, places = [record for _, record in questions], [place for place, _ in questions]
+        return Rows(path, QUESTION_COLUMNS, records, places, "article")
+    if not isinstance(value, list):
+        raise DataError(f"{path}: holds {_json_type(value)}, expected a list of objects")
+    return _objects(path, list(enumerate(value, start=1)), "item")
+
+
+def _parse(path: Path, text: str, line: int | None = None) -> object:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        at = f"line {line or error.lineno}"
+        raise DataError(f"{path} {at}: malformed JSON ({error.msg}, column {error.colno})") from None
+    except (ValueError, RecursionError) as error:
+        at = f" line {line}" if line else ""
+        raise DataError(f"{path}{at}: malformed JSON ({error})") from None
+
+
+def _objects(path: Path, values: list[Located], place: str) -> Rows:
+    for number, value in values:
+        if not isinstance(value, dict):
+            raise DataError(f"{path} {place} {number}: holds {_json_type(value)}, expected an object")
+    names = tuple(values[0][1]) if values else ()
+    return Rows(path, names, [value for _, value in values], [number for number, _ in values], place)
+
+
+def _json_type(value: object) -> str:
+    kinds = {dict: "an object", list: "a list", str: "a string", bool: "a truth value", type(None): "null"}
+    return kinds.get(type(value), "a number")
+
+
+FORMATS: dict[str, Callable[[Path, str, Sequence[str]], Rows]] = {
+    ".csv": _read_csv,
+    ".tsv": _read_tsv,
+    ".jsonl": _read_jsonl,
+    ".json": _read_json,
+}

@@ -1,0 +1,155 @@
+"""Labelled rows from the Hugging Face hub, through the optional `datasets` library."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from types import ModuleType
+
+import numpy as np
+
+from adapter_probe.data.formats import Rows
+from adapter_probe.errors import DataError
+
+_ENTRY = re.compile(
+    r"hub:(?P<dataset>[^:@]+)(:(?P<config>[^:@]+))?:(?P<split>[^:@]+)(@(?P<revision>[^:@]+))?"
+)
+_TIMEOUT = 10.0  # seconds
+_MOST_SHOWN = 160
+
+
+@dataclass(frozen=True)
+class HubSplit:
+    """One split of a dataset on the hub.
+
+    It is written, in a task's files, as ``hub:<dataset>[:<config>]:<split>[@<revision>]``, for example
+    ``hub:nyu-mll/glue:cola:validation@bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c``.
+
+    Attributes:
+        dataset: its id on the hub.
+        config: which part of the dataset, where it has several.
+        split: the hub's name of the split.
+        revision: a commit, so that the rows stay the same; None for the newest.
+    """
+
+    dataset: str
+    config: str | None
+    split: str
+    revision: str | None = None
+
+    def __str__(self) -> str:
+        parts = (self.dataset, self.config, self.split)
+        at = f"@{self.revision}" if self.revision else ""
+        return f"hub:{':'.join(part for part in parts if part is not None)}{at}"
+
+    @classmethod
+    def parse(cls, entry: str) -> HubSplit | None:
+        """Read back what `str` wrote; None for anything else, such as a path."""
+        match = _ENTRY.fullmatch(entry)
+        return None if match is None else cls(**match.groupdict())
+
+
+def newest_commit(dataset: str) -> str | None:
+    """The commit that a dataset is at; None where the hub cannot be asked or does not know the name.
+
+    Raises:
+        DataError: `datasets` is not installed, so that the commit would be of no use.
+    """
+    _library(dataset)
+    return _ask_hub(dataset)[0]
+
+
+def read_hub(source: HubSplit) -> Rows:
+    """Download a split, or read the copy that `datasets` keeps of it.
+
+    Nothing is tried twice: without a network, or where HF_HUB_OFFLINE is set, the kept copy is read at once.
+
+    Returns:
+        rows with classes by name, their places counted from 1.
+
+    Raises:
+        DataError: `datasets` is not installed, or the split can neither be downloaded nor is kept.
+    """
+    datasets = _library(str(source))
+    _, silence = _ask_hub(source.dataset)
+    try:
+        with _offline(datasets) if silence else contextlib.nullcontext():
+            table = datasets.load_dataset(
+                source.dataset, source.config, split=source.split, revision=source.revision
+            )
+    except Exception as error:  # of datasets, pyarrow, the hub's library, or the file system
+        reason = (
+            f"{silence}, and no copy of it is kept on this machine; name a folder with its files"
+            if silence
+            else _one_line(error)
+        )
+        raise DataError(f"{source}: cannot be read from the Hugging Face hub: {reason}") from error
+    columns = {name: _values(table, name) for name in table.column_names}
+    records = [dict(zip(columns, values)) for values in zip(*columns.values())]
+    if not records:
+        raise DataError(f"{source}: no rows")
+    return Rows(str(source), tuple(columns), records, list(range(1, len(records) + 1)), "row")
+
+
+def _library(wanted: str) -> ModuleType:
+    try:
+        return importlib.import_module("datasets")
+    except ImportError as error:
+        raise DataError(
+            f"{wanted}: reading from the Hugging Face hub needs the datasets library "
+            f"(pip install 'adapter-probe[hub]'); without it, name a folder with the task's files"
+        ) from error
+
+
+@lru_cache
+def _ask_hub(dataset: str) -> tuple[str | None, str]:
+    """The newest commit, or why the hub did not tell it. It is asked once; `datasets` would go on trying.
+
+    The reason is empty where the hub answers but has no such dataset to show; `datasets` says it in full.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError
+
+    try:
+        return HfApi().dataset_info(dataset, timeout=_TIMEOUT).sha, ""
+    except OfflineModeIsEnabled:
+        return None, "HF_HUB_OFFLINE is set"
+    except RepositoryNotFoundError:
+        return None, ""
+    except Exception as error:  # the HTTP library's own classes, which differ between versions
+        return None, f"it cannot be reached ({_one_line(error)})"
+
+
+@contextlib.contextmanager
+def _offline(datasets: ModuleType) -> Iterator[None]:
+    """Have `datasets` go to its kept copies at once; left alone it would try the hub for 20 seconds."""
+    logger = logging.getLogger("datasets")  # it warns, at every split, that the copy is a copy
+    before, level = datasets.config.HF_HUB_OFFLINE, logger.level
+    datasets.config.HF_HUB_OFFLINE = True
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before
+        logger.setLevel(level)
+
+
+def _values(table: object, name: str) -> list[object]:
+    """One column, class numbers replaced by the classes' names (hidden labels are -1 and stay)."""
+    feature, values = table.features[name], list(table[name][:])
+    names = getattr(feature, "names", None)
+    if names is None:
+        # As the set's own files write them: 3.8, where the nearest float32 would read 3.799999952316284.
+        is_short = getattr(feature, "dtype", None) == "float32"
+        return [float(str(np.float32(value))) for value in values] if is_short else values
+    return [names[value] if value is not None and 0 <= value < len(names) else value for value in values]
+
+
+def _one_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return lines[0] if len(lines[0]) <= _MOST_SHOWN else f"{lines[0][: _MOST_SHOWN - 1]}…"

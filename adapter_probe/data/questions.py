@@ -1,0 +1,178 @@
+"""Questions on contexts, each answered by a stretch of its context, as in SQuAD v1.1."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from adapter_probe.data.formats import Rows
+from adapter_probe.data.sources import read_split, refuse_changed, subset
+from adapter_probe.data.spec import TaskSpec
+from adapter_probe.data.wording import shown
+from adapter_probe.errors import DataError
+
+_MOST_SHIFTED = 2  # characters by which copies of the set are known to misplace an answer
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A true answer.
+
+    Attributes:
+        text: its words.
+        start: where it begins in the context, in characters from 0.
+    """
+
+    text: str
+    start: int
+
+
+@dataclass(frozen=True, eq=False)
+class Questions:
+    """Questions, their contexts, and their true answers.
+
+    Attributes:
+        ids: of every question, as the file names it; its number from 0 where the file does not.
+        questions: the texts.
+        contexts: the different contexts (paragraphs), in the order in which they first come.
+        paragraph: int64 ``[questions]``, which context each question is on. Questions on one paragraph are
+            not independent, so statistics resample paragraphs.
+        answers: the true answers of every question, at least one; annotators may differ. The first one is
+            trained on.
+        name: the split: train, validation or test.
+        fingerprint: SHA-256 of questions, contexts and answers in order.
+    """
+
+    ids: tuple[str, ...]
+    questions: tuple[str, ...]
+    contexts: tuple[str, ...]
+    paragraph: np.ndarray
+    answers: tuple[tuple[Answer, ...], ...]
+    name: str
+    fingerprint: str
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+
+def load_questions(
+    spec: TaskSpec, split: str, max_examples: int | None = None, expect_fingerprint: bool = False
+) -> Questions:
+    """Read one split of an extractive task.
+
+    Args:
+        spec: the task.
+        split: train, validation or test.
+        max_examples: keep at most this many questions, as in `adapter_probe.data.splits.load_split`.
+        expect_fingerprint: refuse rows that differ from those the task was made from.
+
+    Raises:
+        DataError: the task has no such split, its files cannot be read as the task says, or they changed.
+        ValueError: the task is of another kind.
+    """
+    if spec.kind != "extractive":
+        raise ValueError(f"task {spec.name!r} has labelled texts; load_split reads them")
+    loaded = assemble_questions(spec, split, read_split(spec, split))
+    if expect_fingerprint:
+        refuse_changed(spec, split, loaded.fingerprint)
+    keep = subset(len(loaded), max_examples)
+    if keep is None:
+        return loaded
+    return _sealed(
+        split,
+        [loaded.ids[i] for i in keep],
+        [loaded.questions[i] for i in keep],
+        [loaded.contexts[i] for i in loaded.paragraph[keep]],
+        [loaded.answers[i] for i in keep],
+    )
+
+
+def assemble_questions(spec: TaskSpec, split: str, tables: Sequence[Rows]) -> Questions:
+    """Join a split's files.
+
+    Raises:
+        DataError: a question, context or answer is missing or malformed, or an answer is not in its context;
+            the message says in which file and where.
+    """
+    columns, ids, questions, contexts, answers = spec.columns, [], [], [], []
+    for rows in tables:
+        questions += rows.texts(columns.text)
+        contexts += rows.texts(columns.text_b)
+        values = rows.column(columns.label)
+        answers += [
+            _answers(rows, row, value, context)
+            for row, (value, context) in enumerate(zip(values, contexts[-len(values) :]))
+        ]
+        ids += [str(record.get("id", len(ids) + row)) for row, record in enumerate(rows.records)]
+    return _sealed(split, ids, questions, contexts, answers)
+
+
+def _sealed(
+    split: str,
+    ids: list[str],
+    questions: list[str],
+    contexts: list[str],
+    answers: list[tuple[Answer, ...]],
+) -> Questions:
+    """Number the contexts and seal everything with its fingerprint."""
+    numbers = {context: i for i, context in enumerate(dict.fromkeys(contexts))}
+    paragraph = np.array([numbers[context] for context in contexts], dtype=np.int64)
+    plain = [[(answer.text, answer.start) for answer in own] for own in answers]
+    content = json.dumps([questions, list(numbers), paragraph.tolist(), plain]).encode()
+    return Questions(
+        tuple(ids),
+        tuple(questions),
+        tuple(numbers),
+        paragraph,
+        tuple(answers),
+        split,
+        hashlib.sha256(content).hexdigest(),
+    )
+
+
+def _answers(rows: Rows, row: int, value: object, context: str) -> tuple[Answer, ...]:
+    """One question's answers, as SQuAD's files write them or as the hub does."""
+    found = []
+    for text, start in _pairs(rows, row, value):
+        if not isinstance(text, str) or not isinstance(start, int) or isinstance(start, bool):
+            raise DataError(
+                f"{rows.where(row)}: an answer is {shown(text)} at {shown(start)}, expected a string at a "
+                f"whole number of characters"
+            )
+        found.append(Answer(text, _place(rows, row, text, start, context)))
+    if not found:
+        raise DataError(
+            f"{rows.where(row)}: no answers; questions that cannot be answered (SQuAD 2.0) are not supported"
+        )
+    return tuple(found)
+
+
+def _pairs(rows: Rows, row: int, value: object) -> Iterator[tuple[object, object]]:
+    """Text and start of every answer: from a list of objects, or from an object of two lists."""
+    if isinstance(value, dict):
+        texts, starts = value.get("text"), value.get("answer_start")
+        if isinstance(texts, list) and isinstance(starts, list) and len(texts) == len(starts):
+            return zip(texts, starts)
+    elif isinstance(value, list) and all(isinstance(answer, dict) for answer in value):
+        return ((answer.get("text"), answer.get("answer_start")) for answer in value)
+    raise DataError(
+        f"{rows.where(row)}: the answers are {shown(value)}, expected a list of objects with text and "
+        f"answer_start"
+    )
+
+
+def _place(rows: Rows, row: int, text: str, start: int, context: str) -> int:
+    """Where an answer begins: where it is said to, or a character or two beside, as happens in SQuAD."""
+    if text.strip():
+        for shift in sorted(range(-_MOST_SHIFTED, _MOST_SHIFTED + 1), key=abs):
+            if start + shift >= 0 and context.startswith(text, start + shift):
+                return start + shift
+    held = shown(context[max(start, 0) : max(start, 0) + max(len(text), 1)])
+    raise DataError(
+        f"{rows.where(row)}: the answer {shown(text)} is not in the context at character {start}, "
+        f"which has {held}"
+    )

@@ -1,0 +1,100 @@
+"""The labelled texts of a task."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from adapter_probe.data.formats import Rows
+from adapter_probe.data.labels import class_indices, label_texts, paths_of, target_numbers
+from adapter_probe.data.sources import read_split, refuse_changed, subset
+from adapter_probe.data.spec import TaskSpec
+from adapter_probe.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Labelled texts.
+
+    Attributes:
+        texts: the first or only text of every example.
+        texts_b: the second text of every example, or None for single sentences.
+        labels: ``[examples]``, int64 indices into the task's `label_names`, or float64 for regression.
+        name: the split: train, validation or test.
+        fingerprint: SHA-256 of texts and labels in order.
+    """
+
+    texts: tuple[str, ...]
+    texts_b: tuple[str, ...] | None
+    labels: np.ndarray
+    name: str
+    fingerprint: str
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+def load_split(
+    spec: TaskSpec, split: str, max_examples: int | None = None, expect_fingerprint: bool = False
+) -> Split:
+    """Read one split of a classification or regression task.
+
+    Args:
+        spec: the task.
+        split: train, validation or test.
+        max_examples: keep at most this many rows: always the same ones, drawn at random (files may be
+            sorted) and left in the files' order; a smaller number keeps a subset of a larger one's.
+        expect_fingerprint: refuse rows that differ from those the task was made from.
+
+    Raises:
+        DataError: the task has no such split, its files cannot be read as the task says, or they changed.
+        ValueError: the task is question answering; see `adapter_probe.data.questions.load_questions`.
+    """
+    if spec.kind == "extractive":
+        raise ValueError(f"task {spec.name!r} has questions on contexts; load_questions reads them")
+    loaded = assemble(spec, split, read_split(spec, split))
+    if expect_fingerprint:
+        refuse_changed(spec, split, loaded.fingerprint)
+    keep = subset(len(loaded), max_examples)
+    if keep is None:
+        return loaded
+    texts = tuple(loaded.texts[i] for i in keep)
+    texts_b = None if loaded.texts_b is None else tuple(loaded.texts_b[i] for i in keep)
+    return _sealed(spec, split, texts, texts_b, loaded.labels[keep])
+
+
+def assemble(spec: TaskSpec, split: str, tables: Sequence[Rows]) -> Split:
+    """Join a split's files into one `Split`.
+
+    Raises:
+        DataError: a text or label is not what the task says, or every label is the same.
+    """
+    texts, texts_b = (
+        None if column is None else tuple(chain.from_iterable(rows.texts(column) for rows in tables))
+        for column in (spec.columns.text, spec.columns.text_b)
+    )
+    values = label_texts(tables, spec.columns.label)
+    if spec.kind == "regression":
+        labels = target_numbers(tables, values)
+    else:
+        labels = class_indices(spec.label_names, tables, values, numbered=spec.preset is not None)
+    if split != "test" and (labels == labels[0]).all():
+        raise DataError(
+            f"{paths_of(tables)}: every {split} label is {values[0]!r}; expected at least two different ones"
+        )
+    return _sealed(spec, split, texts, texts_b, labels)
+
+
+def _sealed(
+    spec: TaskSpec, split: str, texts: tuple[str, ...], texts_b: tuple[str, ...] | None, labels: np.ndarray
+) -> Split:
+    """Seal rows with their fingerprint, which tells classes by name and not by index."""
+    names = spec.label_names
+    readable = labels.tolist() if spec.kind == "regression" else [names[i] for i in labels.tolist()]
+    content = json.dumps([texts, texts_b, readable]).encode()
+    return Split(texts, texts_b, labels, split, hashlib.sha256(content).hexdigest())

@@ -1,0 +1,195 @@
+"""Windows of a question and a piece of its context, as token ids, for extractive question answering.
+
+A context that is too long for the model is cut into windows that overlap, so that an answer cut by the edge
+of one lies whole in the next. The conventions are those of transformers' own question-answering example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from adapter_probe.data.encoding import Encoded, seal
+from adapter_probe.data.questions import Questions
+from adapter_probe.errors import DataError
+
+_AT_ONCE = 256  # questions a call: the tokenizer's offsets are Python objects, many times larger than ours
+
+
+class Batch(Protocol):
+    """The part of transformers' `BatchEncoding` that windows need."""
+
+    def __getitem__(self, name: str) -> Sequence:
+        """Token ids, offsets and the like, by name."""
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the tokenizer gave this."""
+
+    def sequence_ids(self, batch_index: int) -> Sequence[int | None]:
+        """0 for tokens of the question, 1 for the context's, None for special tokens."""
+
+
+class OffsetTokenizer(Protocol):
+    """The part of a transformers fast tokenizer that windows need."""
+
+    def num_special_tokens_to_add(self, pair: bool = False) -> int:
+        """How many tokens frame a pair."""
+
+    def __call__(self, text: list[str], text_pair: list[str] | None = None, **options: object) -> Batch:
+        """Token ids and character offsets of every window."""
+
+
+@dataclass(frozen=True)
+class WindowSettings:
+    """How contexts are cut.
+
+    Attributes:
+        max_length: the most tokens a window may have, special tokens and question included.
+        stride: how many tokens of the context a window shares with the one before.
+        max_question: a question loses its end beyond this many tokens.
+    """
+
+    max_length: int = 384
+    stride: int = 128
+    max_question: int = 64
+
+    @classmethod
+    def within(cls, limit: int | None) -> WindowSettings:
+        """The usual settings, or, for a model or a wish of fewer tokens, the same proportions.
+
+        Args:
+            limit: the most tokens there may be; None for the usual 384.
+        """
+        length = cls.max_length if limit is None else min(cls.max_length, limit)
+        share = length / cls.max_length
+        return cls(length, int(share * cls.stride), max(1, int(share * cls.max_question)))
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Every window of a set of questions, those of one question side by side, in its context's order.
+
+    Attributes:
+        encoded: token ids, one example a window, so that windows pack like any examples.
+        question: int64 ``[windows]``, which question each is of.
+        context: int64 ``[windows, 2]``, the context's first token in the window and one past its last.
+        offsets: per window int32 ``[context tokens, 2]``, the characters of the question's context that each
+            token stands for, end exclusive.
+        labels: int64 ``[windows, 2]``, the first and last token of the answer in the window; both 0, the
+            class token, where the window does not hold the whole answer.
+        n_questions: how many questions there are.
+    """
+
+    encoded: Encoded
+    question: np.ndarray
+    context: np.ndarray
+    offsets: tuple[np.ndarray, ...]
+    labels: np.ndarray
+    n_questions: int
+
+    def __len__(self) -> int:
+        return len(self.question)
+
+    def context_mask(self, window: int) -> np.ndarray:
+        """Bool ``[tokens]``: which of a window's tokens are the context's, where alone an answer may lie."""
+        places = np.arange(self.encoded.lengths[window])
+        return (places >= self.context[window, 0]) & (places < self.context[window, 1])
+
+
+def encode_windows(
+    tokenizer: OffsetTokenizer, questions: Questions, settings: WindowSettings = WindowSettings()
+) -> Windows:
+    """Cut and tokenise every question with its context.
+
+    Args:
+        tokenizer: a transformers fast tokenizer that puts the first text before the second.
+        questions: what to encode. White space around a question is dropped.
+        settings: how contexts are cut.
+
+    Raises:
+        DataError: the settings leave no room for a context.
+    """
+    _refuse_cramped(tokenizer, settings)
+    texts = _cut_questions(tokenizer, questions.questions, settings.max_question)
+    ids, types, which, spans, offsets = [], [], [], [], []
+    for begin in range(0, len(questions), _AT_ONCE):
+        stop = min(begin + _AT_ONCE, len(questions))
+        batch = tokenizer(
+            texts[begin:stop],
+            [questions.contexts[i] for i in questions.paragraph[begin:stop]],
+            truncation="only_second",
+            max_length=settings.max_length,
+            stride=settings.stride,
+            padding=False,
+            return_attention_mask=False,
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+        )
+        ids += [np.array(window, dtype=np.int64) for window in batch["input_ids"]]
+        if "token_type_ids" in batch:
+            types += [np.array(window, dtype=np.int64) for window in batch["token_type_ids"]]
+        which += [begin + question for question in batch["overflow_to_sample_mapping"]]
+        for window, mapping in enumerate(batch["offset_mapping"]):
+            first, last = _context_of(batch.sequence_ids(window))
+            spans.append((first, last))
+            offsets.append(np.array(mapping[first:last], dtype=np.int32).reshape(-1, 2))
+    encoded = seal(tuple(ids), tuple(types) if types else None)
+    question, context = np.array(which, dtype=np.int64), np.array(spans, dtype=np.int64)
+    labels = _label(questions, question, context, offsets)
+    return Windows(encoded, question, context, tuple(offsets), labels, len(questions))
+
+
+def _refuse_cramped(tokenizer: OffsetTokenizer, settings: WindowSettings) -> None:
+    """Every window must get on by a token at least, beside a question of full length."""
+    room = settings.max_length - settings.max_question - tokenizer.num_special_tokens_to_add(pair=True)
+    if settings.max_question < 1:
+        raise DataError(f"a question must keep at least 1 token, got {settings.max_question}")
+    if settings.stride < 0 or room <= settings.stride:
+        raise DataError(
+            f"windows of {settings.max_length} tokens leave {room} for the context beside a question of "
+            f"{settings.max_question}; the stride is {settings.stride}, expected 0 or more and less than that"
+        )
+
+
+def _cut_questions(tokenizer: OffsetTokenizer, questions: Sequence[str], most: int) -> list[str]:
+    """Questions without surrounding white space, and without what comes after their first `most` tokens."""
+    texts = [question.strip() for question in questions]
+    long = list(range(len(texts)))
+    while long:
+        batch = tokenizer([texts[i] for i in long], add_special_tokens=False, return_offsets_mapping=True)
+        found = list(zip(long, batch["offset_mapping"]))
+        long = [i for i, offsets in found if len(offsets) > most]
+        for i, offsets in found:
+            if len(offsets) > most:
+                # Again until it fits: where a letter or a word is cut, what is left may make other tokens.
+                texts[i] = texts[i][: min(offsets[most - 1][1], len(texts[i]) - 1)]
+    return texts
+
+
+def _context_of(sequence_ids: Sequence[int | None]) -> tuple[int, int]:
+    """The context's first token and one past its last; nothing stands between them but the context."""
+    places = np.flatnonzero([number == 1 for number in sequence_ids])
+    return (int(places[0]), int(places[-1]) + 1) if len(places) else (len(sequence_ids), len(sequence_ids))
+
+
+def _label(
+    questions: Questions, question: np.ndarray, context: np.ndarray, offsets: Sequence[np.ndarray]
+) -> np.ndarray:
+    """The answer's first and last token in every window; see `Windows.labels`."""
+    labels = np.zeros((len(question), 2), dtype=np.int64)
+    for window, number in enumerate(question.tolist()):
+        answer = questions.answers[number][0]
+        begin = answer.start + len(answer.text) - len(answer.text.lstrip())
+        stop = answer.start + len(answer.text.rstrip())
+        places = offsets[window]
+        # The outermost windows reach to the context's ends, though its first characters may make no token.
+        is_first = window == 0 or question[window - 1] != number
+        is_last = window == len(question) - 1 or question[window + 1] != number
+        if len(places) and (is_first or places[0, 0] <= begin) and (is_last or places[-1, 1] >= stop):
+            inside = np.flatnonzero((places[:, 0] < stop) & (places[:, 1] > begin))
+            if len(inside):
+                labels[window] = context[window, 0] + inside[[0, -1]]
+    return labels

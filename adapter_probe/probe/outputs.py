@@ -1,0 +1,95 @@
+"""From the variants' logits to what is kept of them: logits of labelled texts, answers to questions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+
+import numpy as np
+from torch import Tensor
+
+from adapter_probe.data.answers import Answers, choose_windows, decode_windows, score_answers
+from adapter_probe.data.packing import PackedBatch, pack
+from adapter_probe.data.questions import Questions
+from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.results.ablation import AblationResults
+from adapter_probe.spans import VariantSet
+
+from .plan import cut_batches
+from .request import AblationRequest
+from .tree import forward_variants
+
+Arrays = dict[str, np.ndarray]
+"""By name, ``[variants, items, ...]``: an item is a text, or a question's window."""
+
+
+def variant_outputs(
+    request: AblationRequest,
+    model: AdaptedModel,
+    masks: np.ndarray,
+    items: np.ndarray,
+    tokens_per_pass: int,
+    report: Callable[[int], None],
+) -> Arrays:
+    """What every variant makes of some items, in the order given.
+
+    Args:
+        request: the examples and the choice of LayerNorms.
+        model: in evaluation mode, on the request's device.
+        masks: bool ``[variants, sites]``.
+        items: int ``[items]``.
+        tokens_per_pass: see `forward_variants`.
+        report: called with the tokens newly done, after every batch.
+
+    Returns:
+        ``logits`` float32 ``[variants, items, labels]``; of windows ``score``, ``start`` and ``end``
+        ``[variants, items]``, see `Answers`.
+    """
+    place = {item: position for position, item in enumerate(items.tolist())}
+    arrays: Arrays = {}
+    for indices in cut_batches(request.encoded.lengths, items, tokens_per_pass):
+        batch = pack(request.encoded, indices).to(request.device)
+        norms = request.settings.layernorm
+        out = forward_variants(model, batch, masks, tokens_per_pass=tokens_per_pass, norms=norms)
+        columns = [place[item] for item in batch.index.tolist()]
+        for name, values in _read(request, batch, out).items():
+            if name not in arrays:
+                arrays[name] = np.empty((len(values), len(items), *values.shape[2:]), values.dtype)
+            arrays[name][:, columns] = values
+        report(batch.n_tokens)
+    return arrays
+
+
+def _read(request: AblationRequest, batch: PackedBatch, out: Tensor) -> Arrays:
+    """One batch's outputs, its items in packed order."""
+    logits = out.float().cpu().numpy()
+    if (windows := request.examples.windows) is None:
+        return {"logits": logits}
+    return vars(decode_windows(windows, batch.index, batch.rows, logits))
+
+
+def assemble(request: AblationRequest, variants: VariantSet, arrays: Arrays) -> AblationResults:
+    """The results of a study from the outputs of all items, in the dataset's order."""
+    task, rows = request.checkpoint.description.task, request.examples.rows
+    answers = None
+    if isinstance(rows, Questions):
+        chosen = choose_windows(request.examples.windows, Answers(**arrays))
+        exact, f1 = score_answers(rows, chosen)
+        logits = np.stack([f1, exact], axis=-1).astype(np.float32)  # as `QUESTION_SCORES` says
+        answers = np.stack([chosen.start, chosen.end], axis=-1)
+    else:
+        logits = arrays["logits"]
+    spans = [(-1, -1) if span is None else (span.first, span.last) for span in variants.spans]
+    return AblationResults(
+        masks=variants.masks,
+        spans=np.array(spans, dtype=np.int64),
+        row_names=variants.names,
+        logits=logits,
+        labels=request.examples.labels,
+        metric=request.metric,
+        kind=task.kind,
+        label_names=task.label_names,
+        identity=request.identity,
+        settings={**asdict(request.settings), "task": task.name, "split": rows.name},
+        answers=answers,
+    )

@@ -1,0 +1,337 @@
+"""Answers against every pair of tokens tried one by one, and their scores against the published rules."""
+
+from __future__ import annotations
+
+import string
+import time
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from adapter_probe.data.answers import (
+    Answers,
+    DecodeSettings,
+    answer_text,
+    choose_windows,
+    decode_windows,
+    exact_match,
+    gather_windows,
+    normalise,
+    predictions,
+    score_answers,
+    squad_f1,
+)
+from adapter_probe.data.encoding import Encoded
+from adapter_probe.data.packing import cut_by_tokens, pack
+from adapter_probe.data.questions import Answer, Questions, load_questions
+from adapter_probe.data.squad import Windows, encode_windows
+from adapter_probe.data.tasks import find_task
+from adapter_probe.metrics import score
+
+# The published evaluation, step by step: lower case, drop punctuation marks, drop a, an and the, split at
+# white space; exact match is equality, F1 treats both as bags of words; the best of the true answers counts.
+
+
+def published_words(text):
+    letters = [letter for letter in text.lower() if letter not in set(string.punctuation)]
+    words, word = [], ""
+    for letter in [*letters, " "]:
+        if letter.isspace():
+            words.append(word)
+            word = ""
+        else:
+            word += letter
+    return [word for word in words if word and word not in ("a", "an", "the")]
+
+
+def published_f1(given_text, true):
+    given_words, true_words = published_words(given_text), published_words(true)
+    left, same = list(true_words), 0
+    for word in given_words:
+        if word in left:
+            left.remove(word)
+            same += 1
+    if same == 0:
+        return 0.0
+    precision, recall = same / len(given_words), same / len(true_words)
+    return 2 * precision * recall / (precision + recall)
+
+
+WORDS = (
+    "the",
+    "a",
+    "An",
+    "cat",
+    "Cat's",
+    "cats",
+    "1,000",
+    "Zürich",
+    "ŁÓDŹ",
+    "–",
+    "...",
+    "new-york",
+    "",
+    "  ",
+)
+phrases = st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join)
+
+
+@given(phrases, st.lists(phrases, min_size=1, max_size=3))
+@example("", [""])
+@example("the", ["a", "an"])
+@example("The  Cat.", ["cat"])
+def test_scores_equal_the_published_rules(given_text, true):
+    assert normalise(given_text).split() == published_words(given_text)
+    same = any(published_words(given_text) == published_words(text) for text in true)
+    assert exact_match(given_text, true) == same
+    assert squad_f1(given_text, true) == pytest.approx(max(published_f1(given_text, text) for text in true))
+
+
+@pytest.mark.parametrize(
+    ("given_text", "true", "same", "f1"),
+    [
+        ("the Denver Broncos", ["Denver Broncos"], True, 1.0),
+        ("Denver", ["Denver Broncos", "The Broncos"], False, 2 / 3),
+        ("Broncos!", ["Denver Broncos", "The Broncos"], True, 1.0),
+        ("$1,000", ["1000"], True, 1.0),
+        ("U.S.A.", ["usa"], True, 1.0),
+        ("state-of-the-art", ["stateoftheart"], True, 1.0),  # the hyphens go before the article is looked for
+        ("Straße", ["straße"], True, 1.0),
+        ("Strasse", ["Straße"], False, 0.0),
+        ("“cat”", ["cat"], False, 0.0),  # only ASCII's punctuation marks are dropped
+        ("cat\u00a0dog", ["cat dog"], True, 1.0),
+        ("a–cat", ["–cat"], True, 1.0),  # an article before a mark that stays is an article
+        ("an apple a day", ["apple day"], True, 1.0),
+        ("anthem", ["the anthem"], True, 1.0),
+        ("cat cat dog", ["cat dog dog"], False, 2 / 3),
+        ("", ["cat"], False, 0.0),
+        ("the", ["a"], True, 0.0),  # equal, as nothing is left of either; and no word in common
+        ("cat", [""], False, 0.0),
+    ],
+)
+def test_hand_made_cases(given_text, true, same, f1):
+    assert exact_match(given_text, true) is same
+    assert squad_f1(given_text, true) == pytest.approx(f1)
+
+
+def make_windows(lengths, contexts, question, width=3):
+    """Windows whose every context token stands for `width` characters of its own."""
+    ids = tuple(np.zeros(length, dtype=np.int64) for length in lengths)
+    offsets = []
+    for window, (begin, stop) in enumerate(contexts):
+        starts = 100 * window + width * np.arange(stop - begin, dtype=np.int32)
+        offsets.append(np.stack([starts, starts + width], axis=1))
+    labels = np.zeros((len(lengths), 2), dtype=np.int64)
+    return Windows(
+        Encoded(ids, None, ""),
+        np.array(question),
+        np.array(contexts).reshape(-1, 2),
+        tuple(offsets),
+        labels,
+        max(question) + 1,
+    )
+
+
+@st.composite
+def decoding(draw):
+    """A few windows of a few questions, logits with many ties and now and then no number, and settings."""
+    per_question = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
+    question = [number for number, times in enumerate(per_question) for _ in range(times)]
+    lengths, contexts = [], []
+    for _ in question:
+        length = draw(st.integers(1, 9))
+        begin = draw(st.integers(0, min(length, 3)))
+        lengths.append(length)
+        contexts.append((begin, draw(st.integers(begin, length))))
+    values = st.sampled_from([*map(float, range(-3, 4)), *[0.0] * 10, np.nan, -np.inf, np.inf])
+    logits = draw(arrays(np.float32, (draw(st.integers(1, 3)), sum(lengths), 2), elements=values))
+    cut = DecodeSettings(draw(st.integers(1, 6)), draw(st.integers(1, 5)))
+    return make_windows(lengths, contexts, question), logits, cut
+
+
+def among_the_best(values, n_best):
+    """Places of the `n_best` highest numbers and of those equal to the last of them."""
+    ranked = sorted((value for value in values if np.isfinite(value)), reverse=True)
+    least = ranked[min(n_best, len(ranked)) - 1] if ranked else None
+    return {i for i, value in enumerate(values) if np.isfinite(value) and value >= least}
+
+
+def try_every_pair(windows, rows, logits, settings):
+    """One variant's best (score, start, end) for every question, out of all that may be an answer."""
+    best = {}
+    for window, place in enumerate(rows):
+        starts, ends = logits[place, 0].tolist(), logits[place, 1].tolist()
+        begin, stop = windows.context[window]
+        for first in among_the_best(starts, settings.n_best):
+            for last in among_the_best(ends, settings.n_best):
+                if begin <= first <= last < stop and last - first < settings.max_tokens:
+                    # Greatest score; of equals the earlier window, then the shorter answer, then the earlier.
+                    rank = (starts[first] + ends[last], -window, first - last, -first)
+                    offsets = windows.offsets[window]
+                    found = (rank, int(offsets[first - begin, 0]), int(offsets[last - begin, 1]))
+                    question = windows.question[window]
+                    best[question] = max(best.get(question, found), found)
+    return [
+        (best[q][0][0], *best[q][1:]) if q in best else (-np.inf, -1, -1) for q in range(windows.n_questions)
+    ]
+
+
+@settings(max_examples=300, deadline=None)
+@given(decoding())
+def test_decoding_equals_trying_every_pair(case):
+    windows, logits, cut = case
+    stops = np.cumsum(windows.encoded.lengths)
+    rows = [slice(stop - length, stop) for stop, length in zip(stops, windows.encoded.lengths)]
+    found = choose_windows(windows, decode_windows(windows, np.arange(len(windows)), rows, logits, cut))
+    for variant, own in enumerate(logits):
+        expected = try_every_pair(windows, rows, own, cut)
+        given_answers = zip(*(getattr(found, field)[variant].tolist() for field in ("score", "start", "end")))
+        assert list(given_answers) == expected
+
+
+@settings(deadline=None)
+@given(decoding(), st.integers(1, 20))
+def test_packed_batches_and_company_change_nothing(case, max_tokens):
+    windows, logits, cut = case
+    stops = np.cumsum(windows.encoded.lengths)
+    starts = stops - windows.encoded.lengths
+    rows = [slice(*bounds) for bounds in zip(starts, stops)]
+    together = decode_windows(windows, np.arange(len(windows)), rows, logits, cut)
+    parts = []
+    order = np.arange(len(windows))[::-1]
+    for run in cut_by_tokens(windows.encoded.lengths, order, max_tokens):
+        batch = pack(windows.encoded, run)
+        own = np.concatenate([logits[:, rows[window]] for window in batch.index], axis=1)
+        alone = [decode_windows(windows, batch.index, batch.rows, variant[None], cut) for variant in own]
+        joined = (np.concatenate([getattr(a, field) for a in alone]) for field in ("score", "start", "end"))
+        parts.append((batch.index, Answers(*joined)))
+    apart = gather_windows(len(windows), parts)
+    for field, kind in (("score", np.float32), ("start", np.int32), ("end", np.int32)):
+        assert getattr(apart, field).dtype == kind
+        np.testing.assert_array_equal(getattr(apart, field), getattr(together, field))
+
+
+def test_a_window_that_was_not_decoded_is_missed():
+    answers = Answers(*(np.zeros((1, 2)) for _ in range(3)))
+    with pytest.raises(ValueError, match="3 windows were to be decoded, got answers in 2"):
+        gather_windows(3, [(np.array([0, 2]), answers)])
+
+
+def test_the_usual_search_is_transformers_own():
+    assert DecodeSettings() == DecodeSettings(n_best=20, max_tokens=30)
+    # The best pair of all, 25 and 30 in, starts at the 21st highest logit: the usual search passes it over.
+    windows, logits = make_windows([60], [(0, 60)], [0]), np.full((1, 60, 2), -9.0, np.float32)
+    logits[0, :20, 0], logits[0, 25, 0] = np.linspace(2, 1, 20), 0.5
+    logits[0, 30, 1], logits[0, 19, 1] = 9.0, 8.0
+    found = decode_windows(windows, np.array([0]), [slice(0, 60)], logits)
+    assert (found.start[0, 0], found.end[0, 0]) == (3 * 1, 3 * 31)  # 30 tokens and not one more
+    wide = decode_windows(windows, np.array([0]), [slice(0, 60)], logits, DecodeSettings(21, 6))
+    assert (wide.start[0, 0], wide.end[0, 0]) == (3 * 25, 3 * 31)
+
+
+CONTEXT = "The big cat sat on a mat in Łódź."
+QUESTIONS = Questions(
+    ids=("one", "two", "three"),
+    questions=("Who?", "Where?", "Where then?"),
+    contexts=(CONTEXT, "Elsewhere."),
+    paragraph=np.array([0, 0, 1]),
+    answers=((Answer("big cat", 4), Answer("cat", 8)), (Answer("a mat", 19),), (Answer("Elsewhere", 0),)),
+    name="validation",
+    fingerprint="",
+)
+
+
+def test_scores_of_variants():
+    places = [  # three variants: start and end of the answer to each question
+        [(0, 11), (19, 24), (0, 10)],
+        [(8, 15), (19, 32), (-1, -1)],
+        [(-1, -1), (24, 25), (0, 0)],
+    ]
+    start, end = np.array(places, dtype=np.int32).transpose(2, 0, 1)
+    answers = Answers(np.zeros(start.shape, np.float32), start, end)
+    texts = [[answer_text(QUESTIONS, q, *place) for q, place in enumerate(row)] for row in places]
+    assert texts[0] == ["The big cat", "a mat", "Elsewhere."]
+    assert texts[1] == ["cat sat", "a mat in Łódź", ""]
+    assert predictions(QUESTIONS, answers, variant=1) == dict(zip(QUESTIONS.ids, texts[1]))
+    exact, f1 = score_answers(QUESTIONS, answers)
+    assert (exact.dtype, f1.dtype) == (np.bool_, np.float64)
+    assert exact.tolist() == [[True, True, True], [False, False, False], [False, False, False]]
+    for variant, row in enumerate(texts):
+        for question, text in enumerate(row):
+            true = [answer.text for answer in QUESTIONS.answers[question]]
+            assert f1[variant, question] == pytest.approx(max(published_f1(text, t) for t in true))
+    np.testing.assert_allclose(score("squad_f1", f1, QUESTIONS.paragraph), f1.mean(axis=1))
+    np.testing.assert_allclose(score("exact_match", exact, QUESTIONS.paragraph), [1, 0, 0])
+
+
+def test_no_answer_scores_nothing_even_where_nothing_is_right():
+    questions = Questions(
+        ("x",), ("?",), ("The.",), np.zeros(1, int), ((Answer("The", 0),),), "validation", ""
+    )
+    none, the = (
+        Answers(np.zeros((1, 1)), np.full((1, 1), a), np.full((1, 1), b)) for a, b in ((-1, -1), (0, 3))
+    )
+    assert [array.item() for array in score_answers(questions, none)] == [0, 0]
+    assert [array.item() for array in score_answers(questions, the)] == [1, 0]
+
+
+@pytest.fixture(scope="module")
+def real(shared_dir):
+    transformers = pytest.importorskip("transformers")
+    data, weights = shared_dir / "data" / "squad", shared_dir / "weights" / "gte-small"
+    if not (data.is_dir() and weights.is_dir()):
+        pytest.skip(f"no real data at {data} or tokenizer at {weights}")
+    questions = load_questions(find_task(data), "validation")
+    return questions, encode_windows(transformers.AutoTokenizer.from_pretrained(weights), questions)
+
+
+def decode_all(windows, logits_of):
+    parts = []
+    order = np.argsort(windows.encoded.lengths, kind="stable")
+    for run in cut_by_tokens(windows.encoded.lengths, order, 4096):
+        batch = pack(windows.encoded, run)
+        parts.append((batch.index, decode_windows(windows, batch.index, batch.rows, logits_of(batch))))
+    return choose_windows(windows, gather_windows(len(windows), parts))
+
+
+@pytest.mark.real_data
+@pytest.mark.slow
+def test_logits_that_know_the_labels_find_the_real_answers(real):
+    questions, windows = real
+
+    def logits_of(batch):
+        logits = np.zeros((1, batch.n_tokens, 2), np.float32)
+        for window, rows in zip(batch.index, batch.rows):
+            for i, place in enumerate(windows.labels[window]):
+                logits[0, rows.start + place, i] = 9
+        return logits
+
+    answers = decode_all(windows, logits_of)
+    exact, f1 = score_answers(questions, answers)
+    # A long answer is beyond the 30 tokens, and a word piece may reach beyond its answer.
+    assert exact.mean() > 0.98
+    assert f1.mean() > 0.99
+    found = predictions(questions, answers)
+    for number, own in enumerate(questions.answers):
+        text = found[questions.ids[number]]
+        true = [answer.text for answer in own]
+        assert exact[0, number] == any(published_words(text) == published_words(t) for t in true)
+        assert f1[0, number] == pytest.approx(max(published_f1(text, t) for t in true))
+
+
+@pytest.mark.real_data
+@pytest.mark.slow
+def test_79_variants_of_2261_questions_take_seconds(real):
+    questions, windows = real
+    draw = np.random.default_rng(0)
+
+    def logits_of(batch):
+        shared = draw.normal(size=(1, batch.n_tokens, 2))
+        return (shared + 0.3 * draw.normal(size=(79, batch.n_tokens, 2))).astype(np.float32)
+
+    begin = time.perf_counter()
+    score_answers(questions, decode_all(windows, logits_of))
+    assert time.perf_counter() - begin < 60  # about 10 s on one core, half of it for drawing the logits

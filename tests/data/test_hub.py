@@ -1,0 +1,282 @@
+"""The hub through a stand-in for the `datasets` library: what is asked of it, what becomes of its rows."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+from huggingface_hub import HfApi
+from huggingface_hub.errors import RepositoryNotFoundError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapter_probe.data import hub
+from adapter_probe.data.hub import HubSplit, newest_commit, read_hub
+from adapter_probe.data.tasks import TaskSpec, find_task, load_questions, load_split
+from adapter_probe.errors import DataError
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+FLOAT32_3_8 = 3.799999952316284  # the nearest to 3.8
+
+
+class Table:
+    """The part of `datasets.Dataset` that is used: columns that can be gone through, and their features."""
+
+    def __init__(self, names=None, **columns):
+        self.column_names = list(columns)
+        self.features = {name: SimpleNamespace(dtype="string") for name in columns}
+        if names is not None:
+            self.features["label"] = SimpleNamespace(dtype="int64", names=names)
+        self._columns = columns
+
+    def __getitem__(self, name):
+        return self._columns[name]
+
+
+class Library:
+    """A stand-in for `datasets` that holds splits, and keeps account of how it is called."""
+
+    def __init__(self, **splits):
+        self.config = SimpleNamespace(HF_HUB_OFFLINE=False)
+        self.splits, self.calls, self.offline = splits, [], []
+
+    def load_dataset(self, path, name=None, *, split, revision):
+        self.calls.append((path, name, split, revision))
+        self.offline.append(self.config.HF_HUB_OFFLINE)
+        if split not in self.splits:
+            raise ValueError(f'Unknown split "{split}".\nShould be one of {list(self.splits)}.')
+        return self.splits[split]
+
+
+@pytest.fixture(autouse=True)
+def ask_anew():
+    hub._ask_hub.cache_clear()
+    yield
+    hub._ask_hub.cache_clear()
+
+
+@pytest.fixture
+def library(monkeypatch):
+    """Install a stand-in with these splits."""
+
+    def install(**splits):
+        stand_in = Library(**splits)
+        monkeypatch.setitem(sys.modules, "datasets", stand_in)
+        return stand_in
+
+    return install
+
+
+@pytest.fixture
+def hub_answers(monkeypatch):
+    """What the hub itself says: a commit, or an exception."""
+
+    def install(answer):
+        asked = []
+
+        def dataset_info(self, dataset, *, timeout):
+            asked.append((dataset, timeout))
+            if isinstance(answer, Exception):
+                raise answer
+            return SimpleNamespace(sha=answer)
+
+        monkeypatch.setattr(HfApi, "dataset_info", dataset_info)
+        return asked
+
+    return install
+
+
+def rte():
+    return Table(
+        names=["entailment", "not_entailment"],
+        sentence1=["Uno.", "Tres."],
+        sentence2=["Dos.", "Cuatro."],
+        label=[1, 0],
+        idx=[0, 1],
+    )
+
+
+def refused(call, *args, **options):
+    with pytest.raises(DataError) as error:
+        call(*args, **options)
+    assert len(str(error.value).splitlines()) == 1
+    return str(error.value)
+
+
+def test_a_named_task_without_files_comes_from_the_hub(library, hub_answers, tmp_path):
+    stand_in, asked = library(train=rte(), validation=rte()), hub_answers(COMMIT)
+    task = find_task(preset="glue/rte")
+    assert task.files == {
+        split: (f"hub:nyu-mll/glue:rte:{split}@{COMMIT}",) for split in ("train", "validation")
+    }
+    assert stand_in.calls == [("nyu-mll/glue", "rte", split, COMMIT) for split in ("train", "validation")]
+    assert asked == [("nyu-mll/glue", 10.0)]
+    assert stand_in.offline == [False, False]
+    train = load_split(task, "train", expect_fingerprint=True)
+    assert (train.texts, train.texts_b, train.labels.tolist()) == (
+        ("Uno.", "Tres."),
+        ("Dos.", "Cuatro."),
+        [1, 0],
+    )
+    (tmp_path / "train.tsv").write_text(
+        "index\tsentence1\tsentence2\tlabel\n0\tUno.\tDos.\tnot_entailment\n1\tTres.\tCuatro.\tentailment\n"
+    )
+    assert find_task(tmp_path, preset="rte").fingerprints["train"] == task.fingerprints["train"]
+    remembered = TaskSpec.from_json(json.loads(json.dumps(task.to_json())))
+    assert remembered == task
+    assert load_split(remembered, "validation", expect_fingerprint=True).texts == train.texts
+
+
+@pytest.mark.parametrize(
+    ("name", "split"), [("mnli", "validation_matched"), ("mnli-mm", "validation_mismatched")]
+)
+def test_mnlis_two_validation_splits(library, hub_answers, name, split):
+    rows = {"premise": ["a", "b"], "hypothesis": ["c", "d"], "label": [2, 0]}
+    nli = Table(names=["entailment", "neutral", "contradiction"], **rows)
+    stand_in = library(train=nli, **{split: nli})
+    hub_answers(COMMIT)
+    task = find_task(preset=name)
+    assert [call[1:3] for call in stand_in.calls] == [("mnli", "train"), ("mnli", split)]
+    assert load_split(task, "validation").labels.tolist() == [2, 0]
+
+
+def test_scores_read_as_the_sets_own_files_write_them(library, hub_answers, tmp_path):
+    table = Table(sentence1=["a", "b"], sentence2=["c", "d"], label=[FLOAT32_3_8, 5.0])
+    table.features["label"] = SimpleNamespace(dtype="float32")
+    library(train=table, validation=table)
+    hub_answers(COMMIT)
+    task = find_task(preset="stsb")
+    assert load_split(task, "train").labels.tolist() == [3.8, 5.0]
+    (tmp_path / "train.csv").write_text("sentence1,sentence2,score\na,c,3.800\nb,d,5.000\n")
+    assert find_task(tmp_path, preset="stsb").fingerprints["train"] == task.fingerprints["train"]
+
+
+def test_squad_from_the_hub_equals_squads_file(library, hub_answers, tmp_path):
+    table = Table(
+        id=["q1", "q2"],
+        title=["T", "T"],
+        context=["The cat sat.", "The cat sat."],
+        question=["Who?", "What?"],
+        answers=[
+            {"text": ["The cat", "cat"], "answer_start": [0, 4]},
+            {"text": ["sat"], "answer_start": [8]},
+        ],
+    )
+    stand_in = library(train=table, validation=table)
+    hub_answers(COMMIT)
+    task = find_task(preset="squad")
+    assert stand_in.calls[0] == ("rajpurkar/squad", "plain_text", "train", COMMIT)
+    answers = [[{"text": "The cat", "answer_start": 0}, {"text": "cat", "answer_start": 4}]]
+    answers.append([{"text": "sat", "answer_start": 8}])
+    qas = [
+        {"id": i, "question": q, "answers": a} for i, q, a in zip(("q1", "q2"), ("Who?", "What?"), answers)
+    ]
+    content = {"data": [{"title": "T", "paragraphs": [{"context": "The cat sat.", "qas": qas}]}]}
+    (tmp_path / "train.json").write_text(json.dumps(content))
+    local = find_task(tmp_path, preset="squad")
+    assert local.fingerprints["train"] == task.fingerprints["train"]
+    assert load_questions(local, "train").answers == load_questions(task, "train").answers
+
+
+def test_any_dataset_of_the_hub_by_its_entry(library, hub_answers):
+    table = Table(names=["World", "Sports"], text=["a", "b", "c"], label=[1, 0, 1])
+    stand_in = library(train=table, test=table)
+    hub_answers(COMMIT)
+    task = find_task(train="hub:fancyzhx/ag_news:train", validation=["hub:fancyzhx/ag_news:test"])
+    assert stand_in.calls[0] == ("fancyzhx/ag_news", None, "train", None)
+    assert (task.name, task.label_names) == ("ag_news", ("Sports", "World"))
+    assert load_split(task, "train").labels.tolist() == [0, 1, 0]
+
+
+def test_hidden_labels_stay_hidden(library, hub_answers):
+    library(test=Table(names=["no", "yes"], text=["a", "b"], label=[-1, -1]))
+    hub_answers(COMMIT)
+    rows = read_hub(HubSplit("x", None, "test"))
+    assert rows.column("label") == [-1, -1]
+    assert rows.where(1) == "hub:x:test row 2"
+
+
+def test_without_the_library_one_line_says_how_to_get_it(monkeypatch, hub_answers):
+    monkeypatch.setitem(sys.modules, "datasets", None)  # importing it now fails
+    asked = hub_answers(COMMIT)
+    message = (
+        "reading from the Hugging Face hub needs the datasets library (pip install 'adapter-probe[hub]'); "
+        "without it, name a folder with the task's files"
+    )
+    assert refused(find_task, preset="glue/rte") == f"nyu-mll/glue: {message}"
+    assert refused(find_task, train="hub:x/y:train") == f"hub:x/y:train: {message}"
+    assert asked == []
+
+
+def test_without_a_network_the_kept_copy_is_read_without_trying_again(library, hub_answers):
+    stand_in, asked = library(train=rte(), validation=rte()), hub_answers(OSError("no route to host"))
+    task = find_task(preset="rte")
+    load_split(task, "train", expect_fingerprint=True)
+    assert task.files["train"] == ("hub:nyu-mll/glue:rte:train",)  # which commit it is, nobody can say
+    assert stand_in.offline == [True, True, True]
+    assert stand_in.config.HF_HUB_OFFLINE is False
+    assert len(asked) == 1
+
+
+def test_without_a_network_and_a_kept_copy(library, hub_answers):
+    stand_in = library()
+    hub_answers(OSError("no route to host\nand more"))
+    assert refused(find_task, preset="rte") == (
+        "hub:nyu-mll/glue:rte:train: cannot be read from the Hugging Face hub: it cannot be reached "
+        "(no route to host), and no copy of it is kept on this machine; name a folder with its files"
+    )
+    assert stand_in.offline == [True]
+    assert stand_in.config.HF_HUB_OFFLINE is False
+
+
+def test_offline_by_wish_the_hub_is_not_asked(library, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    library()
+    begin = time.perf_counter()
+    assert "hub: HF_HUB_OFFLINE is set, and no copy of it is kept" in refused(find_task, preset="rte")
+    assert time.perf_counter() - begin < 5  # the library's own retries take 20 s
+
+
+def test_what_the_hub_itself_refuses_is_said_in_the_librarys_first_line(library, hub_answers):
+    stand_in = library(train=rte())
+    hub_answers(COMMIT)
+    assert refused(find_task, preset="rte") == (
+        f"hub:nyu-mll/glue:rte:validation@{COMMIT}: cannot be read from the Hugging Face hub: "
+        f'Unknown split "validation".'
+    )
+    assert stand_in.offline == [False, False]
+
+
+def test_an_unknown_name_has_the_library_say_so(library, hub_answers, monkeypatch):
+    stand_in = library()
+    hub_answers(
+        RepositoryNotFoundError("404", response=SimpleNamespace(headers={}, request=None, status_code=404))
+    )
+    assert newest_commit("nobody/nothing") is None
+    refused(read_hub, HubSplit("nobody/nothing", None, "train"))
+    assert stand_in.offline == [False]
+
+
+def test_an_empty_split(library, hub_answers):
+    library(train=Table(text=[], label=[]))
+    hub_answers(COMMIT)
+    assert refused(read_hub, HubSplit("x/y", "z", "train")) == "hub:x/y:z:train: no rows"
+
+
+names = st.text("abcXYZ019_-./", min_size=1)
+
+
+@given(names, st.none() | names, names, st.none() | names)
+def test_entries_read_back_as_written(dataset, config, split, revision):
+    source = HubSplit(dataset, config, split, revision)
+    assert HubSplit.parse(str(source)) == source
+
+
+@pytest.mark.parametrize(
+    "entry", ["/data/train.csv", "train.csv", "hub:", "hub:x", "hubs:x:y", "C:\\data\\x.csv", ""]
+)
+def test_paths_are_no_entries(entry):
+    assert HubSplit.parse(entry) is None

@@ -1,0 +1,343 @@
+"""Every named task in every layout that its set is passed around in, and from a stand-in for the hub."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from adapter_probe.data.presets import PRESETS, find_preset, preset_named, table_metrics
+from adapter_probe.data.tasks import Columns, TaskSpec, find_task, load_questions, load_split, locate_task
+from adapter_probe.errors import DataError
+from adapter_probe.metrics import check_metric
+
+YES_NO = ("entailment", "not_entailment")
+NLI = ("entailment", "neutral", "contradiction")
+# What the sets' own papers and GLUE's say: metric, classes with 0 first.
+PUBLISHED = {
+    "cola": ("accuracy", ("mcc",), ("unacceptable", "acceptable")),
+    "sst2": ("accuracy", ("accuracy",), ("negative", "positive")),
+    "mrpc": ("f1", ("f1",), ("not_equivalent", "equivalent")),
+    "stsb": ("spearman", ("spearman",), ()),
+    "qqp": ("f1", ("f1",), ("not_duplicate", "duplicate")),
+    "mnli": ("accuracy", ("accuracy",), NLI),
+    "mnli-mm": ("accuracy", ("accuracy",), NLI),
+    "qnli": ("accuracy", ("accuracy",), YES_NO),
+    "rte": ("accuracy", ("accuracy",), YES_NO),
+    "squad": ("squad_f1", ("squad_f1", "exact_match"), ()),
+}
+SINGLE = ("cola", "sst2")
+
+QQP = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+QQP += "1\t7\t8\tUno.\tDos.\t1\n2\t7\t8\tIs it\nbroken?\tYes.\t0\n3\t9\t5\tTres.\tCuatro.\t0\n"
+STSB = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n"
+STSB += "0\tx\ty\t1\t2\tn\tn\tUno.\tDos.\t3.800\n1\tx\ty\t1\t2\tn\tn\tTres.\tCuatro.\t0.0\n"
+MRPC = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+MRPC += "1\t7\t8\tUno.\tDos.\n0\t8\t9\tTres.\tCuatro.\n"
+MNLI = (
+    "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\t"
+    "sentence2_parse\tsentence1\tsentence2\tlabel1\tgold_label\n"
+)
+INFERENCE = "\tlabel\n0\tUno.\tDos.\tnot_entailment\n1\tTres.\tCuatro.\tentailment\n"
+PAIR = "sentence1,sentence2,label\nUno.,Dos.,1\nTres.,Cuatro.,0\n"
+
+
+def jsonl(*rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def nli_jsonl(first="entailment"):
+    rows = [("Uno.", "Dos.", first), ("Tres.", "Cuatro.", "contradiction"), ("Cinco.", "Seis.", "-")]
+    return jsonl(*({"sentence1": a, "sentence2": b, "gold_label": y} for a, b, y in rows))
+
+
+def nli_tsv(first="entailment"):
+    return MNLI + "".join(f"0\t1\tx\tfiction\t\t\t\t\t{row}\n" for row in (
+        f"Uno.\tDos.\tneutral\t{first}", "Tres.\tCuatro.\tneutral\tcontradiction"
+    ))  # fmt: skip
+
+
+NLI_HUB = "premise,hypothesis,label\nUno.,Dos.,{}\nTres.,Cuatro.,2\n"
+
+RAW_COLA = "gj04\t1\t\tUno.\nks08\t0\t*\tTres.\n"
+
+# (task, files); every one holds the same two pairs (or texts), with the second class first.
+LAYOUTS = [
+    ("cola", {"train.tsv": RAW_COLA}),
+    ("cola", {"in_domain_train.tsv": RAW_COLA}),
+    ("cola", {"train.jsonl": jsonl({"sentence": "Uno.", "label": 1}, {"sentence": "Tres.", "label": 0})}),
+    ("sst2", {"train.tsv": "sentence\tlabel\nUno.\t1\nTres.\t0\n"}),
+    ("sst2", {"train.csv": "idx,sentence,label\n0,Uno.,positive\n1,Tres.,negative\n"}),
+    ("mrpc", {"train.tsv": MRPC}),
+    ("mrpc", {"msr_paraphrase_train.txt": MRPC}),
+    ("mrpc", {"train.csv": PAIR}),
+    ("stsb", {"train.tsv": STSB}),
+    ("stsb", {"train.csv": PAIR.replace(",1\n", ",3.8\n")}),
+    ("qqp", {"train.tsv": QQP}),
+    ("qqp", {"train.csv": PAIR.replace("sentence", "question")}),
+    ("mnli", {"train.tsv": nli_tsv("neutral")}),
+    ("mnli", {"multinli_1.0_train.jsonl": nli_jsonl("neutral"), "multinli_1.0_train.txt": "x"}),
+    ("mnli", {"train.csv": NLI_HUB.format(1)}),
+    ("mnli-mm", {"train.tsv": nli_tsv("neutral")}),
+    ("qnli", {"train.tsv": f"index\tquestion\tsentence{INFERENCE}"}),
+    ("qnli", {"train.csv": "question,sentence,label\nUno.,Dos.,1\nTres.,Cuatro.,0\n"}),
+    ("rte", {"train.tsv": f"index\tsentence1\tsentence2{INFERENCE}"}),
+    ("rte", {"train.csv": PAIR}),
+]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    def write(files):
+        for name, content in files.items():
+            (tmp_path / name).write_text(content, encoding="utf-8")
+        return tmp_path
+
+    return write
+
+
+def refused(call, *args, **options):
+    with pytest.raises(DataError) as error:
+        call(*args, **options)
+    assert len(str(error.value).splitlines()) == 1
+    return str(error.value)
+
+
+@pytest.mark.parametrize(("name", "files"), LAYOUTS)
+def test_every_layout_gives_the_same_rows(folder, name, files):
+    here = folder(files)
+    task = find_task(here, preset=name)
+    metric, _, classes = PUBLISHED[name]
+    assert (task.name, task.preset, task.metric, task.label_names) == (name, name, metric, classes)
+    assert task.kind == ("classification" if classes else "regression")
+    train = load_split(task, "train", expect_fingerprint=True)
+    assert train.texts == ("Uno.", "Tres.")
+    assert train.texts_b == (None if name in SINGLE else ("Dos.", "Cuatro."))
+    first_last = [3.8, 0.0] if name == "stsb" else [1, 2] if name.startswith("mnli") else [1, 0]
+    assert train.labels.tolist() == first_last
+    assert TaskSpec.from_json(json.loads(json.dumps(task.to_json()))) == task
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if name != "squad"])
+def test_the_layouts_of_one_task_have_one_fingerprint(tmp_path, name):
+    prints = set()
+    for number, (task, files) in enumerate(LAYOUTS):
+        if task == name:
+            (tmp_path / str(number)).mkdir()
+            for file, content in files.items():
+                (tmp_path / str(number) / file).write_text(content, encoding="utf-8")
+            prints.add(find_task(tmp_path / str(number), preset=name).fingerprints["train"])
+    assert len(prints) == 1
+
+
+def test_presets_are_what_is_published():
+    assert [preset.name for preset in PRESETS] == list(PUBLISHED)
+    for preset in PRESETS:
+        assert (preset.metric, preset.table_metrics, preset.label_names) == PUBLISHED[preset.name]
+        for metric in (preset.metric, *preset.table_metrics):
+            check_metric(metric, preset.kind, len(preset.label_names) or None)
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        *((name, name) for name in PUBLISHED),
+        *((f"glue/{name}", name) for name in PUBLISHED if name != "squad"),
+        ("CoLA", "cola"),
+        ("nyu-mll/glue/cola", "cola"),
+        ("SST-2", "sst2"),
+        ("STS-B", "stsb"),
+        ("glue/mnli_mismatched", "mnli-mm"),
+        ("mnli_matched", "mnli"),
+        ("MNLI-m", "mnli"),
+        ("rajpurkar/squad", "squad"),
+        ("glue/squad", None),
+        ("rajpurkar/cola", None),
+        ("./cola", None),
+        ("/data/cola", None),
+        ("cola/", None),
+        ("wnli", None),
+        ("", None),
+    ],
+)
+def test_names(written, name):
+    preset = preset_named(written)
+    assert (preset and preset.name) == name
+    if name is None:
+        assert refused(find_preset, written) == (
+            f"unknown task {written!r}; known by name: {', '.join(PUBLISHED)}"
+        )
+
+
+def test_a_name_a_folder_or_both(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "rte").mkdir()
+    assert locate_task("glue/cola") == ("cola", None)
+    assert locate_task("CoLA", tmp_path) == ("cola", tmp_path)
+    assert locate_task("mine") == (None, Path() / "mine")
+    assert locate_task("rte") == ("rte", Path() / "rte")
+    assert locate_task("./rte") == (None, Path() / "rte")
+    assert locate_task(tmp_path / "rte") == (None, tmp_path / "rte")
+    assert locate_task(None, "mine") == (None, Path() / "mine")
+    assert locate_task(None) == (None, None)
+    known = f"known: {', '.join(PUBLISHED)}"
+    assert refused(locate_task, "nowhere") == f"task 'nowhere' is neither a folder nor known by name; {known}"
+    assert (
+        refused(locate_task, "mine", tmp_path)
+        == f"unknown task 'mine'; known by name: {', '.join(PUBLISHED)}"
+    )
+
+
+def test_glues_own_folders_are_validated_on_their_dev_files(folder):
+    here = folder(
+        {
+            "train.tsv": MRPC,
+            "dev.tsv": MRPC,
+            "test.tsv": "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n0\t1\t2\ta\tb\n",
+            "dev_ids.tsv": "1\t2\n",
+            "msr_paraphrase_train.txt": MRPC,
+            "msr_paraphrase_test.txt": MRPC,
+        }
+    )
+    for preset in ("mrpc", None):
+        task = find_task(here, preset=preset)
+        assert task.files == {"train": (f"{here}/train.tsv",), "validation": (f"{here}/dev.tsv",)}
+
+
+def test_the_raw_paraphrase_corpus_is_validated_on_its_test_file(folder):
+    here = folder(
+        {f"msr_paraphrase_{split}.txt": MRPC for split in ("train", "test")} | {"dev_ids.tsv": "1\t2\n"}
+    )
+    task = find_task(here, preset="mrpc")
+    assert task.files == {
+        "train": (f"{here}/msr_paraphrase_train.txt",),
+        "validation": (f"{here}/msr_paraphrase_test.txt",),
+    }
+    assert list(find_task(here).files) == ["train", "test"]
+
+
+@pytest.mark.parametrize(("name", "own"), [("mnli", "matched"), ("mnli-mm", "mismatched")])
+def test_mnli_is_validated_on_its_own_genres(folder, name, own):
+    other = {"matched": "mismatched", "mismatched": "matched"}[own]
+    here = folder(
+        {f"dev_{genres}.tsv": nli_tsv() for genres in ("matched", "mismatched")} | {"train.tsv": nli_tsv()}
+    )
+    task = find_task(here, preset=name)
+    assert task.files["validation"] == (f"{here}/dev_{own}.tsv",)
+    (here / f"dev_{own}.tsv").unlink()
+    assert refused(find_task, here, preset=name) == (
+        f"{here}/dev_{other}.tsv: task {name!r} is not validated on the {other} genres"
+    )
+
+
+def test_pairs_without_a_majority_label_are_left_out_where_the_task_is_named(folder):
+    here = folder({"train.jsonl": nli_jsonl()})
+    assert "label '-' marks a row without a known label" in refused(find_task, here)
+    task = find_task(here, preset="mnli")
+    assert len(load_split(task, "train", expect_fingerprint=True)) == 2
+    folder({"train.jsonl": jsonl({"sentence1": "a", "sentence2": "b", "gold_label": "-"})})
+    assert refused(find_task, here, preset="mnli").endswith(
+        "train.jsonl: every label is '-', which marks none"
+    )
+    folder({"train.jsonl": nli_jsonl() + nli_jsonl("maybe")})
+    assert refused(find_task, here, preset="mnli") == (
+        f"{here}/train.jsonl line 4: unknown label 'maybe'; allowed: 'entailment', 'neutral', "
+        f"'contradiction', '0', '1', '2'"
+    )
+
+
+def test_what_is_said_overrides_a_preset(folder):
+    here = folder({"train.csv": "a,b,label,y\nUno.,Dos.,1,0\nTres.,Cuatro.,0,1\n"})
+    assert refused(find_task, here, preset="rte") == (
+        f"{here}/train.csv: expected the columns of rte, (sentence1, sentence2, label); "
+        f"columns found: 'a', 'b', 'label', 'y'"
+    )
+    task = find_task(here, text="a", text_b="b", label="y", preset="rte", metric="mcc", name="mine")
+    assert (task.columns, task.metric, task.name) == (Columns("a", "b", "y"), "mcc", "mine")
+    assert load_split(task, "train").labels.tolist() == [0, 1]
+    assert refused(find_task, here, preset="rte", kind="regression") == (
+        "task 'rte' is classification; its kind cannot be 'regression'"
+    )
+    assert "does not fit classification" in refused(
+        find_task, here, text="a", text_b="b", preset="rte", metric="pearson"
+    )
+
+
+def test_a_named_file_replaces_the_folders(folder, tmp_path_factory):
+    here = folder({"train.csv": PAIR, "dev.csv": PAIR})
+    more = tmp_path_factory.mktemp("more") / "held_out.csv"
+    more.write_text(PAIR.replace("Uno", "Otro"))
+    task = find_task(here, validation=more, preset="rte")
+    assert load_split(task, "validation").texts == ("Otro.", "Tres.")
+    assert list(find_task(validation=more, preset="rte").files) == ["validation"]
+    assert list(find_task(here, test=more, preset="rte").files) == ["train", "validation", "test"]
+
+
+def test_a_checkpoints_task_reads_other_files_by_the_same_conventions(folder, tmp_path_factory):
+    task = find_task(folder({"train.csv": PAIR}), preset="rte")
+    other = tmp_path_factory.mktemp("other") / "dev.csv"
+    other.write_text(PAIR.replace(",1\n", ",not_entailment\n"))
+    moved = replace(task, files={"validation": (str(other),)})
+    assert load_split(moved, "validation").labels.tolist() == [1, 0]
+
+
+def test_an_unknown_preset_in_a_record_is_named(folder):
+    task = replace(find_task(folder({"train.csv": PAIR}), preset="rte"), preset="rte2")
+    assert refused(load_split, task, "train").startswith("unknown task 'rte2'; known by name: cola, ")
+
+
+def test_table_metrics_of_any_task(folder):
+    here = folder({"train.csv": PAIR})
+    named, guessed = find_task(here, preset="mrpc"), find_task(here, metric="macro_f1")
+    assert table_metrics(named) == ("f1",)
+    assert table_metrics(guessed) == ("macro_f1",)
+    assert table_metrics(replace(named, preset=None, kind="extractive", metric="exact_match")) == (
+        "squad_f1",
+        "exact_match",
+    )
+
+
+def test_squad_by_name_and_by_its_layout(folder):
+    answer = {"text": "Uno", "answer_start": 0}
+    squad = {
+        "data": [
+            {
+                "paragraphs": [
+                    {"context": "Uno.", "qas": [{"id": "a", "question": "Dos?", "answers": [answer]}]}
+                ]
+            }
+        ]
+    }
+    here = folder({f"{split}-v1.1.json": json.dumps(squad) for split in ("train", "dev")})
+    named, guessed = find_task(here, preset="squad"), find_task(here)
+    for task in (named, guessed):
+        assert (task.kind, task.metric, task.label_names) == ("extractive", "squad_f1", ())
+        assert load_questions(task, "validation", expect_fingerprint=True).questions == ("Dos?",)
+    assert (named.preset, guessed.preset) == ("squad", None)
+    assert named.fingerprints == guessed.fingerprints
+
+
+REAL = {
+    "cola": {"train": 8551, "validation": 1043},
+    "mnli": {"train": 8999, "validation": 9815},
+    "sst2": {"train": 67349, "validation": 872},
+    "mrpc": {"train": 4076, "validation": 1725},
+    "stsb": {"train": 5749, "validation": 1500},
+    "squad": {"train": 8309, "validation": 2261},
+}
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize("name", REAL)
+def test_real_folders_by_name(shared_dir, name):
+    folder = shared_dir / "data" / name
+    if not folder.is_dir():
+        pytest.skip(f"no real data at {folder}")
+    task = find_task(folder, preset=name)
+    load = load_questions if name == "squad" else load_split
+    sizes = {split: len(load(task, split, expect_fingerprint=True)) for split in task.files}
+    assert sizes == REAL[name]
+    assert (task.metric, task.label_names) == (PUBLISHED[name][0], PUBLISHED[name][2])

@@ -1,0 +1,229 @@
+"""Questions out of SQuAD's JSON and out of rows, and every way in which an answer may be wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapter_probe.data.questions import Answer, load_questions
+from adapter_probe.data.tasks import Columns, find_task, load_split
+from adapter_probe.errors import DataError
+
+CAT = "The cat sat on the mat. The cat slept."
+
+
+def answer(text, start):
+    return {"text": text, "answer_start": start}
+
+
+def squad(*paragraphs):
+    """SQuAD's JSON of (context, {question: answers}) pairs, one article each."""
+    articles = []
+    for number, (context, questions) in enumerate(paragraphs):
+        qas = [{"id": f"{number}-{q}", "question": q, "answers": answers} for q, answers in questions.items()]
+        articles.append({"title": f"T{number}", "paragraphs": [{"context": context, "qas": qas}]})
+    return json.dumps({"version": "1.1", "data": articles})
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_file(content, name="train.json"):
+        (tmp_path / name).write_text(content, encoding="utf-8")
+        return tmp_path
+
+    return write_file
+
+
+def refused(call, *args, **options):
+    with pytest.raises(DataError) as error:
+        call(*args, **options)
+    assert len(str(error.value).splitlines()) == 1
+    return str(error.value)
+
+
+def test_questions_and_their_paragraphs(write):
+    where, who = [answer("on the mat", 12), answer("the mat", 15)], [answer("cat", 28)]
+    here = write(
+        squad(
+            (CAT, {"Where?": where, "Who slept?": who}),
+            ("Ein Hündchen 🐕 bellt.", {"Wer?": [answer("🐕", 13)]}),
+        )
+    )
+    task = find_task(here)
+    found = load_questions(task, "train", expect_fingerprint=True)
+    assert (task.kind, task.metric, task.columns) == (
+        "extractive",
+        "squad_f1",
+        Columns("question", "context", "answers"),
+    )
+    assert found.questions == ("Where?", "Who slept?", "Wer?")
+    assert found.ids == ("0-Where?", "0-Who slept?", "1-Wer?")
+    assert found.contexts == (CAT, "Ein Hündchen 🐕 bellt.")
+    assert found.paragraph.tolist() == [0, 0, 1]
+    assert found.answers == (
+        (Answer("on the mat", 12), Answer("the mat", 15)),
+        (Answer("cat", 28),),
+        (Answer("🐕", 13),),
+    )
+    assert (len(found), found.name, found.fingerprint) == (3, "train", task.fingerprints["train"])
+
+
+def test_rows_of_questions_equal_squads_json(write, tmp_path_factory):
+    task = find_task(write(squad((CAT, {"Who?": [answer("cat", 4)], "Where?": [answer("mat", 19)]}))))
+    other = tmp_path_factory.mktemp("rows")
+    rows = [
+        {
+            "id": f"0-{question}",
+            "context": CAT,
+            "question": question,
+            "answers": {"text": [text], "answer_start": [at]},
+        }
+        for question, text, at in (("Who?", "cat", 4), ("Where?", "mat", 19))
+    ]
+    (other / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    again = find_task(other)
+    assert again.fingerprints == task.fingerprints
+    assert load_questions(again, "train").ids == load_questions(task, "train").ids
+
+
+def test_other_columns_can_be_named(write):
+    row = {"q": "Who?", "passage": CAT, "gold": [answer("cat", 4)]}
+    here = write(json.dumps(row) + "\n", "train.jsonl")
+    found = load_questions(find_task(here, text="q", text_b="passage", label="gold"), "train")
+    assert (found.questions, found.contexts, found.ids) == (("Who?",), (CAT,), ("0",))
+
+
+def test_several_files_make_one_split(write):
+    here = write(squad((CAT, {"Who?": [answer("cat", 4)]})), "a.json")
+    write(squad((CAT, {"Where?": [answer("mat", 19)]}), ("Two.", {"What?": [answer("Two", 0)]})), "b.json")
+    found = load_questions(find_task(train=[here / "b.json", here / "a.json"]), "train")
+    assert found.questions == ("Where?", "What?", "Who?")
+    assert found.paragraph.tolist() == [0, 1, 0]
+
+
+def test_a_subset_is_nested_and_keeps_only_its_paragraphs(write):
+    paragraphs = [
+        (f"Number {i} is here.", {f"What is {i}{j}?": [answer(str(i), 7)] for j in range(2)})
+        for i in range(10)
+    ]
+    task = find_task(write(squad(*paragraphs)))
+    whole = load_questions(task, "train")
+    small, large = (load_questions(task, "train", n, expect_fingerprint=True) for n in (4, 12))
+    assert set(small.questions) < set(large.questions) < set(whole.questions)
+    assert len(small) == 4
+    for found in (small, large):
+        for number, question in enumerate(found.questions):
+            before = whole.questions.index(question)
+            assert found.contexts[found.paragraph[number]] == whole.contexts[whole.paragraph[before]]
+            assert found.answers[number] == whole.answers[before]
+        assert set(found.paragraph) == set(range(len(found.contexts)))
+    assert load_questions(task, "train", 20).fingerprint == whole.fingerprint != small.fingerprint
+
+
+def test_changed_questions_are_noticed(write):
+    here = write(squad((CAT, {"Who?": [answer("cat", 4)]})))
+    task = find_task(here)
+    write(squad((CAT, {"Who?": [answer("cat", 28)]})))
+    load_questions(task, "train")
+    assert "train.json: the train rows of task" in refused(
+        load_questions, task, "train", expect_fingerprint=True
+    )
+
+
+@given(shift=st.integers(-6, 6))
+def test_an_answer_a_character_or_two_off_is_put_right(shift, tmp_path_factory):
+    here = tmp_path_factory.mktemp("shifted")
+    (here / "train.json").write_text(squad((CAT, {"Who?": [answer("cat sat", 4 + shift)]})))
+    if abs(shift) <= 2:
+        assert load_questions(find_task(here), "train").answers == ((Answer("cat sat", 4),),)
+    else:
+        message = refused(find_task, here)
+        assert f"the answer 'cat sat' is not in the context at character {4 + shift}, which has '" in message
+
+
+def test_an_answer_where_it_is_said_to_be_is_not_moved(write):
+    assert load_questions(
+        find_task(write(squad(("aaaaa", {"Which?": [answer("a", 2)]})))), "train"
+    ).answers == ((Answer("a", 2),),)
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ([], "no answers; questions that cannot be answered (SQuAD 2.0) are not supported"),
+        ([answer("dog", 4)], "the answer 'dog' is not in the context at character 4, which has 'cat'"),
+        ([answer("cat", 400)], "the answer 'cat' is not in the context at character 400, which has ''"),
+        ([answer("", 4)], "the answer '' is not in the context at character 4, which has 'c'"),
+        ([answer(" ", 3)], "the answer ' ' is not in the context at character 3, which has ' '"),
+        (
+            [answer("cat", "4")],
+            "an answer is 'cat' at '4', expected a string at a whole number of characters",
+        ),
+        ([answer("cat", True)], "an answer is 'cat' at True, expected a string at a whole number"),
+        ([{"text": "cat"}], "an answer is 'cat' at None, expected a string at a whole number"),
+        ([{"answer_start": 4}], "an answer is None at 4, expected a string at a whole number"),
+        (["cat"], "the answers are ['cat'], expected a list of objects with text and answer_start"),
+        ({"text": ["cat"]}, "the answers are {'text': ['cat']}, expected a list of objects with text and"),
+        ({"text": ["cat"], "answer_start": []}, "the answers are {'text': ['cat'], 'answer_start': []}, exp"),
+    ],
+)
+def test_wrong_answers_are_told_by_their_place(write, answers, message):
+    here = write(
+        squad(("One.", {"A?": [answer("One", 0)]}), (CAT, {"B?": [answer("cat", 4)], "C?": answers}))
+    )
+    assert refused(find_task, here).startswith(
+        f"{here}/train.json article 2, paragraph 1, question 2: {message}"
+    )
+
+
+def test_unfit_texts_are_told_by_their_place(write):
+    here = write(
+        json.dumps({"data": [{"paragraphs": [{"context": 7, "qas": [{"question": "?", "answers": []}]}]}]})
+    )
+    assert refused(find_task, here) == (
+        f"{here}/train.json article 1, paragraph 1, question 1: column 'context' holds 7, expected a string "
+        f"of whole Unicode characters"
+    )
+    write(json.dumps({"data": [{"paragraphs": [{"context": "c", "qas": [{"id": "x"}]}]}]}))
+    assert refused(find_task, here).startswith(
+        f"{here}/train.json article 1, paragraph 1, question 1: no column 'answers'; columns found: "
+    )
+
+
+def test_a_test_split_without_answers_is_left_out(write):
+    here = write(squad((CAT, {"Who?": [answer("cat", 4)]})))
+    write(squad((CAT, {"Who?": []})), "test.json")
+    assert list(find_task(here).files) == ["train"]
+    assert "no answers" in refused(find_task, here, test=here / "test.json")
+
+
+def test_each_kind_of_task_has_its_reader(write, tmp_path_factory):
+    questions = find_task(write(squad((CAT, {"Who?": [answer("cat", 4)]}))))
+    other = tmp_path_factory.mktemp("labelled")
+    (other / "train.csv").write_text("text,label\na,0\nb,1\n")
+    with pytest.raises(ValueError, match="load_questions reads them"):
+        load_split(questions, "train")
+    with pytest.raises(ValueError, match="load_split reads them"):
+        load_questions(find_task(other), "train")
+    assert "no labelled split 'test'" in refused(load_questions, questions, "test")
+    assert "does not fit extractive; allowed: squad_f1, exact_match" in refused(
+        find_task, write(squad((CAT, {"Who?": [answer("cat", 4)]}))), metric="accuracy"
+    )
+
+
+@pytest.mark.real_data
+def test_real_questions(shared_dir):
+    folder = shared_dir / "data" / "squad"
+    if not folder.is_dir():
+        pytest.skip(f"no real data at {folder}")
+    task = find_task(folder, preset="squad")
+    for split, n_questions, n_paragraphs in (("train", 8309, 1582), ("validation", 2261, 485)):
+        found = load_questions(task, split, expect_fingerprint=True)
+        assert (len(found), len(found.contexts)) == (n_questions, n_paragraphs)
+        assert len(set(found.ids)) == n_questions
+        for number, answers in enumerate(found.answers):
+            context = found.contexts[found.paragraph[number]]
+            assert all(context[a.start : a.start + len(a.text)] == a.text for a in answers)
