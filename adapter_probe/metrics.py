@@ -42,7 +42,7 @@ class ClassCounts:
     Attributes:
         hits: ``[..., labels]``, examples of the class that were predicted as such.
         predicted: ``[..., labels]``, examples predicted as the class.
-        actual: ``[labels]``, examples of the class.
+        actual: ``[labels]``, or whatever broadcasts with the others: examples of the class.
     """
 
     hits: np.ndarray
@@ -197,7 +197,7 @@ def score_counts(metric: str, counts: ClassCounts) -> np.ndarray:
         DataError: F1 with more than two classes.
     """
     if metric == "accuracy":
-        return counts.hits.sum(axis=-1) / counts.actual.sum()
+        return counts.hits.sum(axis=-1) / counts.actual.sum(axis=-1)
     if metric == "mcc":
         return _matthews(counts)
     doubled = 2.0 * counts.hits
@@ -212,9 +212,9 @@ def score_counts(metric: str, counts: ClassCounts) -> np.ndarray:
 def _matthews(counts: ClassCounts) -> np.ndarray:
     """Gorodkin's K-class Matthews correlation (Comput. Biol. Chem. 28, 2004, eq. 8), 0 where undefined."""
     hits, predicted, actual = (c.astype(np.float64) for c in (counts.hits, counts.predicted, counts.actual))
-    total = actual.sum()
-    covariance = hits.sum(axis=-1) * total - predicted @ actual
-    spread = (total**2 - (predicted**2).sum(axis=-1)) * (total**2 - (actual**2).sum())
+    total = actual.sum(axis=-1)
+    covariance = hits.sum(axis=-1) * total - (predicted * actual).sum(axis=-1)
+    spread = (total**2 - (predicted**2).sum(axis=-1)) * (total**2 - (actual**2).sum(axis=-1))
     return np.divide(covariance, np.sqrt(spread), out=np.zeros_like(covariance), where=spread > 0)
 
 

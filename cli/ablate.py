@@ -139,24 +139,31 @@ def _compute(ablation: AblationRun) -> AblationResults:
 
 def write_ablation(results: AblationResults, folder: Path, tolerance: float) -> dict[str, Any]:
     """Write the tables and the figure into `folder`; return the summary with their paths."""
-    from adapter_probe.analysis.deltas import span_scores
     from adapter_probe.analysis.summary import summary
+    from adapter_probe.analysis.tables import ablation_tables
     from adapter_probe.figures.ablation import save_ablation_heatmap
-    from adapter_probe.results.ablation import PREDICTIONS, SPANS, save_predictions, write_spans
-    from adapter_probe.results.atomic import write_json
-
-    settings = results.settings
-    frame = span_scores(results)
-    write_spans(folder, frame)
-    save_predictions(folder, results)
-    heatmaps = save_ablation_heatmap(
-        results, folder, task=settings["task"], split=settings["split"], tolerance=tolerance, frame=frame
+    from adapter_probe.results.ablation import (
+        LAYERS,
+        PREDICTIONS,
+        REMOVABLE,
+        SPANS,
+        save_predictions,
+        write_spans,
     )
-    report = {"task": settings["task"], "split": settings["split"], **summary(results)}
+    from adapter_probe.results.atomic import write_csv, write_json
+
+    settings, tables = results.settings, ablation_tables(results)
+    write_spans(folder, tables.spans)
+    write_csv(folder / LAYERS, tables.layers)
+    write_csv(folder / REMOVABLE, tables.removable)
+    save_predictions(folder, results)
+    where = {"task": settings["task"], "split": settings["split"]}
+    heatmaps = save_ablation_heatmap(results, folder, **where, tolerance=tolerance, frame=tables.spans)
+    report = {**where, **summary(results, tables)}
     write_json(folder / "summary.json", report)
-    files = {"spans": folder / SPANS, "predictions": folder / PREDICTIONS}
-    files |= {f"heatmap_{path.suffix[1:]}": path for path in heatmaps}
-    return {**report, "files": {name: str(path) for name, path in files.items()}}
+    files = {"spans": SPANS, "layers": LAYERS, "removable": REMOVABLE, "predictions": PREDICTIONS}
+    paths = {name: str(folder / file) for name, file in files.items()}
+    return {**report, "files": {**paths, **{f"heatmap_{path.suffix[1:]}": str(path) for path in heatmaps}}}
 
 
 def _show_plan(request: AblationRequest, folder: Path, json: bool) -> None:

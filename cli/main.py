@@ -12,6 +12,8 @@ from .ablate import ablate
 from .demo import demo
 from .init_sweep import init_sweep
 from .inspect import inspect
+from .prune import prune
+from .report import report
 from .tradeoff import tradeoff
 from .train import train
 from .worker import worker
@@ -27,6 +29,8 @@ app = typer.Typer(
 )
 app.command()(ablate)
 app.command()(inspect)
+app.command()(prune)
+app.command()(report)
 app.command()(train)
 app.command()(init_sweep)
 app.command()(tradeoff)

@@ -51,9 +51,15 @@ def ablation_summary(report: dict[str, Any]) -> str:
     name = "best layer alone" if kept else "largest single-layer drop"
     telling = single and (kept or single["delta_points"] < 0)  # where nothing drops, no layer stands out
     rows.append((name, f"layer {single['layer']}, {points(single['delta_points'])}" if telling else "none"))
+    if "significant_spans" in report:
+        counted = f"{report['significant_spans']} of {report['tested_spans']} spans (p < 0.05 after Holm)"
+        rows.append(("beyond chance", counted))
     for tolerance, span in report["shortest_sufficient" if kept else "longest_removable"].items():
         what = "shortest span enough" if kept else "longest span removable"
         rows.append((f"{what} within {tolerance}", span_text(span)))
+    for tolerance, span in report.get("longest_removable_surely", {}).items():
+        if span is not None:
+            rows.append((f"  by the 95 % interval, within {tolerance}", span_text(span)))
     rows += [(name.replace("_", " "), path) for name, path in report["files"].items()]
     return columns(rows)
 

@@ -79,6 +79,14 @@ def test_wheel_holds_the_published_numbers(wheel: tuple[set[str], Path]):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("ending", ["html", "css", "js"])
+def test_wheel_holds_the_reports_page(ending: str, wheel: tuple[set[str], Path]):
+    names, tree = wheel
+    page = {name for name in names if name.endswith(f".{ending}")}
+    assert page == package_files(tree, f"*.{ending}") != set()
+
+
+@pytest.mark.slow
 def test_wheel_takes_no_generic_name(wheel: tuple[set[str], Path]):
     names, _ = wheel
     tops = {name.split("/")[0] for name in names}

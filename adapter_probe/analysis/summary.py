@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -20,17 +21,31 @@ from adapter_probe.analysis.deltas import (
 )
 from adapter_probe.results.ablation import AblationResults
 
+if TYPE_CHECKING:
+    from adapter_probe.analysis.tables import AblationTables
+
 TOLERANCES = (0.5, 1.0, 2.0)
 """Drops, in points, that a reader may be willing to pay for fewer adapters."""
 
 
-def summary(results: AblationResults, tolerances: Sequence[float] = TOLERANCES) -> dict[str, object]:
+def summary(
+    results: AblationResults,
+    tables: AblationTables | None = None,
+    tolerances: Sequence[float] = TOLERANCES,
+) -> dict[str, object]:
     """What the ablation says, ready for JSON: undefined numbers are None.
+
+    Args:
+        results: the ablation.
+        tables: its tables; with them come what the statistics say.
+        tolerances: drops in points.
 
     Returns:
         `study`, `metric`, `n_examples`, `n_layers`; `intact_score`, `removed_score` and `majority_score`
         (fractions; removed = every adapter that the study switches is off), `removed_delta_points`; and
-        the keys of :func:`span_summary`.
+        the keys of :func:`span_summary`. With tables also `significant_spans` and `tested_spans`, how many
+        drops or gains are beyond chance, of how many, and for an ablation `longest_removable_surely`, judged
+        by the worse end of the 95 % interval, and `layer_shares_points`.
     """
     scores = row_scores(results)
     intact, removed = scores[intact_row(results)], scores[removed_row(results)]
@@ -46,7 +61,23 @@ def summary(results: AblationResults, tolerances: Sequence[float] = TOLERANCES) 
         "removed_delta_points": _number(100 * (removed - intact)),
         "majority_score": _number(metrics.majority_score(results.metric, results.labels)),
         **span_summary(frame, study, tolerances),
+        **({} if tables is None else _statistics(tables, study)),
     }
+
+
+def _statistics(tables: AblationTables, study: Study) -> dict[str, object]:
+    spans, removable = tables.spans, tables.removable
+    tested = int(spans["p_holm"].count())
+    counts = {"significant_spans": int(spans["significant"].sum()), "tested_spans": tested}
+    if study != "ablated":
+        return counts
+    sure = removable[removable["basis"] == "interval"]
+    surely = {
+        f"{row['tolerance_points']:g}": _first_span(sure.loc[[index]].dropna())
+        for index, row in sure.iterrows()
+    }
+    shares = [_number(share) for share in tables.layers["share_points"]]
+    return {**counts, "longest_removable_surely": surely, "layer_shares_points": shares}
 
 
 def span_summary(

@@ -28,7 +28,7 @@ from .outputs import assemble, variant_outputs
 from .plan import choose_tokens_per_pass
 from .request import AblationRequest
 
-_TIMED_TOKENS, _TIMED_ROUNDS = 4096, 5
+_TIMED_TOKENS, _TIMED_ROUNDS = 1024, 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +117,7 @@ def _results(request: AblationRequest, span: Span) -> AblationResults:
     tokens = choose_tokens_per_pass(request.tokens_per_pass, request.device.type)
     arrays = variant_outputs(request, model, masks, items, tokens, lambda _: None)
     in_order = {name: values[:, np.argsort(items)] for name, values in arrays.items()}
-    return assemble(request, VariantSet((None, span), masks), in_order)
+    return assemble(request, VariantSet(("intact", str(span)), (None, span), masks), in_order)
 
 
 def _score(results: AblationResults, row: int) -> float | None:

@@ -19,7 +19,7 @@ PREDICTIONS = "predictions.npz"
 QUESTION_SCORES = ("squad_f1", "exact_match")
 """What the columns of `AblationResults.logits` hold in question answering."""
 
-SPANS = "spans.csv"
+SPANS, LAYERS, REMOVABLE = "spans.csv", "layers.csv", "removable.csv"
 SPAN_COLUMNS = ("first", "last", "n_layers", "score", "delta_points", "n_examples")
 _INTEGER_COLUMNS = ("first", "last", "n_layers", "n_examples")
 _FLOAT_COLUMNS = ("score", "delta_points")

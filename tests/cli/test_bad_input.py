@@ -107,10 +107,10 @@ def test_a_column_that_is_not_there(option, check, train_arguments, tmp_path):
 @pytest.mark.parametrize(
     ("option", "value", "named"),
     [
-        ("--size", "0", ["size 0", "at least 1"]),
-        ("--size", "-4", ["size -4", "at least 1"]),
+        ("--size", "0", ["adapter size 0", "from 1 to"]),
+        ("--size", "-4", ["adapter size -4", "from 1 to"]),
         ("--init-std", "0", ["init_std 0", "positive"]),
-        ("--init-std", "nan", ["init_std nan", "positive"]),
+        ("--init-std", "nan", ["init_std nan", "from 1e-12 to 100"]),
         ("--learning-rate", "-1", ["learning_rate -1", "positive"]),
         ("--learning-rate", "inf", ["learning_rate inf", "positive"]),
         ("--epochs", "0", ["epochs 0", "at least 1"]),
@@ -323,9 +323,9 @@ def test_two_runs_on_one_folder(command, check, program, train_arguments, traine
 @pytest.mark.parametrize("error", ["ZeroDivisionError('boom')", "OSError(9, 'boom')", "KeyError('boom')"])
 def test_a_bug_keeps_its_traceback(error, program, trained, tmp_path):
     before = f"""
-import adapter_probe.probe.ablation
+import adapter_probe.probe.outputs
 def broken(*_, **__): raise {error}
-adapter_probe.probe.ablation.forward_variants = broken
+adapter_probe.probe.outputs.forward_variants = broken
 """
     outcome = program("ablate", trained, "--out", tmp_path / "out", before=before)
     assert outcome.code == 1

@@ -64,7 +64,11 @@ def test_the_text_gives_the_same_numbers(program, trained, tiny_base):
     for number in (ADAPTERS, NORMS, POOLER, HEAD, base - NORMS - POOLER, ADAPTERS + NORMS + HEAD):
         assert f" {number:,} parameters" in outcome.stdout
     assert f"{100 * (ADAPTERS + NORMS + HEAD) / base:.2f} % of the base" in outcome.stdout
-    for part in (str(tiny_base("bert")), "3, 6 sites, hidden size 32", "size 4, gelu, init std 0.2"):
+    for part in (
+        str(tiny_base("bert")),
+        "3, adapters at 6 sites, hidden size 32",
+        "adapters, size 4, init std 0.2, activation gelu",
+    ):
         assert part in outcome.stdout
 
 

@@ -64,8 +64,9 @@ def test_no_jobs(tmp_path):
 
 def test_an_interruption_ends_the_workers(tmp_path):
     code = f"""
-import sys
+import signal, sys
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
 from adapter_probe.training.executor import LocalProcesses
 worker = '''import json, os, sys, threading, time
 print(json.dumps({{"step": os.getpid()}}), flush=True)

@@ -1,0 +1,255 @@
+// One ablation: slider, heatmap, the card of a span, examples, layers, tables and settings.
+
+/** Tolerances the slider can stand at, in points: fine steps near zero, up to the greatest drop. */
+function tolerances(cells, start) {
+  const most = Math.max(1, ...cells.map((cell) => cell.drop || 0));
+  const stepAt = (now) => (now < 2 ? 0.1 : now < 5 ? 0.25 : now < 10 ? 0.5 : now < 20 ? 1 : 5);
+  const values = [start];
+  for (let now = 0; now < most && now <= 100; now = Number((now + stepAt(now)).toFixed(2))) values.push(now);
+  values.push(Math.ceil(most));
+  return [...new Set(values)].sort((a, b) => a - b);
+}
+
+function slider(values, start, change) {
+  const id = newId("tolerance");
+  const output = el("output", { for: id });
+  const input = el("input", {
+    type: "range",
+    id,
+    min: 0,
+    max: values.length - 1,
+    value: values.indexOf(start),
+  });
+  const set = () => {
+    const words = tolerancePoints(values[Number(input.value)]);
+    output.textContent = words;
+    input.setAttribute("aria-valuetext", words);
+    change(values[Number(input.value)]);
+  };
+  input.addEventListener("input", set);
+  return {
+    node: el("div", { class: "slider" }, el("label", { for: id }, "Acceptable drop"), output, input),
+    set,
+  };
+}
+
+const byEstimate = (cell) => cell.drop;
+const byBound = (cell) => negative(cell.ci_low_points);
+
+/** The longest span within the tolerance, or of spans kept alone the shortest; of equals the cheapest. */
+function bestSpan(data, cells, tolerance, costOf) {
+  const sign = data.study === "kept" ? 1 : -1;
+  const length = (cell) => sign * (cell.last - cell.first);
+  const fits = cells.filter((cell) => known(cell.drop) && known(costOf(cell)) && costOf(cell) <= tolerance);
+  return fits.sort((a, b) => length(a) - length(b) || a.drop - b.drop || a.first - b.first)[0];
+}
+
+function savedWords(data, cell) {
+  const kept = data.study === "kept";
+  const inside = cell.last - cell.first + 1;
+  const layers = `${kept ? data.nLayers - inside : inside} of ${data.nLayers}`;
+  const saved = savedParameters(data, cell);
+  if (!saved) return `${layers} layers`;
+  const gone = kept ? saved.outside : saved.inside;
+  const share = percentText(gone / saved.all);
+  return `${layers} layers, ${count(gone)} of ${count(saved.all)} adapter parameters (${share})`;
+}
+
+/** What can go at a tolerance, as a sentence with the span as a button. */
+function removable(data, cell, tolerance, sure, choose) {
+  const limit = tolerancePoints(tolerance);
+  const kept = data.study === "kept";
+  const lead = el("b", null, sure ? "By the interval\u2019s bound, " : "By the estimate, ");
+  if (!cell) {
+    const none = kept
+      ? `no span alone comes within ${limit} of the intact model.`
+      : `every span costs more than ${limit}.`;
+    return el("p", null, lead, sure ? `none: no span\u2019s 95% interval stays within ${limit}.` : none);
+  }
+  const name = el(
+    "button",
+    { type: "button", class: "span-link", onclick: () => choose(cell) },
+    layersText(cell),
+  );
+  const interval = known(cell.ci_low_points)
+    ? ` (95% interval ${range(cell.ci_low_points, cell.ci_high_points)})`
+    : "";
+  const cost = sure
+    ? `at worst ${pointsOf(Math.min(0, cell.ci_low_points))}`
+    : `for ${pointsOf(cell.delta_points)}${interval}`;
+  const saved = `${savedWords(data, cell)}, ${cost}.`;
+  return kept
+    ? el("p", null, lead, "the adapters of ", name, ` alone suffice within ${limit}, without ${saved}`)
+    : el("p", null, lead, name, ` can go within ${limit}: ${saved}`);
+}
+
+function advice(data, cells, tolerance, found, choose) {
+  const intervals = cells.some((cell) => known(cell.ci_low_points));
+  const within = cells.filter((cell) => known(cell.drop) && cell.drop <= tolerance).length;
+  const best = found[1] || found[0];
+  const missing = [" This folder has no intervals; ", code("adapter-probe ablate"), AGAIN];
+  const amount = `${within} of ${plural(cells.length, "span")} ${within === 1 ? "is" : "are"}`;
+  const prune = best && data.study !== "kept" && data.sites === "both";
+  return [
+    removable(data, found[0], tolerance, false, choose),
+    intervals && removable(data, found[1], tolerance, true, choose),
+    el("p", { class: "note" }, `${amount} within ${tolerancePoints(tolerance)}.`, intervals ? null : missing),
+    prune &&
+      el(
+        "p",
+        { class: "note" },
+        "To leave them out: ",
+        code(`adapter-probe prune CHECKPOINT --span ${best.first}-${best.last} --out FOLDER`),
+      ),
+  ];
+}
+
+function legend(data, cells) {
+  const item = (kind, words) => el("li", { class: kind }, el("i", { "aria-hidden": "true" }), words);
+  return el(
+    "ul",
+    { class: "legend" },
+    item("key-single", "single layer"),
+    item("key-stairs", "your tolerance"),
+    item("key-badge", data.study === "kept" ? "shortest that suffices" : "longest that can go"),
+    cells.some((cell) => known(cell.ci_low_points)) && item("key-badge sure", "\u2026by its interval"),
+    cells.some((cell) => cell.significant === false) && item("key-ring", "not significant"),
+  );
+}
+
+function tiles(data) {
+  const tile = (name, value, note) =>
+    el("div", null, el("dt", null, name), el("dd", null, value, note && el("small", null, ` ${note}`)));
+  const score = (value) => scoreText(value, data.percent);
+  const which = { both: "", attention: "attention ", ffn: "feed-forward " }[data.sites];
+  const total = data.parameters && data.parameters.reduce((a, b) => a + b, 0);
+  const change = known(data.removed_delta_points) && pointsOf(data.removed_delta_points);
+  return el(
+    "dl",
+    { class: "tiles" },
+    known(data.intact_score) && tile("intact", score(data.intact_score)),
+    known(data.removed_score) && tile(`all ${which}adapters off`, score(data.removed_score), change),
+    known(data.majority_score) && tile("always the commonest class", score(data.majority_score)),
+    total && tile("adapter parameters", shortNumber(total), `in ${data.nLayers} layers`),
+  );
+}
+
+function spansTable(data, cells) {
+  const some = (name) => cells.some((cell) => known(cell[name]));
+  const columns = [
+    ["span", (c) => (c.first === c.last ? c.first : `${c.first}${DASH}${c.last}`)],
+    ["score", (c) => scoreText(c.score, data.percent)],
+    ["change (points)", (c) => signed(c.delta_points, 2)],
+    some("ci_low_points") && ["95% interval", (c) => rangeOrNone(c.ci_low_points, c.ci_high_points)],
+    some("p_holm") && ["Holm p", (c) => bareP(c.p_holm)],
+    some("to_wrong") && ["turn wrong", (c) => count(c.to_wrong)],
+    some("to_right") && ["turn right", (c) => count(c.to_right)],
+    some("interaction_points") && ["interaction", (c) => signed(c.interaction_points, 2)],
+  ];
+  return tableOf(`${plural(cells.length, "span")} as a table`, columns, cells);
+}
+
+/** What the cells show: the drop, or where it is known the interaction; the colour bar goes along. */
+function views(data, report, map) {
+  const unit = data.percent ? "percentage points" : "points of 0.01";
+  const bar = colourBar(report.scale, report.colours, {
+    title: `drop in ${data.metric} (${unit})`,
+    low: "gain",
+    edge: (value) => (value < 0 ? `+${-value}` : String(value)),
+  });
+  const other = colourBar(report.interactionScale, report.colours, {
+    title: "interaction (points of drop)",
+    low: "overlap",
+    edge: (value) => minus(String(value)),
+  });
+  other.hideMark();
+  const place = el("div", { class: "bars" });
+  const set = (name) => {
+    map.paint(name);
+    fill(place, [name === "drop" ? bar.node : other.node]);
+  };
+  set("drop");
+  const choice = choiceOf(
+    "What the cells show",
+    [
+      ["drop", "drop"],
+      ["interaction", "interaction"],
+    ],
+    "drop",
+    set,
+  );
+  return { choice, place, step: bar.step };
+}
+
+/** The parts that follow the pointer, the choice and the slider; returns what draws them. */
+function workbench(data, report, cells) {
+  const whole = cells.find((cell) => cell.first === 0 && cell.last === data.nLayers - 1) || cells[0];
+  const state = { tolerance: report.tolerance, chosen: whole, followsSlider: true };
+  const card = spanCard(data);
+  const examples = data.examples && examplesCard(data);
+  const say = el("div", { class: "advice", "aria-live": "polite" });
+  const look = (cell) => {
+    card.show(cell, state.tolerance, cell === state.chosen);
+    map.show(cell);
+  };
+  const pin = () => {
+    look(state.chosen);
+    for (const cell of cells) cell.node.setAttribute("aria-selected", String(cell === state.chosen));
+    if (examples) examples.show(state.chosen);
+  };
+  const choose = (cell) => {
+    Object.assign(state, { chosen: cell, followsSlider: false });
+    pin();
+  };
+  const map = heatmap(data, report.colours, cells, { enter: look, leave: () => look(state.chosen), choose });
+  const view = views(data, report, map);
+  const step = (tolerance) => {
+    const found = [byEstimate, byBound].map((costOf) => bestSpan(data, cells, tolerance, costOf));
+    state.tolerance = tolerance;
+    map.step(tolerance, found);
+    view.step(tolerance);
+    fill(say, advice(data, cells, tolerance, found, choose));
+    if (state.followsSlider) state.chosen = found[0] || whole;
+    pin();
+  };
+  const control = slider(tolerances(cells, report.tolerance), report.tolerance, step);
+  control.set();
+  return { control, say, view, map, card, examples, choose };
+}
+
+function ablationSection(data, report) {
+  const cells = records(data.spans).map((cell, row) => ({ ...cell, row }));
+  const { control, say, view, map, card, examples, choose } = workbench(data, report, cells);
+  const id = newId("study");
+  const about = [data.split, plural(data.nExamples, "example"), data.metric, data.name].filter(Boolean);
+  const hasInteraction = cells.some((cell) => known(cell.interaction_points));
+  return el(
+    "section",
+    { class: "study", "aria-labelledby": id },
+    el(
+      "header",
+      null,
+      el("h2", { id }, data.task),
+      el("p", { class: "note" }, about.join(" \u00b7 ")),
+      tiles(data),
+    ),
+    el(
+      "div",
+      { class: "bench" },
+      el("div", { class: "card control" }, control.node, say),
+      el(
+        "figure",
+        { class: "card map" },
+        hasInteraction && view.choice,
+        el("div", { class: "scroll" }, map.node),
+        view.place,
+        legend(data, cells),
+      ),
+      card.node,
+    ),
+    examples && examples.node,
+    layersCard(data, cells, choose),
+    spansTable(data, cells),
+    settingsOf("What made these numbers", data.settings),
+  );
+}

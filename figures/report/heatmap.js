@@ -1,0 +1,190 @@
+// One grid of spans: row = first layer, column = last. Colours are levels; the staircase parts the spans
+// within the tolerance from those beyond it; single layers are outlined; a ring says "not significant".
+
+const CELL = 40;
+const MARGIN = { left: 46, top: 8, right: 8, bottom: 48 };
+const MANY_LAYERS = 16;
+
+/** Edges between a span within the tolerance and a neighbour beyond it, as an SVG path in cells' corners. */
+function staircase(cells, at, within) {
+  const differ = (cell, other) =>
+    other && known(cell.drop) && known(other.drop) && within(cell) !== within(other);
+  return cells
+    .map((cell) => {
+      const x = cell.last + 1;
+      const y = cell.first + 1;
+      const right = differ(cell, at(cell.first, cell.last + 1)) ? `M${x} ${y - 1}V${y}` : "";
+      return right + (differ(cell, at(cell.first + 1, cell.last)) ? `M${x - 1} ${y}H${x}` : "");
+    })
+    .join("");
+}
+
+function spanLabel(data, cell) {
+  const what = `${capital(layersText(cell))} ${data.study === "kept" ? "alone kept on" : "off"}`;
+  const parts = [`${what}: ${known(cell.drop) ? pointsOf(cell.delta_points) : "undefined"}`];
+  if (known(cell.ci_low_points)) parts.push(`95% interval ${range(cell.ci_low_points, cell.ci_high_points)}`);
+  if (known(cell.p_holm)) parts.push(`Holm ${pText(cell.p_holm)}`);
+  if (cell.significant === false) parts.push("not significant");
+  return parts.join(", ");
+}
+
+/** Gives the cell its `node`, and `paint(words, level)` which fills it. */
+function drawCell(data, colours, cell) {
+  const x = cell.last * CELL;
+  const y = cell.first * CELL;
+  const square = (inset, kind) =>
+    svg("rect", {
+      x: x + inset,
+      y: y + inset,
+      width: CELL - 2 * inset,
+      height: CELL - 2 * inset,
+      class: kind,
+    });
+  const box = square(0.8, "box");
+  const outline = cell.first === cell.last && square(1.8, "single");
+  const text = svg("text", { x: x + CELL / 2, y: y + CELL / 2 + 0.5, class: "value" });
+  const ring = { cx: x + CELL - 6.8, cy: y + 6.8, r: 2.8, class: "ring" };
+  if (outline) outline.style.stroke = colours.single;
+  const parts = [box, text, outline, cell.significant === false && svg("circle", ring)];
+  cell.node = svg("g", { class: "cell", role: "gridcell", "aria-label": spanLabel(data, cell) }, parts);
+  cell.paint = (words, level) => {
+    const [fillColour, ink] = known(level) ? colours.levels[level] : ["none", "currentColor"];
+    box.style.fill = fillColour;
+    box.classList.toggle("undefined", !known(level));
+    text.style.fill = ink;
+    text.textContent = words;
+  };
+}
+
+/** Words grow with the grid, which is drawn smaller the more layers there are. */
+function heatmapAxes(n, verb) {
+  const step = n > 30 ? 4 : n > MANY_LAYERS ? 2 : 1;
+  const size = n * CELL;
+  const grow = Math.max(1, n / 15);
+  const middle = (layer) => (layer + 0.5) * CELL;
+  const layers = [...Array(n).keys()].filter((layer) => layer % step === 0);
+  const word = (x, y, kind, text, turn) =>
+    svg(
+      "text",
+      {
+        x,
+        y,
+        class: kind,
+        transform: turn,
+        css: { "font-size": `${(kind.includes("tick") ? 12 : 13) * grow}px` },
+      },
+      text,
+    );
+  const title = (which) => (n < 4 ? which : `${which} ${verb} layer`);
+  return svg(
+    "g",
+    { "aria-hidden": "true" },
+    layers.map((layer) => word(-9, middle(layer), "tick end", String(layer))),
+    layers.map((layer) => word(middle(layer), size + 15, "tick middle", String(layer))),
+    word(size / 2, size + 22 + 16 * grow, "axis middle", title("last")),
+    word(-size / 2, -18 - 16 * grow, "axis middle", title("first"), "rotate(-90)"),
+  );
+}
+
+/** A tick in a disc: this span can go. Full where even the interval says so. */
+function badge(sure) {
+  const tick = svg("path", { d: "M-2.7 0.2L-0.8 2.2L2.9 -2" });
+  return svg("g", { class: sure ? "badge sure" : "badge", hidden: true }, svg("circle", { r: 6 }), tick);
+}
+
+/** The empty corner says what is under the pointer, as large as it fits; a small grid has no such corner. */
+function corner(n) {
+  const size = Math.max(13, 1.25 * n);
+  const line = (kind, up, scale) =>
+    svg("text", { x: 6, y: n * CELL - up * size, class: kind, css: { "font-size": `${scale * size}px` } });
+  const lines = [
+    line("corner-title", 4.35, 1.25),
+    line("corner-value", 2.4, 2.2),
+    line("corner-note", 0.7, 1),
+  ];
+  const say = (words) => words.forEach((text, i) => (lines[i].textContent = text));
+  return { node: n < 5 ? null : svg("g", { "aria-hidden": "true" }, lines), say };
+}
+
+function heatmapFrame(data, children) {
+  const size = data.nLayers * CELL;
+  const { top, right } = MARGIN;
+  const [left, bottom] = [MARGIN.left, MARGIN.bottom].map((room) => room * Math.max(1, data.nLayers / 20));
+  const how = data.study === "kept" ? "kept on" : "switched off";
+  const what = `change of ${data.metric} by span of layers ${how}`;
+  const attributes = {
+    class: "heatmap",
+    viewBox: `${-left} ${-top} ${size + left + right} ${size + top + bottom}`,
+    role: "grid",
+    "aria-label": `${data.task}: ${what}. Arrow keys move between spans, Enter keeps one.`,
+    css: { "--cells": String(data.nLayers) },
+  };
+  return svg("svg", attributes, children);
+}
+
+/** Which span an arrow key leads to. */
+function nextSpan(at, n) {
+  return ({ first, last }, key) => {
+    const goals = {
+      ArrowLeft: [first, last - 1],
+      ArrowRight: [first, last + 1],
+      ArrowUp: [first - 1, last],
+      ArrowDown: [first + 1, last],
+      Home: [first, first],
+      End: [first, n - 1],
+    };
+    return goals[key] && at(...goals[key]);
+  };
+}
+
+/** `on` is {enter(cell), leave(cell), choose(cell)}. */
+function heatmap(data, colours, cells, on) {
+  const n = data.nLayers;
+  const kept = data.study === "kept";
+  const grid = new Map(cells.map((cell) => [`${cell.first} ${cell.last}`, cell]));
+  const at = (first, last) => grid.get(`${first} ${last}`);
+  for (const cell of cells) drawCell(data, colours, cell);
+  const rowOf = (first) => cells.filter((cell) => cell.first === first).map((cell) => cell.node);
+  const rows = [...Array(n).keys()].map((first) =>
+    svg("g", { role: "row", "aria-label": `first layer ${first}` }, rowOf(first)),
+  );
+  const stairs = ["stairs halo", "stairs"].map((kind) =>
+    svg("path", { class: kind, transform: `scale(${CELL})` }),
+  );
+  const cursor = svg("rect", { class: "cursor", width: CELL, height: CELL });
+  const badges = [badge(false), badge(true)];
+  const over = svg("g", { class: "over", "aria-hidden": "true" }, stairs, badges, cursor);
+  const note = corner(n);
+  const node = heatmapFrame(data, [heatmapAxes(n, kept ? "kept" : "ablated"), rows, over, note.node]);
+  roving(cells, cells[0], nextSpan(at, n), on);
+  const step = (tolerance, found) => {
+    for (const line of stairs)
+      line.setAttribute(
+        "d",
+        staircase(cells, at, (cell) => cell.drop <= tolerance),
+      );
+    found.forEach((cell, i) => {
+      badges[i].toggleAttribute("hidden", !cell || (i === 0 && found[1] === cell));
+      const place = cell && `translate(${cell.last * CELL + 8} ${(cell.first + 1) * CELL - 8})`;
+      if (cell) badges[i].setAttribute("transform", place);
+    });
+  };
+  const show = (cell) => {
+    cursor.setAttribute("x", cell.last * CELL);
+    cursor.setAttribute("y", cell.first * CELL);
+    const change = known(cell.drop) ? pointsOf(cell.delta_points) : "undefined";
+    const interval = known(cell.ci_low_points)
+      ? `95% interval ${range(cell.ci_low_points, cell.ci_high_points)}`
+      : "";
+    note.say([`${layersText(cell)} ${kept ? "alone" : "off"}`, change, interval]);
+  };
+  const paint = (view) => {
+    node.classList.toggle("interactions", view === "interaction");
+    for (const cell of cells) {
+      const { drop, interaction_points: value } = cell;
+      if (view === "drop") cell.paint(known(drop) ? cellText(drop) : "?", cell.level);
+      else cell.paint(known(value) ? interactionText(value) : "?", cell.interaction_level);
+    }
+  };
+  return { node, paint, step, show };
+}

@@ -1,0 +1,46 @@
+// Reads the data block and builds the page.
+
+function contents(sections) {
+  if (sections.length < 2) return null;
+  const links = sections.map(({ name, node }) => {
+    node.id = newId("part");
+    return el("li", null, el("a", { href: `#${node.id}` }, name));
+  });
+  return el("nav", { "aria-label": "Contents" }, el("ul", null, links));
+}
+
+/** On paper every table is open, and closes again afterwards. */
+function openForPrint() {
+  let opened = [];
+  addEventListener("beforeprint", () => {
+    opened = [...document.querySelectorAll("details:not([open])")];
+    for (const details of opened) details.open = true;
+  });
+  addEventListener("afterprint", () => {
+    for (const details of opened) details.open = false;
+  });
+}
+
+const report = JSON.parse(document.getElementById("data").textContent);
+const studies = report.ablations.map((data) => ({
+  name: `${data.task}, by layer`,
+  node: ablationSection(data, report),
+}));
+const sweeps = report.sweeps.map((data) => ({ name: sweepName(data), node: sweepSection(data) }));
+const title = studies.length ? "Which adapters earn their keep?" : "What do trained parameters buy?";
+const page = document.getElementById("page");
+page.classList.toggle(
+  "wide",
+  report.ablations.some((data) => data.nLayers > MANY_LAYERS),
+);
+fill(page, [
+  el("header", { class: "masthead" }, el("p", null, "adapter-probe"), el("h1", null, title)),
+  contents([...studies, ...sweeps]),
+  [...studies, ...sweeps].map(({ node }) => node),
+  el(
+    "footer",
+    null,
+    `Made by adapter-probe ${report.version}. This file holds all its data and loads nothing.`,
+  ),
+]);
+openForPrint();

@@ -1,0 +1,154 @@
+"""Puts the page together: one HTML file that holds its data, style and script and can load nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from adapter_probe import __version__
+from adapter_probe.figures import style
+from adapter_probe.figures.levels import DROP_COLOURS, DROP_EDGES, GAIN_COLOURS, GAIN_EDGES, DropScale
+from adapter_probe.results.atomic import make_folder, write_text
+
+from .ablation import Ablation, ablation_content, joint_scale
+from .sweeps import Sweep, sweep_content
+
+SCRIPTS = (
+    "dom.js", "words.js", "heatmap.js", "bar.js", "span.js", "layers.js", "examples.js", "ablation.js",
+    "chart.js", "sweeps.js", "page.js",
+)  # fmt: skip
+_PLACE = re.compile(r"\{\{(\w+)\}\}")
+
+
+def write_report(
+    path: str | Path,
+    ablations: Sequence[Ablation] = (),
+    sweeps: Sequence[Sweep] = (),
+    *,
+    tolerance: float = 1.0,
+) -> Path:
+    """Write the page and return its path; equal results give equal bytes.
+
+    Args:
+        path: of the HTML file; its folder is made if missing.
+        ablations: in the order of the page.
+        sweeps: likewise, below the ablations.
+        tolerance: points at which the slider begins.
+
+    Raises:
+        ResultsError: the file cannot be written.
+    """
+    path = Path(path)
+    make_folder(path.parent)
+    write_text(path, page(report_content(ablations, sweeps, tolerance=tolerance)))
+    return path
+
+
+def report_content(
+    ablations: Sequence[Ablation], sweeps: Sequence[Sweep], *, tolerance: float = 1.0
+) -> dict[str, Any]:
+    """Everything that the page shows, as plain JSON. All grids share one scale."""
+    scale = joint_scale([ablation.drops for ablation in ablations])
+    interactions = joint_scale([ablation.interactions for ablation in ablations])
+    return {
+        "version": __version__,
+        "tolerance": tolerance,
+        "colours": _colours(),
+        "scale": _shown_levels(scale),
+        "interactionScale": _shown_levels(interactions),
+        "ablations": [ablation_content(ablation, scale, interactions) for ablation in ablations],
+        "sweeps": [sweep_content(sweep) for sweep in sweeps],
+    }
+
+
+def _colours() -> dict[str, Any]:
+    """The levels as every figure of the project has them, and the ink that is legible on each."""
+    drops, gains = enumerate(DROP_COLOURS, 1), enumerate(GAIN_COLOURS, 1)
+    levels = {**dict(drops), **{-level: colour for level, colour in gains}}
+    return {
+        "levels": {str(level): [colour, style.text_colour(colour)] for level, colour in levels.items()},
+        "single": style.GREEN,
+    }
+
+
+def _shown_levels(scale: DropScale) -> list[dict[str, Any]]:
+    """The levels of a colour bar from the greatest gain to the greatest drop; an open end is null."""
+    gains = [None, *(-edge for edge in reversed(GAIN_EDGES[: scale.n_gains - 1])), 0.0]
+    drops = [*DROP_EDGES, *([None] if scale.beyond else [])]
+    levels = [*range(-scale.n_gains, 0), *range(1, len(drops))]
+    edges = [*pairwise(gains), *pairwise(drops)]
+    return [{"level": level, "from": low, "to": high} for level, (low, high) in zip(levels, edges)]
+
+
+def page(content: Mapping[str, Any]) -> str:
+    """The HTML of a report.
+
+    The data stand in a block that is never run, its `<`, `>` and `&` written as escapes, so that no text can
+    end the block; the script puts every text into the page as text. A policy in the page's head lets this
+    one script and this one style sheet run and forbids every request.
+    """
+    css, script = _file("page.css"), _script()
+    title = page_title(content)
+    parts = {
+        "policy": html.escape(_policy(script, css)),
+        "title": _ascii(html.escape(title)),
+        "css": css,
+        "data": embed(content),
+        "script": script,
+        "fallback": _ascii(html.escape(_fallback(content))),
+        "version": html.escape(str(content["version"])),
+    }
+    return _PLACE.sub(lambda place: parts[place[1]], _file("page.html"))
+
+
+def embed(value: object) -> str:
+    """JSON that HTML cannot misread: ASCII, without `<`, `>` and `&`."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def page_title(content: Mapping[str, Any]) -> str:
+    """The tasks, each once, in the order of the page."""
+    tasks = [ablation["task"] for ablation in content["ablations"]]
+    tasks += [chart["task"] for sweep in content["sweeps"] for chart in sweep["charts"] if "task" in chart]
+    return ", ".join(dict.fromkeys(tasks)) or "adapter-probe"
+
+
+def _fallback(content: Mapping[str, Any]) -> str:
+    names = [part["name"] for part in (*content["ablations"], *content["sweeps"])]
+    return f"The same numbers stand in the CSV files of {', '.join(names) or 'the results'}."
+
+
+def _policy(script: str, css: str) -> str:
+    return (
+        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(css)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _script() -> str:
+    body = "\n".join(_file(name) for name in SCRIPTS)
+    return f'(() => {{\n"use strict";\n{body}}})();\n'
+
+
+def _file(name: str) -> str:
+    return (resources.files(__package__) / name).read_text(encoding="utf-8")
+
+
+def _ascii(text: str) -> str:
+    """Safe in any encoding, lone surrogates included."""
+    return text.encode("ascii", "xmlcharrefreplace").decode("ascii")

@@ -1,0 +1,134 @@
+// What one span's adapters are worth: the card beside the heatmap.
+
+/** The model as a row of small squares; those switched off are hollow. */
+function layerStrip(data, cell) {
+  const on = (layer) => (cell.first <= layer && layer <= cell.last) === (data.study === "kept");
+  const squares = [...Array(data.nLayers).keys()].map((layer) =>
+    el("i", { class: on(layer) ? "on" : "off" }),
+  );
+  return el("div", { class: "strip", "aria-hidden": "true" }, squares);
+}
+
+/** The interval on a line from the worst to the best of what is seen, with zero and the tolerance. */
+function intervalPlot(cell, tolerance) {
+  const { delta_points: delta, ci_low_points: low, ci_high_points: high } = cell;
+  const values = [delta, low, high, 0, -tolerance];
+  const least = Math.min(...values);
+  const reach = Math.max(...values) - least || 1;
+  const x = (value) => 18 + (264 * (value - least)) / reach;
+  const crowded = x(0) - x(-tolerance) < 60;
+  const tick = (value, kind) => svg("path", { class: kind, d: `M${x(value)} 2V26` });
+  const word = (value, text, kind) => svg("text", { x: x(value), y: 38, class: `tick ${kind}` }, text);
+  return svg(
+    "svg",
+    {
+      class: "interval",
+      viewBox: "0 0 300 44",
+      role: "img",
+      "aria-label": `95% interval ${range(low, high)} points`,
+    },
+    [tick(0, "zero"), tick(-tolerance, "limit")],
+    svg("path", { class: "whisker", d: `M${x(low)} 14H${x(high)}M${x(low)} 10v8M${x(high)} 10v8` }),
+    svg("circle", { class: "dot", cx: x(delta), cy: 14, r: 5 }),
+    word(0, "0", crowded ? "start" : "middle"),
+    tolerance > 0 && word(-tolerance, signed(-tolerance), crowded ? "end" : "middle"),
+  );
+}
+
+const fact = (name, ...value) => el("div", null, el("dt", null, name), el("dd", null, ...value));
+
+function significance(data, cell) {
+  const verdict =
+    { true: ": a real change", false: ": not told apart from no change" }[String(cell.significant)] || "";
+  const alone = known(cell.p_value) ? `; ${pText(cell.p_value)} for this span alone` : "";
+  const among = el("small", null, `Holm over ${plural(data.spans.rows.length, "span")}${alone}`);
+  return fact("significance", pText(cell.p_holm), verdict, among);
+}
+
+function flips(data, cell) {
+  const bar = (kind, n) => n > 0 && el("i", { class: kind, css: { flex: String(n) } });
+  return fact(
+    "examples",
+    `${count(cell.to_wrong)} turn wrong, ${count(cell.to_right)} turn right`,
+    el(
+      "span",
+      { class: "flips", "aria-hidden": "true" },
+      bar("wrong", cell.to_wrong),
+      bar("right", cell.to_right),
+    ),
+    el("small", null, `of ${count(data.nExamples)}${data.exactMatch ? ", by exact match" : ""}`),
+  );
+}
+
+function interactionMeaning({
+  first,
+  last,
+  interaction_points: value,
+  interaction_low_points: low,
+  interaction_high_points: high,
+}) {
+  if (first === last) return "a single layer: its own drop";
+  if (known(low) && low <= 0 && high >= 0) return "not told apart from none";
+  const more = "the layers back each other up: together they cost more";
+  const less = "the layers overlap: together they cost less";
+  return `${value > 0 ? more : less} than the spans inside them explain`;
+}
+
+function interaction(cell) {
+  const { interaction_points: value, interaction_low_points: low, interaction_high_points: high } = cell;
+  const interval = known(low) ? ` (${range(low, high)})` : null;
+  return fact(
+    "interaction",
+    `${signed(value)} points of drop`,
+    interval,
+    el("small", null, interactionMeaning(cell)),
+  );
+}
+
+/** Parameters of the adapters in a span, or null where the checkpoint is not at hand. */
+function savedParameters(data, cell) {
+  if (!data.parameters) return null;
+  const sum = (values) => values.reduce((a, b) => a + b, 0);
+  const inside = sum(data.parameters.slice(cell.first, cell.last + 1));
+  const all = sum(data.parameters);
+  return { inside, all, outside: all - inside };
+}
+
+function spanFacts(data, cell) {
+  const saved = savedParameters(data, cell);
+  const intact =
+    known(data.intact_score) && el("small", null, `intact ${scoreText(data.intact_score, data.percent)}`);
+  const part = saved && el("small", null, `${percentText(saved.inside / saved.all)} of the adapters`);
+  return el(
+    "dl",
+    { class: "facts" },
+    fact("score", scoreText(cell.score, data.percent), intact),
+    known(cell.ci_low_points) &&
+      fact("95% interval", `${range(cell.ci_low_points, cell.ci_high_points)} points`),
+    known(cell.p_holm) && significance(data, cell),
+    known(cell.to_wrong) && flips(data, cell),
+    known(cell.interaction_points) && interaction(cell),
+    saved && fact(data.study === "kept" ? "keeps" : "saves", `${count(saved.inside)} parameters`, part),
+    cell.non_monotone && fact("note", "costs less than a shorter span inside it, by more than noise"),
+  );
+}
+
+/** The card; `show(cell, tolerance, pinned)` fills it. */
+function spanCard(data) {
+  const node = el("div", { class: "card span-card" });
+  const show = (cell, tolerance, pinned) =>
+    fill(node, [
+      el("p", { class: "over-title" }, pinned ? "chosen span" : "looking at"),
+      el("h3", null, `${capital(layersText(cell))} ${data.study === "kept" ? "alone" : "off"}`),
+      layerStrip(data, cell),
+      el(
+        "p",
+        { class: cell.drop < 0 ? "big gain" : "big" },
+        known(cell.drop) ? signed(cell.delta_points) : "undefined",
+        known(cell.drop) && el("small", null, " points"),
+      ),
+      known(cell.ci_low_points) && known(cell.drop) && intervalPlot(cell, tolerance),
+      spanFacts(data, cell),
+    ]);
+  return { node, show };
+}

@@ -1,0 +1,87 @@
+"""The bootstrap by matrix products against scoring each resample anew."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from adapter_probe import metrics
+from adapter_probe.analysis.resampling import bootstrap_scores, draw_counts
+from adapter_probe.results.ablation import AblationResults
+
+
+def results_of(metric: str, n_examples: int = 90, n_labels: int = 2) -> AblationResults:
+    """Random outputs of an intact model and five spans; the later ones are worse."""
+    generator = np.random.default_rng(1)
+    kind = next(kind for kind, names in metrics.METRICS.items() if metric in names)
+    if kind == "classification":
+        labels = generator.integers(0, n_labels, n_examples)
+        logits = generator.normal(size=(6, n_examples, n_labels))
+        logits[:, np.arange(n_examples), labels] += np.linspace(2, 0, 6)[:, None]
+    elif kind == "regression":
+        labels = np.round(generator.normal(size=n_examples), 1)  # with ties
+        logits = np.round(labels + generator.normal(size=(6, n_examples)), 1)[..., None]
+    else:
+        labels = np.sort(generator.integers(0, 20, n_examples))
+        logits = generator.random((6, n_examples, 2))
+    spans = np.array([(-1, -1), (0, 0), (0, 1), (0, 2), (1, 1), (1, 2)])
+    masks = np.ones((6, 6), dtype=bool)
+    for row, (first, last) in enumerate(spans.tolist()):
+        masks[row, 2 * first : 2 * last + 2] = first < 0
+    names = tuple(map(str, range(n_labels))) if kind == "classification" else ()
+    return AblationResults(masks, spans, tuple("abcdef"), logits.astype(np.float32), labels, metric, kind,
+                           names, {}, {})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("metric", "n_labels"),
+    [("accuracy", 2), ("accuracy", 4), ("mcc", 2), ("mcc", 3), ("f1", 2), ("macro_f1", 2), ("macro_f1", 4),
+     ("pearson", 2), ("spearman", 2), ("squad_f1", 2), ("exact_match", 2)],
+)  # fmt: skip
+def test_each_resample_is_scored_as_if_written_out(metric, n_labels):
+    results = results_of(metric, n_labels=n_labels)
+    clusters = results.labels if results.kind == "extractive" else None
+    scores = bootstrap_scores(results, 40, seed=3)
+    [counts] = draw_counts(90, 40, seed=3, clusters=clusters)
+    assert scores.shape == (40, 6)
+    for count, row in zip(counts, scores):
+        drawn = np.repeat(np.arange(90), count.astype(int))
+        expected = metrics.score(metric, results.predictions[:, drawn], results.labels[drawn])
+        np.testing.assert_allclose(row, expected, atol=1e-6)
+
+
+def test_a_resample_draws_as_many_examples_with_replacement():
+    counts = np.concatenate(list(draw_counts(50, 2000, seed=0)))
+    assert counts.shape == (2000, 50)
+    assert (counts.sum(axis=1) == 50).all()
+    # Each count is binomial with mean 1 and variance 1 - 1/50.
+    assert counts.mean() == pytest.approx(1.0)
+    assert counts.var() == pytest.approx(1 - 1 / 50, rel=0.05)
+
+
+def test_clusters_are_drawn_whole():
+    clusters = np.array([7, 7, 7, 2, 2, 9])
+    counts = np.concatenate(list(draw_counts(6, 200, seed=0, clusters=clusters)))
+    for same in ([0, 1, 2], [3, 4]):
+        assert (counts[:, same] == counts[:, same[:1]]).all()
+    assert (counts[:, [0, 3, 5]].sum(axis=1) == 3).all()
+
+
+def test_the_seed_and_nothing_else_decides(monkeypatch):
+    import adapter_probe.analysis.resampling as resampling
+
+    results = results_of("mcc")
+    first = bootstrap_scores(results, 100, seed=5)
+    monkeypatch.setattr(resampling, "_CHUNK_VALUES", 7 * 90)  # chunks of seven resamples
+    np.testing.assert_array_equal(bootstrap_scores(results, 100, seed=5), first)
+    assert not np.array_equal(bootstrap_scores(results, 100, seed=6), first)
+
+
+def test_a_constant_variant_has_no_correlation():
+    results = results_of("spearman")
+    results.logits[2] = 1.5
+    for metric in ("spearman", "pearson"):
+        object.__setattr__(results, "metric", metric)
+        scores = bootstrap_scores(results, 30, seed=0)
+        assert np.isnan(scores[:, 2]).all()
+        assert not np.isnan(scores[:, [0, 1, 3, 4, 5]]).any()

@@ -1,0 +1,69 @@
+"""Tests and intervals against SciPy and the definitions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest, false_discovery_control
+
+from adapter_probe.analysis.significance import bootstrap_p, holm, interval, mcnemar_p
+
+
+@given(st.integers(1, 60), st.integers(1, 5), st.integers(0, 2**32))
+def test_mcnemar_is_the_binomial_test(n_examples, n_variants, seed):
+    generator = np.random.default_rng(seed)
+    reference = generator.random(n_examples) < 0.7
+    right = generator.random((n_variants, n_examples)) < 0.6
+    for row, p in zip(right, mcnemar_p(right, reference)):
+        lost, won = int((reference & ~row).sum()), int((row & ~reference).sum())
+        expected = binomtest(lost, lost + won).pvalue if lost + won else 1.0
+        assert p == pytest.approx(expected, rel=1e-9)
+
+
+def test_mcnemar_stays_exact_where_p_is_tiny():
+    reference = np.ones(10_000, dtype=bool)
+    right = np.zeros((1, 10_000), dtype=bool)
+    right[0, 4000:] = True  # 4,000 lost, none won: p = 2 * 2**-4000 is 0 in floating point
+    assert mcnemar_p(right, reference)[0] == 0.0
+    right[0, 500:] = True
+    assert mcnemar_p(right, reference)[0] == pytest.approx(2.0 * 0.5**500, rel=1e-9)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_holm_by_its_definition(p):
+    """A hypothesis is rejected at level t if it and all with smaller p pass p_(i) <= t / (m - i)."""
+    p = np.array(p)
+    adjusted = holm(p)
+    assert (adjusted >= p).all()
+    order = np.argsort(p, kind="stable")
+    for rank, index in enumerate(order):
+        needed = max((len(p) - k) * p[order[k]] for k in range(rank + 1))
+        assert adjusted[index] == pytest.approx(min(1.0, needed))
+
+
+def test_holm_leaves_out_what_is_undefined():
+    assert holm(np.array([0.01, np.nan, 0.02])).tolist() == pytest.approx([0.02, np.nan, 0.02], nan_ok=True)
+    assert np.isnan(holm(np.array([np.nan]))).all()
+
+
+def test_holm_is_stricter_than_the_false_discovery_rate():
+    p = np.random.default_rng(0).random(50) ** 3
+    assert (holm(p) >= false_discovery_control(p) - 1e-12).all()
+
+
+def test_the_interval_is_that_of_quantiles():
+    samples = np.random.default_rng(0).normal(size=(1000, 3))
+    low, high = interval(samples)
+    np.testing.assert_allclose(low, np.quantile(samples, 0.025, axis=0))
+    np.testing.assert_allclose(high, np.quantile(samples, 0.975, axis=0))
+    samples[:, 1] = np.nan
+    assert np.isnan(interval(samples)[0]).tolist() == [False, True, False]
+
+
+def test_the_bootstrap_p_by_counting():
+    differences = np.array([[1.0, -1.0, 0.0], [2.0, 1.0, 0.0], [3.0, 1.0, 0.0], [4.0, 1.0, np.nan]])
+    # None at or below 0: 2 (0 + 1) / 5; one of four below: 2 (1 + 1) / 5; all at 0: at most 1.
+    assert bootstrap_p(differences).tolist() == pytest.approx([0.4, 0.8, 1.0])
+    assert np.isnan(bootstrap_p(np.full((4, 1), np.nan))).all()

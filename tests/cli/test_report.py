@@ -1,0 +1,306 @@
+"""`adapter-probe report`: finds an ablation's checkpoint and texts, without torch, and refuses politely."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from safetensors.numpy import save_file
+from typer.testing import CliRunner
+
+from adapter_probe.analysis.deltas import span_scores
+from adapter_probe.analysis.summary import summary
+from adapter_probe.cli.report import report
+from adapter_probe.data.tasks import find_task, load_questions, load_split
+from adapter_probe.results.ablation import AblationResults, save_predictions, write_spans
+from adapter_probe.results.atomic import write_json
+from adapter_probe.spans import span_variants
+
+N_LAYERS, HIDDEN, SIZE = 3, 6, 2
+PER_ADAPTER = 2 * HIDDEN * SIZE + HIDDEN + SIZE
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., Any]:
+    """The command alone, in this process; the page goes to `tmp_path`."""
+    app = typer.Typer()
+    app.command()(report)
+
+    def call(*arguments: object) -> Any:
+        return CliRunner().invoke(app, [*map(str, arguments), "-o", str(tmp_path / "report.html")])
+
+    return call
+
+
+def refusal(outcome: Any) -> str:
+    assert (outcome.exit_code, outcome.stdout) == (2, ""), outcome.output
+    (line,) = outcome.stderr.splitlines()
+    return line.removeprefix("adapter-probe: ")
+
+
+class _Data(HTMLParser):
+    found = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.inside = ("id", "data") in attrs
+
+    def handle_data(self, data: str) -> None:
+        self.found += data if getattr(self, "inside", False) else ""
+
+
+def data_of(page: Path) -> dict:
+    parser = _Data()
+    parser.feed(page.read_text("utf-8"))
+    return json.loads(parser.found)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, tiny_task: Path) -> Path:
+    """A checkpoint's description and shapes, with an ablation inside; its task lies in `tmp_path` too."""
+    shutil.copytree(tiny_task, tmp_path / "data")
+    task = find_task(tmp_path / "data", name="tiny")
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    tensors = {"classifier.weight": np.zeros((2, HIDDEN), np.float32)}
+    for layer in range(N_LAYERS):
+        for place in ("attention.output", "output") if layer else ("output",):
+            stem = f"bert.encoder.layer.{layer}.{place}"
+            tensors[f"{stem}.LayerNorm.weight"] = np.zeros(HIDDEN, np.float32)
+            tensors[f"{stem}.adapter.norm.running_mean"] = np.zeros(SIZE, np.float32)
+            for part, (rows, columns) in {"down": (SIZE, HIDDEN), "up": (HIDDEN, SIZE)}.items():
+                tensors[f"{stem}.adapter.{part}.weight"] = np.zeros((rows, columns), np.float32)
+                tensors[f"{stem}.adapter.{part}.bias"] = np.zeros(rows, np.float32)
+    save_file(tensors, folder / "delta.safetensors")
+    write_json(
+        folder / "adapter_probe.json", {"schema": 1, "task": task.to_json(), "delta_sha256": "ab" * 32}
+    )
+    write_ablation(folder / "ablation", load_split(task, "validation"))
+    return folder
+
+
+def write_ablation(folder: Path, split: Any, delta: str = "ab" * 32) -> None:
+    folder.mkdir()
+    variants = span_variants(N_LAYERS)
+    said = np.random.default_rng(0).integers(0, 2, (len(variants.names), len(split)))
+    identity = {"checkpoint": {"delta_sha256": delta}, "data": {"fingerprint": split.fingerprint}}
+    results = AblationResults(
+        variants.masks,
+        np.array([(s.first, s.last) if s else (-1, -1) for s in variants.spans]),
+        variants.names,
+        np.eye(2, dtype=np.float32)[said],
+        split.labels,
+        "accuracy",
+        "classification",
+        ("negative", "positive"),
+        identity,
+        {"task": "tiny", "split": "validation"},
+    )
+    write_spans(folder, span_scores(results))
+    save_predictions(folder, results)
+    write_json(folder / "summary.json", {"task": "tiny", "split": "validation", **summary(results)})
+    write_json(folder / "manifest.json", {"schema": 1, "identity": identity})
+
+
+def test_a_checkpoint_is_enough(run, checkpoint: Path, tmp_path: Path):
+    outcome = run(checkpoint)
+    assert (outcome.exit_code, outcome.stderr) == (0, "")
+    assert outcome.stdout == f"{tmp_path / 'report.html'}\n"
+    (ablation,) = data_of(tmp_path / "report.html")["ablations"]
+    assert ablation["task"] == "tiny"
+    assert ablation["parameters"] == [PER_ADAPTER, 2 * PER_ADAPTER, 2 * PER_ADAPTER]
+
+
+def test_texts_are_left_out_unless_asked_for(run, checkpoint: Path, tmp_path: Path, tiny_task: Path):
+    page = tmp_path / "report.html"
+    texts = [json.loads(line)["text"] for line in (tiny_task / "validation.jsonl").read_text().splitlines()]
+    run(checkpoint)
+    assert not any(text in page.read_text() for text in texts)
+    outcome = run(checkpoint, "--examples")
+    assert outcome.stdout == f"{page}\n"
+    assert "out of 64" in outcome.stderr
+    examples = data_of(page)["ablations"][0]["examples"]
+    assert len(examples["texts"]) > 50
+    assert examples["texts"] == [texts[number - 1] for number in examples["numbers"]]
+
+
+def test_a_checkpoint_beside_the_results_is_found_by_its_weights(run, checkpoint: Path, tmp_path: Path):
+    shutil.move(checkpoint / "ablation", tmp_path / "results")
+    other = tmp_path / "another"
+    shutil.copytree(checkpoint, other)
+    record = json.loads((other / "adapter_probe.json").read_text())
+    write_json(other / "adapter_probe.json", {**record, "delta_sha256": "00" * 32})
+    (other / "delta.safetensors").unlink()
+    run(tmp_path / "results")
+    assert data_of(tmp_path / "report.html")["ablations"][0]["parameters"][0] == PER_ADAPTER
+
+
+def test_a_checkpoint_elsewhere_can_be_named(run, checkpoint: Path, tmp_path: Path):
+    results = tmp_path / "far" / "away" / "results"
+    results.parent.mkdir(parents=True)
+    shutil.move(checkpoint / "ablation", results)
+    run(results)
+    assert data_of(tmp_path / "report.html")["ablations"][0]["parameters"] is None
+    said = refusal(run(results, "--examples"))
+    wanted = f"--examples: the checkpoint of {results} is neither around nor beside it; "
+    assert said == f"{wanted}name it with --checkpoint"
+    assert run(results, "--examples", "--checkpoint", checkpoint).exit_code == 0
+    assert data_of(tmp_path / "report.html")["ablations"][0]["examples"] is not None
+
+
+def test_another_checkpoint_is_refused(run, checkpoint: Path, tmp_path: Path):
+    other = tmp_path / "other"
+    other.mkdir()
+    assert "is not a checkpoint: it has no adapter_probe.json" in refusal(
+        run(checkpoint, "--checkpoint", other)
+    )
+    write_json(other / "adapter_probe.json", {"delta_sha256": "00" * 32})
+    said = refusal(run(checkpoint, "--checkpoint", other))
+    assert said == f"--checkpoint {other} is not what was ablated in any of the folders given"
+
+
+def test_texts_that_changed_are_refused_and_the_right_ones_can_be_named(
+    run, checkpoint: Path, tmp_path: Path
+):
+    file = tmp_path / "data" / "validation.jsonl"
+    kept = tmp_path / "kept.jsonl"
+    shutil.copy(file, kept)
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([*lines[1:], lines[0]]) + "\n")
+    said = refusal(run(checkpoint, "--examples"))
+    assert "the validation rows of task 'tiny' are not those of" in said
+    assert "name these with --data" in said
+    assert run(checkpoint, "--examples", "--data", kept).exit_code == 0
+
+
+def test_texts_of_a_subset_are_the_subset(run, checkpoint: Path, tmp_path: Path):
+    task = find_task(tmp_path / "data", name="tiny")
+    split = load_split(task, "validation", 20)
+    write_ablation(checkpoint / "ablation-n20", split)
+    outcome = run(checkpoint / "ablation-n20", "--examples")
+    assert "out of 20" in outcome.stderr
+    examples = data_of(tmp_path / "report.html")["ablations"][0]["examples"]
+    assert set(examples["texts"]) <= set(split.texts)
+
+
+def test_results_without_predictions_have_no_texts(run, checkpoint: Path):
+    (checkpoint / "ablation" / "predictions.npz").unlink()
+    assert "has no predictions" in refusal(run(checkpoint, "--examples"))
+
+
+def test_questions_bring_contexts_and_true_answers(run, tmp_path: Path):
+    answers = [{"text": "red", "answer_start": 0}] * 2
+    qas = [{"id": str(i), "question": f"what {i}?", "answers": answers} for i in range(3)]
+    document = {
+        "version": "1.1",
+        "data": [{"title": "t", "paragraphs": [{"context": "red or blue", "qas": qas}]}],
+    }
+    folder = tmp_path / "checkpoint"
+    (folder / "ablation").mkdir(parents=True)
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}-v1.1.json").write_text(json.dumps(document))
+    task = find_task(tmp_path, preset="squad")
+    write_json(folder / "adapter_probe.json", {"task": task.to_json(), "delta_sha256": "ab" * 32})
+    variants = span_variants(1)
+    results = AblationResults(
+        variants.masks, np.array([(-1, -1), (0, 0)]), variants.names,
+        np.array([[[1, 1]] * 3, [[1, 1], [0, 0], [0, 0]]], np.float32), np.zeros(3, np.int64), "squad_f1",
+        "extractive", (), {"data": {"fingerprint": load_questions(task, "validation").fingerprint}},
+        {"task": "squad", "split": "validation"},
+        np.array([[(0, 3)] * 3, [(0, 3), (7, 11), (-1, -1)]], np.int32),
+    )  # fmt: skip
+    write_spans(folder / "ablation", span_scores(results))
+    save_predictions(folder / "ablation", results)
+    assert run(folder, "--examples").exit_code == 0
+    examples = data_of(tmp_path / "report.html")["ablations"][0]["examples"]
+    assert examples["texts"] == ["what 1?", "what 2?"]
+    assert examples["textsB"] == ["red or blue"] * 2
+    assert examples["truths"] == ["red"] * 2
+    assert examples["options"] == [[["red", True], ["blue", False]], [["red", True], ["", False]]]
+
+
+def test_several_folders_come_in_order(run, checkpoint: Path, tmp_path: Path):
+    sweep = tmp_path / "sweep"
+    sweep.mkdir()
+    (sweep / "sweep.csv").write_text("task,metric,init_std,n,mean\ntiny,accuracy,0.01,3,0.8\n")
+    assert run(sweep, checkpoint).exit_code == 0
+    data = data_of(tmp_path / "report.html")
+    assert [a["task"] for a in data["ablations"]] == ["tiny"]
+    assert [s["name"] for s in data["sweeps"]] == [f"{tmp_path.name}/sweep"]
+
+
+@pytest.mark.parametrize("tolerance", ["-1", "nan", "101"])
+def test_a_tolerance_out_of_range_is_refused(run, checkpoint: Path, tolerance: str):
+    assert "give 0 to 100 points" in refusal(run(checkpoint, "--tolerance", tolerance))
+
+
+def test_folders_that_hold_nothing_are_refused(run, tmp_path: Path):
+    assert refusal(run(tmp_path / "nothing")).endswith("no such folder; give folders of results")
+    assert "holds no results" in refusal(run(tmp_path))
+
+
+def test_a_page_that_cannot_be_written_is_refused(checkpoint: Path):
+    app = typer.Typer()
+    app.command()(report)
+    outcome = CliRunner().invoke(
+        app, [str(checkpoint), "-o", str(checkpoint / "adapter_probe.json" / "x.html")]
+    )
+    assert "cannot make the folder" in refusal(outcome)
+
+
+def test_no_torch_is_loaded(checkpoint: Path, tmp_path: Path):
+    code = """
+import sys, typer
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "transformers", "datasets"):
+            raise ModuleNotFoundError(f"{name} is blocked", name=name)
+
+sys.meta_path.insert(0, Blocker())
+from adapter_probe.cli.report import report
+app = typer.Typer()
+app.command()(report)
+app()
+"""
+    arguments = [
+        sys.executable,
+        "-c",
+        code,
+        str(checkpoint),
+        "--examples",
+        "-o",
+        str(tmp_path / "report.html"),
+    ]
+    done = subprocess.run(
+        arguments, capture_output=True, text=True, timeout=120, env={**os.environ, "COLUMNS": "200"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert data_of(tmp_path / "report.html")["ablations"][0]["examples"] is not None
+
+
+def test_a_real_checkpoint(program, run, trained: Path, tmp_path: Path):
+    folder = tmp_path / "checkpoint"
+    shutil.copytree(trained, folder)
+    before = "import adapter_probe.figures.ablation as a; a.save_ablation_heatmap = lambda *_, **__: []"
+    outcome = program("ablate", folder, before=before)
+    assert outcome.code == 0, outcome.stderr
+    counted = json.loads(program("inspect", folder, "--json").stdout)["parameters"]["adapters"]
+    assert run(folder, "--examples").exit_code == 0
+    (ablation,) = data_of(tmp_path / "report.html")["ablations"]
+    assert sum(ablation["parameters"]) == counted
+    assert ablation["nExamples"] == 64
+    settings = dict(ablation["settings"])
+    assert settings["checkpoint.method.size"] == "4"
+    assert re.fullmatch(r"[0-9a-f]{64}", settings["run.identity.checkpoint.delta_sha256"])
+    assert str(tmp_path) not in (tmp_path / "report.html").read_text()

@@ -1,0 +1,198 @@
+"""The sweeps as a user runs them: side by side or one by one, killed and resumed, refused in one line."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+
+@pytest.fixture(scope="module")
+def sweep(tiny_base: Callable[..., Path], tiny_task: Path) -> tuple[object, ...]:
+    """Four short trials; add ``--out``."""
+    return ("init-sweep", "--base", tiny_base("bert"), "--task", tiny_task, "--stds", "1e-2:0.1", "--size", 2,
+            "--seeds", 2, "--epochs", 1, "--learning-rates", 0.01)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def undisturbed(program, sweep, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    outcome = program(*sweep, "--out", folder, "--workers", 1)
+    assert outcome.code == 0, outcome.stderr
+    return folder
+
+
+def tables(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.csv"))}
+
+
+def test_two_workers_give_the_same_numbers_as_one(program, sweep, undisturbed, tmp_path):
+    assert program(*sweep, "--out", tmp_path, "--workers", 2).code == 0
+    assert tables(tmp_path) == tables(undisturbed)
+    assert "trials.csv" in tables(undisturbed)
+
+
+def test_killed_twice_and_resumed(program, sweep, undisturbed, tmp_path):
+    generator, kills = random.Random(0), 0
+    for _ in range(2):
+        command = program.start(*sweep, "--out", tmp_path)
+        while not list(tmp_path.glob("trials/*/training/manifest.json")) and not command.ended:
+            time.sleep(0.01)
+        time.sleep(generator.uniform(0.1, 1.5))
+        if not command.ended:
+            command.kill()
+        kills += command.result().code == -signal.SIGKILL
+    assert kills
+    deadline = time.monotonic() + 30  # the workers notice that their parent is gone, and end
+    while time.monotonic() < deadline:
+        outcome = program(*sweep, "--out", tmp_path)
+        if outcome.code == 0:
+            break
+        assert "in use by another run" in outcome.stderr
+    assert tables(tmp_path) == tables(undisturbed)
+
+
+def test_a_wider_sweep_repeats_nothing(program, sweep, undisturbed, tmp_path):
+    import shutil
+
+    folder = shutil.copytree(undisturbed, tmp_path / "s")
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/trial.json")}
+    wider = [*sweep]
+    wider[wider.index("--stds") + 1] = "1e-2,1e-1,0.5"
+    outcome = program(*wider, "--out", folder)
+    assert outcome.code == 0, outcome.stderr
+    assert "6 trials, 4 done" in outcome.stderr
+    assert all(path.stat().st_mtime_ns == at for path, at in before.items())
+    frame = pd.read_csv(folder / "trials.csv")
+    assert sorted(frame["init_std"]) == [0.01, 0.01, 0.1, 0.1, 0.5, 0.5]
+
+
+def test_a_dry_run_trains_nothing(program, sweep, tmp_path):
+    outcome = program(*sweep, "--out", tmp_path / "s", "--dry-run", "--json")
+    assert outcome.code == 0, outcome.stderr
+    plan = json.loads(outcome.stdout)
+    assert (len(plan["trials"]), plan["done"], plan["left"]) == (4, 0, 4)
+    assert plan["seconds_left"] > 0
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_trade_off_over_every_method(program, tiny_base, tiny_task, tmp_path):
+    outcome = program(
+        "tradeoff", "--base", tiny_base("bert"), "--task", tiny_task, "--sizes", "1,4", "--top-k", "0,2",
+        "--head-only", "--seeds", 1, "--epochs", 1, "--learning-rates", "0.01,0.001", "--out", tmp_path,
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.stderr
+    frame = pd.read_csv(tmp_path / "trials.csv")
+    assert len(frame) == 14
+    assert set(frame["method"]) == {"adapters", "top_layers", "layernorm_only", "head_only", "full"}
+    full = frame[frame["method"] == "full"].iloc[0]
+    assert full["percent_of_base"] == 100.0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"--stds": "0"}, ["init_std 0", "both matrices are zero"]),
+        ({"--stds": "1e-7:3"}, ["--stds", "1e-7:3", "decades"]),
+        ({"--stds": "wide"}, ["--stds", "wide"]),
+        ({"--stds": ""}, ["empty"]),
+        ({"--size": 0}, ["adapter size 0", "from 1 to"]),
+        ({"--epochs": "1.5"}, ["--epochs", "1.5"]),
+        ({"--epochs": "0"}, ["epochs 0"]),
+        ({"--seeds": 0}, ["--seeds 0"]),
+        ({"--task": "no-such-task"}, ["no-such-task", "cola"]),
+        ({"--base": "/no/such/base"}, ["/no/such/base"]),
+    ],
+)
+def test_bad_input(change, words, program, sweep, tmp_path):
+    arguments = [*sweep]
+    for name, value in change.items():
+        arguments[arguments.index(name) + 1] = value
+    refusal = program(*arguments, "--out", tmp_path / "s").refusal
+    for word in words:
+        assert word in refusal
+    assert not list(tmp_path.rglob("trial.json"))
+
+
+def test_a_k_above_the_depth(program, tiny_base, tiny_task, tmp_path):
+    refusal = program(
+        "tradeoff",
+        "--base",
+        tiny_base("bert"),
+        "--task",
+        tiny_task,
+        "--top-k",
+        "1,4",
+        "--out",
+        tmp_path / "s",
+    ).refusal
+    assert "k 4 is above the depth of the base, which has 3 layers" in refusal
+
+
+def test_a_folder_of_another_study_or_schema(program, sweep, undisturbed, tmp_path):
+    import shutil
+
+    folder = shutil.copytree(undisturbed, tmp_path / "s")
+    other = [
+        "tradeoff",
+        *sweep[1:5],
+        "--sizes",
+        2,
+        "--top-k",
+        "",
+        "--seeds",
+        1,
+        "--epochs",
+        1,
+        "--out",
+        folder,
+    ]
+    assert "study: init-sweep -> tradeoff" in program(*other).refusal
+    path = next(iter(sorted(folder.glob("trials/*/trial.json"))))
+    path.write_text(path.read_text().replace('"schema": 1', '"schema": 7'))
+    refusal = program(*sweep, "--out", folder).refusal
+    for word in (str(path), "schema 7", "schema 1"):
+        assert word in refusal
+
+
+def test_two_sweeps_on_one_folder(program, sweep, tmp_path):
+    first = program.start(*sweep, "--out", tmp_path)
+    while not (tmp_path / "study.json").exists() and not first.ended:
+        time.sleep(0.01)
+    second = program(*sweep, "--out", tmp_path)
+    assert first.result().code == 0
+    assert "is in use by another run" in second.refusal
+
+
+def test_a_worker_killed_by_the_system(program, sweep, undisturbed, tmp_path):
+    """One trial's worker dies each time it starts; the others finish, and the next run mends it."""
+    victim = sorted(path.name for path in undisturbed.glob("trials/*"))[1]
+    deadly = f"""
+import os, subprocess
+original = subprocess.Popen.__init__
+def start(self, command, *arguments, **options):
+    code = '''
+import os, signal, adapter_probe.training.trials as trials
+run = trials.run_trial
+def run_or_die(folder, *rest):
+    if folder.name == "{victim}": os.kill(os.getpid(), signal.SIGKILL)
+    return run(folder, *rest)
+trials.run_trial = run_or_die
+'''
+    original(self, [command[0], command[1], code + command[2], *command[3:]], *arguments, **options)
+subprocess.Popen.__init__ = start
+"""
+    refusal = program(*sweep, "--out", tmp_path, before=deadly)
+    assert refusal.code == 2
+    last = refusal.stderr.replace("\r", "\n").strip().split("\n")[-1]
+    for word in ("1 of 4 trials failed", victim, "SIGKILL", "same command"):
+        assert word in last
+    assert len(list(tmp_path.glob("trials/*/trial.json"))) == 3
+    assert program(*sweep, "--out", tmp_path).code == 0
+    assert tables(tmp_path) == tables(undisturbed)

@@ -1,0 +1,354 @@
+"""Folders of results such as the commands write, and a real Chromium to open their page in."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from adapter_probe.analysis.deltas import span_scores
+from adapter_probe.analysis.summary import summary
+from adapter_probe.figures.report.examples import Texts
+from adapter_probe.results.ablation import AblationResults, load_ablation, save_predictions, write_spans
+from adapter_probe.results.atomic import write_json
+from adapter_probe.spans import span_variants
+
+HOSTILE = "</script><script>alert(1)</script><!-- <b>&amp; {{script}} \u2028 \U0001f600"
+
+
+@pytest.fixture(scope="session")
+def hostile() -> str:
+    """A text that would run, or end the block it stands in, if it were read as markup."""
+    return HOSTILE
+
+
+@pytest.fixture(scope="session")
+def make_ablation(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A factory: ``make_ablation(...) -> folder`` of an ablation; deeper layers' adapters matter more.
+
+    Arguments by name: n_layers=6, n_examples=80, complement=False, sites="both", statistics=True (intervals,
+    p values, interactions and layers.csv, as if from a bootstrap), bare=False (spans.csv alone),
+    task="made up", labels=("no", "yes"), seed=0.
+    """
+
+    def make(
+        *, n_layers: int = 6, n_examples: int = 80, complement: bool = False, sites: str = "both",
+        statistics: bool = True, bare: bool = False, task: str = "made up", labels: tuple = ("no", "yes"),
+        seed: int = 0,
+    ) -> Path:  # fmt: skip
+        folder = tmp_path_factory.mktemp("results") / "ablation"
+        folder.mkdir()
+        results = _results(n_layers, n_examples, complement, sites, task, labels, seed)
+        frame = span_scores(results)
+        if statistics:
+            frame = _with_statistics(frame, np.random.default_rng(seed))
+            _layers(frame, n_layers).to_csv(folder / "layers.csv", index=False)
+        write_spans(folder, frame)
+        if not bare:
+            save_predictions(folder, results)
+            write_json(folder / "summary.json", {"task": task, "split": "validation", **summary(results)})
+            identity = {**results.identity, "settings": results.settings}
+            write_json(
+                folder / "manifest.json", {"schema": 1, "identity": identity, "created_with": {"x": "1"}}
+            )
+        return folder
+
+    return make
+
+
+def _results(n_layers, n_examples, complement, sites, task, labels, seed) -> AblationResults:
+    draw = np.random.default_rng(seed)
+    variants = span_variants(n_layers, sites, complement)
+    truth = draw.integers(0, len(labels), n_examples)
+    hardness, noise = draw.random(n_examples), draw.random((len(variants.names), n_examples))
+    weight = np.repeat((0.2 + np.arange(n_layers)) ** 1.5, 2) / 2
+    lost = (~variants.masks) @ weight / weight.sum()  # [variants], 0 intact to 1 without adapters
+    wrong = (hardness < 0.15 + 0.5 * lost[:, None]) ^ (noise < 0.04 * (lost[:, None] > 0))
+    said = np.where(wrong, (truth + 1) % len(labels), truth)
+    return AblationResults(
+        masks=variants.masks,
+        spans=np.array([(s.first, s.last) if s else (-1, -1) for s in variants.spans]),
+        row_names=variants.names,
+        logits=np.eye(len(labels), dtype=np.float32)[said],
+        labels=truth,
+        metric="accuracy",
+        kind="classification",
+        label_names=labels,
+        identity={"checkpoint": {"delta_sha256": "ab" * 32}, "data": {"fingerprint": "cd" * 32}},
+        settings={"task": task, "split": "validation", "sites": sites, "complement": complement},
+    )
+
+
+def _with_statistics(frame: pd.DataFrame, draw: np.random.Generator) -> pd.DataFrame:
+    """Columns as `adapter-probe ablate` writes them; made up, but of the right order of size."""
+    half = 1.0 + 2 * draw.random(len(frame))
+    delta = frame["delta_points"]
+    p = np.array([math.erfc(abs(d) / h) for d, h in zip(delta, half)])
+    return frame.assign(
+        ci_low_points=delta - half, ci_high_points=delta + half, p_value=p, p_holm=np.minimum(1, 5 * p),
+        significant=5 * p < 0.05, interaction_points=draw.normal(0, 3, len(frame)),
+        interaction_low_points=-4.0, interaction_high_points=4.0, non_monotone=draw.random(len(frame)) < 0.1,
+    )  # fmt: skip
+
+
+def _layers(frame: pd.DataFrame, n_layers: int) -> pd.DataFrame:
+    one = frame[frame["n_layers"] == 1]
+    share = np.linspace(0.5, 9, n_layers)
+    columns = ["delta_points", "ci_low_points", "ci_high_points", "p_holm"]
+    return pd.DataFrame(
+        {"layer": range(n_layers), **{name: one[name].to_numpy() for name in columns}, "share_points": share,
+         "share_low_points": share - 1, "share_high_points": share + 1.5}
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def questions(make_ablation: Callable[..., Path], tmp_path_factory) -> tuple[Path, Texts]:
+    """An ablation of two layers on 30 questions with one of four answers, and their texts."""
+    base, draw = load_ablation(make_ablation(n_layers=2)), np.random.default_rng(0)
+    places = np.array([(0, 3), (4, 9), (10, 14), (-1, -1)], dtype=np.int32)  # red, green, blue, none
+    said, truth = draw.integers(0, 4, (len(base.masks), 30)), draw.integers(0, 3, 30)
+    scores = np.stack([np.where(said == truth, 1, 0.25), said == truth], axis=-1).astype(np.float32)
+    results = replace(
+        base, kind="extractive", metric="squad_f1", label_names=(), labels=np.arange(30) // 3, logits=scores,
+        answers=places[said],
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("questions")
+    write_spans(folder, span_scores(results))
+    save_predictions(folder, results)
+    contexts = tuple(f"red green blue {'and so on ' * 40}{i}" for i in range(30))
+    asked = tuple(f"which {i}?" for i in range(30))
+    return folder, Texts(asked, contexts, tuple(("red", "green", "blue")[t] for t in truth))
+
+
+@pytest.fixture(scope="session")
+def make_sweep(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A factory: ``make_sweep("init" | "tradeoff", ...) -> folder``; two learning rates, three seeds a point.
+
+    Further arguments: tasks=("made up",), summarised=True (False: trials.csv alone). Of an init sweep the
+    last std loses one run of the chosen learning rate to divergence.
+    """
+
+    def make(kind: str, tasks: tuple[str, ...] = ("made up",), summarised: bool = True) -> Path:
+        folder = tmp_path_factory.mktemp("sweep")
+        rows = _init_trials(tasks) if kind == "init" else _tradeoff_trials(tasks)
+        trials = pd.DataFrame(rows).convert_dtypes()
+        trials.drop(columns="label").to_csv(folder / "trials.csv", index=False)
+        if summarised:
+            keys = ["task", "metric", "method", "size", "k", "label", "init_std"]
+            points = pd.DataFrame(
+                [_summarise(group) for _, group in trials.groupby(keys, dropna=False, sort=False)]
+            )
+            points.to_csv(folder / ("sweep.csv" if kind == "init" else "tradeoff.csv"), index=False)
+        (folder / "study.json").write_text(json.dumps({"schema": 1, "study": kind, "tasks": {"a": {}}}))
+        return folder
+
+    return make
+
+
+def _trial(number: int, task: str, method: str, label: str, **fields: object) -> dict[str, object]:
+    common = {"activation": None, "sites": None, "size": None, "k": None, "init_std": None, "epochs": 3}
+    return {"trial": f"{number:016x}", "task": task, "metric": "accuracy", "method": method, "label": label,
+            "batch_size": 32, "best_epoch": 2, "diverged": False, "majority_score": 0.5,
+            "base_parameters": 10**6, **common, **fields}  # fmt: skip
+
+
+def _init_trials(tasks: tuple[str, ...]) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for task in tasks:
+        for std in (1e-4, 1e-3, 1e-2, 1.0):
+            for rate in (1e-3, 1e-4):
+                for seed in range(3):
+                    lost = std == 1.0 and rate == 1e-3 and seed == 2
+                    score = math.nan if lost else 0.8 - 0.2 * (std == 1.0) - 30 * (1e-3 - rate) + 0.01 * seed
+                    rows.append(
+                        _trial(len(rows), task, "adapters", "", size=8, init_std=std, learning_rate=rate,
+                               seed=seed, score=score, diverged=lost, percent_of_base=1.0,
+                               trained_parameters_without_head=10_000)
+                    )  # fmt: skip
+    return rows
+
+
+def _tradeoff_trials(tasks: tuple[str, ...]) -> list[dict[str, object]]:
+    methods = [("adapters", f"adapters {s}", {"size": s}, 2000 * s, 0.8 - 0.1 / s) for s in (1, 8, 64)]
+    methods += [("top_layers", f"top {k} layers", {"k": k}, 90_000 * k, 0.6 + 0.05 * k) for k in (1, 2, 4)]
+    methods += [
+        ("layernorm_only", "LayerNorm only", {}, 800, 0.62),
+        ("full", "full fine-tuning", {}, 10**6, 0.82),
+    ]
+    rows: list[dict[str, object]] = []
+    for task in tasks:
+        for method, label, fields, size, mean in methods:
+            for rate in (1e-3, 1e-4):
+                for seed in range(3):
+                    score = mean - 30 * (1e-3 - rate) + 0.01 * seed
+                    rows.append(
+                        _trial(len(rows), task, method, label, learning_rate=rate, seed=seed, score=score,
+                               percent_of_base=size / 1e4, trained_parameters_without_head=size, **fields)
+                    )  # fmt: skip
+    return rows
+
+
+def _summarise(group: pd.DataFrame) -> dict[str, object]:
+    """A point: the learning rate 1e-3 is the better one everywhere."""
+    best = group[group["learning_rate"] == 1e-3]
+    scores = best["score"].dropna().to_numpy(float)
+    first = best.iloc[0]
+    kept = ("task", "metric", "method", "size", "k", "label", "init_std", "majority_score", "percent_of_base",
+            "trained_parameters_without_head", "learning_rate", "epochs")  # fmt: skip
+    return {
+        **{name: first[name] for name in kept}, "n": len(scores), "mean": scores.mean(), "min": scores.min(),
+        "max": scores.max(), "sem": scores.std(ddof=1) / len(scores) ** 0.5,
+        "diverged": int(best["diverged"].sum()),
+    }  # fmt: skip
+
+
+class Browser:
+    """Headless Chromium, spoken to in the WebDriver protocol (W3C) over HTTP."""
+
+    def __init__(self, driver: str, folder: Path):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self._at, self._session = f"http://127.0.0.1:{port}", ""
+        self._log = (folder / "chromedriver.log").open("w")
+        self._driver = subprocess.Popen([driver, f"--port={port}"], stdout=self._log, stderr=self._log)
+        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                     f"--user-data-dir={folder / 'profile'}"]  # fmt: skip
+        wanted = {
+            "goog:chromeOptions": {"args": arguments},
+            "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
+        }
+        try:
+            self._wait_for_driver()
+            self._session = self._ask("/session", {"capabilities": {"alwaysMatch": wanted}})["sessionId"]
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait_for_driver(self) -> None:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                with urllib.request.urlopen(f"{self._at}/status", timeout=5):
+                    return
+            except OSError:
+                if time.monotonic() > deadline or self._driver.poll() is not None:
+                    raise
+                time.sleep(0.05)
+
+    def _ask(self, path: str, body: dict | None = None, method: str = "POST") -> Any:
+        data = None if method != "POST" else json.dumps(body or {}).encode()
+        request = urllib.request.Request(
+            self._at + path, data, {"Content-Type": "application/json"}, method=method
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return json.load(answer)["value"]
+        except urllib.error.HTTPError as error:
+            raise AssertionError(json.load(error)["value"]["message"]) from None
+
+    def ask(self, path: str, body: dict | None = None) -> Any:
+        """One command of the session."""
+        return self._ask(f"/session/{self._session}{path}", body)
+
+    def open(self, page: Path, width: int = 1280, height: int = 900, **media: str) -> None:
+        """Open a file afresh at a size, with media features such as ``prefers_color_scheme="dark"``."""
+        self.logs("browser"), self.logs("performance")
+        features = [{"name": name.replace("_", "-"), "value": value} for name, value in media.items()]
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.devtools("Emulation.setDeviceMetricsOverride", **size)
+        self.devtools("Emulation.setEmulatedMedia", media="", features=features)
+        self.ask("/url", {"url": page.as_uri()})
+
+    def devtools(self, command: str, **parameters: object) -> Any:
+        """A command of Chromium's own protocol."""
+        return self.ask("/goog/cdp/execute", {"cmd": command, "params": parameters})
+
+    def run(self, script: str, *arguments: object) -> Any:
+        """Run JavaScript as the body of a function; a promise is waited for."""
+        return self.ask("/execute/sync", {"script": script, "args": list(arguments)})
+
+    def texts(self, css: str) -> list[str]:
+        """What the elements say, in the page's order."""
+        return self.run(
+            "return Array.from(document.querySelectorAll(arguments[0]), (n) => n.textContent)", css
+        )
+
+    def text(self, css: str) -> str:
+        """What the first such element says."""
+        return self.texts(css)[0]
+
+    def count(self, css: str) -> int:
+        """How many such elements there are."""
+        return self.run("return document.querySelectorAll(arguments[0]).length", css)
+
+    def focus(self, css: str) -> None:
+        """Put the focus on the first such element."""
+        self.run("document.querySelector(arguments[0]).focus()", css)
+
+    def logs(self, kind: str) -> list[dict]:
+        """What was logged since the last call: ``browser`` (the console) or ``performance``."""
+        return self.ask("/se/log", {"type": kind})
+
+    def requests(self) -> list[str]:
+        """Addresses that anything asked for since the page was opened."""
+        events = [json.loads(entry["message"])["message"] for entry in self.logs("performance")]
+        return [
+            event["params"]["request"]["url"]
+            for event in events
+            if event["method"] == "Network.requestWillBeSent"
+        ]
+
+    def place(self, css: str, number: int = 0) -> tuple[int, int]:
+        """Scroll an element into view; its middle in the window."""
+        script = """const node = document.querySelectorAll(arguments[0])[arguments[1]];
+            node.scrollIntoView({block: "center", behavior: "instant"});
+            const box = node.getBoundingClientRect();
+            return [box.x + box.width / 2, box.y + box.height / 2];"""
+        x, y = self.run(script, css, number)
+        return round(x), round(y)
+
+    def point(self, x: int, y: int, kind: str = "mouse", press: bool = False) -> None:
+        """Move the pointer there and, if wanted, press and let go."""
+        actions: list[dict] = [{"type": "pointerMove", "x": x, "y": y, "duration": 0}]
+        if press:
+            actions += [{"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0}]
+        source = {"type": "pointer", "id": kind, "parameters": {"pointerType": kind}, "actions": actions}
+        self.ask("/actions", {"actions": [source]})
+
+    def press(self, *keys: str) -> None:
+        """Press keys one after the other."""
+        actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
+        self.ask("/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]})
+
+    def close(self) -> None:
+        """End the session and the driver."""
+        if self._session:
+            self._ask(f"/session/{self._session}", method="DELETE")
+        self._driver.terminate()
+        self._driver.wait()
+        self._log.close()
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Chromium with its driver; skips where they are not installed."""
+    driver = shutil.which("chromedriver")
+    if driver is None or not any(shutil.which(name) for name in ("chromium", "google-chrome", "chrome")):
+        pytest.skip("no chromium and chromedriver here (Debian: apt-get install chromium chromium-driver)")
+    made = Browser(driver, tmp_path_factory.mktemp("browser"))
+    yield made
+    made.close()

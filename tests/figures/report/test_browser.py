@@ -1,0 +1,412 @@
+"""The page in a real Chromium: pointer, slider, keyboard, quiet console, no request, text that stays text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from adapter_probe.analysis.deltas import drop_points, span_grid
+from adapter_probe.analysis.summary import span_summary
+from adapter_probe.figures.heatmap import tolerance_border
+from adapter_probe.figures.levels import DropScale
+from adapter_probe.figures.report.ablation import CheckpointFacts, read_ablation
+from adapter_probe.figures.report.examples import Texts
+from adapter_probe.figures.report.page import write_report
+from adapter_probe.figures.report.sweeps import read_sweep
+from adapter_probe.figures.wording import cell_text
+from adapter_probe.results.ablation import read_spans
+
+if TYPE_CHECKING:
+    from conftest import Browser
+
+N_LAYERS, N_EXAMPLES = 6, 80
+ENTER, LEFT, UP, RIGHT, DOWN, END, HOME = "\ue007", "\ue012", "\ue013", "\ue014", "\ue015", "\ue010", "\ue011"
+
+
+@pytest.fixture(scope="module")
+def folder(make_ablation: Callable[..., Path]) -> Path:
+    return make_ablation(n_layers=N_LAYERS, n_examples=N_EXAMPLES)
+
+
+@pytest.fixture(scope="module")
+def study(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with one full ablation, its parameters and no texts."""
+    facts = CheckpointFacts({"method": {"size": 8}}, ((100, 150),) * N_LAYERS)
+    ablation = replace(read_ablation(folder), checkpoint=facts)
+    return write_report(tmp_path_factory.mktemp("page") / "report.html", [ablation])
+
+
+@pytest.fixture(scope="module")
+def everything(make_ablation, make_sweep, hostile: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with all there can be, and markup in every text."""
+    texts = Texts(tuple(f"{hostile} {i}" for i in range(N_EXAMPLES)), (hostile,) * N_EXAMPLES)
+    one = replace(read_ablation(make_ablation(task=hostile, labels=(hostile, "b"))), texts=texts)
+    plain = read_ablation(make_ablation(n_layers=3, statistics=False, bare=True))
+    kept = read_ablation(make_ablation(n_layers=4, complement=True))
+    sweeps = [read_sweep(make_sweep(kind, tasks=(hostile,))) for kind in ("init", "tradeoff")]
+    alone = read_sweep(make_sweep("tradeoff", summarised=False))
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    return write_report(path, [one, plain, kept], [*sweeps, alone])
+
+
+def cell_number(first: int, last: int) -> int:
+    """Which cell of the grid, in the page's order, is the span's."""
+    return sum(N_LAYERS - row for row in range(first)) + last - first
+
+
+def points(tolerance: float) -> str:
+    return f"{tolerance:g} point{'' if tolerance == 1 else 's'}"
+
+
+def name_of(span: dict) -> str:
+    return f"layer {span['first']}" if span["n_layers"] == 1 else f"layers {span['first']}–{span['last']}"
+
+
+def slide_to(browser: Browser, words: str) -> None:
+    """Move the slider by the keyboard, from its least value, until it says the words."""
+    browser.focus(".slider input")
+    browser.press(HOME)
+    for _ in range(200):
+        if browser.text(".slider output") == words:
+            return
+        browser.press(RIGHT)
+    raise AssertionError(f"the slider never says {words!r}")
+
+
+def test_hovering_tells_a_span_and_leaving_takes_it_back(browser: Browser, study: Path, folder: Path):
+    browser.open(study)
+    before = browser.text(".span-card")
+    assert "chosen span" in before
+    browser.point(*browser.place(".cell", cell_number(2, 4)))
+    card = browser.text(".span-card")
+    row = read_spans(folder).query("first == 2 and last == 4").iloc[0]
+    assert "looking at" in card
+    assert "Layers 2–4 off" in card
+    assert f"{row['delta_points']:+.1f} points".replace("-", "−") in card
+    assert f"{100 * row['score']:.1f}%" in card
+    low, high = (f"{row[f'ci_{side}_points']:+.1f}".replace("-", "−") for side in ("low", "high"))
+    assert f"{low} to {high} points" in card
+    assert "Holm over 21 spans" in card
+    assert re.search(r"\d+ turn wrong, \d+ turn right", card)
+    assert "750 parameters" in card
+    assert "Layers 2–4 off" in browser.text(".heatmap .corner-title").capitalize()
+    browser.point(2, 2)
+    assert browser.text(".span-card") == before
+
+
+def test_a_click_or_a_tap_keeps_a_span(browser: Browser, study: Path):
+    for kind, spot in (("mouse", (0, 3)), ("touch", (1, 5))):
+        browser.open(study)
+        browser.point(*browser.place(".cell", cell_number(*spot)), kind=kind, press=True)
+        browser.point(2, 2)
+        assert f"chosen spanLayers {spot[0]}–{spot[1]} off" in browser.text(".span-card")
+        selected = "return [...document.querySelectorAll('[aria-selected=true]')].map(n => n.ariaLabel)"
+        (label,) = browser.run(selected)
+        assert label.startswith(f"Layers {spot[0]} to {spot[1]}".replace(" to ", "–"))
+
+
+def test_arrow_keys_walk_the_grid_and_enter_keeps(browser: Browser, study: Path):
+    browser.open(study)
+    focused = "return document.activeElement.getAttribute('aria-label')"
+    browser.focus('.cell[tabindex="0"]')
+    steps = [
+        ((), "Layer 0 "),
+        ((RIGHT, RIGHT, RIGHT), "Layers 0–3 "),
+        ((DOWN, DOWN), "Layers 2–3 "),
+        ((DOWN,), "Layer 3 "),
+        ((DOWN, LEFT), "Layer 3 "),
+        ((UP,), "Layers 2–3 "),
+        ((END,), "Layers 2–5 "),
+        ((LEFT,), "Layers 2–4 "),
+        ((HOME,), "Layer 2 "),
+    ]
+    for keys, label in steps:
+        if keys:
+            browser.press(*keys)
+        assert browser.run(focused).startswith(label)
+        assert label.strip() in browser.text(".span-card h3")
+    assert browser.count('.cell[tabindex="0"]') == 1
+    browser.press(ENTER)
+    browser.run("document.activeElement.blur()")
+    assert "chosen spanLayer 2 off" in browser.text(".span-card")
+
+
+def test_focus_is_seen(browser: Browser, study: Path):
+    browser.open(study)
+    browser.focus(".slider input")
+    browser.press(RIGHT)
+    look = "const s = getComputedStyle(arguments[0]); return [s.outlineStyle, parseFloat(s.outlineWidth)]"
+    script = f"return (function () {{ {look} }})(document.activeElement)"
+    style, width = browser.run(script)
+    assert style == "solid"
+    assert width >= 2
+    browser.focus(".cell")
+    place = "const c = document.querySelector('.cursor'); return [c.getAttribute('x'), c.getAttribute('y')]"
+    assert browser.run(place) == ["0", "0"]
+    browser.press(RIGHT)
+    assert browser.run(place) == ["40", "0"]
+
+
+@pytest.mark.parametrize("tolerance", [0, 0.5, 1, 2, 5])
+def test_the_slider_moves_the_staircase(browser: Browser, study: Path, folder: Path, tolerance: float):
+    browser.open(study)
+    slide_to(browser, points(tolerance))
+    path = browser.run("return document.querySelector('.stairs:not(.halo)').getAttribute('d')")
+    edges = set()
+    for x, y, way, end in re.findall(r"M(\d+) (\d+)([VH])(\d+)", path):
+        edges.add(((int(x), int(y)), (int(x), int(end)) if way == "V" else (int(end), int(y))))
+    border = tolerance_border(drop_points(span_grid(read_spans(folder))), tolerance)
+    assert edges == {tuple((x + 0.5, y + 0.5) for x, y in edge) for edge in border}
+
+
+@pytest.mark.parametrize("tolerance", [0, 0.5, 1, 2, 5])
+def test_the_slider_says_what_can_go(browser: Browser, study: Path, folder: Path, tolerance: float):
+    frame = read_spans(folder)
+    browser.open(study)
+    slide_to(browser, points(tolerance))
+    bound = frame.assign(delta_points=frame["ci_low_points"])
+    for table, lead in ((frame, "By the estimate"), (bound, "By the interval’s bound")):
+        span = span_summary(table, "ablated", [tolerance])["longest_removable"][f"{tolerance:g}"]
+        (said,) = (line for line in browser.texts(".advice p") if line.startswith(lead))
+        if span is None:
+            assert "none" in said or "every span costs more" in said
+        else:
+            n, limit = span["n_layers"], points(tolerance)
+            assert (
+                f"{name_of(span)} can go within {limit}: {n} of 6 layers, {250 * n:,} of 1,500 adapter"
+                in said
+            )
+    within = (drop_points(frame["delta_points"]) <= tolerance).sum()
+    assert (
+        f"{within} of 21 spans {'is' if within == 1 else 'are'} within {points(tolerance)}."
+        in browser.text(".advice")
+    )
+
+
+def test_the_advice_leads_to_its_span(browser: Browser, study: Path, folder: Path):
+    browser.open(study)
+    slide_to(browser, "5 points")
+    span = span_summary(read_spans(folder), "ablated", [5.0])["longest_removable"]["5"]
+    name = f"{span['first']}–{span['last']}"
+    assert f"Layers {name} off" in browser.text(".span-card"), (
+        "the card follows the slider until a cell is chosen"
+    )
+    browser.point(*browser.place(".cell", 0), press=True)
+    browser.point(2, 2)
+    assert "Layer 0 off" in browser.text(".span-card")
+    browser.point(*browser.place(".advice .span-link"), press=True)
+    assert f"Layers {name} off" in browser.text(".span-card")
+
+
+def test_cells_have_the_colours_of_the_figures(browser: Browser, study: Path, folder: Path):
+    browser.open(study)
+    drops = drop_points(read_spans(folder)["delta_points"])
+    shown = browser.run("return [...document.querySelectorAll('.box')].map(n => n.style.fill)")
+    as_hex = ["#" + "".join(f"{int(n):02x}" for n in re.findall(r"\d+", colour)) for colour in shown]
+    assert as_hex == DropScale.spanning(drops).colours(drops)
+
+
+def test_cells_have_the_numbers_of_the_figures(browser: Browser, study: Path, folder: Path):
+    browser.open(study)
+    drops = drop_points(read_spans(folder)["delta_points"])
+    assert (abs(10 * drops) % 1 == 0.5).any(), "some should be halfway between two tenths"
+    assert browser.texts(".cell .value") == [cell_text(drop) for drop in drops]
+
+
+def test_the_other_view_shows_interactions(browser: Browser, study: Path, folder: Path):
+    browser.open(study)
+    values = read_spans(folder)["interaction_points"]
+    browser.point(*browser.place(".map .choice button", 1), press=True)
+    assert browser.text(".map [aria-pressed=true]") == "interaction"
+    shown = browser.run("return [...document.querySelectorAll('.cell .value')].map(n => n.textContent)")
+    assert [float(value.replace("−", "-")) for value in shown] == pytest.approx(values.tolist(), abs=0.5)
+    assert "interaction" in browser.text(".bars")
+
+
+def test_a_layer_can_be_read_and_followed(browser: Browser, study: Path):
+    browser.open(study)
+    browser.point(*browser.place(".layer .hit", 3))
+    assert re.match(r"Layer 3 share of the drop \+5\.6 \(\+4\.6 to \+7\.1\), ", browser.text(".readout"))
+    browser.point(*browser.place(".layer .hit", 3), press=True)
+    assert "Layer 3 off" in browser.text(".span-card")
+    browser.focus('.layer[tabindex="0"]')
+    browser.press(RIGHT)
+    assert browser.text(".readout").startswith("Layer 4 ")
+
+
+def test_examples_that_flip_are_those_of_the_span(browser: Browser, everything: Path):
+    browser.open(everything)
+    browser.point(*browser.place(".cell", cell_number(0, 5)), press=True)
+    wrong, right = (
+        int(n) for n in re.search(r"(\d+) turn wrong, (\d+) turn right", browser.text(".span-card")).groups()
+    )
+    card = browser.text(".examples-card")
+    assert f"turn wrong ({wrong})" in card
+    assert f"turn right ({right})" in card
+    assert browser.count(".examples li") == min(20, wrong)
+    assert wrong > 20
+    browser.point(*browser.place(".more"), press=True)
+    assert browser.count(".examples li") == wrong
+    browser.point(*browser.place(".examples-card .choice button", 1), press=True)
+    assert browser.count(".examples li") == right
+
+
+def test_questions_show_their_answers(browser: Browser, questions: tuple[Path, Texts], tmp_path: Path):
+    folder, texts = questions
+    page = write_report(tmp_path / "report.html", [replace(read_ablation(folder), texts=texts)])
+    browser.open(page)
+    assert "by exact match" in browser.text(".span-card")
+    asked, note = browser.text(".examples blockquote"), browser.text(".examples .note")
+    number = int(re.match(r"#(\d+) the answer is ", note)[1]) - 1
+    assert asked == f"{texts.texts[number]}context{texts.texts_b[number]}"
+    said = rf"#{number + 1} the answer is {texts.truths[number]}. Intact: (\w+|—). Now: (\w+|—) ✗"
+    assert re.fullmatch(said, note)
+    assert browser.logs("browser") == []
+
+
+def test_points_tell_their_trials(browser: Browser, everything: Path):
+    browser.open(everything)
+    browser.point(*browser.place(".chart .point .hit", 3))
+    card = browser.text(".point-card")
+    assert "std 1" in card
+    assert "1 run diverged" in card
+    rows = browser.texts(".point-card tbody tr")[:6]
+    assert len(rows) == 6
+    assert "diverged" in rows[2]
+    browser.focus('.chart .point[tabindex="0"]')
+    browser.press(HOME, RIGHT)
+    assert "std 10⁻³" in browser.text(".point-card")
+
+
+def test_runs_at_other_settings_are_shown_on_demand(browser: Browser, everything: Path):
+    browser.open(everything)
+    seen = """return Array.from(document.querySelector(".sweep").querySelectorAll(".trial.other"),
+        (node) => getComputedStyle(node).display).filter((display) => display !== "none").length"""
+    assert browser.run(seen) == 0
+    browser.point(*browser.place(".sweep .check input"), press=True)
+    assert browser.run(seen) == 12
+
+
+def test_text_stays_text(browser: Browser, everything: Path, hostile: str):
+    browser.open(everything)
+    browser.point(*browser.place(".cell", cell_number(0, 5)), press=True)
+    assert browser.text("h2") == hostile
+    assert browser.run("return document.title").startswith(hostile)
+    assert browser.text(".examples blockquote").startswith(hostile)
+    assert browser.text(".second") == hostile
+    assert browser.count("script") == 2
+    comments = "return document.createNodeIterator(document, NodeFilter.SHOW_COMMENT).nextNode()"
+    assert browser.run(comments) is None
+    with pytest.raises(AssertionError, match="no such alert"):
+        browser.ask("/alert/accept")
+
+
+def test_the_console_is_quiet_and_no_request_leaves(browser: Browser, everything: Path):
+    browser.open(everything)
+    for number in range(5):
+        browser.point(*browser.place(".cell", number), press=True)
+    browser.run("for (const d of document.querySelectorAll('details')) d.open = true")
+    assert browser.logs("browser") == []
+    assert {url for url in browser.requests() if not url.startswith("data:")} == {everything.as_uri()}
+
+
+def test_a_request_would_be_seen(browser: Browser, tmp_path: Path):
+    page = tmp_path / "leaky.html"
+    page.write_text("<!doctype html><img src='http://127.0.0.1:9/x.png'><script>nonsense()</script>")
+    browser.open(page)
+    assert "http://127.0.0.1:9/x.png" in browser.requests()
+    assert any("nonsense" in entry["message"] for entry in browser.logs("browser"))
+
+
+def test_the_policy_stops_requests_and_foreign_script(browser: Browser, study: Path):
+    browser.open(study)
+    refused = """const seen = [];
+        document.addEventListener("securitypolicyviolation", (e) => seen.push(e.effectiveDirective));
+        const image = new Image();
+        image.src = "http://127.0.0.1:9/x.png";
+        const script = document.createElement("script");
+        script.textContent = "window.ran = true";
+        document.body.append(image, script);
+        return fetch("http://127.0.0.1:9/").then(() => ["fetched"], () => new Promise((done) =>
+            setTimeout(() => done([...seen, String(window.ran)]), 200)));"""
+    assert sorted(browser.run(refused)) == ["connect-src", "img-src", "script-src-elem", "undefined"]
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_nothing_sticks_out_of_the_window(browser: Browser, everything: Path, width: int):
+    browser.open(everything, width=width, height=800)
+    assert browser.run("return document.documentElement.scrollWidth") <= width
+
+
+def test_a_phone_has_legible_cells_below_the_slider_and_above_the_card(browser: Browser, study: Path):
+    browser.open(study, width=360, height=800)
+    heights = """return Array.from(document.querySelectorAll(".cell .value"),
+        (node) => node.getBoundingClientRect().height)"""
+    assert min(browser.run(heights)) >= 9
+    tops = """return [".control", ".map", ".span-card"].map(
+        (css) => document.querySelector(css).getBoundingClientRect().top)"""
+    assert browser.run(tops) == sorted(browser.run(tops))
+
+
+def test_dark_mode(browser: Browser, study: Path):
+    def ground() -> int:
+        colour = browser.run("return getComputedStyle(document.body).backgroundColor")
+        return sum(map(int, re.findall(r"\d+", colour)[:3]))
+
+    browser.open(study, prefers_color_scheme="light")
+    assert ground() > 600
+    browser.open(study, prefers_color_scheme="dark")
+    assert ground() < 150
+
+
+@pytest.mark.parametrize(("wish", "moves"), [("reduce", False), ("no-preference", True)])
+def test_motion_is_optional(browser: Browser, study: Path, wish: str, moves: bool):
+    browser.open(study, prefers_reduced_motion=wish)
+    duration = browser.run("return getComputedStyle(document.querySelector('.box')).transitionDuration")
+    assert (duration != "0s") == moves
+
+
+def test_every_figure_has_words_and_a_table(browser: Browser, everything: Path):
+    browser.open(everything)
+    figures = browser.count("svg")
+    silent = browser.count("svg:not([aria-label]):not([aria-hidden=true])")
+    assert (figures > 15, silent) == (True, 0)
+    assert browser.count("[role=gridcell]:not([aria-label]), [role=img]:not([aria-label])") == 0
+    tables = """return Array.from(document.querySelectorAll("details.numbers"),
+        (details) => details.querySelectorAll("tbody tr").length)"""
+    assert browser.run(tables) == [
+        6,
+        21,
+        3,
+        6,
+        4,
+        10,
+        4,
+        8,
+        8,
+    ]  # layers and spans of three grids, three charts
+    assert (
+        browser.run("return Array.from(document.querySelectorAll('input'), (n) => n.labels.length)")
+        == [1] * 5
+    )
+
+
+def test_printing_opens_the_tables(browser: Browser, study: Path):
+    browser.open(study)
+    opened = "return document.querySelectorAll('details[open]').length"
+    assert browser.run("dispatchEvent(new Event('beforeprint')); " + opened) == 3
+    assert browser.run("dispatchEvent(new Event('afterprint')); " + opened) == 0
+
+
+def test_spans_that_were_kept_read_as_such(browser: Browser, make_ablation, tmp_path: Path):
+    folder = make_ablation(n_layers=N_LAYERS, complement=True)
+    browser.open(write_report(tmp_path / "report.html", [read_ablation(folder)], tolerance=5.0))
+    span = span_summary(read_spans(folder), "kept", [5.0])["shortest_sufficient"]["5"]
+    words = f"By the estimate, the adapters of {name_of(span)} alone suffice within 5 points"
+    assert words in browser.text(".advice")
+    assert "alone" in browser.text(".span-card h3")

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapter_probe.figures import levels, style
+from adapter_probe.figures.report import page as page_module
+from adapter_probe.figures.report.ablation import read_ablation
+from adapter_probe.figures.report.page import embed, page, report_content, write_report
+from adapter_probe.figures.report.sweeps import read_sweep
+
+FOLDER = Path(page_module.__file__).parent
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+class Document(HTMLParser):
+    """What Python's own parser makes of the page: elements, and the text of style and script blocks."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.raw: list[tuple[str, str]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        if self.elements and self.elements[-1][0] in ("script", "style") and self.cdata_elem:
+            self.raw.append((self.elements[-1][1].get("id") or self.elements[-1][0], data))
+
+    def text(self, name: str) -> str:
+        return "".join(data for which, data in self.raw if which == name)
+
+
+@pytest.fixture(scope="module")
+def full(make_ablation: Callable[..., Path], make_sweep: Callable[..., Path], hostile: str) -> str:
+    ablation = read_ablation(make_ablation(task=hostile, labels=(hostile, "other")))
+    return page(report_content([ablation], [read_sweep(make_sweep("tradeoff", tasks=(hostile,)))]))
+
+
+@given(JSON)
+def test_embedded_data_read_back_and_cannot_be_markup(value: object):
+    text = embed(value)
+    assert json.loads(text) == value
+    assert text.isascii()
+    assert not set(text) & set("<>&\u2028\u2029")
+
+
+@given(st.text())
+def test_no_text_ends_its_block(text: str):
+    document = Document(f'<script type="application/json" id="data">{embed(text)}</script>')
+    assert [name for name, _ in document.elements] == ["script"]
+    assert json.loads(document.text("data")) == text
+
+
+def test_hostile_names_change_nothing_of_the_page(full: str, hostile: str):
+    document = Document(full)
+    assert [name for name, _ in document.elements].count("script") == 2
+    data = json.loads(document.text("data"))
+    assert data["ablations"][0]["task"] == data["sweeps"][0]["charts"][0]["task"] == hostile
+    assert data["ablations"][0]["labels"][0] == hostile
+
+
+def test_the_policy_lets_this_script_and_style_run_and_nothing_else(full: str):
+    document = Document(full)
+    (policy,) = (
+        a["content"] for _, a in document.elements if a.get("http-equiv") == "Content-Security-Policy"
+    )
+    directives = dict(part.split(" ", 1) for part in policy.split("; "))
+    for name in ("script", "style"):
+        digest = base64.b64encode(hashlib.sha256(document.text(name).encode()).digest()).decode()
+        assert directives.pop(f"{name}-src") == f"'sha256-{digest}'"
+    assert directives == {
+        "default-src": "'none'", "img-src": "data:", "base-uri": "'none'", "form-action": "'none'",
+    }  # fmt: skip
+
+
+def test_the_page_refers_to_nothing_outside(full: str):
+    document = Document(full)
+    links = [
+        value for _, a in document.elements for name, value in a.items() if name in ("src", "href", "srcset")
+    ]
+    assert links == ["data:,"]
+    sources = document.text("script") + document.text("style")
+    assert set(re.findall(r"https?://[^\"'\s]+", sources)) == {"http://www.w3.org/2000/svg"}
+    assert not re.search(
+        r"url\(|@import|\bfetch\(|XMLHttpRequest|\bimport\(|innerHTML|outerHTML|insertAdjacent", sources
+    )
+
+
+def test_equal_results_give_equal_bytes(make_ablation, make_sweep, tmp_path: Path):
+    ablation, sweep = make_ablation(), make_sweep("init")
+    first, second = (
+        write_report(tmp_path / name / "report.html", [read_ablation(ablation)], [read_sweep(sweep)])
+        for name in ("a", "b")
+    )
+    assert first.read_bytes() == second.read_bytes()
+    assert str(tmp_path.parent) not in first.read_text("utf-8")
+
+
+def test_the_page_stays_light(make_ablation: Callable[..., Path]):
+    text = page(report_content([read_ablation(make_ablation(n_layers=12))], []))
+    assert len(text.encode()) < 100_000
+
+
+def test_colours_are_those_of_the_figures(make_ablation: Callable[..., Path]):
+    colours = report_content([read_ablation(make_ablation())], [])["colours"]
+    shown = {int(level): pair for level, pair in colours["levels"].items()}
+    assert sorted(shown) == [*range(-len(levels.GAIN_COLOURS), 0), *range(1, len(levels.DROP_COLOURS) + 1)]
+    assert all(pair == [levels.colour_of(level), style.text_colour(pair[0])] for level, pair in shown.items())
+    assert colours["single"] == style.GREEN
+
+
+@pytest.mark.parametrize(("n_gains", "beyond"), [(1, False), (3, True), (4, False)])
+def test_the_bar_shows_the_scale(n_gains: int, beyond: bool):
+    scale = levels.DropScale(n_gains, beyond)
+    shown = page_module._shown_levels(scale)
+    assert [block["level"] for block in shown] == [*range(-n_gains, 0), *range(1, 8 + beyond)]
+    assert shown[0]["from"] is None
+    assert (shown[-1]["to"] is None) == beyond
+    assert [block["from"] for block in shown[1:]] + ([] if beyond else [50.0]) == list(scale.edges)
+    for block in shown[1:]:
+        inside = block["from"] + 1e-9 if block["to"] is None else (block["from"] + block["to"]) / 2
+        assert scale.levels(inside) == block["level"]
+
+
+def palette(css: str, dark: bool) -> dict[str, str]:
+    blocks = re.findall(r":root \{(.*?)\}", css, flags=re.S)
+    found = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", blocks[0]))
+    return {**found, **dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", blocks[1]))} if dark else found
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_words_stand_out_from_their_ground(dark: bool):
+    colours = palette((FOLDER / "page.css").read_text("utf-8"), dark)
+    for ground in ("paper", "card"):
+        for ink in ("ink", "soft", "accent", "gain"):
+            assert style.contrast(colours[ink], colours[ground]) >= 4.5, (ink, ground)
+        for mark in ("adapters", "top", "norms", "head", "full", "loss"):
+            assert style.contrast(colours[mark], colours[ground]) >= 3, (mark, ground)
+    assert style.contrast(colours["accent"], colours["accent-soft"]) >= 4.5
+
+
+def test_scripts_are_short_ascii_and_all_listed():
+    scripts = {path.name: path.read_text("utf-8") for path in FOLDER.glob("*.js")}
+    assert set(scripts) == set(page_module.SCRIPTS)
+    for name, text in scripts.items():
+        assert text.isascii(), name
+        assert text.count("\n") < 300, name
+        assert "</" not in text, name
+
+
+def test_an_empty_page_still_has_a_title():
+    assert "<title>adapter-probe · adapter-probe</title>" in page(report_content([], []))

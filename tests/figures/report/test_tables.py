@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapter_probe.errors import ResultsError
+from adapter_probe.figures.report.tables import (
+    number,
+    read_table,
+    settings_rows,
+    significant,
+    table,
+    true_or_none,
+)
+
+
+@given(st.floats())
+def test_a_number_is_json_and_near(value: float):
+    got = number(value)
+    json.dumps(got, allow_nan=False)
+    if math.isfinite(value):
+        assert got == pytest.approx(value, abs=5.1e-7, rel=1e-12)
+    else:
+        assert got is None
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, None),
+        (pd.NA, None),
+        (np.int64(3), 3),
+        (np.float32(0.5), 0.5),
+        (np.bool_(True), True),
+        ("a", "a"),
+    ],
+)
+def test_other_cells(value: object, expected: object):
+    got = number(value)
+    assert got == expected
+    assert type(got) is type(expected)
+
+
+def test_no_minus_zero():
+    assert math.copysign(1, number(-1e-12)) == 1
+
+
+@given(st.floats(1e-300, 1e300))
+def test_tiny_numbers_keep_their_digits(value: float):
+    assert significant(value) == pytest.approx(value, rel=5.1e-3)
+    assert len(f"{significant(value):.17g}".lower().replace("e", "")) > 0
+    assert significant(significant(value)) == significant(value)
+
+
+def test_a_table_keeps_order_and_drops_what_is_missing():
+    frame = pd.DataFrame({"b": [1.0, math.nan], "a": ["x", "y"], "p_value": [1.23456e-9, 0.5]})
+    assert table(frame, ("a", "nothing", "p_value", "b")) == {
+        "columns": ["a", "p_value", "b"],
+        "rows": [["x", 1.23e-9, 1.0], ["y", 0.5, None]],
+    }
+
+
+def test_reading_keeps_words_that_look_like_missing_values(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("task,score\nNA,0.1\nnull,\n")
+    frame = read_table(path, ("task",))
+    assert frame["task"].tolist() == ["NA", "null"]
+    assert frame["score"].isna().tolist() == [False, True]
+    assert frame["score"][0] == 0.1
+
+
+def test_a_table_that_is_not_there_is_none(tmp_path):
+    assert read_table(tmp_path / "x.csv", ("task",)) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [("a,b\n1,2\n", "no column 'task' (found: a, b)"), ("", "cannot read"), ('task\n"a\n', "cannot read")],
+)
+def test_a_table_that_does_not_fit_is_refused_in_one_line(tmp_path, content: str, words: str):
+    path = tmp_path / "x.csv"
+    path.write_text(content)
+    with pytest.raises(ResultsError) as caught:
+        read_table(path, ("task",))
+    assert words in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(True, True), (np.bool_(False), False), ("True", True), ("false", False), (1.0, True), (math.nan, None)],
+)
+def test_true_and_false_however_pandas_read_them(value: object, expected: bool | None):
+    assert true_or_none(value) is expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("/home/a/b", "b"),
+        ("C:\\Users\\a\\b", "b"),
+        ("owner/name", "owner/name"),
+        ("/", "/"),
+        (["/x/y", "z"], "y, z"),
+    ],
+)
+def test_settings_do_not_tell_where_things_lay(value: object, expected: str):
+    assert settings_rows({"a": value}) == [["a", expected]]
+
+
+def test_settings_are_flat_and_in_order():
+    record = {"b": {"y": 1, "x": [1, 2.5]}, "a": None, "c": "", "d": True, "e": {}, "f": 0, "g": False}
+    assert settings_rows(record) == [
+        ["b.y", "1"], ["b.x", "1, 2.5"], ["d", "yes"], ["f", "0"], ["g", "no"],
+    ]  # fmt: skip
