@@ -112,7 +112,11 @@ def ablate(program, trained, tmp_path) -> Callable[..., Ablated]:
 
 def check_spans(ablated: Ablated, logits: dict[tuple[int, int], np.ndarray], intact, labels, score) -> None:
     intact_score = score(labels, intact.argmax(1))
-    assert list(ablated.spans[0]) == ["first", "last", "n_layers", "score", "delta_points", "n_examples"]
+    assert list(ablated.spans[0]) == [
+        "first", "last", "n_layers", "score", "delta_points", "n_examples", "ci_low_points", "ci_high_points",
+        "p_value", "p_holm", "significant", "interaction_points", "interaction_low_points",
+        "interaction_high_points", "non_monotone",
+    ]  # fmt: skip
     assert [(int(row["first"]), int(row["last"])) for row in ablated.spans] == SPANS
     for row, span in zip(ablated.spans, SPANS):
         expected = score(labels, logits[span].argmax(1))
@@ -170,9 +174,17 @@ def test_the_summary_says_what_the_table_says(ablate):
         assert (found and found["n_layers"]) == longest
     for path in ablated.summary["files"].values():
         assert Path(path).stat().st_size > 0
-    assert {"spans", "predictions", "heatmap_pdf", "heatmap_svg", "heatmap_png"} == ablated.summary[
-        "files"
-    ].keys()
+    figures = {"heatmap_pdf", "heatmap_svg", "heatmap_png"}
+    assert {"spans", "layers", "removable", "predictions"} | figures <= ablated.summary["files"].keys()
+    for tolerance, found in ablated.summary["longest_removable_surely"].items():
+        bounds = {span: -float(row["ci_low_points"]) for span, row in zip(SPANS, ablated.spans)}
+        sure = [
+            last - first + 1 for (first, last), bound in bounds.items() if bound <= float(tolerance) + 1e-9
+        ]
+        assert (found and found["n_layers"]) == max(sure, default=None)
+    significant = [row["significant"] == "True" for row in ablated.spans]
+    assert significant == [float(row["p_holm"]) < 0.05 for row in ablated.spans]
+    assert ablated.summary["significant_spans"] == sum(significant)
 
 
 @pytest.mark.parametrize(
