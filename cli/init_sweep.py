@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from . import options
-from .console import command, show
-from .sweep import grid, run_sweep, show_plan
+from .console import command, show, show_json
+from .sweep import grid, plain_rows, run_sweep, show_plan, spread_text
+from .wording import columns, score_text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @command
@@ -56,4 +60,25 @@ def init_sweep(
         show_plan(requests, out, **how, json=json)
         return
     frame = run_sweep("init-sweep", requests, out, **how)
-    show(frame.to_string())
+    report = _write(frame, out)
+    show_json(report) if json else show(_text(report))
+
+
+def _write(frame: pd.DataFrame, out: Path) -> dict[str, Any]:
+    """Write ``sweep.csv``; return what to say."""
+    from adapter_probe.analysis.sweeps import init_sweep_table
+    from adapter_probe.results.atomic import write_csv
+    from adapter_probe.results.trials import SWEEP, TRIALS
+
+    table = init_sweep_table(frame)
+    write_csv(out / SWEEP, table)
+    return {"points": plain_rows(table), "files": {"trials": str(out / TRIALS), "sweep": str(out / SWEEP)}}
+
+
+def _text(report: dict[str, Any]) -> str:
+    rows = []
+    for point in report["points"]:
+        rows.append((f"std {point['init_std']:g}", spread_text(point)))
+    first = report["points"][0]
+    rows.append(("majority class", score_text(first["majority_score"], first["metric"])))
+    return columns(rows + list(report["files"].items()))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from adapter_probe.errors import TrainingError
 
 from .console import choose_device, progress_bar, say, show, show_json
-from .wording import columns, duration, method_text
+from .wording import columns, duration, method_text, score_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,6 +47,23 @@ def run_sweep(
     if failures:
         raise TrainingError(_failed(failures, len(trials)))
     return frame
+
+
+def plain_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """A table's rows for JSON: an empty field is null."""
+    import json
+
+    return json.loads(table.to_json(orient="records", double_precision=15))
+
+
+def spread_text(point: dict[str, Any]) -> str:
+    """Mean, s.e.m. and number of a point's trials."""
+    metric, n = point["metric"], point["n"]
+    lost = f", {point['diverged']} diverged" if point["diverged"] else ""
+    if not n:
+        return f"no score{lost}"
+    around = "" if point["sem"] is None else f" ± {score_text(point['sem'], metric)}"
+    return f"{score_text(point['mean'], metric)}{around} (n = {n}{lost}), lr {point['learning_rate']:g}"
 
 
 def _run(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from . import options
-from .console import command, show
-from .sweep import grid, run_sweep, show_plan
+from .console import command, show, show_json
+from .sweep import grid, plain_rows, run_sweep, show_plan, spread_text
+from .wording import columns
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from adapter_probe.models.methods import Method
 
 _SIZES = "1,2,4,8,16,32,64,128,256,512"
@@ -82,7 +85,38 @@ def tradeoff(
         show_plan(requests, out, **how, json=json)
         return
     frame = run_sweep("tradeoff", requests, out, **how)
-    show(frame.to_string())
+    report = _write(frame, out)
+    show_json(report) if json else show(_text(report))
+
+
+def _write(frame: pd.DataFrame, out: Path) -> dict[str, Any]:
+    """Write ``tradeoff.csv``, ``sizes.csv`` and, where a task has full fine-tuning, ``aggregate.csv``."""
+    from adapter_probe.analysis.sweeps import aggregate_table, size_table, tradeoff_table
+    from adapter_probe.results.atomic import write_csv
+    from adapter_probe.results.trials import AGGREGATE, SIZES, TRADEOFF, TRIALS
+
+    table = tradeoff_table(frame)
+    tables = {TRADEOFF: table}
+    if (table["method"] == "adapters").any():
+        tables[SIZES] = size_table(frame)
+    if table.loc[table["method"] == "full", "mean"].notna().any():
+        tables[AGGREGATE] = aggregate_table(frame)
+    for name, content in tables.items():
+        write_csv(out / name, content)
+    files = {Path(name).stem: str(out / name) for name in (TRIALS, *tables)}
+    return {"points": plain_rows(table), "files": files}
+
+
+def _text(report: dict[str, Any]) -> str:
+    rows = [
+        (
+            f"{point['task']}: {point['label']}",
+            f"{spread_text(point)}, {point['trained_parameters_without_head']:,} parameters "
+            f"({point['percent_of_base']:.2f} % of the base)",
+        )
+        for point in report["points"]
+    ]
+    return columns(rows + list(report["files"].items()))
 
 
 def _methods(

@@ -17,6 +17,7 @@ from adapter_probe.results.identity import describe_changes, to_plain
 
 SCHEMA = 1
 TRIAL, TRIALS, STUDY = "trial.json", "trials.csv", "study.json"
+SWEEP, TRADEOFF, AGGREGATE, SIZES = "sweep.csv", "tradeoff.csv", "aggregate.csv", "sizes.csv"
 TRIALS_FOLDER = "trials"
 _METHOD_FIELDS = ("size", "init_std", "activation", "sites", "k")
 _DEFAULT_SITES = "both"

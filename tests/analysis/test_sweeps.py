@@ -1,0 +1,176 @@
+"""Curves from trials, against formulas written out, SciPy and enumeration."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import sem, trim_mean
+
+from adapter_probe.analysis.sweeps import (
+    aggregate_table,
+    chosen_trials,
+    expected_maximum,
+    init_sweep_table,
+    interquartile_mean,
+    pareto_frontier,
+    size_table,
+    total_parameters,
+    tradeoff_table,
+)
+from adapter_probe.errors import ResultsError
+
+PARAMETERS = {"adapters": 1000, "top_layers": 20_000, "full": 100_000, "layernorm_only": 100}
+
+
+def trial(task="a", method="adapters", score=0.5, seed=0, rate=1e-3, size=None, std=None, k=None) -> dict:
+    adapters = method == "adapters"
+    parameters = PARAMETERS[method] * (size or 1) * (k if k is not None else 1)
+    return {
+        "task": task,
+        "metric": "accuracy",
+        "method": method,
+        "size": (size or 1) if adapters else None,
+        "init_std": (std or 0.01) if adapters else None,
+        "k": k,
+        "learning_rate": rate,
+        "epochs": 3,
+        "seed": seed,
+        "score": score,
+        "diverged": math.isnan(score),
+        "majority_score": 0.4,
+        "trained_parameters": parameters + 10,
+        "trained_parameters_without_head": parameters,
+        "percent_of_base": parameters / 1000,
+    }
+
+
+def frame(*trials: dict) -> pd.DataFrame:
+    return pd.DataFrame(trials).astype({"size": "Int64", "k": "Int64"})
+
+
+def test_the_init_sweep():
+    scores = {1e-2: [0.8, 0.9, 0.7], 1.0: [0.4, math.nan, 0.5]}
+    trials = frame(
+        *(trial(std=std, score=s, seed=i) for std, row in scores.items() for i, s in enumerate(row))
+    )
+    table = init_sweep_table(trials).set_index("init_std")
+    good, bad = table.loc[1e-2], table.loc[1.0]
+    assert (good["n"], good["diverged"]) == (3, 0)
+    assert good["mean"] == pytest.approx(0.8)
+    assert good["sem"] == pytest.approx(sem(scores[1e-2]))
+    assert (good["min"], good["max"], good["majority_score"]) == (0.7, 0.9, 0.4)
+    assert (bad["n"], bad["diverged"]) == (2, 1)
+    assert bad["mean"] == pytest.approx(0.45)
+
+
+def test_the_best_rate_by_its_mean_counts():
+    trials = frame(
+        trial(rate=1e-3, score=0.95),
+        trial(rate=1e-3, score=0.15, seed=1),
+        trial(rate=3e-4, score=0.60),
+        trial(rate=3e-4, score=0.62, seed=1),
+        trial(rate=3e-3, score=math.nan),
+        trial(rate=3e-3, score=0.61, seed=1),
+    )
+    assert chosen_trials(trials)["learning_rate"].tolist() == [3e-4, 3e-4]  # a tie of means: fewer diverged
+    table = tradeoff_table(trials)
+    assert (table["learning_rate"].item(), table["mean"].item()) == (3e-4, pytest.approx(0.61))
+
+
+def test_a_point_that_diverged_everywhere_stays():
+    table = init_sweep_table(frame(trial(score=math.nan), trial(score=math.nan, seed=1, rate=1e-4)))
+    assert (table["n"].item(), table["diverged"].item()) == (0, 1)
+    assert math.isnan(table["mean"].item())
+
+
+def test_trade_off_rows_and_labels():
+    trials = frame(
+        trial(size=4),
+        trial(method="top_layers", k=0),
+        trial(method="top_layers", k=1),
+        trial(method="top_layers", k=3),
+        trial(method="layernorm_only"),
+        trial(method="full"),
+    )
+    table = tradeoff_table(trials)
+    assert table["label"].tolist() == [
+        "adapters 4",
+        "full fine-tuning",
+        "LayerNorm only",
+        "pooler and head",
+        "top layer",
+        "top 3 layers",
+    ]
+    assert table["trained_parameters_without_head"].tolist() == [4000, 100_000, 100, 0, 20_000, 60_000]
+    assert table["sem"].isna().all()
+
+
+def test_the_aggregate_over_tasks():
+    differences = {"a": -1.0, "b": 0.0, "c": 2.0, "d": 0.5}  # points
+    trials = [trial(task=t, method="full", score=0.8) for t in differences]
+    trials += [trial(task=t, size=8, score=0.8 + d / 100) for t, d in differences.items()]
+    trials += [trial(task="no full", size=8, score=0.1)]
+    row = aggregate_table(frame(*trials)).set_index("label").loc["adapters 8"]
+    expected = np.percentile(list(differences.values()), [20, 50, 80])
+    assert [row["p20_points"], row["p50_points"], row["p80_points"]] == pytest.approx(expected.tolist())
+    assert row["n_tasks"] == 4
+    assert row["iqm_points"] == pytest.approx(trim_mean(list(differences.values()), 0.25))
+    # One trial a task: resampling within tasks changes nothing.
+    assert row["iqm_low_points"] == pytest.approx(row["iqm_points"])
+    assert row["on_frontier"]
+
+
+def test_the_interval_of_the_aggregate_covers_the_spread_of_seeds():
+    trials = [trial(task="a", method="full", score=0.8)]
+    trials += [trial(task="a", size=8, score=0.7 + 0.02 * i, seed=i) for i in range(8)]
+    row = aggregate_table(frame(*trials)).set_index("label").loc["adapters 8"]
+    assert row["iqm_low_points"] < row["iqm_points"] < row["iqm_high_points"]
+    again = aggregate_table(frame(*trials)).set_index("label").loc["adapters 8"]
+    assert row.equals(again)
+
+
+def test_no_full_fine_tuning():
+    with pytest.raises(ResultsError, match="no task has full fine-tuning"):
+        aggregate_table(frame(trial()))
+
+
+def test_sizes():
+    trials = [
+        trial(task=t, size=s, score=v + 0.01 * i, seed=i)
+        for t, s, v in [("a", 8, 0.5), ("a", 64, 0.6), ("b", 8, 0.7), ("b", 64, 0.8)]
+        for i in (0, 1)
+    ]
+    table = size_table(frame(*trials)).set_index("size")
+    assert table["mean_score"].tolist() == pytest.approx([0.605, 0.705])
+    assert table["a"].tolist() == pytest.approx([0.505, 0.605])
+    assert table["sem"].tolist() == pytest.approx([math.sqrt(2 * 0.005**2) / 2] * 2)
+    assert table["n_tasks"].tolist() == [2, 2]
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=30))
+def test_the_interquartile_mean_is_the_trimmed_mean(values):
+    assert interquartile_mean(np.array(values)) == pytest.approx(trim_mean(values, 0.25), abs=1e-12)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))
+def test_the_frontier_by_its_definition(points):
+    cost, value = np.array(points, float).T
+    expected = [not any((c <= a and v >= b) and (c < a or v > b) for c, v in points) for a, b in points]
+    assert pareto_frontier(cost, value).tolist() == expected
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=5), st.integers(1, 4))
+def test_the_expected_maximum_by_enumeration(scores, n):
+    expected = np.mean([max(draw) for draw in itertools.product(scores, repeat=n)])
+    assert expected_maximum(np.array([*scores, math.nan]), n) == pytest.approx(expected)
+
+
+def test_the_papers_totals_for_nine_tasks():
+    assert total_parameters(1_000_000, 36_000, 9) == pytest.approx(1.3, abs=0.05)
+    assert total_parameters(1_000_000, 1_000_000, 9) == 9.0
