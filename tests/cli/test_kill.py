@@ -18,7 +18,6 @@ adapter_probe.figures.ablation.save_ablation_heatmap = lambda *_, **__: []
 # Dies at the given call of a function (counting those whose last argument ends so), having done it or not.
 DIE = """
 import os, signal
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
 name, number, after, ending = {!r}, {}, {}, {!r}
 original, calls = getattr(os, name), []
 def deadly(*arguments):
@@ -105,6 +104,7 @@ def test_ctrl_c(program, ablation, undisturbed, tmp_path):
         SMALL_PARTS
         + """
 import os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
 import adapter_probe.probe.outputs as ablation
 original, calls = ablation.forward_variants, []
 def interrupted(*arguments, **options):
