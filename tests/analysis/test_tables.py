@@ -1,0 +1,109 @@
+"""An ablation's tables against what they are made of."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import binomtest
+
+from adapter_probe.analysis.deltas import span_scores
+from adapter_probe.analysis.removable import longest_removable, non_monotone
+from adapter_probe.analysis.summary import summary
+from adapter_probe.analysis.tables import ablation_tables, resamples_for
+
+
+def test_spans_keep_their_scores_and_gain_statistics(make_results):
+    results = make_results(5, n_examples=300)
+    spans = ablation_tables(results, n_resamples=500).spans
+    plain = span_scores(results)
+    assert spans[list(plain)].equals(plain)
+    right = results.logits.argmax(-1) == results.labels
+    place = {tuple(span): row for row, span in enumerate(results.spans.tolist())}
+    for row in spans.itertuples():
+        variant = right[place[row.first, row.last]]
+        lost, won = int((right[0] & ~variant).sum()), int((variant & ~right[0]).sum())
+        assert row.p_value == pytest.approx(binomtest(lost, lost + won).pvalue if lost + won else 1.0)
+        assert row.ci_low_points <= row.delta_points <= row.ci_high_points
+        # The bootstrap's spread is that of a mean of paired differences.
+        spread = 100 * np.std(variant.astype(int) - right[0].astype(int)) / np.sqrt(300)
+        assert row.ci_high_points - row.ci_low_points == pytest.approx(2 * 1.96 * spread, rel=0.2)
+    assert spans["significant"].tolist() == (spans["p_holm"] < 0.05).tolist()
+
+
+def test_layers_share_out_the_whole_drop(make_results):
+    tables = ablation_tables(make_results(5), n_resamples=200)
+    whole = tables.spans[tables.spans["n_layers"] == 5].iloc[0]
+    assert tables.layers["share_points"].sum() == pytest.approx(-whole["delta_points"])
+    singles = tables.spans[tables.spans["n_layers"] == 1]
+    assert tables.layers["delta_points"].tolist() == singles["delta_points"].tolist()
+    assert tables.layers["layer"].tolist() == [0, 1, 2, 3, 4]
+    assert (tables.layers["share_low_points"] <= tables.layers["share_points"]).all()
+    assert (tables.layers["share_points"] <= tables.layers["share_high_points"]).all()
+    single = tables.spans["n_layers"] == 1
+    interaction = tables.spans.loc[single, "interaction_points"]
+    np.testing.assert_allclose(interaction, -tables.spans.loc[single, "delta_points"])
+
+
+def test_equal_results_and_seed_give_equal_tables(make_results):
+    for metric, n_labels in (("mcc", 3), ("spearman", 1)):
+        results = make_results(3, metric=metric, n_labels=n_labels)
+        one, two = (ablation_tables(results, n_resamples=50, seed=7) for _ in range(2))
+        assert one.spans.equals(two.spans)
+        assert one.layers.equals(two.layers)
+        assert one.removable.equals(two.removable)
+
+
+def test_the_removable_table(make_results):
+    tables = ablation_tables(make_results(6, n_examples=500), n_resamples=300)
+    for row in tables.removable.itertuples():
+        column = "delta_points" if row.basis == "estimate" else "ci_low_points"
+        fitting = tables.spans[tables.spans[column] >= -row.tolerance_points]
+        if fitting.empty:
+            assert pd.isna(row.n_layers)
+        else:
+            assert row.n_layers == fitting["n_layers"].max()
+            found = longest_removable(tables.spans, row.tolerance_points, row.basis)
+            assert (found["first"], found["last"]) == (row.first, row.last)
+
+
+def test_kept_spans_have_no_interactions(make_results):
+    tables = ablation_tables(make_results(3, complement=True), n_resamples=50)
+    assert tables.spans["interaction_points"].isna().all()
+    assert tables.layers["share_points"].isna().all()
+    assert not tables.spans["non_monotone"].any()
+    assert tables.spans["p_holm"].notna().all()
+
+
+def test_undefined_scores_pass_through(make_results):
+    results = make_results(3, metric="spearman", n_labels=1)
+    results.logits[2] = 0.5  # a constant prediction has no correlation
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tables = ablation_tables(results, n_resamples=50)
+        said = summary(results, tables)
+    row = tables.spans[tables.spans["delta_points"].isna()]
+    assert len(row) == 1
+    assert row[["ci_low_points", "ci_high_points", "p_value", "p_holm"]].isna().all(axis=None)
+    assert not row["significant"].any()
+    assert said["tested_spans"] == 5
+
+
+def test_a_flag_needs_more_than_noise():
+    spans = np.array([(0, 0), (0, 1), (1, 1)])
+    generator = np.random.default_rng(0)
+    noise = generator.normal(size=(1000, 3))
+    # Layer 0 alone costs 5, both layers together 1: flagged only where the difference is beyond the noise.
+    drops = np.array([5.0, 1.0, 0.5])
+    assert non_monotone(spans, drops, drops + 0.5 * noise).tolist() == [False, True, False]
+    assert non_monotone(spans, drops, drops + 5 * noise).tolist() == [False, False, False]
+
+
+def test_enough_resamples_for_holm(make_results):
+    assert resamples_for(make_results(4)) == 10_000
+    assert resamples_for(make_results(4, metric="mcc")) == 10_000
+    deep = make_results(24, metric="mcc", n_examples=4)
+    assert resamples_for(deep) == 30_000
+    assert 300 * 2 / (resamples_for(deep) + 1) < 0.05
