@@ -86,9 +86,14 @@ def span_scores(results: AblationResults) -> pd.DataFrame:
     return frame[list(SPAN_COLUMNS)].sort_values(["first", "last"], ignore_index=True)
 
 
+def without_noise(points: np.ndarray | pd.Series) -> np.ndarray:
+    """Points freed of float noise and of minus zero; NaN stays NaN."""
+    return np.round(np.asarray(points, dtype=np.float64), _DECIMALS) + 0.0
+
+
 def drop_points(delta_points: np.ndarray | pd.Series) -> np.ndarray:
     """Drops in points (positive = loss), freed of float noise; NaN stays NaN."""
-    return np.round(-np.asarray(delta_points, dtype=np.float64), _DECIMALS) + 0.0  # + 0.0: no minus zero
+    return without_noise(-np.asarray(delta_points, dtype=np.float64))
 
 
 def within_tolerance(delta_points: np.ndarray | pd.Series, tolerance: float) -> np.ndarray:

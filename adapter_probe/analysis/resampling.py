@@ -1,13 +1,15 @@
 """The paired bootstrap: all variants scored on the same resampled examples, many times, at once.
 
 A resample is a vector of counts, how often each example was drawn. Scores are functions of counted sums, so
-a chunk of resamples is one matrix product, ``counts [resamples, examples] @ values [examples, variants]``.
+a chunk of resamples is a few matrix products, ``counts [resamples, examples] @ values [examples, variants]``;
+for the rank correlation each variant's examples are sorted once, and a resample's ranks are running sums of
+its counts in that order. Nothing is approximated: each resample scores as if it had been written out.
 Source: Efron and Tibshirani 1993, An Introduction to the Bootstrap, chapters 6 and 13.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -16,7 +18,11 @@ from adapter_probe.metrics import METRICS, ClassCounts
 from adapter_probe.results.ablation import AblationResults
 
 N_RESAMPLES = 10_000
-_CHUNK_VALUES = 4_000_000  # numbers in a chunk of counts: some tens of megabytes
+_CHUNK_VALUES = 4_000_000  # numbers in a chunk of counts or of what is counted: some tens of megabytes
+_RANKED_VALUES = 100_000  # numbers that are sorted and summed at a time: few enough for the processor's cache
+
+Scorer = Callable[[np.ndarray], np.ndarray]
+"""From counts float32 ``[resamples, examples]`` to scores float64 ``[resamples, variants]``."""
 
 
 def bootstrap_scores(results: AblationResults, n_resamples: int = N_RESAMPLES, seed: int = 0) -> np.ndarray:
@@ -32,16 +38,25 @@ def bootstrap_scores(results: AblationResults, n_resamples: int = N_RESAMPLES, s
     Returns:
         float64 ``[resamples, variants]``, fractions; NaN where a resample leaves the score undefined.
     """
-    clusters = results.labels if results.kind == "extractive" else None
-    score = _scorer(results)
-    rows = [
-        score(counts) for counts in draw_counts(len(results.labels), n_resamples, seed, clusters=clusters)
-    ]
-    return np.concatenate(rows)
+    predictions, labels = results.predictions, results.labels
+    clusters = labels if results.kind == "extractive" else None
+    score = weighted_scorer(results.metric, predictions, labels)
+    # What is counted is at most one number a variant and class.
+    per_row = max(len(labels), len(predictions) * max(1, len(results.label_names)))
+    chunks = draw_counts(len(labels), n_resamples, seed, clusters, max(1, _CHUNK_VALUES // per_row))
+    scores, done = np.empty((n_resamples, len(predictions))), 0
+    for counts in chunks:
+        scores[done : done + len(counts)] = score(counts)
+        done += len(counts)
+    return scores
 
 
 def draw_counts(
-    n_examples: int, n_resamples: int, seed: int, clusters: np.ndarray | None = None
+    n_examples: int,
+    n_resamples: int,
+    seed: int,
+    clusters: np.ndarray | None = None,
+    chunk: int | None = None,
 ) -> Iterator[np.ndarray]:
     """Chunks ``[resamples, examples]`` of float32: how often each example is in each resample.
 
@@ -50,69 +65,157 @@ def draw_counts(
         n_resamples: resamples in all.
         seed: of the draws.
         clusters: int ``[examples]``; examples of one cluster are drawn together, as many clusters as there
-            are.
+            are, so that the number of examples varies.
+        chunk: the most resamples in a chunk; what is drawn does not depend on it.
     """
     generator = np.random.default_rng(seed)
     _, cluster = np.unique(np.arange(n_examples) if clusters is None else clusters, return_inverse=True)
-    n = int(cluster.max()) + 1
-    size = max(1, _CHUNK_VALUES // n_examples)
+    n, size = int(cluster.max()) + 1, chunk or max(1, _CHUNK_VALUES // n_examples)
     for begin in range(0, n_resamples, size):
-        drawn = [np.bincount(generator.integers(0, n, n), minlength=n)
-                 for _ in range(min(size, n_resamples - begin))]  # fmt: skip
-        counts = np.array(drawn, dtype=np.float32)
+        counts = np.empty((min(size, n_resamples - begin), n), dtype=np.float32)
+        for row in counts:
+            row[:] = np.bincount(generator.integers(0, n, n), minlength=n)
         yield counts if clusters is None else counts[:, cluster]
 
 
-class _scorer:
-    """Scores ``[resamples, variants]`` from counts ``[resamples, examples]``."""
+def weighted_scorer(metric: str, predictions: np.ndarray, labels: np.ndarray) -> Scorer:
+    """How a metric scores each variant on examples that count as often as they were drawn.
 
-    def __init__(self, results: AblationResults):
-        self._metric = results.metric
-        predictions, labels = results.predictions, results.labels  # [variants, examples], [examples]
-        if self._metric in METRICS["classification"]:
-            classes = range(1 + int(max(predictions.max(), labels.max(), 1)))
-            hit = predictions == labels
-            if self._metric == "accuracy":
-                self._tables = [hit.T.astype(np.float32)]
-            else:
-                # [examples, variants] a class: hits, then predictions, then the class's own examples.
-                self._tables = [((predictions == c) & hit).T.astype(np.float32) for c in classes]
-                self._tables += [(predictions == c).T.astype(np.float32) for c in classes]
-                self._tables += [(labels == c)[:, None].astype(np.float32) for c in classes]
-        elif self._metric in METRICS["extractive"]:
-            self._tables = [predictions.T.astype(np.float64)]
-        else:
-            self._values, self._labels = np.asarray(predictions, np.float64), np.asarray(labels, np.float64)
-
-    def __call__(self, counts: np.ndarray) -> np.ndarray:
-        if self._metric == "pearson":
-            return _weighted_pearson(counts, self._values, self._labels)
-        if self._metric == "spearman":
-            return np.stack([_weighted_spearman(row, self._values, self._labels) for row in counts])
-        if self._metric == "accuracy" or self._metric in METRICS["extractive"]:
-            drawn = counts.sum(axis=1, dtype=np.float64)[:, None]
-            return (counts @ self._tables[0]).astype(np.float64) / drawn
-        sums = [(counts @ table).astype(np.float64) for table in self._tables]
-        n = len(sums) // 3
-        hits, predicted, actual = (np.stack(sums[i * n : (i + 1) * n], axis=-1) for i in range(3))
-        return metrics.score_counts(self._metric, ClassCounts(hits, predicted, actual))
+    Args:
+        metric: any of `adapter_probe.metrics`.
+        predictions: ``[variants, examples]``, as `metrics.score` takes them.
+        labels: ``[examples]``.
+    """
+    if metric == "accuracy":
+        return _means((predictions == labels).astype(np.float32))  # whole numbers: exact
+    if metric in METRICS["extractive"]:
+        return _means(predictions.astype(np.float64))
+    if metric in METRICS["classification"]:
+        return _of_counts(metric, predictions, labels)
+    values, targets = np.asarray(predictions, np.float64), np.asarray(labels, np.float64)
+    return (_pearson if metric == "pearson" else _spearman)(values, targets)
 
 
-def _weighted_pearson(counts: np.ndarray, values: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Pearson correlation from weighted moments, ``[resamples, variants]``."""
-    with np.errstate(invalid="ignore", divide="ignore"):
+def _means(values: np.ndarray) -> Scorer:
+    """Of any score that is the mean of the examples' own, ``[variants, examples]``."""
+    columns = np.ascontiguousarray(values.T)
+
+    def score(counts: np.ndarray) -> np.ndarray:
+        drawn = counts.sum(axis=1, dtype=np.float64)[:, None]
+        return (counts @ columns).astype(np.float64) / drawn
+
+    return score
+
+
+def _of_counts(metric: str, predictions: np.ndarray, labels: np.ndarray) -> Scorer:
+    """Of a classification score, from each class's hits, predictions and examples."""
+    classes = range(1 + int(max(predictions.max(), labels.max(), 1)))
+    members = [np.flatnonzero(labels == c) for c in classes]
+
+    def score(counts: np.ndarray) -> np.ndarray:
+        actual = np.stack([counts[:, m].sum(axis=1, dtype=np.float64) for m in members], axis=-1)
+        shape = (len(counts), len(predictions), len(classes))
+        hits, predicted = np.empty(shape), np.empty(shape)
+        for c, m in zip(classes, members):
+            hits[..., c] = counts[:, m] @ (predictions[:, m] == c).T.astype(np.float32)
+        for c in classes[:-1]:
+            predicted[..., c] = counts @ (predictions == c).T.astype(np.float32)
+        # Every example is predicted as something, so the last class gets what is left.
+        predicted[..., -1] = actual.sum(axis=-1)[:, None] - predicted[..., :-1].sum(axis=-1)
+        return metrics.score_counts(metric, ClassCounts(hits, predicted, actual[:, None]))
+
+    return score
+
+
+def _pearson(values: np.ndarray, labels: np.ndarray) -> Scorer:
+    """Of the Pearson correlation, from weighted moments; NaN for a constant."""
+    with np.errstate(invalid="ignore"):
         x, y = values - values.mean(axis=1, keepdims=True), labels - labels.mean()
-        weights = counts.astype(np.float64)
-        total = weights.sum(axis=1)[:, None]
-        mean_x, mean_y = weights @ x.T / total, (weights @ y)[:, None] / total
-        covariance = weights @ (x * y).T / total - mean_x * mean_y
-        var_x = weights @ (x**2).T / total - mean_x**2
-        var_y = (weights @ y**2)[:, None] / total - mean_y**2
-        constant = (var_x <= 1e-12 * (x**2).mean(axis=1)) | (var_y <= 1e-12 * (y**2).mean())
-        return np.where(constant, np.nan, np.clip(covariance / np.sqrt(var_x * var_y), -1.0, 1.0))
+        moments = [np.ascontiguousarray(table.T) for table in (x, x**2, x * y)]  # [examples, variants]
+        # Rounding leaves a constant with a variance of about 1e-16 of the whole sample's.
+        least_x, least_y = 1e-12 * moments[1].mean(axis=0), 1e-12 * np.square(y).mean()
+
+    def score(counts: np.ndarray) -> np.ndarray:
+        weights = counts / counts.sum(axis=1, dtype=np.float64)[:, None]  # float64
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean_x, square_x, product = (weights @ table for table in moments)
+            mean_y, square_y = (weights @ y)[:, None], (weights @ y**2)[:, None]
+            var_x, var_y = square_x - mean_x**2, square_y - mean_y**2
+            r = np.clip((product - mean_x * mean_y) / np.sqrt(var_x * var_y), -1.0, 1.0)
+        return np.where((var_x > least_x) & (var_y > least_y), r, np.nan)
+
+    return score
 
 
-def _weighted_spearman(count: np.ndarray, values: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Spearman correlation of one resample, ``[variants]``: ranks within the resample, ties averaged."""
-    drawn = np.repeat(np.arange(len(labels)), count.astype(np.int64))
-    return np.asarray(metrics.score("spearman", values[:, drawn], labels[drawn]))
+def _spearman(values: np.ndarray, labels: np.ndarray) -> Scorer:
+    """Of the Spearman correlation: ranks within each resample, equal values sharing their mean."""
+    rankings, truth = [_Ranking(row) for row in values], _Ranking(labels)
+    n_rows = max(1, _RANKED_VALUES // len(labels))
+
+    def score(counts: np.ndarray) -> np.ndarray:
+        blocks = [counts[i : i + n_rows] for i in range(0, len(counts), n_rows)]
+        return np.concatenate([_rank_correlations(block, rankings, truth) for block in blocks])
+
+    return score
+
+
+class _Ranking:
+    """One variant's examples in ascending order.
+
+    Attributes:
+        order: int ``[examples]``, by ascending value.
+        starts: int ``[groups]``, where in that order each group of equal values begins; None without ties.
+        defined: no value is NaN.
+    """
+
+    def __init__(self, values: np.ndarray):
+        self.order = values.argsort(kind="stable")
+        new = np.diff(values[self.order], prepend=np.nan) != 0
+        self.starts = None if new.all() else np.flatnonzero(new)
+        self.defined = not np.isnan(values).any()
+
+    def grouped(self, table: np.ndarray, room: np.ndarray) -> np.ndarray:
+        """Sums of ``[examples, resamples]`` over groups of equal values, ascending; may lie in `room`."""
+        ordered = np.take(table, self.order, axis=0, out=room, mode="clip")  # no index is out of range
+        return ordered if self.starts is None else np.add.reduceat(ordered, self.starts, axis=0)
+
+
+def _rank_correlations(counts: np.ndarray, rankings: list[_Ranking], truth: _Ranking) -> np.ndarray:
+    """Spearman correlations ``[resamples, variants]`` of counts ``[resamples, examples]``.
+
+    With N drawn examples in groups of t equal ones, a group's midrank less the mean rank is what was drawn
+    up to it less (t + N) / 2, and the sum of squares over examples is (N^3 - sum of t^3) / 12. The labels'
+    ranks have the mean 0, so that N may stay out of the sum of products.
+    """
+    weights = np.ascontiguousarray(counts.T, dtype=np.float64)  # [examples, resamples]
+    total, room = weights.sum(axis=0), (np.empty_like(weights), np.empty_like(weights))
+    ranked, spread = _weighted_ranks(weights, truth)
+    # Without ties the groups are the examples, in whatever order, so these sums serve every variant.
+    untied, half = total**3 - _cubes(weights), np.einsum("er,er->r", ranked, weights) / 2
+    found = np.full((len(rankings), len(total)), np.nan)
+    for row, ranking in enumerate(rankings):
+        if not ranking.defined:
+            continue
+        drawn, summed = ranking.grouped(weights, room[0]), ranking.grouped(ranked, room[1])
+        tied = ranking.starts is not None
+        own = total**3 - _cubes(drawn) if tied else untied
+        own_half = np.einsum("er,er->r", summed, drawn) / 2 if tied else half
+        product = np.einsum("er,er->r", np.cumsum(drawn, axis=0, out=drawn), summed) - own_half
+        scale = np.sqrt(own * spread)
+        np.divide(12 * product, scale, out=found[row], where=scale > 0)
+    return np.clip(found.T, -1.0, 1.0)
+
+
+def _weighted_ranks(weights: np.ndarray, truth: _Ranking) -> tuple[np.ndarray, np.ndarray]:
+    """The labels' ranks times the weights, ``[examples, resamples]``, and 12 times their sum of squares."""
+    total, groups = weights.sum(axis=0), truth.grouped(weights, np.empty_like(weights))
+    rank = np.cumsum(groups, axis=0) - (groups + total) / 2
+    if truth.starts is not None:
+        rank = np.repeat(rank, np.diff(truth.starts, append=len(weights)), axis=0)
+    ranked = np.empty_like(weights)
+    ranked[truth.order] = rank
+    return ranked * weights, total**3 - _cubes(groups)
+
+
+def _cubes(weights: np.ndarray) -> np.ndarray:
+    return np.einsum("er,er,er->r", weights, weights, weights)

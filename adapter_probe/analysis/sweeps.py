@@ -1,67 +1,77 @@
 """From trials to curves: what each point scored over its seeds, and what a budget of parameters buys.
 
-A *point* is a method with its settings on one task; its trials differ in learning rate, epochs and seed. Of
-the learning rates and numbers of epochs the one with the best mean over seeds counts, as in Houlsby et al.
-2019.
+A *point* is a row of a table; its trials differ in the seed and in settings that the table does not tell
+apart, such as the learning rate. Of those settings the ones with the best mean over seeds count, as in
+Houlsby et al. 2019; trials of different settings are never averaged.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
+from adapter_probe.analysis.deltas import without_noise
 from adapter_probe.errors import ResultsError
 
+_SETTINGS = [
+    "method", "size", "init_std", "activation", "sites", "k", "learning_rate", "epochs", "batch_size",
+]  # fmt: skip
 _CHOICE = ["learning_rate", "epochs"]
 _SCORES = ["n", "mean", "sem", "min", "max", "diverged"]
-_POINT = ["task", "metric", "method", "size", "init_std", "k"]
+_SWEEP_POINT = ["task", "metric", "method", "size", "init_std"]
+_TRADEOFF_POINT = ["task", "metric", "method", "size", "k"]
+_PARAMETERS = ["trained_parameters", "trained_parameters_without_head", "percent_of_base"]
+_DECIMALS = 12  # of a mean score; in the rest equal means can differ by rounding
 PERCENTILES = (20, 50, 80)
 N_RESAMPLES = 10_000
 
 
-def chosen_trials(trials: pd.DataFrame) -> pd.DataFrame:
-    """The trials of each point's best learning rate and number of epochs.
+def chosen_trials(trials: pd.DataFrame, point: Sequence[str] = _TRADEOFF_POINT) -> pd.DataFrame:
+    """The trials of each point's best settings.
 
-    Best is the highest mean score of the trials that did not diverge; of equals the choice with fewer
-    divergences, then the lower rate, then fewer epochs. Where all diverged, the lowest rate stands for it.
+    Best is the highest mean score of the trials that did not diverge; of equals the settings with fewer
+    divergences, then the lower learning rate, then fewer epochs. Where all diverged, the lowest rate stands
+    for it.
 
     Args:
         trials: columns of ``trials.csv``.
+        point: the columns that tell points apart.
     """
-    kept = []
-    for _, point in trials.groupby(_POINT, dropna=False, sort=False):
-        runs = point.groupby(_CHOICE)["score"].agg(["mean", "count", "size"]).reset_index()
-        runs["diverged"] = runs["size"] - runs["count"]
-        best = runs.sort_values(
-            ["mean", "diverged", *_CHOICE], ascending=[False, True, True, True], na_position="last"
-        ).iloc[0]
-        kept.append(
-            point[(point["learning_rate"] == best["learning_rate"]) & (point["epochs"] == best["epochs"])]
-        )
-    return pd.concat(kept) if kept else trials
+    others = [name for name in _SETTINGS if name not in point and name not in _CHOICE]
+    keys = [*point, *_CHOICE, *others]
+    grouped = trials.groupby(keys, dropna=False, sort=False)
+    runs = grouped["score"].agg(mean="mean", known="count", all="size").reset_index()
+    runs["mean"] = runs["mean"].round(_DECIMALS)
+    runs["lost"] = runs["all"] - runs["known"]
+    order = ["mean", "lost", *_CHOICE, *others]
+    ranked = runs.sort_values(order, ascending=[False] + [True] * (len(order) - 1), na_position="last")
+    best = ranked.drop_duplicates(point).index  # runs and groups are numbered alike
+    return trials[grouped.ngroup().isin(best)]
 
 
-def _over_seeds(trials: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """n, mean, s.e.m., min, max and diverged of each group's chosen trials, with its choice at the end."""
-    chosen = chosen_trials(trials)
-    grouped = chosen.groupby(keys, dropna=False, sort=True)
+def _over_seeds(trials: pd.DataFrame, point: list[str], told: list[str]) -> pd.DataFrame:
+    """n, mean, s.e.m., min, max and diverged of each point's chosen trials, and what else they share."""
+    grouped = chosen_trials(trials, point).groupby(point, dropna=False, sort=True)
     frame = grouped["score"].agg(n="count", mean="mean", sem="sem", min="min", max="max")
     frame["diverged"] = grouped["diverged"].sum().astype(int)
-    for name in (*_CHOICE, "majority_score"):
+    for name in (*_CHOICE, "majority_score", *told):
         frame[name] = grouped[name].first()
     return frame.reset_index()
 
 
 def init_sweep_table(trials: pd.DataFrame) -> pd.DataFrame:
-    """One row a task and initialisation std: ``sweep.csv``.
+    """One row a task, initialisation std and adapter size: ``sweep.csv``.
 
     Returns:
         Columns `task`, `metric`, `init_std`, `n`, `mean`, `sem` (NaN for one trial), `min`, `max`,
-        `diverged`, `majority_score`, `learning_rate`, `epochs`. `n` counts the trials that did not diverge.
+        `diverged`, `majority_score`, `learning_rate`, `epochs`, `size`. `n` counts the trials that did not
+        diverge.
     """
     adapters = trials[trials["method"] == "adapters"]
-    frame = _over_seeds(adapters, ["task", "metric", "init_std"])
-    return frame[["task", "metric", "init_std", *_SCORES, "majority_score", *_CHOICE]]
+    frame = _over_seeds(adapters, _SWEEP_POINT, [])
+    return frame[["task", "metric", "init_std", *_SCORES, "majority_score", *_CHOICE, "size"]]
 
 
 def tradeoff_table(trials: pd.DataFrame) -> pd.DataFrame:
@@ -70,18 +80,15 @@ def tradeoff_table(trials: pd.DataFrame) -> pd.DataFrame:
     Returns:
         Columns `task`, `metric`, `method`, `size`, `k`, `label`, `n`, `mean`, `sem`, `min`, `max`,
         `diverged`, `learning_rate`, `epochs`, `trained_parameters`, `trained_parameters_without_head`,
-        `percent_of_base`, `majority_score`.
+        `percent_of_base`, `majority_score`, `init_std`.
     """
-    keys = ["task", "metric", "method", "size", "k", "trained_parameters", "trained_parameters_without_head",
-            "percent_of_base"]  # fmt: skip
-    frame = _over_seeds(trials, keys)
+    frame = _over_seeds(trials, _TRADEOFF_POINT, [*_PARAMETERS, "init_std"])
     frame["label"] = [
         _label(row.method, row.size, row.k) for row in frame[["method", "size", "k"]].itertuples(index=False)
     ]
     return frame.sort_values(["task", "method", "trained_parameters"], ignore_index=True)[
-        ["task", "metric", "method", "size", "k", "label", *_SCORES, *_CHOICE,
-         "trained_parameters", "trained_parameters_without_head", "percent_of_base", "majority_score"]
-    ]  # fmt: skip
+        [*_TRADEOFF_POINT, "label", *_SCORES, *_CHOICE, *_PARAMETERS, "majority_score", "init_std"]
+    ]
 
 
 def _label(method: str, size: object, k: object) -> str:
@@ -95,43 +102,73 @@ def _label(method: str, size: object, k: object) -> str:
 def aggregate_table(trials: pd.DataFrame, seed: int = 0, n_resamples: int = N_RESAMPLES) -> pd.DataFrame:
     """Over tasks: each method's score minus the same task's full fine-tuning, in points: ``aggregate.csv``.
 
-    The interval is of the interquartile mean over all tasks' trials, by resampling trials within each task.
+    The interval is of the interquartile mean over all tasks' trials, by resampling trials within each task,
+    those of full fine-tuning too. It speaks of other seeds on these tasks, not of other tasks; with three
+    seeds it is about a fifth too narrow, since resampling n values has (n - 1) / n of their variance.
     Source: Agarwal et al. 2021 (arXiv 2108.13264), section 4.
 
     Returns:
         Columns `method`, `size`, `k`, `label`, `n_tasks`, `trained_parameters_without_head` and
         `percent_of_base` (means over tasks), `p20_points`, `p50_points`, `p80_points` (percentiles over tasks
-        of the mean difference), `iqm_points`, `iqm_low_points`, `iqm_high_points`, `on_frontier`: no method
-        has a better median with as few parameters. Only tasks with full fine-tuning count.
+        of the mean difference), `iqm_points`, `iqm_low_points`, `iqm_high_points` (NaN where no task has two
+        trials), `on_frontier`: no method has a better median with as few parameters. Only tasks with full
+        fine-tuning count.
 
     Raises:
         ResultsError: no task has full fine-tuning.
     """
-    table, chosen = tradeoff_table(trials), chosen_trials(trials)
-    reference = table[table["method"] == "full"].set_index("task")["mean"].dropna()
-    table, chosen = (frame[frame["task"].isin(reference.index)] for frame in (table, chosen))
-    generator, rows = np.random.default_rng(seed), []
+    chosen, generator = chosen_trials(trials), np.random.default_rng(seed)
+    full = _resampled(chosen[chosen["method"] == "full"], generator, n_resamples)
+    if not full:
+        raise ResultsError("no task has full fine-tuning, so there is nothing to compare the methods with")
+    table, rows = tradeoff_table(trials[trials["task"].isin(full)]), []
     for (method, size, k, label), group in table.groupby(["method", "size", "k", "label"], dropna=False):
         same = (chosen["method"] == method) & _equal(chosen["size"], size) & _equal(chosen["k"], k)
-        strata = [
-            100 * (scores.to_numpy(float) - reference[task])
-            for task, scores in chosen[same & chosen["score"].notna()].groupby("task")["score"]
+        own = chosen[same & chosen["task"].isin(full)]
+        scores = full if method == "full" else _resampled(own, generator, n_resamples)
+        differences = [
+            100 * (values - full[task].mean(axis=1, keepdims=True)) for task, values in scores.items()
         ]
-        means = np.array([stratum.mean() for stratum in strata])
-        p = np.percentile(means, PERCENTILES) if len(means) else np.full(3, np.nan)
         rows.append({
-            "method": method, "size": size, "k": k, "label": label, "n_tasks": len(strata),
+            "method": method, "size": size, "k": k, "label": label, "n_tasks": len(differences),
             "trained_parameters_without_head": group["trained_parameters_without_head"].mean(),
-            "percent_of_base": group["percent_of_base"].mean(),
-            **{f"p{q}_points": value for q, value in zip(PERCENTILES, p)},
-            **dict(zip(("iqm_points", "iqm_low_points", "iqm_high_points"),
-                       _iqm_interval(strata, generator, n_resamples))),
+            "percent_of_base": group["percent_of_base"].mean(), **_over_tasks(differences),
         })  # fmt: skip
     frame = pd.DataFrame(rows)
-    if frame.empty:
-        raise ResultsError("no task has full fine-tuning, so there is nothing to compare the methods with")
     frame["on_frontier"] = pareto_frontier(frame["trained_parameters_without_head"], frame["p50_points"])
     return frame.sort_values(["method", "trained_parameters_without_head"], ignore_index=True)
+
+
+def _resampled(
+    trials: pd.DataFrame, generator: np.random.Generator, n_resamples: int
+) -> dict[str, np.ndarray]:
+    """Each task's scores of the trials that did not diverge, ``[1 + resamples, trials]``.
+
+    The first row are the trials themselves, the others draws from them.
+    """
+    drawn = {}
+    for task, scores in trials.dropna(subset="score").groupby("task")["score"]:
+        indices = generator.integers(0, len(scores), (1 + n_resamples, len(scores)))
+        indices[0] = np.arange(len(scores))
+        drawn[task] = scores.to_numpy(float)[indices]
+    return drawn
+
+
+def _over_tasks(differences: list[np.ndarray]) -> dict[str, float]:
+    """Percentiles over tasks, and the interquartile mean over all trials with its interval, by column.
+
+    Args:
+        differences: each task's, ``[1 + resamples, trials]``, points, as of `_resampled`.
+    """
+    percentiles, iqm = np.full(len(PERCENTILES), np.nan), np.full(3, np.nan)
+    if differences:
+        percentiles = np.percentile([values[0].mean() for values in differences], PERCENTILES)
+        means = interquartile_mean(np.concatenate(differences, axis=1))
+        iqm[0] = means[0]
+        if max(values.shape[1] for values in differences) > 1:
+            iqm[1:] = np.quantile(means[1:], [0.025, 0.975])
+    names = [*(f"p{q}_points" for q in PERCENTILES), "iqm_points", "iqm_low_points", "iqm_high_points"]
+    return dict(zip(names, without_noise(np.concatenate([percentiles, iqm])).tolist()))
 
 
 def _equal(column: pd.Series, value: object) -> pd.Series:
@@ -143,17 +180,6 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
     ordered = np.sort(values, axis=-1)
     cut = ordered.shape[-1] // 4
     return ordered[..., cut : ordered.shape[-1] - cut].mean(axis=-1)
-
-
-def _iqm_interval(
-    strata: list[np.ndarray], generator: np.random.Generator, n_resamples: int
-) -> tuple[float, float, float]:
-    """Interquartile mean of all values, and its 95 % interval by resampling within each stratum."""
-    if not strata:
-        return np.nan, np.nan, np.nan
-    drawn = [s[generator.integers(0, len(s), (n_resamples, len(s)))] for s in strata]
-    low, high = np.quantile(interquartile_mean(np.concatenate(drawn, axis=1)), [0.025, 0.975])
-    return float(interquartile_mean(np.concatenate(strata))), float(low), float(high)
 
 
 def pareto_frontier(cost: pd.Series | np.ndarray, value: pd.Series | np.ndarray) -> np.ndarray:
@@ -190,13 +216,18 @@ def expected_maximum(scores: np.ndarray, n: np.ndarray | int) -> np.ndarray:
     Source: Dodge et al. 2019 (arXiv 1909.03004), equation 1: sum of v (P(V <= v)^n - P(V < v)^n).
 
     Args:
-        scores: ``[trials]``; NaN (diverged) never is the best while a trial is defined.
+        scores: ``[trials]``; NaN (diverged) is left out, as if such a trial were drawn again.
         n: how many trials, one number or several.
+
+    Returns:
+        shaped as `n`; NaN where no score is defined.
     """
-    ordered = np.sort(np.asarray(scores, float)[~np.isnan(scores)])
+    scores = np.asarray(scores, float)
+    ordered = np.sort(scores[~np.isnan(scores)])
     upto = np.arange(len(ordered) + 1) / max(1, len(ordered))
     powers = upto[None] ** np.atleast_1d(n)[:, None]  # [n, trials + 1]
-    return np.squeeze(np.diff(powers, axis=1) @ ordered) if len(ordered) else np.full(np.shape(n), np.nan)
+    best = np.diff(powers, axis=1) @ ordered if len(ordered) else np.full(np.size(n), np.nan)
+    return best.reshape(np.shape(n))
 
 
 def total_parameters(base: int, per_task: int, n_tasks: int) -> float:

@@ -8,12 +8,22 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe.analysis.attribution import interactions, shares
-from adapter_probe.analysis.deltas import intact_row, span_grid, span_scores, study_kind
+from adapter_probe.analysis.deltas import (
+    intact_row,
+    span_grid,
+    span_scores,
+    study_kind,
+    without_noise,
+)
 from adapter_probe.analysis.removable import non_monotone, removable_table
 from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores
 from adapter_probe.analysis.significance import ALPHA, holm, interval, span_p
 from adapter_probe.analysis.summary import TOLERANCES
 from adapter_probe.results.ablation import AblationResults
+from adapter_probe.spans import SITES_PER_LAYER
+
+_INTERACTION = ("interaction_points", "interaction_low_points", "interaction_high_points")
+_SHARE = ("share_points", "share_low_points", "share_high_points")
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,9 +32,10 @@ class AblationTables:
 
     Attributes:
         spans: a row a span: `span_scores`, then `ci_low_points`, `ci_high_points` (95 % paired bootstrap
-            interval of `delta_points`), `p_value`, `p_holm` (over all spans), `significant` (below 0.05),
-            `interaction_points` with its interval `interaction_low_points`, `interaction_high_points` (of the
-            drop: positive = the span costs beyond its parts), `non_monotone`.
+            interval of `delta_points`), `p_value` against the intact model, `p_holm` (over all spans),
+            `significant` (below 0.05), `interaction_points` with its interval `interaction_low_points`,
+            `interaction_high_points` (of the drop: positive = the span costs beyond its parts) and
+            `non_monotone`, see the function of that name.
         layers: a row a layer: the single-layer span, and the layer's share of the drop of all layers with its
             interval.
         removable: the longest removable spans, see `removable_table`.
@@ -50,11 +61,13 @@ def ablation_tables(
 ) -> AblationTables:
     """Score every span, and say how sure that is.
 
-    Where the spans were kept and not ablated, interactions and shares mean nothing and are empty.
+    Where the spans were kept and not ablated, a score is what the span brings and not what it costs: then
+    interactions, shares and removable spans are empty and no span is flagged as non-monotone.
 
     Args:
         results: the ablation.
-        n_resamples: of the bootstrap; by default `resamples_for`. Questions are resampled by paragraph.
+        n_resamples: of the bootstrap; by default `resamples_for`. Intervals use at most the first 10,000.
+            Questions are resampled by paragraph.
         seed: of the bootstrap; the same results and seed give the same tables.
 
     Raises:
@@ -63,22 +76,24 @@ def ablation_tables(
     frame = span_scores(results)
     rows, intact = _rows_of(results, frame), intact_row(results)
     sampled = bootstrap_scores(results, n_resamples or resamples_for(results), seed)  # [resamples, variants]
-    deltas = 100 * (sampled[:, rows] - sampled[:, [intact]])  # [resamples, spans]
-    low, high = interval(deltas)
+    deltas = without_noise(100 * (sampled[:, rows] - sampled[:, [intact]]))  # [resamples, spans]
     p = np.where(np.isnan(frame["delta_points"]), np.nan, span_p(results, rows, intact, deltas))
-    adjusted = holm(p)
+    adjusted, deltas = holm(p), deltas[:N_RESAMPLES]
+    low, high = interval(deltas)
     frame = frame.assign(
-        ci_low_points=low,
-        ci_high_points=high,
-        p_value=p,
-        p_holm=adjusted,
-        significant=adjusted < ALPHA,
+        ci_low_points=low, ci_high_points=high, p_value=p, p_holm=adjusted, significant=adjusted < ALPHA
     )
-    ablated = study_kind(results) == "ablated"
-    drops = -frame["delta_points"].to_numpy()
-    flags = non_monotone(frame[["first", "last"]].to_numpy(), drops, -deltas) if ablated else False
-    frame = _with_interactions(frame, deltas, ablated).assign(non_monotone=flags)
-    return AblationTables(frame, _layer_table(frame, deltas, ablated), removable_table(frame, TOLERANCES))
+    n_layers = results.masks.shape[1] // SITES_PER_LAYER
+    if study_kind(results) != "ablated":
+        spans = frame.assign(**dict.fromkeys(_INTERACTION, np.nan), non_monotone=False)
+        layers = _single_layers(frame, n_layers).assign(**dict.fromkeys(_SHARE, np.nan))
+        return AblationTables(spans, layers, removable_table(frame.iloc[:0], TOLERANCES))
+    grid, grids = _drop_grids(results, frame, deltas, n_layers)
+    spans = _with_interactions(frame, grid, grids)
+    drops = grid[frame["first"], frame["last"]]
+    spans["non_monotone"] = non_monotone(frame[["first", "last"]].to_numpy(), drops, -deltas)
+    layers = _with_shares(_single_layers(frame, n_layers), grid, grids)
+    return AblationTables(spans, layers, removable_table(frame, TOLERANCES))
 
 
 def _rows_of(results: AblationResults, frame: pd.DataFrame) -> np.ndarray:
@@ -87,30 +102,27 @@ def _rows_of(results: AblationResults, frame: pd.DataFrame) -> np.ndarray:
     return np.array([place[span] for span in zip(frame["first"], frame["last"])])
 
 
-def _resampled_grids(frame: pd.DataFrame, deltas: np.ndarray) -> np.ndarray:
-    """Resampled drops by first and last layer, ``[resamples, layers, layers]``."""
-    n_layers = int(frame["last"].max()) + 1
+def _drop_grids(
+    results: AblationResults, frame: pd.DataFrame, deltas: np.ndarray, n_layers: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Drops by first and last layer, ``[layers, layers]`` and, resampled, ``[resamples, layers, layers]``."""
     grids = np.full((len(deltas), n_layers, n_layers), np.nan)
     grids[:, frame["first"], frame["last"]] = -deltas
-    return grids
+    return -span_grid(frame, n_layers=n_layers), grids
 
 
-def _with_interactions(frame: pd.DataFrame, deltas: np.ndarray, ablated: bool) -> pd.DataFrame:
-    names = ("interaction_points", "interaction_low_points", "interaction_high_points")
-    if not ablated:
-        return frame.assign(**dict.fromkeys(names, np.nan))
+def _with_interactions(frame: pd.DataFrame, grid: np.ndarray, grids: np.ndarray) -> pd.DataFrame:
     first, last = frame["first"].to_numpy(), frame["last"].to_numpy()
-    estimate = interactions(-span_grid(frame))[first, last]
-    low, high = interval(interactions(_resampled_grids(frame, deltas))[:, first, last])
-    return frame.assign(**dict(zip(names, (estimate, low, high))))
+    found = without_noise(interactions(grid)[first, last])
+    return frame.assign(**dict(zip(_INTERACTION, (found, *interval(interactions(grids)[:, first, last])))))
 
 
-def _layer_table(frame: pd.DataFrame, deltas: np.ndarray, ablated: bool) -> pd.DataFrame:
-    singles = frame[frame["n_layers"] == 1]
+def _single_layers(frame: pd.DataFrame, n_layers: int) -> pd.DataFrame:
+    """A row a layer; empty where the study has no such span."""
     wanted = ["delta_points", "ci_low_points", "ci_high_points", "p_holm"]
-    table = singles[["first", *wanted]].rename(columns={"first": "layer"}).reset_index(drop=True)
-    names = ("share_points", "share_low_points", "share_high_points")
-    if not ablated:
-        return table.assign(**dict.fromkeys(names, np.nan))
-    low, high = interval(shares(_resampled_grids(frame, deltas)))
-    return table.assign(**dict(zip(names, (shares(-span_grid(frame)), low, high))))
+    singles = frame[frame["n_layers"] == 1].set_index("first")[wanted]
+    return singles.reindex(pd.RangeIndex(n_layers, name="layer")).reset_index()
+
+
+def _with_shares(layers: pd.DataFrame, grid: np.ndarray, grids: np.ndarray) -> pd.DataFrame:
+    return layers.assign(**dict(zip(_SHARE, (without_noise(shares(grid)), *interval(shares(grids))))))

@@ -49,7 +49,7 @@ def grids(n: int):
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(1, 5).flatmap(grids))
+@given(st.integers(1, 6).flatmap(grids))
 def test_shares_are_the_shapley_value_on_the_chain(drops):
     np.testing.assert_allclose(shares(drops), shapley(drops), atol=1e-9)
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy.stats import pearsonr, spearmanr
 
 from adapter_probe import metrics
-from adapter_probe.analysis.resampling import bootstrap_scores, draw_counts
+from adapter_probe.analysis.resampling import bootstrap_scores, draw_counts, weighted_scorer
 from adapter_probe.results.ablation import AblationResults
 
 
@@ -50,6 +54,41 @@ def test_each_resample_is_scored_as_if_written_out(metric, n_labels):
         np.testing.assert_allclose(row, expected, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::scipy.stats.ConstantInputWarning")
+@given(
+    st.integers(2, 12).flatmap(
+        lambda n: st.tuples(
+            hnp.arrays(np.int64, (2, n), elements=st.integers(-3, 3)),
+            hnp.arrays(np.int64, (3, n), elements=st.integers(0, 3)).filter(
+                lambda c: (c.sum(axis=1) > 1).all()
+            ),
+        )
+    ),
+    st.booleans(),
+)
+def test_correlations_of_tied_values_are_scipys(drawn, tied):
+    (values, labels), counts = drawn
+    values = values if tied else values + np.arange(len(values)) / 100  # without ties but for the draws
+    for metric, correlation in (("spearman", spearmanr), ("pearson", pearsonr)):
+        scores = weighted_scorer(metric, values[None], labels)(counts.astype(np.float32))
+        for count, score in zip(counts, scores[:, 0]):
+            x, y = np.repeat(values, count), np.repeat(labels, count)
+            np.testing.assert_allclose(score, correlation(x, y).statistic, atol=1e-9)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("metric", ["spearman", "pearson"])
+def test_a_variant_with_a_nan_has_no_correlation_and_leaves_the_others_alone(metric):
+    generator = np.random.default_rng(0)
+    values, labels = generator.normal(size=(3, 30)), generator.normal(size=30)
+    [counts] = draw_counts(30, 20, seed=0)
+    expected = weighted_scorer(metric, values, labels)(counts)
+    values[1, 4] = np.nan
+    scores = weighted_scorer(metric, values, labels)(counts)
+    assert np.isnan(scores[:, 1]).all()
+    np.testing.assert_allclose(scores[:, [0, 2]], expected[:, [0, 2]], atol=1e-12)
+
+
 def test_a_resample_draws_as_many_examples_with_replacement():
     counts = np.concatenate(list(draw_counts(50, 2000, seed=0)))
     assert counts.shape == (2000, 50)
@@ -67,13 +106,15 @@ def test_clusters_are_drawn_whole():
     assert (counts[:, [0, 3, 5]].sum(axis=1) == 3).all()
 
 
-def test_the_seed_and_nothing_else_decides(monkeypatch):
+@pytest.mark.parametrize("metric", ["accuracy", "mcc", "spearman", "squad_f1"])
+def test_the_seed_and_nothing_else_decides(monkeypatch, metric):
     import adapter_probe.analysis.resampling as resampling
 
-    results = results_of("mcc")
+    results = results_of(metric)
     first = bootstrap_scores(results, 100, seed=5)
     monkeypatch.setattr(resampling, "_CHUNK_VALUES", 7 * 90)  # chunks of seven resamples
-    np.testing.assert_array_equal(bootstrap_scores(results, 100, seed=5), first)
+    monkeypatch.setattr(resampling, "_RANKED_VALUES", 3 * 90)
+    np.testing.assert_allclose(bootstrap_scores(results, 100, seed=5), first, rtol=0, atol=1e-12)
     assert not np.array_equal(bootstrap_scores(results, 100, seed=6), first)
 
 

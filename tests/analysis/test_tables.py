@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 
 import numpy as np
@@ -9,8 +10,10 @@ import pandas as pd
 import pytest
 from scipy.stats import binomtest
 
-from adapter_probe.analysis.deltas import span_scores
+from adapter_probe.analysis.attribution import interactions, shares
+from adapter_probe.analysis.deltas import span_grid, span_scores
 from adapter_probe.analysis.removable import longest_removable, non_monotone
+from adapter_probe.analysis.resampling import draw_counts
 from adapter_probe.analysis.summary import summary
 from adapter_probe.analysis.tables import ablation_tables, resamples_for
 
@@ -75,6 +78,53 @@ def test_kept_spans_have_no_interactions(make_results):
     assert tables.layers["share_points"].isna().all()
     assert not tables.spans["non_monotone"].any()
     assert tables.spans["p_holm"].notna().all()
+    # A span that is enough when kept is none that can go.
+    assert tables.removable["n_layers"].isna().all()
+    assert tables.removable["tolerance_points"].tolist() == [0.5, 0.5, 1.0, 1.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("sites", ["attention", "ffn"])
+def test_half_the_sites_make_the_same_tables(make_results, sites):
+    """The masks differ, the spans and predictions do not."""
+    half, both = make_results(4, sites=sites), make_results(4)
+    for name in ("spans", "layers", "removable"):
+        one, two = (getattr(ablation_tables(results, n_resamples=50), name) for results in (half, both))
+        pd.testing.assert_frame_equal(one, two)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_single_span_has_a_row_and_every_layer_too(make_results):
+    results = make_results(4)
+    rows = [results.row_names.index(name) for name in ("intact", "1-2")]
+    arrays = {name: getattr(results, name)[rows] for name in ("masks", "spans", "logits")}
+    tables = ablation_tables(
+        dataclasses.replace(results, **arrays, row_names=("intact", "1-2")), n_resamples=50
+    )
+    assert tables.spans[["first", "last"]].to_numpy().tolist() == [[1, 2]]
+    assert tables.spans["ci_low_points"].notna().all()
+    assert tables.layers["layer"].tolist() == [0, 1, 2, 3]
+    assert tables.layers.drop(columns="layer").isna().all(axis=None)
+
+
+def test_bounds_of_interactions_and_shares_by_resampling_anew(make_results):
+    """Each resample's predictions are scored as an ablation of their own."""
+    results = make_results(3, n_examples=60)
+    tables = ablation_tables(results, n_resamples=200, seed=4)
+    drawn = []
+    [counts] = draw_counts(60, 200, seed=4)
+    for count in counts:
+        examples = np.repeat(np.arange(60), count.astype(int))
+        again = dataclasses.replace(
+            results, logits=results.logits[:, examples], labels=results.labels[examples]
+        )
+        drops = -span_grid(span_scores(again))
+        drawn.append((interactions(drops)[0, 2], *shares(drops)))
+    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+    whole = tables.spans[tables.spans["n_layers"] == 3].iloc[0]
+    assert whole["interaction_low_points"] == pytest.approx(low[0], abs=1e-6)
+    assert whole["interaction_high_points"] == pytest.approx(high[0], abs=1e-6)
+    np.testing.assert_allclose(tables.layers["share_low_points"], low[1:], atol=1e-6)
+    np.testing.assert_allclose(tables.layers["share_high_points"], high[1:], atol=1e-6)
 
 
 def test_undefined_scores_pass_through(make_results):

@@ -1,0 +1,111 @@
+"""What can go, and which spans are flagged, against searches through all and simulation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapter_probe.analysis.removable import longest_removable, non_monotone, removable_table
+from adapter_probe.analysis.summary import span_summary
+from adapter_probe.spans import contiguous_spans
+
+SPANS = np.array([(span.first, span.last) for span in contiguous_spans(5)])
+EIGHTHS = st.one_of(st.just(math.nan), st.integers(-32, 8).map(lambda n: n / 8))
+
+
+def frame_of(deltas: list[float], lows: list[float]) -> pd.DataFrame:
+    frame = pd.DataFrame({"first": SPANS[:, 0], "last": SPANS[:, 1]})
+    frame["n_layers"] = frame["last"] - frame["first"] + 1
+    return frame.assign(delta_points=deltas, ci_low_points=lows)
+
+
+@given(
+    st.lists(EIGHTHS, min_size=len(SPANS), max_size=len(SPANS)),
+    st.lists(EIGHTHS, min_size=len(SPANS), max_size=len(SPANS)),
+    st.sampled_from([0.0, 0.5, 2.0]),
+    st.sampled_from(["estimate", "interval"]),
+)
+def test_the_longest_by_a_search_through_all(deltas, lows, tolerance, basis):
+    judged = deltas if basis == "estimate" else lows
+    fitting = [
+        (-(last - first + 1), math.inf if math.isnan(delta) else -delta, first)
+        for (first, last), delta, value in zip(SPANS.tolist(), deltas, judged)
+        if value >= -tolerance
+    ]
+    found = longest_removable(frame_of(deltas, lows), tolerance, basis)
+    if not fitting:
+        assert found is None
+    else:
+        n_layers, _, first = min(fitting)
+        assert (found["n_layers"], found["first"]) == (-n_layers, first)
+
+
+def test_scores_that_differ_by_rounding_alone_tie():
+    frame = frame_of([-9.0] * len(SPANS), [-9.0] * len(SPANS))
+    for row, delta in ((1, -0.1 - 0.2), (6, -0.3)):  # spans 0-1 and 1-2; -0.30000000000000004 and -0.3
+        frame.loc[row, "delta_points"] = delta
+    assert longest_removable(frame, 1.0)["first"] == 0
+    assert span_summary(frame)["longest_removable"]["1"]["first"] == 0
+
+
+def test_both_bases_at_each_tolerance():
+    deltas, lows = [-9.0] * len(SPANS), [-9.0] * len(SPANS)
+    deltas[1], lows[1] = -0.4, -1.5  # span 0-1
+    deltas[5], lows[5] = -0.2, -0.9  # span 1-1
+    table = removable_table(frame_of(deltas, lows), (0.5, 1.0, 2.0))
+    assert table[["tolerance_points", "basis"]].to_numpy().tolist() == [
+        [t, basis] for t in (0.5, 1.0, 2.0) for basis in ("estimate", "interval")
+    ]
+    expected = [(0, 1), (pd.NA, pd.NA), (0, 1), (1, 1), (0, 1), (0, 1)]
+    assert list(zip(table["first"], table["last"])) == expected
+
+
+def drops_of(right: np.ndarray, reference: np.ndarray, generator: np.random.Generator) -> tuple:
+    """Drops in points and resampled ones, from bool ``[examples, spans]`` and ``[examples]``."""
+    lost = 100.0 * (reference[:, None].astype(float) - right)
+    n = len(lost)
+    counts = generator.multinomial(n, np.full(n, 1 / n), size=400)
+    return lost.mean(axis=0), counts @ lost / n
+
+
+def test_few_are_flagged_where_all_spans_cost_the_same():
+    """Each cell at its 5 %, though the longest span is compared with 14 others."""
+    flags = []
+    for seed in range(60):
+        generator = np.random.default_rng(seed)
+        base = generator.random(400) < 0.8
+        flips = generator.random((400, len(SPANS))) < 0.2
+        right = np.where(flips, generator.random((400, len(SPANS))) < 0.7, base[:, None])
+        flags.append(non_monotone(SPANS, *drops_of(right, base, generator)))
+    rates = np.mean(flags, axis=0)
+    longer = SPANS[:, 1] > SPANS[:, 0]
+    assert (rates[~longer] == 0).all()
+    assert 0.002 < rates[longer].mean() < 0.07
+    assert rates[4] < 0.17  # the whole: 5 % of 60 is 3; ten or more has a chance of 0.0006
+
+
+def test_a_span_that_mends_what_a_part_of_it_breaks_is_flagged():
+    generator = np.random.default_rng(0)
+    base = generator.random(2000) < 0.9
+    right = np.repeat(base[:, None], len(SPANS), axis=1)
+    broken = generator.random(2000) < 0.1
+    row = {tuple(span): i for i, span in enumerate(SPANS.tolist())}
+    right[broken, row[2, 3]] = False  # layers 2-3 cost 9 points, all others nothing
+    flagged = non_monotone(SPANS, *drops_of(right, base, generator))
+    containing = (SPANS[:, 0] <= 2) & (SPANS[:, 1] >= 3) & (np.arange(len(SPANS)) != row[2, 3])
+    assert flagged.tolist() == containing.tolist()
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_is_undefined_is_not_compared():
+    drops = np.arange(len(SPANS), 0, -1.0)  # every longer span costs less than one inside it
+    resampled = drops + 1e-3 * np.random.default_rng(0).normal(size=(50, len(SPANS)))
+    assert non_monotone(SPANS, drops, resampled)[4]
+    drops[4], resampled[:, 4] = math.nan, math.nan
+    assert not non_monotone(SPANS, drops, resampled)[4]
+    assert not non_monotone(SPANS, np.full(len(SPANS), math.nan), resampled * math.nan).any()
