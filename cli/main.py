@@ -10,6 +10,7 @@ from adapter_probe import __version__
 
 from .ablate import ablate
 from .demo import demo
+from .figures import figures
 from .init_sweep import init_sweep
 from .inspect import inspect
 from .prune import prune
@@ -30,6 +31,7 @@ app = typer.Typer(
 app.command()(ablate)
 app.command()(inspect)
 app.command()(prune)
+app.command()(figures)
 app.command()(report)
 app.command()(train)
 app.command()(init_sweep)

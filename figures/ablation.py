@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from adapter_probe import metrics
-from adapter_probe.analysis.deltas import Study, drop_points, span_scores, study_kind
+from adapter_probe.analysis.deltas import drop_points, span_scores
 from adapter_probe.results.ablation import AblationResults
 
 from . import style
+from .captions import heatmap_caption
+from .drawing import Drawing, Place, add_axes
+from .facts import AblationFacts, facts_of_results
 from .heatmap import draw
 from .levels import DropScale, draw_scale
-from .wording import ablation_notes, drop_label
+from .venues import DEFAULT_FORMATS, PAPER, Look
+from .wording import ablation_notes, drop_label, task_label, test_name
 
-# Points: around and between the grids, then the colour bar below or beside them.
+STEM = "heatmap"
+# Units: around and between the grids, then the colour bar below or beside them.
 _LEFT, _BETWEEN, _RIGHT, _TOP, _BELOW = 27.0, 22.0, 2.0, 3.0, 25.0
 _BAR, _BAR_GAP, _BAR_TICKS, _LINE = 8.0, 5.0, 12.0, 10.0
 _BAR_BESIDE, _GAIN_WORD, _LONGEST_BAR = 54.0, 28.0, 330.0
-_SMALLEST_GRID = 72.0
-
-Place = tuple[float, float, float, float]
-"""x, y, width and height from the figure's lower left corner, points."""
+_SMALLEST_GRID = 72.0  # points
+WIDE = 4.5  # inches: from here on, grids stand side by side and one alone has its bar beside it
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +36,13 @@ class Panel:
     """One grid of the figure.
 
     Attributes:
-        frame: columns `first`, `last`, `delta_points` and, optionally, `significant` (bool).
+        frame: columns `first`, `last`, `delta_points` and, optionally, `significant` and `non_monotone`.
+        facts: whose grid it is; None for a published one.
         notes: lines for the empty corner, the first one the task.
     """
 
     frame: pd.DataFrame
+    facts: AblationFacts | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -50,11 +53,10 @@ def save_ablation_heatmap(
     task: str,
     split: str = "validation",
     tolerance: float = 1.0,
-    width: float = style.HALF_WIDTH,
     frame: pd.DataFrame | None = None,
-    formats: Sequence[str] = style.FORMATS,
+    formats: Sequence[str] = DEFAULT_FORMATS,
 ) -> tuple[Path, ...]:
-    """Write `heatmap.pdf`, `.svg` and `.png` of one ablation into `folder` and return their paths.
+    """Write the heatmap of one ablation into `folder`, its CSV and caption too; return the figure's paths.
 
     Args:
         results: the ablation.
@@ -62,93 +64,166 @@ def save_ablation_heatmap(
         task: the task's name, the first line of the notes.
         split: which data the scores are of; a word on the colour bar.
         tolerance: points that the black line stands for.
-        width: inches, `style.HALF_WIDTH` or `style.FULL_WIDTH`.
         frame: `span_scores(results)` with further columns such as `significant`; computed by default.
-        formats: out of `style.FORMATS`.
+        formats: out of `venues.FORMATS`.
 
     Raises:
         ResultsError: the results lack an intact row, or a file cannot be written.
     """
-    study = study_kind(results)
-    panel = Panel(span_scores(results) if frame is None else frame, ablation_notes(results, task))
+    facts = facts_of_results(results, task, split)
+    panel = ablation_panel(span_scores(results) if frame is None else frame, facts)
+    look = Look(PAPER, formats=tuple(formats), tolerance=tolerance)
+    return heatmap([panel], look, results.identity).write(folder, look)[: len(formats)]
+
+
+def ablation_panel(frame: pd.DataFrame, facts: AblationFacts) -> Panel:
+    """An ablation's grid with its notes."""
+    return Panel(frame, facts, ablation_notes(facts))
+
+
+def heatmap(panels: Sequence[Panel], look: Look, identity: Mapping[str, object]) -> Drawing:
+    """The figure of one or several ablations, with its CSV and caption.
+
+    Raises:
+        ResultsError: a frame is not a grid of spans.
+    """
+    own = [panel.facts for panel in panels if panel.facts is not None]
+    metrics = {facts.metric for facts in own}
+    # A published grid beside ours is of accuracy.
+    metric = metrics.pop() if len(metrics) == 1 else None
+    if len(own) < len(panels) and metric != "accuracy":
+        metric = None
+    split = own[0].split if len({facts.split for facts in own}) == 1 else ""
     figure = ablation_figure(
-        [panel], study=study, metric=results.metric, split=split, tolerance=tolerance, width=width
+        panels, look, study=own[0].study, metric=metric, split=split, preferred_wide=len(panels) > 1
     )
-    title = f"{task}: {metrics.metric_label(results.metric)} by span of {study} layers"
-    return style.save(figure, folder, "heatmap", title=title, identity=results.identity, formats=formats)
+    names = " and ".join(dict.fromkeys(task_label(facts.task) for facts in own))
+    title = f"{names}: score by span of {own[0].study} layers"
+    caption = heatmap_caption(panels, look.tolerance)
+    return Drawing(STEM, title, figure, _numbers(panels), caption, identity)
+
+
+def _numbers(panels: Sequence[Panel]) -> pd.DataFrame:
+    """The panels' frames below one another, with a column that says whose they are."""
+    named = []
+    for panel in panels:
+        name = task_label(panel.facts.task) if panel.facts else f"{panel.notes[0]} (Houlsby et al. 2019)"
+        named.append(panel.frame.copy())
+        named[-1].insert(0, "grid", name)
+    return pd.concat(named, ignore_index=True) if len(named) > 1 else panels[0].frame
 
 
 def ablation_figure(
     panels: Sequence[Panel],
+    look: Look,
     *,
-    study: Study = "ablated",
+    study: str = "ablated",
     metric: str | None = "accuracy",
     split: str = "validation",
-    tolerance: float = 1.0,
-    width: float = style.HALF_WIDTH,
+    preferred_wide: bool = False,
 ) -> Figure:
-    """Grids side by side, exactly `width` inches wide; the bar stands beside a single grid in a wide figure.
+    """Grids in rows, exactly as wide as the venue asks for; the bar stands beside a single grid if wide.
 
     Args:
-        panels: one a grid, from the left.
+        panels: one a grid, from the upper left.
+        look: sizes and the tolerance.
         study: what happened to the spans; it names the axes.
         metric: what the drops are of; None if the panels differ in it.
         split: which data; a word on the colour bar.
-        tolerance: points that the black line stands for.
-        width: inches.
+        preferred_wide: whether it fills the text's width where the look leaves that open.
 
     Raises:
         ValueError: no panels, or a width that leaves no room for them.
         ResultsError: a frame is not a grid of spans.
     """
-    beside = len(panels) == 1 and width > 1.2 * style.HALF_WIDTH
-    label = drop_label(metric, split, tolerance)
-    if not beside and style.text_width(label, style.LABEL_SIZE) > 72 * width - 4:
-        label = label.replace("; ", "\n")
-    layout = _lay_out(len(panels), 72 * width, beside, 1 + label.count("\n"))
+    width = look.width("full" if preferred_wide else "half")
     scale = DropScale.spanning(np.concatenate([drop_points(panel.frame["delta_points"]) for panel in panels]))
-    with style.paper_style():
+    with style.paper_style(look.venue):
+        beside = len(panels) == 1 and width >= WIDE
+        label = " ".join(drop_label(metric, split, look.tolerance).split())
+        layout = lay_out(len(panels), 72 * width, 72 * look.venue.tallest, beside, label)
         figure = Figure(figsize=(width, layout.height / 72))
         for index, (panel, place) in enumerate(zip(panels, layout.grids)):
             ax = draw(
                 panel.frame,
-                _add_axes(figure, place),
+                add_axes(figure, place),
                 notes=panel.notes,
-                tolerance=tolerance,
+                tolerance=look.tolerance,
                 scale=scale,
                 study=study,
+                test=test_name(panel.facts.metric) if panel.facts else None,
             )
-            if index:
+            if index % layout.columns:
                 ax.set_ylabel("")
-        draw_scale(scale, _add_axes(figure, layout.bar), label=label, tolerance=tolerance, vertical=beside)
+        draw_scale(
+            scale, add_axes(figure, layout.bar), label=layout.label, tolerance=look.tolerance, vertical=beside
+        )
     return figure
 
 
 @dataclass(frozen=True)
-class _Layout:
+class Layout:
+    """Where grids and bar stand, points.
+
+    Attributes:
+        height: of the figure.
+        columns: grids in a row.
+        grids: their places, row by row.
+        bar: the colour bar's place.
+        label: the bar's label, broken into lines that fit.
+    """
+
     height: float
+    columns: int
     grids: tuple[Place, ...]
     bar: Place
+    label: str
 
 
-def _lay_out(n_grids: int, width: float, beside: bool, label_lines: int) -> _Layout:
-    """Places in points; the grids are square and as large as the width lets them be."""
-    margins = _LEFT + (_BAR_BESIDE if beside else _RIGHT) + _BETWEEN * (n_grids - 1)
-    side = (width - margins) / n_grids if n_grids else 0.0
-    if side < _SMALLEST_GRID:
-        raise ValueError(f"{n_grids} grids do not fit {width / 72:g} inches: each needs at least one inch")
-    foot = 0.0 if beside else _BAR_GAP + _BAR + _BAR_TICKS + _LINE * label_lines
-    grids = tuple((_LEFT + i * (side + _BETWEEN), foot + _BELOW, side, side) for i in range(n_grids))
+def lay_out(n_grids: int, width: float, tallest: float, beside: bool, label: str) -> Layout:
+    """Square grids, as large as width and height let them be; within the style in force.
+
+    Raises:
+        ValueError: no grids, or a width that leaves no room for them.
+    """
+    u = style.unit()
+    columns = n_columns(n_grids, width)
+    rows = -(-n_grids // max(columns, 1))
     if beside:
-        bar = (_LEFT + side + 14, _BELOW + 0.1 * side, _BAR, 0.8 * side)
+        label = style.wrapped(label, style.label_size(), min(0.8 * width, tallest) - u * (_TOP + _BELOW))
     else:
-        length = min(width - _LEFT - _GAIN_WORD - _RIGHT - 8, _LONGEST_BAR)
-        start = _LEFT + (width - _LEFT - _RIGHT - length + _GAIN_WORD) / 2
-        bar = (start, foot - _BAR_GAP - _BAR, length, _BAR)
-    return _Layout(_TOP + side + _BELOW + foot, grids, bar)
+        label = style.wrapped(label, style.label_size(), width - 4)
+    lines = 1 + label.count("\n")
+    foot = 0.0 if beside else u * (_BAR_GAP + _BAR + _BAR_TICKS + _LINE * lines)
+    right = _BAR_BESIDE + _LINE * (lines - 1) if beside else _RIGHT
+    margins = u * (_LEFT + right + _BETWEEN * (columns - 1))
+    across = (width - margins) / columns if columns else 0.0
+    side = min(across, (tallest - foot) / max(rows, 1) - u * (_TOP + _BELOW))
+    if across < _SMALLEST_GRID or side <= 0:
+        raise ValueError(f"{n_grids} grids do not fit {width / 72:g} inches: each needs at least one inch")
+    indent = (across - side) * columns / 2  # grids that the height bounds stand in the middle
+    height = u * (_TOP + _BELOW) * rows + side * rows + foot
+    grids = []
+    for index in range(n_grids):
+        row, column = divmod(index, columns)
+        x = indent + u * _LEFT + column * (side + u * _BETWEEN)
+        grids.append((x, height - (row + 1) * (u * _TOP + side) - row * u * _BELOW, side, side))
+    bar = _place_bar(width, foot, beside, grids[0])
+    return Layout(height, columns, tuple(grids), bar, label)
 
 
-def _add_axes(figure: Figure, place: Place) -> Axes:
-    width, height = 72 * figure.get_size_inches()
-    x, y, w, h = place
-    return figure.add_axes((x / width, y / height, w / width, h / height))
+def n_columns(n_grids: int, width: float) -> int:
+    """Grids in a row: up to three where there is room, and four as two and two."""
+    if width < 72 * WIDE:
+        return min(n_grids, 1)
+    return 2 if n_grids == 4 else min(n_grids, 3)
+
+
+def _place_bar(width: float, foot: float, beside: bool, grid: Place) -> Place:
+    u = style.unit()
+    x, y, side, _ = grid
+    if beside:
+        return x + side + 14 * u, y + 0.1 * side, u * _BAR, 0.8 * side
+    length = min(width - u * (_LEFT + _GAIN_WORD + _RIGHT + 8), u * _LONGEST_BAR)
+    start = u * _LEFT + (width - u * (_LEFT + _RIGHT - _GAIN_WORD) - length) / 2
+    return start, foot - u * (_BAR_GAP + _BAR), length, u * _BAR

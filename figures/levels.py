@@ -94,22 +94,34 @@ def draw_scale(
         ticks=scale.edges,
         spacing="uniform",
     )
-    bar.set_ticklabels([f"+{-edge:g}" if edge < 0 else f"{edge:g}" for edge in scale.edges])
-    bar.outline.set_linewidth(0.6)
+    bar.set_ticklabels(_edge_labels(scale, cax, vertical))
+    bar.outline.set_linewidth(0.6 * style.unit())
     line = cax.axhline if vertical else cax.axvline
-    line(tolerance, color=style.PAPER, linewidth=style.BORDER_HALO)
-    line(tolerance, color=style.INK, linewidth=style.BORDER)
+    line(tolerance, color=style.WHITE, linewidth=style.BORDER_HALO * style.unit())
+    line(tolerance, color=style.INK, linewidth=style.BORDER * style.unit())
     _write_labels(bar, label, vertical)
     return bar
 
 
+def _edge_labels(scale: DropScale, cax: Axes, vertical: bool) -> list[str]:
+    """The edges in words; every second one, counted from 0, where they would touch."""
+    labels = [f"+{-edge:g}" if edge < 0 else f"{edge:g}" for edge in scale.edges]
+    size, zero = style.tick_size(), scale.edges.index(0.0)
+    widest = size if vertical else max(style.text_width(label, size) for label in labels) + 2
+    box, figure = cax.get_position(), cax.figure
+    length = 72 * (box.height * figure.get_figheight() if vertical else box.width * figure.get_figwidth())
+    if widest * (len(labels) - 1) > length:
+        labels = [label if (index - zero) % 2 == 0 else "" for index, label in enumerate(labels)]
+    return labels
+
+
 def _write_labels(bar: Colorbar, label: str, vertical: bool) -> None:
-    bar.set_label(label, labelpad=3, linespacing=0.95)
+    bar.set_label(label, labelpad=3 * style.unit(), linespacing=0.95)
     tip = {"xytext": (0, -2), "ha": "center", "va": "top", "xy": (0.5, -_TIP)}
     if not vertical:
         tip = {"xytext": (-3, 0), "ha": "right", "va": "center", "xy": (-_TIP, 0.5)}
         across = blended_transform_factory(bar.ax.figure.transFigure, bar.ax.transAxes)
         bar.ax.xaxis.set_label_coords(0.5, -_LABEL_DROP, transform=across)
     bar.ax.annotate(
-        "gain (+)", xycoords="axes fraction", textcoords="offset points", size=style.TICK_SIZE, **tip
+        "gain (+)", xycoords="axes fraction", textcoords="offset points", size=style.tick_size(), **tip
     )

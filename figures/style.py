@@ -13,40 +13,26 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
-from tueplots import figsizes
 
 from adapter_probe import __version__
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.atomic import make_folder, write_bytes
 from adapter_probe.results.identity import canonical_json
 
-FORMATS = ("pdf", "svg", "png")
-HALF_WIDTH: float = figsizes.icml2024_half()["figure.figsize"][0]
-FULL_WIDTH: float = figsizes.icml2024_full()["figure.figsize"][0]
-"""Inches: one column and both columns of a two-column paper. The labels are set for print at this size."""
+from .venues import DEFAULT_FORMATS, FORMATS, PAPER, Venue
 
-LABEL_SIZE, TICK_SIZE, NOTE_SIZE, SMALLEST_SIZE = 8.0, 7.0, 7.0, 5.0  # points
-INK, PAPER, GREEN = "#000000", "#ffffff", "#009e73"  # green: Okabe and Ito's, safe for colour-blind readers
-BORDER, BORDER_HALO = 1.2, 2.2  # points: the tolerance line, and the white that lifts it off dark cells
+INK, WHITE, GREEN = "#000000", "#ffffff", "#009e73"  # green: Okabe and Ito's, safe for colour-blind readers
+GRID, FAINT = "#e4e4e4", "#666666"
+BORDER, BORDER_HALO = 1.2, 2.2  # units: the tolerance line, and the white that lifts it off dark cells
+SMALLEST_SIZE = 5.0  # points: no letter is smaller, whatever the venue
 PNG_DPI = 300
 
-# STIX rather than a system's Times: it ships with Matplotlib, so the same results give the same bytes and
-# the same line breaks on every machine.
-FONT = "STIXGeneral"
+# Fonts that ship with Matplotlib rather than a system's Times or Helvetica: the same results give the same
+# bytes and the same line breaks on every machine.
+SERIF, SANS = "STIXGeneral", "DejaVu Sans"
+_UNIT_LABEL = 8.0  # points: the label size at which a unit is a point
 _STYLE = {
-    "font.family": [FONT],
-    "font.size": LABEL_SIZE,
-    "mathtext.fontset": "stix",
-    "axes.labelsize": LABEL_SIZE,
-    "axes.linewidth": 0.6,
-    "xtick.labelsize": TICK_SIZE,
-    "ytick.labelsize": TICK_SIZE,
-    "xtick.major.size": 2.0,
-    "ytick.major.size": 2.0,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.major.pad": 2.0,
-    "ytick.major.pad": 2.0,
+    "axes.grid": False,
     "pdf.fonttype": 42,  # TrueType: text stays text, and submission systems refuse Type 3
     # Outlines, not text: a browser has no STIX, and a substitute would move every number in the cells. The
     # words remain in the file's description.
@@ -54,17 +40,57 @@ _STYLE = {
     "svg.hashsalt": "adapter-probe",
     "savefig.dpi": PNG_DPI,
     "savefig.bbox": None,  # a "tight" box would change the width that the paper asks for
-    "savefig.facecolor": PAPER,
+    "savefig.facecolor": WHITE,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "lines.solid_capstyle": "butt",
 }
 
 
 @contextmanager
-def paper_style() -> Iterator[None]:
+def paper_style(venue: Venue = PAPER) -> Iterator[None]:
     """Draw with this project's settings alone: the reader's own matplotlibrc has no say, and is restored."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_STYLE)
+        matplotlib.rcParams.update(_venue_style(venue))
         yield
+
+
+def _venue_style(venue: Venue) -> dict[str, object]:
+    unit = venue.label / _UNIT_LABEL
+    lines = dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.6 * unit)
+    lengths = dict.fromkeys(
+        ("xtick.major.size", "ytick.major.size", "xtick.major.pad", "ytick.major.pad"), 2.0 * unit
+    )
+    minor = {"xtick.minor.size": 1.2 * unit, "xtick.minor.width": 0.4 * unit}
+    ticks = dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), venue.tick)
+    return {
+        "font.family": [SANS if venue.sans else SERIF],
+        "mathtext.fontset": "dejavusans" if venue.sans else "stix",
+        "font.size": venue.label,
+        "axes.labelsize": venue.label,
+        **ticks,
+        **lines,
+        **lengths,
+        **minor,
+    }
+
+
+def label_size() -> float:
+    """Points, in the style in force."""
+    return float(matplotlib.rcParams["axes.labelsize"])
+
+
+def tick_size() -> float:
+    """Points, in the style in force: of tick labels, notes and legends."""
+    return float(matplotlib.rcParams["xtick.labelsize"])
+
+
+def unit() -> float:
+    """Points of one unit of layout: gaps, lines and marks grow with the letters."""
+    return label_size() / _UNIT_LABEL
 
 
 def save(
@@ -74,12 +100,12 @@ def save(
     *,
     title: str,
     identity: Mapping[str, object],
-    formats: Sequence[str] = FORMATS,
+    formats: Sequence[str] = DEFAULT_FORMATS,
 ) -> tuple[Path, ...]:
     """Writes `folder/stem.format` for every format; equal figures and identities give equal bytes.
 
-    Each file carries the title and the identity as canonical JSON in its metadata: PDF `Title` and
-    `Subject`, SVG Dublin Core `title` and `description`, PNG `Title` and `Description`. None carries a date.
+    Each file carries the title and the identity as canonical JSON: PDF `Title` and `Subject`, SVG Dublin Core
+    `title` and `description`, PNG `Title` and `Description`, PGF two comments. None carries a date.
 
     Args:
         figure: drawn within `paper_style`.
@@ -97,12 +123,20 @@ def save(
     folder = make_folder(folder)
     paths = []
     for name in formats:
-        buffer = io.BytesIO()
-        with paper_style():
-            figure.savefig(buffer, format=name, metadata=_metadata(name, title, canonical_json(identity)))
         paths.append(folder / f"{stem}.{name}")
-        write_bytes(paths[-1], buffer.getvalue())
+        write_bytes(paths[-1], _rendered(figure, name, title, canonical_json(identity)))
     return tuple(paths)
+
+
+def _rendered(figure: Figure, name: str, title: str, identity: str) -> bytes:
+    with paper_style():
+        if name == "pgf":
+            from .pgf import pgf_picture
+
+            return pgf_picture(figure, title, identity).encode("utf-8")
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=name, metadata=_metadata(name, title, identity))
+        return buffer.getvalue()
 
 
 def _metadata(name: str, title: str, identity: str) -> dict[str, str | None]:
@@ -128,18 +162,42 @@ def contrast(colour: str, other: str) -> float:
 
 def text_colour(background: str) -> str:
     """Black or white, whichever stands out more."""
-    return max((INK, PAPER), key=lambda ink: contrast(ink, background))
+    return max((INK, WHITE), key=lambda ink: contrast(ink, background))
 
 
 def text_width(text: str, size: float) -> float:
-    """Width of a text at a font size, both in points, in this project's font; independent of any device."""
-    return size * _relative_width(text)
+    """Width of a text at a font size, both in points, in the style's font; independent of any device."""
+    return size * _relative_width(text, _font_of_style())
+
+
+def wrapped(text: str, size: float, width: float) -> str:
+    """The text in lines no wider than `width` points, broken after a semicolon if that is enough."""
+    if text_width(text, size) <= width:
+        return text
+    lines: list[str] = []
+    for part in text.split("; "):
+        words = part.split()
+        lines.append(words[0])
+        for word in words[1:]:
+            fits = text_width(f"{lines[-1]} {word}", size) <= width
+            lines[-1:] = [f"{lines[-1]} {word}"] if fits else [lines[-1], word]
+    return "\n".join(lines)
+
+
+def fitting(texts: Sequence[str], size: float, width: float) -> str:
+    """The first of the texts that is no wider than `width` points, else the last."""
+    return next((text for text in texts if text_width(text, size) <= width), texts[-1])
+
+
+def _font_of_style() -> str:
+    font = str(matplotlib.rcParams["font.family"][0])
+    return font if font in (SERIF, SANS) else SERIF
 
 
 @lru_cache(maxsize=4096)
-def _relative_width(text: str) -> float:
+def _relative_width(text: str, font: str) -> float:
     if not text.strip():
         return 0.0
-    font = FontProperties(family=[FONT], math_fontfamily="stix")
+    known = FontProperties(family=[font], math_fontfamily="dejavusans" if font == SANS else "stix")
     # The control points bound the curves closely enough, and their exact extents take ten times as long.
-    return float(TextPath((0, 0), text, size=100, prop=font).vertices[:, 0].max()) / 100
+    return float(TextPath((0, 0), text, size=100, prop=known).vertices[:, 0].max()) / 100

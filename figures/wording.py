@@ -1,16 +1,39 @@
-"""Numbers and scores in the words that figures print. Minus signs are real ones."""
+"""Numbers, names and scores in the words that figures print. Minus signs are real ones."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from adapter_probe import metrics
-from adapter_probe.analysis.deltas import removed_row
-from adapter_probe.analysis.summary import summary
-from adapter_probe.results.ablation import AblationResults
-from adapter_probe.spans import SITES_PER_LAYER
 
-IN_PERCENT = ("accuracy", "f1", "macro_f1")  # the others are correlations, which are not shares of anything
+from .facts import AblationFacts
+
+# The others are correlations, which are not shares of anything.
+IN_PERCENT = ("accuracy", "f1", "macro_f1", "squad_f1", "exact_match")
+_TASKS = {
+    "cola": "CoLA", "sst2": "SST-2", "mrpc": "MRPC", "stsb": "STS-B", "qqp": "QQP", "mnli": "MNLI-m",
+    "mnli-mm": "MNLI-mm", "qnli": "QNLI", "rte": "RTE", "squad": "SQuAD",
+}  # fmt: skip
+_OTHER_NAMES = {
+    "sst-2": "sst2", "sts-b": "stsb", "mnli-m": "mnli", "mnli-matched": "mnli", "mnli-mismatched": "mnli-mm",
+}  # fmt: skip
+GLUE = tuple(name for name in _TASKS if name != "squad")
+
+
+def known_task(name: str) -> str | None:
+    """The well-known task that a name means: ``cola`` for ``CoLA`` and ``glue/cola``; None for any other."""
+    short = name.lower().replace("_", "-").rpartition("/")[2]
+    short = _OTHER_NAMES.get(short, short)
+    return short if short in _TASKS else None
+
+
+def task_label(name: str) -> str:
+    """A task's name as papers print it, on one line; it may hold any character."""
+    known = known_task(name)
+    return _TASKS[known] if known else " ".join(name.split()) or "task"
+
+
+def literal(text: str) -> str:
+    """Text that Matplotlib prints as it is: no name is a formula."""
+    return text.replace("$", r"\$")
 
 
 def cell_text(drop: float) -> str:
@@ -25,9 +48,9 @@ def signed(points: float) -> str:
     return "0.0" if float(text) == 0 else text.replace("-", "−")
 
 
-def score_text(score: float, metric: str) -> str:
+def score_text(score: float, metric: str | None) -> str:
     """A score with its name: `74.2% accuracy`, `Matthews correlation 0.362`."""
-    name = metrics.metric_label(metric)
+    name = metric_name(metric)
     return (
         f"{bare_score(score, metric)} {name}"
         if metric in IN_PERCENT
@@ -35,41 +58,64 @@ def score_text(score: float, metric: str) -> str:
     )
 
 
-def bare_score(score: float, metric: str) -> str:
+def bare_score(score: float, metric: str | None) -> str:
     """A score without its name: `74.2%`, `0.362`."""
     return f"{100 * score:.1f}%" if metric in IN_PERCENT else f"{score:.3f}".replace("-", "−")
 
 
+def metric_name(metric: str | None) -> str:
+    """The metric in words; `score` where it is unknown or differs."""
+    return "score" if metric is None else metrics.metric_label(metric)
+
+
+def unit_name(metric: str | None) -> str:
+    """What a hundredth of the score is called."""
+    return "percentage points" if metric in IN_PERCENT else "points of 0.01"
+
+
+def score_axis(metric: str | None) -> tuple[float, str]:
+    """By what a score is multiplied on an axis, and the axis' label without the split."""
+    if metric is None:
+        return 100.0, "score × 100"
+    return (100.0, f"{metric_name(metric)} (%)") if metric in IN_PERCENT else (1.0, metric_name(metric))
+
+
+def points_text(points: float) -> str:
+    """A number of points: `1 point`, `0.5 points`."""
+    return f"{points:g} point{'' if points == 1 else 's'}"
+
+
+def count_text(n: int, noun: str) -> str:
+    """A count with its noun: `1 seed`, `9,815 examples`."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def range_text(values: list[int], noun: str) -> str:
+    """Counts that may differ: `3 seeds`, `2–3 seeds`."""
+    low, high = min(values), max(values)
+    return count_text(high, noun) if low == high else f"{low}–{high} {noun}s"
+
+
 def drop_label(metric: str | None, split: str, tolerance: float) -> str:
     """What a colour bar of drops says; `metric` None where the panels differ in it."""
-    name = "score" if metric is None else metrics.metric_label(metric)
-    unit = "percentage points" if metric in IN_PERCENT else "points of 0.01"
-    line = f"{tolerance:g} point{'' if tolerance == 1 else 's'}"
-    return f"drop in {split} {name} ({unit}); black line = {line}"
+    return (
+        f"drop in {split} {metric_name(metric)} ({unit_name(metric)}); black line = {points_text(tolerance)}"
+    )
 
 
-def ablation_notes(results: AblationResults, task: str) -> tuple[str, ...]:
+def test_name(metric: str | None) -> str | None:
+    """The test behind the p-values of an ablation, as `adapter_probe.analysis.significance` chooses it."""
+    if metric is None:
+        return None
+    return "McNemar" if metric == "accuracy" else "bootstrap"
+
+
+def ablation_notes(facts: AblationFacts) -> tuple[str, ...]:
     """The lines beside a grid: the task, the intact score, all removed, the majority class."""
-    found = summary(results)
-    intact, removed, majority = (found[f"{name}_score"] for name in ("intact", "removed", "majority"))
-    score = "undefined" if intact is None else score_text(intact, results.metric)
-    difference = "undefined" if removed is None else signed(found["removed_delta_points"])
-    notes = [
-        task.replace("$", r"\$"),  # no name is a formula
-        f"intact {score}, n = {found['n_examples']:,}",
-        f"{_removed(results)}: {difference}",
-    ]
-    if majority is not None:
-        notes.append(f"majority class {bare_score(majority, results.metric)}")
+    score = "undefined" if facts.intact is None else score_text(facts.intact, facts.metric)
+    lost = "undefined" if facts.removed_delta is None else signed(facts.removed_delta)
+    notes = [literal(task_label(facts.task)), f"intact {score}, n = {facts.n_examples:,}"]
+    notes.append(f"{facts.removed}: {lost}")
+    if facts.majority is not None:
+        notes.append(f"majority class {bare_score(facts.majority, facts.metric)}")
     return tuple(notes)
-
-
-def _removed(results: AblationResults) -> str:
-    """What the row with the fewest adapters has lost."""
-    off = ~results.masks[removed_row(results)].reshape(-1, SITES_PER_LAYER)  # [layers, 2]
-    attention, feed_forward = off.any(axis=0)
-    if np.all(off):
-        return "all removed"
-    if attention and feed_forward:
-        return "most removed"
-    return "all attention removed" if attention else "all feed-forward removed"

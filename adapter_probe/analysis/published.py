@@ -1,4 +1,8 @@
-"""The paper's own grids, to be set beside a new one."""
+"""The paper's own numbers, to be set beside new ones.
+
+All are of Houlsby et al. 2019 (arXiv 1902.00751). Those of figures are read off its vector graphics. Scores
+are fractions here, as everywhere; differences are in points.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,20 @@ import pandas as pd
 from adapter_probe.errors import DataError
 
 PUBLISHED_TASKS = ("mnli", "cola")
+"""Tasks with a published ablation and a published sweep of the initialisation."""
+
+PUBLISHED_CURVES = ("mnli", "cola", "squad")
+"""Tasks with a published curve of the score against the trained parameters."""
+
+PUBLISHED_AGGREGATES = ("glue", "additional")
+"""Sets of tasks with published percentiles: GLUE on BERT-large, the additional tasks on BERT-base."""
 
 
 def published_ablation(task: str) -> pd.DataFrame:
-    """Fig. 6 of Houlsby et al. 2019 (arXiv 1902.00751), left (MNLI-m) or centre (CoLA): BERT-base, size 64.
+    """Fig. 6, left (MNLI-m) or centre (CoLA): BERT-base, size 64.
 
-    Read off the paper's vector graphics, to about 0.1 point for MNLI and 0.03 for CoLA. The paper's
-    "relative decrease" is in percentage points of validation accuracy.
+    Read to about 0.1 point for MNLI and 0.03 for CoLA. The paper's "relative decrease" is in percentage
+    points of validation accuracy.
 
     Returns:
         Columns `first`, `last`, `n_layers`, `delta_points`, 78 rows sorted by first, then last layer. The
@@ -24,10 +35,102 @@ def published_ablation(task: str) -> pd.DataFrame:
     Raises:
         DataError: the task is none of `PUBLISHED_TASKS`.
     """
-    if task not in PUBLISHED_TASKS:
-        raise DataError(f"no published ablation of {task!r}; there are {', '.join(PUBLISHED_TASKS)}")
-    source = resources.files("adapter_probe.reference") / f"houlsby2019_fig6_{task}.csv"
-    with source.open(encoding="utf-8") as file:
-        frame = pd.read_csv(file)
+    frame = _read(f"fig6_{_known(task, PUBLISHED_TASKS, 'ablation')}")
     frame.insert(2, "n_layers", frame["last"] - frame["first"] + 1)
     return frame.sort_values(["first", "last"], ignore_index=True)
+
+
+def published_init_sweep(task: str) -> pd.DataFrame:
+    """Fig. 6, right: BERT-base, validation accuracy against the initialisation's std.
+
+    At std 1 the figure's axis cuts the points off; they are extended from the segments that lead there.
+
+    Returns:
+        Columns `init_std`, `mean`, sorted by std.
+
+    Raises:
+        DataError: the task is none of `PUBLISHED_TASKS`.
+    """
+    frame = _of(_read("fig6_init_sweep"), "task", _known(task, PUBLISHED_TASKS, "sweep of initialisations"))
+    frame["mean"] = frame.pop("accuracy_percent") / 100
+    return frame
+
+
+def published_tradeoff(task: str) -> pd.DataFrame:
+    """Fig. 4 (MNLI-m and CoLA, accuracy, BERT-base) or Fig. 5 (SQuAD v1.1, F1, BERT-large), validation.
+
+    The parameters are where the paper plots them: for the top layers in Fig. 4 that is k/12 of the model.
+
+    Returns:
+        Columns `method`, `trained_parameters` (with the head), `mean`, `sem` (NaN where none is drawn).
+
+    Raises:
+        DataError: the task is none of `PUBLISHED_CURVES`.
+    """
+    frame = _of(_read("fig4_fig5"), "task", _known(task, PUBLISHED_CURVES, "curve"))
+    for ours, theirs in (("mean", "score_percent"), ("sem", "sem_percent")):
+        frame[ours] = frame.pop(theirs) / 100
+    return frame
+
+
+def published_aggregate(tasks: str) -> pd.DataFrame:
+    """Figs 1 and 3: percentiles over tasks of the score minus full fine-tuning's.
+
+    Args:
+        tasks: ``glue`` (9 tasks, BERT-large) or ``additional`` (17 tasks, BERT-base).
+
+    Returns:
+        Columns `method`, `trained_parameters` (with the head), `p20_points`, `p50_points`, `p80_points`.
+
+    Raises:
+        DataError: the set is none of `PUBLISHED_AGGREGATES`.
+    """
+    return _of(_read("fig3"), "tasks", _known(tasks, PUBLISHED_AGGREGATES, "percentiles"))
+
+
+def published_sizes() -> pd.DataFrame:
+    """Section 3.6: mean validation accuracy over eight GLUE tasks (BERT-large) at three adapter sizes.
+
+    Returns:
+        Columns `size`, `mean_score`.
+    """
+    frame = _read("sizes")
+    frame["mean_score"] = frame.pop("mean_percent") / 100
+    return frame
+
+
+def published_glue() -> pd.DataFrame:
+    """Table 1: GLUE's test server, BERT-large.
+
+    Returns:
+        Columns `method`, `total_multiple` (parameters for nine tasks, of the base), `trained_percent` a task,
+        then a task and its metric (``CoLA_mcc``) each, and `total`, all scores in hundredths. The total is
+        GLUE's own, not the mean of the columns.
+    """
+    return _read("table1")
+
+
+def published_tasks() -> pd.DataFrame:
+    """Table 2: test accuracy on 17 further tasks, BERT-base, with the s.e.m. over runs.
+
+    Returns:
+        Columns `task`, `no_bert_baseline`, `fine_tuning`, `variable_fine_tuning`, `adapters` and their
+        ``_sem`` in percent (of the variable one ``variable_sem``), `n_train`, `n_val`, `n_test`, `n_classes`.
+    """
+    return _read("table2")
+
+
+def _known(name: str, names: tuple[str, ...], what: str) -> str:
+    if name not in names:
+        raise DataError(f"no published {what} of {name!r}; there are {', '.join(names)}")
+    return name
+
+
+def _read(name: str) -> pd.DataFrame:
+    source = resources.files("adapter_probe.reference") / f"houlsby2019_{name}.csv"
+    with source.open(encoding="utf-8") as file:
+        return pd.read_csv(file)
+
+
+def _of(frame: pd.DataFrame, column: str, value: str) -> pd.DataFrame:
+    return frame[frame[column] == value].drop(columns=column).reset_index(drop=True)

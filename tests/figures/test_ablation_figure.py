@@ -13,7 +13,9 @@ from matplotlib.colors import to_hex
 
 from adapter_probe.analysis.published import published_ablation
 from adapter_probe.figures import style, wording
-from adapter_probe.figures.ablation import Panel, ablation_figure, save_ablation_heatmap
+from adapter_probe.figures.ablation import Panel, ablation_figure, lay_out, save_ablation_heatmap
+from adapter_probe.figures.facts import facts_of_results
+from adapter_probe.figures.venues import PAPER, VENUES, Look
 
 HITS = [36, 35, 30, 30, 34, 36, 37]  # intact, 0-0, 0-1, 0-2, 1-1, 1-2, 2-2
 NOTES = ("MNLI$_\\mathrm{m}$", "intact 83.7% accuracy, n = 9,815", "all removed: −43.5")
@@ -23,12 +25,15 @@ import hashlib, json, pathlib, sys
 from adapter_probe.analysis.published import published_ablation
 from adapter_probe.figures import style
 from adapter_probe.figures.ablation import Panel, ablation_figure
+from adapter_probe.figures.venues import FORMATS, PAPER, Look
 frame = published_ablation("mnli")
 frame["significant"] = frame["delta_points"] < -1
 frame.loc[3, "delta_points"] = float("nan")
-panels = [Panel(frame, ("MNLI$_m$", "all removed")), Panel(published_ablation("cola"), ("CoLA",))]
-figure = ablation_figure(panels, width=style.FULL_WIDTH)
-paths = style.save(figure, sys.argv[1], "x", title="t", identity={"a": 1})
+frame["non_monotone"] = frame["delta_points"] > -0.3
+notes = ("MNLI$_m$", "all removed")
+panels = [Panel(frame, None, notes), Panel(published_ablation("cola"), None, ("CoLA",))]
+figure = ablation_figure(panels, Look(PAPER, "full"))
+paths = style.save(figure, sys.argv[1], "x", title="t", identity={"a": 1}, formats=FORMATS)
 heavy = [name for name in ("torch", "transformers", "matplotlib.pyplot", "seaborn") if name in sys.modules]
 print(json.dumps([heavy, *(hashlib.sha256(path.read_bytes()).hexdigest() for path in paths)]))
 """
@@ -53,12 +58,12 @@ def run_fresh(folder, hash_seed: str) -> list:
 def test_fresh_processes_write_the_same_bytes_without_torch(tmp_path):
     heavy, *first = run_fresh(tmp_path, "1")
     assert heavy == []
-    assert len(set(first)) == 3
+    assert len(set(first)) == 4
     assert run_fresh(tmp_path, "2") == [[], *first]
 
 
 def test_fonts_in_the_pdf_are_type_42(tmp_path):
-    figure = ablation_figure([Panel(published_ablation("mnli"), NOTES)])
+    figure = ablation_figure([Panel(published_ablation("mnli"), None, NOTES)], Look(PAPER))
     (pdf,) = style.save(figure, tmp_path, "x", title="x", identity={}, formats=("pdf",))
     data = pdf.read_bytes()
     streams = [zlib.decompress(s) for s in re.findall(rb"stream\r?\n(x.*?)\r?\nendstream", data, re.DOTALL)]
@@ -76,6 +81,8 @@ def test_one_call_writes_the_figure_of_an_ablation(make_results, tmp_path, forma
     paths = save_ablation_heatmap(results, tmp_path / "out", task="CoLA", formats=formats)
     assert paths == tuple(tmp_path / "out" / f"heatmap.{name}" for name in formats)
     assert all(path.stat().st_size > 1000 for path in paths)
+    assert "No value is undefined" in (tmp_path / "out" / "heatmap.txt").read_text()
+    assert len((tmp_path / "out" / "heatmap.csv").read_text().splitlines()) == 7
     again = save_ablation_heatmap(results, tmp_path / "again", task="CoLA", formats=formats)
     assert [p.read_bytes() for p in again] == [p.read_bytes() for p in paths]
 
@@ -97,7 +104,9 @@ def test_one_call_writes_the_figure_of_an_ablation(make_results, tmp_path, forma
     ],
 )
 def test_notes_tell_what_a_reader_wants_to_know(make_results, options, hits, expected):
-    task, *lines = wording.ablation_notes(make_results(hits, **options), "CoLA$")
+    task, *lines = wording.ablation_notes(
+        facts_of_results(make_results(hits, **options), "CoLA$", "validation")
+    )
     assert task == r"CoLA\$"
     assert len(lines) == len(expected)
     assert all(want in (..., line) for line, want in zip(lines, expected))
@@ -136,22 +145,25 @@ def test_signed(points, text):
     assert wording.signed(points) == text
 
 
-@pytest.mark.parametrize("width", [style.HALF_WIDTH, style.FULL_WIDTH])
+@pytest.mark.parametrize("venue", VENUES)
+@pytest.mark.parametrize("column", ["half", "full"])
 @pytest.mark.parametrize("n_layers", [1, 2, 6, 12, 24])
-def test_everything_lies_inside_the_figure(make_frame, n_layers, width):
+def test_everything_lies_inside_the_figure(make_frame, assert_tidy, n_layers, column, venue):
+    panel = Panel(make_frame(n_layers, seed=1), None, NOTES)
     figure = ablation_figure(
-        [Panel(make_frame(n_layers, seed=1), NOTES)], metric="mcc", width=width, tolerance=0.5
+        [panel], Look(VENUES[venue], column, tolerance=0.5), metric="mcc", split="validation"
     )
-    assert_inside(figure)
-    assert figure.get_figwidth() == width
+    assert_tidy(figure)
+    assert figure.get_figwidth() == VENUES[venue].width(column)
+    assert figure.get_figheight() <= VENUES[venue].tallest + 1e-9
 
 
 @pytest.mark.parametrize("n_panels", [2, 3])
-def test_panels_share_one_scale_and_one_bar(make_frame, n_panels):
+def test_panels_share_one_scale_and_one_bar(make_frame, assert_tidy, n_panels):
     frames = [make_frame(6, [0.3] * 21), make_frame(12, np.linspace(-3, 60, 78)), published_ablation("cola")]
-    panels = [Panel(frame, NOTES) for frame in frames[:n_panels]]
-    figure = ablation_figure(panels, width=style.FULL_WIDTH)
-    assert_inside(figure)
+    panels = [Panel(frame, None, NOTES) for frame in frames[:n_panels]]
+    figure = ablation_figure(panels, Look(PAPER), preferred_wide=True)
+    assert_tidy(figure)
     *grids, bar = figure.axes
     assert len(grids) == n_panels
     assert [ax.get_ylabel() for ax in grids] == ["first ablated layer"] + [""] * (n_panels - 1)
@@ -163,30 +175,27 @@ def test_panels_share_one_scale_and_one_bar(make_frame, n_panels):
     assert {to_hex(c) for c in cells.get_facecolors()} == {"#f9e5d4"}
 
 
-def test_panels_that_do_not_fit_are_refused(make_frame):
-    with pytest.raises(ValueError, match=r"4 grids do not fit 3\.25 inches"):
-        ablation_figure([Panel(make_frame(3))] * 4)
-    with pytest.raises(ValueError, match="0 grids"):
-        ablation_figure([])
+@pytest.mark.parametrize("n_panels", range(1, 10))
+@pytest.mark.parametrize("venue", ["icml", "neurips", "talk"])
+def test_grids_never_overlap_and_stay_on_the_page(n_panels, venue):
+    with style.paper_style(VENUES[venue]):
+        width, tallest = 72 * VENUES[venue].full, 72 * VENUES[venue].tallest
+        if venue == "talk" and n_panels > 3:
+            tallest = 9 * 72
+        layout = lay_out(n_panels, width, tallest, False, "label")
+    places = [*layout.grids, layout.bar]
+    assert len(layout.grids) == n_panels
+    for index, (x, y, w, h) in enumerate(places):
+        assert min(x, y, w, h) >= 0
+        assert x + w <= width
+        assert y + h <= layout.height <= tallest + 1e-6
+        for other_x, other_y, other_w, other_h in places[:index]:
+            apart = x >= other_x + other_w or other_x >= x + w or y >= other_y + other_h or other_y >= y + h
+            assert apart
 
 
-def assert_inside(figure) -> None:
-    """No text sticks out of the figure, and no two labels of the axes or the bar overlap."""
-    figure.draw_without_rendering()
-    width, height = figure.bbox.size
-    for ax in figure.axes:
-        outer = [ax.xaxis.label, ax.yaxis.label, *ax.get_xticklabels(), *ax.get_yticklabels(), *ax.texts]
-        for text in (t for t in outer if t.get_text() and t.get_visible()):
-            box = text.get_window_extent()
-            inside = box.x0 >= -0.5 and box.y0 >= -0.5 and box.x1 <= width + 0.5 and box.y1 <= height + 0.5
-            assert inside, (text.get_text(), box, (width, height))
-    labels = [label for ax in figure.axes for label in (ax.xaxis.label, ax.yaxis.label) if label.get_text()]
-    labels += [tick for ax in figure.axes for tick in ax.get_xticklabels() if tick.get_text()]
-    boxes = [label.get_window_extent() for label in labels]
-    clashes = [
-        (labels[i].get_text(), labels[j].get_text())
-        for i in range(len(boxes))
-        for j in range(i)
-        if boxes[i].overlaps(boxes[j])
-    ]
-    assert clashes == []
+def test_a_layout_without_room_is_refused():
+    with style.paper_style(), pytest.raises(ValueError, match=r"2 grids do not fit 0\.5 inches"):
+        lay_out(2, 36, 648, False, "label")
+    with style.paper_style(), pytest.raises(ValueError, match="0 grids"):
+        lay_out(0, 400, 648, False, "label")

@@ -98,7 +98,7 @@ def test_single_layers_are_outlined(make_frame):
 def test_the_black_line_is_drawn_where_the_border_is(make_frame):
     frame = make_frame(3, [1.2, 0.4, 3.0, 0.3, 1.0, 1.5])
     lines = [c for c in draw(frame, tolerance=1.0).collections if c.get_label() == "border"]
-    assert [to_hex(line.get_colors()[0]) for line in lines] == [style.PAPER, style.INK]
+    assert [to_hex(line.get_colors()[0]) for line in lines] == [style.WHITE, style.INK]
     for line in lines:
         assert len(line.get_segments()) == 4
     loose = [c for c in draw(frame, tolerance=5.0).collections if c.get_label() == "border"]
@@ -124,7 +124,7 @@ def test_numbers_stand_out_from_their_cells(make_frame):
         drop = -float(text.get_text()) if "+" in text.get_text() else float(text.get_text())
         (background,) = scale.colours(np.array([drop]))
         assert style.contrast(text.get_color(), background) > 4.5
-    assert {t.get_text(): t.get_color() for t in ax.texts}["45"] == style.PAPER
+    assert {t.get_text(): t.get_color() for t in ax.texts}["45"] == style.WHITE
 
 
 @pytest.mark.parametrize(("n_layers", "inches", "fit"), [(12, 3.3, True), (24, 3.3, False), (24, 6.9, True)])
@@ -157,6 +157,30 @@ def test_rings_mark_what_is_not_significant(make_frame):
     assert [(int(np.floor(y + 0.5)), int(np.floor(x + 0.5))) for x, y in offsets] == [(0, 0), (1, 2)]
     assert all(x % 1 > 0.2 and y % 1 > 0.5 for x, y in offsets)  # upper right corners
     assert "○ not significant" in {t.get_text() for t in ax.texts}
+    named = draw(frame.assign(significant=False), notes=["task"], test="McNemar")
+    assert "○ not significant (McNemar, Holm)" in {t.get_text() for t in named.texts}
+
+
+def test_an_undefined_cell_has_neither_ring_nor_triangle(make_frame):
+    frame = make_frame(2, [0.1, np.nan, 0.3]).assign(significant=False, non_monotone=[False, True, False])
+    ax = draw(frame)
+    assert len(collection(ax, "rings").get_offsets()) == 2
+    assert "triangles" not in {c.get_label() for c in ax.collections}
+
+
+def test_triangles_mark_what_costs_less_than_a_part_of_it(make_frame):
+    frame = make_frame(3, [0.1, 30.0, 3.0, 0.2, -0.4, 0.3])
+    assert "triangles" not in {c.get_label() for c in draw(frame.assign(non_monotone=False)).collections}
+    ax = draw(frame.assign(non_monotone=[False, True, False, False, True, False]), notes=["task"])
+    marks = collection(ax, "triangles")
+    corners = [path.vertices[:3] for path in marks.get_paths()]
+    for (first, last), points in zip([(0, 1), (1, 2)], corners):
+        lower_left = np.array([last - 0.5, first + 0.5])
+        assert np.abs(points - lower_left).max() < 0.35  # in the corner, clear of number and ring
+        assert (points[:, 0] > last - 0.5).all()
+        assert (points[:, 1] < first + 0.5).all()
+    assert [to_hex(c) for c in marks.get_facecolors()] == [style.WHITE, style.INK]  # of what it stands on
+    assert any(t.get_text().startswith("◣") for t in ax.texts)
 
 
 @pytest.mark.parametrize("study", ["ablated", "kept"])

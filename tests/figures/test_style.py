@@ -6,11 +6,14 @@ import json
 import matplotlib
 import pytest
 from fontTools.ttLib import TTFont
+from hypothesis import given
+from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont
 
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import style
+from adapter_probe.figures.venues import PAPER, VENUES
 
 
 def text_figure(text: str) -> Figure:
@@ -26,21 +29,42 @@ def test_the_readers_settings_have_no_say_and_come_back():
             inside = {name: matplotlib.rcParams[name] for name in ("font.size", "axes.grid", "pdf.fonttype")}
         assert matplotlib.rcParams["font.size"] == 33
         assert matplotlib.rcParams["pdf.fonttype"] == 3
-    assert inside == {"font.size": style.LABEL_SIZE, "axes.grid": False, "pdf.fonttype": 42}
+    assert inside == {"font.size": PAPER.label, "axes.grid": False, "pdf.fonttype": 42}
 
 
-def test_the_font_ships_with_matplotlib():
-    assert findfont(style.FONT, fallback_to_default=False).startswith(matplotlib.get_data_path())
+@pytest.mark.parametrize("font", [style.SERIF, style.SANS])
+def test_the_fonts_ship_with_matplotlib(font):
+    assert findfont(font, fallback_to_default=False).startswith(matplotlib.get_data_path())
 
 
-def test_text_width_is_that_of_the_fonts_own_metrics():
-    font = TTFont(findfont(style.FONT))
+@pytest.mark.parametrize("venue", ["paper", "talk"])
+def test_text_width_is_that_of_the_fonts_own_metrics(venue):
+    font = TTFont(findfont(style.SANS if VENUES[venue].sans else style.SERIF))
     glyphs, advances = font.getBestCmap(), font["hmtx"]
-    for text in ("0", "12.5", "+0.3", "−5.1", "nnnnnnnnnn"):
-        width = sum(advances[glyphs[ord(c)]][0] for c in text) / font["head"].unitsPerEm
-        # The ink ends a little before the last character's advance does.
-        assert style.text_width(text, 10) == pytest.approx(10 * width, abs=1.5)
-    assert style.text_width(" ", 10) == 0
+    with style.paper_style(VENUES[venue]):
+        for text in ("0", "12.5", "+0.3", "−5.1", "nnnnnnnnnn"):
+            width = sum(advances[glyphs[ord(c)]][0] for c in text) / font["head"].unitsPerEm
+            # The ink ends a little before the last character's advance does.
+            assert style.text_width(text, 10) == pytest.approx(10 * width, abs=1.5)
+        assert style.text_width(" ", 10) == 0
+
+
+@given(st.lists(st.sampled_from(["a", "drop;", "longer", "extraordinary"]), min_size=1, max_size=12))
+def test_wrapped_text_keeps_its_words_and_its_width(words):
+    text = " ".join(words).removesuffix(";")
+    lines = style.wrapped(text, 8, 60).split("\n")
+    assert " ".join(lines).replace(";", "").split() == text.replace(";", "").split()
+    assert all(style.text_width(line, 8) <= 60 or " " not in line for line in lines)
+
+
+def test_wrapped_text_that_fits_stays_whole():
+    assert style.wrapped("drop; line", 8, 500) == "drop; line"
+    assert style.wrapped("drop in score; black line", 8, 60) == "drop in score\nblack line"
+
+
+def test_fitting_takes_the_first_that_fits():
+    texts = ["a long text indeed", "shorter", "s"]
+    assert [style.fitting(texts, 8, width) for width in (500, 30, 1)] == texts
     assert style.text_width("12", 14) == pytest.approx(2 * style.text_width("12", 7))
 
 
@@ -48,11 +72,11 @@ def test_contrast_runs_from_1_to_21():
     assert style.contrast("#000000", "#ffffff") == pytest.approx(21)
     assert style.contrast("#123456", "#123456") == 1
     assert style.contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.005)  # WCAG's known borderline
-    assert (style.text_colour("#ffffff"), style.text_colour("#170f28")) == (style.INK, style.PAPER)
+    assert (style.text_colour("#ffffff"), style.text_colour("#170f28")) == (style.INK, style.WHITE)
 
 
 def test_an_unknown_format_is_refused_before_anything_is_written(tmp_path):
-    with pytest.raises(ResultsError, match="'gif'; allowed: pdf, svg, png"):
+    with pytest.raises(ResultsError, match="'gif'; allowed: pdf, svg, png, pgf"):
         style.save(text_figure("x"), tmp_path / "new", "x", title="x", identity={}, formats=("pdf", "gif"))
     assert not (tmp_path / "new").exists()
 
@@ -71,7 +95,10 @@ def test_nothing_but_the_figures_is_left_behind(tmp_path):
 
 def test_identity_is_in_every_format(tmp_path):
     identity = {"base": {"hash": "00ff", "name": "é & <b>"}, "n": 3, "score": float("nan")}
-    pdf, svg, png = style.save(text_figure("x"), tmp_path, "x", title="CoLA: é", identity=identity)
+    formats = ("pdf", "svg", "png", "pgf")
+    pdf, svg, png, pgf = style.save(
+        text_figure("x"), tmp_path, "x", title="CoLA: é", identity=identity, formats=formats
+    )
     expected = json.dumps(
         {"base": {"hash": "00ff", "name": "é & <b>"}, "n": 3, "score": None}, sort_keys=True
     )
@@ -90,6 +117,9 @@ def test_identity_is_in_every_format(tmp_path):
     )
     assert (json.dumps(json.loads(description.text)), title.text) == (expected, "CoLA: é")
     assert date is None
+    (line,) = [line for line in pgf.read_text("utf-8").splitlines() if line.startswith("% identity: ")]
+    assert json.dumps(json.loads(line.removeprefix("% identity: "))) == expected
+    assert "% CoLA: é" in pgf.read_text("utf-8")
     info = pdf.read_bytes().split(b"/Subject (")[1].split(b")\n")[0].split(b") /")[0]
     unescaped = info.replace(b"\\\\", b"\\").replace(b"\\(", b"(").replace(b"\\)", b")")
     assert json.dumps(json.loads(unescaped)) == expected

@@ -1,0 +1,62 @@
+"""A figure with everything that goes to disk beside it: its numbers as CSV and its caption."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from adapter_probe.results.atomic import make_folder, write_csv, write_text
+
+from . import style
+from .venues import Look
+
+Place = tuple[float, float, float, float]
+"""x, y, width and height from the figure's lower left corner, points."""
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """One figure, ready to be written.
+
+    Attributes:
+        stem: file name without ending.
+        title: a few words for the files' properties.
+        figure: drawn within `style.paper_style`.
+        frame: the numbers that are drawn.
+        caption: what a paper would print below it, one paragraph.
+        identity: what determines the numbers, as plain JSON.
+    """
+
+    stem: str
+    title: str
+    figure: Figure
+    frame: pd.DataFrame
+    caption: str
+    identity: Mapping[str, object]
+
+    def write(self, folder: str | Path, look: Look) -> tuple[Path, ...]:
+        """Write the figure in every format, ``<stem>.csv`` and ``<stem>.txt``; return the paths.
+
+        Raises:
+            ResultsError: a format is unknown, or a file cannot be written.
+        """
+        folder = make_folder(folder)
+        paths = style.save(
+            self.figure, folder, self.stem, title=self.title, identity=self.identity, formats=look.formats
+        )
+        csv, text = folder / f"{self.stem}.csv", folder / f"{self.stem}.txt"
+        write_csv(csv, self.frame)
+        write_text(text, self.caption + "\n")
+        return (*paths, csv, text)
+
+
+def add_axes(figure: Figure, place: Place) -> Axes:
+    """Axes at a place in points."""
+    width, height = 72 * figure.get_size_inches()
+    x, y, w, h = place
+    return figure.add_axes((x / width, y / height, w / width, h / height))

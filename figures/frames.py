@@ -1,0 +1,109 @@
+"""The tables of sweeps as they are on disk, read with every column checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from adapter_probe.errors import ResultsError
+
+Kind = str
+"""``text``, ``number`` (NaN allowed), ``count`` (whole, may be empty) or ``flag`` (true or false)."""
+
+SWEEP = {
+    "task": "text", "metric": "text", "init_std": "number", "n": "count", "mean": "number", "sem": "number",
+    "min": "number", "max": "number", "diverged": "count", "majority_score": "number",
+}  # fmt: skip
+TRADEOFF = {
+    "task": "text", "metric": "text", "method": "text", "size": "count", "k": "count", "label": "text",
+    "n": "count", "mean": "number", "sem": "number", "min": "number", "max": "number", "diverged": "count",
+    "trained_parameters": "count", "trained_parameters_without_head": "count", "percent_of_base": "number",
+    "majority_score": "number",
+}  # fmt: skip
+AGGREGATE = {
+    "method": "text", "size": "count", "k": "count", "label": "text", "n_tasks": "count",
+    "trained_parameters_without_head": "number", "percent_of_base": "number", "p20_points": "number",
+    "p50_points": "number", "p80_points": "number", "iqm_points": "number", "iqm_low_points": "number",
+    "iqm_high_points": "number", "on_frontier": "flag",
+}  # fmt: skip
+SIZES = {"size": "count", "n_tasks": "count", "mean_score": "number", "sem": "number"}
+TRIALS = {
+    "task": "text", "metric": "text", "method": "text", "size": "count", "init_std": "number",
+    "activation": "text", "sites": "text", "k": "count", "learning_rate": "number", "epochs": "count",
+    "batch_size": "count", "seed": "count", "score": "number", "diverged": "flag",
+    "trained_parameters": "count",
+}  # fmt: skip
+LAYERS = {"layer": "count", "delta_points": "number", "share_points": "number"}
+REMOVABLE = {
+    "tolerance_points": "number", "basis": "text", "first": "count", "last": "count", "n_layers": "count",
+    "delta_points": "number", "ci_low_points": "number",
+}  # fmt: skip
+CHOICE = {"learning_rate": "number", "epochs": "count", "size": "count"}
+"""Which trials a row of a sweep is the mean of; older tables lack some of it."""
+
+_FLAGS = {"true": True, "false": False}
+
+
+def read_table(
+    path: Path, columns: Mapping[str, Kind], optional: Mapping[str, Kind] | None = None
+) -> pd.DataFrame:
+    """A CSV table with at least the given columns; what else it has is read as pandas does.
+
+    Args:
+        path: the file.
+        columns: what it must have.
+        optional: what is checked where it is there.
+
+    Raises:
+        ResultsError: it cannot be read, is empty, lacks a column, or a field is not of the column's kind.
+    """
+    try:
+        text = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ResultsError(f"cannot read {path}: {' '.join(str(error).split())}") from error
+    if missing := [name for name in columns if name not in text]:
+        found = ", ".join(map(str, text.columns)) or "none"
+        raise ResultsError(f"{path}: no column {', '.join(missing)} (found: {found})")
+    if text.empty:
+        raise ResultsError(f"{path} has no rows")
+    known = {**columns, **{name: kind for name, kind in (optional or {}).items() if name in text}}
+    for name in text.columns:
+        text[name] = _convert(path, text[name], known.get(name))
+    return text
+
+
+def _convert(path: Path, column: pd.Series, kind: Kind | None) -> pd.Series:
+    if kind == "text":
+        return column
+    fields = column.str.strip()
+    if kind == "flag":
+        values = fields.str.lower().map(_FLAGS)
+        return _checked(path, column, values, values.notna(), "true or false").astype(bool)
+    values = fields.map(_number)  # Python's own float: exact in every version of pandas
+    known = values.notna() | fields.isin(["", "nan", "NaN"])
+    if kind is None:
+        return values if known.all() else column
+    _checked(path, column, values, known & ~values.isin([math.inf, -math.inf]), "a number")
+    if kind == "count":
+        _checked(path, column, values, values.isna() | (values % 1 == 0), "a whole number")
+        return values.astype("Int64")
+    return values
+
+
+def _number(field: str) -> float:
+    try:
+        return float(field)
+    except ValueError:
+        return math.nan
+
+
+def _checked(path: Path, column: pd.Series, values: pd.Series, good: pd.Series, wanted: str) -> pd.Series:
+    if not good.all():
+        row = int((~good).to_numpy().argmax())
+        raise ResultsError(
+            f"{path}: data row {row + 1}: {column.name} is {column.iloc[row]!r}; give {wanted}"
+        )
+    return values

@@ -1,0 +1,149 @@
+"""Every figure and table that a set of results makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from adapter_probe.analysis.published import PUBLISHED_TASKS, published_ablation
+
+from .ablation import Panel, ablation_panel, heatmap
+from .aggregate import aggregate
+from .attribution import Attributed, attribution
+from .drawing import Drawing
+from .init_sweep import SweepSeries, init_sweep, sweep_series
+from .paper_tables import glue_table, tasks_table
+from .size_robustness import size_robustness
+from .studies import AblationStudy, Study, SweepStudy, TradeoffStudy
+from .table_layouts import removable_table, sizes_table, tradeoff_table
+from .tables import Table
+from .tradeoff import task_curves, tradeoff
+from .venues import Look
+from .wording import known_task, signed, task_label
+
+_TOGETHER = 4  # ablations whose shares can be told apart in one figure
+
+
+def figures_of(studies: Sequence[Study], look: Look) -> Iterator[Drawing]:
+    """The figures, one after the other: ablations side by side, sweeps in one, each trade-off by itself.
+
+    Raises:
+        ResultsError: a table is not a grid of spans.
+        ValueError: the grids do not fit the width.
+    """
+    ablations = _named([study for study in studies if isinstance(study, AblationStudy)])
+    for kind, same in groupby(sorted(ablations, key=lambda s: s.facts.study), key=lambda s: s.facts.study):
+        yield from _ablation_figures(list(same), look, "" if kind == "ablated" else "-kept")
+    sweeps = [study for study in studies if isinstance(study, SweepStudy)]
+    if sweeps:
+        series = [
+            _in_folder(one, s, sweeps) for s in sweeps for one in sweep_series(s.sweep, s.trials, look.paper)
+        ]
+        yield init_sweep(series, look, _identity(sweeps))
+    tradeoffs = [study for study in studies if isinstance(study, TradeoffStudy)]
+    for study in tradeoffs:
+        yield from _tradeoff_figures(study, look, _suffix(study, tradeoffs))
+
+
+def tables_of(studies: Sequence[Study], paper: bool) -> Iterator[Table]:
+    """The tables of each study, after the figures' order.
+
+    Args:
+        studies: what there is.
+        paper: whether the paper's values stand in them.
+    """
+    ablations = _named([study for study in studies if isinstance(study, AblationStudy)])
+    for study in ablations:
+        if study.removable is not None and study.facts.study == "ablated":
+            yield _renamed(removable_table(study.removable, study.facts.task), _suffix(study, ablations))
+    tradeoffs = [study for study in studies if isinstance(study, TradeoffStudy)]
+    for study in tradeoffs:
+        found = [
+            tradeoff_table(study.tradeoff),
+            tasks_table(study.tradeoff, paper),
+            glue_table(study.tradeoff, paper),
+        ]
+        found.append(None if study.sizes is None else sizes_table(study.sizes))
+        yield from (_renamed(table, _suffix(study, tradeoffs)) for table in found if table is not None)
+
+
+def _ablation_figures(studies: Sequence[AblationStudy], look: Look, suffix: str) -> Iterator[Drawing]:
+    panels = [ablation_panel(study.spans, study.facts) for study in studies]
+    if look.paper and not suffix:
+        panels = _with_published(panels)
+    yield _renamed(heatmap(panels, look, _identity(studies)), suffix)
+    shared = [study for study in studies if study.layers is not None]
+    groups = [shared] if len(shared) <= _TOGETHER else [[study] for study in shared]
+    for group in filter(None, groups):
+        parts = [Attributed(study.spans, study.layers, study.facts) for study in group]
+        own = _suffix(group[0], shared) if len(groups) > 1 else ""
+        yield _renamed(attribution(parts, look, _identity(group)), own)
+
+
+def _with_published(panels: Sequence[Panel]) -> list[Panel]:
+    """Each published grid right of the last of ours on its task."""
+    known = [known_task(panel.facts.task.split(", ")[0]) for panel in panels]
+    out: list[Panel] = []
+    for index, (panel, task) in enumerate(zip(panels, known)):
+        out.append(panel)
+        if task in PUBLISHED_TASKS and task not in known[index + 1 :]:
+            frame = published_ablation(task)
+            whole = frame.loc[frame["n_layers"].idxmax(), "delta_points"]
+            notes = (
+                task_label(task),
+                "Houlsby et al. 2019",
+                "BERT-base, accuracy",
+                f"all removed: {signed(whole)}",
+            )
+            out.append(Panel(frame, None, notes))
+    return out
+
+
+def _tradeoff_figures(study: TradeoffStudy, look: Look, suffix: str) -> Iterator[Drawing]:
+    curves = task_curves(study.tradeoff, study.trials, look.paper)
+    yield _renamed(tradeoff(curves, look, study.identity), suffix)
+    tasks = list(dict.fromkeys(study.tradeoff["task"]))
+    if study.aggregate is not None and study.aggregate["n_tasks"].max() > 1:
+        yield _renamed(aggregate(study.aggregate, tasks, look, study.identity), suffix)
+    if study.sizes is not None and len(study.sizes) > 1:
+        yield _renamed(size_robustness(study.sizes, look, study.identity), suffix)
+
+
+def _named(studies: list[AblationStudy]) -> list[AblationStudy]:
+    """The same, but tasks that occur more than once are told apart by their folders."""
+    labels = [task_label(study.facts.task) for study in studies]
+    return [
+        replace(study, facts=replace(study.facts, task=f"{label}, {study.folder.resolve().name}"))
+        if labels.count(label) > 1
+        else study
+        for study, label in zip(studies, labels)
+    ]
+
+
+def _in_folder(series: SweepSeries, study: SweepStudy, studies: Sequence[SweepStudy]) -> SweepSeries:
+    """The series, told apart by its folder where another has the same task."""
+    others = [task_label(str(task)) for s in studies if s is not study for task in s.sweep["task"].unique()]
+    if series.name not in others:
+        return series
+    return replace(series, name=f"{series.name}, {study.folder.resolve().name}")
+
+
+def _suffix(study: Study, studies: Sequence[Study]) -> str:
+    """What tells a study's files from those of others of its kind: nothing, its folder, or its number."""
+    if len(studies) == 1:
+        return ""
+    name = study.folder.resolve().name
+    same = [other for other in studies if other.folder.resolve().name == name]
+    return f"-{name}" if len(same) == 1 else f"-{name}-{1 + [o is study for o in same].index(True)}"
+
+
+def _renamed(made: Drawing | Table, suffix: str) -> Drawing | Table:
+    return replace(made, stem=f"{made.stem}{suffix}")
+
+
+def _identity(studies: Sequence[Study]) -> dict[str, object]:
+    """One study's own, or those of all."""
+    if len(studies) == 1:
+        return dict(studies[0].identity)
+    return {"studies": [dict(study.identity) for study in studies]}

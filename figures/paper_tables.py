@@ -1,0 +1,224 @@
+"""Tables in the layouts of Houlsby et al. 2019: GLUE as in Table 1, any tasks as in Table 2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from adapter_probe.analysis.published import published_glue, published_tasks
+
+from .table_layouts import CHOSEN, heading, or_dash, percent, seeds
+from .tables import Table, greatest, score_cell
+from .wording import GLUE, known_task
+
+_GLUE_METRICS = {"cola": "mcc", "mrpc": "f1", "stsb": "spearman", "qqp": "f1"}  # accuracy for the others
+_PUBLISHED_GLUE = {
+    "cola": "CoLA_mcc", "sst2": "SST_acc", "mrpc": "MRPC_f1", "stsb": "STSB_spearman", "qqp": "QQP_f1",
+    "mnli": "MNLIm_acc", "mnli-mm": "MNLImm_acc", "qnli": "QNLI_acc", "rte": "RTE_acc",
+}  # fmt: skip
+_USUAL_SIZE = 64
+_TOTALS = (
+    "Total: parameters for all these tasks together, as a multiple of the base; trained per task: share of"
+    " the base without the head."
+)
+
+Choice = Callable[[pd.DataFrame], pd.DataFrame]
+"""From a task's points, the one row that a method stands for; no row where the task lacks it."""
+
+
+def glue_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table | None:
+    """Methods in rows, GLUE tasks in columns, as the paper's Table 1; None with fewer than two GLUE tasks.
+
+    The average is our own: the mean of the columns, MNLI-m and MNLI-mm counting half each where both are
+    there; only where no column is empty. Total parameters are those of one base and every task's own, as a
+    multiple of the base; full fine-tuning shares nothing, so its total is one base a task.
+
+    Args:
+        tradeoff: columns of ``tradeoff.csv``.
+        paper: whether the paper's rows stand below.
+    """
+    tasks = _glue_tasks(tradeoff)
+    if len(tasks) < 2:
+        return None
+    names = {known: heading(known, str(points["metric"].iloc[0])) for known, points in tasks.items()}
+    rows = _own_rows(tradeoff, tasks, names)
+    own = len(rows)
+    numbers = pd.DataFrame(rows + (_published_rows(names) if paper else []))
+    numbers["average"] = _average(numbers, names)
+    columns = [*names.values(), "average"]
+    text = pd.DataFrame({"method": numbers["method"]})
+    text["total params"] = [or_dash(total, "{:.1f}×") for total in numbers["total_multiple"]]
+    text["trained/task"] = [percent(share) for share in numbers["trained_percent"]]
+    for name in columns:
+        text[name] = [score_cell(score) for score in numbers[name]]
+    best = np.zeros(text.shape, bool)  # a test server's scores do not compete with validation scores
+    best[:own, 3:] = greatest(numbers.loc[: own - 1, columns])
+    caption = _glue_caption({"mnli", "mnli-mm"} <= names.keys(), paper)
+    return Table("table-glue", caption, text, numbers, best, rules=(own,) if paper else ())
+
+
+def _own_rows(
+    tradeoff: pd.DataFrame, tasks: Mapping[str, pd.DataFrame], names: Mapping[str, str]
+) -> list[dict[str, object]]:
+    rows = []
+    for label, choose in _choices(tradeoff):
+        picked = {known: choose(points) for known, points in tasks.items()}
+        if any(len(row) for row in picked.values()):
+            scores = {names[known]: _value(row, "mean") for known, row in picked.items()}
+            rows.append({"method": label, **_totals(list(picked.values())), **scores})
+    return rows
+
+
+def _glue_caption(both_halves: bool, paper: bool) -> str:
+    halves = ", MNLI-m and MNLI-mm half each" if both_halves else ""
+    theirs = " Rows of Houlsby et al. (2019) are of GLUE's test server with BERT-large." if paper else ""
+    return (
+        f"GLUE, scores × 100 as the mean over seeds. Average: mean of the columns{halves}. {_TOTALS}"
+        f" {CHOSEN}{theirs}"
+    )
+
+
+def tasks_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table:
+    """Tasks in rows, methods in columns with the s.e.m., as the paper's Table 2; the best of a row in bold.
+
+    Args:
+        tradeoff: columns of ``tradeoff.csv``.
+        paper: whether the paper's columns stand beside, for tasks of the same name.
+    """
+    by_task = dict(iter(tradeoff.groupby(["task", "metric"], sort=False)))
+    tasks, choices = list(by_task), _choices(tradeoff)
+    means, sems, totals = {}, {}, {}
+    for label, choose in choices:
+        picked = [choose(by_task[task]) for task in tasks]
+        means[label] = [_value(row, "mean") for row in picked]
+        sems[label] = [_value(row, "sem") for row in picked]
+        totals[label] = _totals(picked)
+    beside = paper and _add_published_tasks(tasks, means, sems, totals)
+    scores, spread = pd.DataFrame(means), pd.DataFrame(sems)
+    text = pd.DataFrame({"task": [heading(task, metric) for task, metric in tasks]})
+    numbers = pd.DataFrame(tasks, columns=["task", "metric"])
+    for label in scores:
+        text[label] = [score_cell(*pair) for pair in zip(scores[label], spread[label])]
+        numbers[label], numbers[f"{label} sem"] = scores[label], spread[label]
+    text = pd.concat([text, _foot(scores, totals)], ignore_index=True)
+    best = np.zeros(text.shape, bool)
+    best[: len(tasks), 1 : 1 + len(choices)] = greatest(scores.iloc[:, : len(choices)], axis=1)
+    theirs = " Columns of Houlsby et al. (2019) are test accuracy with BERT-base." if beside else ""
+    caption = (
+        f"Scores × 100, mean ± s.e.m. over seeds ({seeds(tradeoff)}). Average: mean of the rows. {_TOTALS}"
+        f" {CHOSEN}{theirs}"
+    )
+    return Table("table-tasks", caption, text, numbers, best, rules=(len(tasks),))
+
+
+def _foot(scores: pd.DataFrame, totals: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
+    """The rows below the tasks: average, and the parameters."""
+    rows = {
+        "average": [score_cell(scores[label].mean(skipna=False)) for label in scores],
+        "total parameters": [or_dash(totals[label]["total_multiple"], "{:.1f}×") for label in scores],
+        "trained per task": [percent(totals[label]["trained_percent"]) for label in scores],
+    }
+    return pd.DataFrame([dict(zip(["task", *scores], [name, *cells])) for name, cells in rows.items()])
+
+
+def _choices(tradeoff: pd.DataFrame) -> list[tuple[str, Choice]]:
+    """What the columns of Table 2 and the rows of Table 1 stand for, as far as the trade-off has them."""
+    sizes = sorted(tradeoff.loc[tradeoff["method"] == "adapters", "size"].dropna().astype(int).unique())
+    usual = min(sizes, key=lambda size: abs(np.log2(size / _USUAL_SIZE)), default=None)
+    found: list[tuple[str, Choice]] = [("full fine-tuning", lambda p: p[p["method"] == "full"])]
+    found.append(("best top layers", lambda p: _best(p[p["method"] == "top_layers"])))
+    if len(sizes) > 1:
+        label = f"adapters, best of {sizes[0]}–{sizes[-1]}"
+        found.append((label, lambda p: _best(p[p["method"] == "adapters"])))
+    if usual is not None:
+        found.append((f"adapters {usual}", lambda p: p[(p["method"] == "adapters") & (p["size"] == usual)]))
+    found.append(("LayerNorm only", lambda p: p[p["method"] == "layernorm_only"]))
+    found.append(("head only", lambda p: p[p["method"] == "head_only"]))
+    needed = {"full fine-tuning": "full", "best top layers": "top_layers", "LayerNorm only": "layernorm_only",
+              "head only": "head_only"}  # fmt: skip
+    present = set(tradeoff["method"])
+    return [(label, choose) for label, choose in found if needed.get(label, "adapters") in present]
+
+
+def _best(points: pd.DataFrame) -> pd.DataFrame:
+    """The row of the greatest mean; of equals the one with fewer parameters."""
+    known = points[points["mean"].notna()]
+    return known.sort_values(["mean", "trained_parameters"], ascending=[False, True]).head(1)
+
+
+def _value(row: pd.DataFrame, column: str) -> float:
+    return float(row[column].iloc[0]) if len(row) else float("nan")
+
+
+def _totals(picked: Sequence[pd.DataFrame]) -> dict[str, float]:
+    """Parameters over tasks: together as a multiple of the base, and a task's share in percent."""
+    if not all(len(row) for row in picked):
+        return {"total_multiple": float("nan"), "trained_percent": float("nan")}
+    shares = np.array([_value(row, "percent_of_base") for row in picked])
+    whole = all(row["method"].iloc[0] == "full" for row in picked)
+    return {"total_multiple": shares.sum() / 100 + (not whole), "trained_percent": shares.mean()}
+
+
+def _glue_tasks(tradeoff: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Points of each GLUE task, in the paper's order; of several metrics, those of the one GLUE reports."""
+    found = {}
+    for known in GLUE:
+        points = tradeoff[[known_task(task) == known for task in tradeoff["task"]]]
+        if len(points):
+            wanted = _GLUE_METRICS.get(known, "accuracy")
+            metric = wanted if (points["metric"] == wanted).any() else points["metric"].iloc[0]
+            first = points["task"].iloc[0]
+            found[known] = points[(points["metric"] == metric) & (points["task"] == first)]
+    return found
+
+
+def _average(numbers: pd.DataFrame, names: dict[str, str]) -> pd.Series:
+    """Mean of the columns; both halves of MNLI count half each. NaN where a column is empty."""
+    both = {"mnli", "mnli-mm"} <= names.keys()
+    weights = pd.Series(
+        {name: 0.5 if both and known in ("mnli", "mnli-mm") else 1.0 for known, name in names.items()}
+    )
+    weighted = numbers[list(names.values())].mul(weights)
+    return weighted.sum(axis=1, skipna=False) / weights.sum()
+
+
+def _published_rows(names: dict[str, str]) -> list[dict[str, object]]:
+    """Table 1's rows in our columns, empty where our metric is another."""
+    rows = []
+    for row in published_glue().to_dict("records"):
+        scores = {}
+        for known, name in names.items():
+            same = name == heading(known, _GLUE_METRICS.get(known, "accuracy"))
+            scores[name] = row[_PUBLISHED_GLUE[known]] / 100 if same else float("nan")
+        shares = {"total_multiple": row["total_multiple"], "trained_percent": row["trained_percent"]}
+        rows.append({"method": f"Houlsby et al.: {row['method']}", **shares, **scores})
+    return rows
+
+
+def _add_published_tasks(
+    tasks: Sequence[tuple[str, str]], means: dict, sems: dict, totals: dict[str, dict[str, float]]
+) -> bool:
+    """Table 2's columns, for tasks of the same name that are scored by accuracy; False if there are none."""
+    table = published_tasks()
+    table.index = [_plain(name) for name in table["task"]]
+    if not any(_plain(task) in table.index and metric == "accuracy" for task, metric in tasks):
+        return False
+    columns = {"full fine-tuning": ("fine_tuning", "fine_tuning_sem"),
+               "variable": ("variable_fine_tuning", "variable_sem"),
+               "adapters": ("adapters", "adapters_sem")}  # fmt: skip
+    for label, (column, sem) in columns.items():
+        name = f"Houlsby et al.: {label}"
+        rows = [
+            table.loc[_plain(t)] if _plain(t) in table.index and m == "accuracy" else None for t, m in tasks
+        ]
+        means[name] = [float("nan") if row is None else row[column] / 100 for row in rows]
+        sems[name] = [float("nan") if row is None else row[sem] / 100 for row in rows]
+        totals[name] = {"total_multiple": float("nan"), "trained_percent": float("nan")}
+    return True
+
+
+def _plain(name: str) -> str:
+    """A name's letters and digits alone: ``crowdflower_airline`` is ``Crowdflower airline``."""
+    return "".join(character for character in name.lower() if character.isalnum())

@@ -1,0 +1,112 @@
+"""Tables of the studies in this project's own layouts, and what their cells say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from adapter_probe import metrics
+
+from .size_robustness import tasks_of
+from .tables import Table, greatest, score_cell
+from .wording import count_text, points_text, signed, task_label
+
+CHOSEN = (
+    "Scores are of the validation data, on which learning rate, epochs and, where it says best, size or"
+    " depth were chosen."
+)
+_SHORT = {"mcc": "MCC", "accuracy": "acc.", "f1": "F1", "macro_f1": "macro F1", "spearman": "Spearman",
+          "pearson": "Pearson", "squad_f1": "F1", "exact_match": "EM"}  # fmt: skip
+
+
+def tradeoff_table(tradeoff: pd.DataFrame) -> Table:
+    """Every method with its parameters, and its mean ± s.e.m. on each task; the best of a task in bold."""
+    points = tradeoff.sort_values(["trained_parameters_without_head", "label"], kind="stable")
+    methods = points.drop_duplicates(["method", "size", "k"])
+    columns = points[["task", "metric"]].drop_duplicates()
+    means, cells = pd.DataFrame(index=range(len(methods))), pd.DataFrame(index=range(len(methods)))
+    cells["method"] = methods["label"].to_numpy(str)
+    cells["parameters"] = [f"{n:,}" for n in methods["trained_parameters_without_head"]]
+    cells["% of base"] = [_share(share) for share in methods["percent_of_base"]]
+    for task, metric in columns.itertuples(index=False):
+        mine = points[(points["task"] == task) & (points["metric"] == metric)]
+        rows = methods[["method", "size", "k"]].merge(mine, on=["method", "size", "k"], how="left")
+        name = heading(task, metric)
+        means[name] = rows["mean"].to_numpy(float)
+        cells[name] = [score_cell(*pair) for pair in zip(rows["mean"], rows["sem"])]
+    best = np.concatenate([np.zeros((len(methods), 3), bool), greatest(means)], axis=1)
+    caption = (
+        f"Validation scores × 100, mean ± s.e.m. over seeds ({seeds(points)}), and the parameters trained"
+        f" for a task beside its head. {CHOSEN}"
+    )
+    return Table("table-tradeoff", caption, cells, tradeoff, best)
+
+
+def sizes_table(sizes: pd.DataFrame) -> Table:
+    """Mean over tasks, and each task, by adapter size; the best size of a column in bold."""
+    sizes = sizes.sort_values("size", ignore_index=True)
+    tasks = tasks_of(sizes)
+    cells = pd.DataFrame({"size": sizes["size"].astype(str)})
+    cells["mean"] = [score_cell(*pair) for pair in zip(sizes["mean_score"], sizes["sem"])]
+    for task in tasks:
+        cells[task_label(task)] = [score_cell(score) for score in sizes[task]]
+    best = np.concatenate([np.zeros((len(sizes), 1), bool), greatest(sizes[["mean_score", *tasks]])], axis=1)
+    caption = (
+        "Validation score × 100 by adapter size: mean over"
+        f" {count_text(int(sizes['n_tasks'].max()), 'task')} ± s.e.m. over seeds, and each task. {CHOSEN}"
+    )
+    return Table("table-sizes", caption, cells, sizes, best)
+
+
+def removable_table(removable: pd.DataFrame, task: str) -> Table:
+    """The longest span that can go within each tolerance, by the estimate and by its interval."""
+    bases = {"estimate": "estimate", "interval": "95% interval"}
+    rows = []
+    for row in removable.itertuples():
+        found = not pd.isna(row.first)
+        rows.append(
+            {
+                "at most": points_text(row.tolerance_points),
+                "judged by": bases.get(row.basis, row.basis),
+                "layers": (f"{row.first}–{row.last}" if row.n_layers > 1 else f"{row.first}")
+                if found
+                else "none",
+                "number": f"{row.n_layers}" if found else "–",
+                "change (points)": signed(row.delta_points) if found else "–",
+                "lower end": signed(row.ci_low_points) if found and not np.isnan(row.ci_low_points) else "–",
+            }
+        )
+    text = pd.DataFrame(rows)
+    caption = (
+        f"{task_label(task)}: the longest span of layers whose adapters can be switched off without"
+        " retraining, by the estimated change of the score, or by the lower end of its 95% paired bootstrap"
+        " interval."
+    )
+    return Table("table-removable", caption, text, removable, np.zeros(text.shape, bool), words=3)
+
+
+def heading(task: str, metric: str) -> str:
+    """A task with its metric: `CoLA (MCC)`."""
+    return f"{task_label(task)} ({_SHORT.get(metric, metrics.metric_label(metric))})"
+
+
+def or_dash(value: float, pattern: str) -> str:
+    """A number in a pattern such as ``{:.1f}``; a dash for none."""
+    return "–" if np.isnan(value) else pattern.format(value)
+
+
+def _share(percent: float) -> str:
+    """A share in percent without its sign: `2.2`, `0.035`, `100`."""
+    return f"{percent:.1f}".removesuffix(".0") if percent >= 1 else f"{percent:.2g}"
+
+
+def percent(share: float) -> str:
+    """A share with its sign: `2.2%`; a dash for none."""
+    return "–" if np.isnan(share) else f"{_share(share)}%"
+
+
+def seeds(points: pd.DataFrame) -> str:
+    """How many trials a point has: `n = 3`, `n = 2–3`."""
+    counts = (points["n"] + points["diverged"]).astype(int)
+    low, high = counts.min(), counts.max()
+    return f"n = {high}" if low == high else f"n = {low}–{high}"

@@ -1,0 +1,135 @@
+"""Tables as text: LaTeX with booktabs, Markdown, CSV. Frame in, text out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from adapter_probe.results.atomic import make_folder, write_csv, write_text
+
+from .pgf import escape_latex
+
+_UNIT = re.compile(r"(.+) \((.+)\)")
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~])")
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """One table, ready to be written.
+
+    Attributes:
+        stem: file name without ending.
+        caption: what it shows, one paragraph; a comment in LaTeX, a line below in Markdown.
+        text: its cells as people read them; the columns' names are the header.
+        numbers: the same in full precision, for CSV.
+        best: bool, shaped as `text`: cells in bold.
+        words: how many columns from the left are words; the others are set to the right.
+        rules: rows before which a rule stands.
+    """
+
+    stem: str
+    caption: str
+    text: pd.DataFrame
+    numbers: pd.DataFrame
+    best: np.ndarray
+    words: int = 1
+    rules: tuple[int, ...] = ()
+
+    def write(self, folder: str | Path) -> tuple[Path, ...]:
+        """Write ``<stem>.tex``, ``.md`` and ``.csv``; return their paths.
+
+        Raises:
+            ResultsError: a file cannot be written.
+        """
+        folder = make_folder(folder)
+        tex, markdown, csv = (folder / f"{self.stem}.{ending}" for ending in ("tex", "md", "csv"))
+        write_text(tex, latex(self))
+        write_text(markdown, markdown_text(self))
+        write_csv(csv, self.numbers)
+        return tex, markdown, csv
+
+
+def greatest(values: pd.DataFrame, *, axis: int = 0) -> np.ndarray:
+    """Where a number is the greatest of its column (axis 0) or row (axis 1), bool shaped as `values`.
+
+    Numbers that print alike, to one decimal of a hundredth, are equally great. A line with fewer than two
+    numbers has no greatest.
+
+    Args:
+        values: scores as fractions; NaN where there is none.
+        axis: along which to compare.
+    """
+    shown = np.round(100 * values.to_numpy(float), 1)
+    known = ~np.isnan(shown)
+    top = np.where(known, shown, -np.inf).max(axis=axis, keepdims=True, initial=-np.inf)
+    return known & (shown == top) & (known.sum(axis=axis, keepdims=True) > 1)
+
+
+def score_cell(score: float, sem: float | None = None) -> str:
+    """A score in hundredths, with its standard error where there is one: `84.4 ± 0.1`; a dash for none."""
+    if np.isnan(score):
+        return "–"
+    spread = "" if sem is None or np.isnan(sem) else f" ± {100 * sem:.1f}"
+    return f"{100 * score:.1f}{spread}".replace("-", "−")
+
+
+def latex(table: Table) -> str:
+    """A ``tabular`` for the booktabs package, its caption in a comment that can be taken into use."""
+    columns = "l" * table.words + "r" * (table.text.shape[1] - table.words)
+    lines = [
+        r"% In the preamble: \usepackage{booktabs}",
+        rf"% \caption{{{escape_latex(table.caption)}}}",
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        *_latex_header([str(name) for name in table.text.columns]),
+        r"\midrule",
+    ]
+    for index, (cells, bold) in enumerate(zip(table.text.itertuples(index=False), table.best)):
+        if index in table.rules:
+            lines.append(r"\midrule")
+        escaped = [escape_latex(cell) for cell in cells]
+        lines.append(_latex_row([rf"\textbf{{{c}}}" if b else c for c, b in zip(escaped, bold)]))
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def _latex_header(names: Sequence[str]) -> list[str]:
+    """The names, and in a second line what stands in brackets after them."""
+    split = [_UNIT.fullmatch(name) for name in names]
+    upper = [escape_latex(found[1] if found else name) for found, name in zip(split, names)]
+    if not any(split):
+        return [_latex_row(upper)]
+    return [_latex_row(upper), _latex_row([escape_latex(found[2]) if found else "" for found in split])]
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    # A cell that begins with a bracket would be read as an argument of the line's end before it.
+    guarded = [f"{{}}{cell}" if cell.startswith(("[", "*")) else cell for cell in cells]
+    return " & ".join(guarded) + r" \\"
+
+
+def markdown_text(table: Table) -> str:
+    """A pipe table, padded so that it also reads as plain text, and the caption below."""
+    header = [escape_markdown(str(name)) for name in table.text.columns]
+    rows = [
+        [f"**{escape_markdown(c)}**" if b else escape_markdown(c) for c, b in zip(cells, bold)]
+        for cells, bold in zip(table.text.itertuples(index=False), table.best)
+    ]
+    widths = [max(3, *(len(row[index]) for row in [header, *rows])) for index in range(len(header))]
+    marks = ["-" * width if i < table.words else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
+    lines = [_markdown_row(row, widths, table.words) for row in (header, marks, *rows)]
+    return "\n".join([*lines, "", escape_markdown(table.caption), ""])
+
+
+def _markdown_row(cells: Sequence[str], widths: Sequence[int], words: int) -> str:
+    padded = [c.ljust(w) if i < words else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths))]
+    return f"| {' | '.join(padded)} |"
+
+
+def escape_markdown(text: str) -> str:
+    """Plain text as Markdown prints it, on one line."""
+    return _MARKDOWN.sub(r"\\\1", " ".join(text.split()))

@@ -1,0 +1,262 @@
+"""One task's trade-off in one axes: means, single trials, full fine-tuning, the frontier, and a few words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from . import style
+from .curves import (
+    FOOT,
+    METHODS,
+    decade_ticks,
+    far_below,
+    look_of,
+    mark_far_below,
+    small_ticks,
+    take_foot,
+    tidy_axes,
+)
+from .labels import Room, write_beside, write_notes
+from .wording import literal, score_axis
+
+CURVES = ("adapters", "top_layers")  # methods that a line joins
+_SHARES = (0.01, 0.1, 1.0, 10.0, 100.0)  # % of the base, on the upper axis
+_SIZES_SHOWN, _FEW = (1, 8, 64, 512), 5  # of many adapter sizes; how many are not many
+
+
+@dataclass(frozen=True, eq=False)
+class TaskCurve:
+    """One task's methods.
+
+    Attributes:
+        name: for people.
+        points: columns of ``tradeoff.csv``, of one task.
+        trials: rows of ``trials.csv`` that the points are of; None where there are none.
+        published: the paper's curve of the same task and metric, or None.
+    """
+
+    name: str
+    points: pd.DataFrame
+    trials: pd.DataFrame | None = None
+    published: pd.DataFrame | None = None
+
+    @property
+    def metric(self) -> str:
+        """The score's name."""
+        return str(self.points["metric"].iloc[0])
+
+    @property
+    def base_parameters(self) -> float:
+        """Parameters of the base, worked back from the share; NaN where no method tells."""
+        counts, shares = self.points["trained_parameters_without_head"], self.points["percent_of_base"]
+        told = (100 * counts / shares)[shares > 0]
+        return float(told.iloc[-1]) if len(told) else float("nan")
+
+
+def draw(
+    curve: TaskCurve, ax: Axes, *, limits: tuple[float, float] | None = None, top_axis: bool = True
+) -> Axes:
+    """Draw one task into axes that already stand at their place, within `style.paper_style`.
+
+    Means with their s.e.m.; single trials as small dots, crosses at the foot where trials diverged; full
+    fine-tuning's mean dotted over its s.e.m.; the Pareto frontier as a grey staircase.
+
+    Args:
+        curve: the task.
+        ax: where.
+        limits: of the parameters; by default those of this task.
+        top_axis: whether the share of the base stands above.
+    """
+    factor, label = score_axis(curve.metric)
+    tidy_axes(ax)
+    decade_ticks(ax, *(limits or limits_of([curve])))
+    ax.set_xlabel("trained parameters per task")
+    ax.set_ylabel(f"validation {label}")
+    _draw_full(ax, curve, factor)
+    _draw_frontier(ax, curve, factor)
+    _draw_published(ax, curve, factor)
+    _draw_trials(ax, curve, factor)
+    for method, mark in METHODS.items():
+        rows = curve.points[curve.points["method"] == method]
+        if len(rows):
+            unit = style.unit()
+            x, y = rows["trained_parameters"].astype(float), factor * rows["mean"]
+            ax.errorbar(x, y, factor * rows["sem"], elinewidth=0.8 * unit, zorder=3, **look_of(mark))
+    _set_height(ax, curve, factor)
+    _draw_diverged(ax, curve)
+    points = curve.points[far_below(curve.points, "mean")]
+    x = points["trained_parameters"].to_numpy(float)
+    mark_far_below(
+        ax, points["method"], x, factor * points["mean"].to_numpy(float), digits=1 if factor > 1 else 2
+    )
+    if top_axis and np.isfinite(curve.base_parameters):
+        _add_top_axis(ax, curve.base_parameters)
+    _write(ax, curve, factor)
+    return ax
+
+
+def limits_of(curves: Sequence[TaskCurve]) -> tuple[float, float]:
+    """Of the parameters, wide enough for all curves and the paper's."""
+    counts = [curve.points["trained_parameters"].to_numpy(float) for curve in curves]
+    counts += [c.published["trained_parameters"].to_numpy(float) for c in curves if c.published is not None]
+    known = np.concatenate(counts)
+    known = known[known > 0]
+    if not len(known):
+        return 1.0, 10.0
+    return float(known.min()) / 1.8, float(known.max()) * 1.8
+
+
+def _full(curve: TaskCurve) -> tuple[float, float]:
+    """Mean and s.e.m. of full fine-tuning, fractions; NaN where there is none."""
+    rows = curve.points[curve.points["method"] == "full"]
+    return (float(rows["mean"].iloc[0]), float(rows["sem"].iloc[0])) if len(rows) else (np.nan, np.nan)
+
+
+def _draw_full(ax: Axes, curve: TaskCurve, factor: float) -> None:
+    mean, sem = (factor * value for value in _full(curve))
+    if np.isfinite(mean):
+        ax.axhline(mean, color=style.FAINT, linestyle=":", linewidth=0.8 * style.unit(), zorder=1.5)
+    if np.isfinite(mean) and sem > 0:
+        ax.axhspan(mean - sem, mean + sem, color=style.INK, alpha=0.09, linewidth=0, zorder=1)
+
+
+def _draw_frontier(ax: Axes, curve: TaskCurve, factor: float) -> None:
+    x, y = frontier(curve.points)
+    if len(x) > 1:
+        look = {"color": style.INK, "alpha": 0.55, "linewidth": 0.6 * style.unit(), "zorder": 1.8}
+        ax.step(x, factor * y, where="post", label="frontier", **look)
+
+
+def frontier(points: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Points that no other beats with as few parameters: parameters and mean scores, ascending."""
+    known = points[points["mean"].notna()].sort_values(
+        ["trained_parameters", "mean"], ascending=[True, False]
+    )
+    x, y = known["trained_parameters"].to_numpy(float), known["mean"].to_numpy(float)
+    best = np.maximum.accumulate(y) if len(y) else y
+    first = np.concatenate([[True], best[1:] > best[:-1]]) if len(y) else np.zeros(0, bool)
+    return x[first], y[first]
+
+
+def _draw_published(ax: Axes, curve: TaskCurve, factor: float) -> None:
+    if curve.published is None:
+        return
+    for method, rows in curve.published.groupby("method"):
+        look = look_of(METHODS[str(method)], published=True)
+        ax.plot(rows["trained_parameters"], factor * rows["mean"], zorder=2, label="published", **look)
+
+
+def _draw_trials(ax: Axes, curve: TaskCurve, factor: float) -> None:
+    if curve.trials is None:
+        return
+    known = curve.trials[curve.trials["score"].notna() & curve.trials["method"].isin(list(METHODS))]
+    colours = [METHODS[method].colour for method in known["method"]]
+    look = {"s": (1.9 * style.unit()) ** 2, "alpha": 0.45, "linewidths": 0, "zorder": 2.5}
+    ax.scatter(known["trained_parameters"].astype(float), factor * known["score"], c=colours, label="trials",
+               **look)  # fmt: skip
+
+
+def _set_height(ax: Axes, curve: TaskCurve, factor: float) -> None:
+    """Room for every value, and at the foot for crosses."""
+    points = curve.points[~far_below(curve.points, "mean")]
+    shown = [points[name].to_numpy(float) for name in ("mean", "min", "max")]
+    shown += [(points["mean"] + side * points["sem"]).to_numpy(float) for side in (-1, 1)]
+    shown += [curve.published["mean"].to_numpy(float)] if curve.published is not None else []
+    values = factor * np.concatenate(shown)
+    values = values[np.isfinite(values)]
+    low, high = (values.min(), values.max()) if values.size else (0.0, factor)
+    spare = max(high - low, 0.01 * factor)
+    marked = curve.points["diverged"].sum() or len(points) < len(curve.points)
+    foot = 0.16 if marked else 0.08
+    ax.set_ylim(low - foot * spare, high + 0.12 * spare)
+
+
+def _draw_diverged(ax: Axes, curve: TaskCurve) -> None:
+    unit = style.unit()
+    for row in curve.points[curve.points["diverged"] > 0].itertuples():
+        colour = METHODS[row.method].colour if row.method in METHODS else style.FAINT
+        ax.plot([row.trained_parameters], [FOOT], marker="x", markersize=3.4 * unit, linestyle="",
+                markeredgewidth=0.9 * unit, color=colour, transform=ax.get_xaxis_transform(),
+                zorder=4)  # fmt: skip
+
+
+def _add_top_axis(ax: Axes, base: float) -> None:
+    """The share of the base, in percent, above the parameters."""
+    unit, (low, high) = style.unit(), ax.get_xlim()
+    shares = [share for share in _SHARES if low <= share * base / 100 <= high]
+    places = [share * base / 100 for share in shares]
+    small_ticks(ax, np.array(places), top=True, length=2.0)
+    between = np.outer(_SHARES, np.arange(2, 10)).ravel() * base / 100
+    small_ticks(ax, between[(between >= low) & (between <= high)], top=True)
+    at = {"xycoords": ax.get_xaxis_transform(), "textcoords": "offset points", "ha": "center", "va": "bottom"}
+    for share, place in zip(shares, places):
+        ax.annotate(f"{share:g}", (place, 1), xytext=(0, 3.5 * unit), size=style.tick_size(), **at)
+    above = (4.5 * unit) + style.tick_size()
+    at["xycoords"] = "axes fraction"
+    ax.annotate("% of the base", (0.5, 1), xytext=(0, above), size=style.label_size(), **at)
+    ax.spines["top"].set_visible(True)
+
+
+def _write(ax: Axes, curve: TaskCurve, factor: float) -> None:
+    """The task's name, full fine-tuning's score, and a few sizes and depths, where nothing else is."""
+    room, unit = _room_of(ax, curve, factor), style.unit()
+    lines = [literal(curve.name)]
+    mean, sem = (factor * value for value in _full(curve))
+    if np.isfinite(mean):
+        digits = 1 if factor > 1 else 3
+        spread = f" ± {sem:.{digits + (factor > 1)}f}" if np.isfinite(sem) else ""
+        lines.append(f"full: {mean:.{digits}f}{spread}")
+    write_notes(room, lines)
+    words = named_points(curve.points)
+    for row in curve.points[curve.points["mean"].notna()].itertuples():
+        if row.Index in words:
+            write_beside(room, words[row.Index], float(row.trained_parameters), factor * row.mean,
+                         colour=METHODS[row.method].colour, clearance=3.6 * unit)  # fmt: skip
+
+
+def named_points(points: pd.DataFrame) -> dict[int, str]:
+    """Words of rows: `8` beside adapters of that size, `k = 1` beside so many top layers; a few of many."""
+    adapters = points.loc[points["method"] == "adapters", "size"].dropna().astype(int)
+    few = len(adapters) <= _FEW
+    words = {
+        index: f"{size}"
+        for index, size in adapters.items()
+        if few or size in _SIZES_SHOWN or size == adapters.max()
+    }
+    depths = points.loc[points["method"] == "top_layers", "k"].dropna().astype(int).sort_values()
+    shown = {*depths.iloc[:2], *depths.iloc[[len(depths) // 2, -1]]} if len(depths) else set()
+    return {**words, **{index: f"k = {k}" for index, k in depths.items() if k in shown}}
+
+
+def _room_of(ax: Axes, curve: TaskCurve, factor: float) -> Room:
+    room, unit = Room(ax), style.unit()
+    x, mean = (curve.points[name].to_numpy(float) for name in ("trained_parameters", "mean"))
+    room.take_points(x, factor * mean, 2.4 * unit)
+    sem = curve.points["sem"].to_numpy(float)
+    for place, low, high in zip(x, factor * (mean - sem), factor * (mean + sem)):
+        room.take_line(np.array([place, place]), np.array([low, high]))
+    if curve.trials is not None:
+        counts, scores = (curve.trials[name].to_numpy(float) for name in ("trained_parameters", "score"))
+        room.take_points(counts, factor * scores, 1.2 * unit)
+    for method in CURVES:
+        chosen = (curve.points["method"] == method).to_numpy()
+        room.take_line(x[chosen], factor * mean[chosen])
+    if curve.published is not None:
+        for _, rows in curve.published.groupby("method"):
+            room.take_line(rows["trained_parameters"], factor * rows["mean"], 1.5 * unit)
+    full = factor * _full(curve)[0]
+    if np.isfinite(full):
+        room.take_line(np.array(ax.get_xlim()), np.array([full, full]), 0.4)
+    for x_lost in curve.points.loc[curve.points["diverged"] > 0, "trained_parameters"]:
+        ((px, _),) = room.place(np.array([float(x_lost)]), np.array([ax.get_ylim()[0]]))
+        room.take_box((px - 4 * unit, 0.0, px + 4 * unit, FOOT * room.height + 4 * unit))
+    for x_low in curve.points.loc[far_below(curve.points, "mean"), "trained_parameters"]:
+        take_foot(room, float(x_low))
+    x, best = frontier(curve.points)
+    room.take_line(np.repeat(x, 2)[1:], factor * np.repeat(best, 2)[:-1])
+    return room
