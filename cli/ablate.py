@@ -10,6 +10,7 @@ import typer
 from adapter_probe.errors import ResultsError
 
 from .console import choose_device, command, progress_bar, say, show, show_json
+from .figures import draw_results
 from .wording import ablation_summary, plan_summary
 
 if TYPE_CHECKING:
@@ -138,10 +139,9 @@ def _compute(ablation: AblationRun) -> AblationResults:
 
 
 def write_ablation(results: AblationResults, folder: Path, tolerance: float) -> dict[str, Any]:
-    """Write the tables and the figure into `folder`; return the summary with their paths."""
+    """Write the tables, the figures and their captions into `folder`; return the summary with their paths."""
     from adapter_probe.analysis.summary import summary
     from adapter_probe.analysis.tables import ablation_tables
-    from adapter_probe.figures.ablation import save_ablation_heatmap
     from adapter_probe.results.ablation import (
         LAYERS,
         PREDICTIONS,
@@ -157,13 +157,11 @@ def write_ablation(results: AblationResults, folder: Path, tolerance: float) -> 
     write_csv(folder / LAYERS, tables.layers)
     write_csv(folder / REMOVABLE, tables.removable)
     save_predictions(folder, results)
-    where = {"task": settings["task"], "split": settings["split"]}
-    heatmaps = save_ablation_heatmap(results, folder, **where, tolerance=tolerance, frame=tables.spans)
-    report = {**where, **summary(results, tables)}
+    report = {"task": settings["task"], "split": settings["split"], **summary(results, tables)}
     write_json(folder / "summary.json", report)
-    files = {"spans": SPANS, "layers": LAYERS, "removable": REMOVABLE, "predictions": PREDICTIONS}
-    paths = {name: str(folder / file) for name, file in files.items()}
-    return {**report, "files": {**paths, **{f"heatmap_{path.suffix[1:]}": str(path) for path in heatmaps}}}
+    names = {"spans": SPANS, "layers": LAYERS, "removable": REMOVABLE, "predictions": PREDICTIONS}
+    files = {name: str(folder / file) for name, file in names.items()}
+    return {**report, "files": {**files, **draw_results(folder, tolerance)}}
 
 
 def _show_plan(request: AblationRequest, folder: Path, json: bool) -> None:

@@ -9,12 +9,12 @@ import typer
 
 from adapter_probe.errors import ResultsError
 
+from . import options
 from .console import command, say, show, show_json
+from .wording import file_lists
 
 if TYPE_CHECKING:
-    from adapter_probe.figures.drawing import Drawing
-    from adapter_probe.figures.studies import Study
-    from adapter_probe.figures.venues import Look
+    from adapter_probe.figures.gallery import Made
 
 _SEVERAL = "figures"  # where the figures of several folders go, unless told
 
@@ -43,9 +43,7 @@ def figures(
     tolerance: Annotated[
         float, typer.Option(help="Points of drop that an ablation's black line marks.")
     ] = 1.0,
-    paper: Annotated[
-        bool, typer.Option("--paper", help="Set the values published by Houlsby et al. 2019 beside.")
-    ] = False,
+    paper: options.Paper = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -60,6 +58,7 @@ def figures(
     Several ablations stand side by side in one figure, several sweeps of the initialisation in one axes. Each
     figure comes with its numbers as CSV and a caption; tables come as LaTeX, Markdown and CSV.
     """
+    from adapter_probe.figures.gallery import write_gallery
     from adapter_probe.figures.studies import open_studies
     from adapter_probe.figures.venues import VENUES, Look
 
@@ -68,12 +67,10 @@ def figures(
     look = Look(VENUES[style], column, _formats(formats), tolerance, paper)
     studies = open_studies(results)
     folder = out or (studies[0].folder if len(studies) == 1 else Path(_SEVERAL))
-    report = _write(studies, folder, look)
-    if json:
-        show_json(report)
-        return
-    for made in (*report["figures"], *report["tables"]):
-        show("\n".join(made["files"]))
+    made = write_gallery(studies, folder, look)
+    if look.paper and not any("Houlsby et al. (2019)" in one.caption for one in made):
+        say("the paper has no values for these tasks and scores; nothing stands beside")
+    show_json(_report(folder, made)) if json else show(file_lists(one.files for one in made))
 
 
 def _formats(text: str) -> tuple[str, ...]:
@@ -90,27 +87,23 @@ def _formats(text: str) -> tuple[str, ...]:
     return found
 
 
-def _write(studies: list[Study], folder: Path, look: Look) -> dict[str, Any]:
-    """Write everything into the folder; what it is, with its caption and files."""
-    from adapter_probe.figures.gallery import figures_of, tables_of
+def draw_results(folder: Path, tolerance: float = 1.0, *, paper: bool = False) -> dict[str, str]:
+    """Draw a finished study into its own folder, in the default style; paths by name and ending."""
+    from adapter_probe.figures.gallery import write_gallery
+    from adapter_probe.figures.studies import open_study
+    from adapter_probe.figures.venues import PAPER, Look
 
-    drawings: list[Drawing] = []
-    try:
-        drawings.extend(figures_of(studies, look))
-    except ValueError as error:  # of the layout: more grids than the width holds
-        raise ResultsError(f"--style {look.venue.name}: {error}") from None
-    if look.paper and not any("Houlsby et al. (2019)" in drawing.caption for drawing in drawings):
-        say("the paper has no values for these tasks and scores; nothing stands beside")
-    figures = [
-        {"figure": drawing.stem, "caption": drawing.caption, "files": _names(drawing.write(folder, look))}
-        for drawing in drawings
-    ]
-    tables = [
-        {"table": table.stem, "caption": table.caption, "files": _names(table.write(folder))}
-        for table in tables_of(studies, look.paper)
-    ]
-    return {"folder": str(folder), "figures": figures, "tables": tables}
+    made = write_gallery([open_study(folder)], folder, Look(PAPER, tolerance=tolerance, paper=paper))
+    files = [path for one in made for path in one.files]
+    return {f"{path.stem}_{path.suffix[1:]}".replace("-", "_"): str(path) for path in files}
 
 
-def _names(paths: tuple[Path, ...]) -> list[str]:
-    return [str(path) for path in paths]
+def _report(folder: Path, made: list[Made]) -> dict[str, Any]:
+    def told(kind: str) -> list[dict[str, Any]]:
+        return [
+            {kind: one.stem, "caption": one.caption, "files": [str(path) for path in one.files]}
+            for one in made
+            if one.kind == kind
+        ]
+
+    return {"folder": str(folder), "figures": told("figure"), "tables": told("table")}

@@ -9,8 +9,9 @@ import typer
 
 from . import options
 from .console import command, show, show_json
+from .figures import draw_results
 from .sweep import grid, plain_rows, run_sweep, show_plan, spread_text
-from .wording import columns, score_text
+from .wording import columns, file_lists, score_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,6 +37,7 @@ def init_sweep(
     workers: options.Workers = 0,
     threads: options.Threads = 1,
     device: options.Device = "auto",
+    paper: options.Paper = False,
     json: options.Json = False,
     dry_run: options.DryRun = False,
 ) -> None:
@@ -60,19 +62,20 @@ def init_sweep(
         show_plan(requests, out, **how, json=json)
         return
     frame = run_sweep("init-sweep", requests, out, **how)
-    report = _write(frame, out)
+    report = _write(frame, out, paper)
     show_json(report) if json else show(_text(report))
 
 
-def _write(frame: pd.DataFrame, out: Path) -> dict[str, Any]:
-    """Write ``sweep.csv``; return what to say."""
+def _write(frame: pd.DataFrame, out: Path, paper: bool) -> dict[str, Any]:
+    """Write ``sweep.csv`` and its figure; return what to say."""
     from adapter_probe.analysis.sweeps import init_sweep_table
     from adapter_probe.results.atomic import write_csv
     from adapter_probe.results.trials import SWEEP, TRIALS
 
     table = init_sweep_table(frame)
     write_csv(out / SWEEP, table)
-    return {"points": plain_rows(table), "files": {"trials": str(out / TRIALS), "sweep": str(out / SWEEP)}}
+    files = {"trials": str(out / TRIALS), "sweep": str(out / SWEEP), **draw_results(out, paper=paper)}
+    return {"points": plain_rows(table), "files": files}
 
 
 def _text(report: dict[str, Any]) -> str:
@@ -81,4 +84,4 @@ def _text(report: dict[str, Any]) -> str:
         rows.append((f"std {point['init_std']:g}", spread_text(point)))
     first = report["points"][0]
     rows.append(("majority class", score_text(first["majority_score"], first["metric"])))
-    return columns(rows + list(report["files"].items()))
+    return f"{columns(rows)}\n\n{file_lists([report['files'].values()])}"

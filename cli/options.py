@@ -38,6 +38,10 @@ Threads = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
 Out = Annotated[Path, typer.Option(help="Folder of the trials, tables and figures.", show_default=False)]
+Paper = Annotated[
+    bool,
+    typer.Option("--paper", help="Set the values published by Houlsby et al. 2019 beside."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Summary as JSON.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="List the trials with an estimate of the time, and stop.")

@@ -9,8 +9,9 @@ import typer
 
 from . import options
 from .console import command, show, show_json
+from .figures import draw_results
 from .sweep import grid, plain_rows, run_sweep, show_plan, spread_text
-from .wording import columns
+from .wording import columns, file_lists
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,6 +62,7 @@ def tradeoff(
     workers: options.Workers = 0,
     threads: options.Threads = 1,
     device: options.Device = "auto",
+    paper: options.Paper = False,
     json: options.Json = False,
     dry_run: options.DryRun = False,
 ) -> None:
@@ -85,12 +87,12 @@ def tradeoff(
         show_plan(requests, out, **how, json=json)
         return
     frame = run_sweep("tradeoff", requests, out, **how)
-    report = _write(frame, out)
+    report = _write(frame, out, paper)
     show_json(report) if json else show(_text(report))
 
 
-def _write(frame: pd.DataFrame, out: Path) -> dict[str, Any]:
-    """Write ``tradeoff.csv``, ``sizes.csv`` and, where a task has full fine-tuning, ``aggregate.csv``."""
+def _write(frame: pd.DataFrame, out: Path, paper: bool) -> dict[str, Any]:
+    """Write the tables and their figures; there is an aggregate where a task has full fine-tuning."""
     from adapter_probe.analysis.sweeps import aggregate_table, size_table, tradeoff_table
     from adapter_probe.results.atomic import write_csv
     from adapter_probe.results.trials import AGGREGATE, SIZES, TRADEOFF, TRIALS
@@ -104,7 +106,7 @@ def _write(frame: pd.DataFrame, out: Path) -> dict[str, Any]:
     for name, content in tables.items():
         write_csv(out / name, content)
     files = {Path(name).stem: str(out / name) for name in (TRIALS, *tables)}
-    return {"points": plain_rows(table), "files": files}
+    return {"points": plain_rows(table), "files": {**files, **draw_results(out, paper=paper)}}
 
 
 def _text(report: dict[str, Any]) -> str:
@@ -116,7 +118,7 @@ def _text(report: dict[str, Any]) -> str:
         )
         for point in report["points"]
     ]
-    return columns(rows + list(report["files"].items()))
+    return f"{columns(rows)}\n\n{file_lists([report['files'].values()])}"
 
 
 def _methods(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 _PERCENT_METRICS = ("accuracy", "f1", "macro_f1")
@@ -60,8 +62,18 @@ def ablation_summary(report: dict[str, Any]) -> str:
     for tolerance, span in report.get("longest_removable_surely", {}).items():
         if span is not None:
             rows.append((f"  by the 95 % interval, within {tolerance}", span_text(span)))
-    rows += [(name.replace("_", " "), path) for name, path in report["files"].items()]
-    return columns(rows)
+    return f"{columns(rows)}\n\n{file_lists([report['files'].values()])}"
+
+
+def file_lists(groups: Iterable[Iterable[str | Path]]) -> str:
+    """Paths, one line for those that differ in their ending alone: ``folder/heatmap.{pdf,png}``."""
+    endings: dict[Path, list[str]] = {}
+    for path in (Path(path) for group in groups for path in group):
+        endings.setdefault(path.with_suffix(""), []).append(path.suffix[1:])
+    return "\n".join(
+        f"{stem}.{found[0]}" if len(found) == 1 else f"{stem}.{{{','.join(found)}}}"
+        for stem, found in endings.items()
+    )
 
 
 _METHODS = {

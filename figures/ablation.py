@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from adapter_probe.analysis.deltas import drop_points, span_scores
-from adapter_probe.results.ablation import AblationResults
+from adapter_probe.analysis.deltas import drop_points
 
 from . import style
 from .captions import heatmap_caption
 from .drawing import Drawing, Place, add_axes
-from .facts import AblationFacts, facts_of_results
+from .facts import AblationFacts
 from .heatmap import draw
 from .levels import DropScale, draw_scale
-from .venues import DEFAULT_FORMATS, PAPER, Look
+from .venues import Look
 from .wording import ablation_notes, drop_label, task_label, test_name
 
 STEM = "heatmap"
@@ -44,36 +42,6 @@ class Panel:
     frame: pd.DataFrame
     facts: AblationFacts | None = None
     notes: tuple[str, ...] = ()
-
-
-def save_ablation_heatmap(
-    results: AblationResults,
-    folder: str | Path,
-    *,
-    task: str,
-    split: str = "validation",
-    tolerance: float = 1.0,
-    frame: pd.DataFrame | None = None,
-    formats: Sequence[str] = DEFAULT_FORMATS,
-) -> tuple[Path, ...]:
-    """Write the heatmap of one ablation into `folder`, its CSV and caption too; return the figure's paths.
-
-    Args:
-        results: the ablation.
-        folder: made if missing.
-        task: the task's name, the first line of the notes.
-        split: which data the scores are of; a word on the colour bar.
-        tolerance: points that the black line stands for.
-        frame: `span_scores(results)` with further columns such as `significant`; computed by default.
-        formats: out of `venues.FORMATS`.
-
-    Raises:
-        ResultsError: the results lack an intact row, or a file cannot be written.
-    """
-    facts = facts_of_results(results, task, split)
-    panel = ablation_panel(span_scores(results) if frame is None else frame, facts)
-    look = Look(PAPER, formats=tuple(formats), tolerance=tolerance)
-    return heatmap([panel], look, results.identity).write(folder, look)[: len(formats)]
 
 
 def ablation_panel(frame: pd.DataFrame, facts: AblationFacts) -> Panel:

@@ -1,4 +1,4 @@
-"""What a figure says about an ablation beside its grid, from the predictions or from the folder's summary."""
+"""What a figure says about an ablation beside its grid, from the folder's summary."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
 import pandas as pd
 
 from adapter_probe import metrics
-from adapter_probe.analysis.deltas import Study, removed_row, study_kind
-from adapter_probe.analysis.summary import summary
+from adapter_probe.analysis.deltas import Study
 from adapter_probe.errors import DataError, ResultsError
-from adapter_probe.results.ablation import AblationResults
 from adapter_probe.results.atomic import read_json
-from adapter_probe.spans import SITES_PER_LAYER
 
 SUMMARY, MANIFEST = "summary.json", "manifest.json"
 _SCORES = ("intact_score", "removed_delta_points", "majority_score")
@@ -48,25 +44,6 @@ class AblationFacts:
     removed_delta: float | None
     removed: str = _REMOVED["both"]
     majority: float | None = None
-
-
-def facts_of_results(results: AblationResults, task: str, split: str) -> AblationFacts:
-    """The facts, worked out from the predictions.
-
-    Raises:
-        ResultsError: the results lack an intact row.
-    """
-    found = summary(results)
-    return AblationFacts(
-        task,
-        split,
-        study_kind(results),
-        results.metric,
-        len(results.labels),
-        *(found[name] for name in _SCORES[:2]),
-        _what_is_removed(results),
-        found[_SCORES[2]],
-    )
 
 
 def facts_of_folder(folder: Path, spans: pd.DataFrame) -> tuple[AblationFacts, dict[str, Any]]:
@@ -109,14 +86,3 @@ def _facts_of_spans(folder: Path, spans: pd.DataFrame, removed: str) -> Ablation
     return AblationFacts(
         folder.resolve().name, "validation", "ablated", None, n_examples, intact, lost, removed
     )
-
-
-def _what_is_removed(results: AblationResults) -> str:
-    """What the row with the fewest adapters has lost."""
-    off = ~results.masks[removed_row(results)].reshape(-1, SITES_PER_LAYER)  # [layers, 2]
-    attention, feed_forward = off.any(axis=0)
-    if np.all(off):
-        return _REMOVED["both"]
-    if attention and feed_forward:
-        return "most removed"
-    return _REMOVED["attention" if attention else "ffn"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 
 from adapter_probe.analysis.published import PUBLISHED_TASKS, published_ablation
+from adapter_probe.errors import ResultsError
 
 from .ablation import Panel, ablation_panel, heatmap
 from .aggregate import aggregate
@@ -22,7 +24,41 @@ from .tradeoff import task_curves, tradeoff
 from .venues import Look
 from .wording import known_task, signed, task_label
 
+
+@dataclass(frozen=True)
+class Made:
+    """A figure or a table on disk.
+
+    Attributes:
+        kind: ``figure`` or ``table``.
+        stem: the files' common name.
+        caption: what a paper would print below it.
+        files: in the order written.
+    """
+
+    kind: str
+    stem: str
+    caption: str
+    files: tuple[Path, ...]
+
+
 _TOGETHER = 4  # ablations whose shares can be told apart in one figure
+
+
+def write_gallery(studies: Sequence[Study], folder: str | Path, look: Look) -> list[Made]:
+    """Write every figure and every table of the studies into one folder.
+
+    Raises:
+        ResultsError: a table is not a grid of spans, the grids do not fit the width, or a file cannot be
+            written.
+    """
+    try:
+        drawings = list(figures_of(studies, look))
+    except ValueError as error:  # of the layout
+        raise ResultsError(f"style {look.venue.name}: {error}") from None
+    figures = [Made("figure", d.stem, d.caption, d.write(folder, look)) for d in drawings]
+    tables = [Made("table", t.stem, t.caption, t.write(folder)) for t in tables_of(studies, look.paper)]
+    return figures + tables
 
 
 def figures_of(studies: Sequence[Study], look: Look) -> Iterator[Drawing]:

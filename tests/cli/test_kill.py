@@ -11,9 +11,9 @@ import pytest
 
 # Many parts, so that there is much to interrupt; the figure takes long and has tests of its own.
 SMALL_PARTS = """
-import adapter_probe.figures.ablation, adapter_probe.probe.plan
+import adapter_probe.figures.gallery, adapter_probe.probe.plan
 adapter_probe.probe.plan.TOKENS_PER_PART["cpu"] = 50
-adapter_probe.figures.ablation.save_ablation_heatmap = lambda *_, **__: []
+adapter_probe.figures.gallery.write_gallery = lambda *_: []
 """
 # Dies at the given call of a function (counting those whose last argument ends so), having done it or not.
 DIE = """

@@ -292,7 +292,7 @@ app()
 def test_a_real_checkpoint(program, run, trained: Path, tmp_path: Path):
     folder = tmp_path / "checkpoint"
     shutil.copytree(trained, folder)
-    before = "import adapter_probe.figures.ablation as a; a.save_ablation_heatmap = lambda *_, **__: []"
+    before = "import adapter_probe.figures.gallery as a; a.write_gallery = lambda *_: []"
     outcome = program("ablate", folder, before=before)
     assert outcome.code == 0, outcome.stderr
     counted = json.loads(program("inspect", folder, "--json").stdout)["parameters"]["adapters"]

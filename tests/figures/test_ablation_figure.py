@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,11 +14,10 @@ from matplotlib.colors import to_hex
 
 from adapter_probe.analysis.published import published_ablation
 from adapter_probe.figures import style, wording
-from adapter_probe.figures.ablation import Panel, ablation_figure, lay_out, save_ablation_heatmap
-from adapter_probe.figures.facts import facts_of_results
+from adapter_probe.figures.ablation import Panel, ablation_figure, lay_out
+from adapter_probe.figures.facts import AblationFacts
 from adapter_probe.figures.venues import PAPER, VENUES, Look
 
-HITS = [36, 35, 30, 30, 34, 36, 37]  # intact, 0-0, 0-1, 0-2, 1-1, 1-2, 2-2
 NOTES = ("MNLI$_\\mathrm{m}$", "intact 83.7% accuracy, n = 9,815", "all removed: −43.5")
 
 DRAW_AND_REPORT = """
@@ -75,38 +75,24 @@ def test_fonts_in_the_pdf_are_type_42(tmp_path):
     assert everything.count(b"/FontFile2") > 0
 
 
-@pytest.mark.parametrize("formats", [("pdf",), ("svg", "png")])
-def test_one_call_writes_the_figure_of_an_ablation(make_results, tmp_path, formats):
-    results = make_results(HITS)
-    paths = save_ablation_heatmap(results, tmp_path / "out", task="CoLA", formats=formats)
-    assert paths == tuple(tmp_path / "out" / f"heatmap.{name}" for name in formats)
-    assert all(path.stat().st_size > 1000 for path in paths)
-    assert "No value is undefined" in (tmp_path / "out" / "heatmap.txt").read_text()
-    assert len((tmp_path / "out" / "heatmap.csv").read_text().splitlines()) == 7
-    again = save_ablation_heatmap(results, tmp_path / "again", task="CoLA", formats=formats)
-    assert [p.read_bytes() for p in again] == [p.read_bytes() for p in paths]
-
-
 @pytest.mark.parametrize(
-    ("options", "hits", "expected"),
+    ("changes", "expected"),
     [
-        ({}, HITS, ("intact 90.0% accuracy, n = 40", "all removed: −15.0", "majority class 75.0%")),
-        ({}, [36, 36, 36, 37, 36, 36, 36], (..., "all removed: +2.5", ...)),
-        ({}, [36] * 7, (..., "all removed: 0.0", ...)),
-        ({"sites": "attention"}, HITS, (..., "all attention removed: −15.0", ...)),
-        ({"sites": "ffn"}, HITS, (..., "all feed-forward removed: −15.0", ...)),
-        ({"complement": True}, [36, 31, 32, 36, 32, 32, 32, 30], (..., "all removed: −15.0", ...)),
+        ({}, ("intact 90.0% accuracy, n = 40", "all removed: −15.0", "majority class 75.0%")),
+        ({"removed_delta": 2.5}, (..., "all removed: +2.5", ...)),
+        ({"removed_delta": 0.0}, (..., "all removed: 0.0", ...)),
+        ({"removed_delta": None}, (..., "all removed: undefined", ...)),
+        ({"removed": "all attention removed"}, (..., "all attention removed: −15.0", ...)),
+        ({"majority": None}, (..., "all removed: −15.0")),
         (
-            {"metric": "mcc"},
-            [40, *HITS[1:]],
-            ("intact Matthews correlation 1.000, n = 40", "all removed: −100.0", "majority class 0.000"),
+            {"metric": "mcc", "intact": 1.0, "majority": 0.0},
+            ("intact Matthews correlation 1.000, n = 40", ..., "majority class 0.000"),
         ),
     ],
 )
-def test_notes_tell_what_a_reader_wants_to_know(make_results, options, hits, expected):
-    task, *lines = wording.ablation_notes(
-        facts_of_results(make_results(hits, **options), "CoLA$", "validation")
-    )
+def test_notes_tell_what_a_reader_wants_to_know(changes, expected):
+    facts = AblationFacts("CoLA$", "validation", "ablated", "accuracy", 40, 0.9, -15.0, majority=0.75)
+    task, *lines = wording.ablation_notes(replace(facts, **changes))
     assert task == r"CoLA\$"
     assert len(lines) == len(expected)
     assert all(want in (..., line) for line, want in zip(lines, expected))
