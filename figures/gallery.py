@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -166,12 +167,22 @@ def _in_folder(series: SweepSeries, study: SweepStudy, studies: Sequence[SweepSt
 
 
 def _suffix(study: Study, studies: Sequence[Study]) -> str:
-    """What tells a study's files from those of others of its kind: nothing, its folder, or its number."""
+    """What tells a study's files from those of others of its kind: nothing, its task, folder or number."""
     if len(studies) == 1:
         return ""
-    name = study.folder.resolve().name
+    for names in ([_task_slug(one) for one in studies], [one.folder.resolve().name for one in studies]):
+        name = names[[one is study for one in studies].index(True)]
+        if name and names.count(name) == 1:
+            return f"-{name}"
     same = [other for other in studies if other.folder.resolve().name == name]
-    return f"-{name}" if len(same) == 1 else f"-{name}-{1 + [o is study for o in same].index(True)}"
+    return f"-{name}-{1 + [one is study for one in same].index(True)}"
+
+
+def _task_slug(study: Study) -> str:
+    """An ablation's task as a file's name may hold it; empty for other studies."""
+    if not isinstance(study, AblationStudy):
+        return ""
+    return "-".join(re.findall(r"[a-z0-9]+", task_label(study.facts.task).lower()))
 
 
 def _renamed(made: Drawing | Table, suffix: str) -> Drawing | Table:

@@ -77,7 +77,10 @@ def plan_trials(requests: Iterable[TrainingRequest]) -> list[Trial]:
 
 
 def shared_facts(trials: Sequence[Trial]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What all trials of a study have in common, and what determines each of its tasks, as plain JSON.
+    """What all trials of a study must have in common, and what determines each of its tasks, as plain JSON.
+
+    Args:
+        trials: of one command, which gives them all one base, warm-up and dtype.
 
     Raises:
         TrainingError: two tasks of one name.
@@ -93,7 +96,11 @@ def shared_facts(trials: Sequence[Trial]) -> tuple[dict[str, Any], dict[str, Any
         }
         if tasks.setdefault(task.name, own) != own:
             raise TrainingError(f"two different tasks are called {task.name!r}; rename one's folder")
-    return {"base_sha256": trials[0].base_sha256}, tasks
+    settings = trials[0].request.settings
+    shared = {"base_sha256": trials[0].base_sha256}
+    # The table of trials has no columns for these, so trials that differ in them could not be told apart.
+    shared |= {name: getattr(settings, name) for name in ("warmup", "dtype")}
+    return shared, tasks
 
 
 def estimate_seconds(trials: Iterable[Trial], device: torch.device) -> dict[str, float]:

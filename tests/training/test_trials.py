@@ -14,7 +14,7 @@ from adapter_probe.checkpoints.description import read_description
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import ModelError, ResultsError, TrainingError
 from adapter_probe.models.methods import Adapters, FullFineTuning, HeadOnly, LayerNormOnly, TopLayers
-from adapter_probe.results.trials import read_trial
+from adapter_probe.results.trials import claim_study, read_trial
 from adapter_probe.training.loop import Trainer
 from adapter_probe.training.request import TrainingRequest
 from adapter_probe.training.settings import TrainingSettings
@@ -188,3 +188,13 @@ def test_two_tasks_of_one_name(request_for, tiny_task):
     other = dataclasses.replace(other, task=dataclasses.replace(other.task, name=one.task.name))
     with pytest.raises(TrainingError, match="two different tasks are called"):
         shared_facts(plan_trials([one, other]))
+
+
+@pytest.mark.parametrize("change", [{"warmup": 0.5}, {"dtype": "bfloat16"}])
+def test_trials_that_the_table_cannot_tell_apart_do_not_share_a_study(request_for, tmp_path, change):
+    request = request_for()
+    claim_study(tmp_path, "tradeoff", *shared_facts(plan_trials([request])))
+    other = dataclasses.replace(request, settings=dataclasses.replace(request.settings, **change))
+    (name,) = change
+    with pytest.raises(ResultsError, match=f"{name}: "):
+        claim_study(tmp_path, "tradeoff", *shared_facts(plan_trials([other])))
