@@ -59,8 +59,8 @@ def heatmap_caption(panels: Sequence[Panel], tolerance: float) -> str:
         parts.append(_test_sentence(own))
     if "non_monotone" in frame and frame["non_monotone"].eq(True).any():
         parts.append(
-            "A triangle marks a span that costs less than a shorter one inside it (95% paired bootstrap"
-            " interval of the difference above 0, uncorrected)."
+            "A triangle marks a span that costs less than a shorter one inside it (simultaneous 95% paired"
+            " bootstrap bound over the spans inside it; not corrected over spans)."
         )
     if len(own) < len(panels):
         parts.append(
@@ -184,7 +184,7 @@ def _settings(points: pd.DataFrame) -> str:
     epochs = points["epochs"].dropna().unique()
     if len(rates) == 1 and len(epochs) == 1:
         return f", learning rate {rates[0]:g}, {count_text(int(epochs[0]), 'epoch')}"
-    return ", learning rate and epochs chosen by the best mean at each point"
+    return ", at each point the learning rate and epochs with the best mean of those tried"
 
 
 def _majority(majority: float, metric: str) -> str:
