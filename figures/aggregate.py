@@ -206,7 +206,7 @@ def _set_labels(ax: Axes, numbered: bool) -> None:
     if numbered:
         ax.set_xlabel(style.fitting([f"{shared}, without the head", shared], size, room.width))
     texts = ["score − full fine-tuning (points)", "difference (points)"]
-    ax.set_ylabel(style.fitting(texts, size, 1.1 * room.height))
+    ax.set_ylabel(style.fitting(texts, size, room.height))
 
 
 def _limits(frame: pd.DataFrame, published: pd.DataFrame | None) -> tuple[float, float]:

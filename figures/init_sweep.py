@@ -29,6 +29,7 @@ DEFAULT_STD = 1e-2  # the paper's
 _LEFT, _RIGHT, _TOP, _BELOW, _ASPECT = 32.0, 5.0, 4.0, 25.0, 0.66  # units; height over width
 _DODGE = 0.07  # decades between the raw trials of two series
 _ROW = 9.0  # units: a row at the foot, where a series' diverged trials are marked
+_PLACES = 17  # along its line, where the name of the majority class is tried
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +119,8 @@ def draw(series: Sequence[SweepSeries], ax: Axes) -> Axes:
     tidy_axes(ax)
     ax.set_xscale("log")
     ax.set_xlabel(r"std $\sigma$ of the initialisation")
-    ax.set_ylabel(f"validation {label}")
+    texts = [f"validation {label}", label]
+    ax.set_ylabel(style.fitting(texts, style.label_size(), 1.1 * Room(ax).height))
     shifts = (np.arange(len(series)) - (len(series) - 1) / 2) * _DODGE
     for one, mark, shift in zip(series, _marks(series), shifts):
         _draw_series(ax, one, mark, factor, 10**shift)
@@ -213,7 +215,7 @@ def _label_lines(ax: Axes, series: Sequence[SweepSeries], factor: float) -> None
         width = style.text_width(text, size)
         boxes = [
             text_box(text, size, left, bottom)
-            for left in (3.0, (room.width - width) / 2, room.width - width - 3.0)
+            for left in np.linspace(3.0, room.width - width - 3.0, _PLACES)
             for bottom in (y + 1.5, y - size - 1.5)
         ]
         box = min((box for box in boxes if room.holds(box)), key=room.crowd, default=None)
@@ -227,6 +229,8 @@ def _room_of(ax: Axes, series: Sequence[SweepSeries], factor: float) -> Room:
         x, y = one.points["init_std"].to_numpy(float), factor * one.points["mean"].to_numpy(float)
         room.take_line(x, y)
         room.take_points(x, y, 3 * unit)
+        for at, mean, sem in zip(x, y, factor * one.points["sem"].to_numpy(float)):
+            room.take_line(np.array([at, at]), np.array([mean - sem, mean + sem]), unit)
         for end in ("min", "max"):
             room.take_points(x, factor * one.points[end].to_numpy(float), 1.5 * unit)
         if one.published is not None:

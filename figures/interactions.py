@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -164,9 +165,15 @@ def draw_interaction_scale(scale: InteractionScale, cax: Axes, label: str) -> Co
 
 
 def _edge_labels(scale: InteractionScale, cax: Axes) -> list[str]:
-    """The edges in words; where they would touch, those next to 0 have none."""
+    """The edges in words; where they would touch, those next to 0 have none, then every second one."""
     labels = [f"{edge:g}".replace("-", "−") for edge in scale.edges]
     between = 72 * cax.get_position().width * cax.figure.get_figwidth() / (len(labels) - 1)
-    if max(style.text_width(label, style.tick_size()) for label in labels) + 3 > between:
-        labels = ["" if abs(edge) == EDGES[0] else label for edge, label in zip(scale.edges, labels)]
-    return labels
+    inner = [label if abs(edge) != EDGES[0] else "" for edge, label in zip(scale.edges, labels)]
+    second = [label if abs(edge) in EDGES[1::2] else "" for edge, label in zip(scale.edges, labels)]
+    return next((some for some in (labels, inner) if not _touch(some, between)), second)
+
+
+def _touch(labels: list[str], between: float) -> bool:
+    """Whether labels that stand so many points apart meet; an empty one leaves its place to the others."""
+    shown = [(index, style.text_width(text, style.tick_size())) for index, text in enumerate(labels) if text]
+    return any((j - i) * between < (one + other) / 2 + 3 for (i, one), (j, other) in pairwise(shown))

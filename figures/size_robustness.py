@@ -84,7 +84,8 @@ def draw(frame: pd.DataFrame, ax: Axes, *, published: pd.DataFrame | None = None
     ax.grid(False, axis="x")
     ax.set_xscale("log", base=2)
     ax.set_xlabel("adapter size")
-    ax.set_ylabel("validation score × 100")
+    texts = ["validation score × 100", "score × 100"]
+    ax.set_ylabel(style.fitting(texts, style.label_size(), 1.05 * Room(ax).height))
     ends = []
     tasks = tasks_of(frame)
     for index, task in enumerate(tasks if len(tasks) > 1 else []):  # one task is the mean

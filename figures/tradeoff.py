@@ -83,7 +83,8 @@ def tradeoff_figure(curves: Sequence[TaskCurve], look: Look) -> Figure:
             ax.set_ylabel(_own_label(ax, curve, len(metrics) > 1))
         if len(metrics) == 1:
             middle = (plan.panels[0][1] + plan.panels[0][3] + plan.panels[-1][1]) / 2
-            text = f"validation {score_axis(curves[0].metric)[1]}"
+            label, room = score_axis(curves[0].metric)[1], 2 * min(middle, plan.height - middle)
+            text = style.fitting([f"validation {label}", label], style.label_size(), room)
             up = middle / 72 / figure.get_figheight()
             figure.text(1.0 * style.unit() / 72 / width, up, text, rotation=90, ha="left", va="center")
         place_legend(figure, legend, 0.0, 0.0, 72 * width)

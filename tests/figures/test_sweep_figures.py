@@ -1,0 +1,209 @@
+"""The figures of init sweeps and trade-offs: what is drawn is what the tables say, and it fits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from adapter_probe.analysis import sweeps
+from adapter_probe.analysis.published import published_init_sweep, published_tradeoff
+from adapter_probe.figures import style
+from adapter_probe.figures.aggregate import aggregate
+from adapter_probe.figures.curves import METHODS
+from adapter_probe.figures.init_sweep import init_sweep, sweep_series
+from adapter_probe.figures.size_robustness import size_robustness
+from adapter_probe.figures.tradeoff import task_curves, tradeoff
+from adapter_probe.figures.tradeoff_panel import frontier
+from adapter_probe.figures.venues import PAPER, VENUES, Look
+
+
+@pytest.fixture(scope="module")
+def draw_all(sweep_trials, tradeoff_trials):
+    """Every figure of sweeps, by name, in a look."""
+
+    def draw(look: Look, tasks=("cola", "mnli")) -> dict[str, object]:
+        first, second = sweep_trials(tasks), tradeoff_trials(tasks)
+        table = sweeps.tradeoff_table(second)
+        series = sweep_series(sweeps.init_sweep_table(first), first, look.paper)
+        curves = task_curves(table, second, look.paper)
+        overall = sweeps.aggregate_table(second, n_resamples=100)
+        return {
+            "init": init_sweep(series, look, {}),
+            "tradeoff": tradeoff(curves, look, {}),
+            "aggregate": aggregate(overall, list(tasks), look, {}),
+            "sizes": size_robustness(sweeps.size_table(second), look, {}),
+        }
+
+    return draw
+
+
+@pytest.fixture(scope="module")
+def drawn(draw_all):
+    return draw_all(Look(PAPER))
+
+
+def smallest_letter(figure: Figure) -> float:
+    texts = [text for ax in figure.axes for text in ax.findobj(lambda a: hasattr(a, "get_fontsize"))]
+    return min(text.get_fontsize() for text in texts if text.get_visible() and text.get_text().strip())
+
+
+@pytest.mark.parametrize("paper", [False, True])
+@pytest.mark.parametrize("column", ["half", "full"])
+def test_tidy_in_both_columns(draw_all, assert_tidy, column, paper):
+    for drawing in draw_all(Look(PAPER, column, paper=paper)).values():
+        assert_tidy(drawing.figure)
+        assert drawing.figure.get_figwidth() == PAPER.width(column)
+
+
+@pytest.mark.parametrize("venue", [name for name in VENUES if name != "paper"])
+def test_tidy_in_every_venue(draw_all, assert_tidy, venue):
+    for drawing in draw_all(Look(VENUES[venue], paper=True)).values():
+        assert_tidy(drawing.figure)
+        assert drawing.figure.get_figheight() <= VENUES[venue].tallest + 1e-9
+        assert smallest_letter(drawing.figure) >= style.SMALLEST_SIZE
+
+
+def test_many_tasks_stand_in_rows(draw_all, assert_tidy):
+    tasks = ("cola", "mnli", "mrpc", "rte", "sst2")
+    drawn = draw_all(Look(PAPER), tasks)
+    for drawing in drawn.values():
+        assert_tidy(drawing.figure)
+    panels = [ax for ax in drawn["tradeoff"].figure.axes if ax.get_xscale() == "log"]
+    assert len(panels) == len(tasks)
+    assert len({ax.get_xlim() for ax in panels}) == 1  # one scale of parameters
+
+
+def lines_of(ax, colour: str) -> list[tuple[list[float], list[float]]]:
+    return [
+        (list(line.get_xdata()), list(line.get_ydata()))
+        for line in ax.lines
+        if line.get_color() == colour and line.get_marker() not in ("None", "", None)
+    ]
+
+
+def test_the_sweeps_line_is_its_means(drawn, sweep_trials):
+    trials = sweep_trials(("cola", "mnli"))
+    by_hand = trials.groupby(["task", "init_std"])["score"].mean()
+    (ax,) = drawn["init"].figure.axes
+    found = [y for line in ax.containers for y in [line[0].get_ydata()]]
+    for task, y in zip(("cola", "mnli"), found):
+        assert list(y) == pytest.approx((100 * by_hand[task]).tolist())
+    for index, container in enumerate(ax.containers):
+        sem = trials.groupby(["task", "init_std"])["score"].sem()[("cola", "mnli")[index]]
+        lengths = [np.ptp(np.array(s)[:, 1]) for s in container[2][0].get_segments() if len(s)]
+        assert lengths == pytest.approx(2 * 100 * sem.dropna().to_numpy())
+
+
+def test_diverged_trials_are_counted_at_the_foot(drawn):
+    (ax,) = drawn["init"].figure.axes
+    assert [t.get_text().strip() for t in ax.texts if "/" in t.get_text()] == ["2/3", "2/3"]
+    assert "diverged; they are not in its mean (4 trials in all)" in drawn["init"].caption
+
+
+def test_the_tradeoffs_marks_are_the_tables_means(drawn, tradeoff_trials):
+    trials = tradeoff_trials(("cola", "mnli"))
+    best = trials[trials["learning_rate"] == 3e-4]
+    panels = [ax for ax in drawn["tradeoff"].figure.axes if ax.get_xscale() == "log"]
+    for ax, task in zip(panels, ("cola", "mnli")):
+        for method in ("adapters", "top_layers", "layernorm_only", "head_only"):
+            own = best[(best["task"] == task) & (best["method"] == method)]
+            means = own.groupby("trained_parameters")["score"].mean()
+            lines = lines_of(ax, METHODS[method].colour)
+            assert (means.index.tolist(), pytest.approx((100 * means).tolist())) in lines
+
+
+def test_the_frontier_is_what_nothing_smaller_beats(tradeoff_trials):
+    table = sweeps.tradeoff_table(tradeoff_trials(("cola",)))
+    x, y = frontier(table)
+    brute = {
+        (row.trained_parameters, row.mean)
+        for row in table[["trained_parameters", "mean"]].itertuples()
+        if not ((table["trained_parameters"] <= row.trained_parameters) & (table["mean"] > row.mean)).any()
+    }
+    assert {(int(a), b) for a, b in zip(x, y)} <= brute
+    assert {b for _, b in brute} == set(y)
+
+
+def test_the_aggregate_is_of_the_differences_to_full_fine_tuning(drawn, tradeoff_trials):
+    trials = tradeoff_trials(("cola", "mnli"))
+    best = trials[trials["learning_rate"] == 3e-4]
+    means = best.groupby(["task", "method", "size", "k"], dropna=False)["score"].mean().reset_index()
+    full = means[means["method"] == "full"].set_index("task")["score"]
+    sixty_four = means[means["size"] == 64].set_index("task")["score"]
+    expected = np.median(100 * (sixty_four - full))
+    frame = drawn["aggregate"].frame
+    assert frame.loc[frame["size"] == 64, "p50_points"].item() == pytest.approx(expected)
+    drawn_at = [
+        y for line in lines_of(drawn["aggregate"].figure.axes[0], METHODS["adapters"].colour) for y in line[1]
+    ]
+    assert any(y == pytest.approx(expected) for y in drawn_at)
+
+
+def test_sizes_are_the_means_over_tasks(drawn, tradeoff_trials):
+    trials = tradeoff_trials(("cola", "mnli"))
+    best = trials[(trials["learning_rate"] == 3e-4) & (trials["method"] == "adapters")]
+    expected = best.groupby(["size", "task"])["score"].mean().groupby("size").mean()
+    (ax,) = drawn["sizes"].figure.axes
+    (container,) = ax.containers
+    assert list(container[0].get_xdata()) == expected.index.tolist()
+    assert list(container[0].get_ydata()) == pytest.approx((100 * expected).tolist())
+
+
+def test_the_papers_curves_stand_beside_on_request(draw_all):
+    theirs = draw_all(Look(PAPER, paper=True))
+    ax = theirs["init"].figure.axes[0]
+    paper = (100 * published_init_sweep("cola")["mean"]).tolist()
+    assert any(
+        len(line.get_ydata()) == len(paper) and list(line.get_ydata()) == pytest.approx(paper)
+        for line in ax.lines
+    )
+    panel = next(ax for ax in theirs["tradeoff"].figure.axes if ax.get_xscale() == "log")
+    adapters = published_tradeoff("cola").query("method == 'adapters'")
+    assert any(list(line.get_xdata()) == adapters["trained_parameters"].tolist() for line in panel.lines)
+    for drawing in theirs.values():
+        assert "Houlsby et al. (2019)" in drawing.caption
+        assert (drawing.frame["source"] == "Houlsby et al. 2019").any()
+
+
+def test_the_papers_curve_needs_the_same_score(sweep_trials):
+    trials = sweep_trials(("cola",), metric="mcc")
+    (series,) = sweep_series(sweeps.init_sweep_table(trials), trials, paper=True)
+    assert series.published is None
+
+
+def test_captions_say_what_a_reviewer_asks(drawn):
+    needed = {
+        "init": ("3 seeds", "standard error", "majority class", "single trials", "truncated at two"),
+        "tradeoff": ("2 seeds", "standard error", "head included", "full fine-tuning"),
+        "aggregate": ("2 tasks: CoLA, MNLI-m", "20th to 80th", "95% bootstrap interval", "Pareto"),
+        "sizes": ("2 tasks", "standard error"),
+    }
+    for name, words in needed.items():
+        for word in words:
+            assert word in drawn[name].caption, (name, word)
+
+
+def test_every_figure_comes_with_its_numbers_and_caption(drawn, tmp_path):
+    for drawing in drawn.values():
+        paths = drawing.write(tmp_path, Look(PAPER, formats=("png",)))
+        assert [path.name for path in paths] == [f"{drawing.stem}.{end}" for end in ("png", "csv", "txt")]
+        assert len(pd.read_csv(paths[1])) == len(drawing.frame)
+        assert paths[2].read_text(encoding="utf-8") == f"{drawing.caption}\n"
+
+
+def test_the_majority_class_is_named_clear_of_the_error_bars(sweep_trials):
+    trials = sweep_trials(("cola",))
+    low = trials["init_std"] == 1e-5
+    trials.loc[low, "score"] = [0.691, 0.75, 0.81]
+    series = sweep_series(sweeps.init_sweep_table(trials), trials, paper=False)
+    figure = init_sweep(series, Look(PAPER), {}).figure
+    figure.draw_without_rendering()
+    (ax,) = figure.axes
+    (name,) = [text for text in ax.texts if text.get_text().startswith("majority class")]
+    box = name.get_window_extent()
+    for segment in ax.containers[0][2][0].get_segments():
+        ends = np.array(segment) if len(segment) else np.zeros((0, 2))
+        for place in ax.transData.transform(np.linspace(ends[0], ends[1], 50)) if len(ends) else ():
+            assert not box.contains(*place)
