@@ -15,9 +15,9 @@ from adapter_probe.analysis.attribution import interactions, shares
 from adapter_probe.analysis.deltas import span_grid
 from adapter_probe.analysis.published import published_init_sweep, published_tradeoff
 from adapter_probe.figures import style
-from adapter_probe.results.ablation import AblationResults, write_spans
+from adapter_probe.results.ablation import write_spans
 from adapter_probe.results.atomic import write_csv, write_json
-from adapter_probe.spans import SiteChoice, contiguous_spans, span_variants
+from adapter_probe.spans import contiguous_spans
 
 BASE = 109_482_240
 FULL = {"mnli": 0.844, "cola": 0.818}
@@ -39,40 +39,6 @@ def make_frame() -> Callable[..., pd.DataFrame]:
                 "n_layers": [s.n_layers for s in spans],
                 "delta_points": -np.asarray(drops, dtype=float),
             }
-        )
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def make_results() -> Callable[..., AblationResults]:
-    """An ablation of chosen accuracies: `hits[row]` of 40 examples are right, 30 are of the first class."""
-
-    def make(
-        hits: list[int],
-        n_layers: int = 3,
-        sites: SiteChoice = "both",
-        complement: bool = False,
-        metric: str = "accuracy",
-    ) -> AblationResults:
-        variants = span_variants(n_layers, sites, complement)
-        labels = np.array([0] * 30 + [1] * 10)
-        logits = np.zeros((len(variants.names), 40, 2), dtype=np.float32)
-        for row, right in enumerate(hits):
-            logits[row, np.arange(40), np.where(np.arange(40) < right, labels, 1 - labels)] = 1
-        spans = np.array([(s.first, s.last) if s else (-1, -1) for s in variants.spans])
-        names, identity = ("no", "yes"), {"base": {"hash": "abc"}, "data": "ünï & <data>"}
-        return AblationResults(
-            variants.masks,
-            spans,
-            variants.names,
-            logits,
-            labels,
-            metric,
-            "classification",
-            names,
-            identity,
-            {},
         )
 
     return make

@@ -1,0 +1,136 @@
+"""What is read from disk: damaged and foreign tables are refused in one line that names file and value."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapter_probe.errors import ResultsError
+from adapter_probe.figures import frames
+from adapter_probe.figures.studies import AblationStudy, SweepStudy, TradeoffStudy, open_studies, open_study
+
+
+def edit(path, column: str, row: int, value: object) -> None:
+    frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+    frame.loc[row, column] = value
+    frame.to_csv(path, index=False)
+
+
+def refusal(folder) -> str:
+    with pytest.raises(ResultsError) as caught:
+        open_study(folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_each_kind_is_told_by_its_tables(tmp_path, ablation_folder, sweep_folder, tradeoff_folder):
+    assert isinstance(open_study(ablation_folder(tmp_path / "a")), AblationStudy)
+    assert isinstance(open_study(sweep_folder(tmp_path / "b")), SweepStudy)
+    assert isinstance(open_study(tradeoff_folder(tmp_path / "c")), TradeoffStudy)
+    (tmp_path / "d").mkdir()
+    assert "nothing to draw" in refusal(tmp_path / "d")
+
+
+def test_a_checkpoint_stands_for_its_ablations(tmp_path, ablation_folder):
+    (tmp_path / "ckpt").mkdir()
+    (tmp_path / "ckpt" / "adapter_probe.json").write_text("{}")
+    for name in ("ablation", "ablation-attention"):
+        ablation_folder(tmp_path / "ckpt" / name)
+    found = open_studies([tmp_path / "ckpt"])
+    assert [study.folder.name for study in found] == ["ablation", "ablation-attention"]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [
+        ("mean", "high", ("data row 3", "mean is 'high'", "a number")),
+        ("n", "1.5", ("data row 3", "n is '1.5'", "a whole number")),
+        ("init_std", "inf", ("data row 3", "init_std is 'inf'")),
+    ],
+)
+def test_a_damaged_sweep(tmp_path, sweep_folder, column, value, words):
+    folder = sweep_folder(tmp_path / "s")
+    edit(folder / "sweep.csv", column, 2, value)
+    said = refusal(folder)
+    for word in (str(folder / "sweep.csv"), *words):
+        assert word in said
+
+
+def test_a_damaged_flag(tmp_path, tradeoff_folder):
+    folder = tradeoff_folder(tmp_path / "s")
+    edit(folder / "aggregate.csv", "on_frontier", 0, "maybe")
+    assert "on_frontier is 'maybe'; give true or false" in refusal(folder)
+
+
+@pytest.mark.parametrize("column", ["task", "mean", "init_std"])
+def test_a_missing_column(tmp_path, sweep_folder, column):
+    folder = sweep_folder(tmp_path / "s")
+    pd.read_csv(folder / "sweep.csv").drop(columns=column).to_csv(folder / "sweep.csv", index=False)
+    said = refusal(folder)
+    assert f"no column {column}" in said
+    assert "found: " in said
+
+
+def test_empty_and_unreadable_tables(tmp_path, sweep_folder):
+    folder = sweep_folder(tmp_path / "s")
+    lines = (folder / "sweep.csv").read_text().splitlines()
+    (folder / "sweep.csv").write_text(lines[0] + "\n")
+    assert "has no rows" in refusal(folder)
+    (folder / "sweep.csv").write_bytes(b"\xff\xfe\x00")
+    assert str(folder / "sweep.csv") in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"metric": "magic"}, "magic"),
+        ({"study": "dropped"}, "study is 'dropped'; allowed: ablated, kept"),
+        ({"intact_score": "good"}, "good"),
+        ({"n_examples": None}, "damaged"),
+    ],
+)
+def test_a_damaged_summary(tmp_path, ablation_folder, change, words):
+    folder = ablation_folder(tmp_path / "a")
+    path = folder / "summary.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    said = refusal(folder)
+    assert str(path) in said
+    assert words in said
+
+
+def test_a_summary_that_lacks_a_field(tmp_path, ablation_folder):
+    folder = ablation_folder(tmp_path / "a")
+    path = folder / "summary.json"
+    document = json.loads(path.read_text())
+    del document["split"]
+    path.write_text(json.dumps(document))
+    assert f"{path} is damaged: it lacks 'split'" in refusal(folder)
+
+
+def test_without_a_summary_the_spans_tell(tmp_path, ablation_folder):
+    folder = ablation_folder(tmp_path / "my-task", plain=True)
+    facts = open_study(folder).facts
+    spans = pd.read_csv(folder / "spans.csv")
+    assert (facts.task, facts.metric, facts.n_examples) == ("my-task", None, 1043)
+    assert facts.intact == pytest.approx(0.8)
+    assert facts.removed_delta == pytest.approx(spans.loc[spans["n_layers"].idxmax(), "delta_points"])
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=False), min_size=1, max_size=8))
+def test_numbers_come_back_as_they_were_written(values):
+    """Every digit, whatever the version of pandas."""
+    import tempfile
+    from pathlib import Path
+
+    from adapter_probe.results.atomic import write_csv
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "t.csv"
+        frame = pd.DataFrame({"task": "a", "x": values})
+        write_csv(path, frame)
+        read = frames.read_table(path, {"task": "text", "x": "number"})
+    pd.testing.assert_series_equal(read["x"], frame["x"].astype(float), check_exact=True)
