@@ -10,6 +10,7 @@ from importlib import resources
 
 import pandas as pd
 
+from adapter_probe.analysis.deltas import without_noise
 from adapter_probe.errors import DataError
 
 PUBLISHED_TASKS = ("mnli", "cola")
@@ -52,7 +53,7 @@ def published_init_sweep(task: str) -> pd.DataFrame:
         DataError: the task is none of `PUBLISHED_TASKS`.
     """
     frame = _of(_read("fig6_init_sweep"), "task", _known(task, PUBLISHED_TASKS, "sweep of initialisations"))
-    frame["mean"] = frame.pop("accuracy_percent") / 100
+    frame["mean"] = without_noise(frame.pop("accuracy_percent") / 100)
     return frame
 
 
@@ -69,7 +70,7 @@ def published_tradeoff(task: str) -> pd.DataFrame:
     """
     frame = _of(_read("fig4_fig5"), "task", _known(task, PUBLISHED_CURVES, "curve"))
     for ours, theirs in (("mean", "score_percent"), ("sem", "sem_percent")):
-        frame[ours] = frame.pop(theirs) / 100
+        frame[ours] = without_noise(frame.pop(theirs) / 100)
     return frame
 
 
@@ -95,7 +96,7 @@ def published_sizes() -> pd.DataFrame:
         Columns `size`, `mean_score`.
     """
     frame = _read("sizes")
-    frame["mean_score"] = frame.pop("mean_percent") / 100
+    frame["mean_score"] = without_noise(frame.pop("mean_percent") / 100)
     return frame
 
 
