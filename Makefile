@@ -6,6 +6,8 @@ ARGS   ?=
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# A process a core, each with one thread: more would only wait for one another. ARGS="-n 0" runs in one process.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -18,10 +20,10 @@ demo: $(VENV)/.installed-demo ## train adapters on a small generated task, ablat
 	@$(BIN)/adapter-probe demo $(ARGS)
 
 test: $(VENV)/.installed-dev ## the quick tests
-	@$(BIN)/python -m pytest -m "not slow and not real_data" $(ARGS)
+	@$(PYTEST) -m "not slow and not real_data" $(ARGS)
 
 test-all: $(VENV)/.installed-dev ## every test; those on real data skip where the data is absent
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 lint: $(VENV)/.installed-dev ## ruff: rules and layout
 	@$(BIN)/ruff check .

@@ -130,12 +130,21 @@ def _methods(
         TrainingError: a list cannot be read, or a k is above the base's depth.
     """
     from adapter_probe.checkpoints.base import load_config
-    from adapter_probe.models.methods import Adapters, FullFineTuning, HeadOnly, LayerNormOnly, TopLayers
+    from adapter_probe.models.anatomy import anatomy_for
+    from adapter_probe.models.methods import (
+        Adapters,
+        FullFineTuning,
+        HeadOnly,
+        LayerNormOnly,
+        TopLayers,
+        possible_top_k,
+    )
 
-    depth = int(load_config(base).num_hidden_layers)
-    # The default is the paper's list for 12 layers; a k that was asked for and is too great is refused.
+    config = load_config(base)
+    possible = possible_top_k(anatomy_for(config).layer_names(config))
+    # The default is the paper's list for 12 layers; a k that was asked for and is not possible is refused.
     asked = options.whole_numbers(top_k, "--top-k")
-    layers = [k for k in asked if k <= depth] if top_k == _TOP_K else asked
+    layers = [k for k in asked if k in possible] if top_k == _TOP_K else asked
     return [
         *(Adapters(size, init_std) for size in options.whole_numbers(sizes, "--sizes")),
         *(TopLayers(k) for k in layers),
