@@ -12,6 +12,8 @@ from .wording import columns, method_text
 
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.native import OpenedCheckpoint
+    from adapter_probe.models.imported import Imported
+    from adapter_probe.models.methods import Method
 
 
 @command
@@ -22,8 +24,8 @@ def inspect(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show a checkpoint's layers, sites, sizes and parameter counts."""
-    from adapter_probe.checkpoints.native import open_checkpoint
+    """Show a checkpoint's layers, sites, sizes and parameter counts; AdapterHub's and PEFT's too."""
+    from adapter_probe.checkpoints.opening import open_checkpoint
 
     facts = _facts(open_checkpoint(checkpoint, base))
     show_json(facts) if json else show(_text(facts))
@@ -44,12 +46,20 @@ def _facts(opened: OpenedCheckpoint) -> dict[str, Any]:
         "n_layers": len(model.layers),
         "n_sites": int(model.has_adapter.sum()),
         "hidden_size": model.hidden_size,
-        "method": description.method.to_json(),
+        "method": _method(description.method),
         "parameters": counts,
         "trained_parameters": trained,
         "trained_percent_of_base": 100 * trained / pretrained,
         "adapters_percent_of_base": 100 * counts["adapters"] / pretrained,
+        "notes": list(opened.notes),
     }
+
+
+def _method(method: Method | Imported) -> dict[str, Any]:
+    """Its record; of what another library trained, which lists every single adapter, a summary."""
+    from adapter_probe.models.imported import Imported
+
+    return method.summary() if isinstance(method, Imported) else method.to_json()
 
 
 def _text(facts: dict[str, Any]) -> str:
@@ -60,7 +70,7 @@ def _text(facts: dict[str, Any]) -> str:
     )
     rows = [
         ("base", f"{facts['base']} ({facts['family']})"),
-        ("task", f"{facts['task']}, {scores}"),
+        ("task", f"{facts['task']}, {scores}" if scores else facts["task"]),
         (
             "layers",
             f"{facts['n_layers']}, adapters at {facts['n_sites']} sites, hidden size {facts['hidden_size']}",
@@ -73,4 +83,4 @@ def _text(facts: dict[str, Any]) -> str:
             f"{facts['trained_percent_of_base']:.2f} % of the base",
         ),
     ]
-    return columns(rows)
+    return "\n".join([columns(rows), *(f"\n{note}" for note in facts["notes"])])

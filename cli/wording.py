@@ -82,6 +82,7 @@ _METHODS = {
     "layernorm_only": "LayerNorms and head",
     "head_only": "head on the frozen encoder",
     "full": "full fine-tuning",
+    "imported": "adapters",
 }
 
 
@@ -92,6 +93,10 @@ def method_text(method: dict[str, Any]) -> str:
 
 
 def _field(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{name.replace('_', ' ')} {number}" for name, number in value.items())
+    if isinstance(value, list):
+        return "/".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

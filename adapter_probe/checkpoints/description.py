@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from adapter_probe.data.tasks import TaskSpec
 from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsError
+from adapter_probe.models.imported import Imported
 from adapter_probe.models.methods import Method, method_from_json
 from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json, write_json
@@ -16,7 +18,15 @@ from .base import BaseIdentity
 
 DESCRIPTION = "adapter_probe.json"
 SCHEMA = 1
-_READERS = {"method": method_from_json, "task": TaskSpec.from_json}
+
+
+def _method_from_json(record: object) -> Method | Imported:
+    if isinstance(record, Mapping) and record.get("name") == Imported.name:
+        return from_record(Imported, {k: v for k, v in record.items() if k != "name"}, "method")
+    return method_from_json(record)
+
+
+_READERS = {"method": _method_from_json, "task": TaskSpec.from_json}
 
 
 @dataclass(frozen=True)
@@ -34,7 +44,7 @@ class Description:
         delta_sha256: of the bytes of ``delta.safetensors``.
     """
 
-    method: Method
+    method: Method | Imported
     base: BaseIdentity
     task: TaskSpec
     max_length: int

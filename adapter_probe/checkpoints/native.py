@@ -22,6 +22,10 @@ from transformers import PreTrainedTokenizerBase
 from adapter_probe import __version__
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.anatomy import anatomy_for
+from adapter_probe.models.imported import Imported
+from adapter_probe.models.install import install_head
+from adapter_probe.models.methods import Method
 from adapter_probe.results.atomic import make_folder, write_bytes
 
 from .base import BaseIdentity, LoadedBase, load_base, load_config, load_tokenizer, n_outputs, resolve_base
@@ -40,6 +44,7 @@ class OpenedCheckpoint:
         description: what the folder says about itself, with the base that was actually used.
         trained: names of the parameters that the delta holds.
         missing: names of the parameters that the base does not contain.
+        notes: what a user has to know of what another library wrote, one sentence each.
     """
 
     model: AdaptedModel
@@ -47,6 +52,7 @@ class OpenedCheckpoint:
     description: Description
     trained: frozenset[str]
     missing: frozenset[str]
+    notes: tuple[str, ...] = ()
 
 
 def library_versions() -> dict[str, str]:
@@ -102,9 +108,8 @@ def open_checkpoint(folder: str | Path, base: str | None = None) -> OpenedCheckp
             f"{description.base.name} (sha256 {loaded.identity.weights_sha256[:12]}, wanted "
             f"{description.base.weights_sha256[:12]})"
         )
-    model = AdaptedModel(loaded.model)
     try:
-        model.install(description.method, torch.Generator().manual_seed(0))
+        model = make_model(loaded, description.method)
     except ModelError as error:
         raise CheckpointError(f"{folder / DESCRIPTION}: {error}") from error
     _load_delta(model, delta, loaded, folder / DELTA)
@@ -115,6 +120,20 @@ def open_checkpoint(folder: str | Path, base: str | None = None) -> OpenedCheckp
         frozenset(delta),
         loaded.missing,
     )
+
+
+def make_model(loaded: LoadedBase, method: Method | Imported) -> AdaptedModel:
+    """A base under a checkpoint's method; the weights are still to be loaded.
+
+    Raises:
+        ModelError: the method does not fit the base.
+    """
+    anatomy = anatomy_for(loaded.model.config)
+    if isinstance(method, Imported) and method.head is not None:
+        anatomy = install_head(loaded.model, anatomy, method.head)
+    model = AdaptedModel(loaded.model, anatomy)
+    model.install(method, torch.Generator().manual_seed(0))
+    return model
 
 
 def _refuse_unfit(name: str, revision: str | None, expected: BaseIdentity) -> None:

@@ -66,7 +66,8 @@ def encode(tokenizer: Tokenizer, split: Split, max_length: int) -> Encoded:
             A longer example loses its end; of a pair, the longer text is cut first.
 
     Raises:
-        DataError: `max_length` leaves no room for a token of each text.
+        DataError: `max_length` leaves no room for a token of each text, or an example has no token at all
+            (an empty text, and a tokenizer that frames texts with nothing).
     """
     pair = split.texts_b is not None
     least = tokenizer.num_special_tokens_to_add(pair=pair) + (2 if pair else 1)
@@ -81,6 +82,11 @@ def encode(tokenizer: Tokenizer, split: Split, max_length: int) -> Encoded:
         return_attention_mask=False,
     )
     input_ids = _arrays(batch["input_ids"])
+    if empty := sum(not len(ids) for ids in input_ids):
+        raise DataError(
+            f"{split.name}: {empty:,} of {len(input_ids):,} texts give no token (they are empty, and this "
+            "tokenizer frames texts with no special tokens); remove them"
+        )
     token_type_ids = _arrays(batch["token_type_ids"]) if "token_type_ids" in batch else None
     return seal(input_ids, token_type_ids)
 

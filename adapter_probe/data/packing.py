@@ -54,6 +54,12 @@ class PackedBatch:
         return self.groups[-1].stop
 
     @property
+    def last(self) -> Tensor:
+        """int64 ``[examples]``, the position of each example's last token."""
+        lengths = [group.length for group in self.groups for _ in range(group.n)]
+        return self.first + torch.tensor(lengths, device=self.first.device) - 1
+
+    @property
     def rows(self) -> list[slice]:
         """Where each example's tokens lie, in packed order: rows of whatever is laid out as `input_ids`."""
         return [

@@ -13,10 +13,17 @@ from transformers import PreTrainedModel
 
 from adapter_probe.errors import ModelError
 
-from .anatomy import anatomy_for, classification_head, embed, has_span_head, layer_parts, span_logits
+from .anatomy import anatomy_for, check_config, check_window, sliding_window
 from .bottleneck import Bottleneck
+from .family import Anatomy
+from .heads import classification_head, has_span_head, read_positions, span_logits
+from .imported import SITE_KINDS, Imported
+from .install import install_imported
 from .layer import ADAPTER, Layer, Site
-from .methods import Adapters, Group, Method, check_depth
+from .methods import Adapters, Group, Method, check_depth, check_shared
+from .own_forward import OwnForward
+from .parts import embed, embedding_modules, layer_parts, outer_norms
+from .places import Places
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -24,7 +31,6 @@ if TYPE_CHECKING:
     from adapter_probe.data.packing import PackedBatch
 
 NormChoice = Literal["trained", "pretrained"]
-SITE_KINDS = ("attention", "ffn")
 
 
 class AdaptedModel(nn.Module):
@@ -38,30 +44,59 @@ class AdaptedModel(nn.Module):
     in training, so that what comes out of them is the same in every epoch. A frozen layer above a trained
     one keeps its dropout.
 
+    Args:
+        base: the transformers model.
+        anatomy: where its parts are; None for its family's row of the table.
+
     Attributes:
         base: the transformers model, adapters included.
+        anatomy: where its parts are.
         layers: the Transformer layers, bottom first, two sites each.
         method: what was installed, or None before `install`.
         reads_all_positions: whether the head reads every token (question answering: start and end logits a
-            token) or only each example's first.
+            token) or only one, each example's first or last.
         lowest_trained_layer: the lowest layer with a trained parameter, -1 for the embeddings, the number of
             layers where only pooler or head train. Set by `choose_trained`; -1 before.
     """
 
-    def __init__(self, base: PreTrainedModel):
+    def __init__(self, base: PreTrainedModel, anatomy: Anatomy | None = None):
         super().__init__()
-        self.anatomy = anatomy_for(base.config)
+        self.anatomy = anatomy or anatomy_for(base.config)
+        check_config(self.anatomy, base.config)
         self.reads_all_positions = has_span_head(base, self.anatomy)
         self.base = base
-        self.method: Method | None = None
+        self.method: Method | Imported | None = None
         self.lowest_trained_layer = -1
-        head_dim = base.config.hidden_size // base.config.num_attention_heads
-        self.layers = [Layer(parts, head_dim) for parts in layer_parts(base.base_model, self.anatomy)]
+        self._places = Places(base, self.anatomy)
+        self.layers = self._make_layers()
         # The base's own LayerNorms, kept so that a variant can put them back.
         self._pretrained_norms = nn.ModuleList(deepcopy(site.norm) for site in self.sites)
         self._pretrained_norms.requires_grad_(False)
         for site, norm in zip(self.sites, self._pretrained_norms):
             site.pretrained_norm = norm
+        self._serve_own_forward()
+
+    def _make_layers(self) -> list[Layer]:
+        encoder, anatomy = self.base.base_model, self.anatomy
+        shared = anatomy.layer_groups is not None
+        return [
+            Layer(
+                parts,
+                anatomy.attention(encoder, parts.attention),
+                anatomy.pre_norm,
+                number=number if shared else None,
+            )
+            for number, parts in enumerate(layer_parts(encoder, anatomy))
+        ]
+
+    def _serve_own_forward(self) -> None:
+        """Have the transformers model's own forward apply the adapters too."""
+        served: dict[nn.Module, list[Layer]] = {}
+        for layer in self.layers:
+            served.setdefault(layer.parts.whole, []).append(layer)
+        for layers in served.values():
+            sites = [layer.sites for layer in layers]
+            OwnForward(self.base.base_model, layers[0].parts, self.anatomy.pre_norm, sites)
 
     @property
     def sites(self) -> list[Site]:
@@ -71,7 +106,12 @@ class AdaptedModel(nn.Module):
     @property
     def has_adapter(self) -> np.ndarray:
         """Bool ``[sites]``: which sites hold an adapter, so that there is something to switch off."""
-        return np.array([site.adapter is not None for site in self.sites])
+        return np.array([bool(site.modules) for site in self.sites])
+
+    @property
+    def forks_early(self) -> np.ndarray:
+        """Bool ``[sites]``: where switching changes what the sublayer computes, see `Site`."""
+        return np.array([site.forks_early for site in self.sites])
 
     @property
     def hidden_size(self) -> int:
@@ -83,11 +123,11 @@ class AdaptedModel(nn.Module):
         """Where the parameters are."""
         return next(self.base.parameters()).device
 
-    def install(self, method: Method, generator: torch.Generator) -> None:
+    def install(self, method: Method | Imported, generator: torch.Generator) -> None:
         """Take on a method; one with adapters puts them, freshly initialised, at its sites.
 
         Args:
-            method: what is added and what trains.
+            method: what is added and what trains. What another library trained comes empty, to be loaded.
             generator: a CPU generator; each adapter draws its own weights from it, in site order. Nothing
                 is drawn from torch's global one.
 
@@ -96,7 +136,13 @@ class AdaptedModel(nn.Module):
         """
         if self.method is not None:
             raise ModelError(f"this model has a method already, {self.method.name}")
+        if isinstance(method, Imported):
+            install_imported(self.base, self.layers, method)
+            self.base.train(self.training).to(self.device)
+            self.method = method
+            return
         check_depth(method, len(self.layers))
+        check_shared(method, self._places.layer_names)
         if isinstance(method, Adapters):
             wanted = SITE_KINDS if method.sites == "both" else (method.sites,)
             for number, layer in enumerate(self.layers):
@@ -119,7 +165,12 @@ class AdaptedModel(nn.Module):
         return adapter.to(device=self.device).train(self.training)
 
     def embed(self, batch: PackedBatch) -> Tensor:
-        """Hidden states ``[1, tokens, hidden]`` that enter layer 0."""
+        """Hidden states ``[1, tokens, hidden]`` that enter layer 0.
+
+        Raises:
+            ModelError: an example is longer than the base's sliding window.
+        """
+        check_window(max(group.length for group in batch.groups), sliding_window(self.base.config))
         pieces = []
         for group in batch.groups:
             span, shape = slice(group.start, group.stop), (group.n, group.length)
@@ -128,20 +179,47 @@ class AdaptedModel(nn.Module):
             pieces.append(hidden.reshape(1, group.n * group.length, -1))
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
+    def check_norms(self, norms: NormChoice) -> None:
+        """Refuse to put the base's own LayerNorms back where there is no telling which a site has.
+
+        A LayerNorm that follows a site's residual sum is the site's. One that a sublayer begins with reads
+        what all sites below have added up, so switching a single site off says nothing about it.
+
+        Raises:
+            ModelError: the base has LayerNorms of the second kind, and `norms` is not "trained".
+        """
+        if norms != "trained" and self.anatomy.pre_norm:
+            raise ModelError(
+                f"LayerNorms {norms!r} are not possible with a {self.base.config.model_type} base, whose "
+                "LayerNorms stand before the sublayers and belong to no single site; allowed is 'trained'"
+            )
+
     def wanted_positions(self, layer: int, batch: PackedBatch) -> Tensor | None:
         """Positions ``[examples]`` that a layer's states are wanted at, None for all.
 
-        Nothing reads the last layer's other positions where the head reads only the first, so from that
-        layer's attention on they are not computed.
+        Nothing reads the last layer's other positions where the head reads only one an example, so from that
+        layer's attention on they are not computed, unless an adapter there looks at an example as a whole.
         """
-        last = layer == len(self.layers) - 1
-        return batch.first if last and not self.reads_all_positions else None
+        if layer < len(self.layers) - 1 or self.reads_all_positions or self._last_reads_whole:
+            return None
+        return read_positions(batch, self.anatomy, self.base.config.pad_token_id)
+
+    @property
+    def _last_reads_whole(self) -> bool:
+        return any(getattr(site.adapter, "gate", None) is not None for site in self.layers[-1].sites)
+
+    def read(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
+        """What the head reads of the last layer's hidden states ``[nodes, rows, hidden]``."""
+        if not self._last_reads_whole or self.reads_all_positions:
+            return hidden
+        return hidden[:, read_positions(batch, self.anatomy, self.base.config.pad_token_id)]
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits from the last layer's hidden states at the positions that the head reads.
 
         Args:
-            hidden: ``[rows, hidden]``, of the examples' first tokens or, in question answering, of all.
+            hidden: ``[rows, hidden]``, of one token an example (see `wanted_positions`) or, in question
+                answering, of all. A LayerNorm between the last layer and the head is applied here.
 
         Returns:
             ``[rows, labels]``; in question answering ``[rows, 2]``, start and end.
@@ -165,7 +243,7 @@ class AdaptedModel(nn.Module):
 
         Returns:
             ``[tokens, hidden]`` in packed order, without gradient; where only pooler or head train and the
-            head reads first tokens, ``[examples, hidden]``.
+            head reads one token an example, ``[examples, hidden]``.
 
         Raises:
             ValueError: the embeddings train (or nothing was chosen to train yet), so nothing is frozen.
@@ -183,45 +261,22 @@ class AdaptedModel(nn.Module):
         for index in range(start, stop):
             layer = self.layers[index]
             wanted = self.wanted_positions(index, batch)
-            hidden = layer.sites[0].finish(*layer.attention(hidden, batch.groups, wanted))
-            hidden = layer.sites[1].finish(*layer.ffn(hidden))
-        return hidden
+            attended = layer.attention(hidden, batch.groups, wanted)
+            hidden = layer.sites[0].finish(*attended, batch.groups)
+            hidden = layer.sites[1].finish(*layer.ffn(hidden), batch.groups)
+        return self.read(hidden, batch) if start < stop == len(self.layers) else hidden
 
     def named_groups(self) -> Iterator[tuple[Group, str, nn.Parameter]]:
         """Every parameter once, as (group, name, parameter).
 
-        Groups: ``adapters`` (with what is inside them), ``layernorms`` (the base's, the embedding LayerNorm
-        included), ``pooler``, ``head`` and ``base``.
+        Groups: ``adapters`` (with what is inside them), ``layernorms`` (the base's, those of the embeddings
+        and after the last layer included), ``pooler``, ``head`` and ``base``.
         """
-        norms = {id(p) for site in self.sites for p in site.norm.parameters()}
-        embedding_norm = self.base.base_model.get_submodule(self.anatomy.embedding_norm)
-        norms |= {id(p) for p in embedding_norm.parameters()}
+        modules = [norm for layer in self.layers for norm in layer.norms]
+        modules += outer_norms(self.base.base_model, self.anatomy)
+        norms = {id(p) for module in modules for p in module.parameters()}
         for name, parameter in self.base.named_parameters():
-            group: Group
-            if f".{ADAPTER}." in name:
-                group = "adapters"
-            elif id(parameter) in norms:
-                group = "layernorms"
-            elif self._is_pooler(name):
-                group = "pooler"
-            else:
-                group = "base" if name.startswith(self._encoder_prefix) else "head"
-            yield group, name, parameter
-
-    @property
-    def _encoder_prefix(self) -> str:
-        return f"{self.base.base_model_prefix}."
-
-    def _is_pooler(self, name: str) -> bool:
-        pooler = self.anatomy.pooler
-        return pooler is not None and name.startswith(f"{self._encoder_prefix}{pooler}.")
-
-    def _layer_of(self, name: str) -> int:
-        """A parameter's layer: -1 in the embeddings, the number of layers in pooler and head."""
-        if not name.startswith(self._encoder_prefix) or self._is_pooler(name):
-            return len(self.layers)
-        layers = f"{self._encoder_prefix}{self.anatomy.layers}."
-        return int(name.removeprefix(layers).partition(".")[0]) if name.startswith(layers) else -1
+            yield self._places.group(name, id(parameter) in norms), name, parameter
 
     def choose_trained(self, missing: frozenset[str]) -> dict[str, nn.Parameter]:
         """Let the method's parameters train, freeze the others, and return those that train by name.
@@ -236,11 +291,11 @@ class AdaptedModel(nn.Module):
             raise ModelError("this model has no method yet, so nothing says what trains")
         n_layers, trained = len(self.layers), {}
         for group, name, parameter in self.named_groups():
-            trains = self.method.trains(group, self._layer_of(name), n_layers) or name in missing
+            trains = self.method.trains(group, self._places.layer(name), n_layers) or name in missing
             parameter.requires_grad_(trains)
             if trains:
                 trained[name] = parameter
-        self.lowest_trained_layer = min(map(self._layer_of, trained), default=n_layers)
+        self.lowest_trained_layer = min(map(self._places.layer, trained), default=n_layers)
         self.train(self.training)  # what is newly frozen loses its dropout at once
         return trained
 
@@ -264,10 +319,8 @@ class AdaptedModel(nn.Module):
         """The modules that lie whole below the lowest trained layer."""
         if self.lowest_trained_layer < 0:
             return
-        encoder, anatomy = self.base.base_model, self.anatomy
-        yield encoder.get_submodule(anatomy.embeddings)
-        layers = encoder.get_submodule(anatomy.layers)
-        yield from (layers[index] for index in range(self.lowest_trained_layer))
+        yield from embedding_modules(self.base.base_model, self.anatomy)
+        yield from (layer.parts.whole for layer in self.layers[: self.lowest_trained_layer])
 
     def parameter_counts(self) -> dict[Group, int]:
         """Parameters by group (see `named_groups`)."""

@@ -1,74 +1,28 @@
-"""Where each model family keeps its parts: one row of a table a family.
+"""The table of the model families: one row each. Nothing else in the project names a family.
 
-The engine runs the encoder from these parts. A family that keeps the post-LayerNorm Transformer layer of
-Vaswani et al. 2017 joins by adding a row; nothing else in the project names a family.
+A family whose layers are attention and feed-forward sublayers with residual sums, LayerNorms after the sums
+or before the sublayers, joins by adding a row; attention of a new kind is a subclass in attention.py.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-import torch
-from torch import Tensor, nn
-from transformers import (
-    MODEL_FOR_QUESTION_ANSWERING_MAPPING,
-    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
-    PretrainedConfig,
-    PreTrainedModel,
-)
+from torch.nn import functional as F
+from transformers import PretrainedConfig
 
 from adapter_probe.errors import ModelError
 
+from .attention import (
+    BiasedAttention,
+    CausalAttention,
+    DisentangledAttention,
+    InterleavedDisentangledAttention,
+    RotaryAttention,
+)
+from .family import Anatomy, LayerNames
 
-@dataclass(frozen=True)
-class LayerNames:
-    """Dotted names of one layer's parts, relative to the layer."""
-
-    query: str = "attention.self.query"
-    key: str = "attention.self.key"
-    value: str = "attention.self.value"
-    attention_dropout: str = "attention.self.dropout"
-    attention_out: str = "attention.output.dense"
-    attention_out_dropout: str = "attention.output.dropout"
-    attention_norm: str = "attention.output.LayerNorm"
-    attention_site: str = "attention.output"
-    ffn_in: str = "intermediate.dense"
-    activation: str = "intermediate.intermediate_act_fn"
-    ffn_out: str = "output.dense"
-    ffn_out_dropout: str = "output.dropout"
-    ffn_norm: str = "output.LayerNorm"
-    ffn_site: str = "output"
-
-
-@dataclass(frozen=True)
-class Anatomy:
-    """One family: names relative to the encoder (`PreTrainedModel.base_model`).
-
-    Attributes:
-        model_types: the `config.model_type` values that this row serves.
-        head: dotted names, relative to the whole model, of the modules that turn the first position's
-            hidden state into logits, in order. A module named in `reads_sequence` takes
-            ``[rows, positions, hidden]`` and reads position 0 itself; the others take ``[rows, features]``.
-        reads_sequence: the entries of `head` that index the sequence themselves.
-        span_head: dotted name, relative to the whole model, of the linear map that turns every position's
-            hidden state into start and end logits, in the family's class for question answering.
-        projection: a map from embedding width to hidden width, where the family may have one.
-        pooler: dotted name, relative to the encoder, of a pooler that is part of the head, or None.
-        positions_follow_padding: position numbers begin at `pad_token_id` + 1, so that many are lost.
-    """
-
-    model_types: tuple[str, ...]
-    head: tuple[str, ...]
-    reads_sequence: tuple[str, ...]
-    span_head: str = "qa_outputs"
-    embeddings: str = "embeddings"
-    embedding_norm: str = "embeddings.LayerNorm"
-    projection: str | None = None
-    pooler: str | None = None
-    positions_follow_padding: bool = False
-    layers: str = "encoder.layer"
-    layer: LayerNames = field(default_factory=LayerNames)
-
+_PLAIN_POSITIONS = ("position_embedding_type", ("absolute", None))
+_NO_CROSS_ATTENTION = ("add_cross_attention", (False, None))
+_ENCODER = (("is_decoder", (False, None)), _NO_CROSS_ATTENTION, _PLAIN_POSITIONS)
 
 ANATOMIES: tuple[Anatomy, ...] = (
     Anatomy(
@@ -76,18 +30,177 @@ ANATOMIES: tuple[Anatomy, ...] = (
         head=("bert.pooler", "dropout", "classifier"),
         reads_sequence=("bert.pooler",),
         pooler="pooler",
+        allowed=_ENCODER,
     ),
     Anatomy(
         model_types=("roberta", "xlm-roberta", "camembert", "data2vec-text"),
         head=("classifier",),
         reads_sequence=("classifier",),
         positions_follow_padding=True,
+        allowed=_ENCODER,
     ),
     Anatomy(
         model_types=("electra",),
         head=("classifier",),
         reads_sequence=("classifier",),
         projection="embeddings_project",
+        may_lack=("embeddings_project",),
+        allowed=_ENCODER,
+    ),
+    Anatomy(
+        model_types=("distilbert",),
+        head=("pre_classifier", F.relu, "dropout", "classifier"),
+        span_head=("dropout", "qa_outputs"),
+        token_types=False,
+        layers="transformer.layer.{}",
+        layer=LayerNames(
+            attention="attention",
+            query="attention.q_lin",
+            key="attention.k_lin",
+            value="attention.v_lin",
+            attention_dropout="attention.dropout",
+            attention_out="attention.out_lin",
+            attention_out_dropout=None,
+            attention_norm="sa_layer_norm",
+            attention_site="attention",
+            ffn_in="ffn.lin1",
+            activation="ffn.activation",
+            ffn_out="ffn.lin2",
+            ffn_out_dropout="ffn.dropout",
+            ffn_norm="output_layer_norm",
+            ffn_site="ffn",
+        ),
+    ),
+    Anatomy(
+        model_types=("mpnet",),
+        head=("classifier",),
+        reads_sequence=("classifier",),
+        token_types=False,
+        positions_lost=2,
+        attention=BiasedAttention,
+        layer=LayerNames(
+            attention="attention.attn",
+            query="attention.attn.q",
+            key="attention.attn.k",
+            value="attention.attn.v",
+            attention_dropout="attention.attn.dropout",
+            attention_out="attention.attn.o",
+            attention_out_dropout="attention.dropout",
+            attention_norm="attention.LayerNorm",
+            attention_site="attention",
+        ),
+    ),
+    Anatomy(
+        model_types=("albert",),
+        head=("albert.pooler", "albert.pooler_activation", "dropout", "classifier"),
+        pooler="pooler",
+        projection="encoder.embedding_hidden_mapping_in",
+        layers="encoder.albert_layer_groups.{}.albert_layers.0",
+        layer_groups="num_hidden_groups",
+        layer=LayerNames(
+            attention="attention",
+            query="attention.query",
+            key="attention.key",
+            value="attention.value",
+            attention_dropout="attention.attention_dropout",
+            attention_out="attention.dense",
+            attention_out_dropout="attention.output_dropout",
+            attention_norm="attention.LayerNorm",
+            attention_site="attention",
+            ffn_in="ffn",
+            activation="activation",
+            ffn_out="ffn_output",
+            ffn_out_dropout=None,
+            ffn_norm="full_layer_layer_norm",
+            ffn_site="",
+        ),
+        allowed=(("inner_group_num", (1, None)), _PLAIN_POSITIONS),
+    ),
+    Anatomy(
+        model_types=("deberta-v2",),
+        head=("pooler", "dropout", "classifier"),
+        reads_sequence=("pooler",),
+        norms=("embeddings.LayerNorm", "encoder.LayerNorm"),
+        may_lack=("encoder.LayerNorm",),
+        attention=DisentangledAttention,
+        layer=LayerNames(
+            query="attention.self.query_proj",
+            key="attention.self.key_proj",
+            value="attention.self.value_proj",
+        ),
+        allowed=(("conv_kernel_size", (0, None)),),
+    ),
+    Anatomy(
+        model_types=("deberta",),
+        head=("pooler", "dropout", "classifier"),
+        reads_sequence=("pooler",),
+        attention=InterleavedDisentangledAttention,
+        layer=LayerNames(query=None, key=None, value=None, qkv="attention.self.in_proj"),
+        allowed=(("talking_head", (False, None)),),
+    ),
+    Anatomy(
+        model_types=("gpt2",),
+        head=("score",),
+        reads="last",
+        embeddings="wte",
+        token_types=False,
+        position_embeddings="wpe",
+        embedding_dropout="drop",
+        norms=(),
+        final_norm="ln_f",
+        layers="h.{}",
+        pre_norm=True,
+        attention=CausalAttention,
+        layer=LayerNames(
+            attention="attn",
+            query=None,
+            key=None,
+            value=None,
+            qkv="attn.c_attn",
+            attention_dropout="attn.attn_dropout",
+            attention_out="attn.c_proj",
+            attention_out_dropout="attn.resid_dropout",
+            attention_norm="ln_1",
+            attention_site="attn",
+            ffn_in="mlp.c_fc",
+            activation="mlp.act",
+            ffn_out="mlp.c_proj",
+            ffn_out_dropout="mlp.dropout",
+            ffn_norm="ln_2",
+            ffn_site="mlp",
+        ),
+        allowed=(_NO_CROSS_ATTENTION,),
+    ),
+    Anatomy(
+        model_types=("llama", "mistral", "qwen2"),
+        head=("score",),
+        reads="last",
+        embeddings="embed_tokens",
+        token_types=False,
+        norms=(),
+        final_norm="norm",
+        layers="layers.{}",
+        pre_norm=True,
+        attention=RotaryAttention,
+        layer=LayerNames(
+            attention="self_attn",
+            query="self_attn.q_proj",
+            key="self_attn.k_proj",
+            value="self_attn.v_proj",
+            attention_dropout="self_attn.attention_dropout",
+            attention_out="self_attn.o_proj",
+            attention_out_dropout=None,
+            attention_norm="input_layernorm",
+            attention_site="self_attn",
+            ffn_in="mlp.up_proj",
+            ffn_gate="mlp.gate_proj",
+            activation="mlp.act_fn",
+            ffn_out="mlp.down_proj",
+            ffn_out_dropout=None,
+            ffn_norm="post_attention_layernorm",
+            ffn_site="mlp",
+        ),
+        allowed=(("is_causal", (True, None)),),
     ),
 )
 
@@ -106,114 +219,67 @@ def anatomy_for(config: PretrainedConfig) -> Anatomy:
     """
     for anatomy in ANATOMIES:
         if config.model_type in anatomy.model_types:
-            break
-    else:
-        raise ModelError(
-            f"model family {config.model_type!r} is not supported; supported are "
-            f"{', '.join(supported_model_types())}"
-        )
-    if getattr(config, "is_decoder", False) or getattr(config, "add_cross_attention", False):
-        raise ModelError(
-            f"{config.model_type} configured as a decoder is not supported; an encoder is needed"
-        )
-    positions = getattr(config, "position_embedding_type", None) or "absolute"
-    if positions != "absolute":
-        raise ModelError(f"position_embedding_type {positions!r} is not supported; allowed is 'absolute'")
-    return anatomy
+            check_config(anatomy, config)
+            return anatomy
+    raise ModelError(
+        f"model family {config.model_type!r} is not supported; supported are "
+        f"{', '.join(supported_model_types())}; another joins by a row in adapter_probe/models/anatomy.py, "
+        "or from Python by AdaptedModel(base, anatomy=...)"
+    )
 
 
-def length_limit(asked: int | None, config: PretrainedConfig, tokenizer_limit: int) -> int:
+def check_config(anatomy: Anatomy, config: PretrainedConfig) -> None:
+    """Refuse a configuration under which a family computes something else.
+
+    Raises:
+        ModelError: a field has a value that the engine cannot run.
+    """
+    for name, allowed in anatomy.allowed:
+        value = getattr(config, name, None)
+        if value in allowed:
+            continue
+        if name in {"is_decoder", "add_cross_attention"}:
+            role = "with cross-attention" if anatomy.attention.causal else "as a decoder"
+            raise ModelError(f"{config.model_type} configured {role} is not supported")
+        raise ModelError(f"{name} {value!r} is not supported; allowed is {allowed[0]!r}")
+
+
+def length_limit(
+    asked: int | None, config: PretrainedConfig, tokenizer_limit: int, anatomy: Anatomy | None = None
+) -> int:
     """The most tokens an example may have: `asked`, within what the model and its tokenizer can read.
 
     Raises:
-        ModelError: `asked` leaves no room for a token between the two special ones.
+        ModelError: `asked` leaves no room for a token between the two special ones, or is above a sliding
+            window.
     """
     if asked is not None and asked < 3:
         raise ModelError(f"max_length {asked} is not allowed; give at least 3")
-    positions = int(config.max_position_embeddings)
-    if anatomy_for(config).positions_follow_padding:
+    anatomy = anatomy or anatomy_for(config)
+    positions = int(config.max_position_embeddings) - anatomy.positions_lost
+    if anatomy.positions_follow_padding:
         positions -= int(config.pad_token_id) + 1
+    window = sliding_window(config)
+    if window is not None:
+        check_window(asked or 0, window)
+        positions = min(positions, window)
     return min(limit for limit in (asked, positions, tokenizer_limit) if limit is not None)
 
 
-def classification_head(model: PreTrainedModel, anatomy: Anatomy, first_hidden: Tensor) -> Tensor:
-    """Logits ``[rows, labels]`` from the first position's hidden states ``[rows, hidden]``."""
-    features = first_hidden
-    for name in anatomy.head:
-        module = model.get_submodule(name)
-        features = module(features[:, None]) if name in anatomy.reads_sequence else module(features)
-    return features
+def sliding_window(config: PretrainedConfig) -> int | None:
+    """Tokens that a position sees at most, where a family limits that; None where it sees all."""
+    window = getattr(config, "sliding_window", None)
+    return None if window is None else int(window)
 
 
-def has_span_head(model: PreTrainedModel, anatomy: Anatomy) -> bool:
-    """Whether the model answers questions (its head reads all positions) or classifies (only the first).
+def check_window(length: int, window: int | None) -> None:
+    """Refuse examples whose first tokens are out of the last one's sight: the engine has no such mask.
 
     Raises:
-        ModelError: it does neither, or its span head does not give one start and one end logit.
+        ModelError: `length` is above `window`.
     """
-    # Told by the class: a token classifier's head may have the same name as a sequence classifier's.
-    family = type(model.config)
-    if isinstance(model, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[family]):
-        return False
-    if not isinstance(model, MODEL_FOR_QUESTION_ANSWERING_MAPPING[family]):
+    if window is not None and length > window:
         raise ModelError(
-            f"{type(model).__name__} is not supported; a model for sequence classification or for question "
-            "answering is needed"
+            f"{length} tokens an example are more than the base's sliding window of {window}, which is not "
+            f"supported; cut examples with a max_length of at most {window}"
         )
-    outputs = model.get_submodule(anatomy.span_head).out_features
-    if outputs != 2:
-        raise ModelError(
-            f"{type(model).__name__} gives {outputs} outputs a token; question answering needs 2, start and "
-            "end (num_labels=2)"
-        )
-    return True
-
-
-def span_logits(model: PreTrainedModel, anatomy: Anatomy, hidden: Tensor) -> Tensor:
-    """Start and end logits ``[tokens, 2]`` from every position's hidden states ``[tokens, hidden]``."""
-    logits: Tensor = model.get_submodule(anatomy.span_head)(hidden)
-    return logits
-
-
-@dataclass(frozen=True)
-class LayerParts:
-    """One layer's modules, found by `LayerNames`."""
-
-    query: nn.Linear
-    key: nn.Linear
-    value: nn.Linear
-    attention_dropout: nn.Dropout
-    attention_out: nn.Linear
-    attention_out_dropout: nn.Dropout
-    attention_norm: nn.LayerNorm
-    attention_site: nn.Module
-    ffn_in: nn.Linear
-    activation: nn.Module
-    ffn_out: nn.Linear
-    ffn_out_dropout: nn.Dropout
-    ffn_norm: nn.LayerNorm
-    ffn_site: nn.Module
-
-
-def layer_parts(encoder: nn.Module, anatomy: Anatomy) -> list[LayerParts]:
-    """The parts of every layer, bottom first."""
-    names = vars(anatomy.layer)
-    return [
-        LayerParts(**{part: layer.get_submodule(name) for part, name in names.items()})
-        for layer in encoder.get_submodule(anatomy.layers)
-    ]
-
-
-def embed(encoder: nn.Module, anatomy: Anatomy, input_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:
-    """Hidden states ``[examples, tokens, hidden]`` that enter layer 0, for rows without padding."""
-    hidden: Tensor = encoder.get_submodule(anatomy.embeddings)(
-        input_ids=input_ids, token_type_ids=token_type_ids
-    )
-    if anatomy.projection is not None and hasattr(encoder, anatomy.projection):
-        hidden = encoder.get_submodule(anatomy.projection)(hidden)
-    return hidden
-
-
-def split_heads(states: Tensor, head_dim: int) -> Tensor:
-    """``[rows, tokens, heads * head_dim]`` to ``[rows, heads, tokens, head_dim]``, as attention wants it."""
-    return torch.unflatten(states, -1, (-1, head_dim)).transpose(1, 2)

@@ -75,10 +75,10 @@ class Bottleneck(nn.Module):
         interaction: Interaction = "add",
     ):
         super().__init__()
-        self.down = _zero_linear(hidden, size)
+        self.down = zero_linear(hidden, size)
         self.norm = {"none": nn.Identity, "layernorm": nn.LayerNorm, "batchnorm": TokenBatchNorm}[norm](size)
-        self.inner = nn.ModuleList(_zero_linear(size, size) for _ in range(hidden_layers - 1))
-        self.up = _zero_linear(size, hidden)
+        self.inner = nn.ModuleList(zero_linear(size, size) for _ in range(hidden_layers - 1))
+        self.up = zero_linear(size, hidden)
         self.activation = activation
         self._parallel = placement == "parallel"
         self._multiplies = interaction == "multiply"
@@ -110,6 +110,16 @@ class Bottleneck(nn.Module):
         """The sublayer's output with the change made; shapes as in `change`."""
         return x + self.change(x, residual)
 
+    def finish(
+        self, x: Tensor, residual: Tensor, norm: Callable[[Tensor], Tensor], groups: object = None
+    ) -> Tensor:
+        """The states after the site, where `norm` follows the residual sum; shapes as in `change`."""
+        return norm(self(x, residual) + residual)
+
+    def adapt(self, x: Tensor, residual: Tensor, norm: object = None) -> Tensor:
+        """What the sublayer then puts out in place of `x`."""
+        return self(x, residual)
+
     @torch.no_grad()
     def initialise(self, std: float, generator: torch.Generator) -> None:
         """Draw every matrix from N(0, std^2) truncated at two std; set the biases to zero."""
@@ -118,9 +128,9 @@ class Bottleneck(nn.Module):
             nn.init.zeros_(linear.bias)
 
 
-def _zero_linear(inputs: int, outputs: int) -> nn.Linear:
+def zero_linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
     """A linear map of zeros. Built the usual way it would draw weights from torch's global generator."""
-    linear = skip_init(nn.Linear, inputs, outputs)
-    nn.init.zeros_(linear.weight)
-    nn.init.zeros_(linear.bias)
+    linear = skip_init(nn.Linear, inputs, outputs, bias=bias)
+    for parameter in linear.parameters():
+        nn.init.zeros_(parameter)
     return linear

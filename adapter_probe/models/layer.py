@@ -1,15 +1,21 @@
-"""One Transformer layer on packed hidden states, and the two places in it where an adapter may sit."""
+"""One Transformer layer on packed hidden states, with a site for an adapter at the end of each sublayer."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .anatomy import LayerParts, split_heads
+from adapter_probe.errors import ModelError
+
+from .attention import Attention
 from .bottleneck import Bottleneck
+from .configured import ConfiguredBottleneck
+from .low_rank import Inner
+from .parts import LayerParts
 
 if TYPE_CHECKING:
     from adapter_probe.data.packing import Group
@@ -18,37 +24,90 @@ ADAPTER = "adapter"
 
 
 class Site:
-    """One adapter's place: after a sublayer's projection and dropout, before residual sum and LayerNorm."""
+    """One adapter's place: after a sublayer's projection and dropout, before its residual sum.
 
-    def __init__(self, holder: nn.Module, dropout: nn.Module, norm: nn.LayerNorm):
-        self._holder = holder
+    What stands inside the sublayer (see `Inner`) is switched with the site.
+
+    Args:
+        holder: the module that holds the adapter.
+        name: under which name.
+        norm: what follows the residual sum: the sublayer's LayerNorm, or nothing (`nn.Identity`) in a model
+            that normalises what enters a sublayer.
+
+    Attributes:
+        forks_early: what is switched here changes what the sublayer computes, so that it has to run twice,
+            once with and once without.
+    """
+
+    def __init__(self, holder: nn.Module, name: str, norm: nn.Module):
+        self._holder, self._name = holder, name
         self.norm = norm
-        self.pretrained_norm: nn.LayerNorm = norm
-        self._residual: Tensor | None = None
-        # The packed forward below calls the adapter itself; these hooks serve the model's own forward.
-        holder.register_forward_pre_hook(self._enter)
-        dropout.register_forward_hook(self._adapt)
+        self.pretrained_norm = norm
+        self.forks_early = False
+        self._inner: list[Inner] = []
+        self._on = True
 
     @property
-    def adapter(self) -> Bottleneck | None:
+    def adapter(self) -> Bottleneck | ConfiguredBottleneck | None:
         """The adapter at this site, or None where there is none."""
-        return getattr(self._holder, ADAPTER, None)
+        return getattr(self._holder, self._name, None)
 
-    def install(self, adapter: Bottleneck) -> None:
+    @property
+    def modules(self) -> list[nn.Module]:
+        """All that is switched here; none where there is nothing to switch."""
+        return [*([] if self.adapter is None else [self.adapter]), *self._inner]
+
+    @property
+    def shares_sum(self) -> bool:
+        """Whether on and off differ by what is added to one and the same residual sum."""
+        return isinstance(self.adapter, Bottleneck) and not self._inner
+
+    def install(self, adapter: Bottleneck | ConfiguredBottleneck) -> None:
         """Put an adapter here; it shows in the model's state dict as ``<sublayer>.adapter.*``."""
-        self._holder.add_module(ADAPTER, adapter)
+        self._holder.add_module(self._name, adapter)
 
-    def _enter(self, _module: nn.Module, inputs: tuple[Tensor, Tensor]) -> None:
-        # Called with (the sublayer's inner states, its input), before projection and dropout.
-        self._residual = inputs[1]
+    def hold(self, inner: Inner, early: bool) -> None:
+        """Switch `inner` with this site; `early` tells whether it acts before the site."""
+        self._inner.append(inner)
+        self.forks_early |= early
 
-    def _adapt(self, _module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
-        residual, self._residual = self._residual, None
-        return None if self.adapter is None else self.adapter(output, residual)
+    @contextmanager
+    def switched(self, on: bool) -> Iterator[None]:
+        """On or off for what runs within."""
+        self._switch(on)
+        try:
+            yield
+        finally:
+            self._switch(True)
 
-    def finish(self, x: Tensor, residual: Tensor) -> Tensor:
-        """The sublayer's output with the adapter on: LayerNorm(adapter(x) + residual)."""
-        return self.norm((x if self.adapter is None else self.adapter(x, residual)) + residual)
+    def _switch(self, on: bool) -> None:
+        self._on = on
+        for inner in self._inner:
+            inner.on = on
+
+    def adapt(self, x: Tensor, residual: Tensor) -> Tensor:
+        """The sublayer's output with the adapter's change made; `x` itself where there is no adapter."""
+        return x if self.adapter is None or not self._on else self.adapter.adapt(x, residual, self.norm)
+
+    def finish(
+        self,
+        x: Tensor,
+        residual: Tensor,
+        groups: tuple[Group, ...] | None = None,
+        norm: nn.Module | None = None,
+    ) -> Tensor:
+        """The states after the site: what the norm makes of adapter(x) + residual.
+
+        Args:
+            x: ``[nodes, tokens, hidden]``, the sublayer's output.
+            residual: its input, shaped alike.
+            groups: the examples along the token axis, for an adapter that looks at an example as a whole.
+            norm: in place of the site's.
+        """
+        norm = norm or self.norm
+        if self.adapter is None or not self._on:
+            return norm(x + residual)
+        return self.adapter.finish(x, residual, norm, groups)
 
 
 class Layer:
@@ -56,60 +115,82 @@ class Layer:
 
     `nodes` are row groups that all hold the same examples (variants of the model); plain evaluation and
     training have one.
+
+    Args:
+        parts: the layer's modules.
+        attention: how it attends.
+        pre_norm: see `Anatomy`.
+        number: the layer's, where other layers share its modules: its adapters are then its own, named
+            ``<sublayer>.adapter.<number>.*``. None where the modules are the layer's alone.
     """
 
-    def __init__(self, parts: LayerParts, head_dim: int):
+    def __init__(self, parts: LayerParts, attention: Attention, pre_norm: bool, number: int | None = None):
         self.parts = parts
-        self._head_dim = head_dim
+        self._attention, self._pre_norm = attention, pre_norm
+        attention_norm, ffn_norm = (nn.Identity() if pre_norm else norm for norm in self.norms)
         self.sites = (
-            Site(parts.attention_site, parts.attention_out_dropout, parts.attention_norm),
-            Site(parts.ffn_site, parts.ffn_out_dropout, parts.ffn_norm),
+            Site(*_place(parts.attention_site, number), attention_norm),
+            Site(*_place(parts.ffn_site, number), ffn_norm),
         )
 
+    @property
+    def norms(self) -> tuple[nn.Module, nn.Module]:
+        """The LayerNorms of the attention and the feed-forward sublayer, wherever they stand."""
+        return self.parts.attention_norm, self.parts.ffn_norm
+
+    def hold(self, inner: Inner, module: nn.Module) -> None:
+        """Let what changes one of this layer's modules be switched with the module's site.
+
+        Raises:
+            ModelError: the module belongs to neither sublayer.
+        """
+        parts = self.parts
+        attend = (*parts.attention.modules(), parts.attention_out, parts.attention_norm)
+        feed = (parts.ffn_in, parts.ffn_gate, parts.ffn_out, parts.ffn_norm)
+        for site, members in zip(self.sites, (attend, feed)):
+            if any(member is module for member in members):
+                return site.hold(inner, early=module is not site.norm)
+        raise ModelError(f"a {type(module).__name__} that belongs to neither sublayer cannot be switched")
+
     def attention(
-        self, hidden: Tensor, groups: tuple[Group, ...], first: Tensor | None = None
+        self, hidden: Tensor, groups: tuple[Group, ...], wanted: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """The attention sublayer up to its site: (projected output, residual).
 
         Args:
             hidden: ``[nodes, tokens, hidden]``.
             groups: the exact-length groups along the token axis.
-            first: positions ``[examples]`` that alone are wanted (each example's first token); None for all.
+            wanted: positions ``[examples]`` that alone are wanted, one an example; None for all.
 
         Returns:
             Two tensors ``[nodes, tokens or examples, hidden]``.
         """
         parts = self.parts
-        wanted = hidden if first is None else hidden[:, first]
-        query, key, value = parts.query(wanted), parts.key(hidden), parts.value(hidden)
-        context, done = [], 0
-        for group in groups:
-            rows = group.n if first is not None else group.n * group.length
-            span = slice(group.start, group.stop)
-            context.append(
-                self._attend(query[:, done : done + rows], key[:, span], value[:, span], group.length)
-            )
-            done += rows
-        joined = context[0] if len(context) == 1 else torch.cat(context, dim=1)
-        return _drop(parts.attention_out(joined), parts.attention_out_dropout), wanted
-
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, length: int) -> Tensor:
-        """Attention inside one group; ``[nodes, n * positions, width]`` in and out."""
-        nodes, total, width = query.shape
-        rows = nodes * key.shape[1] // length
-        # [nodes, n * length, width] -> [nodes * n, heads, length, head_dim]
-        q, k, v = (split_heads(t.reshape(rows, -1, width), self._head_dim) for t in (query, key, value))
-        dropout = self.parts.attention_dropout
-        out = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout.p if dropout.training else 0.0)
-        return out.transpose(1, 2).reshape(nodes, total, width)
+        entering = parts.attention_norm(hidden) if self._pre_norm else hidden
+        context = self._attention(parts, entering, groups, wanted)
+        out = _drop(parts.attention_out(context), parts.attention_out_dropout)
+        return out, hidden if wanted is None else hidden[:, wanted]
 
     def ffn(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """The feed-forward sublayer up to its site: (projected output, residual), shaped as `hidden`."""
         parts = self.parts
-        inner = parts.activation(parts.ffn_in(hidden))
+        entering = parts.ffn_norm(hidden) if self._pre_norm else hidden
+        if parts.ffn_gate is None:
+            inner = parts.activation(parts.ffn_in(entering))
+        else:
+            inner = parts.activation(parts.ffn_gate(entering)) * parts.ffn_in(entering)
         return _drop(parts.ffn_out(inner), parts.ffn_out_dropout), hidden
 
 
-def _drop(x: Tensor, dropout: nn.Dropout) -> Tensor:
-    """`dropout` without its forward hook, which would apply the adapter a second time."""
-    return F.dropout(x, dropout.p, dropout.training)
+def _place(module: nn.Module, number: int | None) -> tuple[nn.Module, str]:
+    """Where a site's adapter is kept: in the module, or with its layer's number among those of others."""
+    if number is None:
+        return module, ADAPTER
+    if not hasattr(module, ADAPTER):
+        module.add_module(ADAPTER, nn.Module())
+    return module.get_submodule(ADAPTER), str(number)
+
+
+def _drop(x: Tensor, dropout: nn.Dropout | None) -> Tensor:
+    """`dropout`, without calling the module."""
+    return x if dropout is None else F.dropout(x, dropout.p, dropout.training)

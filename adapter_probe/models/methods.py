@@ -6,7 +6,7 @@ perhaps a pooler) is random until trained, so it trains under every method, aske
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, get_args
 
@@ -223,6 +223,35 @@ def check_depth(method: Method, n_layers: int) -> None:
         raise ModelError(
             f"skip_layers {list(method.skip_layers)} goes above the base, whose {n_layers} layers are 0 to "
             f"{n_layers - 1}"
+        )
+
+
+def possible_top_k(layers: Sequence[str]) -> tuple[int, ...]:
+    """Every k for which the top k layers can train while those below stay frozen.
+
+    Args:
+        layers: name of every layer's module, bottom first (`Anatomy.layer_names`); layers that share weights
+            have the same.
+    """
+    depth = len(layers)
+    return tuple(k for k in range(depth + 1) if set(layers[depth - k :]).isdisjoint(layers[: depth - k]))
+
+
+def check_shared(method: Method, layers: Sequence[str]) -> None:
+    """Refuse to train some layers' weights where other layers, which stay frozen, are the same weights.
+
+    Args:
+        method: what trains.
+        layers: see `possible_top_k`.
+
+    Raises:
+        ModelError: the cut below the top k layers goes through a shared module.
+    """
+    possible = possible_top_k(layers)
+    if isinstance(method, TopLayers) and method.k not in possible:
+        raise ModelError(
+            f"k {method.k} is not possible: the base's layers share their weights, which cannot train in "
+            f"some layers and stay frozen in others; give one of {', '.join(map(str, possible))}"
         )
 
 

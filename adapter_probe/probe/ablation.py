@@ -150,7 +150,7 @@ def plan_ablation(request: AblationRequest, folder: Path) -> dict[str, Any]:
     seconds = engine.seconds_per_token() * (ablation.tokens_total - ablation.tokens_done)
     done, parts = ablation.parts_done()
     return {
-        **asdict(count_work(masks, request.encoded.lengths)),
+        **asdict(count_work(masks, request.encoded.lengths, request.checkpoint.model.forks_early)),
         "n_spans": sum(span is not None for span in request.variants.spans),
         "parts_done": done,
         "parts": parts,

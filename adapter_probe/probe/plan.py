@@ -39,19 +39,22 @@ class Work:
     separate_layer_evaluations: int
 
 
-def nodes_by_site(masks: np.ndarray) -> list[int]:
+def nodes_by_site(masks: np.ndarray, forks_early: np.ndarray | None = None) -> list[int]:
     """How many times each site's sublayer runs a batch, in site order, for masks ``[variants, sites]``.
 
     The states that enter a site's sublayer differ only between variants that differ at an earlier site, so
-    each sublayer runs once for every distinct prefix.
+    each sublayer runs once for every distinct prefix; where `forks_early`, bool ``[sites]``, once for every
+    distinct prefix with the site itself.
     """
-    return [len(np.unique(masks[:, :site], axis=0)) if site else 1 for site in range(masks.shape[1])]
+    early = np.zeros(masks.shape[1], dtype=int) if forks_early is None else forks_early.astype(int)
+    read = [site + int(early[site]) for site in range(masks.shape[1])]
+    return [len(np.unique(masks[:, :n], axis=0)) if n else 1 for n in read]
 
 
-def count_work(masks: np.ndarray, lengths: np.ndarray) -> Work:
-    """Count from the masks ``[variants, sites]`` and the examples' lengths alone."""
+def count_work(masks: np.ndarray, lengths: np.ndarray, forks_early: np.ndarray | None = None) -> Work:
+    """Count from the masks ``[variants, sites]`` and the examples' lengths alone; see `nodes_by_site`."""
     masks = np.asarray(masks, dtype=bool)
-    nodes = nodes_by_site(masks)
+    nodes = nodes_by_site(masks, forks_early)
     return Work(
         n_variants=len(masks),
         n_distinct=len(np.unique(masks, axis=0)),

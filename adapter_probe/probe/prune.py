@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from adapter_probe.checkpoints.native import DELTA, OpenedCheckpoint, open_check
 from adapter_probe.data.packing import cut_by_tokens, pack
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.imported import Imported
+from adapter_probe.models.layer import ADAPTER
 from adapter_probe.models.methods import Adapters
 from adapter_probe.results.ablation import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER, Span, VariantSet
@@ -66,18 +68,23 @@ def prune_checkpoint(request: AblationRequest, source: Path, span: Span, out: Pa
     """
     opened, method = request.checkpoint, request.checkpoint.description.method
     _refuse_unfit(opened, span, source, out)
-    assert isinstance(method, Adapters), "nothing else has adapters"
+    assert isinstance(method, Adapters | Imported), "nothing else has adapters"
     model = opened.model.to(request.device).eval()
     results = _results(request, span)
-    layers = sorted({*method.skip_layers, *range(span.first, span.last + 1)})
-    kept = {n: t for n, t in model.named_delta().items() if id(t) not in _adapter_tensors(model, span)}
+    gone = _adapter_tensors(model, span)
+    tensors = {**dict(model.base.named_parameters()), **dict(model.base.named_buffers())}
+    kept = {name: tensors[name] for name in opened.trained if id(tensors[name]) not in gone}
+    before = opened.description.training.get("pruned_layers", ())
     save_checkpoint(
         out,
         kept,
         replace(
             opened.description,
-            method=replace(method, skip_layers=tuple(layers)),
-            training={**opened.description.training, "pruned_layers": layers},
+            method=_without(method, span, kept.keys()),
+            training={
+                **opened.description.training,
+                "pruned_layers": sorted({*before, *range(span.first, span.last + 1)}),
+            },
             scores={request.metric: _score(results, 1)},
         ),
     )
@@ -97,14 +104,32 @@ def _refuse_unfit(opened: OpenedCheckpoint, span: Span, source: Path, out: Path)
         raise CheckpointError(
             f"checkpoint {source} has no adapters in layers {span}; there is nothing to prune"
         )
+    outside = [site for i, site in enumerate(opened.model.sites) if not sites.start <= i < sites.stop]
+    shared = {id(module) for site in outside for module in site.modules}
+    if any(id(module) in shared for site in opened.model.sites[sites] for module in site.modules):
+        raise CheckpointError(
+            f"checkpoint {source} shares the adapters of layers {span} with other layers; they cannot go alone"
+        )
     if any((out / name).exists() for name in (DESCRIPTION, DELTA)):
         raise CheckpointError(f"{out} holds a checkpoint already; choose another --out")
+
+
+def _without(method: Adapters | Imported, span: Span, kept: Set[str]) -> Adapters | Imported:
+    """The method without the span's adapters; `kept` are the names of the tensors that stay."""
+    layers = range(span.first, span.last + 1)
+    if isinstance(method, Adapters):
+        return replace(method, skip_layers=tuple(sorted({*method.skip_layers, *layers})))
+    return replace(
+        method,
+        bottlenecks=tuple(spec for spec in method.bottlenecks if spec.layer not in layers),
+        inner=tuple(s for s in method.inner if any(n.startswith(f"{s.module}.{ADAPTER}.") for n in kept)),
+    )
 
 
 def _adapter_tensors(model: AdaptedModel, span: Span) -> set[int]:
     """Identities of the tensors in a span's adapters, running averages included."""
     sites = [site for layer in model.layers[span.first : span.last + 1] for site in layer.sites]
-    adapters = [site.adapter for site in sites if site.adapter is not None]
+    adapters = [module for site in sites for module in site.modules]
     return {id(tensor) for adapter in adapters for tensor in (*adapter.parameters(), *adapter.buffers())}
 
 

@@ -10,15 +10,17 @@ from typing import Any, Literal
 import torch
 
 from adapter_probe.checkpoints.base import refuse_unknown_tokens
-from adapter_probe.checkpoints.native import OpenedCheckpoint, open_checkpoint
+from adapter_probe.checkpoints.native import OpenedCheckpoint
+from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.errors import CheckpointError, DataError
 from adapter_probe.metrics import check_metric
-from adapter_probe.models.adapted import NormChoice
-from adapter_probe.spans import SiteChoice, VariantSet, span_variants
+from adapter_probe.models.adapted import AdaptedModel, NormChoice
+from adapter_probe.spans import SITES_PER_LAYER, SiteChoice, VariantSet, span_variants
 
+from .given_data import with_data
 from .plan import choose_tokens_per_pass
 
 CODE_SCHEMA = 1  # raised when a change of the code changes the predictions
@@ -106,7 +108,8 @@ def prepare_ablation(
         settings: what is switched off.
         device: where to run.
         base: folder or hub id of the base, if it is not where the checkpoint remembers it.
-        data: files to read instead of the remembered ones, with the same columns and labels.
+        data: files to read instead of the remembered ones, with the same columns and labels. A checkpoint
+            of another library remembers none, so that it needs some.
         split: which of the remembered splits.
         metric: the score, if not the task's own.
         max_examples: use a fixed random subset of this size.
@@ -119,6 +122,8 @@ def prepare_ablation(
     choose_tokens_per_pass(tokens_per_pass, device.type)  # refuse a bad one before anything is made
     opened = open_checkpoint(checkpoint, base)
     _refuse_without_adapters(checkpoint, opened, settings)
+    opened.model.check_norms(settings.layernorm)
+    opened = with_data(checkpoint, opened, data, split)
     task = opened.description.task
     metric = metric or task.metric
     check_metric(metric, task.kind, len(task.label_names) or None)
@@ -133,12 +138,17 @@ def _refuse_without_adapters(
     model = opened.model
     switched = span_variants(len(model.layers), settings.sites).masks.all(axis=0)  # [sites], never off
     if not (model.has_adapter & ~switched).any():
-        method = opened.description.method.to_json()
-        sites = method.get("sites", "both" if "size" in method else "none")
         raise CheckpointError(
             f"checkpoint {folder} has no adapters to switch off at the sites {settings.sites!r}: it was "
-            f"trained with {method['name']}, sites {sites}"
+            f"trained with {opened.description.method.name}, sites {_sites_of(opened.model)}"
         )
+
+
+def _sites_of(model: AdaptedModel) -> str:
+    has_adapter = model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=0)  # attention, ffn
+    return {(True, True): "both", (True, False): "attention", (False, True): "ffn"}.get(
+        tuple(has_adapter.tolist()), "none"
+    )
 
 
 def _load_examples(

@@ -2,7 +2,8 @@
 
 A variant is a row of a boolean mask over the sites. Variants that agree on every site so far have the same
 hidden states so far. So the pass starts with one row group (a *node*) for all variants and forks a node at
-the first site where its variants disagree. Rows of all nodes go through each layer side by side.
+the first site where its variants disagree. Rows of all nodes go through each layer side by side. Where an
+adapter stands inside a sublayer, as LoRA does, the fork is at the sublayer's entrance.
 
 With the distinct masks sorted, the variants of a node are neighbours, so a node is a range of mask rows and
 the nodes of a branch are told by their bounds alone: node i holds masks `bounds[i]` to `bounds[i + 1] - 1`.
@@ -11,6 +12,7 @@ Inside a node, the rows with the next site off come first: a fork is one cut of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +22,7 @@ from torch import Tensor
 from adapter_probe.data.packing import PackedBatch
 from adapter_probe.errors import ModelError
 from adapter_probe.models.adapted import AdaptedModel, NormChoice
+from adapter_probe.models.bottleneck import Bottleneck
 from adapter_probe.models.layer import Site
 
 
@@ -110,9 +113,10 @@ def forward_variants(
         ``[variants, tokens, 2]``, start and end logits of every token in packed order.
 
     Raises:
-        ModelError: the model has no adapters.
+        ModelError: the model has no adapters, or cannot be given the base's own LayerNorms.
         ValueError: masks of another shape, or no variant.
     """
+    model.check_norms(norms)
     leaves, leaf_of_variant = np.unique(_checked(masks, model), axis=0, return_inverse=True)
     logits: list[Tensor | None] = [None] * len(leaves)
     with torch.inference_mode():
@@ -120,7 +124,7 @@ def forward_variants(
         while pending:
             branch = pending.pop()
             if branch.site == leaves.shape[1]:
-                for leaf, rows in zip(branch.bounds[:-1].tolist(), branch.hidden):
+                for leaf, rows in zip(branch.bounds[:-1].tolist(), model.read(branch.hidden, batch)):
                     logits[leaf] = model.head(rows)
                 continue
             fork = Fork.at(branch.bounds, leaves[:, branch.site])
@@ -149,22 +153,28 @@ def _advance(
     """Take a branch through one sublayer and its site."""
     index, ffn = divmod(branch.site, 2)
     layer = model.layers[index]
-    if ffn:
-        x, residual = layer.ffn(branch.hidden)
-    else:
-        wanted = model.wanted_positions(index, batch)
-        x, residual = layer.attention(branch.hidden, batch.groups, wanted)
-    return Branch(branch.site + 1, fork.bounds, _fork_states(layer.sites[ffn], x, residual, fork, norms))
+    site = layer.sites[ffn]
 
+    def sublayer(hidden: Tensor) -> tuple[Tensor, Tensor]:
+        if ffn:
+            return layer.ffn(hidden)
+        return layer.attention(hidden, batch.groups, model.wanted_positions(index, batch))
 
-def _fork_states(site: Site, x: Tensor, residual: Tensor, fork: Fork, norms: NormChoice) -> Tensor:
-    """Every child's states after the site, ``[children, tokens, hidden]``."""
     if fork.on.all():
-        return site.finish(x, residual)
+        states = site.finish(*sublayer(branch.hidden), batch.groups)
+    elif site.shares_sum:
+        states = _fork_sum(site, *sublayer(branch.hidden), fork, norms)
+    else:
+        states = _fork_each_way(site, sublayer, branch.hidden, batch, fork, norms)
+    return Branch(branch.site + 1, fork.bounds, states)
+
+
+def _fork_sum(site: Site, x: Tensor, residual: Tensor, fork: Fork, norms: NormChoice) -> Tensor:
+    """Every child's states ``[children, tokens, hidden]``, where the adapter adds to the residual sum."""
     parent = torch.from_numpy(fork.parent).to(x.device)
     on = torch.from_numpy(np.flatnonzero(fork.on)).to(x.device)
     # A node has at most one child with the adapter on, so no change is computed twice.
-    assert site.adapter is not None, "where there is no adapter, no variant is off"
+    assert isinstance(site.adapter, Bottleneck), "no other adapter says what it adds"
     change = site.adapter.change(x, residual, rows=parent[on]) if len(on) else None
     states = x.add_(residual)
     if len(parent) > len(x):
@@ -176,4 +186,38 @@ def _fork_states(site: Site, x: Tensor, residual: Tensor, fork: Fork, norms: Nor
     off = torch.from_numpy(np.flatnonzero(~fork.on)).to(x.device)
     states[on] = site.norm(states[on])
     states[off] = site.pretrained_norm(states[off])
+    return states
+
+
+def _fork_each_way(
+    site: Site,
+    sublayer: Callable[[Tensor], tuple[Tensor, Tensor]],
+    hidden: Tensor,
+    batch: PackedBatch,
+    fork: Fork,
+    norms: NormChoice,
+) -> Tensor:
+    """Every child's states after any other site: all children that are off together, and all that are on.
+
+    What stands inside the sublayer changes what it computes, so that it runs for every child; otherwise it
+    runs for every node, once.
+    """
+    entering = None if site.forks_early else sublayer(hidden)
+    states: Tensor | None = None
+    for on in (False, True):
+        children = torch.from_numpy(np.flatnonzero(fork.on == on)).to(hidden.device)
+        if not len(children):
+            continue
+        parent = torch.from_numpy(fork.parent).to(hidden.device)[children]
+        norm = site.norm if on or norms == "trained" else site.pretrained_norm
+        with site.switched(on):
+            if entering is None:
+                x, residual = sublayer(hidden[parent])
+            else:
+                x, residual = (states_in[parent] for states_in in entering)
+            out = site.finish(x, residual, batch.groups, norm)
+        if states is None:
+            states = out.new_empty((len(fork.on), *out.shape[1:]))
+        states[children] = out
+    assert states is not None, "a fork has at least one child"
     return states

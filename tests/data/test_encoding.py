@@ -61,6 +61,16 @@ def test_single_texts(tokenizer):
     assert len(encoded) == 3
 
 
+def test_texts_without_any_token_are_refused():
+    bare = toy_tokenizer()
+    bare.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B")
+    encoded = encode(bare, split_of(["a b", "c"]), max_length=16)
+    assert as_lists(encoded.input_ids) == [[A, B], [C]]
+    with pytest.raises(DataError, match="train: 2 of 3 texts give no token") as caught:
+        encode(bare, split_of(["", "a b", " "]), max_length=16)
+    assert "\n" not in str(caught.value)
+
+
 def test_pairs(tokenizer):
     encoded = encode(tokenizer, split_of(["a b", ""], ["c", "d e"]), max_length=16)
     assert as_lists(encoded.input_ids) == [[CLS, A, B, SEP, C, SEP], [CLS, SEP, D, E, SEP]]

@@ -43,6 +43,7 @@ def test_every_example_lies_whole_where_its_group_says(case: tuple[Encoded, np.n
             if encoded.token_type_ids is not None:
                 assert batch.token_type_ids[lie].tolist() == encoded.token_type_ids[example].tolist()
             assert batch.first[place].item() == begin
+            assert batch.last[place].item() == lie.stop - 1
             place += 1
     assert place == len(index)
     assert (batch.token_type_ids is None) == (encoded.token_type_ids is None)

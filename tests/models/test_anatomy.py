@@ -4,31 +4,32 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification, DistilBertConfig, GPT2Config
+from transformers import AutoConfig, AutoModelForSequenceClassification, FunnelConfig, T5Config
 
 from adapter_probe.errors import ModelError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.anatomy import anatomy_for, length_limit, supported_model_types
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "data2vec-text", "electra")
+OTHERS = ("distilbert", "mpnet", "albert", "deberta-v2", "deberta", "gpt2", "llama", "mistral", "qwen2")
 
 
 def test_these_families_are_supported():
-    assert set(supported_model_types()) == set(FAMILIES)
+    assert sorted(supported_model_types()) == sorted(FAMILIES + OTHERS)
 
 
-@pytest.mark.parametrize("config", [DistilBertConfig(), GPT2Config()])
+@pytest.mark.parametrize("config", [T5Config(), FunnelConfig()])
 def test_another_family_is_refused_and_the_supported_are_named(config: object):
     with pytest.raises(ModelError) as caught:
         anatomy_for(config)
-    for name in (config.model_type, *FAMILIES):
+    for name in (config.model_type, *FAMILIES, *OTHERS, "models/anatomy.py", "anatomy=..."):
         assert name in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_model_of_another_family_is_refused():
-    config = DistilBertConfig(vocab_size=10, dim=8, n_heads=2, n_layers=1, hidden_dim=8)
-    with pytest.raises(ModelError, match="'distilbert' is not supported; supported are bert, roberta"):
+    config = FunnelConfig(vocab_size=10, d_model=8, n_head=2, d_head=4, block_sizes=[1], d_inner=8)
+    with pytest.raises(ModelError, match="'funnel' is not supported; supported are bert, roberta"):
         AdaptedModel(AutoModelForSequenceClassification.from_config(config))
 
 
@@ -41,6 +42,28 @@ def test_a_decoder_is_refused(change: dict):
 def test_relative_positions_are_refused():
     with pytest.raises(ModelError, match="'relative_key' is not supported; allowed is 'absolute'"):
         anatomy_for(AutoConfig.for_model("bert", position_embedding_type="relative_key"))
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "allowed"),
+    [
+        ("albert", {"inner_group_num": 2}, "1"),
+        ("albert", {"position_embedding_type": "relative_key"}, "'absolute'"),
+        ("deberta-v2", {"conv_kernel_size": 3}, "0"),
+        ("deberta", {"talking_head": True}, "False"),
+        ("llama", {"is_causal": False}, "True"),
+    ],
+)
+def test_what_the_engine_does_not_compute_is_refused(family: str, change: dict, allowed: str):
+    anatomy_for(AutoConfig.for_model(family))
+    ((name, value),) = change.items()
+    with pytest.raises(ModelError, match=f"{name} {value!r} is not supported; allowed is {allowed}$"):
+        anatomy_for(AutoConfig.for_model(family, **change))
+
+
+def test_cross_attention_is_refused_in_a_decoder_too():
+    with pytest.raises(ModelError, match="gpt2 configured with cross-attention is not supported"):
+        anatomy_for(AutoConfig.for_model("gpt2", add_cross_attention=True))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

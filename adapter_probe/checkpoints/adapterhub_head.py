@@ -1,0 +1,109 @@
+"""Prediction heads of AdapterHub's libraries: a transformers class's own, or a stack of linear maps."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from adapter_probe.errors import CheckpointError
+from adapter_probe.metrics import Kind
+from adapter_probe.models.imported import HeadSpec
+
+from .foreign import BaseShape, Task
+
+HEAD_CONFIG = "head_config.json"
+HEAD_WEIGHTS = ("model_head.safetensors", "pytorch_model_head.bin")
+_CLASSES: tuple[tuple[str, Kind], ...] = (
+    ("ForSequenceClassification", "classification"),
+    ("ForQuestionAnswering", "extractive"),
+)
+_FLEXIBLE: dict[str, Kind] = {"classification": "classification", "question_answering": "extractive"}
+SUPPORTED_HEADS = (*(f"*{name}" for name, _ in _CLASSES), *(f"flexible {name}" for name in _FLEXIBLE))
+
+
+def read_task(folder: Path, document: dict[str, Any]) -> Task:
+    """What a head tells of the task.
+
+    Raises:
+        CheckpointError: a head of a kind that is not supported, or labels that do not fit it.
+    """
+    config = document.get("config")
+    kind = _kind(folder, document)
+    labels = (config or document).get("label2id") or {}
+    if kind == "extractive":
+        return Task(kind, 2)
+    n = int((config or document).get("num_labels") or len(labels))
+    if n == 1:
+        return Task("regression", 1)
+    names = tuple(sorted(labels, key=lambda name: int(labels[name])))
+    if names and sorted(map(int, labels.values())) != list(range(n)):
+        raise CheckpointError(f"{folder / HEAD_CONFIG}: label2id {labels} does not number {n} labels from 0")
+    if n < 2:
+        raise CheckpointError(f"{folder / HEAD_CONFIG} does not say how many labels the head has")
+    return Task(kind, n, names)
+
+
+def _kind(folder: Path, document: dict[str, Any]) -> Kind:
+    config, cls = document.get("config"), str(document.get("model_class"))
+    if config is None:
+        for ending, kind in _CLASSES:
+            if cls.endswith(ending):
+                return kind
+        what = f"the head of a {cls}"
+    else:
+        if config.get("head_type") in _FLEXIBLE:
+            return _FLEXIBLE[config["head_type"]]
+        what = f"a {config.get('head_type')!r} head"
+    raise CheckpointError(
+        f"checkpoint {folder} has {what}, which is not supported; supported are {', '.join(SUPPORTED_HEADS)}"
+    )
+
+
+def translate_head(
+    folder: Path,
+    document: dict[str, Any],
+    tensors: dict[str, Tensor],
+    base: BaseShape,
+    out: dict[str, Tensor],
+) -> HeadSpec | None:
+    """Move the head's weights from `tensors` into `out`, under the names of this project's model.
+
+    Returns:
+        what to put in the place of the family's own head; None where it is the family's own.
+
+    Raises:
+        CheckpointError: the weights are not those that the head's configuration names.
+    """
+    config = document.get("config")
+    if config is None:
+        for key in [k for k in tensors if not _of_adapter(k)]:
+            out[key] = tensors.pop(key)
+        return None
+    pattern = re.compile(rf"heads\.{re.escape(str(document.get('name')))}\.(\d+)\.(weight|bias)")
+    found: dict[int, dict[str, Tensor]] = {}
+    for key in list(tensors):
+        if match := pattern.fullmatch(key):
+            found.setdefault(int(match[1]), {})[match[2]] = tensors.pop(key)
+    extractive = config["head_type"] == "question_answering"
+    layers = int(config.get("layers", 1 if extractive else 2))
+    if len(found) != layers:
+        raise CheckpointError(f"checkpoint {folder}: the head has {len(found)} linear maps, not {layers}")
+    if extractive and layers != 1:
+        raise CheckpointError(
+            f"checkpoint {folder} has a question answering head of {layers} layers; allowed is 1"
+        )
+    last = str(base.anatomy.span_head[-1] if extractive else base.anatomy.head[-1])
+    for number, (_, parts) in enumerate(sorted(found.items())):
+        name = last if extractive else f"{last}.{number}"
+        out.update({f"{name}.{part}": tensor for part, tensor in parts.items()})
+    if extractive:
+        return None
+    activation = config.get("activation_function", "tanh")
+    return HeadSpec(layers, activation, bool(config.get("use_pooler")), bool(config.get("bias", True)))
+
+
+def _of_adapter(key: str) -> bool:
+    return any(f".{word}." in key for word in ("adapters", "loras"))

@@ -1,0 +1,173 @@
+"""Write a checkpoint in another format, where nothing is lost, or what is lost is known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adapter_probe.errors import CheckpointError
+from adapter_probe.models.methods import Adapters
+from adapter_probe.results.atomic import make_folder
+
+from .description import DESCRIPTION
+from .native import DELTA, OpenedCheckpoint, save_checkpoint
+
+# The library's names, and the version whose format this is.
+_CONFIG, _WEIGHTS = "adapter_config.json", "pytorch_adapter.bin"
+_HEAD_CONFIG, _HEAD_WEIGHTS = "head_config.json", "pytorch_model_head.bin"
+_VERSION = "adapters.1.3.0"
+_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "swish": "swish", "tanh": "tanh"}
+_PARTS = {
+    "down.weight": "adapter_down.0.weight",
+    "down.bias": "adapter_down.0.bias",
+    "up.weight": "adapter_up.weight",
+    "up.bias": "adapter_up.bias",
+}
+FORMATS = ("adapterhub", "native")
+
+
+def to_native(opened: OpenedCheckpoint, out: Path) -> None:
+    """Write this project's own format, which holds all that can be opened.
+
+    Raises:
+        CheckpointError: `out` holds something, or the checkpoint's data are not known.
+        ResultsError: it cannot be written.
+    """
+    _refuse_full(out)
+    if not opened.description.task.files:
+        raise CheckpointError(
+            "this project's format remembers the data, and this checkpoint knows of none; give a file with "
+            "labelled examples (--data FILE)"
+        )
+    parameters: dict[str, Tensor] = {
+        **dict(opened.model.base.named_parameters()),
+        **dict(opened.model.base.named_buffers()),
+    }
+    save_checkpoint(out, {name: parameters[name] for name in opened.trained}, opened.description)
+
+
+def lost_in_adapterhub(opened: OpenedCheckpoint) -> list[str]:
+    """What a checkpoint holds that AdapterHub's format has no place for, in a few words each."""
+    lost = []
+    groups = {name: group for group, name, _ in opened.model.named_groups()}
+    kinds = {groups[name] for name in opened.trained if name in groups}
+    if "layernorms" in kinds:
+        lost.append("the trained LayerNorms")
+    if "pooler" in kinds:
+        lost.append("the pooler")
+    return lost
+
+
+def to_adapterhub(opened: OpenedCheckpoint, out: Path, lossy: bool = False) -> list[str]:
+    """Write a folder that AdapterHub's library loads with `load_adapter` and `load_head`.
+
+    Args:
+        opened: with bottleneck adapters of this project.
+        out: the new folder.
+        lossy: leave out what the format has no place for.
+
+    Returns:
+        what was left out.
+
+    Raises:
+        CheckpointError: the format cannot express the adapters, or something would be lost without `lossy`.
+        ResultsError: `out` cannot be written.
+    """
+    _refuse_full(out)
+    method = opened.description.method
+    if not isinstance(method, Adapters):
+        raise CheckpointError(
+            f"only this project's bottleneck adapters can be written for AdapterHub, not {method.name}"
+        )
+    for what, value, allowed in (
+        ("interaction", method.interaction, "add"),
+        ("norm", method.norm, "none"),
+        ("hidden_layers", method.hidden_layers, 1),
+    ):
+        if value != allowed:
+            raise CheckpointError(f"AdapterHub has no adapters with {what} {value!r}; allowed is {allowed!r}")
+    lost = lost_in_adapterhub(opened)
+    if lost and not lossy:
+        raise CheckpointError(
+            f"AdapterHub's format has no place for {' and '.join(lost)}: the base's own would be used in their "
+            "place; leave them out with --lossy"
+        )
+    _write(opened, method, out)
+    return lost
+
+
+def _refuse_full(out: Path) -> None:
+    if any((out / name).exists() for name in (DESCRIPTION, DELTA, _CONFIG)):
+        raise CheckpointError(f"{out} holds a checkpoint already; choose another folder")
+
+
+def _write(opened: OpenedCheckpoint, method: Adapters, out: Path) -> None:
+    model, task = opened.model.base, opened.description.task
+    adapters, head = {}, {}
+    for name, tensor in model.state_dict().items():
+        holder, inside, part = name.partition(".adapter.")
+        if inside:
+            adapters[f"{_library_name(model, holder)}.adapters.task.{_PARTS[part]}"] = tensor.clone()
+        elif not name.startswith(f"{model.base_model_prefix}."):
+            head[name] = tensor.clone()
+    common = {
+        "model_type": model.config.model_type,
+        "hidden_size": opened.model.hidden_size,
+        "model_name": opened.description.base.name,
+        "model_class": type(model).__name__,
+        "version": _VERSION,
+    }
+    names = task.label_names or [f"LABEL_{n}" for n in range(int(model.config.num_labels))]
+    labels = {name: number for number, name in enumerate(names)}
+    make_folder(out)
+    torch.save(adapters, out / _WEIGHTS)
+    torch.save(head, out / _HEAD_WEIGHTS)
+    _dump(
+        out / _HEAD_CONFIG,
+        {**common, "config": None, "name": None, "label2id": labels, "num_labels": len(names)},
+    )
+    _dump(out / _CONFIG, {**common, "config": _config(method, opened.model.hidden_size), "name": "task"})
+
+
+def _library_name(model: nn.Module, holder: str) -> str:
+    """Where the library keeps what stands at a site."""
+    if model.config.model_type in {"bert", "roberta", "xlm-roberta", "electra"}:
+        return holder
+    raise CheckpointError(
+        f"writing adapters of a {model.config.model_type} model for AdapterHub is not supported"
+    )
+
+
+def _config(method: Adapters, hidden: int) -> dict[str, Any]:
+    return {
+        "mh_adapter": method.sites in {"both", "attention"},
+        "output_adapter": method.sites in {"both", "ffn"},
+        "reduction_factor": _reduction_factor(hidden, method.size),
+        "non_linearity": _ACTIVATIONS[method.activation],
+        "original_ln_before": False,
+        "original_ln_after": True,
+        "ln_before": False,
+        "ln_after": False,
+        "residual_before_ln": True,
+        "adapter_residual_before_ln": False,
+        "is_parallel": method.placement == "parallel",
+        "scaling": 1.0,
+        "use_gating": False,
+        "leave_out": list(method.skip_layers),
+    }
+
+
+def _reduction_factor(hidden: int, size: int) -> float:
+    """A factor f with hidden // f == size, which the library computes in floating point."""
+    for divisor in (size, size + 0.5):
+        if hidden // (hidden / divisor) == size:
+            return hidden / divisor
+    raise CheckpointError(f"AdapterHub cannot express an adapter size of {size} in {hidden} hidden units")
+
+
+def _dump(path: Path, document: dict[str, Any]) -> None:
+    path.write_text(json.dumps(document, indent=2, sort_keys=True) + "\n", encoding="utf-8")

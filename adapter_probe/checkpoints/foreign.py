@@ -1,0 +1,174 @@
+"""What the readers of other libraries' checkpoints share: files, and the one form they read them into."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import PretrainedConfig
+
+from adapter_probe.errors import CheckpointError
+from adapter_probe.metrics import Kind
+from adapter_probe.models.family import Anatomy
+from adapter_probe.models.imported import Imported
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a foreign checkpoint tells of its task.
+
+    Attributes:
+        kind: by its head.
+        n_outputs: columns of its logits.
+        label_names: in the order of the columns, or empty where it does not say.
+    """
+
+    kind: Kind
+    n_outputs: int
+    label_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A foreign checkpoint before its base is known.
+
+    Attributes:
+        folder: of the checkpoint.
+        library: that wrote it.
+        base: name of its base, or None where it does not say.
+        task: None where it holds no head.
+        name: the adapter's, for people.
+        files: all that determine its numbers.
+        documents: the parsed JSON files, by name.
+        tensors: of all weight files, under the library's names.
+    """
+
+    folder: Path
+    library: str
+    base: str | None
+    task: Task | None
+    name: str
+    files: tuple[Path, ...]
+    documents: dict[str, dict[str, Any]]
+    tensors: dict[str, Tensor]
+
+    @property
+    def sha256(self) -> str:
+        """Of the bytes of `files`."""
+        digest = hashlib.sha256()
+        for path in self.files:
+            digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+            digest.update(path.read_bytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Translated:
+    """A foreign checkpoint in this project's terms.
+
+    Attributes:
+        method: what is added to the base.
+        tensors: its weights, and the base's that it replaces, under the names of this project's model.
+        notes: what a user has to know, one sentence each.
+    """
+
+    method: Imported
+    tensors: dict[str, Tensor]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BaseShape:
+    """What a reader has to know of the base.
+
+    Attributes:
+        anatomy: the family's.
+        config: of the model.
+        prefix: of the encoder's names in the whole model, with its dot.
+        modules: names of all modules of the whole model.
+        layer_names: module of every layer in the encoder, bottom first.
+    """
+
+    anatomy: Anatomy
+    config: PretrainedConfig
+    prefix: str
+    modules: frozenset[str]
+    layer_names: tuple[str, ...] = field(default=())
+
+    def full_name(self, name: str) -> str:
+        """A module's name in the whole model, from one that may lack the encoder's prefix."""
+        return (
+            name if name in self.modules or f"{self.prefix}{name}" not in self.modules else self.prefix + name
+        )
+
+
+def read_json_file(path: Path) -> dict[str, Any]:
+    """A JSON object.
+
+    Raises:
+        CheckpointError: the file cannot be read, or holds something else.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise CheckpointError(f"{path} holds {type(document).__name__}, expected an object")
+    return document
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, or of a torch file, of which nothing but tensors is loaded.
+
+    Raises:
+        CheckpointError: the file cannot be read, holds something else, or NaN.
+    """
+    try:
+        data = path.read_bytes()
+        if path.suffix == ".safetensors":
+            tensors = safetensors.torch.load(data)
+        else:
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged, or holds more than tensors") from error
+    if not isinstance(tensors, Mapping) or not all(isinstance(t, Tensor) for t in tensors.values()):
+        raise CheckpointError(f"{path} does not hold named tensors")
+    for name, tensor in tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise CheckpointError(f"{path}: {name} holds NaN or infinite values")
+    return {name: tensor.to(torch.float32) for name, tensor in tensors.items()}
+
+
+def first_file(folder: Path, names: Iterable[str]) -> Path | None:
+    """The first of these names that is there."""
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def refuse(folder: Path, what: str) -> CheckpointError:
+    """The error for what another library can do and this project cannot."""
+    return CheckpointError(f"checkpoint {folder} has {what}, which is not supported")
+
+
+def refuse_left(folder: Path, left: Iterable[str]) -> None:
+    """Never load half of a checkpoint.
+
+    Raises:
+        CheckpointError: tensors are left over.
+    """
+    names = sorted(left)
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        raise CheckpointError(f"checkpoint {folder} holds tensors that are not understood: {names[0]}{more}")

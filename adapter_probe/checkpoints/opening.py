@@ -1,0 +1,198 @@
+"""Open a checkpoint, whichever library wrote it: recognised by what its folder holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from adapter_probe.data.spec import Columns, TaskSpec
+from adapter_probe.errors import CheckpointError, ModelError
+from adapter_probe.metrics import default_metric
+from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.anatomy import anatomy_for, length_limit
+
+from . import adapterhub, native, peft
+from .base import LoadedBase, load_base, load_config, load_tokenizer, resolve_base
+from .description import DESCRIPTION, Description
+from .foreign import BaseShape, Survey, Task, Translated, read_json_file
+from .native import OpenedCheckpoint
+
+_CONFIG = "adapter_config.json"  # of both libraries
+# Where a checkpoint says nothing of its data, what to look for in a file's columns is left open.
+NO_COLUMNS = Columns("", None, "")
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """How one library's checkpoints are read."""
+
+    survey: Callable[[Path], Survey]
+    translate: Callable[[Survey, BaseShape], Translated]
+
+
+def open_checkpoint(folder: str | Path, base: str | None = None) -> OpenedCheckpoint:
+    """Open a checkpoint on its base.
+
+    Args:
+        folder: the checkpoint, of this project or of another library.
+        base: folder or hub id to use in place of the one that the checkpoint names.
+
+    Raises:
+        CheckpointError: no checkpoint, damaged files, parts that are not supported, or a base that is missing
+            or does not fit.
+        ModelError: the base is of an unsupported family.
+    """
+    folder = Path(folder)
+    if (folder / DESCRIPTION).is_file() or not folder.is_dir():
+        return native.open_checkpoint(folder, base)
+    folder = _only_one(folder)
+    reader = _reader_of(folder)
+    found = reader.survey(folder)
+    return _open_foreign(found, reader, base)
+
+
+def _only_one(folder: Path) -> Path:
+    """The folder itself, or the one adapter that a folder of several adapters holds.
+
+    Raises:
+        CheckpointError: there are more, or none.
+    """
+    if (folder / _CONFIG).is_file():
+        return folder
+    inside = sorted(path.parent for path in folder.glob(f"*/{_CONFIG}"))
+    if len(inside) == 1:
+        return inside[0]
+    if inside:
+        raise CheckpointError(
+            f"{folder} holds {len(inside)} adapters, {', '.join(path.name for path in inside)}; give one of "
+            "these folders"
+        )
+    raise CheckpointError(f"{folder} is not a checkpoint: it has neither {DESCRIPTION} nor {_CONFIG}")
+
+
+def _reader_of(folder: Path) -> _Reader:
+    document = read_json_file(folder / _CONFIG)
+    if "peft_type" in document:
+        return _Reader(peft.survey, peft.translate)
+    if "config" in document:
+        return _Reader(adapterhub.survey, adapterhub.translate)
+    raise CheckpointError(
+        f"{folder / _CONFIG} is neither of AdapterHub (it has no 'config') nor of PEFT (no 'peft_type')"
+    )
+
+
+def _open_foreign(found: Survey, reader: _Reader, base: str | None) -> OpenedCheckpoint:
+    name, revision = _find_base(found, base)
+    config = load_config(name, revision)
+    task = found.task or Task("classification", int(config.num_labels))
+    loaded = load_base(name, task.n_outputs, kind=task.kind, revision=revision)
+    model, translated = build(found, reader.translate, loaded)
+    description = Description(
+        method=translated.method,
+        base=loaded.identity,
+        task=_task(found, task),
+        max_length=1,
+        delta_sha256=found.sha256,
+    )
+    tokenizer = load_tokenizer(name, revision)
+    limit = length_limit(None, config, tokenizer.model_max_length)
+    return OpenedCheckpoint(
+        model.eval(),
+        tokenizer,
+        replace(description, max_length=limit),
+        frozenset(translated.tensors),
+        loaded.missing & {name for name, _ in model.base.named_parameters()},
+        translated.notes,
+    )
+
+
+def _find_base(found: Survey, base: str | None) -> tuple[str, str | None]:
+    if base is None and not found.base:
+        raise CheckpointError(f"checkpoint {found.folder} does not name its base; give one with --base")
+    try:
+        return resolve_base(base or str(found.base))
+    except CheckpointError as error:
+        if base is not None:
+            raise
+        raise CheckpointError(
+            f"checkpoint {found.folder} stands on the base {found.base!r}, which is not a folder on this "
+            "machine and which the Hugging Face hub could not provide; give one with --base"
+        ) from error
+
+
+def _task(found: Survey, task: Task) -> TaskSpec:
+    names = task.label_names
+    if task.kind == "classification" and not names:
+        names = tuple(str(number) for number in range(task.n_outputs))
+    return TaskSpec(found.name, task.kind, default_metric(task.kind), names, NO_COLUMNS, {}, {})
+
+
+def build(
+    found: Survey, translate: Callable[[Survey, BaseShape], Translated], loaded: LoadedBase
+) -> tuple[AdaptedModel, Translated]:
+    """The model of a surveyed checkpoint, with all its weights.
+
+    Raises:
+        CheckpointError: it does not fit the base, or neither of them holds some weight.
+    """
+    base, anatomy = loaded.model, anatomy_for(loaded.model.config)
+    shape = BaseShape(
+        anatomy,
+        base.config,
+        f"{base.base_model_prefix}.",
+        frozenset(name for name, _ in base.named_modules()),
+        anatomy.layer_names(base.config),
+    )
+    translated = translate(found, shape)
+    try:
+        model = native.make_model(loaded, translated.method)
+    except ModelError as error:
+        raise CheckpointError(f"checkpoint {found.folder}: {error}") from error
+    _load(model, translated, loaded, found)
+    return model, translated
+
+
+def _load(model: AdaptedModel, translated: Translated, loaded: LoadedBase, found: Survey) -> None:
+    """Load every tensor, and refuse to leave any parameter as it was drawn.
+
+    Raises:
+        CheckpointError: names or shapes do not fit, or something would stay random.
+    """
+    targets: Mapping[str, Tensor] = dict(model.base.named_parameters())
+    head = str(model.anatomy.head[-1]) + "." if translated.method.head is not None else None
+    empty = {n for n in targets if ".adapter." in n or n in loaded.missing or (head and n.startswith(head))}
+    _refuse_random(empty - translated.tensors.keys(), loaded, found)
+    if unknown := sorted(translated.tensors.keys() - targets.keys()):
+        raise CheckpointError(
+            f"checkpoint {found.folder} holds {unknown[0]}, which the model on base {loaded.identity.name} "
+            "does not have"
+        )
+    with torch.no_grad():
+        for name, tensor in translated.tensors.items():
+            target = targets[name]
+            if tensor.shape != target.shape:
+                raise CheckpointError(
+                    f"checkpoint {found.folder}: {name} has shape {list(tensor.shape)}, the model on base "
+                    f"{loaded.identity.name} needs {list(target.shape)}"
+                )
+            target.copy_(tensor)
+
+
+def _refuse_random(names: Iterable[str], loaded: LoadedBase, found: Survey) -> None:
+    lacking = sorted(names)
+    if not lacking:
+        return
+    if found.task is None:
+        raise CheckpointError(
+            f"checkpoint {found.folder} holds no prediction head, and base {loaded.identity.name} has none "
+            "that fits either; its predictions would be random"
+        )
+    more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+    raise CheckpointError(
+        f"neither checkpoint {found.folder} nor base {loaded.identity.name} holds {lacking[0]}{more}; these "
+        "weights would be random"
+    )

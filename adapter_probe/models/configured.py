@@ -1,0 +1,160 @@
+"""The bottlenecks of the `adapters` library, with all that its configurations can ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers.activations import ACT2FN
+
+from adapter_probe.errors import ModelError
+
+from .bottleneck import zero_linear
+from .imported import BottleneckSpec, HeadSpec
+
+if TYPE_CHECKING:
+    from adapter_probe.data.packing import Group
+
+Norm = Callable[[Tensor], Tensor]
+
+
+def activation_named(name: str) -> Callable[[Tensor], Tensor]:
+    """An activation by its name in transformers, ``leakyrelu``, or ``linear`` for none.
+
+    Raises:
+        ModelError: no such name.
+    """
+    if name.lower() == "leakyrelu":
+        return F.leaky_relu
+    if name.lower() not in ACT2FN:
+        raise ModelError(f"activation {name!r} is not one of {', '.join(sorted(ACT2FN))}, leakyrelu")
+    activation: Callable[[Tensor], Tensor] = ACT2FN[name.lower()].forward  # no module, so no module's child
+    return activation
+
+
+class ConfiguredBottleneck(nn.Module):
+    """See `BottleneckSpec` for what it computes and the names used here.
+
+    Its parameters are to be loaded: it comes with zeros (ones in factors and LayerNorms).
+
+    Args:
+        hidden: width d.
+        spec: what it is.
+    """
+
+    def __init__(self, hidden: int, spec: BottleneckSpec):
+        super().__init__()
+        self.spec = spec
+        self.ln_before = nn.LayerNorm(hidden) if spec.ln_before else None
+        self.down = zero_linear(hidden, spec.size)
+        self.up = zero_linear(spec.size, hidden)
+        self.ln_after = nn.LayerNorm(hidden) if spec.ln_after else None
+        n_factors = {"none": 0, "one": 1, "channel": hidden}[spec.learned_scale]
+        self.factor = nn.Parameter(torch.ones(n_factors)) if n_factors else None
+        self.gate = zero_linear(hidden, 1) if spec.gate else None
+        self._activation = activation_named(spec.activation)
+
+    def finish(
+        self, x: Tensor, residual: Tensor, norm: Norm, groups: Sequence[Group] | None = None
+    ) -> Tensor:
+        """The states after the site.
+
+        Args:
+            x: ``[nodes, tokens, hidden]``, the sublayer's output.
+            residual: its input, shaped alike.
+            norm: what follows the residual sum.
+            groups: the examples along the token axis; None where axis 0 is theirs. Only a gate asks.
+
+        Returns:
+            ``[nodes, tokens, hidden]``.
+        """
+        out = self._replaced(x, residual, norm, groups)
+        return norm(out + residual) if self.spec.norm_after else out
+
+    def adapt(self, x: Tensor, residual: Tensor, norm: Norm) -> Tensor:
+        """What a sublayer has to put out for ``norm(it + residual)`` to be what `finish` gives.
+
+        Raises:
+            ModelError: there is no such output, as the adapter's own is not normalised.
+        """
+        out = self._replaced(x, residual, norm, None)
+        if self.spec.norm_after:
+            return out
+        if isinstance(norm, nn.Identity):
+            return out - residual
+        raise ModelError(
+            "the transformers model's own forward always ends a sublayer with its LayerNorm, which this "
+            "adapter leaves out; run the packed forward"
+        )
+
+    def _replaced(self, x: Tensor, residual: Tensor, norm: Norm, groups: Sequence[Group] | None) -> Tensor:
+        """What takes the place of the sublayer's output; without `norm_after`, of all that follows too."""
+        spec = self.spec
+        if spec.parallel:
+            return self._branch(residual, None, groups) + x
+        read = norm(x + residual) if spec.norm_before else x
+        skip = {"output": x, "normed": read}.get(spec.skip)
+        return self._branch(read, x + residual if skip is None else skip, groups)
+
+    def _branch(self, read: Tensor, skip: Tensor | None, groups: Sequence[Group] | None) -> Tensor:
+        """The change, and `skip` added to it."""
+        states = read if self.ln_before is None else self.ln_before(read)
+        change = self.up(self._activation(self.down(states))) * self.spec.scale
+        if self.factor is not None:
+            change = change * self.factor
+        if self.gate is not None:
+            change = change * _example_means(torch.sigmoid(self.gate(read)), groups)
+        if skip is None:
+            return change if self.ln_after is None else self.ln_after(change)
+        if self.ln_after is None:
+            return change + skip
+        return self.ln_after(change + skip) if self.spec.ln_after_skip else self.ln_after(change) + skip
+
+
+def _example_means(values: Tensor, groups: Sequence[Group] | None) -> Tensor:
+    """Each example's mean in place of its tokens' values ``[nodes, tokens, 1]``."""
+    if groups is None:
+        return values.mean(dim=1, keepdim=True)
+    pieces = []
+    for group in groups:
+        # [nodes, n * length, 1] -> [nodes, n, length, 1]
+        own = values[:, group.start : group.stop].unflatten(1, (group.n, group.length))
+        pieces.append(own.mean(dim=2, keepdim=True).expand_as(own).flatten(1, 2))
+    return torch.cat(pieces, dim=1)
+
+
+class StackedHead(nn.Sequential):
+    """A head of the `adapters` library, see `HeadSpec`; its dropout is left out.
+
+    Args:
+        hidden: width d.
+        outputs: columns of the logits.
+        spec: what it is.
+        reads_sequence: it gets ``[rows, positions, hidden]`` and takes position 0 itself.
+    """
+
+    def __init__(self, hidden: int, outputs: int, spec: HeadSpec, reads_sequence: bool):
+        linears = [zero_linear(hidden, hidden) for _ in range(spec.layers - 1)]
+        last = zero_linear(hidden, outputs, spec.bias)
+        super().__init__(*linears, last)
+        self._activation = activation_named(spec.activation or "linear")
+        self._reads_sequence = reads_sequence
+
+    def forward(self, states: Tensor) -> Tensor:
+        """``[rows, hidden]``, or the sequence, to ``[rows, outputs]``."""
+        states = states[:, 0] if self._reads_sequence else states
+        *inner, last = self
+        for linear in inner:
+            states = self._activation(linear(states))
+        return last(states)
+
+
+class FirstToken(nn.Module):
+    """In place of a pooler that a head does not read."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        """``[rows, positions, hidden]`` to ``[rows, hidden]``."""
+        return states[:, 0]

@@ -1,0 +1,114 @@
+"""What the engine must know of a model family: where its parts are, and what it does its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+
+from .attention import Attention
+
+HeadStep = str | Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class LayerNames:
+    """Dotted names of one layer's parts, relative to the layer; None for what the family does not have.
+
+    Attributes:
+        attention: the module that attends; what families' attention does differently is read off it.
+        query, key, value: the projections, where each is a module of its own.
+        qkv: the projection to all three, where it is one module.
+        attention_dropout: of the attention weights: a dropout module, or a number beside the module's flags.
+        attention_out, ffn_out: the projections that end the sublayers.
+        attention_out_dropout, ffn_out_dropout: what drops out after them. Adapters follow it.
+        attention_norm, ffn_norm: the sublayer's LayerNorm, after its residual sum or at its entrance.
+        attention_site, ffn_site: the modules that hold the adapters, so that the state dict names them
+            ``<site>.adapter.*``; "" is the layer itself.
+        ffn_gate: a second projection beside `ffn_in`; the activation acts on it and multiplies `ffn_in`.
+    """
+
+    attention: str = "attention.self"
+    query: str | None = "attention.self.query"
+    key: str | None = "attention.self.key"
+    value: str | None = "attention.self.value"
+    qkv: str | None = None
+    attention_dropout: str = "attention.self.dropout"
+    attention_out: str = "attention.output.dense"
+    attention_out_dropout: str | None = "attention.output.dropout"
+    attention_norm: str = "attention.output.LayerNorm"
+    attention_site: str = "attention.output"
+    ffn_in: str = "intermediate.dense"
+    ffn_gate: str | None = None
+    activation: str = "intermediate.intermediate_act_fn"
+    ffn_out: str = "output.dense"
+    ffn_out_dropout: str | None = "output.dropout"
+    ffn_norm: str = "output.LayerNorm"
+    ffn_site: str = "output"
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """One family: names relative to the encoder (`PreTrainedModel.base_model`) unless said otherwise.
+
+    Attributes:
+        model_types: the `config.model_type` values that this row serves.
+        head: what turns the hidden state at the position that the head reads into logits, in order: dotted
+            names of modules, relative to the whole model, or functions of ``[rows, features]``. A module
+            named in `reads_sequence` takes ``[rows, positions, hidden]`` and reads position 0 itself; the
+            others take ``[rows, features]``.
+        reads_sequence: the entries of `head` that index the sequence themselves.
+        reads: which position of an example the head reads: its first token, or its last that is not the
+            padding token.
+        span_head: what turns every position's hidden state into start and end logits, in the family's class
+            for question answering; the last is a linear map.
+        embeddings: the module that takes token ids; with `token_types` also `token_type_ids`.
+        position_embeddings: learned positions, where the module above does not add them itself.
+        embedding_dropout: what drops out after that sum, where the module above does not do it itself.
+        projection: a map from embedding width to hidden width.
+        norms: LayerNorms outside the layers, `final_norm` aside.
+        final_norm: the LayerNorm between the last layer and the head.
+        pooler: a pooler that is part of the head.
+        may_lack: which of `norms` and `projection` a model of the family may be without.
+        positions_follow_padding: position numbers begin at `pad_token_id` + 1, so that many are lost.
+        positions_lost: position numbers that no token ever gets.
+        layers: pattern of the layers' names; {} stands for the number.
+        layer_groups: name in the configuration of the number of layer modules, where fewer modules than
+            there are layers serve in turn, neighbours sharing one; {} in `layers` is then that module's.
+        pre_norm: the sublayers normalise what enters them, and nothing follows their residual sum.
+        attention: how it attends.
+        layer: the names inside a layer.
+        allowed: configuration fields, each with the values that the engine can run.
+    """
+
+    model_types: tuple[str, ...]
+    head: tuple[HeadStep, ...]
+    reads_sequence: tuple[str, ...] = ()
+    reads: Literal["first", "last"] = "first"
+    span_head: tuple[str, ...] = ("qa_outputs",)
+    embeddings: str = "embeddings"
+    token_types: bool = True
+    position_embeddings: str | None = None
+    embedding_dropout: str | None = None
+    projection: str | None = None
+    norms: tuple[str, ...] = ("embeddings.LayerNorm",)
+    final_norm: str | None = None
+    pooler: str | None = None
+    may_lack: tuple[str, ...] = ()
+    positions_follow_padding: bool = False
+    positions_lost: int = 0
+    layers: str = "encoder.layer.{}"
+    layer_groups: str | None = None
+    pre_norm: bool = False
+    attention: type[Attention] = Attention
+    layer: LayerNames = field(default_factory=LayerNames)
+    allowed: tuple[tuple[str, tuple[object, ...]], ...] = ()
+
+    def layer_names(self, config: object) -> tuple[str, ...]:
+        """Dotted name of every layer's module, bottom first; a module that serves several layers repeats."""
+        n_layers = int(config.num_hidden_layers)  # type: ignore[attr-defined]
+        n_modules = n_layers if self.layer_groups is None else int(getattr(config, self.layer_groups))
+        # As in the shared layers' own code, whose groups need not be of equal size.
+        return tuple(self.layers.format(int(i / (n_layers / n_modules))) for i in range(n_layers))

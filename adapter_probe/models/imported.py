@@ -1,0 +1,155 @@
+"""What other libraries add to a model, in one form, whichever of them wrote it.
+
+`Adapters` is what this project trains; `Imported` is what it only opens. Tensors say how large each part is;
+what is here is all that they do not say.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, get_args
+
+from adapter_probe.errors import ModelError
+from adapter_probe.records import to_record
+
+from .methods import Group
+
+SiteKind = Literal["attention", "ffn"]
+SITE_KINDS: tuple[SiteKind, ...] = get_args(SiteKind)
+SkipFrom = Literal["output", "sum", "normed"]
+LearnedScale = Literal["none", "one", "channel"]
+InnerKind = Literal["low_rank", "scale_input", "scale_output", "norm"]
+
+
+@dataclass(frozen=True)
+class BottleneckSpec:
+    """A bottleneck A at one site, where x is the sublayer's output, h its input and N the LayerNorm after it.
+
+    With r what A reads: ``change = scale * gate(r) * A(r)``. A sequential one makes
+    ``N(change + skip + h)``; a parallel one, which reads h, ``N(change + x + h)``. See
+    `ConfiguredBottleneck`.
+
+    Attributes:
+        layer: from 0.
+        site: after which sublayer.
+        size: width of the bottleneck.
+        activation: a transformers name of one, or ``leakyrelu``.
+        parallel: it reads h.
+        norm_before: it reads N(x + h) in place of x.
+        norm_after: N follows; without it the adapter's output leaves the sublayer as it is.
+        skip: what a sequential one adds to its change: x, x + h, or what it reads.
+        ln_before: a LayerNorm of its own on what it reads.
+        ln_after: one on its change.
+        ln_after_skip: the latter also normalises the skip.
+        scale: a constant.
+        learned_scale: a further factor that was trained, one for all or one a channel.
+        gate: a factor in (0, 1) an example: the mean over its tokens of a sigmoid of a linear map of r.
+    """
+
+    layer: int
+    site: SiteKind
+    size: int
+    activation: str
+    parallel: bool = False
+    norm_before: bool = False
+    norm_after: bool = True
+    skip: SkipFrom = "output"
+    ln_before: bool = False
+    ln_after: bool = False
+    ln_after_skip: bool = False
+    scale: float = 1.0
+    learned_scale: LearnedScale = "none"
+    gate: bool = False
+
+
+@dataclass(frozen=True)
+class InnerSpec:
+    """A change to one module of the base, most often a linear map inside a sublayer.
+
+    Attributes:
+        module: its dotted name in the base.
+        kind: ``low_rank`` adds scale * B A r to what the map makes of r; ``scale_input`` and
+            ``scale_output`` multiply by a vector (and by scale); ``norm`` puts a normalisation with
+            weights of its own in place of the base's.
+        rank: of ``low_rank``.
+        scale: a constant.
+        bias: B A r + b in place of B A r; of ``norm``, whether it has one.
+    """
+
+    module: str
+    kind: InnerKind
+    rank: int = 0
+    scale: float = 1.0
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class HeadSpec:
+    """A classification head that is not the family's own: linear maps with an activation between them.
+
+    Attributes:
+        layers: linear maps.
+        activation: after each but the last; None for none.
+        pooled: it reads what the pooler makes of the first token, not the token itself.
+        bias: of the last map.
+    """
+
+    layers: int
+    activation: str | None
+    pooled: bool
+    bias: bool = True
+
+
+@dataclass(frozen=True)
+class Imported:
+    """Adapters that another library trained.
+
+    Attributes:
+        library: which one.
+        kinds: what it calls them.
+        bottlenecks: at the sites.
+        inner: inside the sublayers, or outside the layers, where they are never switched.
+        head: a head of the library's own, or None for the family's.
+    """
+
+    name: ClassVar[str] = "imported"
+
+    library: str
+    kinds: tuple[str, ...]
+    bottlenecks: tuple[BottleneckSpec, ...] = ()
+    inner: tuple[InnerSpec, ...] = ()
+    head: HeadSpec | None = None
+
+    def __post_init__(self) -> None:
+        places = Counter((spec.layer, spec.site) for spec in self.bottlenecks)
+        modules = Counter(spec.module for spec in self.inner)
+        for place, n in (*places.items(), *modules.items()):
+            if n > 1:
+                raise ModelError(f"{n} adapters at {place} are not supported; allowed is one")
+
+    def trains(self, group: Group, layer: int, n_layers: int) -> bool:
+        """What a checkpoint must hold; nothing trains any further."""
+        return group == "adapters" or (group == "head" and self.head is not None)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dict, with the method's name under ``name``; fields at their default are left out."""
+        record = to_record(self)
+        for entries, kind in ((record["bottlenecks"], BottleneckSpec), (record["inner"], InnerSpec)):
+            plain = {field.name: field.default for field in fields(kind)}
+            entries[:] = [{k: v for k, v in entry.items() if v != plain[k]} for entry in entries]
+        return {"name": self.name, **record}
+
+    def summary(self) -> dict[str, Any]:
+        """The same in a few words, for people."""
+        counts = Counter(spec.kind for spec in self.inner)
+        return {
+            "name": self.name,
+            "library": self.library,
+            "kinds": list(self.kinds),
+            "bottlenecks": len(self.bottlenecks),
+            "sizes": sorted({spec.size for spec in self.bottlenecks}),
+            "activations": sorted({spec.activation for spec in self.bottlenecks}),
+            "inner": dict(sorted(counts.items())),
+            "ranks": sorted({spec.rank for spec in self.inner if spec.kind == "low_rank"}),
+        }

@@ -1,0 +1,79 @@
+"""Put what another library trained into a model, empty: its parameters are to be loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from adapter_probe.errors import ModelError
+
+from .configured import ConfiguredBottleneck, FirstToken, StackedHead
+from .family import Anatomy
+from .imported import SITE_KINDS, HeadSpec, Imported
+from .layer import ADAPTER, Layer
+from .low_rank import make_inner
+from .parts import submodule
+
+
+def install_imported(base: PreTrainedModel, layers: Sequence[Layer], method: Imported) -> None:
+    """Put adapters at their sites and into their modules.
+
+    Raises:
+        ModelError: there is no such layer or module, or the module is of another kind.
+    """
+    for spec in method.bottlenecks:
+        if spec.layer >= len(layers):
+            raise ModelError(
+                f"an adapter in layer {spec.layer} does not fit the base, whose {len(layers)} layers are 0 "
+                f"to {len(layers) - 1}"
+            )
+        site = layers[spec.layer].sites[SITE_KINDS.index(spec.site)]
+        site.install(ConfiguredBottleneck(int(base.config.hidden_size), spec))
+    for inner_spec in method.inner:
+        module = submodule(base, inner_spec.module)
+        inner = make_inner(module, inner_spec)
+        for layer in layers:  # several where they share the module; none outside the layers
+            if any(part is module for part in layer.parts.whole.modules()):
+                layer.hold(inner, module)
+        inner.attach(module, ADAPTER)
+
+
+def install_head(base: PreTrainedModel, anatomy: Anatomy, head: HeadSpec) -> Anatomy:
+    """Put a library's own head in the place of a family's, and say what then reads the hidden states.
+
+    Args:
+        base: for sequence classification; its head is replaced.
+        anatomy: its family's.
+        head: what to put there.
+
+    Raises:
+        ModelError: the head reads a pooler that the family's model for classification does not have.
+    """
+    *steps, last = anatomy.head
+    assert isinstance(last, str), "the last step of every family's head is a module"
+    if head.pooled and anatomy.pooler is None:
+        raise ModelError(
+            f"a head that reads the pooler is not supported on a {base.config.model_type} base, whose model "
+            "for classification has none"
+        )
+    reads_sequence = last in anatomy.reads_sequence
+    outputs = int(base.config.num_labels)
+    base.set_submodule(last, StackedHead(int(base.config.hidden_size), outputs, head, reads_sequence))
+    if not head.pooled:
+        for step in steps:  # so that the transformers model's own forward hands on the first token too
+            if isinstance(step, str):
+                base.set_submodule(step, FirstToken() if step in anatomy.reads_sequence else nn.Identity())
+            else:
+                base.register_forward_pre_hook(_refuse_own_forward)
+        steps = []
+    return replace(anatomy, head=(*steps, last), pooler=anatomy.pooler if head.pooled else None)
+
+
+def _refuse_own_forward(module: nn.Module, _inputs: tuple) -> None:
+    raise ModelError(
+        f"the own forward of a {type(module).__name__} does more than this checkpoint's head; run the packed "
+        "forward"
+    )

@@ -1,0 +1,140 @@
+"""Adapters inside a sublayer: changes to one module of the base, such as LoRA's to a linear map.
+
+They are kept in the module that they change, so that the state dict names them ``<module>.adapter.*``, and
+act by hooks: wherever the module is called, in the packed forward or in the transformers model's own, its
+change is made.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from adapter_probe.errors import ModelError
+
+from .bottleneck import zero_linear
+from .imported import InnerSpec
+
+
+class Inner(nn.Module):
+    """A change to one module; the kinds are subclasses. Its parameters are to be loaded.
+
+    Attributes:
+        on: whether it is made.
+    """
+
+    on: bool = True
+
+    def attach(self, module: nn.Module, name: str) -> None:
+        """Live in `module` as its child `name`, and act whenever it is called."""
+        module.add_module(name, self)
+        module.register_forward_pre_hook(self._before)
+        module.register_forward_hook(self._after)
+
+    def before(self, read: Tensor) -> Tensor:
+        """What the module reads in place of `read` ``[..., inputs]``."""
+        return read
+
+    def after(self, read: Tensor, out: Tensor) -> Tensor:
+        """What the module gives in place of `out` ``[..., outputs]``."""
+        return out
+
+    def _before(self, _module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        return (self.before(inputs[0]), *inputs[1:]) if self.on else None
+
+    def _after(self, _module: nn.Module, inputs: tuple[Tensor, ...], out: Tensor) -> Tensor | None:
+        return self.after(inputs[0], out) if self.on else None
+
+
+class LowRank(Inner):
+    """``W r + b + scale * B A r``, with A ``[rank, inputs]`` and B ``[outputs, rank]``.
+
+    Source: Hu et al. 2022 (arXiv 2106.09685), section 4.1.
+    """
+
+    def __init__(self, inputs: int, outputs: int, spec: InnerSpec):
+        super().__init__()
+        self.down = zero_linear(inputs, spec.rank, bias=False)
+        self.up = zero_linear(spec.rank, outputs, bias=spec.bias)
+        self._scale = spec.scale
+
+    def after(self, read: Tensor, out: Tensor) -> Tensor:
+        """See `Inner.after`."""
+        return out + self._scale * self.up(self.down(read))
+
+
+class Rescale(Inner):
+    """What a map reads, or what it gives with its bias, times scale and a vector, one factor a channel.
+
+    Source: Liu et al. 2022 (arXiv 2205.05638), section 3.3.
+    """
+
+    def __init__(self, channels: int, spec: InnerSpec):
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(channels))
+        self._reads, self._scale = spec.kind == "scale_input", spec.scale
+
+    def before(self, read: Tensor) -> Tensor:
+        """See `Inner.before`."""
+        return read * (self.factor * self._scale) if self._reads else read
+
+    def after(self, read: Tensor, out: Tensor) -> Tensor:
+        """See `Inner.after`."""
+        return out if self._reads else out * (self.factor * self._scale)
+
+
+class OwnNorm(Inner):
+    """A base's normalisation with other weights.
+
+    Raises:
+        ModelError: the module is neither a LayerNorm nor an RMSNorm.
+    """
+
+    def __init__(self, norm: nn.Module, spec: InnerSpec):
+        super().__init__()
+        self._centred = isinstance(norm, nn.LayerNorm)
+        eps = getattr(norm, "eps", None) if self._centred else getattr(norm, "variance_epsilon", None)
+        if eps is None or (spec.bias and not self._centred):
+            raise ModelError(
+                f"{spec.module} is a {type(norm).__name__}, not a normalisation that is supported"
+            )
+        self._eps = float(eps)
+        self.weight = nn.Parameter(torch.ones_like(norm.weight))
+        self.bias = nn.Parameter(torch.zeros_like(norm.weight)) if spec.bias else None
+
+    def after(self, read: Tensor, out: Tensor) -> Tensor:
+        """See `Inner.after`."""
+        if self._centred:
+            return F.layer_norm(read, self.weight.shape, self.weight, self.bias, self._eps)
+        mean_square = read.float().pow(2).mean(-1, keepdim=True)
+        return self.weight * (read.float() * torch.rsqrt(mean_square + self._eps)).to(read.dtype)
+
+
+def make_inner(module: nn.Module, spec: InnerSpec) -> Inner:
+    """The change that a spec describes, fit for its module.
+
+    Raises:
+        ModelError: the module is of a kind that it cannot change.
+    """
+    if spec.kind == "norm":
+        return OwnNorm(module, spec)
+    inputs, outputs = linear_shape(module, spec.module)
+    if spec.kind == "low_rank":
+        return LowRank(inputs, outputs, spec)
+    return Rescale(inputs if spec.kind == "scale_input" else outputs, spec)
+
+
+def linear_shape(module: nn.Module, name: str) -> tuple[int, int]:
+    """Inputs and outputs of a linear map, whichever way round it keeps its weights.
+
+    Raises:
+        ModelError: it is none.
+    """
+    if isinstance(module, nn.Linear):
+        return module.in_features, module.out_features
+    if type(module).__name__ == "Conv1D":
+        return tuple(module.weight.shape)
+    raise ModelError(
+        f"{name} is a {type(module).__name__}; adapters inside are supported in linear maps alone"
+    )

@@ -1,0 +1,63 @@
+"""The data of a checkpoint that remembers none, as those of other libraries do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from adapter_probe.checkpoints.native import OpenedCheckpoint
+from adapter_probe.data.presets import find_preset
+from adapter_probe.data.readers import SPLITS
+from adapter_probe.data.spec import TaskSpec
+from adapter_probe.data.tasks import find_task
+from adapter_probe.errors import CheckpointError, DataError
+
+
+def with_data(
+    folder: str | Path, opened: OpenedCheckpoint, data: Sequence[str | Path], split: str
+) -> OpenedCheckpoint:
+    """The checkpoint with the task that the files make; unchanged where it knows its own.
+
+    Raises:
+        CheckpointError: there are neither files nor remembered ones.
+        DataError: the files cannot be read, or their labels are not those of the checkpoint's head.
+    """
+    task = opened.description.task
+    if task.files or split not in SPLITS:
+        return opened
+    if not data:
+        raise CheckpointError(
+            f"checkpoint {folder} does not say on which data it was trained; give a file with labelled "
+            "examples (--data FILE)"
+        )
+    found = find_task(**{split: data}, kind=task.kind, name=task.name)  # type: ignore[arg-type]
+    if task.kind == "classification":
+        found = replace(found, label_names=_names(folder, task, found, data))
+    return replace(opened, description=replace(opened.description, task=found))
+
+
+def _names(
+    folder: str | Path, task: TaskSpec, found: TaskSpec, data: Sequence[str | Path]
+) -> tuple[str, ...]:
+    """The labels as the files write them, in the order of the head's outputs."""
+    numbers = tuple(str(number) for number in range(len(task.label_names)))
+    in_files = set(found.label_names)
+    by_name = {name.casefold(): name for name in found.label_names}
+    named = tuple(by_name.get(name.casefold(), name) for name in task.label_names)
+    for names in (named, numbers):
+        if in_files <= set(names):
+            return names
+    unnamed = task.label_names == numbers
+    if unnamed and found.label_names == find_preset("cola").label_names:  # which its files number
+        return found.label_names
+    known = ", ".join(task.label_names)
+    raise DataError(
+        f"{', '.join(map(str, data))}: the labels {', '.join(found.label_names)} are not those of checkpoint "
+        f"{folder}, whose head has {len(numbers)} outputs, "
+        + (
+            f"which it does not name; allowed are 0 to {len(numbers) - 1}"
+            if unnamed
+            else f"{known}; allowed are these, or 0 to {len(numbers) - 1}"
+        )
+    )

@@ -1,0 +1,381 @@
+"""Make the foreign checkpoints that the tests open, with the logits that their own library computes.
+
+Run by hand, in an environment of its own, never by the tests:
+
+    python -m venv env
+    env/bin/pip install "adapters==1.3.*" "transformers==4.57.*" torch==2.13.0 peft
+    env/bin/python tests/checkpoints/make_fixtures.py adapterhub peft
+
+Each case is a folder that the library wrote, on a tiny random base in ``fixtures/bases``, and an
+``expected.npz`` in it: ``skipped`` bool ``[runs, layers]`` and ``logits`` ``[runs, examples, labels]``, the
+first run intact. Every example runs alone, so that no padding plays a part.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import numpy as np
+import torch
+
+logging.disable(logging.WARNING)
+
+FIXTURES = Path(__file__).resolve().parent / "fixtures"
+LAYERS, HIDDEN, WORDS = 3, 16, 48
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+TEXTS = "texts.json"
+LABELS = ("bad", "fair", "good")
+
+FAMILIES = {
+    "bert": {
+        "intermediate_size": 24,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 2,
+        "hidden_size": HIDDEN,
+    },
+    "roberta": {
+        "intermediate_size": 24,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 2,
+        "hidden_size": HIDDEN,
+    },
+    "distilbert": {"hidden_dim": 24, "n_layers": LAYERS, "n_heads": 2, "dim": HIDDEN},
+    "gpt2": {"n_inner": 24, "n_layer": LAYERS, "n_head": 2, "n_embd": HIDDEN},
+    "llama": {
+        "intermediate_size": 24,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "hidden_size": HIDDEN,
+    },
+}
+
+
+def spans() -> list[tuple[int, int]]:
+    """Every contiguous span of layers: six of three."""
+    return [(first, last) for first in range(LAYERS) for last in range(first, LAYERS)]
+
+
+def make_texts() -> list[list[int]]:
+    """Token ids of five examples."""
+    path = FIXTURES / TEXTS
+    if not path.exists():
+        draw = random.Random(0)
+        texts = [[2, *(draw.randrange(5, 5 + WORDS) for _ in range(n)), 3] for n in (1, 4, 4, 7, 9)]
+        path.write_text(json.dumps(texts) + "\n")
+    return json.loads(path.read_text())
+
+
+def base(family: str) -> Path:
+    """The folder of a family's random base: an encoder with its pooler, and a tokenizer; no head."""
+    from transformers import AutoConfig, AutoModel
+
+    folder = FIXTURES / "bases" / family
+    if folder.exists():
+        return folder
+    config = AutoConfig.for_model(
+        family,
+        vocab_size=len(SPECIAL) + WORDS,
+        max_position_embeddings=24,
+        pad_token_id=0,
+        bos_token_id=2,
+        eos_token_id=3,
+        **FAMILIES[family],
+    )
+    model = AutoModel.from_config(config)
+    randomise(model, 0)
+    model.save_pretrained(folder)
+    save_tokenizer(folder)
+    return folder
+
+
+def save_tokenizer(folder: Path) -> None:
+    """A tokenizer of whole words w0, w1, ..."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {word: i for i, word in enumerate([*SPECIAL, *(f"w{n}" for n in range(WORDS))])}
+    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    inner.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL))
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        model_max_length=24,
+        model_input_names=["input_ids", "attention_mask"],
+        **names,
+    )
+    tokenizer.save_pretrained(folder)
+
+
+@torch.no_grad()
+def randomise(module: torch.nn.Module, seed: int, only: str = "") -> None:
+    """Every parameter with `only` in its name so far from its start that leaving it out shows."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in module.named_parameters():
+        if only not in name:
+            continue
+        noise = torch.randn(parameter.shape, generator=generator)
+        if parameter.dim() > 1:
+            parameter.copy_(noise * 1.2 / parameter.shape[-1] ** 0.5)
+        else:
+            around_one = "norm" in name.lower() or "ln_" in name or "scaling" in name
+            parameter.copy_(noise * 0.3 + float(around_one and name.endswith(("weight", "scaling"))))
+
+
+@torch.no_grad()
+def logits(model: torch.nn.Module) -> np.ndarray:
+    """``[examples, labels]``."""
+    model.eval()
+    return np.stack([model(input_ids=torch.tensor([ids])).logits[0].numpy() for ids in make_texts()])
+
+
+def write_expected(folder: Path, run: Callable[[list[int]], np.ndarray]) -> None:
+    """``run(skipped layers)`` intact and for every span, into ``expected.npz``."""
+    masks = np.zeros((1 + len(spans()), LAYERS), dtype=bool)
+    for row, (first, last) in enumerate(spans(), start=1):
+        masks[row, first : last + 1] = True
+    outputs = np.stack([run(np.flatnonzero(mask).tolist()) for mask in masks])
+    moved = np.abs(outputs[0] - outputs[1:]).max(axis=(1, 2))  # nothing where a layer holds no adapter
+    assert np.median(moved) > 1e-2, f"{folder.name}: skipping hardly shows, {moved}"
+    np.savez_compressed(folder / "expected.npz", skipped=masks, logits=outputs.astype(np.float32))
+
+
+def adapterhub_cases() -> dict[str, tuple]:
+    """By folder: family, adapter configuration, head (static, or what a flexible head is made of), format."""
+    from adapters import (
+        AdapterPlusConfig,
+        ConfigUnion,
+        DoubleSeqBnConfig,
+        IA3Config,
+        LoRAConfig,
+        ParBnConfig,
+        SeqBnConfig,
+    )
+
+    flex = {"layers": 2, "activation_function": "tanh"}
+    everywhere = {"intermediate_lora": True, "output_lora": True, "attn_matrices": ["q", "k", "v"]}
+    return {
+        "houlsby": ("bert", DoubleSeqBnConfig(reduction_factor=4), None, "bin"),
+        "pfeiffer": ("bert", SeqBnConfig(reduction_factor=4), None, "safetensors"),
+        "parallel": ("bert", ParBnConfig(reduction_factor=2), None, "bin"),
+        "parallel-learned": (
+            "bert",
+            ParBnConfig(reduction_factor=4, scaling="learned", mh_adapter=True, ln_after=True),
+            None,
+            "bin",
+        ),
+        "gated-channel": (
+            "bert",
+            DoubleSeqBnConfig(
+                reduction_factor=4, scaling="channel", use_gating=True, non_linearity="leakyrelu"
+            ),
+            None,
+            "bin",
+        ),
+        "norms-per-layer": (
+            "bert",
+            DoubleSeqBnConfig(
+                reduction_factor={"0": 8, "default": 4},
+                ln_before=True,
+                ln_after=True,
+                adapter_residual_before_ln=True,
+                non_linearity="gelu_new",
+                scaling=2.0,
+            ),
+            None,
+            "bin",
+        ),
+        "left-out": (
+            "bert",
+            SeqBnConfig(reduction_factor=4, mh_adapter=True, leave_out=[1], residual_before_ln="post_add"),
+            None,
+            "bin",
+        ),
+        "adapter-plus": ("bert", AdapterPlusConfig(reduction_factor=4, stochastic_depth=0.0), None, "bin"),
+        "lora": ("bert", LoRAConfig(r=2, alpha=6), None, "bin"),
+        "lora-everywhere": ("bert", LoRAConfig(r=2, alpha=3, **everywhere), None, "safetensors"),
+        "ia3": ("bert", IA3Config(output_lora=True), None, "bin"),
+        "union": ("bert", ConfigUnion(LoRAConfig(r=2), ParBnConfig(reduction_factor=4)), None, "bin"),
+        "flex-pooled": ("bert", SeqBnConfig(reduction_factor=4), {**flex, "use_pooler": True}, "bin"),
+        "flex-first": ("bert", SeqBnConfig(reduction_factor=4), {"layers": 1, "use_pooler": False}, "bin"),
+        "roberta-static": ("roberta", SeqBnConfig(reduction_factor=4), None, "bin"),
+        "roberta-flex": ("roberta", DoubleSeqBnConfig(reduction_factor=4), flex, "safetensors"),
+        "distilbert-static": ("distilbert", DoubleSeqBnConfig(reduction_factor=4), None, "bin"),
+        "distilbert-flex": ("distilbert", LoRAConfig(r=2), flex, "bin"),
+        "gpt2-pfeiffer": ("gpt2", SeqBnConfig(reduction_factor=4), None, "bin"),
+        "gpt2-parallel": ("gpt2", ParBnConfig(reduction_factor=4, mh_adapter=True), None, "bin"),
+        "gpt2-lora": ("gpt2", LoRAConfig(r=2, alpha=3, **everywhere), None, "bin"),
+        "gpt2-ia3": ("gpt2", IA3Config(), None, "bin"),
+        "llama-houlsby": ("llama", DoubleSeqBnConfig(reduction_factor=4), None, "bin"),
+        "llama-lora": ("llama", LoRAConfig(r=2, **everywhere), None, "bin"),
+    }
+
+
+def make_adapterhub(only: list[str]) -> None:
+    """Checkpoints of the `adapters` library."""
+    import adapters
+    from adapters import AutoAdapterModel
+    from transformers import AutoModelForSequenceClassification
+
+    for case, (family, config, head, kind) in adapterhub_cases().items():
+        folder = FIXTURES / "adapterhub" / case
+        if only and case not in only:
+            continue
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        torch.manual_seed(0)
+        names = {"id2label": dict(enumerate(LABELS)), "label2id": {n: i for i, n in enumerate(LABELS)}}
+        if head is None:
+            model = AutoModelForSequenceClassification.from_pretrained(base(family), **names)
+            adapters.init(model)
+        else:
+            model = AutoAdapterModel.from_pretrained(base(family))
+            model.add_classification_head("task", num_labels=3, id2label=names["id2label"], **head)
+        model.add_adapter("task", config=config)
+        randomise(model, 1, only="task")
+        for part in ("classifier", "score"):
+            if head is None and hasattr(model, part):
+                randomise(getattr(model, part), 2)
+        if head is None and hasattr(model, "pre_classifier"):
+            randomise(model.pre_classifier, 3)
+
+        def run(skipped: list[int], model=model) -> np.ndarray:
+            model.set_active_adapters("task", skip_layers=skipped or None)
+            return logits(model)
+
+        safe = kind == "safetensors"
+        # The base is named as a model on a hub: folders of this machine mean nothing elsewhere.
+        model.name_or_path = model.config._name_or_path = f"tiny-random/{family}"
+        model.save_adapter(folder, "task", use_safetensors=safe)
+        if head is None:
+            model.save_head(folder, use_safetensors=safe)
+        write_expected(folder, run)
+        print(case, sorted(path.name for path in folder.iterdir()))
+
+
+def peft_cases() -> dict[str, tuple]:
+    """By folder: family, configuration."""
+    from peft import IA3Config, LNTuningConfig, LoraConfig
+
+    lora = {"task_type": "SEQ_CLS", "r": 2, "lora_alpha": 5}
+    patterns = {"rank_pattern": {"layer.0.*query": 3}, "alpha_pattern": {"value": 7, "^bert.*key": 2}}
+    feed = {"target_modules": ["key", "value", "output.dense"], "feedforward_modules": ["output.dense"]}
+    return {
+        "lora": ("bert", LoraConfig(**lora)),
+        "lora-everywhere": ("bert", LoraConfig(target_modules="all-linear", bias="all", **lora)),
+        "lora-patterns": (
+            "bert",
+            LoraConfig(
+                target_modules=["query", "key", "value"],
+                use_rslora=True,
+                layers_to_transform=[0, 2],
+                bias="lora_only",
+                lora_bias=True,
+                **patterns,
+                **lora,
+            ),
+        ),
+        "roberta-lora": ("roberta", LoraConfig(target_modules=["query", "dense"], **lora)),
+        "distilbert-lora": (
+            "distilbert",
+            LoraConfig(target_modules=["q_lin", "lin2"], modules_to_save=["pre_classifier"], **lora),
+        ),
+        "gpt2-lora": ("gpt2", LoraConfig(target_modules=["c_attn", "c_proj"], fan_in_fan_out=True, **lora)),
+        "llama-lora": ("llama", LoraConfig(target_modules="all-linear", **lora)),
+        "ia3": ("bert", IA3Config(task_type="SEQ_CLS", **feed)),
+        "gpt2-ia3": (
+            "gpt2",
+            IA3Config(
+                task_type="SEQ_CLS",
+                target_modules=["c_attn", "mlp.c_proj"],
+                feedforward_modules=["mlp.c_proj"],
+                fan_in_fan_out=True,
+            ),
+        ),
+        "norms": ("bert", LNTuningConfig(task_type="SEQ_CLS", target_modules=["LayerNorm"])),
+        "llama-norms": (
+            "llama",
+            LNTuningConfig(
+                task_type="SEQ_CLS", target_modules=["input_layernorm", "post_attention_layernorm", "norm"]
+            ),
+        ),
+    }
+
+
+def make_peft(only: list[str]) -> None:
+    """Checkpoints of PEFT."""
+    from peft import get_peft_model
+    from transformers import AutoModelForSequenceClassification
+
+    for case, (family, config) in peft_cases().items():
+        if only and case not in only:
+            continue
+        folder = FIXTURES / "peft" / case
+        shutil.rmtree(folder, ignore_errors=True)
+        torch.manual_seed(0)
+        model = AutoModelForSequenceClassification.from_pretrained(base(family), num_labels=len(LABELS))
+        model.name_or_path = model.config._name_or_path = f"tiny-random/{family}"
+        model = get_peft_model(model, config)
+        for number, part in enumerate(("lora_", "ia3_l", "ln_tuning_layers", "modules_to_save")):
+            randomise(model, 1 + number, only=part)
+        if config.peft_type == "IA3":
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    if "ia3_l" in name:
+                        parameter.mul_(0.3).add_(1)
+        if getattr(config, "bias", "none") != "none":
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    if name.endswith("bias") and parameter.requires_grad:
+                        parameter.add_(0.2)
+        model.save_pretrained(folder)
+        (folder / "README.md").unlink(missing_ok=True)
+        write_expected(folder, lambda skipped, model=model: peft_run(model, skipped))
+        print(case, sorted(path.name for path in folder.iterdir()))
+
+
+def peft_run(model: torch.nn.Module, skipped: list[int]) -> np.ndarray:
+    """Logits with what PEFT holds in some layers switched off by its own means."""
+    import re
+
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    changed = []
+    for name, module in model.named_modules():
+        number = re.search(r"\.(?:layer|layers|h)\.(\d+)\.", name)
+        if not isinstance(module, BaseTunerLayer) or number is None or int(number[1]) not in skipped:
+            continue
+        if hasattr(module, "lora_A"):
+            changed.append((module.scaling, "default", module.scaling["default"]))
+            module.scaling["default"] = 0.0
+        else:
+            changed.append((module.__dict__, "_disable_adapters", False))
+            module._disable_adapters = True
+    outputs = logits(model)
+    for owner, key, value in changed:
+        owner[key] = value
+    return outputs
+
+
+def main() -> None:
+    """Make what is asked for: ``adapterhub`` or ``peft``, and after that names of single cases."""
+    kinds = [name for name in sys.argv[1:] if name in {"adapterhub", "peft"}]
+    only = [name for name in sys.argv[1:] if name not in kinds]
+    for kind in kinds:
+        {"adapterhub": make_adapterhub, "peft": make_peft}[kind](only)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,318 @@
+"""Small random models of the families beyond the BERT-like ones, and runs of them without the engine.
+
+A test that asks for `family` runs for each of them, one that asks for `encoder` or `decoder` for these, and
+one that asks for `kind` for one of those that are alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import AutoConfig, AutoModelForQuestionAnswering, AutoModelForSequenceClassification
+
+from adapter_probe.data.encoding import Encoded
+from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.methods import Adapters, Method
+
+LAYERS, WORDS = 3, 35
+
+
+@dataclass(frozen=True)
+class Family:
+    """One model to try.
+
+    Attributes:
+        model_type: of transformers.
+        layer: name of layer {} within the classification model.
+        ends: name, within the layer, of the module whose output each sublayer's adapter changes.
+        holders: name, within the layer, of the modules that hold the adapters.
+        norms: name, within the layer, of each sublayer's LayerNorm.
+        outer_norms: LayerNorms outside the layers, by full name.
+        pre_norm: LayerNorms stand before the sublayers.
+        modules: which layer module serves each layer.
+        dropouts: configuration fields with dropout probabilities.
+        config: what else is configured.
+    """
+
+    model_type: str
+    layer: str
+    ends: tuple[str, str]
+    holders: tuple[str, str]
+    norms: tuple[str, str]
+    outer_norms: tuple[str, ...]
+    config: dict = field(default_factory=dict)
+    pre_norm: bool = False
+    modules: tuple[int, ...] = tuple(range(LAYERS))
+    dropouts: tuple[str, ...] = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+
+
+def _deberta(model_type: str, *norms: str, **config: object) -> Family:
+    return Family(
+        model_type,
+        "deberta.encoder.layer.{}",
+        ("attention.output.dropout", "output.dropout"),
+        ("attention.output", "output"),
+        ("attention.output.LayerNorm", "output.LayerNorm"),
+        ("deberta.embeddings.LayerNorm", *norms),
+        {"type_vocab_size": 2, **config},
+        dropouts=("hidden_dropout_prob", "attention_probs_dropout_prob", "pooler_dropout"),
+    )
+
+
+def _albert(groups: int, modules: tuple[int, ...]) -> Family:
+    return Family(
+        "albert",
+        "albert.encoder.albert_layer_groups.{}.albert_layers.0",
+        ("attention.output_dropout", "ffn_output"),
+        ("attention", ""),
+        ("attention.LayerNorm", "full_layer_layer_norm"),
+        ("albert.embeddings.LayerNorm",),
+        {"embedding_size": 24, "num_hidden_groups": groups},
+        modules=modules,
+        dropouts=("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob"),
+    )
+
+
+def _gpt2(**config: object) -> Family:
+    return Family(
+        "gpt2",
+        "transformer.h.{}",
+        ("attn.resid_dropout", "mlp.dropout"),
+        ("attn", "mlp"),
+        ("ln_1", "ln_2"),
+        ("transformer.ln_f",),
+        {"n_inner": 64, "bos_token_id": 1, "eos_token_id": 2, **config},
+        pre_norm=True,
+        dropouts=("resid_pdrop", "embd_pdrop", "attn_pdrop"),
+    )
+
+
+def _llama(model_type: str, **config: object) -> Family:
+    return Family(
+        model_type,
+        "model.layers.{}",
+        ("self_attn.o_proj", "mlp.down_proj"),
+        ("self_attn", "mlp"),
+        ("input_layernorm", "post_attention_layernorm"),
+        ("model.norm",),
+        {"num_key_value_heads": 2, **config},
+        pre_norm=True,
+        dropouts=("attention_dropout",),
+    )
+
+
+_TWO_WAYS = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False}
+_SCALED = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0,
+           "high_freq_factor": 4.0, "original_max_position_embeddings": 16}  # fmt: skip
+
+FAMILIES: dict[str, Family] = {
+    "distilbert": Family(
+        "distilbert",
+        "distilbert.transformer.layer.{}",
+        ("attention.out_lin", "ffn.dropout"),
+        ("attention", "ffn"),
+        ("sa_layer_norm", "output_layer_norm"),
+        ("distilbert.embeddings.LayerNorm",),
+        {"hidden_dim": 64},
+        dropouts=("dropout", "attention_dropout", "seq_classif_dropout", "qa_dropout"),
+    ),
+    "mpnet": Family(
+        "mpnet",
+        "mpnet.encoder.layer.{}",
+        ("attention.dropout", "output.dropout"),
+        ("attention", "output"),
+        ("attention.LayerNorm", "output.LayerNorm"),
+        ("mpnet.embeddings.LayerNorm",),
+        {"pad_token_id": 1, "max_position_embeddings": 42},
+    ),
+    "albert": _albert(1, (0, 0, 0)),
+    "albert, two groups": _albert(2, (0, 0, 1)),
+    "deberta-v3": _deberta("deberta-v2", "deberta.encoder.LayerNorm", share_att_key=True, position_buckets=8,
+                           norm_rel_ebd="layer_norm", **_TWO_WAYS),
+    "deberta-v2": _deberta("deberta-v2", relative_attention=True, pos_att_type=["p2c", "c2p"],
+                           share_att_key=False, max_relative_positions=9, embedding_size=24),
+    "deberta-v2, no distances": _deberta("deberta-v2"),
+    "deberta": _deberta("deberta", max_relative_positions=-1, **_TWO_WAYS),
+    "deberta, one way": _deberta("deberta", max_relative_positions=9, relative_attention=True,
+                                 pos_att_type=["c2p"]),
+    "gpt2": _gpt2(),
+    "gpt2, scaled": _gpt2(scale_attn_by_inverse_layer_idx=True),
+    "llama": _llama("llama"),
+    "llama, scaled": _llama("llama", head_dim=6, attention_bias=True, mlp_bias=True, rope_parameters=_SCALED),
+    "mistral": _llama("mistral", sliding_window=40),
+    "qwen2": _llama("qwen2", num_key_value_heads=1),
+}  # fmt: skip
+
+
+def plain_model(name: str, *, spans: bool = False, dropout: float = 0.0, **changes: object) -> nn.Module:
+    """A model of transformers, random everywhere and in evaluation mode, in float64."""
+    family = FAMILIES[name]
+    config = {
+        "vocab_size": WORDS,
+        "num_hidden_layers": LAYERS,
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "max_position_embeddings": 40,
+        "pad_token_id": 0,
+        **family.config,
+        **dict.fromkeys(family.dropouts, dropout),
+        **changes,
+    }
+    made = AutoConfig.for_model(family.model_type, **config)
+    made.num_labels = 2 if spans else 3
+    kind = AutoModelForQuestionAnswering if spans else AutoModelForSequenceClassification
+    model = kind.from_config(made).double().eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for part, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            if parameter.dim() > 1:
+                parameter.copy_(noise * 1.2 / parameter.shape[-1] ** 0.5)
+            else:
+                parameter.copy_(noise * 0.2 + float(part.endswith("weight")))
+    return model
+
+
+def adapted_model(name: str, method: Method | None = None, **changes: object) -> AdaptedModel:
+    """The same under a method; adapters far from the identity, LayerNorms moved from where they were."""
+    model = AdaptedModel(plain_model(name, **changes))
+    generator = torch.Generator().manual_seed(1)
+    model.install(method or Adapters(5, 0.3, activation="tanh"), generator)
+    with torch.no_grad():
+        for group, _, parameter in model.named_groups():
+            if group in {"adapters", "layernorms"}:
+                parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+    return model.double().eval()
+
+
+def random_examples(lengths: Sequence[int], seed: int = 0) -> Encoded:
+    """Tokens of no special meaning."""
+    draw = np.random.default_rng(seed)
+    return Encoded(tuple(draw.integers(5, WORDS, length) for length in lengths), None, "")
+
+
+def own_logits(base: nn.Module, encoded: Encoded, *, padded: bool) -> torch.Tensor:
+    """Logits ``[examples, labels]`` of the transformers model, in one padded batch or one by one."""
+    if not padded:
+        return torch.cat([base(input_ids=torch.from_numpy(ids)[None]).logits for ids in encoded.input_ids])
+    ids = torch.full((len(encoded), max(encoded.lengths)), base.config.pad_token_id)
+    mask = torch.zeros_like(ids)
+    for row, example in enumerate(encoded.input_ids):
+        ids[row, : len(example)] = torch.from_numpy(example)
+        mask[row, : len(example)] = 1
+    return base(input_ids=ids, attention_mask=mask).logits
+
+
+class Separate:
+    """A plain transformers model with the weights of an `AdaptedModel`, adapters applied by hooks of its own.
+
+    Args:
+        name: of the family.
+        model: whose weights are taken; its adapters have the activation tanh.
+        pretrained: a state dict whose LayerNorms serve after sites that are off; None for the model's own.
+    """
+
+    def __init__(self, name: str, model: AdaptedModel, pretrained: dict | None = None):
+        self._family = FAMILIES[name]
+        state = model.base.state_dict()
+        self._adapters = {n: t for n, t in state.items() if ".adapter." in n}
+        self._pretrained = pretrained
+        self.plain = AutoModelForSequenceClassification.from_config(model.base.config).eval()
+        self.plain.to(next(iter(state.values())).dtype)
+        self.plain.load_state_dict({n: t for n, t in state.items() if n not in self._adapters})
+        self._on: list[bool] = []
+        self._calls: dict[tuple[int, int], int] = {}
+        for module in set(self._family.modules):
+            for kind in (0, 1):
+                self._hook(module, kind)
+
+    def _hook(self, module: int, kind: int) -> None:
+        family, layer = self._family, self._family.layer.format(module)
+        layers = [number for number, used in enumerate(family.modules) if used == module]
+        holder = f"{layer}.{family.holders[kind]}".rstrip(".")
+
+        def adapt(_module: nn.Module, _inputs: tuple, x: torch.Tensor) -> torch.Tensor:
+            self._calls[module, kind] = turn = self._calls.get((module, kind), -1) + 1
+            number = layers[turn]
+            if not self._on[2 * number + kind]:
+                return x
+            shared = f"{number}." if len(set(family.modules)) < LAYERS else ""
+            w = {n: self._adapters[f"{holder}.adapter.{shared}{n}"]
+                 for n in ("down.weight", "down.bias", "up.weight", "up.bias")}  # fmt: skip
+            inner = torch.tanh(F.linear(x, w["down.weight"], w["down.bias"]))
+            return x + F.linear(inner, w["up.weight"], w["up.bias"])
+
+        def renorm(norm: nn.Module, inputs: tuple, output: torch.Tensor) -> torch.Tensor:
+            number = layers[self._calls[module, kind]]
+            if self._pretrained is None or self._on[2 * number + kind]:
+                return output
+            own = {n: tensor.clone() for n, tensor in norm.state_dict().items()}
+            norm.load_state_dict(
+                {n: self._pretrained[f"{layer}.{family.norms[kind]}.{n}"] for n in ("weight", "bias")}
+            )
+            output = norm.forward(*inputs)
+            norm.load_state_dict(own)
+            return output
+
+        self.plain.get_submodule(f"{layer}.{family.ends[kind]}").register_forward_hook(adapt)
+        if not family.pre_norm:
+            self.plain.get_submodule(f"{layer}.{family.norms[kind]}").register_forward_hook(renorm)
+
+    def run(self, encoded: Encoded, mask: Sequence[bool], *, padded: bool = False) -> torch.Tensor:
+        """Logits ``[examples, labels]`` with only the sites in `mask` on."""
+        self._on = [bool(bit) for bit in mask]
+        begin = self.plain.base_model.register_forward_pre_hook(lambda *_: self._calls.clear())
+        with torch.no_grad():
+            logits = own_logits(self.plain, encoded, padded=padded)
+        begin.remove()
+        return logits
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    asked = {
+        "family": list(FAMILIES),
+        "encoder": [name for name, family in FAMILIES.items() if not family.pre_norm],
+        "kind": ["distilbert", "mpnet", "albert, two groups", "deberta-v3", "deberta", "gpt2", "llama"],
+        "decoder": [name for name, family in FAMILIES.items() if family.pre_norm],
+    }
+    for argument, names in asked.items():
+        if argument in metafunc.fixturenames:
+            metafunc.parametrize(argument, names)
+
+
+@pytest.fixture(scope="session", name="families")
+def _families() -> dict[str, Family]:
+    return FAMILIES
+
+
+@pytest.fixture(scope="session", name="plain_model")
+def _plain_model() -> Callable[..., nn.Module]:
+    return plain_model
+
+
+@pytest.fixture(scope="session", name="adapted_model")
+def _adapted_model() -> Callable[..., AdaptedModel]:
+    return adapted_model
+
+
+@pytest.fixture(scope="session", name="random_examples")
+def _random_examples() -> Callable[..., Encoded]:
+    return random_examples
+
+
+@pytest.fixture(scope="session", name="own_logits")
+def _own_logits() -> Callable[..., torch.Tensor]:
+    return own_logits
+
+
+@pytest.fixture(scope="session", name="separate")
+def _separate() -> Callable[..., Separate]:
+    """``separate(name, model, pretrained=None).run(encoded, mask, padded=False) -> logits``."""
+    return Separate

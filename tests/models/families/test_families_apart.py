@@ -1,0 +1,191 @@
+"""What is special in some families: the last token, images, limits, and an anatomy of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForImageClassification,
+    AutoModelForSequenceClassification,
+    MistralConfig,
+)
+
+from adapter_probe.data.encoding import Encoded
+from adapter_probe.data.packing import Group, pack
+from adapter_probe.errors import ModelError
+from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.anatomy import anatomy_for, length_limit
+from adapter_probe.models.family import Anatomy, LayerNames
+from adapter_probe.models.layer import Layer
+from adapter_probe.models.methods import Adapters, LayerNormOnly
+from adapter_probe.models.parts import layer_parts
+from adapter_probe.probe.tree import forward_variants
+from adapter_probe.spans import span_variants
+
+
+def test_padding_tokens_at_the_end_of_a_text_are_not_read(
+    decoder: str, adapted_model: Callable, own_logits: Callable
+):
+    """As in transformers, which looks for the last token that is not the padding token."""
+    texts = [[7, 9, 12, 0], [0, 0, 8, 0], [6, 5, 5, 5], [0, 0, 0, 0], [4], [0], [11, 0, 13]]
+    encoded = Encoded(tuple(np.array(text, dtype=np.int64) for text in texts), None, "")
+    model = adapted_model(decoder)
+    batch = pack(encoded, range(len(texts)))
+    masks = span_variants(3).masks
+    with torch.no_grad():
+        expected = own_logits(model.base, encoded, padded=False)[torch.from_numpy(batch.index)]
+        torch.testing.assert_close(model(batch), expected, rtol=0, atol=1e-6)
+        variants = forward_variants(model, batch, masks, tokens_per_pass=20)
+        torch.testing.assert_close(variants[0], expected, rtol=0, atol=1e-6)
+        last = model.wanted_positions(2, batch) - batch.first
+        ends = [int(np.flatnonzero(np.append(text, 1)[:-1]).max(initial=0)) for text in texts]
+        assert last.tolist() == [ends[i] for i in batch.index]
+
+        model.base.config.pad_token_id = None
+        expected = [model.base(torch.tensor([texts[i]])).logits[0] for i in batch.index]
+        torch.testing.assert_close(model(batch), torch.stack(expected), rtol=0, atol=1e-6)
+    assert model.wanted_positions(0, batch) is None
+
+
+def test_a_model_reads_as_far_as_the_limit_says(family: str, plain_model: Callable):
+    plain = plain_model(family)
+    assert length_limit(None, plain.config, 10**30) == 40
+    assert length_limit(None, plain.config, 30) == length_limit(30, plain.config, 10**30) == 30
+    with torch.no_grad():
+        assert plain(torch.full((1, 40), 7)).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["distilbert", "mpnet", "albert", "deberta-v2", "gpt2"])
+def test_learned_positions_end_there(name: str, plain_model: Callable):
+    with pytest.raises((IndexError, RuntimeError)):
+        plain_model(name)(torch.full((1, 41), 7))
+
+
+def test_beyond_a_sliding_window_there_is_one_line(adapted_model: Callable, random_examples: Callable):
+    model = adapted_model("mistral", sliding_window=8)
+    encoded = random_examples([8, 9])
+    with torch.no_grad():
+        within = model(pack(encoded, [0]))
+        own = model.base(torch.from_numpy(encoded.input_ids[0])[None]).logits
+        torch.testing.assert_close(within, own, rtol=0, atol=1e-6)
+        with pytest.raises(ModelError, match=r"9 tokens .* sliding window of 8, which is not") as caught:
+            model(pack(encoded, [0, 1]))
+    assert "\n" not in str(caught.value)
+    config = MistralConfig(max_position_embeddings=64, sliding_window=8)
+    assert length_limit(None, config, 10**30) == length_limit(8, config, 10**30) == 8
+    with pytest.raises(ModelError, match="9 tokens"):
+        length_limit(9, config, 10**30)
+    assert length_limit(None, MistralConfig(max_position_embeddings=64, sliding_window=None), 10**30) == 64
+
+
+def ernie() -> torch.nn.Module:
+    """A family that is not in the table."""
+    config = AutoConfig.for_model(
+        "ernie", vocab_size=35, num_hidden_layers=3, hidden_size=32, num_attention_heads=4,
+        intermediate_size=64, max_position_embeddings=40, use_task_id=False, num_labels=3,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return AutoModelForSequenceClassification.from_config(config).double().eval()
+
+
+ERNIE = Anatomy(
+    model_types=("ernie",),
+    head=("ernie.pooler", "dropout", "classifier"),
+    reads_sequence=("ernie.pooler",),
+    pooler="pooler",
+)
+
+
+def test_another_family_runs_by_an_anatomy_of_ones_own(random_examples: Callable, own_logits: Callable):
+    with pytest.raises(ModelError, match=r"family 'ernie' is not supported.*anatomy=") as caught:
+        AdaptedModel(ernie())
+    assert "\n" not in str(caught.value)
+    model, encoded = AdaptedModel(ernie(), anatomy=ERNIE), random_examples([7, 3, 7])
+    model.install(Adapters(4, 0.3), torch.Generator().manual_seed(0))
+    model.double().eval()
+    batch = pack(encoded, range(3))
+    masks = span_variants(3).masks
+    with torch.no_grad():
+        own = own_logits(model.base, encoded, padded=False)[torch.from_numpy(batch.index)]
+        for logits in (model(batch), forward_variants(model, batch, masks, tokens_per_pass=99)[0]):
+            torch.testing.assert_close(logits, own, rtol=0, atol=1e-10)
+    assert model.parameter_counts()["layernorms"] == 7 * 64
+
+
+@pytest.mark.parametrize(
+    ("wrong", "part"),
+    [
+        ({"layers": "encoder.blocks.{}"}, "encoder.blocks.0"),
+        ({"layer": LayerNames(query="attention.q")}, "attention.q"),
+        ({"layer": LayerNames(attention_dropout="attention.drop")}, "attention.drop"),
+        ({"norms": ("embeddings.norm",)}, "embeddings.norm"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_an_anatomy_that_does_not_fit_names_the_part(wrong: dict, part: str):
+    with pytest.raises(ModelError, match=f"has no part '{part}'; the anatomy does not fit"):
+        AdaptedModel(ernie(), anatomy=replace(ERNIE, **wrong)).parameter_counts()
+
+
+VIT = Anatomy(
+    model_types=("vit",),
+    head=("classifier",),
+    norms=(),
+    final_norm="layernorm",
+    layers="layers.{}",
+    pre_norm=True,
+    layer=LayerNames(
+        attention="attention",
+        query="attention.q_proj",
+        key="attention.k_proj",
+        value="attention.v_proj",
+        attention_dropout="attention.attention_dropout",
+        attention_out="attention.o_proj",
+        attention_out_dropout="dropout",
+        attention_norm="layernorm_before",
+        attention_site="attention",
+        ffn_in="mlp.fc1",
+        activation="mlp.activation_fn",
+        ffn_out="mlp.fc2",
+        ffn_out_dropout="dropout",
+        ffn_norm="layernorm_after",
+        ffn_site="mlp",
+    ),
+)
+
+
+def test_layers_of_an_image_model_have_the_same_anatomy():
+    """Patches are positions: what is missing for images is only a batch of them."""
+    config = AutoConfig.for_model(
+        "vit", num_hidden_layers=2, hidden_size=32, num_attention_heads=4, intermediate_size=64, image_size=8,
+        patch_size=4, num_channels=1, num_labels=3,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    base = AutoModelForImageClassification.from_config(config).double().eval()
+    images = torch.randn(3, 1, 8, 8, dtype=torch.float64)
+    layers = [
+        Layer(parts, VIT.attention(base.vit, parts.attention), VIT.pre_norm)
+        for parts in layer_parts(base.vit, VIT)
+    ]
+    with torch.no_grad():
+        hidden = base.vit.embeddings(images)
+        n, length = hidden.shape[:2]
+        hidden, groups = hidden.reshape(1, n * length, -1), (Group(0, n, length),)
+        first = torch.arange(n) * length
+        for number, layer in enumerate(layers):
+            wanted = first if number == len(layers) - 1 else None
+            hidden = layer.sites[0].finish(*layer.attention(hidden, groups, wanted))
+            hidden = layer.sites[1].finish(*layer.ffn(hidden))
+        logits = base.classifier(base.vit.layernorm(hidden[0]))
+        torch.testing.assert_close(logits, base(images).logits, rtol=0, atol=1e-10)
+
+
+def test_llamas_norms_have_no_bias(adapted_model: Callable):
+    model = adapted_model("llama", LayerNormOnly())
+    assert model.parameter_counts()["layernorms"] == 7 * 32
+    assert anatomy_for(model.base.config) is model.anatomy

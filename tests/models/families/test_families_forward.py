@@ -1,0 +1,185 @@
+"""The packed forward and the prefix tree against transformers' own forward, in every family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from adapter_probe.data.encoding import Encoded
+from adapter_probe.data.packing import pack
+from adapter_probe.errors import ModelError
+from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.methods import Adapters, FullFineTuning
+from adapter_probe.probe.tree import forward_variants
+from adapter_probe.spans import span_variants
+
+LENGTHS = (5, 12, 1, 5, 40, 3)
+FEW = (5, 12, 1, 5)
+TOLERANCE = 1e-6  # some families compute parts in float32 whatever the model's type
+ALL_ON = [True] * 6
+MASKS = np.concatenate([span_variants(3).masks, np.eye(6, dtype=bool), ~np.eye(6, dtype=bool)])
+
+
+def packed(model: AdaptedModel, encoded: Encoded) -> torch.Tensor:
+    """In the dataset's order."""
+    batch = pack(encoded, range(len(encoded)))
+    return model(batch)[torch.from_numpy(batch.index).argsort()]
+
+
+def close(one: torch.Tensor, other: torch.Tensor, tolerance: float = TOLERANCE) -> None:
+    torch.testing.assert_close(one, other, rtol=0, atol=tolerance)
+
+
+def test_intact_and_under_adapters_it_is_the_models_own(
+    family: str,
+    plain_model: Callable,
+    adapted_model: Callable,
+    separate: Callable,
+    own_logits: Callable,
+    random_examples: Callable,
+):
+    encoded = random_examples(LENGTHS)
+    plain = plain_model(family)
+    model = adapted_model(family)
+    alone = separate(family, model)
+    with torch.no_grad():
+        intact = own_logits(plain, encoded, padded=False)
+        assert intact.std(dim=0).max() > 0.05
+        close(own_logits(plain, encoded, padded=True), intact)
+        close(packed(AdaptedModel(plain), encoded), intact)
+        logits = packed(model, encoded)
+        assert (logits - intact).abs().max() > 0.1
+        for padded in (False, True):
+            close(logits, alone.run(encoded, ALL_ON, padded=padded))
+            close(logits, own_logits(model.base, encoded, padded=padded))  # through the engine's own hooks
+        for dtype in (torch.float32, torch.bfloat16):
+            low = packed(model.to(dtype), encoded)
+            close(low.double(), logits, 2e-5 if dtype == torch.float32 else 0.3 * logits.std().item())
+
+
+def test_every_mask_equals_a_run_of_its_own(
+    family: str, adapted_model: Callable, separate: Callable, random_examples: Callable
+):
+    model, encoded = adapted_model(family), random_examples(FEW)
+    alone = separate(family, model)
+    expected = torch.stack([alone.run(encoded, mask, padded=True) for mask in MASKS])
+    distances = torch.cdist(expected.flatten(1), expected.flatten(1))
+    same = [(mask == MASKS).all(axis=1).sum() for mask in MASKS]
+    assert ((distances < 1e-3).sum(dim=1).numpy() == same).all()  # no variant can pass for another
+    batch = pack(encoded, range(len(encoded)))
+    order = torch.from_numpy(batch.index).argsort()
+    for tokens_per_pass in (1, 80, 10**9):
+        logits = forward_variants(model, batch, MASKS, tokens_per_pass=tokens_per_pass)
+        close(logits[:, order], expected)
+
+
+def test_pretrained_norms_follow_the_sites_that_are_off(
+    encoder: str,
+    plain_model: Callable,
+    adapted_model: Callable,
+    separate: Callable,
+    random_examples: Callable,
+):
+    model, encoded = adapted_model(encoder), random_examples(FEW)
+    alone = separate(encoder, model, plain_model(encoder).state_dict())
+    expected = torch.stack([alone.run(encoded, mask) for mask in MASKS])
+    batch = pack(encoded, range(len(encoded)))
+    logits = forward_variants(model, batch, MASKS, tokens_per_pass=10**9, norms="pretrained")
+    close(logits[:, torch.from_numpy(batch.index).argsort()], expected)
+    trained = forward_variants(model, batch, MASKS, tokens_per_pass=10**9)
+    assert (logits - trained).abs().max() > 0.05
+
+
+def test_norms_before_the_sublayers_cannot_be_put_back(
+    decoder: str, adapted_model: Callable, random_examples: Callable
+):
+    model = adapted_model(decoder)
+    with pytest.raises(ModelError, match=r"'pretrained' are not possible with a .* base") as caught:
+        forward_variants(model, pack(random_examples([3]), [0]), MASKS, tokens_per_pass=9, norms="pretrained")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_span_head_reads_every_token(family: str, adapted_model: Callable, random_examples: Callable):
+    model, encoded = adapted_model(family, spans=True), random_examples(LENGTHS)
+    batch = pack(encoded, range(len(encoded)))
+    rows = []
+    with torch.no_grad():
+        for example in batch.index:
+            out = model.base(input_ids=torch.from_numpy(encoded.input_ids[example])[None])
+            rows.append(torch.stack([out.start_logits[0], out.end_logits[0]], dim=1))
+        close(model(batch), torch.cat(rows))
+        masks = np.array([ALL_ON])
+        close(forward_variants(model, batch, masks, tokens_per_pass=100)[0], torch.cat(rows))
+    assert {name for group, name, _ in model.named_groups() if group == "head"} == {
+        "qa_outputs.weight",
+        "qa_outputs.bias",
+    }
+
+
+def test_a_pre_norm_parallel_adapter_reads_the_stream(
+    decoder: str, adapted_model: Callable, own_logits: Callable, random_examples: Callable
+):
+    """Both forwards agree, and with what the definition gives for the first sublayer."""
+    model, encoded = adapted_model(decoder, Adapters(5, 0.3, placement="parallel")), random_examples([7, 4])
+    batch = pack(encoded, [0, 1])
+    with torch.no_grad():
+        close(packed(model, encoded), own_logits(model.base, encoded, padded=False))
+        hidden = model.embed(batch)
+        x, residual = model.layers[0].attention(hidden, batch.groups)
+        assert torch.equal(residual, hidden)
+        adapter = model.sites[0].adapter
+        close(model.sites[0].finish(x, residual), x + adapter.change(x, hidden) + hidden)
+
+
+@pytest.mark.parametrize("method", [Adapters(5, 0.3), FullFineTuning()], ids=str)
+def test_gradients_equal_those_of_the_models_own_forward(
+    family: str,
+    method: object,
+    adapted_model: Callable,
+    own_logits: Callable,
+    random_examples: Callable,
+):
+    model, encoded = adapted_model(family, method), random_examples(LENGTHS)
+    labels = torch.arange(len(encoded)) % 3
+    trained = model.train().choose_trained(frozenset())
+    ours, own = (
+        torch.autograd.grad(F.cross_entropy(logits, labels), list(trained.values()), allow_unused=True)
+        for logits in (packed(model, encoded), own_logits(model.base, encoded, padded=False))
+    )
+    used = 0
+    for name, one, other in zip(trained, ours, own):
+        assert (one is None) == (other is None), name
+        if one is not None:
+            used += 1
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5, msg=name)
+    assert used > 0.9 * len(trained)
+
+
+def test_every_dropout_acts_in_training_and_only_there(
+    family: str, adapted_model: Callable, random_examples: Callable, families: dict
+):
+    model, encoded = adapted_model(family), random_examples([8, 8, 11])
+    model.train()
+    places = [(n, m, "p") for n, m in model.base.named_modules() if isinstance(m, torch.nn.Dropout)]
+    for name, module in model.base.named_modules():
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            places.append((name, module, "attention_dropout"))
+    with torch.no_grad():
+        still = packed(model, encoded)
+        silent = []
+        for name, module, attribute in places:
+            setattr(module, attribute, 0.5)
+            torch.manual_seed(0)
+            if torch.allclose(packed(model, encoded), still, atol=1e-3):
+                silent.append(name)
+            close(packed(model.eval(), encoded), still)
+            model.train()
+            setattr(module, attribute, 0.0)
+    # Transformers makes this one and uses it nowhere.
+    unused = ".albert_layers.0.dropout" if families[family].model_type == "albert" else "none"
+    assert all(name.endswith(unused) for name in silent)
+    assert len(places) > len(silent)

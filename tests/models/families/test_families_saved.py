@@ -1,0 +1,127 @@
+"""From a base on disk through training to an ablation, in every family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModel, PreTrainedTokenizerFast
+
+from adapter_probe.checkpoints.base import load_base, load_tokenizer
+from adapter_probe.checkpoints.native import open_checkpoint
+from adapter_probe.data.encoding import Encoded, encode
+from adapter_probe.data.tasks import find_task, load_split
+from adapter_probe.errors import ModelError
+from adapter_probe.models.methods import Adapters, TopLayers
+from adapter_probe.probe.ablation import AblationRun
+from adapter_probe.probe.request import AblationSettings, prepare_ablation
+from adapter_probe.training.checkpoint import train_checkpoint
+from adapter_probe.training.request import TrainingRequest
+from adapter_probe.training.settings import TrainingSettings
+
+CPU = torch.device("cpu")
+WORDS = (
+    "the",
+    "a",
+    "cat",
+    "dog",
+    "bird",
+    "saw",
+    "met",
+    "was",
+    "fine",
+    "bright",
+    "warm",
+    "foul",
+    "dim",
+    "cold",
+)
+
+
+@pytest.fixture
+def save_base(plain_model: Callable, tmp_path: Path) -> Callable[[str], Path]:
+    """A folder with the encoder alone and a tokenizer that knows no padding token and frames nothing."""
+
+    def save(name: str, **changes: object) -> Path:
+        folder = tmp_path / "base"
+        model = plain_model(name, **changes)
+        encoder: AutoModel = model.base_model
+        encoder.float().save_pretrained(folder)
+        vocabulary = {word: number for number, word in enumerate(("<none>", "<0>", "<unk>", *WORDS))}
+        inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+        inner.pre_tokenizer = pre_tokenizers.Whitespace()
+        PreTrainedTokenizerFast(
+            tokenizer_object=inner, unk_token="<unk>", model_input_names=["input_ids", "attention_mask"]
+        ).save_pretrained(folder)
+        return folder
+
+    return save
+
+
+def train(base: Path, task: Path, out: Path, method: object, max_length: int | None = None) -> None:
+    settings = TrainingSettings(epochs=1, learning_rate=1e-2, batch_size=32)
+    request = TrainingRequest(
+        str(base), find_task(task), method, settings, max_train=64, max_length=max_length
+    )
+    train_checkpoint(request, out, CPU, lambda _: None)
+
+
+def some(encoded: Encoded, which: Sequence[int]) -> Encoded:
+    return Encoded(tuple(encoded.input_ids[i] for i in which), None, "")
+
+
+def test_a_checkpoint_is_trained_opened_and_ablated(
+    kind: str, save_base: Callable, separate: Callable, tiny_task: Path, tmp_path: Path
+):
+    # A decoder's own forward needs to know the padding token only because it pads.
+    base = save_base(kind)
+    train(base, tiny_task, tmp_path / "c", Adapters(4, 0.5, activation="tanh"))
+    opened = open_checkpoint(tmp_path / "c")
+    head = {name for group, name, _ in opened.model.named_groups() if group == "head"}
+    assert opened.missing <= head  # the base's own pooler is found
+    assert {name for group, name, _ in opened.model.named_groups() if group != "base"} >= opened.trained
+
+    request = prepare_ablation(tmp_path / "c", AblationSettings(), CPU)
+    with AblationRun.folder(request, tmp_path / "out") as folder:
+        results = AblationRun(request, folder).compute(lambda _: None)
+    encoded = encode(load_tokenizer(str(base)), load_split(find_task(tiny_task), "validation"), 40)
+    which = range(0, len(encoded), 8)
+    alone = separate(kind, opened.model)
+    expected = np.stack([alone.run(some(encoded, which), mask).numpy() for mask in results.masks])
+    assert np.ptp(expected, axis=0).max() > 0.01
+    np.testing.assert_allclose(results.logits[:, ::8], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_top_layer_is_trained_from_kept_features(
+    name: str, save_base: Callable, tiny_task: Path, tmp_path: Path
+):
+    base = save_base(name)
+    train(base, tiny_task, tmp_path / "c", TopLayers(1))
+    opened, before = open_checkpoint(tmp_path / "c"), load_base(str(base), 2).model.state_dict()
+    after = opened.model.base.state_dict()
+    changed = {name for name in after if name in before and not torch.equal(after[name], before[name])}
+    assert changed == opened.trained
+    assert any("ln_f" in name or "model.norm" in name for name in changed)
+
+
+def test_an_ablation_with_norms_that_cannot_be_put_back_is_refused_at_once(
+    save_base: Callable, tiny_task: Path, tmp_path: Path
+):
+    train(save_base("gpt2"), tiny_task, tmp_path / "c", Adapters(4))
+    with pytest.raises(ModelError, match="not possible with a gpt2 base"):
+        prepare_ablation(tmp_path / "c", AblationSettings(layernorm="pretrained"), CPU)
+
+
+def test_texts_above_the_sliding_window_are_refused_or_cut(
+    save_base: Callable, tiny_task: Path, tmp_path: Path
+):
+    base = save_base("mistral", sliding_window=8)
+    with pytest.raises(ModelError, match="12 tokens an example are more than the base's sliding window of 8"):
+        train(base, tiny_task, tmp_path / "c", Adapters(4), max_length=12)
+    train(base, tiny_task, tmp_path / "c", Adapters(4))
+    assert open_checkpoint(tmp_path / "c").description.max_length == 8

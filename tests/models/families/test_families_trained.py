@@ -1,0 +1,173 @@
+"""What trains under each method in every family, and what is frozen below it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from adapter_probe.data.encoding import Encoded
+from adapter_probe.data.packing import pack
+from adapter_probe.errors import ModelError
+from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.methods import (
+    Adapters,
+    FullFineTuning,
+    HeadOnly,
+    LayerNormOnly,
+    Method,
+    TopLayers,
+)
+from adapter_probe.training.features import FrozenFeatures
+
+METHODS: tuple[Method, ...] = (
+    Adapters(4, 0.1),
+    Adapters(4, 0.1, train_pooler=True, norm="layernorm", placement="parallel"),
+    *(TopLayers(k) for k in range(4)),
+    LayerNormOnly(),
+    FullFineTuning(),
+    HeadOnly(),
+)
+POSSIBLE = {"albert, two groups": (0, 1, 3)}  # layers that share weights train together
+
+
+def made(name: str, method: Method, adapted_model: Callable) -> AdaptedModel | None:
+    """None where the family cannot: its layers share their weights."""
+    if isinstance(method, TopLayers) and method.k not in POSSIBLE.get(name, (0, 1, 2, 3)):
+        return None
+    return adapted_model(name, method)
+
+
+def expected_to_train(model: AdaptedModel, family: object) -> set[str]:
+    """By the names of transformers' own modules."""
+    method, encoder = model.method, f"{model.base.base_model_prefix}."
+    layers = [f"{family.layer.format(module)}." for module in family.modules]
+    norms = {f"{norm}." for norm in family.outer_norms}
+    norms |= {f"{layer}{norm}." for layer in layers for norm in family.norms}
+
+    def trains(name: str) -> bool:
+        head, pooler = not name.startswith(encoder), ".pooler." in name
+        norm, adapter = name.startswith(tuple(norms)), ".adapter." in name
+        match method:
+            case Adapters():
+                return head or adapter or norm or (pooler and method.train_pooler)
+            case TopLayers():
+                after = family.pre_norm and name.startswith(family.outer_norms)
+                return head or pooler or after or name.startswith(tuple(layers[3 - method.k :]))
+            case LayerNormOnly():
+                return head or norm
+            case FullFineTuning():
+                return True
+        return head
+
+    return {name for name, _ in model.base.named_parameters() if trains(name)}
+
+
+def one_step(model: AdaptedModel, trained: dict, encoded: Encoded) -> set[str]:
+    """The names of the tensors that one step of Adam changed."""
+    before = {name: tensor.clone() for name, tensor in model.base.state_dict().items()}
+    batch = pack(encoded, range(len(encoded)))
+    optimizer = torch.optim.Adam(trained.values(), lr=1e-2)
+    F.cross_entropy(model.train()(batch), torch.from_numpy(batch.index) % 3).backward()
+    optimizer.step()
+    return {n for n, tensor in model.base.state_dict().items() if not torch.equal(tensor, before[n])}
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_what_changes_in_a_step_is_what_trains(
+    kind: str, method: Method, adapted_model: Callable, random_examples: Callable, families: dict
+):
+    model = made(kind, method, adapted_model)
+    if model is None:
+        with pytest.raises(ModelError, match=f"k {method.k} is not possible: the base's layers share"):
+            adapted_model(kind, method)
+        return
+    trained = model.choose_trained(frozenset())
+    expected = expected_to_train(model, families[kind])
+    assert set(trained) == set(model.named_delta()) == expected
+    assert one_step(model, trained, random_examples([7, 4, 7, 12, 5, 9] * 2)) == expected
+    groups = {name: group for group, name, _ in model.named_groups()}
+    assert sorted(groups) == sorted(name for name, _ in model.base.named_parameters())
+
+
+def test_every_layer_has_adapters_of_its_own(family: str, adapted_model: Callable, families: dict):
+    model, shape = adapted_model(family), families[family]
+    shared = len(set(shape.modules)) < 3
+    places = {
+        ".".join(part for part in (shape.layer.format(module), holder, "adapter", number) if part)
+        for layer, module in enumerate(shape.modules)
+        for holder in shape.holders
+        for number in [str(layer) if shared else ""]
+    }
+    tensors = (name for name in model.base.state_dict() if ".adapter." in name)
+    names = {name.rsplit(".", 2)[0] for name in tensors}  # without down.weight
+    assert names == places
+    assert len({id(site.adapter) for site in model.sites}) == 6
+    assert model.parameter_counts()["adapters"] == 6 * (2 * 32 * 5 + 32 + 5)
+
+
+def own_states(model: AdaptedModel, family: object, encoded: Encoded, example: int) -> list[torch.Tensor]:
+    """What enters each layer, and what leaves the last, in the transformers model's own forward."""
+    states, hooks = [], []
+    for module in dict.fromkeys(family.modules):
+        layer = model.base.get_submodule(family.layer.format(module))
+        hooks.append(layer.register_forward_pre_hook(lambda _m, inputs: states.append(inputs[0][0])))
+    layer = model.base.get_submodule(family.layer.format(family.modules[-1]))
+    last: list = []
+    hooks.append(layer.register_forward_hook(lambda _m, _i, output: last.append(output)))
+    with torch.no_grad():
+        model.base.eval()(input_ids=torch.from_numpy(encoded.input_ids[example])[None])
+    for hook in hooks:
+        hook.remove()
+    end = last[-1] if isinstance(last[-1], torch.Tensor) else last[-1][0]
+    return [*states, end[0]]
+
+
+@pytest.mark.parametrize("method", [HeadOnly(), *(TopLayers(k) for k in range(4))], ids=str)
+def test_frozen_features_are_the_models_own_states(
+    kind: str, method: Method, adapted_model: Callable, random_examples: Callable, families: dict
+):
+    model, encoded = made(kind, method, adapted_model), random_examples([5, 9, 5, 1])
+    if model is None:
+        return
+    model.choose_trained(frozenset())
+    lowest = model.lowest_trained_layer
+    # The first layer that trains; of layers that share a module, the lowest.
+    assert lowest == (3 if isinstance(method, HeadOnly) else 3 - method.k)
+    batch = pack(encoded, range(4))
+    features = model.train().frozen_features(batch)
+    assert not features.requires_grad
+    read = slice(None) if lowest < 3 else slice(-1, None) if families[kind].pre_norm else slice(1)
+    states = [own_states(model, families[kind], encoded, example) for example in batch.index]
+    expected = [entering[lowest][read] for entering in states]
+    torch.testing.assert_close(features, torch.cat(expected), rtol=0, atol=1e-6)
+    with torch.no_grad():
+        whole = model.eval()(batch)
+        torch.testing.assert_close(model.forward_from(features, batch), whole, rtol=0, atol=1e-6)
+        kept = FrozenFeatures(model.float(), encoded)
+        assert kept.kept == (lowest > 0)
+        torch.testing.assert_close(kept.forward(batch).double(), whole, rtol=0, atol=1e-4)
+
+
+def test_decoders_embeddings_are_frozen_under_adapters(decoder: str, adapted_model: Callable):
+    """They have no LayerNorm there, so nothing in them trains."""
+    model = adapted_model(decoder, Adapters(4))
+    model.choose_trained(frozenset())
+    assert model.lowest_trained_layer == 0
+    model.train()
+    dropout = getattr(model.base.base_model, "drop", None)
+    assert dropout is None or not dropout.training
+    assert model.layers[0].parts.whole.training
+
+
+def test_what_layers_share_trains_for_all(adapted_model: Callable):
+    model = adapted_model("albert, two groups", TopLayers(1))
+    trained = model.choose_trained(frozenset())
+    assert any(".albert_layer_groups.1." in name for name in trained)
+    assert not any(".albert_layer_groups.0." in name for name in trained)
+    with pytest.raises(ModelError, match=r"give one of 0, 3$"):
+        adapted_model("albert", TopLayers(1))
+    with pytest.raises(ModelError, match=r"k 2 is not possible: .*; give one of 0, 1, 3$"):
+        adapted_model("albert, two groups", TopLayers(2))
