@@ -149,7 +149,7 @@ class Layout:
 
 
 def lay_out(n_grids: int, width: float, tallest: float, beside: bool, label: str) -> Layout:
-    """Square grids, as large as width and height let them be; within the style in force.
+    """Square grids, as large as width and height let them be but an inch at least; in the style in force.
 
     Raises:
         ValueError: no grids, or a width that leaves no room for them.
@@ -166,8 +166,9 @@ def lay_out(n_grids: int, width: float, tallest: float, beside: bool, label: str
     right = _BAR_BESIDE + _LINE * (lines - 1) if beside else _RIGHT
     margins = u * (_LEFT + right + _BETWEEN * (columns - 1))
     across = (width - margins) / columns if columns else 0.0
-    side = min(across, (tallest - foot) / max(rows, 1) - u * (_TOP + _BELOW))
-    if across < _SMALLEST_GRID or side <= 0:
+    # Where the height would press the grids flat, the figure is taller than was asked for.
+    side = min(across, max((tallest - foot) / max(rows, 1) - u * (_TOP + _BELOW), _SMALLEST_GRID))
+    if across < _SMALLEST_GRID:
         raise ValueError(f"{n_grids} grids do not fit {width / 72:g} inches: each needs at least one inch")
     indent = (across - side) * columns / 2  # grids that the height bounds stand in the middle
     height = u * (_TOP + _BELOW) * rows + side * rows + foot

@@ -42,6 +42,7 @@ from .wording import GLUE, count_text, known_task
 
 STEM = "tradeoff-aggregate"
 _LEFT, _RIGHT, _TOP, _BELOW, _BETWEEN, _ASPECT = 34.0, 5.0, 4.0, 25.0, 12.0, 0.62  # units; height over width
+_LOWEST = 75.0  # units: of a panel, even if the figure is then taller than was asked for
 _ZERO_BELOW = 6.0  # how many times fewer parameters than the fewest: where none at all is drawn
 
 
@@ -120,6 +121,7 @@ def _lay_out(width: float, tallest: float, words: float) -> tuple[list[Place], f
         return places, foot + tall + u * _TOP
     across = width - u * (_LEFT + _RIGHT)
     tall = min(0.85 * _ASPECT * across, (tallest - foot - u * (_TOP + _BETWEEN)) / 2)
+    tall = max(tall, _LOWEST * u)
     places = [(left, foot + index * (tall + u * _BETWEEN), across, tall) for index in (1, 0)]
     return places, foot + 2 * tall + u * (_TOP + _BETWEEN)
 

@@ -140,7 +140,7 @@ def _draw_numbers(
             text = "−" if value < -TELLING else ""
         if text:
             ink = style.text_colour(colour)
-            fits = size if full and size else min(0.5 * cell, style.tick_size())
+            fits = size if full and size else min(0.65 * cell, style.tick_size())
             ax.text(last, first, text, size=fits, color=ink, ha="center", va="center_baseline")
 
 
@@ -160,17 +160,22 @@ def draw_interaction_scale(scale: InteractionScale, cax: Axes, label: str) -> Co
     )
     bar.set_ticklabels(_edge_labels(scale, cax))
     bar.outline.set_linewidth(0.6 * style.unit())
-    bar.set_label(label, labelpad=3 * style.unit(), linespacing=0.95)
+    across, box = cax.figure.get_figwidth(), cax.get_position()
+    # Below the bar's middle, but within the figure.
+    half = style.text_width(label, style.label_size()) / 144 / across
+    place = (min(box.x0 + box.width / 2, 0.995 - half) - box.x0) / box.width
+    bar.set_label(label, labelpad=3 * style.unit(), linespacing=0.95, x=place)
     return bar
 
 
 def _edge_labels(scale: InteractionScale, cax: Axes) -> list[str]:
-    """The edges in words; where they would touch, those next to 0 have none, then every second one."""
+    """The edges in words; where they would touch, those next to 0 have none, then more of them."""
     labels = [f"{edge:g}".replace("-", "−") for edge in scale.edges]
     between = 72 * cax.get_position().width * cax.figure.get_figwidth() / (len(labels) - 1)
     inner = [label if abs(edge) != EDGES[0] else "" for edge, label in zip(scale.edges, labels)]
     second = [label if abs(edge) in EDGES[1::2] else "" for edge, label in zip(scale.edges, labels)]
-    return next((some for some in (labels, inner) if not _touch(some, between)), second)
+    ends = [label if abs(edge) in (EDGES[1], EDGES[-1]) else "" for edge, label in zip(scale.edges, labels)]
+    return next((some for some in (labels, inner, second) if not _touch(some, between)), ends)
 
 
 def _touch(labels: list[str], between: float) -> bool:

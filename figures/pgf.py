@@ -102,7 +102,7 @@ def pgf_picture(figure: Figure, title: str, identity: str) -> str:
         "% In the preamble: \\usepackage{pgf}. In the text: \\input{this file}\n"
         "\\begingroup%\n\\makeatletter%\n\\begin{pgfpicture}%\n"
         f"\\pgfpathrectangle{{\\pgfpointorigin}}{{\\pgfqpoint{{{width:f}in}}{{{height:f}in}}}}%\n"
-        "\\pgfusepath{use as bounding box, clip}%\n"
+        "\\pgfusepath{use as bounding box}%\n"
     )
     figure.draw(_Renderer(figure, file))
     file.write("\\end{pgfpicture}%\n\\makeatother%\n\\endgroup%\n")

@@ -35,6 +35,7 @@ STEM = "tradeoff-tasks"
 CURVES = ("adapters", "top_layers")  # methods that a line joins
 _LEFT, _RIGHT, _TOP, _TOP_AXIS, _BELOW = 32.0, 5.0, 4.0, 21.0, 25.0  # units
 _BETWEEN, _BETWEEN_LABELS, _BETWEEN_ROWS, _ASPECT = 22.0, 33.0, 16.0, 0.68
+_LOWEST = 60.0  # units: of a panel, even if the figure is then taller than was asked for
 _SHARES = (0.01, 0.1, 1.0, 10.0, 100.0)  # % of the base, on the upper axis
 _SIZES_SHOWN, _FEW = (1, 8, 64, 512), 5  # of many adapter sizes; how many are not many
 _METRICS_PUBLISHED = {"mnli": "accuracy", "cola": "accuracy", "squad": "squad_f1"}
@@ -115,7 +116,7 @@ def _lay_out(n: int, width: float, tallest: float, legend: Sequence[Entry], labe
     foot = legend_height(legend, width) + u * _BELOW
     head = u * (_TOP + _TOP_AXIS)
     spare = tallest - foot - head - u * _BETWEEN_ROWS * (rows - 1)
-    tall = max(min(_ASPECT * across, 165 * u, spare / rows), 40.0)
+    tall = max(min(_ASPECT * across, 165 * u, spare / rows), _LOWEST * u)
     height = foot + rows * tall + u * _BETWEEN_ROWS * (rows - 1) + head
     places = []
     for index in range(n):

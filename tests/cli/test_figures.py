@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
+import shutil
+import struct
 import subprocess
 import sys
 import zlib
@@ -9,12 +13,16 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 from adapter_probe.analysis.published import published_ablation
+from adapter_probe.analysis.sweeps import aggregate_table, init_sweep_table, size_table, tradeoff_table
+from adapter_probe.cli.main import app
+from adapter_probe.figures.style import PNG_DPI
 from adapter_probe.results.ablation import write_spans
 from adapter_probe.results.atomic import write_csv, write_json
 
-PROGRAM = "from adapter_probe.cli.main import main; main()"
 # Nothing that `figures` needs may load a model library.
 WITHOUT_TORCH = """
 import sys
@@ -22,15 +30,23 @@ try:
     from adapter_probe.cli.main import main
     main()
 finally:
-    loaded = [name for name in ("torch", "transformers", "scipy") if name in sys.modules]
+    heavy = ("torch", "transformers", "scipy", "seaborn", "matplotlib.pyplot")
+    loaded = [name for name in heavy if name in sys.modules]
     print("LOADED", loaded, file=sys.stderr)
 """
 
 
-def run(*arguments: object, program: str = PROGRAM, folder: Path | None = None):
-    return subprocess.run(
-        [sys.executable, "-c", program, "figures", *map(str, arguments)],
-        capture_output=True, text=True, encoding="utf-8", timeout=300, cwd=folder,
+def run(*arguments: object) -> Result:
+    """The command in this process."""
+    return CliRunner().invoke(app, ["figures", *map(str, arguments)])
+
+
+def start(hash_seed: int, *arguments: object) -> subprocess.Popen[str]:
+    """The command in a process of its own, which says what it loaded."""
+    return subprocess.Popen(
+        [sys.executable, "-c", WITHOUT_TORCH, "figures", *map(str, arguments)],
+        env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8",
     )  # fmt: skip
 
 
@@ -60,93 +76,192 @@ def ablations(tmp_path_factory) -> list[Path]:
     return [write_ablation(folder / task, task) for task in ("cola", "mnli")]
 
 
+def trials_of(method: str, count: int, base: float, **more: object) -> list[dict[str, object]]:
+    """Two seeds on two tasks."""
+    return [
+        {
+            "trial": f"{method}{task}{seed}", "task": task, "method": method, "size": None, "init_std": None,
+            "activation": None, "sites": None, "k": None, "base_layers": 12, "learning_rate": 3e-4,
+            "epochs": 3, "batch_size": 32, "seed": seed, "metric": "accuracy", "score": base + 0.01 * seed,
+            "best_epoch": 3, "diverged": False, "majority_score": 0.5, "trained_parameters": count + 1000,
+            "trained_parameters_without_head": count, "base_parameters": 10**8,
+            "percent_of_base": count / 10**6, "seconds": 1.0, **more,
+        }
+        for task in ("cola", "rte")
+        for seed in (0, 1)
+    ]  # fmt: skip
+
+
+def as_trials(rows: list[dict[str, object]]) -> pd.DataFrame:
+    return pd.DataFrame(rows).astype({"size": "Int64", "k": "Int64", "init_std": "float64"})
+
+
 @pytest.fixture(scope="module")
-def drawn(tmp_path_factory, ablations):
-    """Every format of both ablations, drawn twice in processes of their own."""
+def sweep(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("sweep")
+    stds = {1e-3: 0.8, 1e-2: 0.81, 1e-1: 0.6}
+    trials = as_trials(
+        [t for std, mean in stds.items() for t in trials_of("adapters", 10**6, mean, size=64, init_std=std)]
+    )
+    write_csv(folder / "trials.csv", trials)
+    write_csv(folder / "sweep.csv", init_sweep_table(trials))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tradeoff(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("tradeoff")
+    rows = trials_of("full", 10**8, 0.85) + trials_of("top_layers", 7 * 10**6, 0.75, k=1)
+    for size in (8, 64):
+        rows += trials_of("adapters", 40_000 * size, 0.8 + 0.0001 * size, size=size)
+    trials = as_trials(rows)
+    write_csv(folder / "trials.csv", trials)
+    write_csv(folder / "tradeoff.csv", tradeoff_table(trials))
+    write_csv(folder / "aggregate.csv", aggregate_table(trials, n_resamples=100))
+    write_csv(folder / "sizes.csv", size_table(trials))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory, ablations, sweep, tradeoff):
+    """Every figure in every format, drawn twice in processes of their own."""
     folders = [tmp_path_factory.mktemp("drawn") for _ in range(2)]
-    done = [
-        run(*ablations, "--format", "pdf,svg,png,pgf", "--out", folder, program=WITHOUT_TORCH)
-        for folder in folders
+    started = [
+        start(index, ablations[0], sweep, tradeoff, "--format", "pdf,svg,png,pgf", "--out", folder)
+        for index, folder in enumerate(folders)
     ]
-    assert [one.returncode for one in done] == [0, 0], done[0].stderr
-    return folders, done[0]
+    said = [one.communicate(timeout=300) for one in started]
+    assert [one.returncode for one in started] == [0, 0], said
+    return folders, *said[0]
 
 
 def test_no_model_library_is_loaded(drawn):
-    assert drawn[1].stderr.splitlines()[-1] == "LOADED []"
+    assert drawn[2].splitlines() == ["LOADED []"]
 
 
 def test_the_same_results_give_the_same_bytes(drawn):
-    (one, other), _ = drawn
+    one, other = drawn[0]
     names = sorted(path.name for path in one.iterdir())
-    assert {"heatmap.pdf", "heatmap.pgf", "attribution.svg", "table-removable-cola.tex"} <= set(names)
+    assert {"heatmap.pdf", "heatmap.pgf", "attribution.svg", "table-removable.tex"} <= set(names)
+    assert {"init-sweep.png", "tradeoff-tasks.txt", "tradeoff-aggregate.csv", "table-sizes.md"} <= set(names)
     assert names == sorted(path.name for path in other.iterdir())
     for name in names:
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
 def test_what_is_written_is_listed(drawn):
-    (folder, _), done = drawn
+    (folder, _), said, _ = drawn
     listed = set()
-    for line in done.stdout.splitlines():
+    for line in said.splitlines():
         stem, _, endings = line.rpartition(".")
         listed |= {f"{stem}.{ending}" for ending in endings.strip("{}").split(",")}
     assert listed == {str(path) for path in folder.iterdir()}
 
 
 def test_no_font_is_type_3(drawn):
-    for path in drawn[0][0].glob("*.pdf"):
+    paths = list(drawn[0][0].glob("*.pdf"))
+    assert len(paths) == 6
+    for path in paths:
         data = path.read_bytes()
         streams = re.findall(rb"stream\r?\n(x.*?)\r?\nendstream", data, re.DOTALL)
         everything = b"\n".join([data, *map(zlib.decompress, streams)])
-        assert b"/Type3" not in everything
+        assert not re.search(rb"/Subtype\s*/Type[13]\b", everything), path.name
         assert b"/FontFile2" in everything
+        assert not re.search(rb"/Subtype\s*/Image", everything), path.name  # nothing is a raster
 
 
-def test_every_file_says_what_determined_it(drawn, ablations):
-    identity = json.loads((ablations[0] / "manifest.json").read_text())["identity"]["data"]
-    for ending in ("pdf", "svg", "png", "pgf"):
-        data = (drawn[0][0] / f"heatmap.{ending}").read_bytes()
-        assert identity.encode() in data.replace(b"\\", b""), ending
+def test_every_file_says_what_determined_it(drawn, ablations, sweep, tradeoff):
+    ablated = json.loads((ablations[0] / "manifest.json").read_text())["identity"]["data"]
+    swept, traded = (
+        hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        for folder, name in ((sweep, "sweep.csv"), (tradeoff, "tradeoff.csv"))
+    )
+    expected = {"heatmap": ablated, "attribution": ablated, "init-sweep": swept, "size-robustness": traded}
+    for stem, identity in expected.items():
+        for ending in ("pdf", "svg", "png", "pgf"):
+            data = (drawn[0][0] / f"{stem}.{ending}").read_bytes()
+            assert identity.encode() in data.replace(b"\\", b""), (stem, ending)
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="there is no LaTeX on this machine")
+def test_latex_takes_every_picture_and_table(drawn, tmp_path):
+    parts = sorted(path for ending in ("pgf", "tex") for path in drawn[0][0].glob(f"*.{ending}"))
+    assert len(parts) == 6 + 5
+    body = "\n\n".join(rf"\noindent\input{{{path}}}" for path in parts)
+    (tmp_path / "paper.tex").write_text(
+        r"\documentclass{article}\usepackage{pgf}\usepackage{booktabs}\begin{document}"
+        f"\n{body}\n\\end{{document}}\n"
+    )
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"],
+        cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Missing character" not in (tmp_path / "paper.log").read_text(errors="replace")
+
+
+@pytest.mark.parametrize(
+    ("stem", "words"),
+    [
+        ("heatmap", ("1,000 examples", "McNemar", "Holm-corrected over 78 spans", "at most 1 point")),
+        ("attribution", ("1,000 examples", "Myerson", "the drop of the layer alone")),
+        ("init-sweep", ("2 seeds a point", "standard error", "No value is undefined")),
+        ("tradeoff-tasks", ("2 seeds a point (0, 1)", "standard error", "full fine-tuning")),
+        ("tradeoff-aggregate", ("2 tasks: CoLA, RTE", "95% bootstrap interval over seeds")),
+        ("size-robustness", ("2 tasks", "standard error over seeds")),
+    ],
+)
+def test_captions_state_what_reviewers_ask(drawn, stem, words):
+    caption = (drawn[0][0] / f"{stem}.txt").read_text("utf-8")
+    for word in words:
+        assert word in caption
 
 
 def test_json(tmp_path, ablations):
-    done = run(ablations[0], "--json", "--format", "png", "--out", tmp_path)
+    done = run(ablations[0], "--json", "--format", "PNG, png", "--out", tmp_path)
     report = json.loads(done.stdout)
     assert report["folder"] == str(tmp_path)
     assert [made["figure"] for made in report["figures"]] == ["heatmap", "attribution"]
     assert [made["table"] for made in report["tables"]] == ["table-removable"]
     for made in (*report["figures"], *report["tables"]):
         assert made["caption"].endswith(".")
-        assert all(Path(path).exists() for path in made["files"])
+    named = [path for kind in ("figures", "tables") for made in report[kind] for path in made["files"]]
+    assert sorted(named) == sorted(map(str, tmp_path.iterdir()))
+    assert {Path(path).suffix for path in named} == {".png", ".csv", ".txt", ".tex", ".md"}
 
 
 def test_by_default_one_result_is_drawn_in_its_own_folder(tmp_path):
     folder = write_ablation(tmp_path / "a", "cola")
-    assert run(folder, "--format", "png").returncode == 0
-    assert (folder / "heatmap.png").exists()
+    assert run(folder, "--format", "svg").exit_code == 0
+    assert (folder / "heatmap.svg").exists()
 
 
-def test_and_several_in_a_folder_called_figures(tmp_path, ablations):
-    assert run(*ablations, "--format", "png", folder=tmp_path).returncode == 0
-    assert (tmp_path / "figures" / "heatmap.png").exists()
+def test_and_several_in_a_folder_called_figures(tmp_path, ablations, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(*ablations, "--format", "svg").exit_code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["figures"]
+    assert (tmp_path / "figures" / "heatmap.svg").exists()
 
 
-def test_column_and_style_set_the_width(tmp_path, ablations):
-    import struct
-
-    from adapter_probe.figures.style import PNG_DPI
-
-    for style, column, inches in (("acl", "half", 7.7 / 2.54), ("acl", "full", 16 / 2.54)):
+def test_style_column_and_tolerance_are_passed_on(tmp_path, ablations):
+    for column, inches in (("half", 7.7 / 2.54), ("full", 16 / 2.54)):
         out = tmp_path / column
-        run(ablations[0], "--style", style, "--column", column, "--format", "png", "--out", out)
+        look = ("--style", "acl", "--column", column, "--tolerance", 0.5, "--format", "png")
+        assert run(ablations[0], *look, "--out", out).exit_code == 0
         width = struct.unpack(">I", (out / "heatmap.png").read_bytes()[16:20])[0]
         assert width == pytest.approx(inches * PNG_DPI, abs=1)
+        assert "at most 0.5 points" in (out / "heatmap.txt").read_text("utf-8")
+
+
+def test_the_papers_values_stand_beside_on_request(tmp_path, ablations):
+    done = run(ablations[0], "--paper", "--format", "svg", "--out", tmp_path)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert set(pd.read_csv(tmp_path / "heatmap.csv")["grid"]) == {"CoLA", "CoLA (Houlsby et al. 2019)"}
 
 
 def test_nothing_published_is_said(tmp_path):
-    done = run(write_ablation(tmp_path / "a", "my task"), "--paper", "--format", "png")
-    assert done.returncode == 0
+    done = run(write_ablation(tmp_path / "a", "my task"), "--paper", "--format", "svg")
+    assert done.exit_code == 0
     assert "the paper has no values for these tasks" in done.stderr
 
 
@@ -155,27 +270,33 @@ def test_nothing_published_is_said(tmp_path):
     [
         (["--format", "gif"], ("'gif'", "pdf, svg, png, pgf")),
         (["--format", ","], ("','", "pdf, svg, png, pgf")),
-        (["--style", "cvpr"], ("cvpr", "neurips")),
-        (["--column", "third"], ("third", "half")),
         (["--tolerance", "-1"], ("-1", "0 or more")),
         (["--tolerance", "nan"], ("nan", "0 or more")),
     ],
 )
-def test_bad_options(ablations, tmp_path, arguments, words):
+def test_what_is_not_allowed_is_one_line(ablations, tmp_path, arguments, words):
     done = run(ablations[0], *arguments, "--out", tmp_path / "new")
-    assert done.returncode == 2
-    assert done.stdout == ""
-    for word in words:
-        assert word in done.stderr
-    assert "Traceback" not in done.stderr
+    assert (done.exit_code, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert all(word in line for word in words)
     assert not (tmp_path / "new").exists()
 
 
-def test_bad_folders(tmp_path):
+@pytest.mark.parametrize(
+    ("option", "allowed"), [("--style", ("neurips", "talk")), ("--column", ("half", "full"))]
+)
+def test_a_choice_that_there_is_not(ablations, tmp_path, option, allowed):
+    done = run(ablations[0], option, "third", "--out", tmp_path / "new")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert all(word in done.stderr for word in ("third", option, *allowed))
+    assert not (tmp_path / "new").exists()
+
+
+def test_folders_without_results(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")
     for name in ("empty", "file", "missing"):
         done = run(tmp_path / name)
-        assert done.returncode == 2
+        assert (done.exit_code, done.stdout) == (2, "")
         (line,) = done.stderr.splitlines()
         assert str(tmp_path / name) in line

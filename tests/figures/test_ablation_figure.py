@@ -1,10 +1,6 @@
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 import zlib
 from dataclasses import replace
 
@@ -20,46 +16,9 @@ from adapter_probe.figures.venues import PAPER, VENUES, Look
 
 NOTES = ("MNLI$_\\mathrm{m}$", "intact 83.7% accuracy, n = 9,815", "all removed: −43.5")
 
-DRAW_AND_REPORT = """
-import hashlib, json, pathlib, sys
-from adapter_probe.analysis.published import published_ablation
-from adapter_probe.figures import style
-from adapter_probe.figures.ablation import Panel, ablation_figure
-from adapter_probe.figures.venues import FORMATS, PAPER, Look
-frame = published_ablation("mnli")
-frame["significant"] = frame["delta_points"] < -1
-frame.loc[3, "delta_points"] = float("nan")
-frame["non_monotone"] = frame["delta_points"] > -0.3
-notes = ("MNLI$_m$", "all removed")
-panels = [Panel(frame, None, notes), Panel(published_ablation("cola"), None, ("CoLA",))]
-figure = ablation_figure(panels, Look(PAPER, "full"))
-paths = style.save(figure, sys.argv[1], "x", title="t", identity={"a": 1}, formats=FORMATS)
-heavy = [name for name in ("torch", "transformers", "matplotlib.pyplot", "seaborn") if name in sys.modules]
-print(json.dumps([heavy, *(hashlib.sha256(path.read_bytes()).hexdigest() for path in paths)]))
-"""
-
 
 def notes_of(ax) -> list[str]:
     return [t.get_text() for t in reversed(ax.texts) if t.get_transform() != ax.transData]
-
-
-def run_fresh(folder, hash_seed: str) -> list:
-    done = subprocess.run(
-        [sys.executable, "-c", DRAW_AND_REPORT, str(folder)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def test_fresh_processes_write_the_same_bytes_without_torch(tmp_path):
-    heavy, *first = run_fresh(tmp_path, "1")
-    assert heavy == []
-    assert len(set(first)) == 4
-    assert run_fresh(tmp_path, "2") == [[], *first]
 
 
 def test_fonts_in_the_pdf_are_type_42(tmp_path):
@@ -131,9 +90,9 @@ def test_signed(points, text):
     assert wording.signed(points) == text
 
 
-@pytest.mark.parametrize("venue", VENUES)
+@pytest.mark.parametrize("venue", ["neurips", "talk"])
 @pytest.mark.parametrize("column", ["half", "full"])
-@pytest.mark.parametrize("n_layers", [1, 2, 6, 12, 24])
+@pytest.mark.parametrize("n_layers", [1, 2, 24])
 def test_everything_lies_inside_the_figure(make_frame, assert_tidy, n_layers, column, venue):
     panel = Panel(make_frame(n_layers, seed=1), None, NOTES)
     figure = ablation_figure(

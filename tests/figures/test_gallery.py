@@ -2,10 +2,15 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
+from adapter_probe.errors import ResultsError
+from adapter_probe.figures import style
+from adapter_probe.figures.ablation import Panel, ablation_figure
 from adapter_probe.figures.gallery import figures_of, tables_of, write_gallery
-from adapter_probe.figures.studies import open_studies
-from adapter_probe.figures.venues import PAPER, Look
+from adapter_probe.figures.studies import Study, open_studies
+from adapter_probe.figures.venues import PAPER, VENUES, Look, Venue
 
 LOOK = Look(PAPER, formats=("png",))
 
@@ -106,3 +111,74 @@ def test_the_tolerance_moves_the_line_and_is_said(tmp_path, ablation_folder):
     folder = ablation_folder(tmp_path / "a")
     heatmap, _ = drawn([folder], Look(PAPER, formats=("png",), tolerance=2.5))
     assert "at most 2.5 points" in heatmap.caption
+
+
+def test_what_is_too_narrow_is_refused_in_one_line(tmp_path, ablation_folder):
+    narrow = Look(Venue("slip", 0.9, 1.2, 8.0, 7.0))
+    with pytest.raises(ResultsError, match=r"style slip: 1 grids do not fit 0\.9 inches"):
+        write_gallery(open_studies([ablation_folder(tmp_path / "a")]), tmp_path / "out", narrow)
+    assert not (tmp_path / "out").exists()
+
+
+def test_five_ablations_share_a_heatmap_but_not_their_shares(tmp_path, ablation_folder):
+    tasks = ("cola", "mnli", "rte", "sst2", "qnli")
+    heatmap, *shares = drawn([ablation_folder(tmp_path / task, task, n_layers=3) for task in tasks])
+    assert heatmap.frame["grid"].nunique() == 5
+    assert stems(shares) == [f"attribution-{task}" for task in ("cola", "mnli-m", "rte", "sst-2", "qnli")]
+
+
+def test_kept_spans_are_a_figure_of_their_own(tmp_path, ablation_folder):
+    folders = [ablation_folder(tmp_path / name, n_layers=3) for name in ("off", "on")]
+    summary = folders[1] / "summary.json"
+    summary.write_text(summary.read_text().replace('"ablated"', '"kept"'))
+    layers = pd.read_csv(folders[1] / "layers.csv")
+    layers.assign(share_points=float("nan")).to_csv(folders[1] / "layers.csv", index=False)
+    made = drawn(folders)
+    assert stems(made) == ["heatmap", "attribution", "heatmap-kept"]
+    assert made[2].figure.axes[0].get_xlabel() == "last kept layer"
+    assert "only the adapters in a contiguous span of layers are kept on" in made[2].caption
+    assert stems(tables_of(open_studies(folders), False)) == ["table-removable-cola-off"]
+
+
+@pytest.fixture(scope="module")
+def studies(tmp_path_factory, ablation_folder, sweep_folder, tradeoff_folder) -> list[Study]:
+    folder = tmp_path_factory.mktemp("studies")
+    return open_studies(
+        [
+            ablation_folder(folder / "a", n_layers=12),
+            sweep_folder(folder / "s", tasks=("cola", "mnli")),
+            tradeoff_folder(folder / "t"),
+        ]
+    )
+
+
+def letters(figure: Figure) -> list[Text]:
+    """Every text that is printed; signs that stand alone in a cell are marks."""
+    found = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
+    return [text for text in found if text.get_text() not in ("+", "−")]
+
+
+@pytest.mark.parametrize("name", [name for name in VENUES if name != "icml"])  # "paper" has its sizes
+@pytest.mark.parametrize("column", ["half", "full"])
+def test_every_style_and_column_draws_everything(studies, assert_tidy, name, column):
+    venue = VENUES[name]
+    made = list(figures_of(studies, Look(venue, column, paper=column == "full")))
+    assert len(made) == 6
+    for one in made:
+        assert_tidy(one.figure)
+        assert one.figure.get_figwidth() == venue.width(column)
+        assert min(text.get_fontsize() for text in letters(one.figure)) >= style.SMALLEST_SIZE, one.stem
+        if (name, column) != ("talk", "half"):  # narrow and low: there, what can be read is taller
+            assert one.figure.get_figheight() <= venue.tallest + 1e-9
+
+
+@pytest.mark.parametrize("name", [name for name in VENUES if name != "talk"])
+@pytest.mark.parametrize(("n_layers", "column"), [(12, "half"), (24, "full")])
+def test_every_cell_has_its_number(make_frame, name, n_layers, column):
+    panel = Panel(make_frame(n_layers))
+    figure = ablation_figure([panel], Look(VENUES[name], column))
+    grid = figure.axes[0]
+    numbers = [text for text in grid.texts if text.get_transform() == grid.transData]
+    assert len(numbers) == n_layers * (n_layers + 1) // 2
+    assert all(text.get_text().strip("+") for text in numbers)
+    assert numbers[0].get_fontsize() >= style.SMALLEST_SIZE

@@ -60,6 +60,7 @@ def border_by_brute_force(drops: np.ndarray, tolerance: float) -> Counter:
     return found
 
 
+@settings(deadline=None)
 @given(grids, st.sampled_from([0.0, 1.0, 5.0, 50.0]))
 def test_the_border_parts_within_from_beyond_and_nothing_else(drops, tolerance):
     segments = heatmap.tolerance_border(drops, tolerance)

@@ -94,6 +94,7 @@ def test_a_gap_in_a_line_is_free():
         assert crowd[1] > 0
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=8))
 def test_heights_are_moved_apart_in_their_order(heights):
     placed = spread(heights, 10.0, 0.0, 100.0)

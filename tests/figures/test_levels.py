@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
@@ -25,12 +25,14 @@ def level_by_hand(drop: float, n_gains: int) -> int:
     return 8
 
 
+@settings(deadline=None)
 @given(drop_lists)
 def test_levels_hold_their_upper_edges(values):
     scale = DropScale.spanning(np.array(values))
     assert scale.levels(np.array(values)).tolist() == [level_by_hand(v, scale.n_gains) for v in values]
 
 
+@settings(deadline=None)
 @given(drop_lists)
 def test_colour_agrees_with_every_tolerance_that_is_an_edge(values):
     found = DropScale().levels(np.array(values))

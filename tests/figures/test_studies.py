@@ -6,7 +6,7 @@ import json
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapter_probe.errors import ResultsError
@@ -120,6 +120,7 @@ def test_without_a_summary_the_spans_tell(tmp_path, ablation_folder):
     assert facts.removed_delta == pytest.approx(spans.loc[spans["n_layers"].idxmax(), "delta_points"])
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=False), min_size=1, max_size=8))
 def test_numbers_come_back_as_they_were_written(values):
     """Every digit, whatever the version of pandas."""

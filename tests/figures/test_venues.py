@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tueplots import figsizes
 
@@ -23,6 +25,10 @@ def test_widths_are_those_of_tueplots(name, full, half):
         assert venue.half == pytest.approx(half()["figure.figsize"][0])
     else:
         assert 2 * venue.half < venue.full  # two fit side by side
+
+
+def test_where_no_venue_is_named_the_sizes_are_those_of_icml():
+    assert replace(VENUES["icml"], name="paper") == PAPER
 
 
 def test_acl_by_its_style_file():
