@@ -9,8 +9,11 @@ import typer
 
 from adapter_probe.errors import ResultsError
 
+from . import slurm as cluster
 from .console import choose_device, command, progress_bar, say, show, show_json
 from .figures import draw_results
+from .jobs import Place
+from .shards import compute_in_shards
 from .wording import ablation_summary, plan_summary
 
 if TYPE_CHECKING:
@@ -72,6 +75,15 @@ def ablate(
     tolerance: Annotated[
         float, typer.Option(help="Points of drop that the figure's black line marks.")
     ] = 1.0,
+    slurm: cluster.Slurm = False,
+    partition: cluster.Partition = None,
+    gpus_per_task: cluster.GpusPerTask = None,
+    time: cluster.Time = None,
+    mem: cluster.Mem = None,
+    max_parallel: cluster.MaxParallel = None,
+    setup: cluster.Setup = None,
+    slurm_config: cluster.SlurmConfig = None,
+    detach: cluster.Detach = False,
     json: Annotated[bool, typer.Option("--json", help="Summary as JSON.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would cost, and stop.")] = False,
 ) -> None:
@@ -80,26 +92,35 @@ def ablate(
     Writes spans.csv, predictions.npz and heatmap.pdf, .svg, .png. An interrupted run goes on where it
     stopped when the same command is given again.
     """
-    from adapter_probe.probe.request import AblationSettings, prepare_ablation
+    from adapter_probe.probe.request import AblationSettings
+    from adapter_probe.probe.shards import AblationOrder
 
     if not tolerance >= 0:
         raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 or more points")
-    settings = AblationSettings(sites, complement, layernorm, dtype)
-    request = prepare_ablation(
-        checkpoint,
-        settings,
-        choose_device(device),
+    place = Place(0, 0, device, cluster.choose_cluster(
+        slurm, slurm_config, detach, partition=partition, gpus_per_task=gpus_per_task, time=time, mem=mem,
+        max_parallel=max_parallel, setup=setup,
+    ))  # fmt: skip
+    order = AblationOrder(
+        str(checkpoint),
+        AblationSettings(sites, complement, layernorm, dtype),
         base=base,
-        data=data or (),
+        data=tuple(map(str, data or ())),
         split=split,
         metric=metric,
         max_examples=max_examples,
         tokens_per_pass=tokens_per_pass,
     )
+    request = order.prepare(choose_device("auto" if place.cluster else device))
     folder = out or checkpoint / _folder_name(request, max_examples, data)
     if dry_run:
         _show_plan(request, folder, json)
         return
+    if place.cluster:
+        waiting = compute_in_shards(order, request, folder, place, place.cluster.options)
+        if waiting is not None:
+            show_json(waiting) if json else show(cluster.detached_text(waiting))
+            return
     report = run_ablation(request, folder, tolerance)
     show_json(report) if json else show(ablation_summary(report))
 

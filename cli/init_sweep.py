@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import options
+from . import slurm as cluster
 from .console import command, show, show_json
 from .figures import draw_results
+from .jobs import Place
 from .sweep import grid, plain_rows, run_sweep, show_plan, spread_text
 from .wording import columns, file_lists, score_text
 
@@ -37,6 +39,15 @@ def init_sweep(
     workers: options.Workers = 0,
     threads: options.Threads = 1,
     device: options.Device = "auto",
+    slurm: cluster.Slurm = False,
+    partition: cluster.Partition = None,
+    gpus_per_task: cluster.GpusPerTask = None,
+    time: cluster.Time = None,
+    mem: cluster.Mem = None,
+    max_parallel: cluster.MaxParallel = None,
+    setup: cluster.Setup = None,
+    slurm_config: cluster.SlurmConfig = None,
+    detach: cluster.Detach = False,
     paper: options.Paper = False,
     json: options.Json = False,
     dry_run: options.DryRun = False,
@@ -49,6 +60,10 @@ def init_sweep(
     from adapter_probe.models.methods import Adapters
     from adapter_probe.training.settings import TrainingSettings
 
+    place = Place(workers, threads, device, cluster.choose_cluster(
+        slurm, slurm_config, detach, partition=partition, gpus_per_task=gpus_per_task, time=time, mem=mem,
+        max_parallel=max_parallel, setup=setup,
+    ))  # fmt: skip
     tasks = options.find_tasks([task], [data] if data else None, metric)
     methods = [Adapters(size, std) for std in options.numbers(stds, "--stds")]
     requests = grid(
@@ -57,13 +72,13 @@ def init_sweep(
         epochs=options.whole_numbers(epochs, "--epochs"), seeds=seeds, max_length=max_length,
         max_train=max_train,
     )  # fmt: skip
-    how = {"workers": workers, "threads": threads, "device": device}
     if dry_run:
-        show_plan(requests, out, **how, json=json)
+        show_plan(requests, out, place, json=json)
         return
-    frame = run_sweep("init-sweep", requests, out, **how)
-    report = _write(frame, out, paper)
-    show_json(report) if json else show(_text(report))
+    frame = run_sweep("init-sweep", requests, out, place, json=json)
+    if frame is not None:
+        report = _write(frame, out, paper)
+        show_json(report) if json else show(_text(report))
 
 
 def _write(frame: pd.DataFrame, out: Path, paper: bool) -> dict[str, Any]:

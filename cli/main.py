@@ -9,6 +9,7 @@ import typer
 from adapter_probe import __version__
 
 from .ablate import ablate
+from .convert import convert
 from .demo import demo
 from .figures import figures
 from .init_sweep import init_sweep
@@ -31,6 +32,7 @@ app = typer.Typer(
 app.command()(ablate)
 app.command()(inspect)
 app.command()(prune)
+app.command()(convert)
 app.command()(figures)
 app.command()(report)
 app.command()(train)

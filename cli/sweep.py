@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,41 +9,51 @@ from typing import TYPE_CHECKING, Any
 
 from adapter_probe.errors import TrainingError
 
-from .console import choose_device, progress_bar, say, show, show_json
+from .console import choose_device, show, show_json
+from .jobs import Outcome, failed, run_jobs
+from .slurm import detached_text
 from .wording import columns, duration, method_text, score_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from adapter_probe.training.executor import Failure
     from adapter_probe.training.request import TrainingRequest
     from adapter_probe.training.trials import Trial
 
+    from .jobs import Place
+
 
 def run_sweep(
-    study: str, requests: Sequence[TrainingRequest], out: Path, *, workers: int, threads: int, device: str
-) -> pd.DataFrame:
+    study: str, requests: Sequence[TrainingRequest], out: Path, place: Place, *, json: bool
+) -> pd.DataFrame | None:
     """Train what is missing and return the table of all trials in the folder, which is also written.
+
+    Returns:
+        None where jobs were sent and not waited for; where the study stands has then been said.
 
     Raises:
         TrainingError: trials failed; the line says how many, why the first did, and where its log is.
         ResultsError: the folder is in use or holds another study.
     """
     from adapter_probe.results.atomic import claim
-    from adapter_probe.results.trials import claim_study, read_trials, trial_frame, write_trials
+    from adapter_probe.results.trials import claim_study, read_trial, read_trials, trial_frame, write_trials
     from adapter_probe.training.trials import finished, plan_trials, shared_facts, write_requests
 
-    trials = plan_trials(requests)
+    trials, outcome = plan_trials(requests), Outcome()
     with claim(out):
         claim_study(out, study, *shared_facts(trials))
         write_requests(out, trials)
         done = finished(out, trials)
-        left = [trial for trial in trials if trial.id not in done]
-        failures = _run(left, len(trials), out, workers, threads, device) if left else []
+        if left := {t.folder(out): t.n_steps for t in trials if t.id not in done}:
+            outcome = run_jobs(left, len(trials), "trials", "steps", out, place)
         frame = trial_frame(read_trials(out))
         write_trials(out, frame)
-    if failures:
-        raise TrainingError(_failed(failures, len(trials)))
+    # A worker may have been killed after its last word was on the disk.
+    if failures := [failure for failure in outcome.failures if read_trial(failure.folder) is None]:
+        raise TrainingError(failed(failures, len(trials), "trials"))
+    if outcome.detached is not None:
+        show_json(outcome.detached) if json else show(detached_text(outcome.detached))
+        return None
     return frame
 
 
@@ -66,56 +74,19 @@ def spread_text(point: dict[str, Any]) -> str:
     return f"{score_text(point['mean'], metric)}{around} (n = {n}{lost}), lr {point['learning_rate']:g}"
 
 
-def _run(
-    trials: Sequence[Trial], total: int, out: Path, workers: int, threads: int, device: str
-) -> list[Failure]:
-    from adapter_probe.training.executor import LocalProcesses
-
-    where = choose_device(device)
-    count = workers or (max(1, (os.cpu_count() or 1) // threads) if where.type == "cpu" else 1)
-    executor = LocalProcesses(
-        [sys.executable, "-c", "from adapter_probe.cli.main import main; main()", "worker",
-         "--device", str(where), "--threads", str(threads)],
-        count,
-        {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"},
-        out / "logs",
-    )  # fmt: skip
-    steps = {trial.folder(out): 0 for trial in trials}
-    ends = {trial.folder(out): trial.n_steps for trial in trials}
-    say(f"{total} trials, {total - len(trials)} done, {count} at a time")
-    with progress_bar("trials", sum(ends.values()), "steps") as bar:
-
-        def progress(folder: Path, step: int) -> None:
-            bar.update(step - steps[folder])
-            steps[folder] = step
-            bar.set_postfix_str(f"{sum(steps[f] == ends[f] for f in steps)} of {len(steps)} trained")
-
-        return executor.run(list(steps), progress)
-
-
-def _failed(failures: Sequence[Failure], total: int) -> str:
-    first = failures[0]
-    log = f" (log: {first.log})" if first.log else ""
-    return (
-        f"{len(failures)} of {total} trials failed, {first.folder.name} first: {first.reason}{log}; what was "
-        "finished is kept, the same command tries the others again"
-    )
-
-
-def show_plan(requests: Sequence[TrainingRequest], out: Path, *, workers: int, threads: int, device: str,
-              json: bool) -> None:  # fmt: skip
+def show_plan(requests: Sequence[TrainingRequest], out: Path, place: Place, *, json: bool) -> None:
     """Print the trials, which are done, and a measured estimate of the time for the others."""
     import torch
 
     from adapter_probe.training.trials import estimate_seconds, finished, plan_trials
 
-    where = choose_device(device)
-    torch.set_num_threads(threads)
+    where = choose_device("auto" if place.cluster else place.device)
+    torch.set_num_threads(place.threads)
     trials = plan_trials(requests)
     done = finished(out, trials)
     left = [trial for trial in trials if trial.id not in done]
     seconds = estimate_seconds(left, where)
-    count = workers or (max(1, (os.cpu_count() or 1) // threads) if where.type == "cpu" else 1)
+    count = place.at_a_time(len(left))
     wall = sum(seconds.values()) / min(count, max(1, len(left)))
     plan = {
         "trials": [_line(trial, trial.id in done, seconds.get(trial.id)) for trial in trials],

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import options
+from . import slurm as cluster
 from .console import command, show, show_json
 from .figures import draw_results
+from .jobs import Place
 from .sweep import grid, plain_rows, run_sweep, show_plan, spread_text
 from .wording import columns, file_lists
 
@@ -62,6 +64,15 @@ def tradeoff(
     workers: options.Workers = 0,
     threads: options.Threads = 1,
     device: options.Device = "auto",
+    slurm: cluster.Slurm = False,
+    partition: cluster.Partition = None,
+    gpus_per_task: cluster.GpusPerTask = None,
+    time: cluster.Time = None,
+    mem: cluster.Mem = None,
+    max_parallel: cluster.MaxParallel = None,
+    setup: cluster.Setup = None,
+    slurm_config: cluster.SlurmConfig = None,
+    detach: cluster.Detach = False,
     paper: options.Paper = False,
     json: options.Json = False,
     dry_run: options.DryRun = False,
@@ -74,6 +85,10 @@ def tradeoff(
     """
     from adapter_probe.training.settings import TrainingSettings
 
+    place = Place(workers, threads, device, cluster.choose_cluster(
+        slurm, slurm_config, detach, partition=partition, gpus_per_task=gpus_per_task, time=time, mem=mem,
+        max_parallel=max_parallel, setup=setup,
+    ))  # fmt: skip
     requests = grid(
         base, options.find_tasks(task, data, metric), _methods(base, sizes, top_k, init_std, layernorm, full,
                                                                head_only),
@@ -82,13 +97,13 @@ def tradeoff(
         epochs=options.whole_numbers(epochs, "--epochs"), seeds=seeds, max_length=max_length,
         max_train=max_train,
     )  # fmt: skip
-    how = {"workers": workers, "threads": threads, "device": device}
     if dry_run:
-        show_plan(requests, out, **how, json=json)
+        show_plan(requests, out, place, json=json)
         return
-    frame = run_sweep("tradeoff", requests, out, **how)
-    report = _write(frame, out, paper)
-    show_json(report) if json else show(_text(report))
+    frame = run_sweep("tradeoff", requests, out, place, json=json)
+    if frame is not None:
+        report = _write(frame, out, paper)
+        show_json(report) if json else show(_text(report))
 
 
 def _write(frame: pd.DataFrame, out: Path, paper: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`adapter-probe worker`: train the trials whose folders come in on stdin. Hidden: the sweeps start it."""
+"""`adapter-probe worker`: do the jobs whose folders come in on stdin. Hidden: other commands start it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import queue
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,7 @@ from adapter_probe.errors import AdapterProbeError
 from .console import choose_device, command
 
 if TYPE_CHECKING:
-    from adapter_probe.training.loop import Progress
+    import torch
 
 _SECONDS_BETWEEN_REPORTS = 0.5
 
@@ -28,22 +29,33 @@ def worker(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     threads: Annotated[int, typer.Option(help="Threads of this process; 0 for torch's own choice.")] = 0,
 ) -> None:
-    """Train trials: one folder a line on stdin, answers as JSON lines on stdout."""
+    """Train trials and compute shards: one folder a line on stdin, answers as JSON lines on stdout."""
     import torch
-
-    from adapter_probe.training.trials import run_trial
 
     if threads:
         torch.set_num_threads(threads)
     where, answers = choose_device(device), _Answers()
     jobs = _Jobs()
     while (folder := jobs.next()) is not None:
+        report = jobs.watch(answers)
         try:
-            run_trial(folder, where, jobs.watch(answers))
+            _do(folder, where, report)
         except AdapterProbeError as error:
             answers.write(error=str(error))
         else:
+            report.tell()
             answers.write(done=True)
+
+
+def _do(folder: Path, device: torch.device, report: Callable[[int], None]) -> None:
+    """Do a job; what kind it is, its folder tells."""
+    from adapter_probe.probe.shards import SHARD, run_shard
+    from adapter_probe.training.trials import run_trial
+
+    if (folder / SHARD).exists():
+        run_shard(folder, device, report)
+    else:
+        run_trial(folder, device, lambda now: report(now.step))
 
 
 class _Answers:
@@ -78,16 +90,32 @@ class _Jobs:
         line = self._lines.get()
         return None if line is None else Path(line)
 
-    def watch(self, answers: _Answers) -> Any:
-        """What a training reports to: passes steps on now and then, and stops it when stdin has ended."""
-        told = 0.0
+    def watch(self, answers: _Answers) -> _Report:
+        """What a job reports its steps to."""
+        return _Report(self, answers)
 
-        def report(now: Progress) -> None:
-            nonlocal told
-            if self._ended.is_set():
-                raise KeyboardInterrupt
-            if time.monotonic() - told > _SECONDS_BETWEEN_REPORTS or now.step == now.n_steps:
-                told = time.monotonic()
-                answers.write(step=now.step)
+    @property
+    def ended(self) -> bool:
+        """Whether whoever gave the jobs has gone, or wants no more."""
+        return self._ended.is_set()
 
-        return report
+
+class _Report:
+    """Passes a job's steps on now and then, and stops the job when stdin has ended."""
+
+    def __init__(self, jobs: _Jobs, answers: _Answers):
+        self._jobs, self._answers = jobs, answers
+        self._step, self._told = 0, 0.0
+
+    def __call__(self, step: int) -> None:
+        """Called after every step."""
+        if self._jobs.ended:
+            raise KeyboardInterrupt
+        self._step = step
+        if time.monotonic() - self._told > _SECONDS_BETWEEN_REPORTS:
+            self.tell()
+
+    def tell(self) -> None:
+        """Pass the last step on now."""
+        self._told = time.monotonic()
+        self._answers.write(step=self._step)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from slurm_cluster import cluster, session_cluster  # noqa: F401 (fixtures)
 
 if TYPE_CHECKING:
     from adapter_probe.data.encoding import Encoded

@@ -29,7 +29,7 @@ from .foreign import (
 
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter.safetensors", "pytorch_adapter.bin")
-_REFUSED_FILES = {
+REFUSED_FILES = {
     "adapter_fusion_config.json": "AdapterFusion",
     "adapter_interface.json": "a model interface",
     "adapter_setup.json": "a composition of several adapters",
@@ -40,7 +40,7 @@ _LEGACY = {
     "layer_text_task_adapters": "adapters",
     "layer_text_lang_adapters": "adapters",
 }
-_REFUSED_KEYS = {
+REFUSED_KEYS = {
     "invertible": "invertible adapters",
     "prefix_tunings": "prefix tuning",
     "prefix_gates": "prefix tuning",
@@ -68,7 +68,7 @@ def survey(folder: Path) -> Survey:
     Raises:
         CheckpointError: a file is missing or damaged, or the checkpoint has parts that are not supported.
     """
-    for name, what in _REFUSED_FILES.items():
+    for name, what in REFUSED_FILES.items():
         if (folder / name).exists():
             raise refuse(folder, f"{what} ({name})")
     documents = {CONFIG: read_json_file(folder / CONFIG)}
@@ -148,7 +148,7 @@ def _current_names(found: Survey) -> dict[str, Tensor]:
     """
     tensors = {}
     for key, tensor in found.tensors.items():
-        for word, what in _REFUSED_KEYS.items():
+        for word, what in REFUSED_KEYS.items():
             if word in key and not key.startswith("heads."):
                 raise refuse(found.folder, f"{what} ({key})")
         for old, new in _LEGACY.items():
@@ -213,7 +213,7 @@ def _bottlenecks(
     specs = []
     for number in numbers:
         specs.append(config.spec(number, site, size))
-        shared = len(set(base.layer_names)) < len(base.layer_names)
+        shared = base.anatomy.layer_groups is not None
         holder = getattr(base.anatomy.layer, f"{site}_site")
         place = [base.layer_names[number], holder, "adapter", str(number) if shared else ""]
         prefix = base.prefix + ".".join(part for part in place if part)

@@ -40,7 +40,7 @@ _INNER: dict[str, Any] = {
     "leave_out": [],
 }
 # Configurations that old files give by name alone.
-_BY_NAME: dict[str, dict[str, Any]] = {
+NAMED: dict[str, dict[str, Any]] = {
     "pfeiffer": {"original_ln_before": True},
     "houlsby": {"mh_adapter": True, "non_linearity": "swish"},
     "parallel": {"is_parallel": True, "reduction_factor": 2, "scaling": 4.0},
@@ -54,18 +54,19 @@ _BY_NAME: dict[str, dict[str, Any]] = {
         "composition_mode": "scale",
     },
 }
-_SYNONYMS = {
+SYNONYMS = {
     "seq_bn": "pfeiffer",
     "double_seq_bn": "houlsby",
     "par_bn": "parallel",
     "scaled_parallel": "parallel",
 }
-_ARCHITECTURES = {
+REFUSED_ARCHITECTURES = {
     "prefix_tuning": "prefix tuning",
     "prompt_tuning": "prompt tuning",
     "reft": "ReFT",
     "mtl_lora": "multi-task LoRA",
 }
+REFUSED_FIELDS = {"use_dora": "DoRA", "vera_d": "VeRA", "vera_b": "VeRA", "use_gating": "gated LoRA"}
 # In files without a version, by adapter-transformers before 1.0, names stood for other functions.
 _RENAMED = {"gelu": "gelu_new", "gelu_orig": "gelu"}
 
@@ -137,17 +138,17 @@ def parts_of(document: dict[str, Any], folder: Path) -> Parts:
 
 def _resolved(config: object, folder: Path) -> dict[str, Any]:
     if isinstance(config, str):
-        name = _SYNONYMS.get(config, config)
-        if name not in _BY_NAME:
+        name = SYNONYMS.get(config, config)
+        if name not in NAMED:
             raise CheckpointError(
                 f"checkpoint {folder} gives its configuration by the name {config!r}; known are "
-                f"{', '.join([*_BY_NAME, *_SYNONYMS])}"
+                f"{', '.join([*NAMED, *SYNONYMS])}"
             )
-        config = _BY_NAME[name]
+        config = NAMED[name]
     if not isinstance(config, dict):
         raise CheckpointError(f"checkpoint {folder}: config is {config!r}, expected an object or a name")
-    if config.get("architecture") in _ARCHITECTURES:
-        raise refuse(folder, _ARCHITECTURES[config["architecture"]])
+    if config.get("architecture") in REFUSED_ARCHITECTURES:
+        raise refuse(folder, REFUSED_ARCHITECTURES[config["architecture"]])
     if config.get("architecture") not in (None, "lora"):
         raise refuse(folder, f"the architecture {config['architecture']!r}")
     return config
@@ -177,12 +178,7 @@ def _bottleneck_name(config: dict[str, Any]) -> str:
 
 
 def _inner(config: dict[str, Any], document: dict[str, Any], folder: Path) -> dict[str, Any]:
-    for name, what in (
-        ("use_dora", "DoRA"),
-        ("vera_d", "VeRA"),
-        ("vera_b", "VeRA"),
-        ("use_gating", "gated LoRA"),
-    ):
+    for name, what in REFUSED_FIELDS.items():
         if config.get(name):
             raise refuse(folder, f"{what} ({name})")
     filled = {**_INNER, **{k: v for k, v in config.items() if k in _INNER}}
@@ -207,7 +203,7 @@ def check_bottleneck(folder: Path, config: Parts, found: Sequence[BottleneckSpec
     """
     if config.bottleneck is None:
         return
-    layers = [n for n in range(len(base.layer_names)) if n not in config.bottleneck["leave_out"]]
+    layers = base.layers_but(config.bottleneck["leave_out"])
     sites = {"attention": "mh_adapter", "ffn": "output_adapter"}
     wanted = {(layer, site) for layer in layers for site, name in sites.items() if config.bottleneck[name]}
     lacking = sorted(wanted - {(spec.layer, spec.site) for spec in found})
@@ -233,8 +229,7 @@ def check_inner(folder: Path, config: Parts, found: Set[int], base: BaseShape) -
     """
     if config.inner is None:
         return
-    wanted = {n for n in range(len(base.layer_names)) if n not in config.inner["leave_out"]}
-    if lacking := sorted(wanted - found):
+    if lacking := sorted(set(base.layers_but(config.inner["leave_out"])) - found):
         raise CheckpointError(
             f"checkpoint {folder} lacks the {config.kinds[-1]} weights of layer {lacking[0]}; the base has "
             f"{len(base.layer_names)} layers"

@@ -93,8 +93,8 @@ def to_adapterhub(opened: OpenedCheckpoint, out: Path, lossy: bool = False) -> l
     lost = lost_in_adapterhub(opened)
     if lost and not lossy:
         raise CheckpointError(
-            f"AdapterHub's format has no place for {' and '.join(lost)}: the base's own would be used in their "
-            "place; leave them out with --lossy"
+            f"AdapterHub's format has no place for {' and '.join(lost)}: the base's own would be used in "
+            "their place; leave them out with --lossy"
         )
     _write(opened, method, out)
     return lost

@@ -6,7 +6,7 @@ import hashlib
 import json
 import pickle
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +79,31 @@ class Translated:
         method: what is added to the base.
         tensors: its weights, and the base's that it replaces, under the names of this project's model.
         notes: what a user has to know, one sentence each.
+        frozen: which of `tensors` were not trained, in a checkpoint that holds the whole model.
     """
 
     method: Imported
     tensors: dict[str, Tensor]
     notes: tuple[str, ...] = ()
+    frozen: frozenset[str] = frozenset()
+
+    def without_copies(self, base: Mapping[str, Tensor], base_name: str) -> Translated:
+        """Without what was not trained and equals the base; what does not equal it gets a note.
+
+        Args:
+            base: the base's parameters by name.
+            base_name: for the note.
+        """
+        copies = {n for n in self.frozen if n in base and torch.equal(base[n], self.tensors[n])}
+        kept = {name: tensor for name, tensor in self.tensors.items() if name not in copies}
+        others = self.frozen - copies
+        if not others:
+            return replace(self, tensors=kept)
+        note = (
+            f"{len(others)} of the {len(self.frozen)} tensors that were not trained differ from those of the "
+            f"base {base_name}, {min(others)} first; the checkpoint's own are used."
+        )
+        return replace(self, tensors=kept, notes=(*self.notes, note))
 
 
 @dataclass(frozen=True)
@@ -103,6 +123,12 @@ class BaseShape:
     prefix: str
     modules: frozenset[str]
     layer_names: tuple[str, ...] = field(default=())
+
+    def layers_but(self, left_out: Iterable[int]) -> list[int]:
+        """The layers whose modules, numbered each once from the bottom, are not left out."""
+        modules = list(dict.fromkeys(self.layer_names))
+        left_out = set(left_out)
+        return [n for n, name in enumerate(self.layer_names) if modules.index(name) not in left_out]
 
     def full_name(self, name: str) -> str:
         """A module's name in the whole model, from one that may lack the encoder's prefix."""

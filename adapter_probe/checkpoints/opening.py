@@ -15,7 +15,7 @@ from adapter_probe.metrics import default_metric
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.anatomy import anatomy_for, length_limit
 
-from . import adapterhub, native, peft
+from . import adapter_bert, adapterhub, native, peft
 from .base import LoadedBase, load_base, load_config, load_tokenizer, resolve_base
 from .description import DESCRIPTION, Description
 from .foreign import BaseShape, Survey, Task, Translated, read_json_file
@@ -61,7 +61,7 @@ def _only_one(folder: Path) -> Path:
     Raises:
         CheckpointError: there are more, or none.
     """
-    if (folder / _CONFIG).is_file():
+    if (folder / _CONFIG).is_file() or adapter_bert.is_in(folder):
         return folder
     inside = sorted(path.parent for path in folder.glob(f"*/{_CONFIG}"))
     if len(inside) == 1:
@@ -71,10 +71,15 @@ def _only_one(folder: Path) -> Path:
             f"{folder} holds {len(inside)} adapters, {', '.join(path.name for path in inside)}; give one of "
             "these folders"
         )
-    raise CheckpointError(f"{folder} is not a checkpoint: it has neither {DESCRIPTION} nor {_CONFIG}")
+    raise CheckpointError(
+        f"{folder} is not a checkpoint: it has neither {DESCRIPTION} nor {_CONFIG}, nor TensorFlow's "
+        f"*{adapter_bert.INDEX}"
+    )
 
 
 def _reader_of(folder: Path) -> _Reader:
+    if not (folder / _CONFIG).is_file():
+        return _Reader(adapter_bert.survey, adapter_bert.translate)
     document = read_json_file(folder / _CONFIG)
     if "peft_type" in document:
         return _Reader(peft.survey, peft.translate)
@@ -152,6 +157,7 @@ def build(
         model = native.make_model(loaded, translated.method)
     except ModelError as error:
         raise CheckpointError(f"checkpoint {found.folder}: {error}") from error
+    translated = translated.without_copies(dict(base.named_parameters()), loaded.identity.name)
     _load(model, translated, loaded, found)
     return model, translated
 

@@ -30,13 +30,13 @@ from .foreign import (
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 SUPPORTED_TYPES = ("LORA", "IA3", "LN_TUNING")
-_KINDS: dict[str | None, Kind] = {
+TASK_TYPES: dict[str | None, Kind] = {
     "SEQ_CLS": "classification",
     "QUESTION_ANS": "extractive",
     None: "classification",
 }
 # Fields that make LoRA another method where they are set.
-_REFUSED = {
+REFUSED_FIELDS = {
     "use_dora": "DoRA",
     "use_qalora": "QALoRA",
     "use_bdlora": "block-diagonal LoRA",
@@ -68,10 +68,10 @@ def survey(folder: Path) -> Survey:
             f"checkpoint {folder} is of the PEFT type {kind!r}, which is not supported; supported are "
             f"{', '.join(SUPPORTED_TYPES)}"
         )
-    if task_type not in _KINDS:
-        allowed = ", ".join(name for name in _KINDS if name)
+    if task_type not in TASK_TYPES:
+        allowed = ", ".join(name for name in TASK_TYPES if name)
         raise CheckpointError(f"checkpoint {folder} has the task type {task_type!r}; supported are {allowed}")
-    for name, what in _REFUSED.items():
+    for name, what in REFUSED_FIELDS.items():
         if config.get(name):
             raise refuse(folder, f"{what} ({name})")
     if config.get("init_lora_weights") not in _STARTS:
@@ -86,7 +86,7 @@ def survey(folder: Path) -> Survey:
         folder=folder,
         library="peft",
         base=config.get("base_model_name_or_path"),
-        task=_task(_KINDS[task_type], tensors),
+        task=_task(TASK_TYPES[task_type], tensors),
         name=folder.resolve().name,
         files=(folder / CONFIG, weights),
         documents={CONFIG: config},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
@@ -38,9 +38,15 @@ class AblationRun:
         self._engine = _Engine(request)
 
     @staticmethod
-    def folder(request: AblationRequest, out: Path) -> RunDirectory:
-        """The folder of a request, to be entered with ``with``."""
-        per_part = TOKENS_PER_PART.get(request.device.type, TOKENS_PER_PART["cpu"])
+    def folder(request: AblationRequest, out: Path, device_type: str | None = None) -> RunDirectory:
+        """The folder of a request, to be entered with ``with``.
+
+        Args:
+            request: what to compute.
+            out: the folder.
+            device_type: of the machines that will compute it, if not this one; parts are cut to suit it.
+        """
+        per_part = TOKENS_PER_PART.get(device_type or request.device.type, TOKENS_PER_PART["cpu"])
         return RunDirectory(out, request.identity, {"tokens_per_part": per_part})
 
     @property
@@ -51,11 +57,19 @@ class AblationRun:
     @property
     def tokens_done(self) -> int:
         """Tokens of the finished parts."""
-        return sum(int(self._request.encoded.lengths[self._parts[i]].sum()) for i in self._finished())
+        return sum(map(self.tokens_of, self._finished()))
+
+    def tokens_of(self, part: int) -> int:
+        """Tokens of one part."""
+        return int(self._request.encoded.lengths[self._parts[part]].sum())
 
     def parts_done(self) -> tuple[int, int]:
         """Finished parts, of how many."""
         return len(self._finished()), len(self._parts)
+
+    def missing(self) -> list[int]:
+        """Numbers of the parts still to do."""
+        return sorted(set(range(len(self._parts))) - self._finished())
 
     def _finished(self) -> set[int]:
         return {i for i in self._run.finished() if i < len(self._parts)}
@@ -69,11 +83,14 @@ class AblationRun:
         Raises:
             ResultsError: a part cannot be written.
         """
-        finished = self._finished()
-        for number, part in enumerate(self._parts):
-            if number not in finished:
-                self._run.write_part(number, {"index": part, **self._engine.outputs(part, report)})
+        self.compute_parts(self.missing(), report)
         return self._collect()
+
+    def compute_parts(self, numbers: Iterable[int], report: Report) -> None:
+        """Compute some parts; see `compute`."""
+        for number in numbers:
+            part = self._parts[number]
+            self._run.write_part(number, {"index": part, **self._engine.outputs(part, report)})
 
     def _collect(self) -> AblationResults:
         parts = [self._run.read_part(number) for number in range(len(self._parts))]

@@ -74,7 +74,10 @@ def prune_checkpoint(request: AblationRequest, source: Path, span: Span, out: Pa
     gone = _adapter_tensors(model, span)
     tensors = {**dict(model.base.named_parameters()), **dict(model.base.named_buffers())}
     kept = {name: tensors[name] for name in opened.trained if id(tensors[name]) not in gone}
-    before = opened.description.training.get("pruned_layers", ())
+    if isinstance(method, Adapters):
+        before = method.skip_layers
+    else:
+        before = opened.description.training.get("pruned_layers", ())
     save_checkpoint(
         out,
         kept,
@@ -108,7 +111,8 @@ def _refuse_unfit(opened: OpenedCheckpoint, span: Span, source: Path, out: Path)
     shared = {id(module) for site in outside for module in site.modules}
     if any(id(module) in shared for site in opened.model.sites[sites] for module in site.modules):
         raise CheckpointError(
-            f"checkpoint {source} shares the adapters of layers {span} with other layers; they cannot go alone"
+            f"checkpoint {source} shares the adapters of layers {span} with other layers; they cannot go "
+            "alone"
         )
     if any((out / name).exists() for name in (DESCRIPTION, DELTA)):
         raise CheckpointError(f"{out} holds a checkpoint already; choose another --out")

@@ -10,13 +10,14 @@ import math
 import shutil
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from adapter_probe import metrics
+from adapter_probe.checkpoints.base import BaseIdentity
 from adapter_probe.checkpoints.native import library_versions
 from adapter_probe.errors import AdapterProbeError, Diverged, ResultsError, TrainingError
 from adapter_probe.models.adapted import AdaptedModel
@@ -24,7 +25,7 @@ from adapter_probe.models.methods import check_depth
 from adapter_probe.results.atomic import make_folder, read_json, remove_leftovers, write_json
 from adapter_probe.results.identity import hash_json
 from adapter_probe.results.rundir import PARTS, RunDirectory
-from adapter_probe.results.trials import TRIALS_FOLDER, Counts, TrialRecord, read_trial, write_trial
+from adapter_probe.results.trials import TRIAL, TRIALS_FOLDER, Counts, TrialRecord, read_trial, write_trial
 
 from .checkpoint import STATE_FOLDER
 from .estimate import seconds_of
@@ -59,20 +60,25 @@ class Trial:
 def plan_trials(requests: Iterable[TrainingRequest]) -> list[Trial]:
     """Give every request its id, each once; a base and a task are read once for all their trials.
 
+    Returns:
+        Trials whose bases are absolute folders, or hub ids with their commit, so that a worker anywhere
+        opens the same one.
+
     Raises:
         CheckpointError, ModelError, DataError: a base or a task cannot be used, or a method does not fit.
     """
-    known: dict[str, tuple[dict[str, Any], int, int]] = {}
+    known: dict[str, tuple[dict[str, Any], int, BaseIdentity]] = {}
     trials: dict[str, Trial] = {}
     for request in requests:
         if (key := hash_json(_shared(request))) not in known:
             facts = gather(request)
-            known[key] = (facts.fingerprints, len(facts.objective.train), facts.base.identity.n_layers)
-        fingerprints, n_train, n_layers = known[key]
-        check_depth(request.method, n_layers)
+            known[key] = (facts.fingerprints, len(facts.objective.train), facts.base.identity)
+        fingerprints, n_train, base = known[key]
+        check_depth(request.method, base.n_layers)
         name = hash_json(identity_of(request, fingerprints))[:_ID_LENGTH]
-        base = fingerprints["base"]["weights_sha256"]
-        trials.setdefault(name, Trial(name, request, request.settings.n_steps(n_train), base))
+        settled = replace(request, base=base.name, revision=base.revision)
+        n_steps = request.settings.n_steps(n_train)
+        trials.setdefault(name, Trial(name, settled, n_steps, fingerprints["base"]["weights_sha256"]))
     return list(trials.values())
 
 
@@ -131,13 +137,16 @@ def _shared(request: TrainingRequest) -> dict[str, Any]:
 def write_requests(out: Path, trials: Iterable[Trial]) -> None:
     """Write each trial's request, so that a worker needs no more than its folder.
 
+    A trial is known by what it trains, not by where its base and data lie: one that an earlier command left
+    unfinished takes its paths from this command, for the old ones may be gone.
+
     Raises:
         ResultsError: the folder cannot be written.
     """
     for trial in trials:
-        path = make_folder(trial.folder(out)) / REQUEST
-        if not path.exists():
-            write_json(path, trial.request.to_json())
+        folder = make_folder(trial.folder(out))
+        if not (folder / TRIAL).exists() or not (folder / REQUEST).exists():
+            write_json(folder / REQUEST, trial.request.to_json())
 
 
 def finished(out: Path, trials: Iterable[Trial]) -> dict[str, TrialRecord]:

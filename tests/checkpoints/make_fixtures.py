@@ -35,28 +35,28 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 TEXTS = "texts.json"
 LABELS = ("bad", "fair", "good")
 
+_BERT = {
+    "intermediate_size": 24,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 2,
+    "hidden_size": HIDDEN,
+}
 FAMILIES = {
-    "bert": {
-        "intermediate_size": 24,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": 2,
-        "hidden_size": HIDDEN,
+    "bert": _BERT,
+    "roberta": _BERT,
+    "electra": {**_BERT, "embedding_size": 8},
+    "mpnet": _BERT,
+    "deberta-v2": {
+        **_BERT,
+        "relative_attention": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_buckets": 4,
     },
-    "roberta": {
-        "intermediate_size": 24,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": 2,
-        "hidden_size": HIDDEN,
-    },
+    "albert": {**_BERT, "embedding_size": 8, "num_hidden_groups": LAYERS},
     "distilbert": {"hidden_dim": 24, "n_layers": LAYERS, "n_heads": 2, "dim": HIDDEN},
     "gpt2": {"n_inner": 24, "n_layer": LAYERS, "n_head": 2, "n_embd": HIDDEN},
-    "llama": {
-        "intermediate_size": 24,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "hidden_size": HIDDEN,
-    },
+    "llama": {**_BERT, "num_key_value_heads": 1},
+    "qwen2": {**_BERT, "num_key_value_heads": 1},
 }
 
 
@@ -136,9 +136,14 @@ def randomise(module: torch.nn.Module, seed: int, only: str = "") -> None:
 
 @torch.no_grad()
 def logits(model: torch.nn.Module) -> np.ndarray:
-    """``[examples, labels]``."""
+    """``[examples, labels]``, or start and end of every token ``[tokens, 2]``, example after example."""
     model.eval()
-    return np.stack([model(input_ids=torch.tensor([ids])).logits[0].numpy() for ids in make_texts()])
+    outputs = [model(input_ids=torch.tensor([ids])) for ids in make_texts()]
+    if hasattr(outputs[0], "start_logits"):
+        return np.concatenate(
+            [torch.stack([o.start_logits[0], o.end_logits[0]], -1).numpy() for o in outputs]
+        )
+    return np.stack([o.logits[0].numpy() for o in outputs])
 
 
 def write_expected(folder: Path, run: Callable[[list[int]], np.ndarray]) -> None:
@@ -218,6 +223,13 @@ def adapterhub_cases() -> dict[str, tuple]:
         "gpt2-parallel": ("gpt2", ParBnConfig(reduction_factor=4, mh_adapter=True), None, "bin"),
         "gpt2-lora": ("gpt2", LoRAConfig(r=2, alpha=3, **everywhere), None, "bin"),
         "gpt2-ia3": ("gpt2", IA3Config(), None, "bin"),
+        "qa-static": ("bert", DoubleSeqBnConfig(reduction_factor=4), "qa", "bin"),
+        "qa-flex": ("roberta", SeqBnConfig(reduction_factor=4), "flex-qa", "bin"),
+        "regression": ("bert", ParBnConfig(reduction_factor=4), "regression", "bin"),
+        "electra-flex": ("electra", SeqBnConfig(reduction_factor=4, mh_adapter=True), flex, "bin"),
+        "deberta-lora": ("deberta-v2", LoRAConfig(r=2, **everywhere), None, "bin"),
+        "deberta-flex": ("deberta-v2", DoubleSeqBnConfig(reduction_factor=4), flex, "bin"),
+        "albert-pfeiffer": ("albert", SeqBnConfig(reduction_factor=4), None, "bin"),
         "llama-houlsby": ("llama", DoubleSeqBnConfig(reduction_factor=4), None, "bin"),
         "llama-lora": ("llama", LoRAConfig(r=2, **everywhere), None, "bin"),
     }
@@ -227,7 +239,7 @@ def make_adapterhub(only: list[str]) -> None:
     """Checkpoints of the `adapters` library."""
     import adapters
     from adapters import AutoAdapterModel
-    from transformers import AutoModelForSequenceClassification
+    from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification
 
     for case, (family, config, head, kind) in adapterhub_cases().items():
         folder = FIXTURES / "adapterhub" / case
@@ -237,19 +249,25 @@ def make_adapterhub(only: list[str]) -> None:
         folder.mkdir(parents=True)
         torch.manual_seed(0)
         names = {"id2label": dict(enumerate(LABELS)), "label2id": {n: i for i, n in enumerate(LABELS)}}
-        if head is None:
-            model = AutoModelForSequenceClassification.from_pretrained(base(family), **names)
+        static = head in (None, "qa", "regression")
+        if static:
+            cls = AutoModelForQuestionAnswering if head == "qa" else AutoModelForSequenceClassification
+            labels = {None: names, "qa": {}, "regression": {"num_labels": 1}}[head]
+            model = cls.from_pretrained(base(family), **labels)
             adapters.init(model)
+        elif head == "flex-qa":
+            model = AutoAdapterModel.from_pretrained(base(family))
+            model.add_qa_head("task")
         else:
             model = AutoAdapterModel.from_pretrained(base(family))
             model.add_classification_head("task", num_labels=3, id2label=names["id2label"], **head)
         model.add_adapter("task", config=config)
         randomise(model, 1, only="task")
-        for part in ("classifier", "score"):
-            if head is None and hasattr(model, part):
-                randomise(getattr(model, part), 2)
-        if head is None and hasattr(model, "pre_classifier"):
-            randomise(model.pre_classifier, 3)
+        for number, part in enumerate(
+            ("classifier", "score", "qa_outputs", "pre_classifier", "pooler"), start=2
+        ):
+            if static and hasattr(model, part):
+                randomise(getattr(model, part), number)
 
         def run(skipped: list[int], model=model) -> np.ndarray:
             model.set_active_adapters("task", skip_layers=skipped or None)
@@ -259,7 +277,7 @@ def make_adapterhub(only: list[str]) -> None:
         # The base is named as a model on a hub: folders of this machine mean nothing elsewhere.
         model.name_or_path = model.config._name_or_path = f"tiny-random/{family}"
         model.save_adapter(folder, "task", use_safetensors=safe)
-        if head is None:
+        if static:
             model.save_head(folder, use_safetensors=safe)
         write_expected(folder, run)
         print(case, sorted(path.name for path in folder.iterdir()))
@@ -294,6 +312,21 @@ def peft_cases() -> dict[str, tuple]:
         ),
         "gpt2-lora": ("gpt2", LoraConfig(target_modules=["c_attn", "c_proj"], fan_in_fan_out=True, **lora)),
         "llama-lora": ("llama", LoraConfig(target_modules="all-linear", **lora)),
+        "qa": (
+            "bert",
+            LoraConfig(task_type="QUESTION_ANS", r=2, lora_alpha=2, target_modules=["query", "dense"]),
+        ),
+        "electra-lora": ("electra", LoraConfig(target_modules=["query", "dense"], **lora)),
+        "mpnet-lora": (
+            "mpnet",
+            LoraConfig(target_modules=["attn.q", "attn.o", "intermediate.dense"], **lora),
+        ),
+        "deberta-lora": (
+            "deberta-v2",
+            LoraConfig(target_modules=["query_proj", "key_proj"], modules_to_save=["pooler"], **lora),
+        ),
+        "albert-lora": ("albert", LoraConfig(target_modules=["query", "ffn"], **lora)),
+        "qwen2-lora": ("qwen2", LoraConfig(target_modules="all-linear", **lora)),
         "ia3": ("bert", IA3Config(task_type="SEQ_CLS", **feed)),
         "gpt2-ia3": (
             "gpt2",
@@ -317,7 +350,7 @@ def peft_cases() -> dict[str, tuple]:
 def make_peft(only: list[str]) -> None:
     """Checkpoints of PEFT."""
     from peft import get_peft_model
-    from transformers import AutoModelForSequenceClassification
+    from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification
 
     for case, (family, config) in peft_cases().items():
         if only and case not in only:
@@ -325,7 +358,9 @@ def make_peft(only: list[str]) -> None:
         folder = FIXTURES / "peft" / case
         shutil.rmtree(folder, ignore_errors=True)
         torch.manual_seed(0)
-        model = AutoModelForSequenceClassification.from_pretrained(base(family), num_labels=len(LABELS))
+        asks = config.task_type == "QUESTION_ANS"
+        cls = AutoModelForQuestionAnswering if asks else AutoModelForSequenceClassification
+        model = cls.from_pretrained(base(family), num_labels=2 if asks else len(LABELS))
         model.name_or_path = model.config._name_or_path = f"tiny-random/{family}"
         model = get_peft_model(model, config)
         for number, part in enumerate(("lora_", "ia3_l", "ln_tuning_layers", "modules_to_save")):
@@ -354,7 +389,7 @@ def peft_run(model: torch.nn.Module, skipped: list[int]) -> np.ndarray:
 
     changed = []
     for name, module in model.named_modules():
-        number = re.search(r"\.(?:layer|layers|h)\.(\d+)\.", name)
+        number = re.search(r"\.(?:layer|layers|h|albert_layer_groups)\.(\d+)\.", name)
         if not isinstance(module, BaseTunerLayer) or number is None or int(number[1]) not in skipped:
             continue
         if hasattr(module, "lora_A"):

@@ -7,14 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from adapter_probe.checkpoints.opening import open_checkpoint
-from adapter_probe.data.encoding import seal
-from adapter_probe.data.packing import pack
+from adapter_probe.data.encoding import Encoded, seal
+from adapter_probe.data.packing import PackedBatch, pack
+from adapter_probe.errors import ModelError
+from adapter_probe.probe.plan import nodes_by_site
 from adapter_probe.probe.tree import forward_variants
 
 FIXTURES = Path(__file__).parent / "fixtures"
 CASES = sorted(path.parent.relative_to(FIXTURES).as_posix() for path in FIXTURES.glob("*/*/expected.npz"))
+# The transformers model's own forward does more: it normalises, or has an activation before the head.
+PACKED_ONLY = {"adapterhub/adapter-plus", "adapterhub/distilbert-flex"}
 
 
 def base_of(folder: Path) -> str:
@@ -23,25 +28,85 @@ def base_of(folder: Path) -> str:
     return str(FIXTURES / "bases" / name.rpartition("/")[2])
 
 
-def texts():
+def texts() -> Encoded:
     ids = json.loads((FIXTURES / "texts.json").read_text())
     return seal(tuple(np.array(text, dtype=np.int64) for text in ids), None)
 
 
-def test_there_are_cases():
-    assert len(CASES) >= 24
+def rows_of(batch: PackedBatch, every_token: bool) -> np.ndarray:
+    """Where the library's rows are, one an example or one a token, in the order of a packed batch."""
+    if not every_token:
+        return batch.index
+    starts = np.concatenate([[0], np.cumsum(texts().lengths)])
+    return np.concatenate([np.arange(starts[i], starts[i + 1]) for i in batch.index])
+
+
+def own_forward(base: torch.nn.Module, ids: np.ndarray) -> np.ndarray:
+    out = base(input_ids=torch.from_numpy(ids)[None])
+    if hasattr(out, "start_logits"):
+        return torch.stack([out.start_logits[0], out.end_logits[0]], -1).numpy()
+    return out.logits.numpy()
+
+
+def test_there_are_cases_of_both_libraries():
+    assert sum(case.startswith("adapterhub/") for case in CASES) >= 24
+    assert sum(case.startswith("peft/") for case in CASES) >= 11
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_logits_are_the_librarys_own(case: str):
     folder = FIXTURES / case
-    opened = open_checkpoint(folder, base_of(folder))
+    model = open_checkpoint(folder, base_of(folder)).model
     expected = np.load(folder / "expected.npz")
     masks = np.repeat(~expected["skipped"], 2, axis=1)
-    encoded = texts()
-    batch = pack(encoded, np.arange(len(encoded)))
-    for tokens_per_pass in (10_000, 30):
-        logits = forward_variants(opened.model, batch, masks, tokens_per_pass=tokens_per_pass)
-        wanted = expected["logits"][:, batch.index]
-        np.testing.assert_allclose(logits.numpy(), wanted, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(opened.model(batch).detach().numpy(), wanted[0], rtol=1e-5, atol=1e-5)
+    batch = pack(texts(), np.arange(len(texts())))
+    wanted = expected["logits"][:, rows_of(batch, model.reads_all_positions)]
+    assert len(masks) == 7, "the intact model and six spans"
+    # The bound on memory splits the tree; a copy in another order must change nothing either.
+    for tokens_per_pass, order in ((10_000, slice(None)), (30, slice(None, None, -1))):
+        logits = forward_variants(model, batch, masks[order], tokens_per_pass=tokens_per_pass)
+        np.testing.assert_allclose(logits.numpy(), wanted[order], rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        np.testing.assert_allclose(model(batch).numpy(), wanted[0], rtol=1e-5, atol=1e-5)
+        if case not in PACKED_ONLY:
+            own = np.concatenate([own_forward(model.base, ids) for ids in texts().input_ids])
+            np.testing.assert_allclose(own, expected["logits"][0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", sorted(PACKED_ONLY))
+def test_the_own_forward_refuses_what_it_cannot_do(case: str):
+    folder = FIXTURES / case
+    model = open_checkpoint(folder, base_of(folder)).model
+    with pytest.raises(ModelError, match="run the packed forward"):
+        model.base(input_ids=torch.tensor([[2, 7, 3]]))
+
+
+def test_sublayers_with_something_inside_run_once_for_every_prefix_with_their_own_site():
+    # LoRA in the attention alone: attention forks at its entrance, the feed-forward site holds nothing.
+    folder = FIXTURES / "adapterhub" / "lora"
+    model = open_checkpoint(folder, base_of(folder)).model
+    assert model.forks_early.tolist() == [True, False] * 3
+    assert model.has_adapter.tolist() == [True, False] * 3
+    masks = np.repeat(~np.load(folder / "expected.npz")["skipped"], 2, axis=1) | ~model.has_adapter
+    runs = []
+    for layer in model.layers:
+        layer.parts.query.register_forward_hook(lambda _module, inputs, _out: runs.append(len(inputs[0])))
+    forward_variants(model, pack(texts(), [0]), masks, tokens_per_pass=10_000)
+    each_way = nodes_by_site(masks, model.forks_early)[0::2]
+    # Both ways of a layer are runs of their own; the first of each pair is the off one.
+    assert sum(runs) == sum(each_way)
+
+
+def test_notes_tell_what_cannot_be_known():
+    opened = open_checkpoint(FIXTURES / "adapterhub" / "gated-channel", str(FIXTURES / "bases" / "bert"))
+    assert any("does not save LayerNorms" in note for note in opened.notes)
+    assert any("padding" in note for note in opened.notes)
+    everywhere = open_checkpoint(FIXTURES / "peft" / "lora-everywhere", str(FIXTURES / "bases" / "bert"))
+    assert any("bert.pooler.dense" in note for note in everywhere.notes)
+
+
+def test_labels_are_the_checkpoints():
+    opened = open_checkpoint(FIXTURES / "adapterhub" / "houlsby", str(FIXTURES / "bases" / "bert"))
+    assert opened.description.task.label_names == ("bad", "fair", "good")
+    assert opened.description.task.kind == "classification"
+    assert opened.description.max_length == 24

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,6 +86,33 @@ def test_a_finished_trial_is_not_done_again(request_for, tmp_path, monkeypatch):
     assert second == first
     trials = plan_trials([request_for(), request_for(seed=5)])
     assert list(finished(tmp_path, trials)) == [trials[0].id]
+
+
+def test_a_trial_left_unfinished_takes_the_new_paths(request_for, tiny_base, tmp_path, monkeypatch):
+    def stop(now):
+        raise KeyboardInterrupt
+
+    moving = shutil.copytree(tiny_base("bert"), tmp_path / "here" / "base")
+    monkeypatch.chdir(moving.parent)
+    with pytest.raises(KeyboardInterrupt):
+        run([request_for(base="base")], tmp_path / "s", stop)
+    monkeypatch.chdir(tmp_path)  # where there is no folder called base
+    moved = moving.rename(tmp_path / "moved")
+    [trial] = plan_trials([request_for(base="moved")])
+    assert trial.request.base == str(moved)
+    [record] = run([request_for(base="moved")], tmp_path / "s")
+    assert record.trial == trial.id
+    assert len(list((tmp_path / "s" / "trials").iterdir())) == 1
+
+
+def test_a_finished_trial_keeps_its_request(request_for, tiny_base, tmp_path):
+    [record] = run([request_for()], tmp_path)
+    path = tmp_path / "trials" / record.trial / "request.json"
+    before = path.read_bytes()
+    elsewhere = shutil.copytree(tiny_base("bert"), tmp_path / "elsewhere")
+    [again] = run([request_for(base=elsewhere)], tmp_path)
+    assert again == record
+    assert path.read_bytes() == before
 
 
 def test_an_interrupted_trial_goes_on(request_for, tmp_path):

@@ -1,0 +1,163 @@
+"""An ablation cut into shards, each with parts of its own to compute anywhere, and put together again.
+
+A shard is a folder: ``shard.json`` says what is asked, in paths and settings, and the parts lie beside it
+just as an ablation's own do. Which examples are in a part depends on the ablation alone, so a part is the
+same wherever it is computed, and it is counted once: it has its number.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from adapter_probe.errors import AdapterProbeError, ResultsError
+from adapter_probe.records import from_record, to_record
+from adapter_probe.results.atomic import make_folder, read_arrays, read_json, write_json
+from adapter_probe.results.identity import describe_changes
+from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory
+
+from .ablation import AblationRun
+from .request import AblationRequest, AblationSettings, prepare_ablation
+
+SHARDS, SHARD = "shards", "shard.json"
+
+
+@dataclass(frozen=True)
+class AblationOrder:
+    """An ablation as it is asked for, before anything is opened: the arguments of `prepare_ablation`."""
+
+    checkpoint: str
+    settings: AblationSettings
+    base: str | None = None
+    data: tuple[str, ...] = ()
+    split: str = "validation"
+    metric: str | None = None
+    max_examples: int | None = None
+    tokens_per_pass: int | None = None
+
+    def prepare(self, device: torch.device) -> AblationRequest:
+        """See `prepare_ablation`, whose errors it raises."""
+        return prepare_ablation(
+            self.checkpoint,
+            self.settings,
+            device,
+            base=self.base,
+            data=self.data,
+            split=self.split,
+            metric=self.metric,
+            max_examples=self.max_examples,
+            tokens_per_pass=self.tokens_per_pass,
+        )
+
+    def settled(self) -> dict[str, Any]:
+        """As plain JSON with absolute paths, for a process that starts in another folder."""
+        base = self.base
+        if base is not None and (folder := Path(base).expanduser()).is_dir():
+            base = str(folder.resolve())
+        places = {"checkpoint": str(Path(self.checkpoint).resolve()), "base": base}
+        return {**to_record(self), **places, "data": [str(Path(path).resolve()) for path in self.data]}
+
+
+def write_shards(
+    out: Path, order: AblationOrder, run: RunDirectory, ablation: AblationRun, most: int
+) -> dict[Path, int]:
+    """Share out the parts that an ablation lacks.
+
+    Shards that are there already keep their parts, for somebody may be computing them.
+
+    Args:
+        out: the ablation's folder.
+        order: what is asked.
+        run: the ablation's entered folder.
+        ablation: on that folder.
+        most: how many shards to make, if there are none yet.
+
+    Returns:
+        The tokens that each shard has to do, by its folder; 0 where its parts are done.
+
+    Raises:
+        ResultsError: a shard cannot be written.
+    """
+    missing, total = ablation.missing(), ablation.parts_done()[1]
+    there = len(list((out / SHARDS).glob("shard-*")))
+    count = there or max(1, min(most, len(missing)))
+    # Parts are sorted by length, so each shard gets one of every length in turn.
+    shares = {
+        _folder(out, number): [part for part in missing if part in range(number, total, count)]
+        for number in range(count)
+    }
+    for folder, parts in shares.items():
+        asked = {"order": order.settled(), "plan": run.plan, "parts": parts}
+        write_json(make_folder(folder) / SHARD, asked)
+    return {folder: sum(map(ablation.tokens_of, parts)) for folder, parts in shares.items()}
+
+
+def run_shard(folder: Path, device: torch.device, report: Callable[[int], None]) -> None:
+    """Compute a shard's parts, or go on with them.
+
+    Args:
+        folder: with its ``shard.json``.
+        device: where to run.
+        report: called with the tokens done so far, after every batch.
+
+    Raises:
+        AdapterProbeError: the checkpoint or the data cannot be used, or the folder cannot be written.
+    """
+    path = folder / SHARD
+    asked = read_json(path)
+    try:
+        order = from_record(AblationOrder, asked["order"], "order")
+        plan, parts = dict(asked["plan"]), [int(part) for part in asked["parts"]]
+    except (AdapterProbeError, KeyError, TypeError, ValueError) as error:
+        raise ResultsError(f"{path} is damaged: {error}") from error
+    request = order.prepare(device)
+    with RunDirectory(folder, request.identity, plan) as run:
+        ablation = AblationRun(request, run)
+        missing = sorted(set(parts) & set(ablation.missing()))
+        done = sum(map(ablation.tokens_of, set(parts) - set(missing)))
+
+        def count(tokens: int) -> None:
+            nonlocal done
+            done += tokens
+            report(done)
+
+        ablation.compute_parts(missing, count)
+
+
+def gather_shards(out: Path, run: RunDirectory) -> None:
+    """Take over the parts of all shards, also of those that are still at work: a part appears whole.
+
+    Args:
+        out: the ablation's folder.
+        run: the same, entered.
+
+    Raises:
+        ResultsError: a shard was computed from other data or weights.
+    """
+    for folder in sorted((out / SHARDS).glob("shard-*")):
+        if not (folder / MANIFEST).exists():
+            continue
+        if changes := describe_changes(read_json(folder / MANIFEST).get("identity", {}), run.identity):
+            raise ResultsError(f"{folder} is a shard of another run: {'; '.join(changes)}. Remove it")
+        for path in sorted((folder / PARTS).glob("part-*.npz")):
+            number = int(path.stem.removeprefix("part-"))
+            if number not in run.finished():
+                try:
+                    arrays = read_arrays(path)
+                except ResultsError:  # damaged: the shard's job computes it again
+                    continue
+                run.write_part(number, arrays)
+
+
+def remove_shards(out: Path) -> None:
+    """Remove the shards of an ablation that has all its parts."""
+    shutil.rmtree(out / SHARDS, ignore_errors=True)
+
+
+def _folder(out: Path, number: int) -> Path:
+    return out / SHARDS / f"shard-{number:03d}"

@@ -1,0 +1,124 @@
+"""What a SLURM job asks for: from flags, from a TOML file, or from both."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from adapter_probe.errors import TrainingError
+
+_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
+_MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class SlurmOptions:
+    """What each task of an array gets, in SLURM's own words.
+
+    Attributes:
+        partition: None for the cluster's default.
+        gpus_per_task: None to ask for none.
+        time: limit of a task, as ``sbatch --time`` takes it. A training that needs longer saves its state
+            and goes on in a second turn.
+        mem: of a task, as ``sbatch --mem`` takes it; None for the cluster's default.
+        max_parallel: most tasks at a time; None for as many as there is room for.
+        setup: shell lines to run on the node first.
+        sbatch: any other of sbatch's long options, such as ``{"account": "lab"}``.
+    """
+
+    partition: str | None = None
+    gpus_per_task: int | None = None
+    time: str = "4:00:00"
+    mem: str | None = None
+    max_parallel: int | None = None
+    setup: tuple[str, ...] = ()
+    sbatch: Mapping[str, str | int | bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        minutes(self.time)
+        if self.mem is not None and not _MEMORY.fullmatch(self.mem):
+            raise TrainingError(f"mem {self.mem!r} is not a size such as 16G or 500M")
+        for name, least in (("max_parallel", 1), ("gpus_per_task", 0)):
+            if (value := getattr(self, name)) is not None and value < least:
+                raise TrainingError(f"{name.replace('_', '-')} {value} is not allowed; give at least {least}")
+
+
+def minutes(time: str) -> int:
+    """A limit in SLURM's notation as whole minutes, rounded up.
+
+    The notations are ``minutes``, ``minutes:seconds``, ``hours:minutes:seconds``, ``days-hours``,
+    ``days-hours:minutes`` and ``days-hours:minutes:seconds``.
+
+    Raises:
+        TrainingError: anything else, or no time at all.
+    """
+    match = _TIME.fullmatch(time)
+    if match is None:
+        raise TrainingError(f"time {time!r} is not a limit such as 90, 1:30:00 or 1-12 (a day and 12 hours)")
+    first, second, third = (int(match[name] or 0) for name in ("first", "second", "third"))
+    if match["days"]:
+        seconds = ((int(match["days"]) * 24 + first) * 60 + second) * 60 + third
+    elif match["third"]:
+        seconds = (first * 60 + second) * 60 + third
+    else:
+        seconds = first * 60 + second
+    if seconds == 0:
+        raise TrainingError(f"time {time!r} is no time; give at least a minute")
+    return math.ceil(seconds / 60)
+
+
+def choose_options(file: Path | None, flags: Mapping[str, Any]) -> SlurmOptions:
+    """Options from a TOML file, with flags before them.
+
+    The file's keys are the flags' names; a table ``[sbatch]`` holds any other of sbatch's options.
+
+    Args:
+        file: or None.
+        flags: by the names of `SlurmOptions`; those that are None or empty were not given.
+
+    Raises:
+        TrainingError: the file cannot be read, or an option is unknown or unfit.
+    """
+    options = SlurmOptions() if file is None else _read(file)
+    return replace(options, **{name: value for name, value in flags.items() if value not in (None, (), [])})
+
+
+def _read(file: Path) -> SlurmOptions:
+    kinds = {"gpus_per_task": int, "max_parallel": int, "setup": (str, list), "sbatch": dict}
+    given = {}
+    for key, value in _parse(file).items():
+        name, kind = key.replace("-", "_"), kinds.get(key.replace("-", "_"), str)
+        if name not in {field.name for field in fields(SlurmOptions)}:
+            allowed = ", ".join(field.name.replace("_", "-") for field in fields(SlurmOptions))
+            raise TrainingError(f"{file}: {key!r} is unknown; allowed are {allowed}")
+        if name == "time" and type(value) is int:
+            value = str(value)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise TrainingError(f"{file}: {key} is {value!r}, which is not of the right kind")
+        given[name] = value
+    setup = given.pop("setup", ())
+    lines = (setup,) if isinstance(setup, str) else tuple(setup)
+    extra = given.get("sbatch", {})
+    if wrong := [item for item in (*lines, *extra.values()) if not isinstance(item, (str, int))]:
+        raise TrainingError(f"{file}: {wrong[0]!r} is neither text nor a number")
+    try:
+        return SlurmOptions(setup=tuple(map(str, lines)), **given)
+    except TrainingError as error:
+        raise TrainingError(f"{file}: {error}") from error
+
+
+def _parse(file: Path) -> dict[str, Any]:
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10
+        import tomli as tomllib
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise TrainingError(f"cannot read {file}: {error.strerror}") from error
+    except ValueError as error:  # not TOML, or not UTF-8
+        raise TrainingError(f"{file} is not TOML: {error}") from error

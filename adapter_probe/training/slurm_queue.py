@@ -1,0 +1,93 @@
+"""What SLURM knows of its tasks, asked of its own programs.
+
+Only ``squeue`` and ``scontrol`` are needed; ``sacct`` is asked where there is one, for many clusters keep no
+accounts.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+
+from adapter_probe.errors import TrainingError
+
+_SECONDS = 60  # a busy controller may take long, but not for ever
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task that waits or runs.
+
+    Attributes:
+        state: such as PENDING or RUNNING.
+        reason: why it waits.
+    """
+
+    state: str
+    reason: str
+
+
+def tasks_called(name: str) -> dict[str, Task]:
+    """Every task that waits or runs under a job name, by ``job_index`` (``job`` outside an array).
+
+    Raises:
+        TrainingError: SLURM does not answer.
+    """
+    answer = _ask("squeue", "--noheader", "--array", f"--name={name}", "--format=%i|%T|%r")
+    rows = (line.strip().split("|", 2) for line in answer.splitlines() if line.strip())
+    return {identity: Task(state, reason) for identity, state, reason in rows}
+
+
+def ending_of(task: str) -> str:
+    """How a task that has left the queue ended, in a few words."""
+    for question, pattern in (
+        (("scontrol", "show", "job", task), r"JobState=(\w+).*?ExitCode=(\d+:\d+)"),
+        (("sacct", "-n", "-P", "-X", "-j", task, "-o", "State,ExitCode"), r"(\w+)[^|]*\|(\d+:\d+)"),
+    ):
+        try:
+            found = re.search(pattern, _ask(*question), re.DOTALL)
+        except TrainingError:
+            continue
+        if found:
+            hint = " (out of memory?)" if found[2].endswith(":9") else ""
+            return f"SLURM says {found[1]}, exit code {found[2]}{hint}"
+    return "SLURM does not say how"
+
+
+def cancel(tasks: list[str]) -> None:
+    """Take tasks out of the queue.
+
+    Raises:
+        TrainingError: SLURM does not answer.
+    """
+    _ask("scancel", *tasks)
+
+
+def longest_array() -> int:
+    """The most tasks that an array of this cluster may have.
+
+    Raises:
+        TrainingError: SLURM does not answer.
+    """
+    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", _ask("scontrol", "show", "config"), re.MULTILINE)
+    return max(1, int(found[1])) if found else 1000
+
+
+def _ask(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except FileNotFoundError:
+        raise TrainingError(
+            f"there is no {command[0]} on this machine; --slurm needs one from which SLURM jobs can be sent"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise TrainingError(f"SLURM does not answer: {command[0]} took longer than {_SECONDS} s") from None
+    if done.returncode != 0:
+        raise TrainingError(f"SLURM does not answer: {one_line(done.stderr)}")
+    return done.stdout
+
+
+def one_line(text: str) -> str:
+    """What a program of SLURM complained of."""
+    return " ".join(text.split()) or "no message"

@@ -1,0 +1,245 @@
+"""TensorFlow checkpoints of the paper's own code, against the logits that this code computed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from adapter_probe.checkpoints.converting import to_native
+from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.data.encoding import Encoded, seal
+from adapter_probe.data.packing import pack
+from adapter_probe.errors import CheckpointError
+from adapter_probe.probe.tree import forward_variants
+
+from .test_tensor_bundle import write
+
+FIXTURES = Path(__file__).parent / "fixtures"
+CASES = {"one-file": 4, "two-files": 6}  # with their adapters' size
+LAYER = "bert.encoder.layer.2"
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """Other weights than the checkpoints hold, and the authors' GELU."""
+    folder = tmp_path / "base"
+    shutil.copytree(FIXTURES / "bases" / "bert", folder)
+    configure(folder, hidden_act="gelu_new")
+    return folder
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Callable[[str], Path]:
+    return lambda case: Path(shutil.copytree(FIXTURES / "adapter_bert" / case, tmp_path / case))
+
+
+def configure(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def variables(case: str) -> dict[str, np.ndarray]:
+    """Read by the project's reader: what it reads is tested by what the model computes."""
+    from adapter_probe.checkpoints.tensor_bundle import read_bundle
+
+    bundle = read_bundle(FIXTURES / "adapter_bert" / case / "model.ckpt-2.index")
+    return {name: bundle.read(name) for name in bundle.entries}
+
+
+def texts() -> Encoded:
+    ids = json.loads((FIXTURES / "texts.json").read_text())
+    return seal(tuple(np.array(text, dtype=np.int64) for text in ids), None)
+
+
+def refusal(folder: Path, base: Path | None) -> str:
+    with pytest.raises(CheckpointError) as raised:
+        open_checkpoint(folder, None if base is None else str(base))
+    message = str(raised.value)
+    assert "\n" not in message
+    assert str(folder) in message
+    return message
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_are_the_authors_own(case: str, base: Path):
+    folder = FIXTURES / "adapter_bert" / case
+    opened = open_checkpoint(folder, str(base))
+    expected = np.load(folder / "logits.npz")
+    masks = np.repeat(~expected["skipped"], 2, axis=1)
+    batch = pack(texts(), np.arange(len(texts())))
+    wanted = expected["logits"][:, batch.index]
+    assert len(masks) == 7, "the intact model and six spans"
+    assert np.abs(wanted[1:] - wanted[0]).max(axis=(1, 2)).min() > 1e-2, "every span moves the logits"
+    for tokens_per_pass, order in ((10_000, slice(None)), (30, slice(None, None, -1))):
+        logits = forward_variants(opened.model, batch, masks[order], tokens_per_pass=tokens_per_pass)
+        np.testing.assert_allclose(logits.numpy(), wanted[order], rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        np.testing.assert_allclose(opened.model(batch).numpy(), wanted[0], rtol=1e-5, atol=1e-5)
+        own = [opened.model.base(input_ids=torch.from_numpy(ids)[None]).logits for ids in texts().input_ids]
+    np.testing.assert_allclose(torch.cat(own).numpy(), expected["logits"][0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_the_description_says(case: str, base: Path):
+    opened = open_checkpoint(FIXTURES / "adapter_bert" / case, str(base))
+    summary = opened.description.method.summary()
+    assert (summary["bottlenecks"], summary["sizes"]) == (6, [CASES[case]])
+    assert opened.description.task.kind == "classification"
+    assert opened.description.task.label_names == ("0", "1", "2")
+
+
+def test_a_weight_of_each_kind_is_where_it_belongs(base: Path):
+    weights = variables("one-file")
+    state = open_checkpoint(FIXTURES / "adapter_bert" / "one-file", str(base)).model.base.state_dict()
+    scope = "bert/encoder/layer_2"
+    for ours, theirs in (
+        (f"{LAYER}.intermediate.dense.weight", weights[f"{scope}/intermediate/dense/kernel"].T),
+        (f"{LAYER}.attention.self.key.bias", weights[f"{scope}/attention/self/key/bias"]),
+        (
+            f"{LAYER}.attention.output.adapter.down.weight",
+            weights[f"{scope}/attention/output/adapters/weights1"].T,
+        ),
+        (f"{LAYER}.output.adapter.up.bias", weights[f"{scope}/output/adapters/biases2"][0]),
+        (f"{LAYER}.output.LayerNorm.weight", weights[f"{scope}/output/LayerNorm/gamma"]),
+        ("bert.embeddings.word_embeddings.weight", weights["bert/embeddings/word_embeddings"]),
+        ("classifier.weight", weights["output_weights"]),
+    ):
+        np.testing.assert_array_equal(state[ours].numpy(), theirs)
+
+
+def test_another_base_is_told(base: Path):
+    opened = open_checkpoint(FIXTURES / "adapter_bert" / "one-file", str(base))
+    n_frozen = 3 + 3 * 12 + 2  # embeddings; six linear maps a layer; the pooler
+    assert any(note.startswith(f"{n_frozen} of the {n_frozen} tensors") for note in opened.notes)
+
+
+def test_on_its_own_base_only_what_was_trained_counts(base: Path):
+    from safetensors.torch import load_file, save_file
+
+    folder = FIXTURES / "adapter_bert" / "one-file"
+    whole = open_checkpoint(folder, str(base)).model.base.state_dict()
+    names = load_file(base / "model.safetensors")
+    save_file({n: whole[f"bert.{n}"].clone() for n in names}, base / "model.safetensors", {"format": "pt"})
+    opened = open_checkpoint(folder, str(base))
+    assert opened.notes == ()
+    groups = {group for group, name, _ in opened.model.named_groups() if name in opened.trained}
+    assert groups == {"adapters", "layernorms", "head"}
+    n_adapters, n_norms, n_head = 3 * 2 * 4, (1 + 3 * 2) * 2, 2
+    assert len(opened.trained) == n_adapters + n_norms + n_head
+
+
+def test_differences_of_the_base_are_told(base: Path):
+    configure(base, hidden_act="gelu", layer_norm_eps=1e-6)
+    notes = open_checkpoint(FIXTURES / "adapter_bert" / "one-file", str(base)).notes
+    assert any("'gelu_new' in the base's config.json" in note for note in notes)
+    assert any("1e-12" in note and "1e-06" in note for note in notes)
+
+
+def test_one_output_is_a_regression(tmp_path: Path, base: Path):
+    changed = variables("one-file")
+    changed |= {"output_weights": changed["output_weights"][:1], "output_bias": changed["output_bias"][:1]}
+    (tmp_path / "one").mkdir()
+    write(tmp_path / "one", changed)
+    opened = open_checkpoint(tmp_path / "one", str(base))
+    assert opened.description.task.kind == "regression"
+    assert any("taken for a regression" in note for note in opened.notes)
+
+
+def test_the_optimiser_is_left_out(base: Path):
+    names = variables("one-file").keys()
+    assert sum(name.endswith("/adam_m") for name in names) == 3 * 2 * 4 + (1 + 3 * 2) * 2 + 2
+    assert "global_step" in names
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("output_bias", "lacks output_bias, the head"),
+        (
+            "bert/encoder/layer_1/output/adapters/biases2",
+            "lacks bert/encoder/layer_1/output/adapters/biases2",
+        ),
+        ("bert/pooler/dense/kernel", "lacks bert/pooler/dense/kernel"),
+        ("/adapters/", "holds no adapters of google-research/adapter-bert"),
+        ("layer_2", "is of a model of 2 layers, the base has 3"),
+    ],
+)
+def test_a_missing_variable_is_named(tmp_path: Path, base: Path, name: str, words: str):
+    index = write(tmp_path, {k: v for k, v in variables("one-file").items() if name not in k})
+    assert f"{index} {words}" in refusal(tmp_path, base)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("output_weights", np.ones((3, 15)), "classifier.weight has shape [3, 15]"),
+        (
+            "bert/encoder/layer_2/intermediate/dense/kernel",
+            np.ones((24, 16)),
+            f"{LAYER}.intermediate.dense.weight has shape [16, 24]",
+        ),
+        ("bert/pooler/dense/kernel", np.ones(16), "bert/pooler/dense/kernel has shape [16], expected two"),
+        (
+            "bert/encoder/layer_2/output/adapters/biases1",
+            np.ones((2, 4)),
+            f"{LAYER}.output.adapter.down.bias has shape [4, 2]",
+        ),
+        ("bert/embeddings/word_embeddings", np.full((53, 16), np.nan), "word_embeddings holds NaN"),
+        ("bert/encoder/prompt", np.ones(3), "not understood: bert/encoder/prompt"),
+    ],
+)
+def test_a_variable_that_does_not_fit_is_named(
+    tmp_path: Path, base: Path, name: str, value: np.ndarray, words: str
+):
+    write(tmp_path, {**variables("one-file"), name: value.astype(np.float32)})
+    assert words in refusal(tmp_path, base)
+
+
+def test_damaged_files(copied: Callable[[str], Path], base: Path):
+    folder = copied("two-files")
+    index, shard = folder / "model.ckpt-2.index", folder / "model.ckpt-2.data-00001-of-00002"
+    whole, data = index.read_bytes(), shard.read_bytes()
+    shard.write_bytes(data[:-100])
+    assert f"{shard} is damaged: it ends before " in refusal(folder, base)
+    shard.write_bytes(data[:1000] + b"\xff" + data[1001:])
+    assert f"{shard} is damaged: bert/encoder/" in refusal(folder, base)
+    shard.unlink()
+    assert f"{shard} is missing; model.ckpt-2.index needs 2 data files" in refusal(folder, base)
+    index.write_bytes(whole[:200] + b"\xff" + whole[201:])
+    assert f"{index} is damaged: a block of it" in refusal(folder, base)
+    index.write_bytes(whole[:-20])
+    assert f"{index} is not the index of a TensorFlow checkpoint, or is cut short" in refusal(folder, base)
+
+
+def test_which_of_several_is_told_by_the_file_that_tensorflow_writes(
+    copied: Callable[[str], Path], base: Path
+):
+    folder = copied("one-file")
+    shutil.copy(folder / "model.ckpt-2.index", folder / "model.ckpt-1.index")
+    assert open_checkpoint(folder, str(base)).description.task.name == "one-file"
+    (folder / "checkpoint").write_text('model_checkpoint_path: "C:\\\\out\\\\model.ckpt-7"\n')
+    assert "names model.ckpt-7.index, which is not there" in refusal(folder, base)
+    (folder / "checkpoint").write_text("nothing\n")
+    assert "has no model_checkpoint_path" in refusal(folder, base)
+    (folder / "checkpoint").unlink()
+    assert "2 TensorFlow checkpoints, model.ckpt-1.index, model.ckpt-2.index" in refusal(folder, base)
+    (folder / "model.ckpt-1.index").unlink()
+    assert len(open_checkpoint(folder, str(base)).trained) > 0
+
+
+def test_bases_that_do_not_fit():
+    folder = FIXTURES / "adapter_bert" / "one-file"
+    assert "give one with --base" in refusal(folder, None)
+    assert "the base is a roberta model" in refusal(folder, FIXTURES / "bases" / "roberta")
+
+
+def test_converting_needs_data_and_says_so(base: Path, tmp_path: Path):
+    opened = open_checkpoint(FIXTURES / "adapter_bert" / "one-file", str(base))
+    with pytest.raises(CheckpointError, match="give a file with labelled examples"):
+        to_native(opened, tmp_path / "new")

@@ -1,0 +1,115 @@
+"""Conversions: what comes out opens to the same logits, and what would be lost is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from adapter_probe.checkpoints.base import load_base
+from adapter_probe.checkpoints.converting import to_adapterhub, to_native
+from adapter_probe.checkpoints.native import OpenedCheckpoint
+from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.data.encoding import seal
+from adapter_probe.data.packing import PackedBatch, pack
+from adapter_probe.errors import CheckpointError
+from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.probe.given_data import with_data
+from adapter_probe.probe.tree import forward_variants
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Labelled examples for the fixtures' bases."""
+    path = tmp_path / "validation.jsonl"
+    rows = [{"text": f"w{n} w{3 * n}", "label": n % 3} for n in range(9)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def batch_of(seed: int = 0) -> PackedBatch:
+    draw = np.random.default_rng(seed)
+    ids = tuple(np.array([2, *draw.integers(5, 30, n), 3]) for n in (2, 5, 5))
+    return pack(seal(ids, None), np.arange(3))
+
+
+def all_variants(model: AdaptedModel) -> torch.Tensor:
+    masks = np.random.default_rng(0).random((12, len(model.sites))) < 0.5
+    return forward_variants(model, batch_of(), masks, tokens_per_pass=1000)
+
+
+def opened_with_data(case: str, data: Path) -> OpenedCheckpoint:
+    family = {"adapterhub/roberta-flex": "roberta", "peft/llama-norms": "llama"}.get(case, "bert")
+    opened = open_checkpoint(FIXTURES / case, str(FIXTURES / "bases" / family))
+    return with_data(FIXTURES / case, opened, [data], "validation")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "adapterhub/gated-channel",
+        "adapterhub/norms-per-layer",
+        "adapterhub/flex-first",
+        "adapterhub/roberta-flex",
+        "adapterhub/union",
+        "peft/lora-everywhere",
+        "peft/ia3",
+        "peft/llama-norms",
+    ],
+)
+def test_this_projects_format_holds_all_that_can_be_opened(case: str, data: Path, tmp_path: Path):
+    opened = opened_with_data(case, data)
+    to_native(opened, tmp_path / "native")
+    again = open_checkpoint(tmp_path / "native")
+    assert again.description.method == opened.description.method
+    assert again.description.task == opened.description.task
+    assert all_variants(again.model).equal(all_variants(opened.model))
+
+
+def test_this_projects_format_needs_the_data(tmp_path: Path):
+    opened = open_checkpoint(FIXTURES / "peft" / "ia3", str(FIXTURES / "bases" / "bert"))
+    with pytest.raises(CheckpointError, match=r"give a file with labelled examples \(--data FILE\)"):
+        to_native(opened, tmp_path / "native")
+
+
+def test_trained_layernorms_are_not_dropped_in_silence(bert_checkpoint: Path, tmp_path: Path):
+    opened = open_checkpoint(bert_checkpoint)
+    with pytest.raises(CheckpointError, match=r"no place for the trained LayerNorms: .* --lossy"):
+        to_adapterhub(opened, tmp_path / "hub")
+    assert not (tmp_path / "hub").exists()
+
+
+def test_adapterhub_and_back(tiny_base: Callable[..., Path], bert_checkpoint: Path, tmp_path: Path):
+    opened = open_checkpoint(bert_checkpoint)
+    assert to_adapterhub(opened, tmp_path / "hub", lossy=True) == ["the trained LayerNorms"]
+    back = open_checkpoint(tmp_path / "hub")
+    # What was lost, lost on the one side too: the base's own LayerNorms.
+    base = dict(load_base(str(tiny_base("bert")), 2).model.named_parameters())
+    with torch.no_grad():
+        for name, parameter in opened.model.base.named_parameters():
+            if "LayerNorm" in name:
+                parameter.copy_(base[name])
+    torch.testing.assert_close(all_variants(back.model), all_variants(opened.model))
+    assert back.description.task.label_names == opened.description.task.label_names
+    with pytest.raises(CheckpointError, match="holds a checkpoint already"):
+        to_adapterhub(opened, tmp_path / "hub", lossy=True)
+
+
+def test_only_bottlenecks_of_this_project_go_to_adapterhub(tmp_path: Path):
+    opened = open_checkpoint(FIXTURES / "peft" / "lora", str(FIXTURES / "bases" / "bert"))
+    with pytest.raises(CheckpointError, match="not imported"):
+        to_adapterhub(opened, tmp_path / "hub")
+
+
+@pytest.mark.parametrize("hidden", [32, 100, 768])
+def test_every_size_can_be_said_as_a_reduction_factor(hidden: int):
+    from adapter_probe.checkpoints.converting import _reduction_factor
+
+    for size in range(1, 2 * hidden + 1):
+        assert int(hidden // _reduction_factor(hidden, size)) == size

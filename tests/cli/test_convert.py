@@ -1,0 +1,40 @@
+"""`adapter-probe convert`, and `inspect` of what other libraries wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+FIXTURES = Path(__file__).parents[1] / "checkpoints" / "fixtures"
+BERT = FIXTURES / "bases" / "bert"
+
+
+def test_inspect_names_the_library_and_what_cannot_be_known(program):
+    outcome = program("inspect", FIXTURES / "adapterhub" / "pfeiffer", "--base", BERT, "--json")
+    facts = json.loads(outcome.stdout)
+    assert (facts["method"]["library"], facts["method"]["kinds"]) == ("adapters", ["seq_bn"])
+    assert (facts["n_sites"], facts["method"]["sizes"]) == (3, [4])
+    assert facts["parameters"]["adapters"] == 3 * (2 * 16 * 4 + 16 + 4)
+    assert "LayerNorms" in facts["notes"][0]
+    text = program("inspect", FIXTURES / "peft" / "lora", "--base", BERT).stdout
+    assert "library peft, kinds lora, inner low rank 6, ranks 2" in text
+
+
+def test_to_this_projects_format_and_on(program, tmp_path: Path):
+    data = tmp_path / "validation.jsonl"
+    data.write_text("".join(json.dumps({"text": f"w{n}", "label": n % 3}) + "\n" for n in range(9)))
+    source = FIXTURES / "peft" / "ia3"
+    refusal = program("convert", source, tmp_path / "n", "--to", "native", "--base", BERT).refusal
+    assert "--data FILE" in refusal
+    done = program("convert", source, tmp_path / "n", "--to", "native", "--base", BERT, "--data", data)
+    assert (done.code, done.stdout) == (0, f"{tmp_path / 'n'}\n")
+    assert program("inspect", tmp_path / "n", "--json").code == 0
+
+
+def test_adapterhubs_format_loses_layernorms(program, trained: Path, tmp_path: Path):
+    assert "--lossy" in program("convert", trained, tmp_path / "h", "--to", "adapterhub").refusal
+    done = program("convert", trained, tmp_path / "h", "--to", "adapterhub", "--lossy")
+    assert (done.code, done.stdout) == (0, f"{tmp_path / 'h'}\n")
+    assert "the trained LayerNorms are left out" in done.stderr
+    facts = json.loads(program("inspect", tmp_path / "h", "--json").stdout)
+    assert facts["method"]["kinds"] == ["double_seq_bn"]

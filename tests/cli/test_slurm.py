@@ -1,0 +1,217 @@
+"""Studies on a real cluster of two nodes, as a user starts them, beside the same studies on one machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from slurm_cluster import SlurmCluster
+
+# The waiting command looks more often than it would at home.
+HASTY = """
+import adapter_probe.training.slurm as slurm
+slurm.SlurmArray.__init__.__kwdefaults__["patience"] = slurm.Patience(0.3, 2, 1)
+"""
+SMALL_PARTS = """
+import adapter_probe.probe.plan
+adapter_probe.probe.plan.TOKENS_PER_PART["cpu"] = 50
+"""
+SLURM = ("--slurm", "--time", 30)
+
+
+@pytest.fixture(scope="module")
+def sweep(tiny_base: Callable[..., Path], tiny_task: Path) -> tuple[object, ...]:
+    """Three short trials; add ``--out``."""
+    return ("init-sweep", "--base", tiny_base("bert"), "--task", tiny_task, "--stds", "0.1", "--size", 2,
+            "--seeds", 3, "--epochs", 1, "--learning-rates", 0.01)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def undisturbed(program, sweep, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert program(*sweep, "--out", folder, "--workers", 1).code == 0
+    return folder
+
+
+def tables(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.csv"))}
+
+
+def tasks(folder: Path) -> dict[str, str]:
+    path = folder / "slurm" / "submitted.json"
+    return json.loads(path.read_text())["tasks"] if path.exists() else {}
+
+
+def finished(folder: Path) -> int:
+    return len(list(folder.glob("trials/*/trial.json")))
+
+
+@pytest.fixture
+def on_cluster(program, cluster: SlurmCluster) -> Callable:
+    """``on_cluster(...)`` starts a command that finds the cluster."""
+
+    def start(*arguments: object):
+        return program.start(*arguments, before=HASTY, **cluster.environment)
+
+    return start
+
+
+def test_the_command_killed_and_given_again(cluster, on_cluster, sweep, undisturbed, tmp_path):
+    first = on_cluster(*sweep, "--out", tmp_path, *SLURM)
+    cluster.wait_until(lambda: len(tasks(tmp_path)) == 3)
+    sent = tasks(tmp_path)
+    second = on_cluster(*sweep, "--out", tmp_path, *SLURM)  # while the first one waits
+    assert "is in use by another run" in second.result().refusal
+    first.kill()
+    assert first.result().code == -signal.SIGKILL
+    outcome = on_cluster(*sweep, "--out", tmp_path, *SLURM).result()
+    assert outcome.code == 0, outcome.stderr
+    assert "0 jobs sent" in outcome.stderr
+    assert tasks(tmp_path) == sent
+    assert tables(tmp_path) == tables(undisturbed)
+    assert "trials.csv" in tables(tmp_path)
+
+
+@pytest.mark.slow
+def test_detached_failed_in_part_and_collected(cluster, on_cluster, sweep, undisturbed, tmp_path):
+    detached = (*sweep, "--out", tmp_path, *SLURM, "--max-parallel", 1, "--detach", "--json")
+    report = json.loads(on_cluster(*detached).result().stdout)
+    assert (report["jobs"], report["done"], report["sent_now"], report["sent_earlier"]) == (3, 0, 3, 0)
+    again = on_cluster(*detached).result()
+    assert again.code == 0
+    assert json.loads(again.stdout)["sent_now"] == 0
+    lost, task = list(tasks(tmp_path).items())[-1]
+    cluster.call("scancel", task)
+    cluster.wait_until(
+        lambda: len(list(tmp_path.glob("trials/*/trial.json"))) == 2 and not cluster.queue(), 120
+    )
+    again = on_cluster(*detached).result()
+    report = json.loads(again.stdout)
+    assert (report["done"], report["sent_now"], report["sent_earlier"]) == (2, 1, 0)
+    assert f"{lost} had failed, sent again: its SLURM task {task} ended before it began" in again.stderr
+    outcome = on_cluster(*sweep, "--out", tmp_path, *SLURM).result()
+    assert outcome.code == 0, outcome.stderr
+    assert tables(tmp_path) == tables(undisturbed)
+    third = on_cluster(*sweep, "--out", tmp_path, *SLURM, "--detach").result()  # nothing is left to send
+    assert "sweep.csv" in third.stdout or "sweep" in third.stdout
+    assert not cluster.queue()
+
+
+@pytest.fixture(scope="module")
+def long(tiny_base, tiny_task) -> tuple[object, ...]:
+    """One trial of some seconds."""
+    return ("init-sweep", "--base", tiny_base("bert"), "--task", tiny_task, "--stds", "0.1", "--size", 2,
+            "--seeds", 1, "--epochs", 12, "--batch-size", 4, "--learning-rates", 0.001)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_preempted_training_resumes(cluster, on_cluster, program, long, tmp_path):
+    here = program.start(*long, "--out", tmp_path / "here", "--workers", 1)
+    out = tmp_path / "there"
+    command = on_cluster(*long, "--out", out, *SLURM)
+    notes: list[tuple[str, int]] = []
+
+    def look(*states: str) -> bool:
+        for path in out.glob("slurm/notes/*.json"):
+            note = json.loads(path.read_text())
+            notes.append((note["state"], note["step"]))
+        return bool(notes) and notes[-1][0] in states and notes[-1][1] > 0
+
+    cluster.wait_until(lambda: look("running"), 120)
+    cluster.call("sbatch", "--partition=urgent", "--nodes=2", "--output=/dev/null", "--wrap", "sleep 1")
+    cluster.wait_until(lambda: look("stopped"), 60)
+    stopped_at = notes[-1][1]
+    notes.clear()
+    cluster.wait_until(lambda: look("done", "running") and notes[-1][1] != stopped_at, 120)
+    assert min(step for state, step in notes if step) >= stopped_at
+    outcome = command.result()
+    assert outcome.code == 0, outcome.stderr
+    assert here.result().code == 0
+    assert tables(out) == tables(tmp_path / "here")
+
+
+@pytest.mark.slow
+def test_a_worker_killed_mid_trial(cluster, on_cluster, program, long, tmp_path):
+    command = on_cluster(*long, "--out", tmp_path, *SLURM)
+    cluster.wait_until(lambda: list(tmp_path.glob("trials/*/training/parts/*.npz")), 120)
+    (worker,) = workers_of(tmp_path)
+    os.kill(worker, signal.SIGKILL)
+    outcome = command.result()
+    assert outcome.code == 2
+    (log,) = tmp_path.glob("slurm/*_0_log.err")
+    last = outcome.stderr.replace("\r", "\n").strip().split("\n")[-1]
+    for word in ("1 of 1 trials failed", "SIGKILL", f"log: {log}", "same command"):
+        assert word in last
+    assert not list(tmp_path.glob("trials/*/trial.json"))
+    assert program(*long, "--out", tmp_path, "--workers", 1).code == 0  # goes on here, from its own state
+    assert len(list(tmp_path.glob("trials/*/trial.json"))) == 1
+
+
+def workers_of(folder: Path) -> list[int]:
+    """Workers that have a folder's trial open."""
+    found = set()
+    for lock in folder.glob("trials/*/training/.lock"):
+        for link in Path("/proc").glob("[0-9]*/fd/*"):
+            try:
+                if link.resolve() == lock.resolve():
+                    found.add(int(link.parts[2]))
+            except OSError:
+                continue
+    return sorted(found)
+
+
+def test_an_ablation_in_shards(cluster, on_cluster, program, trained, tmp_path):
+    checkpoint = shutil.copytree(trained, tmp_path / "checkpoint")
+    assert program("ablate", trained, "--out", tmp_path / "here", before=SMALL_PARTS).code == 0
+    command = ("ablate", checkpoint.name, "--out", "there", *SLURM, "--max-parallel", 2)
+
+    def start(*more: object):
+        return program.start(
+            *command, *more, before=SMALL_PARTS + HASTY, folder=tmp_path, **cluster.environment
+        )
+
+    report = json.loads(start("--detach", "--json").result().stdout)
+    assert (report["jobs"], report["sent_now"]) == (2, 2)
+    lost = tasks(tmp_path / "there")["shard-001"]
+    cluster.call("scancel", lost)
+    outcome = start("--json").result()
+    if outcome.code == 2:  # it was still on its way out of the queue
+        assert "1 of 2 shards failed, shard-001 first" in outcome.stderr
+        outcome = start("--json").result()
+    assert outcome.code == 0, outcome.stderr
+    for name in ("spans.csv", "layers.csv", "removable.csv", "predictions.npz"):
+        assert (tmp_path / "there" / name).read_bytes() == (tmp_path / "here" / name).read_bytes(), name
+    assert not (tmp_path / "there" / "shards").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--partition", "gpu"], ["--partition", "add --slurm"]),
+        (["--detach"], ["--detach", "add --slurm"]),
+        (["--slurm", "--workers", 2], ["--workers", "--max-parallel"]),
+        (["--slurm", "--time", "soon"], ["time 'soon'", "1:30:00"]),
+        (["--slurm", "--mem", "much"], ["mem 'much'", "16G"]),
+        (["--slurm", "--max-parallel", 0], ["max-parallel 0", "at least 1"]),
+        (["--slurm", "--slurm-config", "no-such.toml"], ["no-such.toml"]),
+    ],
+)
+def test_bad_options(options, words, program, sweep, tmp_path):
+    refusal = program(*sweep, "--out", tmp_path / "s", *options).refusal
+    for word in words:
+        assert word in refusal
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_dry_run_for_a_cluster(program, sweep, tmp_path):
+    (tmp_path / "lab.toml").write_text('partition = "long"\nmax-parallel = 5\n[sbatch]\naccount = "lab"\n')
+    outcome = program(*sweep, "--out", tmp_path / "s", "--slurm", "--slurm-config", tmp_path / "lab.toml",
+                      "--max-parallel", 2, "--dry-run", "--json")  # fmt: skip
+    assert outcome.code == 0, outcome.stderr
+    assert json.loads(outcome.stdout)["workers"] == 2
+    assert not (tmp_path / "s").exists()

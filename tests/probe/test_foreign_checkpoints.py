@@ -1,0 +1,108 @@
+"""Ablation and pruning of checkpoints that other libraries wrote and that remember no data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from adapter_probe.checkpoints.converting import to_native
+from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.errors import CheckpointError, DataError
+from adapter_probe.probe.ablation import AblationRun
+from adapter_probe.probe.given_data import with_data
+from adapter_probe.probe.prune import prune_checkpoint
+from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
+from adapter_probe.spans import Span
+
+FIXTURES = Path(__file__).parents[1] / "checkpoints" / "fixtures"
+BERT = str(FIXTURES / "bases" / "bert")
+NAMES = ("bad", "fair", "good")
+
+
+def rows(path: Path, labels: list) -> Path:
+    draw = np.random.default_rng(0)
+    texts = [" ".join(f"w{word}" for word in draw.integers(0, 48, 3 + n % 4)) for n in range(len(labels))]
+    path.write_text("".join(json.dumps({"text": t, "label": y}) + "\n" for t, y in zip(texts, labels)))
+    return path
+
+
+def request(case: str, data: Path | None, **settings: object) -> AblationRequest:
+    files = [] if data is None else [data]
+    return prepare_ablation(
+        FIXTURES / case, AblationSettings(**settings), torch.device("cpu"), base=BERT, data=files
+    )
+
+
+def labels_of(case: str, data: Path) -> tuple[list[int], tuple[str, ...]]:
+    made = request(case, data)
+    return made.examples.labels.tolist(), made.checkpoint.description.task.label_names
+
+
+def test_labels_by_name_in_any_order_and_case(tmp_path: Path):
+    data = rows(tmp_path / "d.jsonl", ["good", "Bad".lower(), "fair", "good"])
+    assert labels_of("adapterhub/houlsby", data) == ([2, 0, 1, 2], NAMES)
+    data = rows(tmp_path / "e.jsonl", ["Good", "Bad", "Fair", "Good"])
+    assert labels_of("adapterhub/houlsby", data) == ([2, 0, 1, 2], ("Bad", "Fair", "Good"))
+
+
+def test_labels_by_number_even_where_not_all_occur(tmp_path: Path):
+    data = rows(tmp_path / "d.jsonl", [2, 0, 2, 0])
+    assert labels_of("adapterhub/houlsby", data) == ([2, 0, 2, 0], ("0", "1", "2"))
+    assert labels_of("peft/lora", data) == ([2, 0, 2, 0], ("0", "1", "2"))
+
+
+def test_labels_that_nothing_orders_are_refused(tmp_path: Path):
+    data = rows(tmp_path / "d.jsonl", ["x", "y", "z", "x"])
+    with pytest.raises(DataError, match=r"labels x, y, z are not those .* 3 outputs, bad, fair, good"):
+        request("adapterhub/houlsby", data)
+    with pytest.raises(DataError, match=r"which it does not name; allowed are 0 to 2"):
+        request("peft/lora", data)
+
+
+def test_without_data_there_is_nothing_to_judge_by():
+    with pytest.raises(CheckpointError, match=r"does not say on which data it was trained; .*--data FILE"):
+        request("peft/lora", None)
+
+
+def test_sites_without_anything_inside_are_told(tmp_path: Path):
+    data = rows(tmp_path / "d.jsonl", [0, 1, 2])
+    with pytest.raises(
+        CheckpointError, match=r"no adapters to switch off at the sites 'ffn': .* sites attention"
+    ):
+        request("peft/lora", data, sites="ffn")
+
+
+def test_an_ablation_counts_what_the_library_would_count(tmp_path: Path):
+    case = "peft/lora-everywhere"
+    made = request(case, rows(tmp_path / "d.jsonl", [n % 3 for n in range(12)]), dtype="float64")
+    with AblationRun.folder(made, tmp_path / "out") as run:
+        results = AblationRun(made, run).compute(lambda _: None)
+    intact = made.checkpoint.model
+    assert results.logits.shape == (7, 12, 3)
+    own = [
+        intact.base(input_ids=torch.from_numpy(ids)[None]).logits[0].detach().numpy()
+        for ids in made.encoded.input_ids
+    ]
+    np.testing.assert_allclose(results.logits[0], np.stack(own), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["adapterhub/union", "peft/lora-everywhere"])
+def test_pruning_leaves_what_the_ablation_says(case: str, tmp_path: Path):
+    data = rows(tmp_path / "d.jsonl", [n % 3 for n in range(12)])
+    opened = with_data(case, open_checkpoint(FIXTURES / case, BERT), [data], "validation")
+    to_native(opened, tmp_path / "native")
+    made = prepare_ablation(tmp_path / "native", AblationSettings(), torch.device("cpu"))
+    pruned = prune_checkpoint(made, tmp_path / "native", Span(1, 2), tmp_path / "pruned")
+    assert pruned.adapters_after < pruned.adapters_before
+    small = open_checkpoint(tmp_path / "pruned")
+    assert small.model.has_adapter.tolist()[2:] == [False] * 4
+    assert small.description.training["pruned_layers"] == [1, 2]
+    logits = [
+        small.model.base(input_ids=torch.from_numpy(ids)[None]).logits[0].detach().numpy()
+        for ids in made.encoded.input_ids
+    ]
+    np.testing.assert_allclose(pruned.results.logits[1], np.stack(logits), rtol=1e-4, atol=1e-5)

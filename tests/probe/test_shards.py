@@ -1,0 +1,168 @@
+"""An ablation in shards: the same parts wherever they are computed, each counted once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from adapter_probe.checkpoints.base import load_base
+from adapter_probe.checkpoints.description import Description
+from adapter_probe.checkpoints.native import save_checkpoint
+from adapter_probe.data.tasks import find_task
+from adapter_probe.errors import ResultsError
+from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.methods import Adapters
+from adapter_probe.probe import ablation as engine
+from adapter_probe.probe.ablation import AblationRun
+from adapter_probe.probe.request import AblationSettings
+from adapter_probe.probe.shards import AblationOrder, gather_shards, remove_shards, run_shard, write_shards
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tiny_base: Callable, tiny_task: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base, method = load_base(str(tiny_base("bert")), 2), Adapters(size=3, init_std=0.4)
+    model = AdaptedModel(base.model)
+    model.install(method, torch.Generator().manual_seed(1))
+    trained = model.choose_trained(base.missing)
+    description = Description(method, base.identity, find_task(tiny_task), 11, delta_sha256="")
+    return save_checkpoint(tmp_path_factory.mktemp("checkpoint"), trained, description)
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(engine.TOKENS_PER_PART, "cpu", 40)
+
+
+@pytest.fixture
+def order(checkpoint: Path) -> AblationOrder:
+    return AblationOrder(str(checkpoint), AblationSettings(), tokens_per_pass=100)
+
+
+def in_shards(order: AblationOrder, out: Path, most: int, work: Callable[[dict[Path, int]], None]):
+    request = order.prepare(CPU)
+    with AblationRun.folder(request, out) as run:
+        ablation = AblationRun(request, run)
+        gather_shards(out, run)
+        work(write_shards(out, order, run, ablation, most))
+        gather_shards(out, run)
+        return ablation, ablation.missing()
+
+
+def compute_all(shards: dict[Path, int]) -> None:
+    for folder, tokens in shards.items():
+        seen = [0]
+        run_shard(folder, CPU, seen.append)
+        assert seen == sorted(seen)
+        assert seen[-1] == tokens
+
+
+def arrays(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((out / "parts").glob("*.npz"))}
+
+
+@pytest.mark.parametrize("most", [1, 4])
+def test_shards_give_the_same_parts(most, order, tmp_path):
+    request = order.prepare(CPU)
+    with AblationRun.folder(request, tmp_path / "whole") as run:
+        whole = AblationRun(request, run).compute(lambda _: None)
+    _, missing = in_shards(order, tmp_path / "cut", most, compute_all)
+    assert missing == []
+    assert arrays(tmp_path / "cut") == arrays(tmp_path / "whole") != {}
+    remove_shards(tmp_path / "cut")
+    with AblationRun.folder(request, tmp_path / "cut") as run:
+        together = AblationRun(request, run).compute(lambda _: pytest.fail("computed again"))
+    np.testing.assert_array_equal(together.logits, whole.logits)
+
+
+def test_every_part_is_in_one_shard(order, tmp_path):
+    def look(shards):
+        lists = [json.loads((folder / "shard.json").read_text())["parts"] for folder in shards]
+        assert sorted(part for parts in lists for part in parts) == list(range(sum(map(len, lists))))
+        assert max(map(len, lists)) - min(map(len, lists)) <= 1
+
+    ablation, missing = in_shards(order, tmp_path, 3, look)
+    assert len(missing) == ablation.parts_done()[1]
+
+
+def test_what_is_done_is_not_shared_out_again(order, tmp_path):
+    def the_first(shards):
+        run_shard(next(iter(shards)), CPU, lambda _: None)
+
+    ablation, missing = in_shards(order, tmp_path, 3, the_first)
+    assert 0 < len(missing) < ablation.parts_done()[1]
+    before = arrays(tmp_path)
+
+    def rest(shards):
+        assert next(iter(shards.values())) == 0
+        assert sum(shards.values()) == sum(map(ablation.tokens_of, missing))
+        compute_all({folder: tokens for folder, tokens in shards.items() if tokens})
+
+    assert in_shards(order, tmp_path, 7, rest)[1] == []  # seven are not made: three are there
+    assert before.items() <= arrays(tmp_path).items()
+
+
+def test_an_interrupted_shard_goes_on(order, tmp_path):
+    def stop(_):
+        raise KeyboardInterrupt
+
+    def work(shards):
+        (folder, tokens), *_ = shards.items()
+        with pytest.raises(KeyboardInterrupt):
+            run_shard(folder, CPU, lambda done: stop(done) if done > tokens / 2 else None)
+        kept = arrays(folder)
+        assert kept
+        seen = []
+        run_shard(folder, CPU, seen.append)
+        assert kept.items() <= arrays(folder).items()
+        assert seen[0] > tokens / 4
+        assert seen[-1] == tokens
+
+    in_shards(order, tmp_path, 2, work)
+
+
+def test_a_damaged_part_is_left_to_its_shard(order, tmp_path):
+    def work(shards):
+        compute_all(shards)
+        part = next(iter(next(iter(shards)).glob("parts/*.npz")))
+        part.write_bytes(part.read_bytes()[:-5])
+
+    assert len(in_shards(order, tmp_path, 2, work)[1]) == 1
+    assert in_shards(order, tmp_path, 2, compute_all_that_is_left)[1] == []
+
+
+def compute_all_that_is_left(shards: dict[Path, int]) -> None:
+    compute_all({folder: tokens for folder, tokens in shards.items() if tokens})
+
+
+def test_a_shard_of_other_data_is_refused(order, tmp_path):
+    in_shards(order, tmp_path / "a", 1, compute_all)
+    other = AblationOrder(order.checkpoint, order.settings, max_examples=20)
+    (tmp_path / "a" / "shards").rename(tmp_path / "shards")
+    with pytest.raises(ResultsError, match="is a shard of another run: data"):
+        in_shards(other, tmp_path, 1, compute_all)
+
+
+def test_a_damaged_shard(order, tmp_path):
+    def work(shards):
+        (folder,) = shards
+        (folder / "shard.json").write_text('{"order": {"checkpoint": 3}, "plan": {}, "parts": []}')
+        with pytest.raises(ResultsError, match=r"shard\.json is damaged: order\.checkpoint is 3"):
+            run_shard(folder, CPU, lambda _: None)
+
+    in_shards(order, tmp_path, 1, work)
+
+
+def test_paths_are_absolute(order, checkpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(checkpoint.parent)
+    relative = AblationOrder(checkpoint.name, order.settings, base="no/folder", data=("x.tsv",))
+    settled = relative.settled()
+    assert settled["checkpoint"] == str(checkpoint)
+    assert settled["data"] == [str(checkpoint.parent / "x.tsv")]
+    assert settled["base"] == "no/folder"  # on the hub

@@ -1,0 +1,313 @@
+"""Arrays on a real cluster of two nodes: what was cancelled, lost, preempted or orphaned is done once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickletools
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from slurm_cluster import SlurmCluster
+
+pytest.importorskip("submitit")
+
+from adapter_probe.errors import TrainingError
+from adapter_probe.training import slurm
+from adapter_probe.training.slurm import Patience, SlurmArray
+from adapter_probe.training.slurm_options import SlurmOptions
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+# A job of 30 steps that saves its state when stdin ends and goes on from there. What it did stands in its
+# file, a line a step, so a step that is done twice shows. "quick" jobs have one step.
+WORKER = """
+import json, os, select, sys, time
+def answer(**words): print(json.dumps(words), flush=True)
+for line in iter(sys.stdin.readline, ""):
+    job = line.strip()
+    state = job + ".state"
+    done = int(open(state).read()) if os.path.exists(state) else 0
+    total = 1 if os.path.basename(job).startswith("quick") else 30
+    for step in range(done, total):
+        if select.select([sys.stdin], [], [], 0.15)[0]:
+            open(state, "w").write(str(step))
+            sys.exit(130)
+        with open(job, "a") as file: file.write(f"{step} {os.environ['SLURMD_NODENAME']}\\n")
+        answer(step=step + 1)
+    answer(done=True)
+"""
+
+
+def array(folder: Path, **options) -> SlurmArray:
+    chosen = SlurmOptions(**{"time": "10", **options})
+    command = [sys.executable, "-c", WORKER]
+    return SlurmArray(command, {}, folder / "slurm", chosen, patience=Patience(0.2, 1, 1))
+
+
+def steps(job: Path) -> list[int]:
+    return [int(line.split()[0]) for line in job.read_text().splitlines()] if job.exists() else []
+
+
+def nodes(job: Path) -> list[str]:
+    return list(dict.fromkeys(line.split()[1] for line in job.read_text().splitlines()))
+
+
+@contextmanager
+def running(executor: SlurmArray, jobs: list[Path]) -> Iterator[list]:
+    """The executor at work in a thread; its failures are in the list given, at the block's end."""
+    failures: list = []
+    thread = threading.Thread(target=lambda: failures.extend(executor.run(jobs, lambda *_: None)))
+    thread.start()
+    try:
+        yield failures
+    finally:
+        thread.join(90)
+    assert not thread.is_alive()
+
+
+def under_way(cluster: SlurmCluster, *jobs: Path) -> None:
+    cluster.wait_until(lambda: all(len(steps(job)) > 2 for job in jobs))
+
+
+def task_of(folder: Path, job: Path) -> str:
+    return json.loads((folder / "slurm" / "submitted.json").read_text())["tasks"][job.name]
+
+
+def test_more_jobs_than_an_array_may_have(cluster, tmp_path):
+    jobs = [tmp_path / f"quick-{n}" for n in range(7)]  # the cluster allows 5
+    assert array(tmp_path, max_parallel=2).run(jobs, lambda *_: None) == []
+    assert all(steps(job) == [0] for job in jobs)
+    assert len({task_of(tmp_path, job).split("_")[0] for job in jobs}) == 2
+    assert {node for job in jobs for node in nodes(job)} == {"n1", "n2"}
+
+
+def test_what_was_cancelled_is_reported_and_done_the_next_time(cluster, tmp_path):
+    jobs = [tmp_path / name for name in ("a", "b", "c")]
+    with running(array(tmp_path), jobs) as failures:
+        under_way(cluster, *jobs[:2])
+        cluster.call("scancel", task_of(tmp_path, jobs[0]), task_of(tmp_path, jobs[2]))  # one had not begun
+    assert sorted(f.folder.name for f in failures) == ["a", "c"]
+    for failure in failures:
+        assert "CANCELLED" in failure.reason
+        assert task_of(tmp_path, failure.folder) in failure.reason
+        assert (failure.log is None) == (failure.folder.name == "c")
+    executor = array(tmp_path)
+    submission = executor.submit(jobs)
+    assert [job.name for job in submission.sent] == ["a", "c"]
+    assert executor.wait([jobs[0], jobs[2]], lambda *_: None) == []
+    assert all(steps(job) == list(range(30)) for job in jobs)  # none lost, none twice
+
+
+def test_a_node_set_down(cluster, tmp_path):
+    jobs = [tmp_path / name for name in ("a", "b")]
+    with running(array(tmp_path), jobs) as failures:
+        under_way(cluster, *jobs)
+        lost = next(job for job in jobs if nodes(job) == ["n2"])
+        cluster.set_node("n2", "down")
+    assert failures == []
+    assert nodes(lost) == ["n2", "n1"]
+    assert set(steps(lost)) == set(range(30))  # what was not saved is done again
+    assert [steps(job) for job in jobs if job != lost] == [list(range(30))]
+
+
+def test_a_preempted_task_goes_on_where_it_was(cluster, tmp_path):
+    jobs = [tmp_path / name for name in ("a", "b")]
+    with running(array(tmp_path), jobs) as failures:
+        under_way(cluster, *jobs)
+        cluster.call("sbatch", "--partition=urgent", "--output=/dev/null", "--wrap", "sleep 2")
+        cluster.wait_until(lambda: list(tmp_path.glob("*.state")), 20)
+    assert failures == []
+    assert all(steps(job) == list(range(30)) for job in jobs)
+    assert len(list(tmp_path.glob("*.state"))) == 1
+
+
+def test_the_time_is_nearly_up(cluster, tmp_path):
+    job = tmp_path / "a"
+    with running(array(tmp_path), [job]) as failures:
+        under_way(cluster, job)
+        cluster.call("scancel", "--signal=USR2", cluster.queue().popitem()[0])
+    assert failures == []
+    assert steps(job) == list(range(30))
+    assert (tmp_path / "a.state").exists()
+
+
+def test_a_step_killed_with_its_worker(cluster, tmp_path):
+    """As when memory runs out: nobody is left to write a note."""
+    job = tmp_path / "a"
+    with running(array(tmp_path), [job]) as failures:
+        under_way(cluster, job)
+        for pid in pids_of_tasks(tmp_path):
+            os.kill(pid, signal.SIGKILL)
+    assert [f.folder for f in failures] == [job]
+    assert "FAILED" in failures[0].reason
+    assert failures[0].log.exists()
+    assert array(tmp_path).run([job], lambda *_: None) == []
+    assert set(steps(job)) == set(range(30))
+
+
+def pids_of_tasks(folder: Path) -> list[int]:
+    """The processes that submitit started on the nodes for tasks of a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_text().split("\0")
+            if words[0] == sys.executable and "submitit.core._submit" in words and str(folder) in words[-2]:
+                found.append(int(path.parent.name))
+    return found
+
+
+@pytest.fixture
+def submitter(tmp_path) -> Callable[[list[Path]], subprocess.Popen]:
+    """``submitter(jobs)``: another process that sends jobs and waits for them."""
+    started = []
+
+    def start(jobs: list[Path]) -> subprocess.Popen:
+        code = (
+            f"import sys; from pathlib import Path; sys.path[:0] = [{str(Path(__file__).parent)!r}]\n"
+            f"from test_slurm import array\n"
+            f"array(Path({str(tmp_path)!r})).run([Path(p) for p in {list(map(str, jobs))}], lambda *_: None)"
+        )
+        fixtures = str(Path(__file__).parents[1] / "fixtures")
+        environment = {**os.environ, "PYTHONPATH": fixtures}
+        started.append(subprocess.Popen([sys.executable, "-c", code], env=environment))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_the_submitter_killed(cluster, submitter, tmp_path):
+    jobs = [tmp_path / name for name in ("a", "quick-b", "quick-c")]
+    process = submitter(jobs)
+    under_way(cluster, jobs[0])
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    tasks = [task_of(tmp_path, job) for job in jobs]
+    executor = array(tmp_path)
+    submission = executor.submit(jobs)
+    assert jobs[0] in submission.adopted
+    assert jobs[0] not in submission.sent
+    assert submission.failed == ()
+    assert executor.wait(jobs, lambda *_: None) == []
+    assert task_of(tmp_path, jobs[0]) == tasks[0]
+    assert steps(jobs[0]) == list(range(30))
+
+
+def test_a_submitter_killed_before_it_noted_its_tasks(cluster, tmp_path):
+    job = tmp_path / "a"
+    executor = array(tmp_path)
+    executor.submit([job])
+    under_way(cluster, job)
+    (stray,) = cluster.queue()
+    (tmp_path / "slurm" / "submitted.json").unlink()
+    assert executor.run([job], lambda *_: None) == []
+    assert task_of(tmp_path, job) != stray
+    assert steps(job) == list(range(30))  # the stray one was stopped, its state taken over
+
+
+def test_a_copied_folder_has_no_tasks(cluster, tmp_path):
+    jobs = [tmp_path / "one" / "a"]
+    jobs[0].parent.mkdir()
+    array(jobs[0].parent).submit(jobs)
+    under_way(cluster, jobs[0])
+    copied = shutil.copytree(tmp_path / "one", tmp_path / "two")
+    submission = array(copied).submit([copied / "a"])
+    assert (submission.adopted, len(submission.sent)) == ((), 1)
+    assert len(cluster.queue()) == 2
+
+
+def test_a_controller_that_does_not_answer_loses_nothing(tmp_path, monkeypatch):
+    original, asked, said = slurm.tasks_called, [], []
+
+    def sometimes(name):
+        asked.append(name)
+        if len(asked) in (2, 3, 4):
+            raise TrainingError("SLURM does not answer: timeout")
+        return original(name)
+
+    monkeypatch.setattr(slurm, "tasks_called", sometimes)
+    job = tmp_path / "a"
+    executor = array(tmp_path)
+    executor.submit([job])
+    assert executor.wait([job], lambda *_: None, said.append) == []
+    assert steps(job) == list(range(30))
+    assert said[0] == "SLURM does not answer: timeout"
+    assert "1 running" in said
+
+
+def test_what_a_task_gets(cluster, tmp_path):
+    job = tmp_path / "quick-a"
+    executor = array(
+        tmp_path, partition="urgent", gpus_per_task=1, mem="300M", time="1:30:00", max_parallel=1,
+        setup=("export WORD=hello", "echo set up as $WORD >&2"), sbatch={"comment": "a lab's words"},
+    )  # fmt: skip
+    assert executor.run([job], lambda *_: None) == []
+    task = task_of(tmp_path, job)
+    shown = cluster.call("scontrol", "show", "job", task)
+    for words in ("Partition=urgent", "TimeLimit=01:30:00", "MinMemoryNode=300M", "gres:gpu:1", "Requeue=1",
+                  f"JobName={executor.name}", "Comment=a lab's words", "NumCPUs=1 "):  # fmt: skip
+        assert words in shown
+    assert "set up as hello" in (tmp_path / "slurm" / f"{task}_0_log.err").read_text()
+
+
+def test_a_job_is_sent_as_strings(cluster, tmp_path):
+    executor = array(tmp_path)
+    executor.submit([tmp_path / "quick-a"])
+    (path,) = (tmp_path / "slurm").glob("*_submitted.pkl")
+    strings, classes = [], set()
+    for code, argument, _ in pickletools.genops(path.read_bytes()):
+        if isinstance(argument, str):
+            strings.append(argument)
+        if code.name == "STACK_GLOBAL":
+            classes.add(tuple(strings[-2:]))
+    assert classes == {
+        ("submitit.core.utils", "DelayedSubmission"),
+        ("adapter_probe.training.slurm_job", "SlurmJob"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"partition": "nowhere"}, ["invalid partition specified: nowhere"]),
+        ({"sbatch": {"qos-of-mine": 3}}, ["qos-of-mine"]),
+    ],
+)
+def test_a_refusal_is_one_line(options, words, tmp_path, capfd):
+    with pytest.raises(TrainingError, match="SLURM refuses the jobs") as caught:
+        array(tmp_path, **options).submit([tmp_path / "quick-a"])
+    for word in words:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_machine_without_slurm(tmp_path, monkeypatch):
+    executor = array(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(TrainingError, match="no squeue on this machine"):
+        executor.submit([tmp_path / "a"])
+
+
+def test_waiting_shows_what_hinders(cluster, tmp_path):
+    job, said = tmp_path / "quick-a", []
+    executor = array(tmp_path, sbatch={"hold": True})
+    executor.submit([job])
+    release = threading.Timer(2.0, lambda: cluster.call("scontrol", "release", cluster.queue().popitem()[0]))
+    release.start()
+    started = time.monotonic()
+    assert executor.wait([job], lambda *_: None, said.append) == []
+    assert time.monotonic() - started > 1.5
+    assert "1 pending (JobHeldUser)" in said

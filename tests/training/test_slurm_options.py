@@ -1,0 +1,101 @@
+"""What a SLURM job asks for, from flags and from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapter_probe.errors import TrainingError
+from adapter_probe.training.slurm_options import SlurmOptions, choose_options, minutes
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("90", 90),
+        ("90:00", 90),
+        ("90:01", 91),
+        ("1:30:00", 90),
+        ("0:00:01", 1),
+        ("1-0", 1440),
+        ("1-12", 2160),
+        ("2-01:30", 2970),
+        ("2-01:30:30", 2971),
+    ],
+)
+def test_slurms_notations_of_time(text, expected):
+    assert minutes(text) == expected
+
+
+@given(st.integers(0, 9), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
+def test_days_hours_minutes_seconds(days, hours, mins, seconds):
+    total = ((days * 24 + hours) * 60 + mins) * 60 + seconds
+    if total:
+        assert minutes(f"{days}-{hours}:{mins}:{seconds}") == -(-total // 60)
+
+
+@pytest.mark.parametrize("text", ["soon", "", "1:2:3:4", "-5", "1.5", "0", "0:00:00", "1-"])
+def test_no_time(text):
+    with pytest.raises(TrainingError, match="time"):
+        minutes(text)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "lab.toml"
+    path.write_text(
+        'partition = "long"\ngpus-per-task = 1\ntime = 90\nmem = "16G"\nmax-parallel = 5\n'
+        'setup = ["module load cuda", "nvidia-smi"]\n[sbatch]\naccount = "lab"\nexclusive = true\n'
+    )
+    return path
+
+
+def test_a_file(file):
+    assert choose_options(file, {}) == SlurmOptions(
+        partition="long", gpus_per_task=1, time="90", mem="16G", max_parallel=5,
+        setup=("module load cuda", "nvidia-smi"), sbatch={"account": "lab", "exclusive": True},
+    )  # fmt: skip
+
+
+def test_flags_come_before_the_file(file):
+    given = {"partition": "short", "max_parallel": 2, "mem": None, "setup": ("true",), "time": None}
+    options = choose_options(file, given)
+    assert (options.partition, options.max_parallel, options.mem) == ("short", 2, "16G")
+    assert (options.setup, options.time) == (("true",), "90")
+    assert choose_options(file, {"gpus_per_task": 0}).gpus_per_task == 0
+
+
+def test_no_file():
+    assert choose_options(None, {"partition": None, "setup": ()}) == SlurmOptions()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("partitoin = 'x'", ["'partitoin'", "partition", "max-parallel"]),
+        ("gpus-per-task = 'one'", ["gpus-per-task", "'one'"]),
+        ("gpus-per-task = true", ["gpus-per-task", "True"]),
+        ("max-parallel = 0", ["max-parallel 0"]),
+        ("time = 'soon'", ["time 'soon'"]),
+        ("mem = 'much'", ["mem 'much'"]),
+        ("setup = [1.5]", ["1.5"]),
+        ("[sbatch]\naccount = ['a']", ["['a']"]),
+        ("partition = ", ["not TOML"]),
+    ],
+)
+def test_an_unfit_file(text, words, tmp_path):
+    path = tmp_path / "lab.toml"
+    path.write_text(text)
+    with pytest.raises(TrainingError) as caught:
+        choose_options(path, {})
+    for word in (str(path), *words):
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_such_file(tmp_path):
+    with pytest.raises(TrainingError, match=r"cannot read .*none\.toml"):
+        choose_options(tmp_path / "none.toml", {})
