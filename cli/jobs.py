@@ -146,11 +146,23 @@ def _slurm(place: Place, cluster: Cluster, out: Path) -> SlurmArray:
     )
 
 
-def failed(failures: Sequence[Failure], total: int, kind: str) -> str:
-    """The line about jobs that failed."""
-    first = failures[0]
-    log = f" (log: {first.log})" if first.log else ""
+def failed(failures: Sequence[Failure], lost: Sequence[Path], total: int, kind: str) -> str:
+    """The line about jobs without a result.
+
+    Args:
+        failures: why, as far as it is known.
+        lost: the jobs without a result.
+        total: jobs of the study.
+        kind: what the jobs are called.
+    """
+    known = {failure.folder.resolve(): failure for failure in failures}
+    first = next((known[folder.resolve()] for folder in lost if folder.resolve() in known), None)
+    if first is None:  # a file system over the network may show late what a node wrote
+        reason = f"{lost[0].name} first: it was done, but its result is not to be seen yet"
+    else:
+        log = f" (log: {first.log})" if first.log else ""
+        reason = f"{first.folder.name} first: {first.reason}{log}"
     return (
-        f"{len(failures)} of {total} {kind} failed, {first.folder.name} first: {first.reason}{log}; what was "
-        "finished is kept, the same command tries the others again"
+        f"{len(lost)} of {total} {kind} failed, {reason}; what was finished is kept, the same command tries the "
+        "others again"
     )

@@ -52,7 +52,8 @@ def compute_in_shards(
             if outcome.detached is not None:
                 return outcome.detached
             gather_shards(out, run)
-            if outcome.failures and ablation.missing():
-                raise TrainingError(failed(outcome.failures, len(shards), "shards"))
+            if ablation.missing():
+                lost = [f for f, tokens in write_shards(out, order, run, ablation, 1).items() if tokens]
+                raise TrainingError(failed(outcome.failures, lost, len(shards), "shards"))
         remove_shards(out)
     return None

@@ -36,7 +36,7 @@ def run_sweep(
         ResultsError: the folder is in use or holds another study.
     """
     from adapter_probe.results.atomic import claim
-    from adapter_probe.results.trials import claim_study, read_trial, read_trials, trial_frame, write_trials
+    from adapter_probe.results.trials import claim_study, read_trials, trial_frame, write_trials
     from adapter_probe.training.trials import finished, plan_trials, shared_facts, write_requests
 
     trials, outcome = plan_trials(requests), Outcome()
@@ -48,12 +48,12 @@ def run_sweep(
             outcome = run_jobs(left, len(trials), "trials", "steps", out, place)
         frame = trial_frame(read_trials(out))
         write_trials(out, frame)
-    # A worker may have been killed after its last word was on the disk.
-    if failures := [failure for failure in outcome.failures if read_trial(failure.folder) is None]:
-        raise TrainingError(failed(failures, len(trials), "trials"))
     if outcome.detached is not None:
         show_json(outcome.detached) if json else show(detached_text(outcome.detached))
         return None
+    # What counts is what is on the disk: a worker may have been killed after its last word.
+    if lost := [trial.folder(out) for trial in trials if trial.id not in finished(out, [trial])]:
+        raise TrainingError(failed(outcome.failures, lost, len(trials), "trials"))
     return frame
 
 

@@ -10,15 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from adapter_probe.checkpoints.converting import to_native
 from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.checkpoints.tensor_bundle import read_bundle
 from adapter_probe.data.encoding import Encoded, seal
 from adapter_probe.data.packing import pack
 from adapter_probe.errors import CheckpointError
+from adapter_probe.probe.given_data import with_data
 from adapter_probe.probe.tree import forward_variants
 
-from .test_tensor_bundle import write
+from .bundle_writer import write
 
 FIXTURES = Path(__file__).parent / "fixtures"
 CASES = {"one-file": 4, "two-files": 6}  # with their adapters' size
@@ -46,8 +49,6 @@ def configure(folder: Path, **changes: object) -> None:
 
 def variables(case: str) -> dict[str, np.ndarray]:
     """Read by the project's reader: what it reads is tested by what the model computes."""
-    from adapter_probe.checkpoints.tensor_bundle import read_bundle
-
     bundle = read_bundle(FIXTURES / "adapter_bert" / case / "model.ckpt-2.index")
     return {name: bundle.read(name) for name in bundle.entries}
 
@@ -120,8 +121,6 @@ def test_another_base_is_told(base: Path):
 
 
 def test_on_its_own_base_only_what_was_trained_counts(base: Path):
-    from safetensors.torch import load_file, save_file
-
     folder = FIXTURES / "adapter_bert" / "one-file"
     whole = open_checkpoint(folder, str(base)).model.base.state_dict()
     names = load_file(base / "model.safetensors")
@@ -239,7 +238,11 @@ def test_bases_that_do_not_fit():
     assert "the base is a roberta model" in refusal(folder, FIXTURES / "bases" / "roberta")
 
 
-def test_converting_needs_data_and_says_so(base: Path, tmp_path: Path):
-    opened = open_checkpoint(FIXTURES / "adapter_bert" / "one-file", str(base))
-    with pytest.raises(CheckpointError, match="give a file with labelled examples"):
-        to_native(opened, tmp_path / "new")
+def test_this_projects_format_holds_all_of_it(base: Path, tmp_path: Path):
+    folder, data = FIXTURES / "adapter_bert" / "two-files", tmp_path / "validation.tsv"
+    data.write_text("sentence\tlabel\n" + "".join(f"w{n} w{n + 1}\t{n % 3}\n" for n in range(6)))
+    opened = with_data(folder, open_checkpoint(folder, str(base)), [data], "validation")
+    to_native(opened, tmp_path / "native")
+    batch = pack(texts(), np.arange(len(texts())))
+    with torch.no_grad():
+        assert open_checkpoint(tmp_path / "native").model(batch).equal(opened.model(batch))
