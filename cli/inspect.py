@@ -24,7 +24,7 @@ def inspect(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show a checkpoint's layers, sites, sizes and parameter counts; also AdapterHub's, PEFT's, adapter-bert's."""
+    """Show a checkpoint's layers, sites, sizes and parameter counts, whichever library wrote it."""
     from adapter_probe.checkpoints.opening import open_checkpoint
 
     facts = _facts(open_checkpoint(checkpoint, base))
