@@ -163,6 +163,6 @@ def failed(failures: Sequence[Failure], lost: Sequence[Path], total: int, kind: 
         log = f" (log: {first.log})" if first.log else ""
         reason = f"{first.folder.name} first: {first.reason}{log}"
     return (
-        f"{len(lost)} of {total} {kind} failed, {reason}; what was finished is kept, the same command tries the "
-        "others again"
+        f"{len(lost)} of {total} {kind} failed, {reason}; what was finished is kept, the same command tries "
+        "the others again"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -235,9 +234,8 @@ def test_without_a_network_and_a_kept_copy(library, hub_answers):
 def test_offline_by_wish_the_hub_is_not_asked(library, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     library()
-    begin = time.perf_counter()
+    # Had it been asked, the line would say that it cannot be reached.
     assert "hub: HF_HUB_OFFLINE is set, and no copy of it is kept" in refused(find_task, preset="rte")
-    assert time.perf_counter() - begin < 5  # the library's own retries take 20 s
 
 
 def test_what_the_hub_itself_refuses_is_said_in_the_librarys_first_line(library, hub_answers):

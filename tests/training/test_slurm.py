@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -296,9 +295,10 @@ def test_a_refusal_is_one_line(options, words, tmp_path, capfd):
 
 def test_a_machine_without_slurm(tmp_path, monkeypatch):
     executor = array(tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(TrainingError, match="no squeue on this machine"):
-        executor.submit([tmp_path / "a"])
+    with monkeypatch.context() as patch:  # over before the cluster is emptied
+        patch.setenv("PATH", str(tmp_path))
+        with pytest.raises(TrainingError, match="no squeue on this machine"):
+            executor.submit([tmp_path / "a"])
 
 
 def test_waiting_shows_what_hinders(cluster, tmp_path):
@@ -307,7 +307,5 @@ def test_waiting_shows_what_hinders(cluster, tmp_path):
     executor.submit([job])
     release = threading.Timer(2.0, lambda: cluster.call("scontrol", "release", cluster.queue().popitem()[0]))
     release.start()
-    started = time.monotonic()
     assert executor.wait([job], lambda *_: None, said.append) == []
-    assert time.monotonic() - started > 1.5
     assert "1 pending (JobHeldUser)" in said
