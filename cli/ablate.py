@@ -57,6 +57,9 @@ def ablate(
         int | None, typer.Option(help="Use a fixed random subset of this size.", show_default=False)
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    threads: Annotated[
+        int, typer.Option(help="Threads, and with --slurm processors of each job; 0 for torch's own choice.")
+    ] = 0,
     dtype: Annotated[
         Literal["float32", "float64", "bfloat16"],
         typer.Option(help="Precision of weights and arithmetic."),
@@ -92,15 +95,19 @@ def ablate(
     Writes spans.csv, predictions.npz and heatmap.pdf, .svg, .png. An interrupted run goes on where it
     stopped when the same command is given again.
     """
+    import torch
+
     from adapter_probe.probe.request import AblationSettings
     from adapter_probe.probe.shards import AblationOrder
 
     if not tolerance >= 0:
         raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 or more points")
-    place = Place(0, 0, device, cluster.choose_cluster(
+    place = Place(0, threads, device, cluster.choose_cluster(
         slurm, slurm_config, detach, partition=partition, gpus_per_task=gpus_per_task, time=time, mem=mem,
         max_parallel=max_parallel, setup=setup,
     ))  # fmt: skip
+    if threads:
+        torch.set_num_threads(threads)
     order = AblationOrder(
         str(checkpoint),
         AblationSettings(sites, complement, layernorm, dtype),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from adapter_probe.errors import TrainingError
 
 from .console import choose_device, progress_bar, say
-from .slurm import detached, say_submission
+from .slurm import detached, reason_and_log, say_submission
 
 if TYPE_CHECKING:
     from adapter_probe.training.executor import Executor
@@ -29,7 +29,7 @@ class Place:
 
     Attributes:
         workers: processes on this machine; 0 for one a core, or one on an accelerator.
-        threads: of each process.
+        threads: of each process; 0 for torch's own choice.
         device: where each computes; on a cluster, that of the node.
         cluster: in place of this machine.
     """
@@ -40,6 +40,8 @@ class Place:
     cluster: Cluster | None = None
 
     def __post_init__(self) -> None:
+        if self.threads < 0:
+            raise TrainingError(f"--threads {self.threads} is not allowed; give 0 or more")
         if self.cluster is not None and self.workers:
             raise TrainingError("--workers is for this machine; with --slurm give --max-parallel")
 
@@ -48,7 +50,7 @@ class Place:
         if self.cluster is not None:
             return self.cluster.options.max_parallel or max(1, n_jobs)
         on_cpu = choose_device(self.device).type == "cpu"
-        return self.workers or (max(1, (os.cpu_count() or 1) // self.threads) if on_cpu else 1)
+        return self.workers or (max(1, (os.cpu_count() or 1) // max(1, self.threads)) if on_cpu else 1)
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ def run_jobs(steps: Mapping[Path, int], total: int, kind: str, unit: str, out: P
     say(f"{total} {kind}, {total - len(jobs)} done, {place.at_a_time(len(jobs))} at a time")
     if place.cluster is None:
         with _bar(steps, kind, unit) as (progress, _):
-            return Outcome(_local(place, out).run(jobs, progress))
+            failures = _local(place, out).run(jobs, progress)
+        return _told(failures)
     executor = _slurm(place, place.cluster, out)
     submission = executor.submit(jobs)
     say_submission(submission)
@@ -86,10 +89,18 @@ def run_jobs(steps: Mapping[Path, int], total: int, kind: str, unit: str, out: P
         return Outcome(detached=detached(submission, total, out))
     try:
         with _bar(steps, kind, unit) as (progress, watch):
-            return Outcome(executor.wait(jobs, progress, watch))
+            failures = executor.wait(jobs, progress, watch)
     except KeyboardInterrupt:
         say(f"the jobs stay in the queue; `scancel --name={submission.name}` ends them")
         raise
+    return _told(failures)
+
+
+def _told(failures: Sequence[Failure]) -> Outcome:
+    """Name several failures one by one; a single one stands in the command's last line, see `failed`."""
+    for failure in failures if len(failures) > 1 else ():
+        say(f"{failure.folder.name} failed: {reason_and_log(failure)}")
+    return Outcome(failures)
 
 
 @contextmanager
@@ -160,8 +171,7 @@ def failed(failures: Sequence[Failure], lost: Sequence[Path], total: int, kind: 
     if first is None:  # a file system over the network may show late what a node wrote
         reason = f"{lost[0].name} first: it was done, but its result is not to be seen yet"
     else:
-        log = f" (log: {first.log})" if first.log else ""
-        reason = f"{first.folder.name} first: {first.reason}{log}"
+        reason = f"{first.folder.name} first: {reason_and_log(first)}"
     return (
         f"{len(lost)} of {total} {kind} failed, {reason}; what was finished is kept, the same command tries "
         "the others again"

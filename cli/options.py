@@ -34,7 +34,10 @@ Workers = Annotated[
     int, typer.Option(help="Processes that train side by side; 0 for one a core, or one on an accelerator.")
 ]
 Threads = Annotated[
-    int, typer.Option(help="Threads of each process; the same number gives the same digits with any workers.")
+    int,
+    typer.Option(
+        help="Threads of each process (0: torch's own choice); the same number gives the same digits."
+    ),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
 Out = Annotated[Path, typer.Option(help="Folder of the trials, tables and figures.", show_default=False)]

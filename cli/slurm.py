@@ -16,6 +16,7 @@ from .wording import columns
 if TYPE_CHECKING:
     from adapter_probe.training.slurm import Submission
     from adapter_probe.training.slurm_options import SlurmOptions
+    from adapter_probe.training.worker_process import Failure
 
 Slurm = Annotated[bool, typer.Option("--slurm", help="Send the work to a SLURM cluster as an array of jobs.")]
 Partition = Annotated[str | None, typer.Option(help="Of the cluster.", show_default=False)]
@@ -78,11 +79,15 @@ def choose_cluster(
     return None
 
 
+def reason_and_log(failure: Failure) -> str:
+    """Why a job failed, and where its log is if there is one."""
+    return failure.reason + (f" (log: {failure.log})" if failure.log else "")
+
+
 def say_submission(submission: Submission) -> None:
     """Tell what was sent, and what of an earlier array had failed."""
     for failure in submission.failed:
-        log = f" (log: {failure.log})" if failure.log else ""
-        say(f"{failure.folder.name} had failed, sent again: {failure.reason}{log}")
+        say(f"{failure.folder.name} had failed, sent again: {reason_and_log(failure)}")
     going = f", {len(submission.adopted)} sent earlier wait or run" if submission.adopted else ""
     say(f"{len(submission.sent)} jobs sent{going}; `scancel --name={submission.name}` ends them")
 

@@ -81,7 +81,8 @@ def show_plan(requests: Sequence[TrainingRequest], out: Path, place: Place, *, j
     from adapter_probe.training.trials import estimate_seconds, finished, plan_trials
 
     where = choose_device("auto" if place.cluster else place.device)
-    torch.set_num_threads(place.threads)
+    if place.threads:
+        torch.set_num_threads(place.threads)
     trials = plan_trials(requests)
     done = finished(out, trials)
     left = [trial for trial in trials if trial.id not in done]

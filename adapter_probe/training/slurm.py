@@ -24,7 +24,7 @@ from adapter_probe.results.atomic import make_folder, read_json, write_json
 
 from .slurm_job import DONE, FAILED, STOPPED, SlurmJob
 from .slurm_options import SlurmOptions, minutes
-from .slurm_queue import Task, cancel, ending_of, longest_array, one_line, tasks_called
+from .slurm_queue import Task, cancel, ending_of, longest_array, one_line, outside_of_a_job, tasks_called
 from .worker_process import Failure, Progress
 
 SUBMITTED, NOTES = "submitted.json", "notes"
@@ -231,7 +231,8 @@ class SlurmArray:
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
         try:
-            with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what the error says as well
+            # submitit prints what the error says as well
+            with contextlib.redirect_stderr(io.StringIO()), outside_of_a_job():
                 sent = executor.submit_array(calls)
         except (FailedJobError, FailedSubmissionError) as error:
             raise TrainingError(f"SLURM refuses the jobs: {one_line(str(error))}") from error
@@ -250,6 +251,8 @@ class SlurmArray:
             "job_name": self.name,
             "partition": options.partition,
             "time": minutes(options.time),
+            # Of a short limit, half: with submitit's own a task of a minute would be told at once to save.
+            "signal_delay_s": min(90, 30 * minutes(options.time)),
             "array_parallelism": options.max_parallel or n,
             "setup": list(options.setup) or None,
             "dependency": after and f"afterany:{after}",

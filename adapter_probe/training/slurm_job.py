@@ -7,10 +7,10 @@ without a chance to save, and is not queued again when its time is up.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,10 +20,12 @@ from typing import Any
 from adapter_probe.errors import TrainingError
 from adapter_probe.results.atomic import write_json
 
+from .slurm_queue import state_of
 from .worker_process import Failure, WorkerProcess
 
 RUNNING, DONE, FAILED, STOPPED = "running", "done", "failed", "stopped"
 _SECONDS_BETWEEN_NOTES = 2.0
+_QUESTIONS = 3  # to a controller that does not answer
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,9 @@ def _still_wanted() -> bool:
     One that was cancelled is completing by now, and so is one that somebody put back into the queue. One
     that ends by itself during the grace of a preemption would not be queued again by SLURM.
     """
-    query = ["squeue", "--noheader", f"--jobs={os.environ['SLURM_JOB_ID']}", "--format=%T"]
-    done = subprocess.run(query, capture_output=True, text=True, check=False)
-    return done.stdout.strip() == "RUNNING"
+    for _ in range(_QUESTIONS):
+        with contextlib.suppress(TrainingError):
+            # Not by SLURM_JOB_ID: that of one task is the whole array's, and all of it would be told.
+            return state_of(task_name()) in ("RUNNING", "SIGNALING")  # the latter until the signal's receipt
+        time.sleep(1)
+    return False

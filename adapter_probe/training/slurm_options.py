@@ -13,6 +13,18 @@ from adapter_probe.errors import TrainingError
 
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
 _MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
+# What a task is found again by, and what has an option of its own.
+_TAKEN = ("job-name", "array", "output", "error", "open-mode", "signal", "dependency", "ntasks", "wrap",
+          "wait", "partition", "gpus-per-task", "time", "mem")  # fmt: skip
+_KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "gpus_per_task": (int, "a whole number"),
+    "max_parallel": (int, "a whole number"),
+    "setup": ((str, list), "a line in quotes or a list of lines"),
+    "sbatch": (dict, "a table, [sbatch]"),
+    "time": ((str, int), "a limit in quotes, such as '1:30:00'"),
+    "mem": ((str, int), "a size in quotes, such as '16G'"),
+    "partition": (str, "a name in quotes"),
+}
 
 
 @dataclass(frozen=True)
@@ -88,25 +100,26 @@ def choose_options(file: Path | None, flags: Mapping[str, Any]) -> SlurmOptions:
 
 
 def _read(file: Path) -> SlurmOptions:
-    kinds = {"gpus_per_task": int, "max_parallel": int, "setup": (str, list), "sbatch": dict}
-    given = {}
+    given: dict[str, Any] = {}
     for key, value in _parse(file).items():
-        name, kind = key.replace("-", "_"), kinds.get(key.replace("-", "_"), str)
-        if name not in {field.name for field in fields(SlurmOptions)}:
+        name = key.replace("-", "_")
+        if name not in _KINDS:
             allowed = ", ".join(field.name.replace("_", "-") for field in fields(SlurmOptions))
             raise TrainingError(f"{file}: {key!r} is unknown; allowed are {allowed}")
-        if name == "time" and type(value) is int:
-            value = str(value)
+        kind, words = _KINDS[name]
         if not isinstance(value, kind) or isinstance(value, bool):
-            raise TrainingError(f"{file}: {key} is {value!r}, which is not of the right kind")
-        given[name] = value
+            raise TrainingError(f"{file}: {key} is {value!r}; give {words}")
+        given[name] = str(value) if name in ("time", "mem") else value
     setup = given.pop("setup", ())
     lines = (setup,) if isinstance(setup, str) else tuple(setup)
-    extra = given.get("sbatch", {})
+    extra = {key.replace("_", "-"): value for key, value in given.pop("sbatch", {}).items()}
     if wrong := [item for item in (*lines, *extra.values()) if not isinstance(item, (str, int))]:
         raise TrainingError(f"{file}: {wrong[0]!r} is neither text nor a number")
+    if taken := [key for key in extra if key in _TAKEN]:
+        own = "; it has a key of its own, outside [sbatch]" if taken[0].replace("-", "_") in _KINDS else ""
+        raise TrainingError(f"{file}: [sbatch] {taken[0]} is not allowed, for the command sets it{own}")
     try:
-        return SlurmOptions(setup=tuple(map(str, lines)), **given)
+        return SlurmOptions(setup=tuple(map(str, lines)), sbatch=extra, **given)
     except TrainingError as error:
         raise TrainingError(f"{file}: {error}") from error
 

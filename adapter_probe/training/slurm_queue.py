@@ -6,13 +6,17 @@ accounts.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from adapter_probe.errors import TrainingError
 
 _SECONDS = 60  # a busy controller may take long, but not for ever
+_OF_A_JOB = ("SLURM_", "SLURMD_", "SRUN_")
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,15 @@ def tasks_called(name: str) -> dict[str, Task]:
     answer = _ask("squeue", "--noheader", "--array", f"--name={name}", "--format=%i|%T|%r")
     rows = (line.strip().split("|", 2) for line in answer.splitlines() if line.strip())
     return {identity: Task(state, reason) for identity, state, reason in rows}
+
+
+def state_of(task: str) -> str:
+    """What SLURM calls a task that waits or runs, such as RUNNING.
+
+    Raises:
+        TrainingError: SLURM does not answer.
+    """
+    return _ask("squeue", "--noheader", f"--jobs={task}", "--format=%T").strip()
 
 
 def ending_of(task: str) -> str:
@@ -72,6 +85,18 @@ def longest_array() -> int:
     """
     found = re.search(r"^MaxArraySize\s*=\s*(\d+)", _ask("scontrol", "show", "config"), re.MULTILINE)
     return max(1, int(found[1])) if found else 1000
+
+
+@contextlib.contextmanager
+def outside_of_a_job() -> Iterator[None]:
+    """Hides what SLURM tells the job in which this process may run: sbatch hands it on, and srun obeys it."""
+    in_a_job = "SLURM_JOB_ID" in os.environ
+    names = [name for name in os.environ if name.startswith(_OF_A_JOB) and name != "SLURM_CONF"]
+    hidden = {name: os.environ.pop(name) for name in names if in_a_job}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
 
 
 def _ask(*command: str) -> str:

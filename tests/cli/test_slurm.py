@@ -77,7 +77,6 @@ def test_the_command_killed_and_given_again(cluster, on_cluster, sweep, undistur
     assert "trials.csv" in tables(tmp_path)
 
 
-@pytest.mark.slow
 def test_detached_failed_in_part_and_collected(cluster, on_cluster, sweep, undisturbed, tmp_path):
     detached = (*sweep, "--out", tmp_path, *SLURM, "--max-parallel", 1, "--detach", "--json")
     report = json.loads(on_cluster(*detached).result().stdout)
@@ -109,9 +108,29 @@ def long(tiny_base, tiny_task) -> tuple[object, ...]:
             "--seeds", 1, "--epochs", 12, "--batch-size", 4, "--learning-rates", 0.001)  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def long_undisturbed(program, long, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("long-undisturbed")
+    assert program(*long, "--out", folder, "--workers", 1).code == 0
+    return folder
+
+
+def test_a_node_set_down_during_a_training(cluster, on_cluster, long, long_undisturbed, tmp_path):
+    out = tmp_path / "a study"
+    command = on_cluster(*long, "--out", out, *SLURM)
+    cluster.wait_until(lambda: list(out.glob("trials/*/training/parts/*.npz")), 120)
+    (task,) = cluster.queue()
+    node = cluster.call("squeue", "-h", "-o", "%N").strip()
+    cluster.set_node(node, "down")
+    outcome = command.result()
+    assert outcome.code == 0, outcome.stderr
+    assert list(tasks(out).values()) == [task]  # SLURM queued it again, on the other node
+    assert "Restarts=1" in cluster.call("scontrol", "show", "job", task)
+    assert tables(out) == tables(long_undisturbed)
+
+
 @pytest.mark.slow
-def test_a_preempted_training_resumes(cluster, on_cluster, program, long, tmp_path):
-    here = program.start(*long, "--out", tmp_path / "here", "--workers", 1)
+def test_a_preempted_training_resumes(cluster, on_cluster, long, long_undisturbed, tmp_path):
     out = tmp_path / "there"
     command = on_cluster(*long, "--out", out, *SLURM)
     notes: list[tuple[str, int]] = []
@@ -131,11 +150,9 @@ def test_a_preempted_training_resumes(cluster, on_cluster, program, long, tmp_pa
     assert min(step for state, step in notes if step) >= stopped_at
     outcome = command.result()
     assert outcome.code == 0, outcome.stderr
-    assert here.result().code == 0
-    assert tables(out) == tables(tmp_path / "here")
+    assert tables(out) == tables(long_undisturbed)
 
 
-@pytest.mark.slow
 def test_a_worker_killed_mid_trial(cluster, on_cluster, program, long, tmp_path):
     command = on_cluster(*long, "--out", tmp_path, *SLURM)
     cluster.wait_until(lambda: list(tmp_path.glob("trials/*/training/parts/*.npz")), 120)
@@ -167,8 +184,9 @@ def workers_of(folder: Path) -> list[int]:
 
 def test_an_ablation_in_shards(cluster, on_cluster, program, trained, tmp_path):
     checkpoint = shutil.copytree(trained, tmp_path / "checkpoint")
-    assert program("ablate", trained, "--out", tmp_path / "here", before=SMALL_PARTS).code == 0
-    command = ("ablate", checkpoint.name, "--out", "there", *SLURM, "--max-parallel", 2)
+    here = ("ablate", trained, "--out", tmp_path / "here", "--threads", 1)
+    assert program(*here, before=SMALL_PARTS).code == 0
+    command = ("ablate", checkpoint.name, "--out", "there", *SLURM, "--max-parallel", 2, "--threads", 1)
 
     def start(*more: object):
         return program.start(
@@ -177,6 +195,7 @@ def test_an_ablation_in_shards(cluster, on_cluster, program, trained, tmp_path):
 
     report = json.loads(start("--detach", "--json").result().stdout)
     assert (report["jobs"], report["sent_now"]) == (2, 2)
+    assert all(b"OMP_NUM_THREADS" in path.read_bytes() for path in tmp_path.glob("there/slurm/*.pkl"))
     lost = tasks(tmp_path / "there")["shard-001"]
     cluster.call("scancel", lost)
     outcome = start("--json").result()
@@ -197,6 +216,7 @@ def test_an_ablation_in_shards(cluster, on_cluster, program, trained, tmp_path):
         (["--slurm", "--workers", 2], ["--workers", "--max-parallel"]),
         (["--slurm", "--time", "soon"], ["time 'soon'", "1:30:00"]),
         (["--slurm", "--mem", "much"], ["mem 'much'", "16G"]),
+        (["--threads", -1], ["--threads -1", "0 or more"]),
         (["--slurm", "--max-parallel", 0], ["max-parallel 0", "at least 1"]),
         (["--slurm", "--slurm-config", "no-such.toml"], ["no-such.toml"]),
     ],

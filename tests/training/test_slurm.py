@@ -130,6 +130,27 @@ def test_a_preempted_task_goes_on_where_it_was(cluster, tmp_path):
     assert len(list(tmp_path.glob("*.state"))) == 1
 
 
+def test_all_tasks_of_an_array_preempted(cluster, tmp_path):
+    """The last task of an array goes by the whole array's id."""
+    jobs = [tmp_path / name for name in ("a", "b")]
+    with running(array(tmp_path), jobs) as failures:
+        under_way(cluster, *jobs)
+        cluster.call("sbatch", "--partition=urgent", "--nodes=2", "--output=/dev/null", "--wrap", "sleep 1")
+        cluster.wait_until(lambda: len(list(tmp_path.glob("*.state"))) == 2, 20)
+    assert failures == []
+    assert all(steps(job) == list(range(30)) for job in jobs)
+
+
+def test_sent_from_within_a_job(tmp_path, monkeypatch):
+    """What the job round about was given says nothing about the tasks'."""
+    given = {"SLURM_JOB_ID": "99", "SLURM_GPUS": "2", "SLURM_MEM_PER_CPU": "100"}
+    with monkeypatch.context() as patch:
+        for name, value in given.items():
+            patch.setenv(name, value)
+        assert array(tmp_path, mem="200M").run([tmp_path / "quick-a"], lambda *_: None) == []
+        assert {name: os.environ[name] for name in given} == given
+
+
 def test_the_time_is_nearly_up(cluster, tmp_path):
     job = tmp_path / "a"
     with running(array(tmp_path), [job]) as failures:

@@ -60,6 +60,12 @@ def test_a_file(file):
     )  # fmt: skip
 
 
+def test_sbatch_options_with_underscores(tmp_path):
+    path = tmp_path / "lab.toml"
+    path.write_text("mem = 500\n[sbatch]\ncpus_per_task = 4\n")
+    assert choose_options(path, {}) == SlurmOptions(mem="500", sbatch={"cpus-per-task": 4})
+
+
 def test_flags_come_before_the_file(file):
     given = {"partition": "short", "max_parallel": 2, "mem": None, "setup": ("true",), "time": None}
     options = choose_options(file, given)
@@ -76,7 +82,7 @@ def test_no_file():
     ("text", "words"),
     [
         ("partitoin = 'x'", ["'partitoin'", "partition", "max-parallel"]),
-        ("gpus-per-task = 'one'", ["gpus-per-task", "'one'"]),
+        ("gpus-per-task = 'one'", ["gpus-per-task", "'one'", "whole number"]),
         ("gpus-per-task = true", ["gpus-per-task", "True"]),
         ("max-parallel = 0", ["max-parallel 0"]),
         ("time = 'soon'", ["time 'soon'"]),
@@ -84,6 +90,10 @@ def test_no_file():
         ("setup = [1.5]", ["1.5"]),
         ("[sbatch]\naccount = ['a']", ["['a']"]),
         ("partition = ", ["not TOML"]),
+        ("time = 04:00:00", ["time", "in quotes"]),  # which TOML takes for a time of day
+        ("[sbatch]\njob_name = 'mine'", ["job-name", "not allowed"]),  # the tasks would not be found again
+        ("[sbatch]\narray = '0-3'", ["array", "not allowed"]),
+        ("[sbatch]\ntime = 90", ["time", "outside [sbatch]"]),
     ],
 )
 def test_an_unfit_file(text, words, tmp_path):
