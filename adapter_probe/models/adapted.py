@@ -20,6 +20,7 @@ from .heads import classification_head, has_span_head, read_positions, span_logi
 from .imported import SITE_KINDS, Imported
 from .install import install_imported
 from .layer import ADAPTER, Layer, Site
+from .low_rank import linear_shape
 from .methods import Adapters, Group, Method, check_depth, check_shared
 from .own_forward import OwnForward
 from .parts import embed, embedding_modules, layer_parts, outer_norms
@@ -117,6 +118,11 @@ class AdaptedModel(nn.Module):
     def hidden_size(self) -> int:
         """Width d of the hidden states."""
         return int(self.base.config.hidden_size)
+
+    @property
+    def inner_size(self) -> int:
+        """Width inside the feed-forward network."""
+        return linear_shape(self.layers[0].parts.ffn_in, "the feed-forward network's first map")[1]
 
     @property
     def device(self) -> torch.device:

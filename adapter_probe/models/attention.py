@@ -53,6 +53,8 @@ class Attention:
         Returns:
             ``[nodes, tokens or examples, heads * head width]``.
         """
+        if wanted is not None and self._can_fold(parts):
+            return self._folded(parts, states, groups, wanted)
         query, key, value = self.project(parts, states, wanted)
         shared = self.prepare(parts, max(group.length for group in groups))
         context, done = [], 0
@@ -64,6 +66,40 @@ class Attention:
             context.append(self._group(parts, mine, group.length, at, shared))
             done += rows
         return context[0] if len(context) == 1 else torch.cat(context, dim=1)
+
+    def _can_fold(self, parts: LayerParts) -> bool:
+        """Whether keys and values are plain linear maps of the states, and nothing else comes in."""
+        plain = all(type(m) is nn.Linear and not any(m.children()) for m in (parts.key, parts.value))
+        return plain and type(self) is Attention and _rate(parts) == 0
+
+    def _folded(self, parts: LayerParts, states: Tensor, groups: tuple[Group, ...], wanted: Tensor) -> Tensor:
+        """The same for one query an example, without making a key and a value of every position.
+
+        With h the states, ``q . (K h + b) = (K' q) . h + constant``, and a softmax does not see the constant;
+        and as its weights p sum to 1, ``sum p (V h + c) = V (sum p h) + c``. So the two big products with
+        K and V are made once an example, not once a token.
+        """
+        assert isinstance(parts.key, nn.Linear)
+        assert isinstance(parts.value, nn.Linear)
+        heads, (width, inputs) = self.n_heads, parts.key.weight.shape
+        scale = (width // heads) ** -0.5 if self.scale is None else self.scale
+        nodes, examples = len(states), len(wanted)
+        query = parts.query(states[:, wanted]).view(nodes * examples, heads, -1)
+        # [heads, rows, head_dim] x [heads, head_dim, inputs] -> [rows, heads, inputs]
+        looks_for = torch.bmm(query.transpose(0, 1) * scale, parts.key.weight.view(heads, -1, inputs))
+        looks_for = looks_for.transpose(0, 1).reshape(nodes, examples, heads, inputs)
+        found, done = [], 0
+        for group in groups:
+            own = states[:, group.start : group.stop].reshape(-1, group.length, inputs)
+            wants = looks_for[:, done : done + group.n].reshape(-1, heads, inputs)
+            weights = torch.bmm(wants, own.transpose(1, 2)).softmax(dim=-1)  # [rows, heads, length]
+            found.append(torch.bmm(weights, own).view(nodes, group.n, heads, inputs))
+            done += group.n
+        read = torch.cat(found, dim=1).view(nodes * examples, heads, inputs).transpose(0, 1)
+        # [heads, rows, inputs] x [heads, inputs, head_dim] -> [nodes, examples, width]
+        context = torch.bmm(read, parts.value.weight.view(heads, -1, inputs).transpose(1, 2))
+        context = context.transpose(0, 1).reshape(nodes, examples, width)
+        return context if parts.value.bias is None else context + parts.value.bias
 
     def project(
         self, parts: LayerParts, states: Tensor, wanted: Tensor | None
@@ -116,10 +152,15 @@ class Attention:
         bias = self.bias(query, key, at, shared)
         if bias is not None and bias.dtype != torch.bool:
             bias = bias.to(query.dtype)
-        dropout = parts.attention_dropout
-        rate = dropout.p if dropout.training else 0.0
-        out = F.scaled_dot_product_attention(query, key, value, bias, dropout_p=rate, scale=self.scale)
+        out = F.scaled_dot_product_attention(
+            query, key, value, bias, dropout_p=_rate(parts), scale=self.scale
+        )
         return out.transpose(1, 2).reshape(nodes, total, width)
+
+
+def _rate(parts: LayerParts) -> float:
+    """Share of the attention weights that drops out now."""
+    return parts.attention_dropout.p if parts.attention_dropout.training else 0.0
 
 
 class CausalAttention(Attention):

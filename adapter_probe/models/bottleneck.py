@@ -83,6 +83,9 @@ class Bottleneck(nn.Module):
         self._parallel = placement == "parallel"
         self._multiplies = interaction == "multiply"
 
+    only_adds = True
+    """It just adds its `change` to the residual sum."""
+
     def change(self, x: Tensor, residual: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
         """What the adapter adds to the sublayer's output.
 

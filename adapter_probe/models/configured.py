@@ -57,6 +57,18 @@ class ConfiguredBottleneck(nn.Module):
         self.gate = zero_linear(hidden, 1) if spec.gate else None
         self._activation = activation_named(spec.activation)
 
+    @property
+    def only_adds(self) -> bool:
+        """Whether it just adds its `change` to the residual sum."""
+        spec = self.spec
+        whole_sum = spec.parallel or (spec.skip == "output" and not (spec.ln_after and spec.ln_after_skip))
+        return spec.norm_after and not spec.norm_before and not spec.gate and whole_sum
+
+    def change(self, x: Tensor, residual: Tensor, rows: Tensor | None = None) -> Tensor:
+        """What is added to the sublayer's output, where `only_adds`; see `Bottleneck.change`."""
+        source = residual if self.spec.parallel else x
+        return self._branch(source if rows is None else source[rows], None, None)
+
     def finish(
         self, x: Tensor, residual: Tensor, norm: Norm, groups: Sequence[Group] | None = None
     ) -> Tensor:
@@ -102,7 +114,9 @@ class ConfiguredBottleneck(nn.Module):
     def _branch(self, read: Tensor, skip: Tensor | None, groups: Sequence[Group] | None) -> Tensor:
         """The change, and `skip` added to it."""
         states = read if self.ln_before is None else self.ln_before(read)
-        change = self.up(self._activation(self.down(states))) * self.spec.scale
+        change = self.up(self._activation(self.down(states)))
+        if self.spec.scale != 1.0:
+            change = change * self.spec.scale
         if self.factor is not None:
             change = change * self.factor
         if self.gate is not None:

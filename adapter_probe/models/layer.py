@@ -60,7 +60,7 @@ class Site:
     @property
     def shares_sum(self) -> bool:
         """Whether on and off differ by what is added to one and the same residual sum."""
-        return isinstance(self.adapter, Bottleneck) and not self._inner
+        return self.adapter is not None and self.adapter.only_adds and not self._inner
 
     def install(self, adapter: Bottleneck | ConfiguredBottleneck) -> None:
         """Put an adapter here; it shows in the model's state dict as ``<sublayer>.adapter.*``."""
