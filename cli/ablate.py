@@ -60,9 +60,11 @@ def ablate(
     threads: Annotated[
         int, typer.Option(help="Threads, and with --slurm processors of each job; 0 for torch's own choice.")
     ] = 0,
-    dtype: Annotated[
-        Literal["float32", "float64", "bfloat16"],
-        typer.Option(help="Precision of weights and arithmetic."),
+    precision: Annotated[
+        Literal["float32", "float64", "bfloat16", "mixed"],
+        typer.Option(
+            help="Of the arithmetic. mixed: float32's predictions, most of them by way of bfloat16."
+        ),
     ] = "float32",
     tokens_per_pass: Annotated[
         int | None,
@@ -110,7 +112,7 @@ def ablate(
         torch.set_num_threads(threads)
     order = AblationOrder(
         str(checkpoint),
-        AblationSettings(sites, complement, layernorm, dtype),
+        AblationSettings(sites, complement, layernorm, precision),
         base=base,
         data=tuple(map(str, data or ())),
         split=split,
@@ -139,7 +141,7 @@ def run_ablation(request: AblationRequest, folder: Path, tolerance: float = 1.0)
     with AblationRun.folder(request, folder) as run:
         for damaged in run.damaged:
             say(f"{damaged} is damaged and is computed again")
-        return write_ablation(_compute(AblationRun(request, run)), folder, tolerance)
+        return write_ablation(_compute(AblationRun(request, run), request), folder, tolerance)
 
 
 def _folder_name(request: AblationRequest, max_examples: int | None, data: list[Path] | None) -> str:
@@ -150,7 +152,7 @@ def _folder_name(request: AblationRequest, max_examples: int | None, data: list[
         settings.sites if settings.sites != "both" else "",
         "complement" if settings.complement else "",
         "pretrained-layernorm" if settings.layernorm == "pretrained" else "",
-        settings.dtype if settings.dtype != "float32" else "",
+        settings.precision if settings.precision != "float32" else "",
         request.examples.rows.name if request.examples.rows.name != "validation" else "",
         f"data-{data[0].stem}" if data else "",
         f"n{max_examples}" if max_examples else "",
@@ -158,12 +160,21 @@ def _folder_name(request: AblationRequest, max_examples: int | None, data: list[
     return "-".join(part for part in parts if part)
 
 
-def _compute(ablation: AblationRun) -> AblationResults:
+def _compute(ablation: AblationRun, request: AblationRequest) -> AblationResults:
     done, total = ablation.tokens_done, ablation.tokens_total
+    if request.settings.precision == "mixed" and done < total:
+        _warn_if_slow(request)
     if done == total:
         return ablation.compute(lambda _: None)
     with progress_bar("ablate", total, "tokens", done) as bar:
         return ablation.compute(bar.update)
+
+
+def _warn_if_slow(request: AblationRequest) -> None:
+    from adapter_probe.probe.engine import bfloat16_speed
+
+    if (speed := bfloat16_speed(request.device)) < 1:
+        say(f"bfloat16 products are {speed:.1f} times as fast as float32 ones here: float32 would be faster")
 
 
 def write_ablation(results: AblationResults, folder: Path, tolerance: float) -> dict[str, Any]:
@@ -186,6 +197,8 @@ def write_ablation(results: AblationResults, folder: Path, tolerance: float) -> 
     write_csv(folder / REMOVABLE, tables.removable)
     save_predictions(folder, results)
     report = {"task": settings["task"], "split": settings["split"], **summary(results, tables)}
+    if "guard" in settings:
+        report["guard"] = settings["guard"]
     write_json(folder / "summary.json", report)
     names = {"spans": SPANS, "layers": LAYERS, "removable": REMOVABLE, "predictions": PREDICTIONS}
     files = {name: str(folder / file) for name, file in names.items()}

@@ -62,6 +62,9 @@ def ablation_summary(report: dict[str, Any]) -> str:
     for tolerance, span in report.get("longest_removable_surely", {}).items():
         if span is not None:
             rows.append((f"  by the 95 % interval, within {tolerance}", span_text(span)))
+    if guard := report.get("guard"):
+        decided = f"{guard['decided_in_float32']:.1%}, where two logits are within {guard['band']:.2g}"
+        rows.append(("decided in float32", decided))
     return f"{columns(rows)}\n\n{file_lists([report['files'].values()])}"
 
 

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Iterable
-from copy import deepcopy
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.results.ablation import AblationResults
 from adapter_probe.results.rundir import MANIFEST, RunDirectory
 
-from .outputs import Arrays, assemble, variant_outputs
-from .plan import MEASURED_TOKENS, TOKENS_PER_PART, choose_tokens_per_pass, count_work, cut_batches, cut_parts
+from .engine import Engine, Report
+from .outputs import Arrays, assemble
+from .plan import TOKENS_PER_PART, count_work, cut_parts
 from .request import AblationRequest
-
-Report = Callable[[int], None]
 
 
 class AblationRun:
@@ -35,7 +29,7 @@ class AblationRun:
     def __init__(self, request: AblationRequest, run: RunDirectory):
         self._request, self._run = request, run
         self._parts = cut_parts(request.encoded.lengths, int(run.plan["tokens_per_part"]))
-        self._engine = _Engine(request)
+        self._engine = Engine(request, run.path)
 
     @staticmethod
     def folder(request: AblationRequest, out: Path, device_type: str | None = None) -> RunDirectory:
@@ -95,53 +89,11 @@ class AblationRun:
     def _collect(self) -> AblationResults:
         parts = [self._run.read_part(number) for number in range(len(self._parts))]
         order = np.argsort(np.concatenate([part.pop("index") for part in parts]))
-        arrays = {name: np.concatenate([part[name] for part in parts], axis=1)[:, order] for name in parts[0]}
-        return assemble(self._request, self._request.variants, arrays)
-
-
-class _Engine:
-    """The model, ready on its device, and the variants it is run with."""
-
-    def __init__(self, request: AblationRequest):
-        self._request = request
-        self._masks = request.variants.masks
-        self.tokens_per_pass = choose_tokens_per_pass(request.tokens_per_pass, request.device.type)
-        self._model: AdaptedModel | None = None
-
-    def _ready_model(self) -> AdaptedModel:
-        if self._model is None:
-            model, dtype = self._request.checkpoint.model, getattr(torch, self._request.settings.dtype)
-            if dtype != torch.float32:
-                model = deepcopy(model)  # the checkpoint keeps its own precision
-            self._model = model.to(self._request.device, dtype).eval()
-        return self._model
-
-    def outputs(self, items: np.ndarray, report: Report) -> Arrays:
-        """See `variant_outputs`."""
-        model = self._ready_model()
-        return variant_outputs(self._request, model, self._masks, items, self.tokens_per_pass, report)
-
-    def seconds_per_token(self) -> float:
-        """Measured on a batch of examples of typical length, with every variant."""
-        lengths = self._request.encoded.lengths
-        order = np.argsort(lengths, kind="stable")
-        tokens = MEASURED_TOKENS.get(self._request.device.type, MEASURED_TOKENS["cpu"])
-        typical = cut_batches(lengths, order[len(order) // 2 :], 4 * tokens)[0]
-        self.outputs(typical[:1], lambda _: None)  # the first pass pays for set-up
-        start = time.perf_counter()
-        self.outputs(typical, lambda _: None)
-        return (time.perf_counter() - start) / float(lengths[typical].sum())
-
-    def peak_memory(self) -> int | None:
-        """Most bytes in use so far: of the process, or of the accelerator. None where nothing tells."""
-        if self._request.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self._request.device)
-        if sys.platform == "win32":
-            return None
-        import resource  # Unix only
-
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        arrays: Arrays = {
+            name: np.concatenate([part[name] for part in parts], axis=1)[:, order] for name in parts[0]
+        }
+        guard = self._engine.settle(arrays)
+        return assemble(self._request, self._request.variants, arrays, guard)
 
 
 def plan_ablation(request: AblationRequest, folder: Path) -> dict[str, Any]:
@@ -161,7 +113,7 @@ def plan_ablation(request: AblationRequest, folder: Path) -> dict[str, Any]:
             ablation = AblationRun(request, run)
     else:
         ablation = AblationRun(request, run)
-    engine = _Engine(request)
+    engine = Engine(request)
     # A site without an adapter is the same on and off, and no reason to fork.
     masks = request.variants.masks | ~request.checkpoint.model.has_adapter
     seconds = engine.seconds_per_token() * (ablation.tokens_total - ablation.tokens_done)

@@ -15,6 +15,7 @@ from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.results.ablation import AblationResults
 from adapter_probe.spans import VariantSet
 
+from .guard import Guard
 from .plan import cut_batches
 from .request import AblationRequest
 from .tree import forward_variants
@@ -68,8 +69,21 @@ def _read(request: AblationRequest, batch: PackedBatch, out: Tensor) -> Arrays:
     return vars(decode_windows(windows, batch.index, batch.rows, logits))
 
 
-def assemble(request: AblationRequest, variants: VariantSet, arrays: Arrays) -> AblationResults:
-    """The results of a study from the outputs of all items, in the dataset's order."""
+def assemble(
+    request: AblationRequest, variants: VariantSet, arrays: Arrays, guard: Guard | None = None
+) -> AblationResults:
+    """The results of a study from the outputs of all items, in the dataset's order.
+
+    Args:
+        request: what was asked.
+        variants: the rows.
+        arrays: the outputs.
+        guard: of mixed precision: what was seen of its errors, to be noted in the settings.
+    """
+    settings = {**asdict(request.settings), "task": request.checkpoint.description.task.name}
+    if guard is not None:
+        decided = float(np.mean(~np.isnan(arrays["error"])))
+        settings["guard"] = {**asdict(guard), "band": guard.band, "decided_in_float32": decided}
     task, rows = request.checkpoint.description.task, request.examples.rows
     answers = None
     if isinstance(rows, Questions):
@@ -90,6 +104,6 @@ def assemble(request: AblationRequest, variants: VariantSet, arrays: Arrays) -> 
         kind=task.kind,
         label_names=task.label_names,
         identity=request.identity,
-        settings={**asdict(request.settings), "task": task.name, "split": rows.name},
+        settings={**settings, "split": rows.name},
         answers=answers,
     )

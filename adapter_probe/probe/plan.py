@@ -9,9 +9,11 @@ import numpy as np
 from adapter_probe.data.packing import cut_by_tokens
 from adapter_probe.errors import ResultsError
 
-# Rows that go through a sublayer together. More rows than this gain nothing on a processor, whose matrix
-# products are at full rate by then, and cost memory; an accelerator needs many more to be busy.
-TOKENS_PER_PASS = {"cpu": 4096, "cuda": 131072}
+# Numbers in the widest states that go through a sublayer together, those inside the feed-forward network.
+# More gain nothing on a processor, whose matrix products are at full rate by then, and cost memory: from
+# 32 MiB on, C's allocator takes every tensor from the system and gives it back at once, which is slow. An
+# accelerator needs many more to be busy.
+WIDEST_STATES = {"cpu": 4 << 20, "cuda": 400 << 20}
 # A part is what an interruption can lose: seconds of work on a processor, less on an accelerator.
 TOKENS_PER_PART = {"cpu": 1024, "cuda": 16384}
 # Tokens of the batch on which the cost of a run is measured.
@@ -65,14 +67,19 @@ def count_work(masks: np.ndarray, lengths: np.ndarray, forks_early: np.ndarray |
     )
 
 
-def choose_tokens_per_pass(asked: int | None, device_type: str) -> int:
+def choose_tokens_per_pass(asked: int | None, device_type: str, inner_size: int) -> int:
     """`asked`, or what suits the device.
+
+    Args:
+        asked: rows (nodes x tokens) that go through a sublayer together.
+        device_type: "cpu", "cuda", ...
+        inner_size: width inside the feed-forward network.
 
     Raises:
         ResultsError: `asked` is below 1.
     """
     if asked is None:
-        return TOKENS_PER_PASS.get(device_type, TOKENS_PER_PASS["cpu"])
+        return max(1, WIDEST_STATES.get(device_type, WIDEST_STATES["cpu"]) // inner_size)
     if asked < 1:
         raise ResultsError(f"tokens_per_pass {asked} is not allowed; give at least 1")
     return asked

@@ -57,7 +57,7 @@ def prune_checkpoint(request: AblationRequest, source: Path, span: Span, out: Pa
     """Write a checkpoint without the span's adapters; it opens like any other.
 
     Args:
-        request: the checkpoint, open, with the examples that tell the cost; its dtype is not used.
+        request: the checkpoint, open, with the examples that tell the cost; its precision is not used.
         source: the checkpoint's folder.
         span: layers, which must hold adapters.
         out: the new checkpoint's folder.
@@ -143,7 +143,7 @@ def _results(request: AblationRequest, span: Span) -> AblationResults:
     masks = np.ones((2, len(model.sites)), dtype=bool)
     masks[1, SITES_PER_LAYER * span.first : SITES_PER_LAYER * (span.last + 1)] = False
     items = np.argsort(request.encoded.lengths, kind="stable")
-    tokens = choose_tokens_per_pass(request.tokens_per_pass, request.device.type)
+    tokens = choose_tokens_per_pass(request.tokens_per_pass, request.device.type, model.inner_size)
     arrays = variant_outputs(request, model, masks, items, tokens, lambda _: None)
     in_order = {name: values[:, np.argsort(items)] for name, values in arrays.items()}
     return assemble(request, VariantSet(("intact", str(span)), (None, span), masks), in_order)

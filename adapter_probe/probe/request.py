@@ -15,7 +15,7 @@ from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples
 from adapter_probe.data.readers import SPLITS
-from adapter_probe.errors import CheckpointError, DataError
+from adapter_probe.errors import CheckpointError, DataError, ResultsError
 from adapter_probe.metrics import check_metric
 from adapter_probe.models.adapted import AdaptedModel, NormChoice
 from adapter_probe.spans import SITES_PER_LAYER, SiteChoice, VariantSet, span_variants
@@ -24,7 +24,7 @@ from .given_data import with_data
 from .plan import choose_tokens_per_pass
 
 CODE_SCHEMA = 1  # raised when a change of the code changes the predictions
-Precision = Literal["float32", "float64", "bfloat16"]
+Precision = Literal["float32", "float64", "bfloat16", "mixed"]
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,14 @@ class AblationSettings:
         sites: which of a layer's sites are switched.
         complement: keep only the span's adapters on.
         layernorm: the LayerNorm after a switched-off site: the trained one, or the base's.
-        dtype: of weights and arithmetic.
+        precision: of weights and arithmetic. "mixed" gives float32's predictions, most of them by way of
+            bfloat16; see `adapter_probe.probe.guard`.
     """
 
     sites: SiteChoice = "both"
     complement: bool = False
     layernorm: NormChoice = "trained"
-    dtype: Precision = "float32"
+    precision: Precision = "float32"
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class AblationRequest:
     """One ablation, ready to run.
 
     Attributes:
-        checkpoint: the opened checkpoint; its model is moved to `device` and cast to the settings' dtype.
+        checkpoint: the opened checkpoint; its model is moved to `device` and cast to the settings' precision.
         examples: read and encoded.
         metric: the score's name.
         settings: what is switched off.
@@ -118,8 +119,9 @@ def prepare_ablation(
     Raises:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
         DataError: the examples cannot be read, do not fit the task, or have changed since training.
+        ResultsError: tokens_per_pass is below 1, or mixed precision of a task without classes.
     """
-    choose_tokens_per_pass(tokens_per_pass, device.type)  # refuse a bad one before anything is made
+    choose_tokens_per_pass(tokens_per_pass, device.type, 1)  # refuse a bad one before anything is opened
     opened = open_checkpoint(checkpoint, base)
     _refuse_without_adapters(checkpoint, opened, settings)
     opened.model.check_norms(settings.layernorm)
@@ -127,6 +129,11 @@ def prepare_ablation(
     task = opened.description.task
     metric = metric or task.metric
     check_metric(metric, task.kind, len(task.label_names) or None)
+    if settings.precision == "mixed" and task.kind != "classification":
+        raise ResultsError(
+            f"precision 'mixed' is not possible for task {task.name!r}, a {task.kind} task: only the choice "
+            "of a class can be told safe from rounding. Allowed are 'float32', 'float64' and 'bfloat16'"
+        )
     examples = _load_examples(opened, data, split, max_examples)
     refuse_unknown_tokens(examples.encoded, opened.description.base)
     return AblationRequest(opened, examples, metric, settings, device, tokens_per_pass)

@@ -22,6 +22,7 @@ from adapter_probe.results.identity import describe_changes
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory
 
 from .ablation import AblationRun
+from .engine import GUARD
 from .request import AblationRequest, AblationSettings, prepare_ablation
 
 SHARDS, SHARD = "shards", "shard.json"
@@ -144,6 +145,8 @@ def gather_shards(out: Path, run: RunDirectory) -> None:
             continue
         if changes := describe_changes(read_json(folder / MANIFEST).get("identity", {}), run.identity):
             raise ResultsError(f"{folder} is a shard of another run: {'; '.join(changes)}. Remove it")
+        if (folder / GUARD).exists() and not (out / GUARD).exists():
+            write_json(out / GUARD, read_json(folder / GUARD))  # every shard measured the same sample
         for path in sorted((folder / PARTS).glob("part-*.npz")):
             number = int(path.stem.removeprefix("part-"))
             if number not in run.finished():

@@ -234,11 +234,23 @@ def test_a_fixed_subset(ablate, program, trained, brute_force, tiny_task, tmp_pa
 
 def test_float64_agrees_and_is_kept_apart(ablate, trained, brute_force, tiny_task):
     texts, _ = rows_of(tiny_task / "validation.jsonl")
-    ablated = ablate("--dtype", "float64")
+    ablated = ablate("--precision", "float64")
     np.testing.assert_allclose(
         ablated.arrays["logits"][0], brute_force.logits(texts, set(), False), atol=2e-5
     )
-    assert ablated.about["identity"]["settings"]["dtype"] == "float64"
+    assert ablated.about["identity"]["settings"]["precision"] == "float64"
+
+
+def test_mixed_precision_gives_the_predictions_of_float32(ablate, program, trained, tmp_path):
+    exact = ablate()
+    outcome = program(
+        "ablate", trained, "--out", tmp_path / "mixed", "--precision", "mixed", before=NO_FIGURE
+    )
+    assert outcome.code == 0, outcome.stderr
+    assert "decided in float32" in outcome.stdout
+    with np.load(tmp_path / "mixed" / "predictions.npz") as archive:
+        assert np.array_equal(archive["logits"].argmax(-1), exact.arrays["logits"].argmax(-1))
+    assert (tmp_path / "mixed" / "spans.csv").read_bytes() == (tmp_path / "out" / "spans.csv").read_bytes()
 
 
 # --- where things go

@@ -11,13 +11,9 @@ import pytest
 import torch
 
 from adapter_probe.checkpoints.base import load_base, load_tokenizer
-from adapter_probe.checkpoints.description import Description
-from adapter_probe.checkpoints.native import save_checkpoint
 from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import DataError, ResultsError
-from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.methods import Adapters
 from adapter_probe.probe import ablation
 from adapter_probe.probe.ablation import AblationRun, plan_ablation
 from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
@@ -30,18 +26,8 @@ MAX_LENGTH = 11  # shorter than some texts
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tiny_base: Callable, tiny_task: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of a tiny BERT; its tensors are random, not trained."""
-    base, method = load_base(str(tiny_base("bert")), 2), Adapters(size=6, init_std=0.4, activation="tanh")
-    model = AdaptedModel(base.model)
-    generator = torch.Generator().manual_seed(1)
-    model.install(method, generator)
-    trained = model.choose_trained(base.missing)
-    with torch.no_grad():
-        for parameter in trained.values():
-            parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
-    description = Description(method, base.identity, find_task(tiny_task), MAX_LENGTH, delta_sha256="")
-    return save_checkpoint(tmp_path_factory.mktemp("checkpoint"), trained, description)
+def checkpoint(random_checkpoint: Callable[..., Path], tiny_task: Path) -> Path:
+    return random_checkpoint(tiny_task, MAX_LENGTH)
 
 
 @pytest.fixture
@@ -69,9 +55,9 @@ def run(request: AblationRequest, out: Path, report: Callable[[int], None] = lam
 @pytest.mark.parametrize(
     "settings",
     [
-        {"dtype": "float64"},
-        {"dtype": "float32"},
-        {"dtype": "float64", "sites": "ffn", "complement": True, "layernorm": "pretrained"},
+        {"precision": "float64"},
+        {"precision": "float32"},
+        {"precision": "float64", "sites": "ffn", "complement": True, "layernorm": "pretrained"},
     ],
     ids=lambda settings: "-".join(map(str, settings.values())),
 )
@@ -115,7 +101,7 @@ def test_results_say_what_they_are(prepared: Callable, small_parts: None, tiny_t
     assert (results.metric, results.kind) == ("accuracy", "classification")
     assert results.identity == request.identity
     assert results.settings["split"] == "validation"
-    assert results.settings.items() >= {"sites": "both", "complement": False, "dtype": "float32"}.items()
+    assert results.settings.items() >= {"sites": "both", "complement": False, "precision": "float32"}.items()
 
 
 def test_parts_cover_every_example_once(prepared: Callable, small_parts: None, tmp_path: Path):
@@ -213,7 +199,7 @@ def test_a_resumed_run_keeps_the_parts_it_began_with(
         ({"sites": "attention"}, "settings.sites: both -> attention"),
         ({"complement": True}, "settings.complement"),
         ({"layernorm": "pretrained"}, "settings.layernorm: trained -> pretrained"),
-        ({"dtype": "float64"}, "settings.dtype: float32 -> float64"),
+        ({"precision": "float64"}, "settings.precision: float32 -> float64"),
     ],
 )
 def test_another_study_is_not_mixed_in(
@@ -296,6 +282,6 @@ def test_a_plan_knows_what_is_done(prepared: Callable, small_parts: None, tmp_pa
 def test_a_plan_of_another_run_is_refused(prepared: Callable, small_parts: None, tmp_path: Path):
     interrupt(prepared(), tmp_path, after=6)
     manifest = read_json(tmp_path / "manifest.json")
-    with pytest.raises(ResultsError, match=r"settings\.dtype"):
-        plan_ablation(prepared(dtype="float64"), tmp_path)
+    with pytest.raises(ResultsError, match=r"settings\.precision"):
+        plan_ablation(prepared(precision="float64"), tmp_path)
     assert read_json(tmp_path / "manifest.json") == manifest

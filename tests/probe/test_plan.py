@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from adapter_probe.errors import ResultsError
 from adapter_probe.probe.plan import (
-    TOKENS_PER_PASS,
+    WIDEST_STATES,
     choose_tokens_per_pass,
     count_work,
     cut_batches,
@@ -52,11 +52,12 @@ def test_work_is_the_number_of_different_prefixes(masks):
     assert (work.n_variants, work.n_distinct) == (len(rows), len(set(rows)))
 
 
-def test_tokens_per_pass_follow_the_device_unless_asked_for():
-    assert choose_tokens_per_pass(None, "cpu") == TOKENS_PER_PASS["cpu"]
-    assert choose_tokens_per_pass(None, "cuda") == TOKENS_PER_PASS["cuda"] > TOKENS_PER_PASS["cpu"]
-    assert choose_tokens_per_pass(None, "mps") >= 1
-    assert choose_tokens_per_pass(1, "cpu") == 1
+def test_tokens_per_pass_follow_device_and_width_unless_asked_for():
+    assert choose_tokens_per_pass(None, "cpu", 1024) == WIDEST_STATES["cpu"] // 1024
+    assert choose_tokens_per_pass(None, "cpu", 2048) == WIDEST_STATES["cpu"] // 2048
+    assert choose_tokens_per_pass(None, "cuda", 1024) > choose_tokens_per_pass(None, "cpu", 1024)
+    assert choose_tokens_per_pass(None, "mps", 10**9) == 1
+    assert choose_tokens_per_pass(1, "cpu", 1024) == 1
     for asked in (0, -5):
         with pytest.raises(ResultsError, match=f"tokens_per_pass {asked} is not allowed; give at least 1"):
-            choose_tokens_per_pass(asked, "cpu")
+            choose_tokens_per_pass(asked, "cpu", 1024)

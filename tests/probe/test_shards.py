@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import Adapters
 from adapter_probe.probe import ablation as engine
 from adapter_probe.probe.ablation import AblationRun
+from adapter_probe.probe.engine import GUARD
 from adapter_probe.probe.request import AblationSettings
 from adapter_probe.probe.shards import AblationOrder, gather_shards, remove_shards, run_shard, write_shards
 
@@ -67,14 +69,16 @@ def arrays(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((out / "parts").glob("*.npz"))}
 
 
-@pytest.mark.parametrize("most", [1, 4])
-def test_shards_give_the_same_parts(most, order, tmp_path):
+@pytest.mark.parametrize(("most", "precision"), [(1, "float32"), (4, "float32"), (3, "mixed")])
+def test_shards_give_the_same_parts(most, precision, order, tmp_path):
+    order = replace(order, settings=AblationSettings(precision=precision))
     request = order.prepare(CPU)
     with AblationRun.folder(request, tmp_path / "whole") as run:
         whole = AblationRun(request, run).compute(lambda _: None)
     _, missing = in_shards(order, tmp_path / "cut", most, compute_all)
     assert missing == []
     assert arrays(tmp_path / "cut") == arrays(tmp_path / "whole") != {}
+    assert (tmp_path / "cut" / GUARD).exists() == (precision == "mixed")
     remove_shards(tmp_path / "cut")
     with AblationRun.folder(request, tmp_path / "cut") as run:
         together = AblationRun(request, run).compute(lambda _: pytest.fail("computed again"))

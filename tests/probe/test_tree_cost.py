@@ -80,9 +80,10 @@ def test_78_spans_of_twelve_layers_cost_298_attention_and_376_ffn_passes(
     masks = span_variants(12).masks
     assert len(masks) == 1 + 78
     forward_variants(model, batch, masks, tokens_per_pass=tokens_per_pass)
-    # In the last layer all tokens are keys and values, but only the 4 first ones ask and go on.
+    # In the last layer only the 4 first tokens ask and go on, and no token is made a key.
     assert rows.nodes(QUERY, batch, 12, last=4) == 298
-    assert rows.nodes(KEY, batch, 12, last=20) == 298
+    assert rows.of(KEY)[11] == 0
+    assert rows.nodes(KEY, batch, 11, last=20) == 298 - (1 + 11 * 12 // 2)
     assert rows.nodes(FFN_IN, batch, 12, last=4) == 376
     assert count_work(masks, np.array([5, 3, 5, 7])).layer_evaluations == (298, 376)
 

@@ -1,0 +1,175 @@
+"""The model on its device in the precision that was asked for, and the variants it is run with."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.records import from_record
+from adapter_probe.results.atomic import read_json, write_json
+
+from .guard import Guard, margin_errors, sample_size, sampled
+from .outputs import Arrays, variant_outputs
+from .pairs import pair_logits
+from .plan import MEASURED_TOKENS, choose_tokens_per_pass, cut_batches
+from .request import AblationRequest
+
+Report = Callable[[int], None]
+GUARD = "guard.json"
+ERROR = "error"
+
+
+class Engine:
+    """Runs the variants of a request on any of its examples.
+
+    In mixed precision the prefix tree runs in bfloat16, and float32 decides every (example, variant) whose
+    margin is within the guard band; see `adapter_probe.probe.guard`.
+
+    Args:
+        request: the model, the examples and the settings.
+        folder: where the guard's measurements are kept for a later run; None keeps nothing.
+    """
+
+    def __init__(self, request: AblationRequest, folder: Path | None = None):
+        self._request, self._folder = request, folder
+        self._masks = request.variants.masks
+        device, model = request.device.type, request.checkpoint.model
+        self.tokens_per_pass = choose_tokens_per_pass(request.tokens_per_pass, device, model.inner_size)
+        self._mixed = request.settings.precision == "mixed"
+        self._models: dict[str, AdaptedModel] = {}
+        self._guard: Guard | None = None
+
+    def _model(self, precision: str) -> AdaptedModel:
+        if precision not in self._models:
+            model, dtype = self._request.checkpoint.model, getattr(torch, precision)
+            if dtype != torch.float32:
+                model = deepcopy(model)  # the checkpoint keeps its own precision
+            self._models[precision] = model.to(self._request.device, dtype).eval()
+        return self._models[precision]
+
+    def outputs(self, items: np.ndarray, report: Report) -> Arrays:
+        """What every variant makes of some items, see `variant_outputs`.
+
+        In mixed precision also ``error`` ``[variants, items]``: by how much the fast pass was off where
+        float32 decided, NaN where it did not have to.
+        """
+        if not self._mixed:
+            return self._tree(self._request.settings.precision, items, report)
+        guard = self._calibrated()
+        arrays = self._tree("bfloat16", items, report)
+        arrays[ERROR] = np.full(arrays["logits"].shape[:2], np.nan, np.float32)
+        self._decide(items, arrays, guard)
+        return arrays
+
+    def settle(self, arrays: Arrays) -> Guard | None:
+        """Decide what is still open once all examples are there, in the dataset's order; in place.
+
+        Where a decided pair was further off than the sample had shown, the band grows, and the pairs that
+        it now reaches are decided as well, until none is left.
+
+        Returns:
+            What is known of the errors in the end; None where the precision is not mixed.
+        """
+        if not self._mixed:
+            return None
+        guard, items = self._calibrated(), np.arange(arrays["logits"].shape[1])
+        while True:
+            errors = arrays[ERROR]
+            known = errors[~np.isnan(errors)]
+            largest = max(guard.largest_error, float(known.max(initial=0.0)))
+            guard = Guard(largest, guard.pairs)
+            if not self._decide(items, arrays, guard):
+                return Guard(largest, guard.pairs + known.size)
+
+    def _tree(self, precision: str, items: np.ndarray, report: Report) -> Arrays:
+        model = self._model(precision)
+        return variant_outputs(self._request, model, self._masks, items, self.tokens_per_pass, report)
+
+    def _decide(self, items: np.ndarray, arrays: Arrays, guard: Guard) -> int:
+        """Have float32 decide what the guard doubts and nobody has decided; returns how many pairs."""
+        logits, errors = arrays["logits"], arrays[ERROR]
+        variants, columns = np.nonzero(guard.doubts(logits) & np.isnan(errors))
+        if len(variants):
+            exact = pair_logits(
+                self._model("float32"),
+                self._request.encoded,
+                items[columns],
+                self._masks[variants],
+                tokens_per_pass=self.tokens_per_pass,
+                norms=self._request.settings.layernorm,
+            )
+            errors[variants, columns] = margin_errors(logits[variants, columns], exact)
+            logits[variants, columns] = exact
+        return len(variants)
+
+    def _calibrated(self) -> Guard:
+        """What the sample says, computed once a folder."""
+        if self._guard is None:
+            path = None if self._folder is None else self._folder / GUARD
+            if path is not None and path.exists():
+                self._guard = from_record(Guard, read_json(path), str(path))
+            else:
+                items = sampled(len(self._request.encoded.lengths))
+                items = items[np.argsort(self._request.encoded.lengths[items], kind="stable")]
+                fast, exact = (
+                    self._tree(precision, items, lambda _: None)["logits"]
+                    for precision in ("bfloat16", "float32")
+                )
+                self._guard = Guard().after(fast, exact)
+                if path is not None:
+                    write_json(path, asdict(self._guard))
+        return self._guard
+
+    def seconds_per_token(self) -> float:
+        """Measured on a batch of examples of typical length, with every variant.
+
+        In mixed precision without what float32 will have to decide, which only the data can tell.
+        """
+        if not self._mixed:
+            return self._seconds_per_token(self._request.settings.precision)
+        n = len(self._request.encoded.lengths)
+        both = [self._seconds_per_token(precision) for precision in ("bfloat16", "float32")]
+        return both[0] + sum(both) * sample_size(n) / n
+
+    def _seconds_per_token(self, precision: str) -> float:
+        lengths = self._request.encoded.lengths
+        order = np.argsort(lengths, kind="stable")
+        tokens = MEASURED_TOKENS.get(self._request.device.type, MEASURED_TOKENS["cpu"])
+        typical = cut_batches(lengths, order[len(order) // 2 :], 4 * tokens)[0]
+        self._tree(precision, typical[:1], lambda _: None)  # the first pass pays for set-up
+        start = time.perf_counter()
+        self._tree(precision, typical, lambda _: None)
+        return (time.perf_counter() - start) / float(lengths[typical].sum())
+
+    def peak_memory(self) -> int | None:
+        """Most bytes in use so far: of the process, or of the accelerator. None where nothing tells."""
+        if self._request.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._request.device)
+        if sys.platform == "win32":
+            return None
+        import resource  # Unix only
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def bfloat16_speed(device: torch.device, size: int = 1024) -> float:
+    """How many times as fast as in float32 a matrix product is in bfloat16 on a device, measured."""
+    seconds = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        matrix = torch.ones(size, size, dtype=dtype, device=device)
+        times = []
+        for _ in range(4):  # the first one pays for set-up
+            start = time.perf_counter()
+            (matrix @ matrix).sum().item()
+            times.append(time.perf_counter() - start)
+        seconds[dtype] = min(times)
+    return seconds[torch.float32] / seconds[torch.bfloat16]

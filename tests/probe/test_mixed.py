@@ -1,0 +1,103 @@
+"""Mixed precision: float32's predictions, whatever the fast pass gets wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from adapter_probe.errors import ResultsError
+from adapter_probe.probe import engine, guard
+from adapter_probe.probe.ablation import AblationRun
+from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
+from adapter_probe.results.ablation import AblationResults
+
+
+@pytest.fixture(scope="module")
+def prepared(random_checkpoint: Callable[..., Path], tiny_task: Path) -> Callable[[str], AblationRequest]:
+    folder = random_checkpoint(tiny_task, 20)
+
+    def prepare(precision: str) -> AblationRequest:
+        settings = AblationSettings(precision=precision)
+        return prepare_ablation(folder, settings, torch.device("cpu"), tokens_per_pass=200)
+
+    return prepare
+
+
+@pytest.fixture
+def few_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "_LEAST", 4)
+    monkeypatch.setattr("adapter_probe.probe.ablation.TOKENS_PER_PART", {"cpu": 60})
+
+
+def run(request: AblationRequest, out: Path) -> AblationResults:
+    with AblationRun.folder(request, out) as folder:
+        return AblationRun(request, folder).compute(lambda _: None)
+
+
+def test_predictions_are_those_of_float32(prepared: Callable, few_sampled: None, tmp_path: Path):
+    exact, mixed = run(prepared("float32"), tmp_path / "exact"), run(prepared("mixed"), tmp_path / "mixed")
+    assert np.array_equal(mixed.predictions, exact.predictions)
+    noted = mixed.settings["guard"]
+    assert 0 < noted["largest_error"] * guard.FACTOR == noted["band"]
+    decided = np.isclose(mixed.logits, exact.logits, rtol=0, atol=2e-6).all(-1)
+    assert decided.mean() >= noted["decided_in_float32"]
+    assert not decided.all()  # the fast pass was at work
+    outside = guard.margins(mixed.logits) > noted["band"]
+    assert decided[~outside].all()
+
+
+def test_a_fast_pass_that_errs_more_than_its_sample_widens_the_band(
+    prepared: Callable, few_sampled: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Errors far beyond what the sample showed, on all other examples: the decided pairs give them away."""
+    exact = run(prepared("float32"), tmp_path / "exact")
+    real, calls = engine.Engine._tree, []
+
+    def shaken(self: engine.Engine, precision: str, items: np.ndarray, report: Callable) -> dict:
+        arrays = real(self, precision, items, report)
+        if precision == "bfloat16":
+            calls.append(len(items))
+            if len(calls) > 1:  # the first is the sample
+                noise = np.random.default_rng(len(calls)).normal(size=arrays["logits"].shape)
+                arrays["logits"] = (arrays["logits"] + 0.3 * noise).astype(np.float32)
+        return arrays
+
+    monkeypatch.setattr(engine.Engine, "_tree", shaken)
+    monkeypatch.setattr(guard, "FACTOR", 3.0)
+    mixed = run(prepared("mixed"), tmp_path / "mixed")
+    sample = json.loads((tmp_path / "mixed" / engine.GUARD).read_text())
+    noted = mixed.settings["guard"]
+    assert noted["largest_error"] > 5 * sample["largest_error"]
+    assert noted["pairs"] > sample["pairs"]
+    assert np.array_equal(mixed.predictions, exact.predictions)
+
+
+def test_a_resumed_run_keeps_its_guard(prepared: Callable, few_sampled: None, tmp_path: Path):
+    request = prepared("mixed")
+    whole = run(request, tmp_path / "whole")
+    with AblationRun.folder(request, tmp_path / "half") as folder:
+        half = AblationRun(request, folder)
+        half.compute_parts(half.missing()[:2], lambda _: None)
+    written = (tmp_path / "half" / engine.GUARD).stat().st_mtime_ns
+    resumed = run(request, tmp_path / "half")
+    assert (tmp_path / "half" / engine.GUARD).stat().st_mtime_ns == written
+    assert np.array_equal(resumed.logits, whole.logits)
+    assert resumed.settings == whole.settings
+
+
+def test_what_has_no_classes_is_refused(random_checkpoint: Callable[..., Path], tmp_path: Path):
+    rows = [f'{{"text": "w{n}", "label": {n / 7}}}\n' for n in range(12)]
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.jsonl").write_text("".join(rows))
+    folder = random_checkpoint(tmp_path, 20)
+    with pytest.raises(ResultsError, match=r"'mixed' is not possible for task .* a regression task"):
+        prepare_ablation(folder, AblationSettings(precision="mixed"), torch.device("cpu"))
+
+
+def test_bfloat16_speed_is_a_ratio():
+    assert 0 < engine.bfloat16_speed(torch.device("cpu"), size=64) < 1000
