@@ -11,7 +11,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all lint format
+.PHONY: help demo test test-all lint format bench
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -32,6 +32,9 @@ lint: $(VENV)/.installed-dev ## ruff: rules and layout
 format: $(VENV)/.installed-dev ## let ruff mend what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-dev ## side by side with other tools, about 20 minutes; ARGS=--all for every case
+	@$(BIN)/python benchmarks/run.py $(ARGS)
 
 # Stamps, touched only after success: set-up runs once, and again when one of these files changes.
 # An environment that is already there and has pip is kept.

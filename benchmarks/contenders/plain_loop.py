@@ -1,0 +1,63 @@
+"""Our own model in a plain loop: the adapters of a span's sites switched off, one evaluation a span.
+
+The same encoder, examples and batches without padding as the tree's: nothing but the tree differs.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from protocol import serve
+from variants import OneByOne, exact_groups, touch
+
+from adapter_probe.models.evaluation import evaluate
+from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
+
+
+def open_case(case: Path, precision: str) -> AblationRequest:
+    """The case as `adapter-probe ablate` would open it."""
+    return prepare_ablation(
+        case / "adapter",
+        AblationSettings(precision=precision),
+        torch.device("cpu"),
+        base=str(case / "model"),
+        data=[case / "texts.tsv"],
+    )
+
+
+def about(request: AblationRequest) -> dict[str, Any]:
+    """What the driver should know of an opened case; every weight has been read."""
+    touch(request.checkpoint.model.base.parameters())
+    lengths = request.encoded.lengths
+    return {
+        "examples": len(request.examples),
+        "tokens": int(lengths.sum()),
+        "groups": exact_groups(lengths),
+        "variants": len(request.variants.masks),
+    }
+
+
+class PlainLoop(OneByOne):
+    """See the module."""
+
+    def load(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """See `OneByOne.load`."""
+        self._request = open_case(Path(settings["case"]), "float32")
+        return about(self._request)
+
+    def evaluate(self, variant: int) -> np.ndarray:
+        """See `OneByOne.evaluate`."""
+        model, mask = self._request.checkpoint.model, self._request.variants.masks[variant]
+        with ExitStack() as stack:
+            for site, on in zip(model.sites, mask):
+                if not on:
+                    stack.enter_context(site.switched(False))
+            return evaluate(model, self._request.encoded)
+
+
+if __name__ == "__main__":
+    serve(PlainLoop())

@@ -1,0 +1,49 @@
+"""The side-by-side measurement runs end to end with the environment at hand."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUN = Path(__file__).resolve().parents[1] / "benchmarks" / "run.py"
+
+
+@pytest.mark.slow
+def test_tree_against_loop(tmp_path):
+    command = [
+        sys.executable,
+        str(RUN),
+        "layers-6",
+        "--tiny",
+        "--rounds",
+        "2",
+        "--threads",
+        "1",
+        "--every",
+        "1",
+    ]
+    done = subprocess.run([*command, "--results", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "| plain loop, own model | all |" in done.stdout
+    record = json.loads((tmp_path / "tiny-layers-6.json").read_text())
+    tree, loop = record["contenders"]["tree"], record["contenders"]["loop"]
+    assert (record["variants"], record["examples"]) == (7, 8)
+    assert loop["agreement"]["compared"] == 7 * 8
+    assert loop["agreement"]["differing"] == 0
+    assert min(loop["agreement"]["class_shares"]) > 0  # equal predictions say something
+    assert loop["agreement"]["largest_logit_difference"] < 1e-4
+    assert tree["operations"] < loop["operations"]
+    assert tree["memory"]["peak_mib"] > tree["memory"]["loaded_mib"] > 0
+
+
+@pytest.mark.slow
+def test_an_unknown_case_is_refused():
+    done = subprocess.run(
+        [sys.executable, str(RUN), "bert-huge"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "unknown case 'bert-huge'" in done.stderr
