@@ -69,8 +69,12 @@ class Attention:
 
     def _can_fold(self, parts: LayerParts) -> bool:
         """Whether keys and values are plain linear maps of the states, and nothing else comes in."""
+        if type(self) is not Attention or _rate(parts) > 0:
+            return False
+        # Where keys train, their bias is to have its gradient, zero as it is.
+        trains = torch.is_grad_enabled() and any(p.requires_grad for p in parts.key.parameters())
         plain = all(type(m) is nn.Linear and not any(m.children()) for m in (parts.key, parts.value))
-        return plain and type(self) is Attention and _rate(parts) == 0
+        return plain and not trains
 
     def _folded(self, parts: LayerParts, states: Tensor, groups: tuple[Group, ...], wanted: Tensor) -> Tensor:
         """The same for one query an example, without making a key and a value of every position.

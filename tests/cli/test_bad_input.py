@@ -150,7 +150,7 @@ def test_a_bad_option_of_ablate(option, value, named, check, trained, tmp_path):
 
 @pytest.mark.parametrize(
     ("option", "allowed"),
-    [("--sites", "attention"), ("--layernorm", "pretrained"), ("--dtype", "bfloat16")],
+    [("--sites", "attention"), ("--layernorm", "pretrained"), ("--precision", "bfloat16")],
 )
 def test_a_choice_that_there_is_not(option, allowed, program, trained):
     outcome = program("ablate", trained, option, "other", COLUMNS="200")
