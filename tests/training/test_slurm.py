@@ -101,9 +101,11 @@ def test_what_was_cancelled_is_reported_and_done_the_next_time(cluster, tmp_path
         assert task_of(tmp_path, failure.folder) in failure.reason
         assert (failure.log is None) == (failure.folder.name == "c")
     executor = array(tmp_path)
-    submission = executor.submit(jobs)
+    again = [jobs[0], jobs[2]]
+    submission = executor.submit(again)
     assert [job.name for job in submission.sent] == ["a", "c"]
-    assert executor.wait([jobs[0], jobs[2]], lambda *_: None) == []
+    assert [failure.folder.name for failure in submission.failed] == ["a", "c"]
+    assert executor.wait(again, lambda *_: None) == []
     assert all(steps(job) == list(range(30)) for job in jobs)  # none lost, none twice
 
 
