@@ -63,7 +63,8 @@ def ending_of(task: str) -> str:
         except TrainingError:
             continue
         if found:
-            hint = " (out of memory?)" if found[2].endswith(":9") else ""
+            # Killed: by SLURM itself, or, as srun tells it, its process.
+            hint = " (out of memory?)" if found[2] == "137:0" or found[2].endswith(":9") else ""
             return f"SLURM says {found[1]}, exit code {found[2]}{hint}"
     return "SLURM does not say how"
 

@@ -28,7 +28,8 @@ from adapter_probe.training.slurm_options import SlurmOptions
 pytestmark = pytest.mark.usefixtures("cluster")
 
 # A job of 30 steps that saves its state when stdin ends and goes on from there. What it did stands in its
-# file, a line a step, so a step that is done twice shows. "quick" jobs have one step.
+# file, a line a step, so a step that is done twice shows. "quick" jobs have one step; "greedy" ones take 50 MB
+# more at each.
 WORKER = """
 import json, os, select, sys, time
 def answer(**words): print(json.dumps(words), flush=True)
@@ -37,7 +38,10 @@ for line in iter(sys.stdin.readline, ""):
     state = job + ".state"
     done = int(open(state).read()) if os.path.exists(state) else 0
     total = 1 if os.path.basename(job).startswith("quick") else 30
+    hoard = []
     for step in range(done, total):
+        if os.path.basename(job).startswith("greedy"):
+            hoard.append(bytearray(50_000_000))
         if select.select([sys.stdin], [], [], 0.15)[0]:
             open(state, "w").write(str(step))
             sys.exit(130)
@@ -175,6 +179,17 @@ def test_a_step_killed_with_its_worker(cluster, tmp_path):
     assert failures[0].log.exists()
     assert array(tmp_path).run([job], lambda *_: None) == []
     assert set(steps(job)) == set(range(30))
+
+
+def test_out_of_memory(tmp_path):
+    jobs = [tmp_path / name for name in ("greedy-a", "b")]
+    (failure,) = array(tmp_path, mem="250M").run(jobs, lambda *_: None)
+    assert failure.folder == jobs[0]
+    assert "out of memory" in failure.reason
+    assert "exceeded memory limit" in failure.log.read_text()
+    assert steps(jobs[1]) == list(range(30))
+    assert array(tmp_path, mem="4000M").run(jobs[:1], lambda *_: None) == []
+    assert set(steps(jobs[0])) == set(range(30))
 
 
 def pids_of_tasks(folder: Path) -> list[int]:
