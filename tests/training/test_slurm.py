@@ -28,8 +28,8 @@ from adapter_probe.training.slurm_options import SlurmOptions
 pytestmark = pytest.mark.usefixtures("cluster")
 
 # A job of 30 steps that saves its state when stdin ends and goes on from there. What it did stands in its
-# file, a line a step, so a step that is done twice shows. "quick" jobs have one step; "greedy" ones take 50 MB
-# more at each.
+# file, a line a step, so a step that is done twice shows. "quick" jobs have one step; "greedy" ones take
+# 50 MB more at each.
 WORKER = """
 import json, os, select, sys, time
 def answer(**words): print(json.dumps(words), flush=True)
