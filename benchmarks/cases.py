@@ -13,7 +13,7 @@ from typing import Any
 from environments import HERE, OWN, SCRATCH, python_of, variables
 
 PREPARING = HERE / "preparing"
-PEERS_OF_ADAPTERS = ("tree", "loop", "adapters", "adapters-sorted")
+PEERS_OF_ADAPTERS = ("tree", "loop", "hooks", "adapters", "adapters-sorted")
 PEERS_OF_LORA = ("tree", "loop", "peft-sorted")
 ROWS, TRAIN = 1000, 1000  # of MNLI; sentences to train on where no checkpoint is given
 

@@ -33,6 +33,7 @@ PLAYERS = {
     "tree-bfloat16": Player(OWN, "prefix_tree.py", {"precision": "bfloat16"}, "prefix tree, bfloat16"),
     "tree-mixed": Player(OWN, "prefix_tree.py", {"precision": "mixed"}, "prefix tree, mixed"),
     "loop": Player(OWN, "plain_loop.py", {}, "plain loop, own model"),
+    "hooks": Player(OWN, "hooked_loop.py", {"by_length": True}, "plain loop, hooks, by length"),
     "adapters": Player("adapters", "adapters_library.py", {"by_length": False}, "adapters, file order"),
     "adapters-sorted": Player("adapters", "adapters_library.py", {"by_length": True}, "adapters, by length"),
     "peft-sorted": Player("peft", "peft_library.py", {"by_length": True}, "PEFT, by length"),
