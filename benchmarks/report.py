@@ -12,8 +12,9 @@ from contest import PLAYERS, Setting, agreement
 from counting import operations
 
 HEADER = (
-    "| contender | variants run | seconds (range) | times the tree's (range) | TFLOP | % of product rate "
-    "| peak MiB (above loading) | of plain's peak | predictions that differ | largest logit difference |"
+    "| contender | variants run | seconds (range) | times the tree's (range) | at equal product rate | TFLOP "
+    "| % of product rate | peak MiB (above loading) | of plain's peak | predictions that differ "
+    "| largest logit difference |"
 )
 
 
@@ -56,10 +57,16 @@ def _row(name: str, case: Case, known: dict[str, Any], raw: dict[str, Any]) -> d
     }
     if "tree" in raw["about"] and name != "tree":
         row["times_the_tree"] = spread([found[name]["seconds"] / found["tree"]["seconds"] for found in mine])
+        row["times_at_equal_rate"] = spread([_work(found[name]) / _work(found["tree"]) for found in mine])
         row["agreement"] = agreement(raw["outputs"]["tree"], raw["outputs"][name])
     if "loop" in raw["memory"]:
         row["of_plain_peak"] = raw["memory"][name]["peak_mib"] / raw["memory"]["loop"]["peak_mib"]
     return row
+
+
+def _work(found: dict[str, float]) -> float:
+    """The operations that one large product would have done in the time."""
+    return found["seconds"] * found["rate"]
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -100,9 +107,9 @@ def table(record: dict[str, Any]) -> str:
 def _line(name: str, row: dict[str, Any], variants: int) -> str:
     seconds, share, memory = row["seconds"], row["share_of_product_rate"], row["memory"]
     run = "all" if row["variants_run"] == variants else f"{row['variants_run']} of {variants}, scaled up"
-    ratio, differ, largest = "1", "", ""
+    ratio, even, differ, largest = "1", "1", "", ""
     if "times_the_tree" in row:
-        ratio = spread_text(row["times_the_tree"], 2)
+        ratio, even = (spread_text(row[key], 2) for key in ("times_the_tree", "times_at_equal_rate"))
         agreed = row["agreement"]
         differ = f"{agreed['differing']:,} of {agreed['compared']:,}"
         largest = f"{agreed['largest_logit_difference']:.1e}"
@@ -111,6 +118,7 @@ def _line(name: str, row: dict[str, Any], variants: int) -> str:
         run,
         spread_text(seconds, 1 if seconds["median"] >= 10 else 3),
         ratio,
+        even,
         f"{row['operations'] / 1e12:.3g}",
         f"{100 * share['median']:.0f}",
         f"{memory['peak_mib']:.0f} ({memory['peak_mib'] - memory['loaded_mib']:.0f})",

@@ -1,4 +1,4 @@
-"""Our own checkpoint in the transformers model's own forward, adapters switched by hooks, one evaluation a span.
+"""Our own checkpoint in the transformers model's own forward: adapters switched by hooks, span by span.
 
 What a careful user would write without this project: texts of like length share a padded batch, and every
 layer runs whole.
