@@ -14,6 +14,7 @@ from adapter_probe.errors import ModelError
 from .attention import Attention
 from .bottleneck import Bottleneck
 from .configured import ConfiguredBottleneck
+from .in_place import activated
 from .low_rank import Inner
 from .parts import LayerParts
 
@@ -176,9 +177,9 @@ class Layer:
         parts = self.parts
         entering = parts.ffn_norm(hidden) if self._pre_norm else hidden
         if parts.ffn_gate is None:
-            inner = parts.activation(parts.ffn_in(entering))
+            inner = activated(parts.activation, parts.ffn_in(entering))
         else:
-            inner = parts.activation(parts.ffn_gate(entering)) * parts.ffn_in(entering)
+            inner = activated(parts.activation, parts.ffn_gate(entering)) * parts.ffn_in(entering)
         return _drop(parts.ffn_out(inner), parts.ffn_out_dropout), hidden
 
 
