@@ -25,18 +25,23 @@ def test_tree_against_loop(tmp_path):
         "1",
         "--every",
         "1",
+        "--also",
+        "hooks",
     ]
     done = subprocess.run([*command, "--results", str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "| plain loop, own model | all |" in done.stdout
     record = json.loads((tmp_path / "tiny-layers-6.json").read_text())
-    tree, loop = record["contenders"]["tree"], record["contenders"]["loop"]
     assert (record["variants"], record["examples"]) == (7, 8)
-    assert loop["agreement"]["compared"] == 7 * 8
-    assert loop["agreement"]["differing"] == 0
-    assert min(loop["agreement"]["class_shares"]) > 0  # equal predictions say something
-    assert loop["agreement"]["largest_logit_difference"] < 1e-4
-    assert tree["operations"] < loop["operations"]
+    tree = record["contenders"]["tree"]
+    for name in ("loop", "hooks"):
+        loop = record["contenders"][name]
+        assert loop["agreement"]["compared"] == 7 * 8
+        assert loop["agreement"]["differing"] == 0
+        assert min(loop["agreement"]["class_shares"]) > 0  # equal predictions say something
+        assert loop["agreement"]["largest_logit_difference"] < 1e-4
+        assert tree["operations"] < loop["operations"]
+        assert loop["times_at_equal_rate"]["least"] > 0
     assert tree["memory"]["peak_mib"] > tree["memory"]["loaded_mib"] > 0
 
 
