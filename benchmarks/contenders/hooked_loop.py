@@ -6,36 +6,29 @@ layer runs whole.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from plain_loop import about, open_case
+from plain_loop import PlainLoop
 from protocol import serve
 from transformers import AutoTokenizer
-from variants import OneByOne, PaddedTexts
+from variants import PaddedTexts
 
 
-class HookedLoop(OneByOne):
+class HookedLoop(PlainLoop):
     """See the module."""
 
     def load(self, settings: dict[str, Any]) -> dict[str, Any]:
         """See `OneByOne.load`."""
-        case = Path(settings["case"])
-        request = open_case(case, "float32")
-        self._model, self._masks = request.checkpoint.model, request.variants.masks
-        self._model.eval()
+        known, case = super().load(settings), Path(settings["case"])
+        self._model = self._request.checkpoint.model.eval()
         self._texts = PaddedTexts(case / "texts.tsv", AutoTokenizer.from_pretrained(case / "model"), settings)
-        return {**about(request), **self._texts.about}
+        return {**known, **self._texts.about}
 
-    def evaluate(self, variant: int) -> np.ndarray:
-        """See `OneByOne.evaluate`."""
-        with ExitStack() as stack:
-            for site, on in zip(self._model.sites, self._masks[variant]):
-                if not on:
-                    stack.enter_context(site.switched(False))
-            return self._texts.logits(self._model.base)
+    def logits_now(self) -> np.ndarray:
+        """See `PlainLoop.logits_now`."""
+        return self._texts.logits(self._model.base)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,11 @@ class PlainLoop(OneByOne):
             for site, on in zip(model.sites, mask):
                 if not on:
                     stack.enter_context(site.switched(False))
-            return evaluate(model, self._request.encoded)
+            return self.logits_now()
+
+    def logits_now(self) -> np.ndarray:
+        """Logits ``[examples, labels]`` of the model as it is switched."""
+        return evaluate(self._request.checkpoint.model, self._request.encoded)
 
 
 if __name__ == "__main__":
