@@ -21,6 +21,15 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):
+    """Where a test on a cluster fails, the report says how the cluster stands."""
+    report = yield
+    if report.failed and "session_cluster" in getattr(item, "funcargs", {}):
+        report.sections.append(("SLURM", item.funcargs["session_cluster"].describe()))
+    return report
+
+
 @pytest.fixture(scope="session")
 def shared_dir() -> Path:
     """The folder of real data and weights beside the checkout; tests that use it are marked `real_data`."""

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,11 +96,18 @@ class Command:
         """Whether it has ended by itself or otherwise."""
         return bool(self.program.ask({"ended": self.pid}))
 
-    def result(self) -> Outcome:
-        """Wait for its end."""
+    def result(self, seconds: float = 300) -> Outcome:
+        """Wait for its end; kill it where that does not come."""
+        deadline = time.monotonic() + seconds
+        while not (in_time := self.ended) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if not in_time:
+            self.kill()
         code = self.program.ask({"wait": self.pid})
         self.waited = True
-        return Outcome(code, self.stdout.read_text("utf-8"), self.stderr.read_text("utf-8"))
+        outcome = Outcome(code, self.stdout.read_text("utf-8"), self.stderr.read_text("utf-8"))
+        assert in_time, f"not ended within {seconds} s: {outcome}"
+        return outcome
 
 
 class Program:

@@ -331,3 +331,22 @@ adapter_probe.probe.outputs.forward_variants = broken
     assert outcome.code == 1
     assert "Traceback (most recent call last)" in outcome.stderr
     assert "in broken" in outcome.stderr
+
+
+# --- the command line itself
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["ablate", "x", "--max-examples", "many"], ["--max-examples", "'many'", "ablate --help"]),
+        (["figures", "x", "--style", "nature"], ["--style", "'nature'", "'icml'", "figures --help"]),
+        (["figures", "x", "--tolerance=much"], ["--tolerance", "'much'"]),
+        (["ablate"], ["Missing", "checkpoint"]),
+        (["ablate", "x", "--nope"], ["--nope"]),
+        (["figures", "x", "--style"], ["--style"]),
+        (["ablation"], ["'ablation'"]),
+    ],
+)
+def test_the_command_line(arguments, words, check):
+    check(*arguments, named=words)
