@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from adapter_probe import __version__
 
 from .ablate import ablate
+from .console import USER_ERROR
 from .convert import convert
 from .demo import demo
 from .figures import figures
@@ -20,6 +22,8 @@ from .tradeoff import tradeoff
 from .train import train
 from .worker import worker
 
+_UsageError = typer.BadParameter.__base__  # of click, or of typer's own copy of it; neither is exported
+
 app = typer.Typer(
     name="adapter-probe",
     help="Which adapters earn their keep: ablation studies for parameter-efficient transfer learning.",
@@ -29,16 +33,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(ablate)
-app.command()(inspect)
-app.command()(prune)
-app.command()(convert)
-app.command()(figures)
-app.command()(report)
-app.command()(train)
-app.command()(init_sweep)
-app.command()(tradeoff)
-app.command()(demo)
+for function, short_help in (  # each fits a line of 80 characters
+    (ablate, "Score the model with adapters off over every span of layers."),
+    (inspect, "Show a checkpoint's layers, sites, sizes and parameters."),
+    (prune, "Leave a span's adapters out of a checkpoint for good."),
+    (convert, "Write a checkpoint in another format."),
+    (figures, "Draw figures and tables again from results on disk."),
+    (report, "Write one HTML file in which to explore results."),
+    (train, "Train adapters on a frozen base, or a baseline."),
+    (init_sweep, "Retrain adapters over initialisation stds."),
+    (tradeoff, "Score many methods against their trained parameters."),
+    (demo, "Train on a small task, ablate every span, draw the heatmap."),
+):
+    app.command(short_help=short_help)(function)
 app.command(hidden=True)(worker)
 
 
@@ -59,4 +66,24 @@ def _options(
 
 def main() -> None:
     """Run the program."""
-    app()
+    try:
+        sys.exit(app(standalone_mode=False))
+    except _UsageError as error:
+        message = error.format_message()
+        if "\n" in message:  # the help, where nothing at all was asked for
+            typer.echo(message, err=True)
+        else:
+            typer.echo(f"adapter-probe: {_with_value(message, error)}{_help_of(error.ctx)}", err=True)
+        sys.exit(USER_ERROR)
+
+
+def _with_value(message: str, error: Exception) -> str:
+    """The message with the value that it is about, which newer typer leaves to pydantic, and out."""
+    message = message.replace("Value error, ", "").removesuffix(".")
+    faults = error.__cause__.errors() if hasattr(error.__cause__, "errors") else []
+    value = repr(faults[0]["input"]) if faults else ""
+    return message if value in message else f"{message}, not {value}"
+
+
+def _help_of(context: typer.Context | None) -> str:
+    return f"; see {context.command_path} --help" if context else ""
