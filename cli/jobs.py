@@ -77,7 +77,7 @@ def run_jobs(steps: Mapping[Path, int], total: int, kind: str, unit: str, out: P
         KeyboardInterrupt: the person pressed Ctrl-C.
     """
     jobs = list(steps)
-    say(f"{total} {kind}, {total - len(jobs)} done, {place.at_a_time(len(jobs))} at a time")
+    say(f"{kind}: {total}, {total - len(jobs)} done, {place.at_a_time(len(jobs))} at a time")
     if place.cluster is None:
         with _bar(steps, kind, unit) as (progress, _):
             failures = _local(place, out).run(jobs, progress)

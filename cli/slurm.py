@@ -88,8 +88,8 @@ def say_submission(submission: Submission) -> None:
     """Tell what was sent, and what of an earlier array had failed."""
     for failure in submission.failed:
         say(f"{failure.folder.name} had failed, sent again: {reason_and_log(failure)}")
-    going = f", {len(submission.adopted)} sent earlier wait or run" if submission.adopted else ""
-    say(f"{len(submission.sent)} jobs sent{going}; `scancel --name={submission.name}` ends them")
+    going = f"; sent earlier and waiting or running: {len(submission.adopted)}" if submission.adopted else ""
+    say(f"jobs sent: {len(submission.sent)}{going}; `scancel --name={submission.name}` ends them")
 
 
 def detached(submission: Submission, total: int, folder: Path) -> dict[str, Any]:

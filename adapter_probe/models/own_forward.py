@@ -44,9 +44,9 @@ class OwnForward:
         for end in dict.fromkeys(ends):  # one dropout may end both sublayers
             end.register_forward_hook(self._adapt)
         if pre_norm:
-            parts.ffn_norm.register_forward_pre_hook(lambda _module, inputs: self._between(inputs[0]))
+            parts.ffn_norm.register_forward_pre_hook(self._before_ffn)
         else:
-            parts.attention_norm.register_forward_hook(lambda _module, _in, output: self._between(output))
+            parts.attention_norm.register_forward_hook(self._after_attention)
 
     def _begin(self, _module: nn.Module, _inputs: tuple) -> None:
         self._layer = -1
@@ -54,6 +54,12 @@ class OwnForward:
     def _enter(self, _module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self._layer = (self._layer + 1) % len(self._sites)
         self._sublayer, self._residual = 0, inputs[0]
+
+    def _before_ffn(self, _module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._between(inputs[0])
+
+    def _after_attention(self, _module: nn.Module, _inputs: tuple, output: Tensor) -> None:
+        self._between(output)
 
     def _between(self, residual: Tensor) -> None:
         if self._residual is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -82,9 +83,11 @@ class AblationRun:
 
     def compute_parts(self, numbers: Iterable[int], report: Report) -> None:
         """Compute some parts; see `compute`."""
-        for number in numbers:
-            part = self._parts[number]
-            self._run.write_part(number, {"index": part, **self._engine.outputs(part, report)})
+        numbers = list(numbers)
+        parts = [self._parts[number] for number in numbers]
+        with closing(self._engine.outputs(parts, report)) as computed:
+            for number, part, arrays in zip(numbers, parts, computed):
+                self._run.write_part(number, {"index": part, **arrays})
 
     def _collect(self) -> AblationResults:
         parts = [self._run.read_part(number) for number in range(len(self._parts))]

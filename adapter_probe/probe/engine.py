@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from copy import deepcopy
 from dataclasses import asdict
+from functools import partial
+from itertools import chain
 from pathlib import Path
+from queue import SimpleQueue
 
 import numpy as np
 import torch
@@ -17,7 +21,8 @@ from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json, write_json
 
 from .guard import Guard, margin_errors, sample_size, sampled
-from .outputs import Arrays, variant_outputs
+from .lanes import Lanes, twin
+from .outputs import Arrays, batch_outputs, joined
 from .pairs import pair_logits
 from .plan import MEASURED_TOKENS, choose_tokens_per_pass, cut_batches
 from .request import AblationRequest
@@ -44,30 +49,68 @@ class Engine:
         device, model = request.device.type, request.checkpoint.model
         self.tokens_per_pass = choose_tokens_per_pass(request.tokens_per_pass, device, model.inner_size)
         self._mixed = request.settings.precision == "mixed"
-        self._models: dict[str, AdaptedModel] = {}
+        self._precisions = ("bfloat16", "float32") if self._mixed else (request.settings.precision,)
+        self._lanes = Lanes(device)
+        self._models: dict[str, SimpleQueue[AdaptedModel]] = {}  # by precision, one for each lane
         self._guard: Guard | None = None
 
-    def _model(self, precision: str) -> AdaptedModel:
-        if precision not in self._models:
-            model, dtype = self._request.checkpoint.model, getattr(torch, precision)
-            if dtype != torch.float32:
-                model = deepcopy(model)  # the checkpoint keeps its own precision
-            self._models[precision] = model.to(self._request.device, dtype).eval()
-        return self._models[precision]
-
-    def outputs(self, items: np.ndarray, report: Report) -> Arrays:
-        """What every variant makes of some items, see `variant_outputs`.
+    def outputs(self, parts: Sequence[np.ndarray], report: Report) -> Generator[Arrays, None, None]:
+        """What every variant makes of each part's items, see `batch_outputs`; part after part.
 
         In mixed precision also ``error`` ``[variants, items]``: by how much the fast pass was off where
         float32 decided, NaN where it did not have to.
+
+        Args:
+            parts: each int ``[items]``.
+            report: called with the tokens newly done, after every batch.
         """
-        if not self._mixed:
-            return self._tree(self._request.settings.precision, items, report)
-        guard = self._calibrated()
-        arrays = self._tree("bfloat16", items, report)
+        lengths = self._request.encoded.lengths
+        compute = partial(self._mixed_outputs, self._calibrated()) if self._mixed else self._fast_outputs
+        cut = [cut_batches(lengths, part, self.tokens_per_pass, self._lanes.n) for part in parts]
+        with closing(self._side_by_side(compute, chain.from_iterable(cut))) as computed:
+            for batches in cut:
+                done = []
+                for batch, arrays in zip(batches, computed):
+                    done.append(arrays)
+                    report(int(lengths[batch].sum()))
+                yield joined(done)
+
+    def _fast_outputs(self, items: np.ndarray) -> Arrays:
+        return self._tree(self._precisions[0], items)
+
+    def _mixed_outputs(self, guard: Guard, items: np.ndarray) -> Arrays:
+        arrays = self._fast_outputs(items)
         arrays[ERROR] = np.full(arrays["logits"].shape[:2], np.nan, np.float32)
         self._decide(items, arrays, guard)
         return arrays
+
+    def _side_by_side(
+        self, function: Callable[[np.ndarray], Arrays], batches: Iterable[np.ndarray]
+    ) -> Generator[Arrays, None, None]:
+        self._prepare()
+        return self._lanes.map(function, batches)
+
+    def _prepare(self) -> None:
+        """Have a model for each lane in every precision that is used."""
+        for precision in self._precisions:
+            if precision in self._models:
+                continue
+            model, dtype = self._request.checkpoint.model, getattr(torch, precision)
+            if dtype != torch.float32:
+                model = deepcopy(model)  # the checkpoint keeps its own precision
+            model = model.to(self._request.device, dtype).eval()
+            models = self._models[precision] = SimpleQueue()
+            for lane in range(self._lanes.n):
+                models.put(twin(model) if lane else model)
+
+    @contextmanager
+    def _model(self, precision: str) -> Iterator[AdaptedModel]:
+        """A model that no other lane uses meanwhile."""
+        model = self._models[precision].get()
+        try:
+            yield model
+        finally:
+            self._models[precision].put(model)
 
     def settle(self, arrays: Arrays) -> Guard | None:
         """Decide what is still open once all examples are there, in the dataset's order; in place.
@@ -80,6 +123,7 @@ class Engine:
         """
         if not self._mixed:
             return None
+        self._prepare()
         guard, items = self._calibrated(), np.arange(arrays["logits"].shape[1])
         while True:
             errors = arrays[ERROR]
@@ -89,23 +133,26 @@ class Engine:
             if not self._decide(items, arrays, guard):
                 return Guard(largest, guard.pairs + known.size)
 
-    def _tree(self, precision: str, items: np.ndarray, report: Report) -> Arrays:
-        model = self._model(precision)
-        return variant_outputs(self._request, model, self._masks, items, self.tokens_per_pass, report)
+    def _tree(self, precision: str, items: np.ndarray) -> Arrays:
+        with self._model(precision) as model:
+            return batch_outputs(
+                self._request, model, self._masks, items, self.tokens_per_pass, self._lanes.check
+            )
 
     def _decide(self, items: np.ndarray, arrays: Arrays, guard: Guard) -> int:
         """Have float32 decide what the guard doubts and nobody has decided; returns how many pairs."""
         logits, errors = arrays["logits"], arrays[ERROR]
         variants, columns = np.nonzero(guard.doubts(logits) & np.isnan(errors))
         if len(variants):
-            exact = pair_logits(
-                self._model("float32"),
-                self._request.encoded,
-                items[columns],
-                self._masks[variants],
-                tokens_per_pass=self.tokens_per_pass,
-                norms=self._request.settings.layernorm,
-            )
+            with self._model("float32") as model:
+                exact = pair_logits(
+                    model,
+                    self._request.encoded,
+                    items[columns],
+                    self._masks[variants],
+                    tokens_per_pass=self.tokens_per_pass,
+                    norms=self._request.settings.layernorm,
+                )
             errors[variants, columns] = margin_errors(logits[variants, columns], exact)
             logits[variants, columns] = exact
         return len(variants)
@@ -119,9 +166,12 @@ class Engine:
             else:
                 items = sampled(len(self._request.encoded.lengths))
                 items = items[np.argsort(self._request.encoded.lengths[items], kind="stable")]
+                batches = cut_batches(
+                    self._request.encoded.lengths, items, self.tokens_per_pass, self._lanes.n
+                )
                 fast, exact = (
-                    self._tree(precision, items, lambda _: None)["logits"]
-                    for precision in ("bfloat16", "float32")
+                    joined(list(self._side_by_side(partial(self._tree, precision), batches)))["logits"]
+                    for precision in self._precisions
                 )
                 self._guard = Guard().after(fast, exact)
                 if path is not None:
@@ -133,21 +183,21 @@ class Engine:
 
         In mixed precision without what float32 will have to decide, which only the data can tell.
         """
-        if not self._mixed:
-            return self._seconds_per_token(self._request.settings.precision)
         n = len(self._request.encoded.lengths)
-        both = [self._seconds_per_token(precision) for precision in ("bfloat16", "float32")]
-        return both[0] + sum(both) * sample_size(n) / n
+        fast, *exact = (self._seconds_per_token(precision) for precision in self._precisions)
+        return fast + sum(exact, fast) * sample_size(n) / n if exact else fast
 
     def _seconds_per_token(self, precision: str) -> float:
         lengths = self._request.encoded.lengths
         order = np.argsort(lengths, kind="stable")
         tokens = MEASURED_TOKENS.get(self._request.device.type, MEASURED_TOKENS["cpu"])
-        typical = cut_batches(lengths, order[len(order) // 2 :], 4 * tokens)[0]
-        self._tree(precision, typical[:1], lambda _: None)  # the first pass pays for set-up
+        typical = cut_batches(lengths, order[len(order) // 2 :], 4 * tokens)[: self._lanes.n]
+        tree = partial(self._tree, precision)
+        # The first pass pays for set-up.
+        list(self._side_by_side(tree, [batch[:1] for batch in typical]))
         start = time.perf_counter()
-        self._tree(precision, typical, lambda _: None)
-        return (time.perf_counter() - start) / float(lengths[typical].sum())
+        list(self._side_by_side(tree, typical))
+        return (time.perf_counter() - start) / float(sum(lengths[batch].sum() for batch in typical))
 
     def peak_memory(self) -> int | None:
         """Most bytes in use so far: of the process, or of the accelerator. None where nothing tells."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -16,7 +16,6 @@ from adapter_probe.results.ablation import AblationResults
 from adapter_probe.spans import VariantSet
 
 from .guard import Guard
-from .plan import cut_batches
 from .request import AblationRequest
 from .tree import forward_variants
 
@@ -24,15 +23,15 @@ Arrays = dict[str, np.ndarray]
 """By name, ``[variants, items, ...]``: an item is a text, or a question's window."""
 
 
-def variant_outputs(
+def batch_outputs(
     request: AblationRequest,
     model: AdaptedModel,
     masks: np.ndarray,
     items: np.ndarray,
     tokens_per_pass: int,
-    report: Callable[[int], None],
+    each_pass: Callable[[], None] = lambda: None,
 ) -> Arrays:
-    """What every variant makes of some items, in the order given.
+    """What every variant makes of one batch of items, in the order given.
 
     Args:
         request: the examples and the choice of LayerNorms.
@@ -40,25 +39,25 @@ def variant_outputs(
         masks: bool ``[variants, sites]``.
         items: int ``[items]``.
         tokens_per_pass: see `forward_variants`.
-        report: called with the tokens newly done, after every batch.
+        each_pass: see `forward_variants`.
 
     Returns:
         ``logits`` float32 ``[variants, items, labels]``; of windows ``score``, ``start`` and ``end``
         ``[variants, items]``, see `Answers`.
     """
-    place = {item: position for position, item in enumerate(items.tolist())}
-    arrays: Arrays = {}
-    for indices in cut_batches(request.encoded.lengths, items, tokens_per_pass):
-        batch = pack(request.encoded, indices).to(request.device)
-        norms = request.settings.layernorm
-        out = forward_variants(model, batch, masks, tokens_per_pass=tokens_per_pass, norms=norms)
-        columns = [place[item] for item in batch.index.tolist()]
-        for name, values in _read(request, batch, out).items():
-            if name not in arrays:
-                arrays[name] = np.empty((len(values), len(items), *values.shape[2:]), values.dtype)
-            arrays[name][:, columns] = values
-        report(batch.n_tokens)
-    return arrays
+    batch = pack(request.encoded, items).to(request.device)
+    norms = request.settings.layernorm
+    out = forward_variants(
+        model, batch, masks, tokens_per_pass=tokens_per_pass, norms=norms, each_pass=each_pass
+    )
+    packed_place = {item: place for place, item in enumerate(batch.index.tolist())}
+    order = [packed_place[item] for item in items.tolist()]
+    return {name: values[:, order] for name, values in _read(request, batch, out).items()}
+
+
+def joined(batches: Sequence[Arrays]) -> Arrays:
+    """The outputs of several batches as those of one."""
+    return {name: np.concatenate([batch[name] for batch in batches], axis=1) for name in batches[0]}
 
 
 def _read(request: AblationRequest, batch: PackedBatch, out: Tensor) -> Arrays:

@@ -26,8 +26,8 @@ from adapter_probe.models.methods import Adapters
 from adapter_probe.results.ablation import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER, Span, VariantSet
 
-from .outputs import assemble, variant_outputs
-from .plan import choose_tokens_per_pass
+from .outputs import assemble, batch_outputs, joined
+from .plan import choose_tokens_per_pass, cut_batches
 from .request import AblationRequest
 
 _TIMED_TOKENS, _TIMED_ROUNDS = 1024, 5
@@ -144,7 +144,8 @@ def _results(request: AblationRequest, span: Span) -> AblationResults:
     masks[1, SITES_PER_LAYER * span.first : SITES_PER_LAYER * (span.last + 1)] = False
     items = np.argsort(request.encoded.lengths, kind="stable")
     tokens = choose_tokens_per_pass(request.tokens_per_pass, request.device.type, model.inner_size)
-    arrays = variant_outputs(request, model, masks, items, tokens, lambda _: None)
+    batches = cut_batches(request.encoded.lengths, items, tokens)
+    arrays = joined([batch_outputs(request, model, masks, batch, tokens) for batch in batches])
     in_order = {name: values[:, np.argsort(items)] for name, values in arrays.items()}
     return assemble(request, VariantSet(("intact", str(span)), (None, span), masks), in_order)
 

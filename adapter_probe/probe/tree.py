@@ -95,6 +95,7 @@ def forward_variants(
     *,
     tokens_per_pass: int,
     norms: NormChoice = "trained",
+    each_pass: Callable[[], None] = lambda: None,
 ) -> Tensor:
     """Logits of every variant for one batch, equal to one separate run a variant.
 
@@ -106,6 +107,7 @@ def forward_variants(
         tokens_per_pass: most rows (nodes x tokens) that go through a sublayer together. Live memory is
             about this times (2 + log2(variants) / 2), whatever the number of variants.
         norms: "pretrained" gives a switched-off site the base's own LayerNorm.
+        each_pass: called before every pass through a sublayer; what it raises ends the walk.
 
     Returns:
         float ``[variants, examples, labels]``, examples in packed order; in question answering
@@ -121,6 +123,7 @@ def forward_variants(
     with torch.inference_mode():
         pending = [Branch(0, np.array([0, len(leaves)]), model.embed(batch))]
         while pending:
+            each_pass()
             branch = pending.pop()
             if branch.site == leaves.shape[1]:
                 for leaf, rows in zip(branch.bounds[:-1].tolist(), model.read(branch.hidden, batch)):

@@ -71,7 +71,7 @@ def test_the_command_killed_and_given_again(cluster, on_cluster, sweep, undistur
     assert first.result().code == -signal.SIGKILL
     outcome = on_cluster(*sweep, "--out", tmp_path, *SLURM).result()
     assert outcome.code == 0, outcome.stderr
-    assert "0 jobs sent" in outcome.stderr
+    assert "jobs sent: 0" in outcome.stderr
     assert tasks(tmp_path) == sent
     assert tables(tmp_path) == tables(undisturbed)
     assert "trials.csv" in tables(tmp_path)

@@ -58,8 +58,8 @@ def test_a_fast_pass_that_errs_more_than_its_sample_widens_the_band(
     exact = run(prepared("float32"), tmp_path / "exact")
     real, calls = engine.Engine._tree, []
 
-    def shaken(self: engine.Engine, precision: str, items: np.ndarray, report: Callable) -> dict:
-        arrays = real(self, precision, items, report)
+    def shaken(self: engine.Engine, precision: str, items: np.ndarray) -> dict:
+        arrays = real(self, precision, items)
         if precision == "bfloat16":
             calls.append(len(items))
             if len(calls) > 1:  # the first is the sample

@@ -1,0 +1,147 @@
+"""Batches side by side: the same results as one after another, in order, and an end when nobody waits."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from adapter_probe.probe import lanes
+from adapter_probe.probe.ablation import AblationRun
+from adapter_probe.probe.lanes import Lanes, Stopped
+from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
+from adapter_probe.results.ablation import AblationResults
+
+FIXTURES = Path(__file__).parents[1] / "checkpoints" / "fixtures"
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """``threads(n)`` until the test's end."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    draw = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("texts") / "d.jsonl"
+    rows = [" ".join(f"w{word}" for word in draw.integers(0, 48, 3 + n % 12)) for n in range(60)]
+    path.write_text("".join(json.dumps({"text": t, "label": n % 3}) + "\n" for n, t in enumerate(rows)))
+    return path
+
+
+def ablate(request: AblationRequest, out: Path) -> tuple[AblationResults, list[int]]:
+    reports: list[int] = []
+    with AblationRun.folder(request, out) as folder:
+        return AblationRun(request, folder).compute(reports.append), reports
+
+
+# What forks at the residual sum, inside a sublayer and in a norm.
+@pytest.mark.parametrize("case", ["adapterhub/houlsby", "adapterhub/flex-pooled", "peft/lora", "peft/norms"])
+@pytest.mark.parametrize("precision", ["float32", "mixed"])
+def test_lanes_change_no_result(case, precision, texts, threads, tmp_path, monkeypatch):
+    monkeypatch.setattr("adapter_probe.probe.ablation.TOKENS_PER_PART", {"cpu": 150})
+
+    def results(n: int) -> tuple[AblationResults, list[int]]:
+        threads(n)
+        request = prepare_ablation(
+            FIXTURES / case, AblationSettings(precision=precision), torch.device("cpu"),
+            base=str(FIXTURES / "bases" / "bert"), data=[texts], tokens_per_pass=120,
+        )  # fmt: skip
+        found = ablate(request, tmp_path / str(n))
+        assert torch.get_num_threads() == n
+        return found
+
+    (alone, _), (together, reports) = results(1), results(4)
+    assert sum(reports) == prepare_tokens(texts, case)
+    assert np.array_equal(together.predictions, alone.predictions)
+    if precision == "float32":
+        np.testing.assert_allclose(together.logits, alone.logits, rtol=0, atol=1e-5)
+    assert len({tuple(row) for row in together.logits.round(4).reshape(len(together.logits), -1)}) > 1
+
+
+def prepare_tokens(texts: Path, case: str) -> int:
+    request = prepare_ablation(
+        FIXTURES / case, AblationSettings(), torch.device("cpu"),
+        base=str(FIXTURES / "bases" / "bert"), data=[texts],
+    )  # fmt: skip
+    return int(request.encoded.lengths.sum())
+
+
+def test_a_twin_has_the_same_weights_and_switches_of_its_own(texts):
+    request = prepare_ablation(
+        FIXTURES / "peft" / "lora", AblationSettings(), torch.device("cpu"),
+        base=str(FIXTURES / "bases" / "bert"), data=[texts],
+    )  # fmt: skip
+    model = request.checkpoint.model
+    other = lanes.twin(model)
+    own, shared = model.state_dict(), other.state_dict()
+    assert own.keys() == shared.keys()
+    assert all(own[name].data_ptr() == shared[name].data_ptr() for name in own)
+    site = next(i for i, site in enumerate(model.sites) if site.modules)
+    with other.sites[site].switched(False):
+        assert [inner.on for inner in other.sites[site].modules] == [False] * len(other.sites[site].modules)
+        assert all(inner.on for inner in model.sites[site].modules)
+
+
+def test_results_come_in_order_and_side_by_side(threads):
+    threads(3)
+    meeting = threading.Barrier(3, timeout=20)  # passes only when three are under way
+
+    def work(item: int) -> int:
+        assert torch.get_num_threads() == 1
+        meeting.wait()
+        time.sleep(0.002 * (item % 3))
+        return item
+
+    assert list(Lanes("cpu").map(work, range(12))) == list(range(12))
+    assert torch.get_num_threads() == 3
+
+
+def test_an_error_reaches_whoever_waits(threads):
+    threads(2)
+
+    def work(item: int) -> int:
+        return 1 // (item - 3)
+
+    with pytest.raises(ZeroDivisionError):
+        list(Lanes("cpu").map(work, range(9)))
+
+
+def test_nothing_goes_on_when_nobody_waits(threads):
+    threads(2)
+    run, stopped = Lanes("cpu"), []
+
+    def work(item: int) -> int:
+        deadline = time.monotonic() + 60
+        while item and time.monotonic() < deadline:
+            try:
+                run.check()
+            except Stopped:
+                stopped.append(item)
+                raise
+            time.sleep(0.001)
+        return item
+
+    begin = time.monotonic()
+    with closing(run.map(work, range(50))) as results:
+        assert next(results) == 0
+    assert time.monotonic() - begin < 30
+    assert sorted(stopped) == [1, 2]
+    assert list(run.map(lambda item: run.check() or item, range(3))) == [0, 1, 2]  # and it can begin anew
+
+
+@pytest.mark.parametrize(("n", "expected"), [(1, 1), (2, 2), (16, 16), (17, 8), (40, 13), (64, 16)])
+def test_many_cores_share_lanes(n, expected, threads):
+    threads(n)
+    assert Lanes("cpu").n == expected
+    assert Lanes("cuda").n == 1
