@@ -18,7 +18,7 @@ SERVER = """
 import json, os, sys, traceback
 
 import matplotlib.backends.backend_agg, matplotlib.backends.backend_pdf, matplotlib.backends.backend_svg
-import matplotlib.style, pandas.io.formats.csvs, pydantic, tokenizers, torch, transformers
+import matplotlib.style, pandas.io.formats.csvs, tokenizers, torch, transformers
 import transformers.models.bert.modeling_bert, transformers.models.roberta.modeling_roberta
 import adapter_probe.cli.main
 import adapter_probe.figures.ablation, adapter_probe.probe.ablation, adapter_probe.training.checkpoint
