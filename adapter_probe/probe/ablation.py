@@ -103,8 +103,8 @@ def plan_ablation(request: AblationRequest, folder: Path) -> dict[str, Any]:
     """What an ablation would cost, as plain JSON; nothing is written.
 
     Returns:
-        Counts of the work, ``seconds_left`` (measured on a small batch and scaled by tokens),
-        ``peak_memory_bytes`` (measured while that batch ran, which is as large as any), and how many of the
+        Counts of the work, ``seconds_left`` (measured on a small batch a lane and scaled by tokens),
+        ``peak_memory_bytes`` (measured meanwhile; no batch is larger), and how many of the
         parts the folder holds already.
 
     Raises:

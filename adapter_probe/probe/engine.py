@@ -179,13 +179,14 @@ class Engine:
         return self._guard
 
     def seconds_per_token(self) -> float:
-        """Measured on a batch of examples of typical length, with every variant.
+        """Measured on a batch a lane of examples of typical length, with every variant.
 
         In mixed precision without what float32 will have to decide, which only the data can tell.
         """
         n = len(self._request.encoded.lengths)
-        fast, *exact = (self._seconds_per_token(precision) for precision in self._precisions)
-        return fast + sum(exact, fast) * sample_size(n) / n if exact else fast
+        seconds = [self._seconds_per_token(precision) for precision in self._precisions]
+        share_run_in_both = sample_size(n) / n if self._mixed else 0.0
+        return seconds[0] + sum(seconds) * share_run_in_both
 
     def _seconds_per_token(self, precision: str) -> float:
         lengths = self._request.encoded.lengths

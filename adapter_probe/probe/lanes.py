@@ -80,7 +80,7 @@ class Lanes:
         Raises:
             Stopped: whoever wanted the results has gone, perhaps interrupted.
         """
-        if self.n > 1 and self._stopped.is_set():
+        if self._stopped.is_set():
             raise Stopped
 
 

@@ -39,6 +39,13 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def prepare(case: str, texts: Path, precision: str = "float32") -> AblationRequest:
+    return prepare_ablation(
+        FIXTURES / case, AblationSettings(precision=precision), torch.device("cpu"),
+        base=str(FIXTURES / "bases" / "bert"), data=[texts], tokens_per_pass=120,
+    )  # fmt: skip
+
+
 def ablate(request: AblationRequest, out: Path) -> tuple[AblationResults, list[int]]:
     reports: list[int] = []
     with AblationRun.folder(request, out) as folder:
@@ -53,36 +60,21 @@ def test_lanes_change_no_result(case, precision, texts, threads, tmp_path, monke
 
     def results(n: int) -> tuple[AblationResults, list[int]]:
         threads(n)
-        request = prepare_ablation(
-            FIXTURES / case, AblationSettings(precision=precision), torch.device("cpu"),
-            base=str(FIXTURES / "bases" / "bert"), data=[texts], tokens_per_pass=120,
-        )  # fmt: skip
+        request = prepare(case, texts, precision)
         found = ablate(request, tmp_path / str(n))
         assert torch.get_num_threads() == n
         return found
 
     (alone, _), (together, reports) = results(1), results(4)
-    assert sum(reports) == prepare_tokens(texts, case)
+    assert sum(reports) == prepare(case, texts).encoded.lengths.sum()
     assert np.array_equal(together.predictions, alone.predictions)
     if precision == "float32":
         np.testing.assert_allclose(together.logits, alone.logits, rtol=0, atol=1e-5)
     assert len({tuple(row) for row in together.logits.round(4).reshape(len(together.logits), -1)}) > 1
 
 
-def prepare_tokens(texts: Path, case: str) -> int:
-    request = prepare_ablation(
-        FIXTURES / case, AblationSettings(), torch.device("cpu"),
-        base=str(FIXTURES / "bases" / "bert"), data=[texts],
-    )  # fmt: skip
-    return int(request.encoded.lengths.sum())
-
-
 def test_a_twin_has_the_same_weights_and_switches_of_its_own(texts):
-    request = prepare_ablation(
-        FIXTURES / "peft" / "lora", AblationSettings(), torch.device("cpu"),
-        base=str(FIXTURES / "bases" / "bert"), data=[texts],
-    )  # fmt: skip
-    model = request.checkpoint.model
+    model = prepare("peft/lora", texts).checkpoint.model
     other = lanes.twin(model)
     own, shared = model.state_dict(), other.state_dict()
     assert own.keys() == shared.keys()
