@@ -13,7 +13,7 @@ from adapter_probe.errors import ResultsError
 # More gain nothing on a processor, whose matrix products are at full rate by then, and cost memory: from
 # 32 MiB on, C's allocator takes every tensor from the system and gives it back at once, which is slow. An
 # accelerator needs many more to be busy.
-WIDEST_STATES = {"cpu": 4 << 20, "cuda": 400 << 20}
+WIDEST_STATES = {"cpu": 3 << 20, "cuda": 400 << 20}
 # A part is what an interruption can lose: seconds of work on a processor, less on an accelerator.
 TOKENS_PER_PART = {"cpu": 1024, "cuda": 16384}
 # Tokens of the batch on which the cost of a run is measured.
@@ -93,8 +93,8 @@ def cut_parts(lengths: np.ndarray, tokens_per_part: int) -> list[np.ndarray]:
 def cut_batches(
     lengths: np.ndarray, part: np.ndarray, tokens_per_pass: int, lanes: int = 1
 ) -> list[np.ndarray]:
-    """A part's batches: a fourth of the pass each, so that the tree can grow before it has to be split.
+    """A part's batches: a third of the pass each, so that the tree can grow before it has to be split.
 
     Where several are computed side by side, half of that, so that the lanes end at about the same time.
     """
-    return cut_by_tokens(lengths, part, max(1, tokens_per_pass // (4 if lanes == 1 else 8)))
+    return cut_by_tokens(lengths, part, max(1, tokens_per_pass // (3 if lanes == 1 else 6)))
