@@ -86,4 +86,4 @@ def _with_value(message: str, error: Exception) -> str:
 
 
 def _help_of(context: typer.Context | None) -> str:
-    return f"; see {context.command_path} --help" if context else ""
+    return f"; see {context.command_path if context else app.info.name} --help"  # the parser names no command

@@ -344,7 +344,7 @@ adapter_probe.probe.outputs.forward_variants = broken
         (["figures", "x", "--tolerance=much"], ["--tolerance", "'much'"]),
         (["ablate"], ["Missing", "checkpoint"]),
         (["ablate", "x", "--nope"], ["--nope"]),
-        (["figures", "x", "--style"], ["--style"]),
+        (["figures", "x", "--style"], ["--style", "adapter-probe --help"]),
         (["ablation"], ["'ablation'"]),
     ],
 )
