@@ -167,6 +167,8 @@ def test_layers_of_an_image_model_have_the_same_anatomy():
     )  # fmt: skip
     torch.manual_seed(0)
     base = AutoModelForImageClassification.from_config(config).double().eval()
+    if not hasattr(base.vit, "layers"):
+        pytest.skip("this release of transformers names a ViT's parts in its older way")
     images = torch.randn(3, 1, 8, 8, dtype=torch.float64)
     layers = [
         Layer(parts, VIT.attention(base.vit, parts.attention), VIT.pre_norm)
