@@ -21,7 +21,7 @@ from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json, write_json
 
 from .guard import Guard, margin_errors, sample_size, sampled
-from .lanes import Lanes, twin
+from .lanes import Lanes, return_free_memory, twin
 from .outputs import Arrays, batch_outputs, joined
 from .pairs import pair_logits
 from .plan import MEASURED_TOKENS, choose_tokens_per_pass, cut_batches
@@ -73,6 +73,7 @@ class Engine:
                 for batch, arrays in zip(batches, computed):
                     done.append(arrays)
                     report(int(lengths[batch].sum()))
+                return_free_memory()
                 yield joined(done)
 
     def _fast_outputs(self, items: np.ndarray) -> Arrays:

@@ -94,6 +94,12 @@ def _share_one_heap() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
+def return_free_memory() -> None:
+    """Hand the system what the heap has free (glibc): gaps between states of many sizes add up otherwise."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def twin(model: AdaptedModel) -> AdaptedModel:
     """The same model on the same weights in memory, its sites switched apart from the other's."""
     return deepcopy(model, {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())})
