@@ -93,8 +93,8 @@ def cut_parts(lengths: np.ndarray, tokens_per_part: int) -> list[np.ndarray]:
 def cut_batches(
     lengths: np.ndarray, part: np.ndarray, tokens_per_pass: int, lanes: int = 1
 ) -> list[np.ndarray]:
-    """A part's batches: a third of the pass each, so that the tree can grow before it has to be split.
+    """A part's batches: a fourth of the pass each, so that the tree can grow before it has to be split.
 
-    Where several are computed side by side, half of that, so that the lanes end at about the same time.
+    Where several are computed side by side, a sixth, so that the lanes end at about the same time.
     """
-    return cut_by_tokens(lengths, part, max(1, tokens_per_pass // (3 if lanes == 1 else 6)))
+    return cut_by_tokens(lengths, part, max(1, tokens_per_pass // (4 if lanes == 1 else 6)))

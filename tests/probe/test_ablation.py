@@ -151,7 +151,7 @@ def same(one: AblationResults, other: AblationResults) -> bool:
     return all(getattr(one, name).tobytes() == getattr(other, name).tobytes() for name in arrays)
 
 
-@pytest.mark.parametrize("after", [1, 2, 7, 10])
+@pytest.mark.parametrize("after", [1, 2, 7, 14])
 def test_a_resumed_run_equals_one_that_was_never_interrupted(
     after: int, prepared: Callable, small_parts: None, tmp_path: Path
 ):
