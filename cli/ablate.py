@@ -99,8 +99,8 @@ def ablate(
     """
     import torch
 
+    from adapter_probe.jobs.shards import AblationOrder
     from adapter_probe.probe.request import AblationSettings
-    from adapter_probe.probe.shards import AblationOrder
 
     if not tolerance >= 0:
         raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 or more points")

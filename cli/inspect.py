@@ -12,7 +12,7 @@ from .wording import columns, method_text
 
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.native import OpenedCheckpoint
-    from adapter_probe.models.imported import Imported
+    from adapter_probe.models.adapters.imported import Imported
     from adapter_probe.models.methods import Method
 
 
@@ -57,7 +57,7 @@ def _facts(opened: OpenedCheckpoint) -> dict[str, Any]:
 
 def _method(method: Method | Imported) -> dict[str, Any]:
     """Its record; of what another library trained, which lists every single adapter, a summary."""
-    from adapter_probe.models.imported import Imported
+    from adapter_probe.models.adapters.imported import Imported
 
     return method.summary() if isinstance(method, Imported) else method.to_json()
 

@@ -16,9 +16,9 @@ from .console import choose_device, progress_bar, say
 from .slurm import detached, reason_and_log, say_submission
 
 if TYPE_CHECKING:
-    from adapter_probe.training.executor import Executor
-    from adapter_probe.training.slurm import SlurmArray
-    from adapter_probe.training.worker_process import Failure
+    from adapter_probe.jobs.executor import Executor
+    from adapter_probe.jobs.slurm import SlurmArray
+    from adapter_probe.jobs.worker_process import Failure
 
     from .slurm import Cluster
 
@@ -138,7 +138,7 @@ def _environment(threads: int) -> dict[str, str]:
 
 
 def _local(place: Place, out: Path) -> Executor:
-    from adapter_probe.training.executor import LocalProcesses
+    from adapter_probe.jobs.executor import LocalProcesses
 
     device = str(choose_device(place.device))
     program = _program(device, place.threads)
@@ -146,7 +146,7 @@ def _local(place: Place, out: Path) -> Executor:
 
 
 def _slurm(place: Place, cluster: Cluster, out: Path) -> SlurmArray:
-    from adapter_probe.training.slurm import SlurmArray
+    from adapter_probe.jobs.slurm import SlurmArray
 
     return SlurmArray(
         _program(place.device, place.threads),

@@ -10,9 +10,9 @@ from adapter_probe.errors import TrainingError
 from .jobs import failed, run_jobs
 
 if TYPE_CHECKING:
+    from adapter_probe.jobs.shards import AblationOrder
+    from adapter_probe.jobs.slurm_options import SlurmOptions
     from adapter_probe.probe.request import AblationRequest
-    from adapter_probe.probe.shards import AblationOrder
-    from adapter_probe.training.slurm_options import SlurmOptions
 
     from .jobs import Place
 
@@ -38,8 +38,8 @@ def compute_in_shards(
         TrainingError: jobs failed; what the others computed is kept.
         ResultsError: the folder is in use or belongs to another run.
     """
+    from adapter_probe.jobs.shards import gather_shards, remove_shards, write_shards
     from adapter_probe.probe.ablation import AblationRun
-    from adapter_probe.probe.shards import gather_shards, remove_shards, write_shards
 
     on_gpu = bool(options.gpus_per_task) if place.device == "auto" else place.device.startswith("cuda")
     with AblationRun.folder(request, out, "cuda" if on_gpu else "cpu") as run:

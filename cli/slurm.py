@@ -14,9 +14,9 @@ from .console import say
 from .wording import columns
 
 if TYPE_CHECKING:
-    from adapter_probe.training.slurm import Submission
-    from adapter_probe.training.slurm_options import SlurmOptions
-    from adapter_probe.training.worker_process import Failure
+    from adapter_probe.jobs.slurm import Submission
+    from adapter_probe.jobs.slurm_options import SlurmOptions
+    from adapter_probe.jobs.worker_process import Failure
 
 Slurm = Annotated[bool, typer.Option("--slurm", help="Send the work to a SLURM cluster as an array of jobs.")]
 Partition = Annotated[str | None, typer.Option(help="Of the cluster.", show_default=False)]
@@ -70,7 +70,7 @@ def choose_cluster(
         "max_parallel": max_parallel, "setup": tuple(setup or ()),
     }  # fmt: skip
     if slurm:
-        from adapter_probe.training.slurm_options import choose_options
+        from adapter_probe.jobs.slurm_options import choose_options
 
         return Cluster(choose_options(config, flags), detach)
     given = {**flags, "slurm_config": config, "detach": detach}

@@ -17,8 +17,8 @@ from .wording import columns, duration, method_text, score_text
 if TYPE_CHECKING:
     import pandas as pd
 
+    from adapter_probe.jobs.trials import Trial
     from adapter_probe.training.request import TrainingRequest
-    from adapter_probe.training.trials import Trial
 
     from .jobs import Place
 
@@ -35,9 +35,9 @@ def run_sweep(
         TrainingError: trials failed; the line says how many, why the first did, and where its log is.
         ResultsError: the folder is in use or holds another study.
     """
+    from adapter_probe.jobs.trials import finished, plan_trials, shared_facts, write_requests
     from adapter_probe.results.atomic import claim
     from adapter_probe.results.trials import claim_study, read_trials, trial_frame, write_trials
-    from adapter_probe.training.trials import finished, plan_trials, shared_facts, write_requests
 
     trials, outcome = plan_trials(requests), Outcome()
     with claim(out):
@@ -78,7 +78,7 @@ def show_plan(requests: Sequence[TrainingRequest], out: Path, place: Place, *, j
     """Print the trials, which are done, and a measured estimate of the time for the others."""
     import torch
 
-    from adapter_probe.training.trials import estimate_seconds, finished, plan_trials
+    from adapter_probe.jobs.trials import estimate_seconds, finished, plan_trials
 
     where = choose_device("auto" if place.cluster else place.device)
     if place.threads:

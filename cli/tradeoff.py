@@ -145,7 +145,7 @@ def _methods(
         TrainingError: a list cannot be read, or a k is above the base's depth.
     """
     from adapter_probe.checkpoints.base import load_config
-    from adapter_probe.models.anatomy import anatomy_for
+    from adapter_probe.models.bases.anatomy import anatomy_for
     from adapter_probe.models.methods import (
         Adapters,
         FullFineTuning,

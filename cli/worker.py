@@ -49,8 +49,8 @@ def worker(
 
 def _do(folder: Path, device: torch.device, report: Callable[[int], None]) -> None:
     """Do a job; what kind it is, its folder tells."""
-    from adapter_probe.probe.shards import SHARD, run_shard
-    from adapter_probe.training.trials import run_trial
+    from adapter_probe.jobs.shards import SHARD, run_shard
+    from adapter_probe.jobs.trials import run_trial
 
     if (folder / SHARD).exists():
         run_shard(folder, device, report)

@@ -31,7 +31,9 @@ DIRECTLY_BELOW = {
     "checkpoints": ("models", "results"),
     "probe": ("checkpoints",),
     "training": ("checkpoints",),
-    "cli": ("figures", "probe", "training"),
+    "jobs": ("probe", "training"),
+    "studies": ("jobs", "figures"),
+    "cli": ("studies",),
 }
 TORCH_FREE = ("errors", "records", "spans", "metrics", "reference", "results", "analysis", "figures")
 HEAVY = ("torch", "transformers", "matplotlib", "pandas")
@@ -168,7 +170,7 @@ def test_imports_are_resolved(source: str, module: str, is_package: bool, expect
         ("from adapter_probe.cli import main", "adapter_probe.probe.forward"),
         ("def f():\n    from ..probe import forward", "adapter_probe.data.tasks"),
         ("from adapter_probe import analysis", "adapter_probe.results.rundir"),
-        ("import adapter_probe.models.anatomy", "adapter_probe.data.tasks"),
+        ("import adapter_probe.models.bases.anatomy", "adapter_probe.data.tasks"),
         ("from ..probe.tree import walk", "adapter_probe.training.loop"),
         ("from . import errors", "adapter_probe"),
         ("import figures.heatmap", "adapter_probe.cli.ablate"),

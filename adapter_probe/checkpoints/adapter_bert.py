@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from adapter_probe.errors import CheckpointError
-from adapter_probe.models.imported import BottleneckSpec, Imported, SiteKind
+from adapter_probe.models.adapters.imported import BottleneckSpec, Imported, SiteKind
 
 from .foreign import BaseShape, Survey, Task, Translated, refuse_left
 from .tensor_bundle import read_bundle

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from adapter_probe.errors import CheckpointError
-from adapter_probe.models.imported import BottleneckSpec, Imported, InnerSpec
+from adapter_probe.models.adapters.imported import BottleneckSpec, Imported, InnerSpec
 
 from .adapterhub_config import check_bottleneck, check_inner, parts_of
 from .adapterhub_head import HEAD_CONFIG, HEAD_WEIGHTS, read_task, translate_head

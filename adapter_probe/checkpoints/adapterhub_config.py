@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from adapter_probe.errors import CheckpointError
-from adapter_probe.models.imported import BottleneckSpec, SiteKind
+from adapter_probe.models.adapters.imported import BottleneckSpec, SiteKind
 
 from .foreign import BaseShape, refuse
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from adapter_probe.errors import CheckpointError
 from adapter_probe.metrics import Kind
-from adapter_probe.models.imported import HeadSpec
+from adapter_probe.models.adapters.imported import HeadSpec
 
 from .foreign import BaseShape, Task
 

@@ -29,7 +29,7 @@ from transformers import logging as transformers_logging
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.tasks import TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
-from adapter_probe.models.anatomy import anatomy_for
+from adapter_probe.models.bases.anatomy import anatomy_for
 
 _COMMIT = re.compile("[0-9a-f]{40}")
 _HUB_TIMEOUT = 10.0  # seconds

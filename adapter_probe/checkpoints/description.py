@@ -9,7 +9,7 @@ from typing import Any
 
 from adapter_probe.data.tasks import TaskSpec
 from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsError
-from adapter_probe.models.imported import Imported
+from adapter_probe.models.adapters.imported import Imported
 from adapter_probe.models.methods import Method, method_from_json
 from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json, write_json

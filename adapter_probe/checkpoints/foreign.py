@@ -18,8 +18,8 @@ from transformers import PretrainedConfig
 
 from adapter_probe.errors import CheckpointError
 from adapter_probe.metrics import Kind
-from adapter_probe.models.family import Anatomy
-from adapter_probe.models.imported import Imported
+from adapter_probe.models.adapters.imported import Imported
+from adapter_probe.models.bases.family import Anatomy
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from transformers import PreTrainedTokenizerBase
 from adapter_probe import __version__
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.anatomy import anatomy_for
-from adapter_probe.models.imported import Imported
-from adapter_probe.models.install import install_head
+from adapter_probe.models.adapters.imported import Imported
+from adapter_probe.models.adapters.install import install_head
+from adapter_probe.models.bases.anatomy import anatomy_for
 from adapter_probe.models.methods import Method
 from adapter_probe.results.atomic import make_folder, write_bytes
 

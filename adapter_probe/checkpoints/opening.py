@@ -13,7 +13,7 @@ from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.metrics import default_metric
 from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.anatomy import anatomy_for, length_limit
+from adapter_probe.models.bases.anatomy import anatomy_for, length_limit
 
 from . import adapter_bert, adapterhub, native, peft
 from .base import LoadedBase, load_base, load_config, load_tokenizer, resolve_base

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from adapter_probe.errors import CheckpointError
 from adapter_probe.metrics import Kind
-from adapter_probe.models.imported import Imported, InnerSpec
+from adapter_probe.models.adapters.imported import Imported, InnerSpec
 
 from .foreign import (
     BaseShape,

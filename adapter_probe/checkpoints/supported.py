@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from adapter_probe.models.anatomy import supported_model_types
+from adapter_probe.models.bases.anatomy import supported_model_types
 
 from . import adapter_bert, adapterhub, adapterhub_config, adapterhub_head, peft
 from .converting import FORMATS

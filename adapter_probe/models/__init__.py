@@ -1,1 +1,1 @@
-"""The anatomy of the model families, the adapter modules, and the model that carries them."""
+"""The model that joins a base and adapters, the methods that say what trains, and plain evaluation."""

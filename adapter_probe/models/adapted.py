@@ -12,19 +12,19 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from adapter_probe.errors import ModelError
+from adapter_probe.models.adapters.bottleneck import Bottleneck
+from adapter_probe.models.adapters.imported import SITE_KINDS, Imported
+from adapter_probe.models.adapters.install import install_imported
+from adapter_probe.models.adapters.low_rank import linear_shape
+from adapter_probe.models.bases.anatomy import anatomy_for, check_config, check_window, sliding_window
+from adapter_probe.models.bases.family import Anatomy
+from adapter_probe.models.bases.heads import classification_head, has_span_head, read_positions, span_logits
+from adapter_probe.models.bases.parts import embed, embedding_modules, layer_parts, outer_norms
 
-from .anatomy import anatomy_for, check_config, check_window, sliding_window
-from .bottleneck import Bottleneck
-from .family import Anatomy
-from .heads import classification_head, has_span_head, read_positions, span_logits
-from .imported import SITE_KINDS, Imported
-from .install import install_imported
 from .layer import ADAPTER, Layer, Site
-from .low_rank import linear_shape
 from .methods import Adapters, Group, Method, check_depth, check_shared
 from .own_forward import OwnForward
-from .parts import embed, embedding_modules, layer_parts, outer_norms
-from .places import Places
+from .parameters import Places
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -10,13 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from adapter_probe.errors import ModelError
-
-from .attention import Attention
-from .bottleneck import Bottleneck
-from .configured import ConfiguredBottleneck
-from .in_place import activated
-from .low_rank import Inner
-from .parts import LayerParts
+from adapter_probe.models.adapters.bottleneck import Bottleneck
+from adapter_probe.models.adapters.configured import ConfiguredBottleneck
+from adapter_probe.models.adapters.in_place import activated
+from adapter_probe.models.adapters.low_rank import Inner
+from adapter_probe.models.bases.attention import Attention
+from adapter_probe.models.bases.parts import LayerParts
 
 if TYPE_CHECKING:
     from adapter_probe.data.packing import Group

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from .parts import LayerParts
+from adapter_probe.models.bases.parts import LayerParts
 
 if TYPE_CHECKING:
     from .layer import Site

@@ -20,7 +20,7 @@ from adapter_probe.checkpoints.native import DELTA, OpenedCheckpoint, open_check
 from adapter_probe.data.packing import cut_by_tokens, pack
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.imported import Imported
+from adapter_probe.models.adapters.imported import Imported
 from adapter_probe.models.layer import ADAPTER
 from adapter_probe.models.methods import Adapters
 from adapter_probe.results.ablation import AblationResults

@@ -1,1 +1,1 @@
-"""Train adapters."""
+"""One training: its settings, the loop, the objectives, cached features."""

@@ -19,7 +19,7 @@ from adapter_probe.data.examples import Examples, load_examples
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.squad import WindowSettings
 from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.anatomy import length_limit
+from adapter_probe.models.bases.anatomy import length_limit
 from adapter_probe.models.methods import Method, method_from_json
 from adapter_probe.records import from_record, to_record
 

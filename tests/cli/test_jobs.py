@@ -8,7 +8,7 @@ import pytest
 
 from adapter_probe.cli import jobs
 from adapter_probe.errors import TrainingError
-from adapter_probe.training.worker_process import Failure
+from adapter_probe.jobs.worker_process import Failure
 
 A = Failure(Path("trials/a"), "the worker was killed by SIGKILL", Path("logs/worker-0.txt"))
 B = Failure(Path("trials/b"), "not today")

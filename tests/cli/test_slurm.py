@@ -14,7 +14,7 @@ from slurm_cluster import SlurmCluster
 
 # The waiting command looks more often than it would at home.
 HASTY = """
-import adapter_probe.training.slurm as slurm
+import adapter_probe.jobs.slurm as slurm
 slurm.SlurmArray.__init__.__kwdefaults__["patience"] = slurm.Patience(0.3, 2, 1)
 """
 SMALL_PARTS = """

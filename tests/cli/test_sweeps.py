@@ -178,7 +178,7 @@ import os, subprocess
 original = subprocess.Popen.__init__
 def start(self, command, *arguments, **options):
     code = '''
-import os, signal, adapter_probe.training.trials as trials
+import os, signal, adapter_probe.jobs.trials as trials
 run = trials.run_trial
 def run_or_die(folder, *rest):
     if folder.name == "{victim}": os.kill(os.getpid(), signal.SIGKILL)

@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, FunnelC
 
 from adapter_probe.errors import ModelError
 from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.anatomy import anatomy_for, length_limit, supported_model_types
+from adapter_probe.models.bases.anatomy import anatomy_for, length_limit, supported_model_types
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "data2vec-text", "electra")
 OTHERS = ("distilbert", "mpnet", "albert", "deberta-v2", "deberta", "gpt2", "llama", "mistral", "qwen2")
@@ -22,7 +22,7 @@ def test_these_families_are_supported():
 def test_another_family_is_refused_and_the_supported_are_named(config: object):
     with pytest.raises(ModelError) as caught:
         anatomy_for(config)
-    for name in (config.model_type, *FAMILIES, *OTHERS, "models/anatomy.py", "anatomy=..."):
+    for name in (config.model_type, *FAMILIES, *OTHERS, "models/bases/anatomy.py", "anatomy=..."):
         assert name in str(caught.value)
     assert "\n" not in str(caught.value)
 

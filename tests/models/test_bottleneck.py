@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import special, stats
 
-from adapter_probe.models.bottleneck import Bottleneck
+from adapter_probe.models.adapters.bottleneck import Bottleneck
 from adapter_probe.models.methods import ACTIVATIONS
 
 CLOSED_FORMS = {

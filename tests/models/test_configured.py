@@ -12,8 +12,8 @@ from transformers.activations import ACT2FN
 
 from adapter_probe.data.packing import Group
 from adapter_probe.errors import ModelError
-from adapter_probe.models.configured import ConfiguredBottleneck, StackedHead, activation_named
-from adapter_probe.models.imported import BottleneckSpec, HeadSpec
+from adapter_probe.models.adapters.configured import ConfiguredBottleneck, StackedHead, activation_named
+from adapter_probe.models.adapters.imported import BottleneckSpec, HeadSpec
 
 D, M = 6, 3
 

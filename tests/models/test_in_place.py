@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers.activations import ACT2FN
 
-from adapter_probe.models.in_place import activated
+from adapter_probe.models.adapters.in_place import activated
 
 ALL = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh", "gelu_fast")
 

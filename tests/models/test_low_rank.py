@@ -11,8 +11,8 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.pytorch_utils import Conv1D
 
 from adapter_probe.errors import ModelError
-from adapter_probe.models.imported import InnerSpec
-from adapter_probe.models.low_rank import Inner, make_inner
+from adapter_probe.models.adapters.imported import InnerSpec
+from adapter_probe.models.adapters.low_rank import Inner, make_inner
 
 INPUTS, OUTPUTS, RANK = 5, 4, 2
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from adapter_probe.errors import AdapterProbeError, ModelError
-from adapter_probe.models import bottleneck
+from adapter_probe.models.adapters import bottleneck
 from adapter_probe.models.methods import (
     ACTIVATIONS,
     METHOD_NAMES,

@@ -13,7 +13,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.packing import pack
 from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.bottleneck import Bottleneck
+from adapter_probe.models.adapters.bottleneck import Bottleneck
 from adapter_probe.models.methods import Adapters
 
 LENGTHS = (5, 12, 1, 5, 12, 3)

@@ -12,8 +12,8 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.anatomy import ANATOMIES
-from adapter_probe.models.attention import (
+from adapter_probe.models.bases.anatomy import ANATOMIES
+from adapter_probe.models.bases.attention import (
     Attention,
     BiasedAttention,
     CausalAttention,
@@ -21,7 +21,7 @@ from adapter_probe.models.attention import (
     InterleavedDisentangledAttention,
     RotaryAttention,
 )
-from adapter_probe.models.family import Anatomy
+from adapter_probe.models.bases.family import Anatomy
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "families.md"
 BETWEEN = re.compile("(?<=<!-- table: begin -->\n).*?(?=<!-- table: end -->)", re.DOTALL)

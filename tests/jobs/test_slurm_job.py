@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("submitit")
 
-from adapter_probe.training import slurm_job
+from adapter_probe.jobs import slurm_job
 
 # It keeps what it was asked, fails as often as it is told to, and then answers.
 SQUEUE = """#!/bin/sh

@@ -21,9 +21,9 @@ from slurm_cluster import SlurmCluster
 pytest.importorskip("submitit")
 
 from adapter_probe.errors import TrainingError
-from adapter_probe.training import slurm
-from adapter_probe.training.slurm import Patience, SlurmArray
-from adapter_probe.training.slurm_options import SlurmOptions
+from adapter_probe.jobs import slurm
+from adapter_probe.jobs.slurm import Patience, SlurmArray
+from adapter_probe.jobs.slurm_options import SlurmOptions
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -311,7 +311,7 @@ def test_a_job_is_sent_as_strings(cluster, tmp_path):
             classes.add(tuple(strings[-2:]))
     assert classes == {
         ("submitit.core.utils", "DelayedSubmission"),
-        ("adapter_probe.training.slurm_job", "SlurmJob"),
+        ("adapter_probe.jobs.slurm_job", "SlurmJob"),
     }
 
 

@@ -1,7 +1,7 @@
 """Where jobs run: the one seam between a study and the processes, or machines, that do its work.
 
 A job is a folder's path, nothing else: what is to be done stands in the folder, and so does what came of it.
-`LocalProcesses` runs jobs on this machine; `adapter_probe.training.slurm` runs them on a cluster.
+`LocalProcesses` runs jobs on this machine; `adapter_probe.jobs.slurm` runs them on a cluster.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter_probe.errors import TrainingError
-from adapter_probe.training.slurm_options import SlurmOptions, choose_options, minutes
+from adapter_probe.jobs.slurm_options import SlurmOptions, choose_options, minutes
 
 
 @pytest.mark.parametrize(

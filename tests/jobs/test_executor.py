@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from adapter_probe.training.executor import Executor, LocalProcesses
+from adapter_probe.jobs.executor import Executor, LocalProcesses
 
 # A worker of three lines: what a job's name says is what it does.
 WORKER = """
@@ -42,8 +42,8 @@ def executor(request: pytest.FixtureRequest) -> Callable[[Path, int], Executor]:
     if request.param == "local":
         return local
     request.getfixturevalue("cluster")
-    from adapter_probe.training.slurm import Patience, SlurmArray
-    from adapter_probe.training.slurm_options import SlurmOptions
+    from adapter_probe.jobs.slurm import Patience, SlurmArray
+    from adapter_probe.jobs.slurm_options import SlurmOptions
 
     def make(folder: Path, workers: int) -> Executor:
         options = SlurmOptions(max_parallel=workers, time="10")
@@ -91,7 +91,7 @@ def test_an_interruption_ends_the_workers(tmp_path):
 import signal, sys
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
-from adapter_probe.training.executor import LocalProcesses
+from adapter_probe.jobs.executor import LocalProcesses
 worker = '''import json, os, sys, threading, time
 print(json.dumps({{"step": os.getpid()}}), flush=True)
 sys.stdin.readline()

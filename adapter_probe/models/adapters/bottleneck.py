@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
-from .methods import InnerNorm, Interaction, Placement
+from adapter_probe.models.methods import InnerNorm, Interaction, Placement
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,

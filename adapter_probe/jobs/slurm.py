@@ -66,7 +66,7 @@ class Submission:
 
 
 class SlurmArray:
-    """An executor whose workers run on a cluster's nodes, see `adapter_probe.training.executor`.
+    """An executor whose workers run on a cluster's nodes, see `adapter_probe.jobs.executor`.
 
     Only one command at a time may use a folder; the caller holds a claim on the study.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from transformers import PreTrainedModel
 
-from .family import Anatomy
+from adapter_probe.models.bases.family import Anatomy
+
 from .layer import ADAPTER
 from .methods import Group
 

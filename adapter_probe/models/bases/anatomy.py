@@ -223,8 +223,8 @@ def anatomy_for(config: PretrainedConfig) -> Anatomy:
             return anatomy
     raise ModelError(
         f"model family {config.model_type!r} is not supported; supported are "
-        f"{', '.join(supported_model_types())}; another joins by a row in adapter_probe/models/anatomy.py, "
-        "or from Python by AdaptedModel(base, anatomy=...)"
+        f"{', '.join(supported_model_types())}; another joins by a row in "
+        "adapter_probe/models/bases/anatomy.py, or from Python by AdaptedModel(base, anatomy=...)"
     )
 
 

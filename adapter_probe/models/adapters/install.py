@@ -9,13 +9,13 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from adapter_probe.errors import ModelError
+from adapter_probe.models.bases.family import Anatomy
+from adapter_probe.models.bases.parts import submodule
+from adapter_probe.models.layer import ADAPTER, Layer
 
 from .configured import ConfiguredBottleneck, FirstToken, StackedHead
-from .family import Anatomy
 from .imported import SITE_KINDS, HeadSpec, Imported
-from .layer import ADAPTER, Layer
 from .low_rank import make_inner
-from .parts import submodule
 
 
 def install_imported(base: PreTrainedModel, layers: Sequence[Layer], method: Imported) -> None:

@@ -16,13 +16,13 @@ from adapter_probe.checkpoints.description import Description
 from adapter_probe.checkpoints.native import save_checkpoint
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import ResultsError
+from adapter_probe.jobs.shards import AblationOrder, gather_shards, remove_shards, run_shard, write_shards
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import Adapters
 from adapter_probe.probe import ablation as engine
 from adapter_probe.probe.ablation import AblationRun
 from adapter_probe.probe.engine import GUARD
 from adapter_probe.probe.request import AblationSettings
-from adapter_probe.probe.shards import AblationOrder, gather_shards, remove_shards, run_shard, write_shards
 
 CPU = torch.device("cpu")
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, get_args
 
 from adapter_probe.errors import ModelError
+from adapter_probe.models.methods import Group
 from adapter_probe.records import to_record
-
-from .methods import Group
 
 SiteKind = Literal["attention", "ffn"]
 SITE_KINDS: tuple[SiteKind, ...] = get_args(SiteKind)

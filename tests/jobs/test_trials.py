@@ -14,12 +14,7 @@ import torch
 from adapter_probe.checkpoints.description import read_description
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import ModelError, ResultsError, TrainingError
-from adapter_probe.models.methods import Adapters, FullFineTuning, HeadOnly, LayerNormOnly, TopLayers
-from adapter_probe.results.trials import claim_study, read_trial
-from adapter_probe.training.loop import Trainer
-from adapter_probe.training.request import TrainingRequest
-from adapter_probe.training.settings import TrainingSettings
-from adapter_probe.training.trials import (
+from adapter_probe.jobs.trials import (
     finished,
     plan_trials,
     read_request,
@@ -27,6 +22,11 @@ from adapter_probe.training.trials import (
     shared_facts,
     write_requests,
 )
+from adapter_probe.models.methods import Adapters, FullFineTuning, HeadOnly, LayerNormOnly, TopLayers
+from adapter_probe.results.trials import claim_study, read_trial
+from adapter_probe.training.loop import Trainer
+from adapter_probe.training.request import TrainingRequest
+from adapter_probe.training.settings import TrainingSettings
 
 CPU = torch.device("cpu")
 

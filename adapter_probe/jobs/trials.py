@@ -26,11 +26,10 @@ from adapter_probe.results.atomic import make_folder, read_json, remove_leftover
 from adapter_probe.results.identity import hash_json
 from adapter_probe.results.rundir import PARTS, RunDirectory
 from adapter_probe.results.trials import TRIAL, TRIALS_FOLDER, Counts, TrialRecord, read_trial, write_trial
-
-from .checkpoint import STATE_FOLDER
-from .estimate import seconds_of
-from .loop import Report, Trainer
-from .request import Facts, TrainingRequest, gather, identity_of, ready_model
+from adapter_probe.training.checkpoint import STATE_FOLDER
+from adapter_probe.training.estimate import seconds_of
+from adapter_probe.training.loop import Report, Trainer
+from adapter_probe.training.request import Facts, TrainingRequest, gather, identity_of, ready_model
 
 REQUEST = "request.json"
 _ID_LENGTH = 16

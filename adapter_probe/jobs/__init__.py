@@ -1,0 +1,1 @@
+"""What runs many trials or shards: processes on this machine, or a SLURM cluster."""

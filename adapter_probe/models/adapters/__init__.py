@@ -1,0 +1,1 @@
+"""The adapters: ours, and those of other libraries in one common form."""
