@@ -182,25 +182,22 @@ def write_ablation(results: AblationResults, folder: Path, tolerance: float) -> 
     from adapter_probe.analysis.summary import summary
     from adapter_probe.analysis.tables import ablation_tables
     from adapter_probe.results.ablation import (
-        LAYERS,
-        PREDICTIONS,
-        REMOVABLE,
-        SPANS,
         save_predictions,
         write_spans,
     )
     from adapter_probe.results.atomic import write_csv, write_json
+    from adapter_probe.results.schema import LAYERS_CSV, PREDICTIONS, REMOVABLE_CSV, SPANS_CSV
 
     settings, tables = results.settings, ablation_tables(results)
     write_spans(folder, tables.spans)
-    write_csv(folder / LAYERS, tables.layers)
-    write_csv(folder / REMOVABLE, tables.removable)
+    write_csv(folder / LAYERS_CSV, tables.layers)
+    write_csv(folder / REMOVABLE_CSV, tables.removable)
     save_predictions(folder, results)
     report = {"task": settings["task"], "split": settings["split"], **summary(results, tables)}
     if "guard" in settings:
         report["guard"] = settings["guard"]
     write_json(folder / "summary.json", report)
-    names = {"spans": SPANS, "layers": LAYERS, "removable": REMOVABLE, "predictions": PREDICTIONS}
+    names = {"spans": SPANS_CSV, "layers": LAYERS_CSV, "removable": REMOVABLE_CSV, "predictions": PREDICTIONS}
     files = {name: str(folder / file) for name, file in names.items()}
     return {**report, "files": {**files, **draw_results(folder, tolerance)}}
 

@@ -58,14 +58,14 @@ def figures(
     Several ablations stand side by side in one figure, several sweeps of the initialisation in one axes. Each
     figure comes with its numbers as CSV and a caption; tables come as LaTeX, Markdown and CSV.
     """
+    from adapter_probe.analysis.studies import load_records
     from adapter_probe.figures.gallery import write_gallery
-    from adapter_probe.figures.studies import open_studies
     from adapter_probe.figures.venues import VENUES, Look
 
     if not tolerance >= 0:
         raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 or more points")
     look = Look(VENUES[style], column, _formats(formats), tolerance, paper)
-    studies = open_studies(results)
+    studies = load_records(results)
     folder = out or (studies[0].folder if len(studies) == 1 else Path(_SEVERAL))
     made = write_gallery(studies, folder, look)
     if look.paper and not any("Houlsby et al. (2019)" in one.caption for one in made):
@@ -89,11 +89,11 @@ def _formats(text: str) -> tuple[str, ...]:
 
 def draw_results(folder: Path, tolerance: float = 1.0, *, paper: bool = False) -> dict[str, str]:
     """Draw a finished study into its own folder, in the default style; paths by name and ending."""
+    from adapter_probe.analysis.studies import load_record
     from adapter_probe.figures.gallery import write_gallery
-    from adapter_probe.figures.studies import open_study
     from adapter_probe.figures.venues import PAPER, Look
 
-    made = write_gallery([open_study(folder)], folder, Look(PAPER, tolerance=tolerance, paper=paper))
+    made = write_gallery([load_record(folder)], folder, Look(PAPER, tolerance=tolerance, paper=paper))
     files = [path for one in made for path in one.files]
     return {f"{path.stem}_{path.suffix[1:]}".replace("-", "_"): str(path) for path in files}
 

@@ -76,13 +76,14 @@ def _removable(checkpoint: Path, within: float, basis: Literal["estimate", "inte
         ResultsError: there is no ablation with statistics, or no such span.
     """
     from adapter_probe.analysis.removable import longest_removable
-    from adapter_probe.results.ablation import SPANS, read_spans
+    from adapter_probe.results.ablation import read_spans
+    from adapter_probe.results.schema import SPANS_CSV
     from adapter_probe.spans import Span
 
     if not within >= 0:
         raise ResultsError(f"--within {within} is not allowed; give 0 or more points")
     folder = checkpoint / "ablation"
-    spans = read_spans(folder) if (folder / SPANS).exists() else None
+    spans = read_spans(folder) if (folder / SPANS_CSV).exists() else None
     if spans is None or "ci_low_points" not in spans:
         raise ResultsError(
             f"{folder} holds no ablation with intervals; run `adapter-probe ablate {checkpoint}` first, or "

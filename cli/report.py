@@ -66,8 +66,8 @@ def report(
     """
     from adapter_probe.figures.report.ablation import read_ablation
     from adapter_probe.figures.report.page import write_report
-    from adapter_probe.figures.report.sources import find_results, is_ablation, is_sweep
     from adapter_probe.figures.report.sweeps import read_sweep
+    from adapter_probe.results.schema import find_results, is_ablation, is_sweep
 
     if not 0 <= tolerance <= 100:
         raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 to 100 points")

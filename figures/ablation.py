@@ -10,11 +10,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from adapter_probe.analysis.deltas import drop_points
+from adapter_probe.analysis.studies import AblationOverview
 
 from . import style
 from .captions import heatmap_caption
 from .drawing import Drawing, Place, add_axes
-from .facts import AblationFacts
 from .heatmap import draw
 from .levels import DropScale, draw_scale
 from .venues import Look
@@ -40,11 +40,11 @@ class Panel:
     """
 
     frame: pd.DataFrame
-    facts: AblationFacts | None = None
+    facts: AblationOverview | None = None
     notes: tuple[str, ...] = ()
 
 
-def ablation_panel(frame: pd.DataFrame, facts: AblationFacts) -> Panel:
+def ablation_panel(frame: pd.DataFrame, facts: AblationOverview) -> Panel:
     """An ablation's grid with its notes."""
     return Panel(frame, facts, ablation_notes(facts))
 

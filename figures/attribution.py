@@ -19,13 +19,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from adapter_probe.analysis.significance import ALPHA
+from adapter_probe.analysis.studies import AblationOverview
 
 from . import interactions, style
 from .ablation import WIDE, Layout, lay_out
 from .captions import attribution_caption
 from .curves import Entry, legend_height, place_legend, tidy_axes
 from .drawing import Drawing, Place, add_axes
-from .facts import AblationFacts
 from .interactions import InteractionScale, draw_interaction_scale
 from .venues import Look
 from .wording import literal, signed, task_label, unit_name
@@ -49,7 +49,7 @@ class Attributed:
 
     spans: pd.DataFrame
     layers: pd.DataFrame
-    facts: AblationFacts
+    facts: AblationOverview
 
 
 def attribution(panels: Sequence[Attributed], look: Look, identity: Mapping[str, object]) -> Drawing:

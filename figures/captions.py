@@ -24,9 +24,10 @@ from .wording import (
 )
 
 if TYPE_CHECKING:
+    from adapter_probe.analysis.studies import AblationOverview
+
     from .ablation import Panel
     from .attribution import Attributed
-    from .facts import AblationFacts
     from .init_sweep import SweepSeries
     from .tradeoff_panel import TaskCurve
 
@@ -70,7 +71,7 @@ def heatmap_caption(panels: Sequence[Panel], tolerance: float) -> str:
     return " ".join([*parts, _undefined(int(frame["delta_points"].isna().sum()), "Crossed-out spans")])
 
 
-def _whose(facts: AblationFacts) -> str:
+def _whose(facts: AblationOverview) -> str:
     """One checkpoint in a sentence."""
     intact = "undefined" if facts.intact is None else bare_score(facts.intact, facts.metric)
     said = [count_text(facts.n_examples, "example"), f"intact {metric_name(facts.metric)} {intact}"]
@@ -87,7 +88,7 @@ def _test_sentence(own: Sequence[Panel]) -> str:
     return f"{ring} {tests}, Holm-corrected{over}."
 
 
-def _tests(facts: Iterable[AblationFacts]) -> str:
+def _tests(facts: Iterable[AblationOverview]) -> str:
     """The tests behind the p-values, in words."""
     found = dict.fromkeys(
         _MCNEMAR
@@ -99,7 +100,7 @@ def _tests(facts: Iterable[AblationFacts]) -> str:
     return " or ".join(found) or "a two-sided test"
 
 
-def _units(facts: AblationFacts) -> str:
+def _units(facts: AblationOverview) -> str:
     """What the bootstrap draws: questions on one paragraph are not independent."""
     return "paragraphs" if facts.metric in METRICS["extractive"] else "examples"
 

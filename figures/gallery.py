@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from adapter_probe.analysis.published import PUBLISHED_TASKS, published_ablation
+from adapter_probe.analysis.studies import AblationRecord, StudyRecord, SweepRecord, TradeoffRecord
 from adapter_probe.errors import ResultsError
 
 from .ablation import Panel, ablation_panel, heatmap
@@ -18,7 +19,6 @@ from .drawing import Drawing
 from .init_sweep import SweepSeries, init_sweep, sweep_series
 from .paper_tables import glue_table, tasks_table
 from .size_robustness import size_robustness
-from .studies import AblationStudy, Study, SweepStudy, TradeoffStudy
 from .table_layouts import removable_table, sizes_table, tradeoff_table
 from .tables import Table
 from .tradeoff import task_curves, tradeoff
@@ -46,7 +46,7 @@ class Made:
 _TOGETHER = 4  # ablations whose shares can be told apart in one figure
 
 
-def write_gallery(studies: Sequence[Study], folder: str | Path, look: Look) -> list[Made]:
+def write_gallery(studies: Sequence[StudyRecord], folder: str | Path, look: Look) -> list[Made]:
     """Write every figure and every table of the studies into one folder.
 
     Raises:
@@ -62,39 +62,41 @@ def write_gallery(studies: Sequence[Study], folder: str | Path, look: Look) -> l
     return figures + tables
 
 
-def figures_of(studies: Sequence[Study], look: Look) -> Iterator[Drawing]:
+def figures_of(studies: Sequence[StudyRecord], look: Look) -> Iterator[Drawing]:
     """The figures, one after the other: ablations side by side, sweeps in one, each trade-off by itself.
 
     Raises:
         ResultsError: a table is not a grid of spans.
         ValueError: the grids do not fit the width.
     """
-    ablations = _named([study for study in studies if isinstance(study, AblationStudy)])
-    for kind, same in groupby(sorted(ablations, key=lambda s: s.facts.study), key=lambda s: s.facts.study):
+    ablations = _named([study for study in studies if isinstance(study, AblationRecord)])
+    for kind, same in groupby(
+        sorted(ablations, key=lambda s: s.overview.study), key=lambda s: s.overview.study
+    ):
         yield from _ablation_figures(list(same), look, "" if kind == "ablated" else "-kept")
-    sweeps = [study for study in studies if isinstance(study, SweepStudy)]
+    sweeps = [study for study in studies if isinstance(study, SweepRecord)]
     if sweeps:
         series = [
             _in_folder(one, s, sweeps) for s in sweeps for one in sweep_series(s.sweep, s.trials, look.paper)
         ]
         yield init_sweep(series, look, _identity(sweeps))
-    tradeoffs = [study for study in studies if isinstance(study, TradeoffStudy)]
+    tradeoffs = [study for study in studies if isinstance(study, TradeoffRecord)]
     for study in tradeoffs:
         yield from _tradeoff_figures(study, look, _suffix(study, tradeoffs))
 
 
-def tables_of(studies: Sequence[Study], paper: bool) -> Iterator[Table]:
+def tables_of(studies: Sequence[StudyRecord], paper: bool) -> Iterator[Table]:
     """The tables of each study, after the figures' order.
 
     Args:
         studies: what there is.
         paper: whether the paper's values stand in them.
     """
-    ablations = _named([study for study in studies if isinstance(study, AblationStudy)])
+    ablations = _named([study for study in studies if isinstance(study, AblationRecord)])
     for study in ablations:
-        if study.removable is not None and study.facts.study == "ablated":
-            yield _renamed(removable_table(study.removable, study.facts.task), _suffix(study, ablations))
-    tradeoffs = [study for study in studies if isinstance(study, TradeoffStudy)]
+        if study.removable is not None and study.overview.study == "ablated":
+            yield _renamed(removable_table(study.removable, study.overview.task), _suffix(study, ablations))
+    tradeoffs = [study for study in studies if isinstance(study, TradeoffRecord)]
     for study in tradeoffs:
         found = [
             tradeoff_table(study.tradeoff),
@@ -105,15 +107,15 @@ def tables_of(studies: Sequence[Study], paper: bool) -> Iterator[Table]:
         yield from (_renamed(table, _suffix(study, tradeoffs)) for table in found if table is not None)
 
 
-def _ablation_figures(studies: Sequence[AblationStudy], look: Look, suffix: str) -> Iterator[Drawing]:
-    panels = [ablation_panel(study.spans, study.facts) for study in studies]
+def _ablation_figures(studies: Sequence[AblationRecord], look: Look, suffix: str) -> Iterator[Drawing]:
+    panels = [ablation_panel(study.spans, study.overview) for study in studies]
     if look.paper and not suffix:
         panels = _with_published(panels)
     yield _renamed(heatmap(panels, look, _identity(studies)), suffix)
     shared = [study for study in studies if study.layers is not None]
     groups = [shared] if len(shared) <= _TOGETHER else [[study] for study in shared]
     for group in filter(None, groups):
-        parts = [Attributed(study.spans, study.layers, study.facts) for study in group]
+        parts = [Attributed(study.spans, study.layers, study.overview) for study in group]
         own = _suffix(group[0], shared) if len(groups) > 1 else ""
         yield _renamed(attribution(parts, look, _identity(group)), own)
 
@@ -137,7 +139,7 @@ def _with_published(panels: Sequence[Panel]) -> list[Panel]:
     return out
 
 
-def _tradeoff_figures(study: TradeoffStudy, look: Look, suffix: str) -> Iterator[Drawing]:
+def _tradeoff_figures(study: TradeoffRecord, look: Look, suffix: str) -> Iterator[Drawing]:
     curves = task_curves(study.tradeoff, study.trials, look.paper)
     yield _renamed(tradeoff(curves, look, study.identity), suffix)
     tasks = list(dict.fromkeys(study.tradeoff["task"]))
@@ -147,18 +149,18 @@ def _tradeoff_figures(study: TradeoffStudy, look: Look, suffix: str) -> Iterator
         yield _renamed(size_robustness(study.sizes, look, study.identity), suffix)
 
 
-def _named(studies: list[AblationStudy]) -> list[AblationStudy]:
+def _named(studies: list[AblationRecord]) -> list[AblationRecord]:
     """The same, but tasks that occur more than once are told apart by their folders."""
-    labels = [task_label(study.facts.task) for study in studies]
+    labels = [task_label(study.overview.task) for study in studies]
     return [
-        replace(study, facts=replace(study.facts, task=f"{label}, {study.folder.resolve().name}"))
+        replace(study, overview=replace(study.overview, task=f"{label}, {study.folder.resolve().name}"))
         if labels.count(label) > 1
         else study
         for study, label in zip(studies, labels)
     ]
 
 
-def _in_folder(series: SweepSeries, study: SweepStudy, studies: Sequence[SweepStudy]) -> SweepSeries:
+def _in_folder(series: SweepSeries, study: SweepRecord, studies: Sequence[SweepRecord]) -> SweepSeries:
     """The series, told apart by its folder where another has the same task."""
     others = [task_label(str(task)) for s in studies if s is not study for task in s.sweep["task"].unique()]
     if series.name not in others:
@@ -166,7 +168,7 @@ def _in_folder(series: SweepSeries, study: SweepStudy, studies: Sequence[SweepSt
     return replace(series, name=f"{series.name}, {study.folder.resolve().name}")
 
 
-def _suffix(study: Study, studies: Sequence[Study]) -> str:
+def _suffix(study: StudyRecord, studies: Sequence[StudyRecord]) -> str:
     """What tells a study's files from those of others of its kind: nothing, its task, folder or number."""
     if len(studies) == 1:
         return ""
@@ -178,18 +180,18 @@ def _suffix(study: Study, studies: Sequence[Study]) -> str:
     return f"-{name}-{1 + [one is study for one in same].index(True)}"
 
 
-def _task_slug(study: Study) -> str:
+def _task_slug(study: StudyRecord) -> str:
     """An ablation's task as a file's name may hold it; empty for other studies."""
-    if not isinstance(study, AblationStudy):
+    if not isinstance(study, AblationRecord):
         return ""
-    return "-".join(re.findall(r"[a-z0-9]+", task_label(study.facts.task).lower()))
+    return "-".join(re.findall(r"[a-z0-9]+", task_label(study.overview.task).lower()))
 
 
 def _renamed(made: Drawing | Table, suffix: str) -> Drawing | Table:
     return replace(made, stem=f"{made.stem}{suffix}")
 
 
-def _identity(studies: Sequence[Study]) -> dict[str, object]:
+def _identity(studies: Sequence[StudyRecord]) -> dict[str, object]:
     """One study's own, or those of all."""
     if len(studies) == 1:
         return dict(studies[0].identity)

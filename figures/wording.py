@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from adapter_probe import metrics
-
-from .facts import AblationFacts
+from adapter_probe.analysis.studies import AblationOverview
 
 # The others are correlations, which are not shares of anything.
 IN_PERCENT = ("accuracy", "f1", "macro_f1", "squad_f1", "exact_match")
@@ -110,7 +109,7 @@ def test_name(metric: str | None) -> str | None:
     return "McNemar" if metric == "accuracy" else "bootstrap"
 
 
-def ablation_notes(facts: AblationFacts) -> tuple[str, ...]:
+def ablation_notes(facts: AblationOverview) -> tuple[str, ...]:
     """The lines beside a grid: the task, the intact score, all removed, the majority class."""
     score = "undefined" if facts.intact is None else score_text(facts.intact, facts.metric)
     lost = "undefined" if facts.removed_delta is None else signed(facts.removed_delta)

@@ -13,13 +13,12 @@ from adapter_probe import metrics
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.atomic import read_arrays, write_arrays, write_csv
 from adapter_probe.results.identity import canonical_json
+from adapter_probe.results.schema import PREDICTIONS, SPANS_CSV
 
 SCHEMA = 1
-PREDICTIONS = "predictions.npz"
 QUESTION_SCORES = ("squad_f1", "exact_match")
 """What the columns of `AblationResults.logits` hold in question answering."""
 
-SPANS, LAYERS, REMOVABLE = "spans.csv", "layers.csv", "removable.csv"
 SPAN_COLUMNS = ("first", "last", "n_layers", "score", "delta_points", "n_examples")
 _INTEGER_COLUMNS = ("first", "last", "n_layers", "n_examples")
 _FLOAT_COLUMNS = ("score", "delta_points")
@@ -158,7 +157,7 @@ def write_spans(folder: str | Path, frame: pd.DataFrame) -> None:
     Raises:
         ResultsError: a column is missing or wrong, or the file cannot be written.
     """
-    path = Path(folder) / SPANS
+    path = Path(folder) / SPANS_CSV
     _check_spans(frame, path)
     write_csv(path, frame[[*SPAN_COLUMNS, *(name for name in frame if name not in SPAN_COLUMNS)]])
 
@@ -169,7 +168,7 @@ def read_spans(folder: str | Path) -> pd.DataFrame:
     Raises:
         ResultsError: there is no ``spans.csv``, or it is not a table of spans.
     """
-    path = Path(folder) / SPANS
+    path = Path(folder) / SPANS_CSV
     integers = dict.fromkeys(_INTEGER_COLUMNS, "int64")
     # Python's own float is exact in every version; the parser's default was not before pandas 3.1.
     floats = dict.fromkeys(_FLOAT_COLUMNS, lambda field: float(field or "nan"))
@@ -177,7 +176,7 @@ def read_spans(folder: str | Path) -> pd.DataFrame:
         frame = pd.read_csv(path, dtype=integers, converters=floats, encoding="utf-8")
         frame = frame.astype({name: "float64" for name in _FLOAT_COLUMNS if name in frame})
     except FileNotFoundError as error:
-        raise ResultsError(f"{folder} holds no finished ablation: there is no {SPANS} in it") from error
+        raise ResultsError(f"{folder} holds no finished ablation: there is no {SPANS_CSV} in it") from error
     except (OSError, ValueError, OverflowError) as error:
         raise ResultsError(f"cannot read {path}: {_one_line(error)}") from error
     _check_spans(frame, path)

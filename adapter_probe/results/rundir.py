@@ -28,9 +28,9 @@ from adapter_probe.results.atomic import (
     write_json,
 )
 from adapter_probe.results.identity import describe_changes, hash_json, to_plain
+from adapter_probe.results.schema import MANIFEST
 
 SCHEMA = 1
-MANIFEST = "manifest.json"
 PARTS = "parts"
 _PART_NAME = re.compile(r"part-(\d{5}|[1-9]\d{5,})\.npz")
 _VERSIONS_NOTED = ("numpy", "torch", "transformers")

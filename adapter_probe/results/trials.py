@@ -14,11 +14,9 @@ from adapter_probe.errors import AdapterProbeError, ResultsError
 from adapter_probe.records import from_record, to_record
 from adapter_probe.results.atomic import read_json, write_csv, write_json
 from adapter_probe.results.identity import describe_changes, to_plain
+from adapter_probe.results.schema import STUDY, TRIAL, TRIALS_CSV, TRIALS_FOLDER
 
 SCHEMA = 1
-TRIAL, TRIALS, STUDY = "trial.json", "trials.csv", "study.json"
-SWEEP, TRADEOFF, AGGREGATE, SIZES = "sweep.csv", "tradeoff.csv", "aggregate.csv", "sizes.csv"
-TRIALS_FOLDER = "trials"
 _METHOD_FIELDS = ("size", "init_std", "activation", "sites", "k")
 _DEFAULT_SITES = "both"
 TRIAL_COLUMNS = (
@@ -195,6 +193,6 @@ def write_trials(folder: str | Path, frame: pd.DataFrame) -> Path:
     Raises:
         ResultsError: it cannot be written.
     """
-    path = Path(folder) / TRIALS
+    path = Path(folder) / TRIALS_CSV
     write_csv(path, frame)
     return path

@@ -15,15 +15,14 @@ from adapter_probe.analysis.deltas import drop_points, span_grid
 from adapter_probe.analysis.summary import summary
 from adapter_probe.figures.levels import DropScale
 from adapter_probe.figures.wording import IN_PERCENT
-from adapter_probe.results.ablation import PREDICTIONS, AblationResults, load_ablation, read_spans
+from adapter_probe.results.ablation import AblationResults, load_ablation, read_spans
 from adapter_probe.results.atomic import read_json
-from adapter_probe.results.rundir import MANIFEST
+from adapter_probe.results.schema import LAYERS_CSV, MANIFEST, PREDICTIONS, SUMMARY
 
 from .examples import Texts, examples_content, flip_counts
 from .sources import short_name
 from .tables import number, read_table, settings_rows, table, true_or_none
 
-SUMMARY, LAYERS = "summary.json", "layers.csv"
 _SPAN_COLUMNS = (
     "first", "last", "score", "delta_points", "drop", "level", "ci_low_points", "ci_high_points", "p_value",
     "p_holm", "significant", "interaction_points", "interaction_low_points", "interaction_high_points",
@@ -103,7 +102,7 @@ def read_ablation(folder: str | Path) -> Ablation:
     return Ablation(
         folder,
         spans,
-        read_table(folder / LAYERS, ("layer",)),
+        read_table(folder / LAYERS_CSV, ("layer",)),
         results,
         said,
         read_json(folder / MANIFEST) if (folder / MANIFEST).is_file() else {},

@@ -12,11 +12,11 @@ import pandas as pd
 from adapter_probe import metrics
 from adapter_probe.figures.wording import IN_PERCENT
 from adapter_probe.results.atomic import read_json
+from adapter_probe.results.schema import MANIFEST, STUDY
 
 from .sources import short_name
 from .tables import number, read_table, settings_rows, significant, table, true_or_none
 
-STUDY, MANIFEST = "study.json", "manifest.json"
 _NEEDED = {
     "sweep": ("task", "init_std", "mean"),
     "tradeoff": ("task", "method", "mean", "trained_parameters_without_head"),

@@ -9,9 +9,9 @@ import pytest
 from matplotlib.colors import to_hex
 
 from adapter_probe.analysis.published import published_ablation
+from adapter_probe.analysis.studies import AblationOverview
 from adapter_probe.figures import style, wording
 from adapter_probe.figures.ablation import Panel, ablation_figure, lay_out
-from adapter_probe.figures.facts import AblationFacts
 from adapter_probe.figures.venues import PAPER, VENUES, Look
 
 NOTES = ("MNLI$_\\mathrm{m}$", "intact 83.7% accuracy, n = 9,815", "all removed: −43.5")
@@ -50,7 +50,7 @@ def test_fonts_in_the_pdf_are_type_42(tmp_path):
     ],
 )
 def test_notes_tell_what_a_reader_wants_to_know(changes, expected):
-    facts = AblationFacts("CoLA$", "validation", "ablated", "accuracy", 40, 0.9, -15.0, majority=0.75)
+    facts = AblationOverview("CoLA$", "validation", "ablated", "accuracy", 40, 0.9, -15.0, majority=0.75)
     task, *lines = wording.ablation_notes(replace(facts, **changes))
     assert task == r"CoLA\$"
     assert len(lines) == len(expected)

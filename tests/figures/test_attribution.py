@@ -7,14 +7,14 @@ from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 
 from adapter_probe.analysis.published import published_ablation
+from adapter_probe.analysis.studies import AblationOverview
 from adapter_probe.figures import interactions, style
 from adapter_probe.figures.attribution import Attributed, attribution, attribution_figure
 from adapter_probe.figures.drawing import add_axes
-from adapter_probe.figures.facts import AblationFacts
 from adapter_probe.figures.interactions import EDGES, InteractionScale, interaction_text
 from adapter_probe.figures.venues import PAPER, Look
 
-FACTS = AblationFacts("cola", "validation", "ablated", "accuracy", 1043, 0.74, -5.5, majority=0.69)
+FACTS = AblationOverview("cola", "validation", "ablated", "accuracy", 1043, 0.74, -5.5, majority=0.69)
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def attributed(make_frame, with_statistics):
     def make(n_layers: int = 6, seed: int = 0, task: str = "cola", width: float = 1.0) -> Attributed:
         frame = make_frame(n_layers, seed=seed)
         spans, layers = with_statistics(frame, width)
-        return Attributed(spans, layers, AblationFacts(task, *list(vars(FACTS).values())[1:]))
+        return Attributed(spans, layers, AblationOverview(task, *list(vars(FACTS).values())[1:]))
 
     return make
 

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from adapter_probe.analysis.studies import AblationOverview
 from adapter_probe.figures.ablation import Panel
 from adapter_probe.figures.attribution import Attributed
 from adapter_probe.figures.captions import (
@@ -16,12 +17,11 @@ from adapter_probe.figures.captions import (
     size_robustness_caption,
     tradeoff_caption,
 )
-from adapter_probe.figures.facts import AblationFacts
 from adapter_probe.figures.init_sweep import SweepSeries
 from adapter_probe.figures.tradeoff_panel import TaskCurve
 
-FACTS = AblationFacts("cola", "validation", "ablated", "accuracy", 1043, 0.742, -5.5, majority=0.691)
-SQUAD = AblationFacts("squad", "test", "ablated", "squad_f1", 1, 0.9, -1.0)
+FACTS = AblationOverview("cola", "validation", "ablated", "accuracy", 1043, 0.742, -5.5, majority=0.691)
+SQUAD = AblationOverview("squad", "test", "ablated", "squad_f1", 1, 0.9, -1.0)
 
 
 @pytest.fixture

@@ -5,18 +5,18 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from adapter_probe.analysis.studies import StudyRecord, load_records
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import style
 from adapter_probe.figures.ablation import Panel, ablation_figure
 from adapter_probe.figures.gallery import figures_of, tables_of, write_gallery
-from adapter_probe.figures.studies import Study, open_studies
 from adapter_probe.figures.venues import PAPER, VENUES, Look, Venue
 
 LOOK = Look(PAPER, formats=("png",))
 
 
 def drawn(folders, look=LOOK):
-    return list(figures_of(open_studies(folders), look))
+    return list(figures_of(load_records(folders), look))
 
 
 def stems(made) -> list[str]:
@@ -27,7 +27,7 @@ def test_one_folder_of_each_kind(tmp_path, ablation_folder, sweep_folder, tradeo
     folders = [
         ablation_folder(tmp_path / "a"), sweep_folder(tmp_path / "b"), tradeoff_folder(tmp_path / "c"),
     ]  # fmt: skip
-    made = write_gallery(open_studies(folders), tmp_path / "out", LOOK)
+    made = write_gallery(load_records(folders), tmp_path / "out", LOOK)
     assert [one.stem for one in made if one.kind == "figure"] == [
         "heatmap", "attribution", "init-sweep", "tradeoff-tasks", "tradeoff-aggregate", "size-robustness",
     ]  # fmt: skip
@@ -55,13 +55,13 @@ def test_one_task_twice_is_told_apart_by_folder(tmp_path, ablation_folder):
     folders = [ablation_folder(tmp_path / name, "cola") for name in ("small", "large")]
     heatmap, _ = drawn(folders)
     assert list(heatmap.frame["grid"].unique()) == ["CoLA, small", "CoLA, large"]
-    names = stems(tables_of(open_studies(folders), False))
+    names = stems(tables_of(load_records(folders), False))
     assert names == ["table-removable-cola-small", "table-removable-cola-large"]
 
 
 def test_ablations_of_two_tasks_name_their_tables_by_task(tmp_path, ablation_folder):
     folders = [ablation_folder(tmp_path / t / "ablation", t) for t in ("cola", "mnli")]
-    assert stems(tables_of(open_studies(folders), False)) == [
+    assert stems(tables_of(load_records(folders), False)) == [
         "table-removable-cola",
         "table-removable-mnli-m",
     ]
@@ -116,7 +116,7 @@ def test_the_tolerance_moves_the_line_and_is_said(tmp_path, ablation_folder):
 def test_what_is_too_narrow_is_refused_in_one_line(tmp_path, ablation_folder):
     narrow = Look(Venue("slip", 0.9, 1.2, 8.0, 7.0))
     with pytest.raises(ResultsError, match=r"style slip: 1 grids do not fit 0\.9 inches"):
-        write_gallery(open_studies([ablation_folder(tmp_path / "a")]), tmp_path / "out", narrow)
+        write_gallery(load_records([ablation_folder(tmp_path / "a")]), tmp_path / "out", narrow)
     assert not (tmp_path / "out").exists()
 
 
@@ -137,13 +137,13 @@ def test_kept_spans_are_a_figure_of_their_own(tmp_path, ablation_folder):
     assert stems(made) == ["heatmap", "attribution", "heatmap-kept"]
     assert made[2].figure.axes[0].get_xlabel() == "last kept layer"
     assert "only the adapters in a contiguous span of layers are kept on" in made[2].caption
-    assert stems(tables_of(open_studies(folders), False)) == ["table-removable-cola-off"]
+    assert stems(tables_of(load_records(folders), False)) == ["table-removable-cola-off"]
 
 
 @pytest.fixture(scope="module")
-def studies(tmp_path_factory, ablation_folder, sweep_folder, tradeoff_folder) -> list[Study]:
+def studies(tmp_path_factory, ablation_folder, sweep_folder, tradeoff_folder) -> list[StudyRecord]:
     folder = tmp_path_factory.mktemp("studies")
-    return open_studies(
+    return load_records(
         [
             ablation_folder(folder / "a", n_layers=12),
             sweep_folder(folder / "s", tasks=("cola", "mnli")),

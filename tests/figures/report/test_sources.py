@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from adapter_probe.errors import ResultsError
-from adapter_probe.figures.report.sources import find_results, is_ablation, is_sweep, short_name
+from adapter_probe.figures.report.sources import short_name
+from adapter_probe.results.schema import find_results, is_ablation, is_sweep
 
 
 def test_a_folder_of_results_stands_for_itself_and_another_for_those_inside(

@@ -9,9 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adapter_probe.analysis.studies import (
+    AblationRecord,
+    SweepRecord,
+    TradeoffRecord,
+    load_record,
+    load_records,
+)
 from adapter_probe.errors import ResultsError
-from adapter_probe.figures import frames
-from adapter_probe.figures.studies import AblationStudy, SweepStudy, TradeoffStudy, open_studies, open_study
+from adapter_probe.results import schema
 
 
 def edit(path, column: str, row: int, value: object) -> None:
@@ -22,15 +28,15 @@ def edit(path, column: str, row: int, value: object) -> None:
 
 def refusal(folder) -> str:
     with pytest.raises(ResultsError) as caught:
-        open_study(folder)
+        load_record(folder)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def test_each_kind_is_told_by_its_tables(tmp_path, ablation_folder, sweep_folder, tradeoff_folder):
-    assert isinstance(open_study(ablation_folder(tmp_path / "a")), AblationStudy)
-    assert isinstance(open_study(sweep_folder(tmp_path / "b")), SweepStudy)
-    assert isinstance(open_study(tradeoff_folder(tmp_path / "c")), TradeoffStudy)
+    assert isinstance(load_record(ablation_folder(tmp_path / "a")), AblationRecord)
+    assert isinstance(load_record(sweep_folder(tmp_path / "b")), SweepRecord)
+    assert isinstance(load_record(tradeoff_folder(tmp_path / "c")), TradeoffRecord)
     (tmp_path / "d").mkdir()
     assert "nothing to draw" in refusal(tmp_path / "d")
 
@@ -40,7 +46,7 @@ def test_a_checkpoint_stands_for_its_ablations(tmp_path, ablation_folder):
     (tmp_path / "ckpt" / "adapter_probe.json").write_text("{}")
     for name in ("ablation", "ablation-attention"):
         ablation_folder(tmp_path / "ckpt" / name)
-    found = open_studies([tmp_path / "ckpt"])
+    found = load_records([tmp_path / "ckpt"])
     assert [study.folder.name for study in found] == ["ablation", "ablation-attention"]
 
 
@@ -113,7 +119,7 @@ def test_a_summary_that_lacks_a_field(tmp_path, ablation_folder):
 
 def test_without_a_summary_the_spans_tell(tmp_path, ablation_folder):
     folder = ablation_folder(tmp_path / "my-task", plain=True)
-    facts = open_study(folder).facts
+    facts = load_record(folder).overview
     spans = pd.read_csv(folder / "spans.csv")
     assert (facts.task, facts.metric, facts.n_examples) == ("my-task", None, 1043)
     assert facts.intact == pytest.approx(0.8)
@@ -133,5 +139,5 @@ def test_numbers_come_back_as_they_were_written(values):
         path = Path(folder) / "t.csv"
         frame = pd.DataFrame({"task": "a", "x": values})
         write_csv(path, frame)
-        read = frames.read_table(path, {"task": "text", "x": "number"})
+        read = schema.read_table(path, {"task": "text", "x": "number"})
     pd.testing.assert_series_equal(read["x"], frame["x"].astype(float), check_exact=True)

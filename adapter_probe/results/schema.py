@@ -1,14 +1,36 @@
-"""The tables of sweeps as they are on disk, read with every column checked."""
+"""The results schema: the name of every file in a results folder, its columns with their units, its reader.
+
+Everything that writes, reads, draws or reports results takes the names from here.
+
+Units: columns that end in ``_points`` are percentage points of the score (hundredths), signed as score minus
+intact score unless they speak of a drop; scores are fractions in the metric's own units; parameters are
+counts.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pandas as pd
 
 from adapter_probe.errors import ResultsError
+
+MANIFEST, SUMMARY, PREDICTIONS = "manifest.json", "summary.json", "predictions.npz"
+"""Of an ablation: what determined it, the numbers to act on, every example's outputs under every variant."""
+
+SPANS_CSV, LAYERS_CSV, REMOVABLE_CSV = "spans.csv", "layers.csv", "removable.csv"
+"""The tables of an ablation."""
+
+STUDY, TRIAL, TRIALS_FOLDER = "study.json", "trial.json", "trials"
+"""Of a sweep: what its trials have in common, a trial's record, the folder of the trials."""
+
+TRIALS_CSV, SWEEP_CSV, TRADEOFF_CSV = "trials.csv", "sweep.csv", "tradeoff.csv"
+AGGREGATE_CSV, SIZES_CSV = "aggregate.csv", "sizes.csv"
+"""The tables of a sweep."""
+
+_SWEEP_TABLES = (SWEEP_CSV, TRADEOFF_CSV, AGGREGATE_CSV, SIZES_CSV, TRIALS_CSV)
 
 Kind = str
 """``text``, ``number`` (NaN allowed), ``count`` (whole, may be empty) or ``flag`` (true or false)."""
@@ -107,3 +129,40 @@ def _checked(path: Path, column: pd.Series, values: pd.Series, good: pd.Series, 
             f"{path}: data row {row + 1}: {column.name} is {column.iloc[row]!r}; give {wanted}"
         )
     return values
+
+
+def find_results(folders: Iterable[str | Path]) -> list[Path]:
+    """The results folders among `folders`; one that holds none stands for its subfolders that do.
+
+    So the folder of a checkpoint stands for the ablations inside it. Each folder comes once, as first met.
+
+    Raises:
+        ResultsError: a folder does not exist, or neither it nor a subfolder holds results.
+    """
+    found: dict[Path, Path] = {}
+    for folder in map(Path, folders):
+        if not folder.is_dir():
+            raise ResultsError(f"{folder}: no such folder; give folders of results")
+        here = [folder] if _holds(folder) else [path for path in sorted(folder.iterdir()) if _holds(path)]
+        if not here:
+            names = ", ".join((SPANS_CSV, *_SWEEP_TABLES))
+            raise ResultsError(
+                f"{folder} holds no results: there is none of {names} in it or one folder below"
+            )
+        for path in here:
+            found.setdefault(path.resolve(), path)
+    return list(found.values())
+
+
+def is_ablation(folder: Path) -> bool:
+    """Whether the folder holds an ablation's table of spans."""
+    return (folder / SPANS_CSV).is_file()
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether the folder holds a table of a sweep."""
+    return any((folder / name).is_file() for name in _SWEEP_TABLES)
+
+
+def _holds(folder: Path) -> bool:
+    return is_ablation(folder) or is_sweep(folder)

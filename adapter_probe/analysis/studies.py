@@ -1,0 +1,226 @@
+"""A finished study as plain data: its tables and what determined them, in memory or read from a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+
+from adapter_probe import metrics
+from adapter_probe.analysis.attribution import interactions, shares
+from adapter_probe.analysis.deltas import Study, span_grid
+from adapter_probe.errors import DataError, ResultsError
+from adapter_probe.results import schema
+from adapter_probe.results.ablation import read_spans
+from adapter_probe.results.atomic import read_json
+from adapter_probe.results.schema import find_results, read_table
+
+_SCORES = ("intact_score", "removed_delta_points", "majority_score")
+_REMOVED = {"both": "all removed", "attention": "all attention removed", "ffn": "all feed-forward removed"}
+
+
+@dataclass(frozen=True)
+class AblationOverview:
+    """One ablation in a few words.
+
+    Attributes:
+        task: its name as the user gave it.
+        split: which data the scores are of.
+        study: whether the spans were ablated or kept.
+        metric: the score; None where nothing tells.
+        n_examples: scored.
+        intact: score with every adapter on, a fraction; None where undefined.
+        removed_delta: points that the score changes by with everything off; None where undefined.
+        removed: what everything is.
+        majority: score of the commonest class; None where undefined or unknown.
+    """
+
+    task: str
+    split: str
+    study: Study
+    metric: str | None
+    n_examples: int
+    intact: float | None
+    removed_delta: float | None
+    removed: str = _REMOVED["both"]
+    majority: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class AblationRecord:
+    """A folder that `adapter-probe ablate` wrote.
+
+    Attributes:
+        folder: where.
+        spans: ``spans.csv``; with interactions, also where an older table lacks them, unless they are
+            undefined.
+        layers: ``layers.csv``, or what of it follows from the spans; None where the shares are undefined.
+        removable: ``removable.csv``, or None.
+        overview: the same in a few words.
+        identity: what determines the numbers.
+    """
+
+    folder: Path
+    spans: pd.DataFrame
+    layers: pd.DataFrame | None
+    removable: pd.DataFrame | None
+    overview: AblationOverview
+    identity: Mapping[str, object]
+
+
+@dataclass(frozen=True, eq=False)
+class SweepRecord:
+    """A folder that `adapter-probe init-sweep` wrote: its tables, None where one is missing."""
+
+    folder: Path
+    sweep: pd.DataFrame
+    trials: pd.DataFrame | None
+    identity: Mapping[str, object]
+
+
+@dataclass(frozen=True, eq=False)
+class TradeoffRecord:
+    """A folder that `adapter-probe tradeoff` wrote: its tables, None where one is missing."""
+
+    folder: Path
+    tradeoff: pd.DataFrame
+    aggregate: pd.DataFrame | None
+    sizes: pd.DataFrame | None
+    trials: pd.DataFrame | None
+    identity: Mapping[str, object]
+
+
+StudyRecord = AblationRecord | SweepRecord | TradeoffRecord
+
+
+def load_records(folders: Iterable[str | Path]) -> list[StudyRecord]:
+    """The studies in the folders; a folder of a checkpoint stands for the ablations inside it.
+
+    Raises:
+        ResultsError: a folder does not exist, holds nothing that can be drawn, or holds a damaged table.
+    """
+    return [load_record(folder) for folder in find_results(folders)]
+
+
+def load_record(folder: Path) -> StudyRecord:
+    """The study in one folder.
+
+    Raises:
+        ResultsError: as `load_records`.
+    """
+    if (folder / schema.SPANS_CSV).is_file():
+        return _open_ablation(folder)
+    trials = _read_if_there(folder / schema.TRIALS_CSV, schema.TRIALS)
+    if (folder / schema.SWEEP_CSV).is_file():
+        sweep = read_table(folder / schema.SWEEP_CSV, schema.SWEEP, schema.CHOICE)
+        return SweepRecord(folder, sweep, trials, _identity(folder, schema.SWEEP_CSV))
+    if (folder / schema.TRADEOFF_CSV).is_file():
+        return TradeoffRecord(
+            folder,
+            read_table(folder / schema.TRADEOFF_CSV, schema.TRADEOFF, schema.CHOICE),
+            _read_if_there(folder / schema.AGGREGATE_CSV, schema.AGGREGATE),
+            _read_sizes(folder / schema.SIZES_CSV),
+            trials,
+            _identity(folder, schema.TRADEOFF_CSV),
+        )
+    names = ", ".join((schema.SPANS_CSV, schema.SWEEP_CSV, schema.TRADEOFF_CSV))
+    raise ResultsError(f"{folder} holds nothing to draw: there is none of {names} in it")
+
+
+def _open_ablation(folder: Path) -> AblationRecord:
+    spans = read_spans(folder)
+    if spans.empty:
+        raise ResultsError(f"{folder / schema.SPANS_CSV} has no rows")
+    for name in ("significant", "non_monotone"):
+        if name in spans and spans[name].dtype != bool:
+            raise ResultsError(f"{folder / schema.SPANS_CSV}: column {name} should hold true or false")
+    overview, identity = overview_of_folder(folder, spans)
+    layers = _read_if_there(folder / schema.LAYERS_CSV, schema.LAYERS)
+    if overview.study == "ablated" and (layers is None or "interaction_points" not in spans):
+        spans, layers = _attribute(spans)
+    if layers is not None and layers["share_points"].isna().any():
+        layers = None  # spans that were kept, or an undefined score among those that were not
+    removable = _read_if_there(folder / schema.REMOVABLE_CSV, schema.REMOVABLE)
+    return AblationRecord(folder, spans, layers, removable, overview, identity)
+
+
+def _attribute(spans: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+    """Interactions and shares without intervals, for tables that lack them; None where spans are missing."""
+    drops = -span_grid(spans)  # [layers, layers]
+    if np.isnan(drops[np.triu_indices(len(drops))]).any():
+        return spans, None
+    first, last = spans["first"].to_numpy(), spans["last"].to_numpy()
+    spans = spans.assign(interaction_points=interactions(drops)[first, last])
+    layers = pd.DataFrame({"layer": range(len(drops)), "delta_points": -np.diag(drops)})
+    return spans, layers.assign(share_points=shares(drops))
+
+
+def _read_if_there(path: Path, columns: Mapping[str, str]) -> pd.DataFrame | None:
+    return read_table(path, columns) if path.is_file() else None
+
+
+def _read_sizes(path: Path) -> pd.DataFrame | None:
+    """The table of sizes: every column beside the fixed ones is a task's."""
+    if not path.is_file():
+        return None
+    tasks = [name for name in read_table(path, schema.SIZES) if name not in schema.SIZES]
+    return read_table(path, {**schema.SIZES, **dict.fromkeys(tasks, "number")})
+
+
+def _identity(folder: Path, table: str) -> dict[str, object]:
+    """What the trials have in common, and the hash of the table that is drawn."""
+    shared = (
+        read_json(folder / schema.STUDY)
+        if (folder / schema.STUDY).is_file()
+        else {"folder": folder.resolve().name}
+    )
+    digest = hashlib.sha256((folder / table).read_bytes()).hexdigest()
+    return {"study": shared, f"{Path(table).stem}_sha256": digest}
+
+
+def overview_of_folder(folder: Path, spans: pd.DataFrame) -> tuple[AblationOverview, dict[str, Any]]:
+    """The overview and the identity, from ``summary.json`` and ``manifest.json``, as far as they are there.
+
+    Without a summary, the task goes by the folder's name and the metric is unknown; the rest is in the spans.
+
+    Raises:
+        ResultsError: one of the files is damaged.
+    """
+    manifest = read_json(folder / schema.MANIFEST) if (folder / schema.MANIFEST).is_file() else {}
+    identity = manifest.get("identity")
+    identity = identity if isinstance(identity, dict) else {"folder": folder.resolve().name}
+    settings = identity.get("settings")
+    sites = settings.get("sites") if isinstance(settings, dict) else None
+    removed = _REMOVED.get(sites, _REMOVED["both"]) if isinstance(sites, str) else _REMOVED["both"]
+    if not (folder / schema.SUMMARY).is_file():
+        return _overview_of_spans(folder, spans, removed), identity
+    path = folder / schema.SUMMARY
+    found = read_json(path)
+    try:
+        metrics.metric_label(found["metric"])
+        if found["study"] not in get_args(Study):
+            raise ValueError(f"study is {found['study']!r}; allowed: {', '.join(get_args(Study))}")
+        intact, lost, majority = (None if found[n] is None else float(found[n]) for n in _SCORES)
+        where = str(found["task"]), str(found["split"]), found["study"], found["metric"]
+        return AblationOverview(*where, int(found["n_examples"]), intact, lost, removed, majority), identity
+    except KeyError as error:
+        raise ResultsError(f"{path} is damaged: it lacks {error.args[0]!r}") from None
+    except (TypeError, ValueError, DataError) as error:
+        raise ResultsError(f"{path} is damaged: {error}") from None
+
+
+def _overview_of_spans(folder: Path, spans: pd.DataFrame, removed: str) -> AblationOverview:
+    """Score less delta is the intact score in every row; the span of all layers is everything removed."""
+    intact = float((spans["score"] - spans["delta_points"] / 100).median())
+    longest = spans.loc[spans["n_layers"].idxmax(), "delta_points"]
+    intact, lost = (None if math.isnan(value) else float(value) for value in (intact, longest))
+    n_examples = int(spans["n_examples"].max())
+    return AblationOverview(
+        folder.resolve().name, "validation", "ablated", None, n_examples, intact, lost, removed
+    )
