@@ -35,8 +35,8 @@ def _facts(opened: OpenedCheckpoint) -> dict[str, Any]:
     model, description = opened.model, opened.description
     counts = model.parameter_counts()
     groups = {"base", "layernorms", "pooler"}
-    pretrained = sum(p.numel() for g, n, p in model.named_groups() if g in groups and n not in opened.missing)
-    trained = sum(p.numel() for _, name, p in model.named_groups() if name in opened.trained)
+    pretrained = sum(p.numel() for g, n, p in model.named_roles() if g in groups and n not in opened.missing)
+    trained = sum(p.numel() for _, name, p in model.named_roles() if name in opened.trained)
     return {
         "base": description.base.name,
         "family": model.base.config.model_type,

@@ -53,7 +53,7 @@ def to_native(opened: OpenedCheckpoint, out: Path) -> None:
 def lost_in_adapterhub(opened: OpenedCheckpoint) -> list[str]:
     """What a checkpoint holds that AdapterHub's format has no place for, in a few words each."""
     lost = []
-    groups = {name: group for group, name, _ in opened.model.named_groups()}
+    groups = {name: group for group, name, _ in opened.model.named_roles()}
     kinds = {groups[name] for name in opened.trained if name in groups}
     if "layernorms" in kinds:
         lost.append("the trained LayerNorms")

@@ -227,7 +227,7 @@ def count_parameters(model: AdaptedModel, missing: frozenset[str]) -> Counts:
         missing: names that the base does not contain; they belong to the head, whatever they are called.
     """
     trained = without_head = base = 0
-    for group, name, parameter in model.named_groups():
+    for group, name, parameter in model.named_roles():
         of_head = group == "head" or name in missing
         base += parameter.numel() * (not of_head and group != "adapters")
         if parameter.requires_grad:

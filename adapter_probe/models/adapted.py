@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import deepcopy
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import torch
@@ -17,14 +17,14 @@ from adapter_probe.models.adapters.imported import SITE_KINDS, Imported
 from adapter_probe.models.adapters.install import install_imported
 from adapter_probe.models.adapters.low_rank import linear_shape
 from adapter_probe.models.bases.anatomy import anatomy_for, check_config, check_window, sliding_window
+from adapter_probe.models.bases.encoder import embed, embedding_modules, layer_parts, outer_norms
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.bases.heads import classification_head, has_span_head, read_positions, span_logits
-from adapter_probe.models.bases.parts import embed, embedding_modules, layer_parts, outer_norms
 
 from .layer import ADAPTER, Layer, Site
-from .methods import Adapters, Group, Method, check_depth, check_shared
+from .methods import Adapters, Method, ParameterRole, check_depth, check_shared
 from .own_forward import OwnForward
-from .parameters import Places
+from .parameters import ParameterRoles
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -68,7 +68,7 @@ class AdaptedModel(nn.Module):
         self.base = base
         self.method: Method | Imported | None = None
         self.lowest_trained_layer = -1
-        self._places = Places(base, self.anatomy)
+        self._roles = ParameterRoles(base, self.anatomy)
         self.layers = self._make_layers()
         # The base's own LayerNorms, kept so that a variant can put them back.
         self._pretrained_norms = nn.ModuleList(deepcopy(site.norm) for site in self.sites)
@@ -148,7 +148,7 @@ class AdaptedModel(nn.Module):
             self.method = method
             return
         check_depth(method, len(self.layers))
-        check_shared(method, self._places.layer_names)
+        check_shared(method, self._roles.layer_names)
         if isinstance(method, Adapters):
             wanted = SITE_KINDS if method.sites == "both" else (method.sites,)
             for number, layer in enumerate(self.layers):
@@ -272,17 +272,17 @@ class AdaptedModel(nn.Module):
             hidden = layer.sites[1].finish(*layer.ffn(hidden), batch.groups)
         return self.read(hidden, batch) if start < stop == len(self.layers) else hidden
 
-    def named_groups(self) -> Iterator[tuple[Group, str, nn.Parameter]]:
-        """Every parameter once, as (group, name, parameter).
+    def named_roles(self) -> Iterator[tuple[ParameterRole, str, nn.Parameter]]:
+        """Every parameter once, as (role, name, parameter).
 
-        Groups: ``adapters`` (with what is inside them), ``layernorms`` (the base's, those of the embeddings
+        Roles: ``adapters`` (with what is inside them), ``layernorms`` (the base's, those of the embeddings
         and after the last layer included), ``pooler``, ``head`` and ``base``.
         """
         modules = [norm for layer in self.layers for norm in layer.norms]
         modules += outer_norms(self.base.base_model, self.anatomy)
         norms = {id(p) for module in modules for p in module.parameters()}
         for name, parameter in self.base.named_parameters():
-            yield self._places.group(name, id(parameter) in norms), name, parameter
+            yield self._roles.role(name, id(parameter) in norms), name, parameter
 
     def choose_trained(self, missing: frozenset[str]) -> dict[str, nn.Parameter]:
         """Let the method's parameters train, freeze the others, and return those that train by name.
@@ -296,12 +296,12 @@ class AdaptedModel(nn.Module):
         if self.method is None:
             raise ModelError("this model has no method yet, so nothing says what trains")
         n_layers, trained = len(self.layers), {}
-        for group, name, parameter in self.named_groups():
-            trains = self.method.trains(group, self._places.layer(name), n_layers) or name in missing
+        for role, name, parameter in self.named_roles():
+            trains = self.method.trains(role, self._roles.layer(name), n_layers) or name in missing
             parameter.requires_grad_(trains)
             if trains:
                 trained[name] = parameter
-        self.lowest_trained_layer = min(map(self._places.layer, trained), default=n_layers)
+        self.lowest_trained_layer = min(map(self._roles.layer, trained), default=n_layers)
         self.train(self.training)  # what is newly frozen loses its dropout at once
         return trained
 
@@ -328,9 +328,9 @@ class AdaptedModel(nn.Module):
         yield from embedding_modules(self.base.base_model, self.anatomy)
         yield from (layer.parts.whole for layer in self.layers[: self.lowest_trained_layer])
 
-    def parameter_counts(self) -> dict[Group, int]:
-        """Parameters by group (see `named_groups`)."""
-        counts: dict[Group, int] = dict.fromkeys(("adapters", "layernorms", "pooler", "head", "base"), 0)
-        for group, _, parameter in self.named_groups():
-            counts[group] += parameter.numel()
+    def parameter_counts(self) -> dict[ParameterRole, int]:
+        """Parameters by role (see `named_roles`)."""
+        counts: dict[ParameterRole, int] = dict.fromkeys(get_args(ParameterRole), 0)
+        for role, _, parameter in self.named_roles():
+            counts[role] += parameter.numel()
         return counts

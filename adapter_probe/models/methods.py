@@ -18,7 +18,7 @@ ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "swish", "tanh")
 Placement = Literal["sequential", "parallel"]
 Interaction = Literal["add", "multiply"]
 InnerNorm = Literal["none", "layernorm", "batchnorm"]
-Group = Literal["adapters", "layernorms", "pooler", "head", "base"]
+ParameterRole = Literal["adapters", "layernorms", "pooler", "head", "base"]
 
 LARGEST_SIZE = 16_384  # the widest feed-forward layer among the supported families' released models
 MOST_HIDDEN_LAYERS = 16
@@ -107,9 +107,9 @@ class Adapters(_Recorded):
                 "give a size of at least 2"
             )
 
-    def trains(self, group: Group, layer: int, n_layers: int) -> bool:
+    def trains(self, role: ParameterRole, layer: int, n_layers: int) -> bool:
         """Whether a parameter trains; `layer` is -1 in the embeddings, `n_layers` in pooler and head."""
-        return group in {"adapters", "layernorms", "head"} or (group == "pooler" and self.train_pooler)
+        return role in {"adapters", "layernorms", "head"} or (role == "pooler" and self.train_pooler)
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict, with the method's name under ``name``.
@@ -141,7 +141,7 @@ class TopLayers(_Recorded):
     def __post_init__(self) -> None:
         _check_whole("k", self.k, 0)
 
-    def trains(self, group: Group, layer: int, n_layers: int) -> bool:
+    def trains(self, role: ParameterRole, layer: int, n_layers: int) -> bool:
         """Whether a parameter trains; `layer` is -1 in the embeddings, `n_layers` in pooler and head."""
         return layer >= n_layers - self.k
 
@@ -152,9 +152,9 @@ class LayerNormOnly(_Recorded):
 
     name: ClassVar[str] = "layernorm_only"
 
-    def trains(self, group: Group, layer: int, n_layers: int) -> bool:
+    def trains(self, role: ParameterRole, layer: int, n_layers: int) -> bool:
         """Whether a parameter trains; `layer` is -1 in the embeddings, `n_layers` in pooler and head."""
-        return group in {"layernorms", "head"}
+        return role in {"layernorms", "head"}
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class FullFineTuning(_Recorded):
 
     name: ClassVar[str] = "full"
 
-    def trains(self, group: Group, layer: int, n_layers: int) -> bool:
+    def trains(self, role: ParameterRole, layer: int, n_layers: int) -> bool:
         """Whether a parameter trains; `layer` is -1 in the embeddings, `n_layers` in pooler and head."""
         return True
 
@@ -177,9 +177,9 @@ class HeadOnly(_Recorded):
 
     name: ClassVar[str] = "head_only"
 
-    def trains(self, group: Group, layer: int, n_layers: int) -> bool:
+    def trains(self, role: ParameterRole, layer: int, n_layers: int) -> bool:
         """Whether a parameter trains; `layer` is -1 in the embeddings, `n_layers` in pooler and head."""
-        return group == "head"
+        return role == "head"
 
 
 Method = Adapters | TopLayers | LayerNormOnly | FullFineTuning | HeadOnly

@@ -1,4 +1,4 @@
-"""Which part of a model each parameter belongs to, told by its name."""
+"""The role of each parameter of a model: what it belongs to, told by its name."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from transformers import PreTrainedModel
 from adapter_probe.models.bases.family import Anatomy
 
 from .layer import ADAPTER
-from .methods import Group
+from .methods import ParameterRole
 
 
-class Places:
-    """The places of one model's parameters.
+class ParameterRoles:
+    """The roles and layers of one model's parameters.
 
     Args:
         base: the transformers model.
@@ -27,8 +27,8 @@ class Places:
         self._encoder = f"{base.base_model_prefix}."
         self.layer_names = anatomy.layer_names(base.config)
 
-    def group(self, name: str, is_norm: bool) -> Group:
-        """A parameter's group, see `AdaptedModel.named_groups`."""
+    def role(self, name: str, is_norm: bool) -> ParameterRole:
+        """A parameter's role, see `AdaptedModel.named_roles`."""
         if f".{ADAPTER}." in name:
             return "adapters"
         if is_norm:

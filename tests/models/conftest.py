@@ -42,7 +42,7 @@ def make_model(tiny_base: Callable[..., Path]) -> Callable[..., AdaptedModel]:
         generator = torch.Generator().manual_seed(1)
         model = AdaptedModel(plain)
         with torch.no_grad():
-            for group, _, parameter in model.named_groups():
+            for group, _, parameter in model.named_roles():
                 if group == "head":
                     parameter.normal_(0, 0.3, generator=generator)
         if method is not None:
@@ -56,7 +56,7 @@ def make_model(tiny_base: Callable[..., Path]) -> Callable[..., AdaptedModel]:
 
 @torch.no_grad()
 def _move(model: AdaptedModel, generator: torch.Generator) -> None:
-    for group, _, parameter in model.named_groups():
+    for group, _, parameter in model.named_roles():
         if group in {"adapters", "layernorms"}:
             parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
     for name, buffer in model.base.named_buffers():

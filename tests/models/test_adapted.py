@@ -115,7 +115,7 @@ def test_bert_base_has_the_papers_numbers_of_parameters():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_parameter_belongs_to_one_group(family: str, fresh: Callable):
     model = fresh(family, Adapters(size=4))
-    names = [name for _, name, _ in model.named_groups()]
+    names = [name for _, name, _ in model.named_roles()]
     assert sorted(names) == sorted(name for name, _ in model.base.named_parameters())
     assert sum(model.parameter_counts().values()) == sum(p.numel() for p in model.base.parameters())
 

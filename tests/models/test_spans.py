@@ -64,7 +64,7 @@ def test_gradients_equal_those_of_the_models_own_forward(
 @pytest.mark.parametrize("family", FAMILIES)
 def test_its_head_and_only_that_is_the_head(family: str, make_model: Callable):
     model = make_model(family, Adapters(4), spans=True)
-    heads = {name for group, name, _ in model.named_groups() if group == "head"}
+    heads = {name for group, name, _ in model.named_roles() if group == "head"}
     assert heads == {"qa_outputs.weight", "qa_outputs.bias"}
     assert model.parameter_counts()["pooler"] == 0
     assert not make_model(family, Adapters(4)).reads_all_positions

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, get_args
 
 from adapter_probe.errors import ModelError
-from adapter_probe.models.methods import Group
+from adapter_probe.models.methods import ParameterRole
 from adapter_probe.records import to_record
 
 SiteKind = Literal["attention", "ffn"]
@@ -127,9 +127,9 @@ class Imported:
             if n > 1:
                 raise ModelError(f"{n} adapters at {place} are not supported; allowed is one")
 
-    def trains(self, group: Group, layer: int, n_layers: int) -> bool:
+    def trains(self, role: ParameterRole, layer: int, n_layers: int) -> bool:
         """What a checkpoint must hold; nothing trains any further."""
-        return group == "adapters" or (group == "head" and self.head is not None)
+        return role == "adapters" or (role == "head" and self.head is not None)
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict, with the method's name under ``name``; fields at their default are left out."""

@@ -18,7 +18,8 @@ from .attention import (
     InterleavedDisentangledAttention,
     RotaryAttention,
 )
-from .family import Anatomy, LayerNames
+from .family import Anatomy
+from .parts import LayerNames
 
 _PLAIN_POSITIONS = ("position_embedding_type", ("absolute", None))
 _NO_CROSS_ATTENTION = ("add_cross_attention", (False, None))

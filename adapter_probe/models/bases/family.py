@@ -9,44 +9,9 @@ from typing import Literal
 from torch import Tensor
 
 from .attention import Attention
+from .parts import LayerNames
 
 HeadStep = str | Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class LayerNames:
-    """Dotted names of one layer's parts, relative to the layer; None for what the family does not have.
-
-    Attributes:
-        attention: the module that attends; what families' attention does differently is read off it.
-        query, key, value: the projections, where each is a module of its own.
-        qkv: the projection to all three, where it is one module.
-        attention_dropout: of the attention weights: a dropout module, or a number beside the module's flags.
-        attention_out, ffn_out: the projections that end the sublayers.
-        attention_out_dropout, ffn_out_dropout: what drops out after them. Adapters follow it.
-        attention_norm, ffn_norm: the sublayer's LayerNorm, after its residual sum or at its entrance.
-        attention_site, ffn_site: the modules that hold the adapters, so that the state dict names them
-            ``<site>.adapter.*``; "" is the layer itself.
-        ffn_gate: a second projection beside `ffn_in`; the activation acts on it and multiplies `ffn_in`.
-    """
-
-    attention: str = "attention.self"
-    query: str | None = "attention.self.query"
-    key: str | None = "attention.self.key"
-    value: str | None = "attention.self.value"
-    qkv: str | None = None
-    attention_dropout: str = "attention.self.dropout"
-    attention_out: str = "attention.output.dense"
-    attention_out_dropout: str | None = "attention.output.dropout"
-    attention_norm: str = "attention.output.LayerNorm"
-    attention_site: str = "attention.output"
-    ffn_in: str = "intermediate.dense"
-    ffn_gate: str | None = None
-    activation: str = "intermediate.intermediate_act_fn"
-    ffn_out: str = "output.dense"
-    ffn_out_dropout: str | None = "output.dropout"
-    ffn_norm: str = "output.LayerNorm"
-    ffn_site: str = "output"
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,48 @@
-"""The modules of one model, found by its family's names."""
+"""The parts of one layer: their names in a family, and the modules that the names lead to."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from adapter_probe.errors import ModelError
 
-from .family import Anatomy, LayerNames
+
+@dataclass(frozen=True)
+class LayerNames:
+    """Dotted names of one layer's parts, relative to the layer; None for what the family does not have.
+
+    Attributes:
+        attention: the module that attends; what families' attention does differently is read off it.
+        query, key, value: the projections, where each is a module of its own.
+        qkv: the projection to all three, where it is one module.
+        attention_dropout: of the attention weights: a dropout module, or a number beside the module's flags.
+        attention_out, ffn_out: the projections that end the sublayers.
+        attention_out_dropout, ffn_out_dropout: what drops out after them. Adapters follow it.
+        attention_norm, ffn_norm: the sublayer's LayerNorm, after its residual sum or at its entrance.
+        attention_site, ffn_site: the modules that hold the adapters, so that the state dict names them
+            ``<site>.adapter.*``; "" is the layer itself.
+        ffn_gate: a second projection beside `ffn_in`; the activation acts on it and multiplies `ffn_in`.
+    """
+
+    attention: str = "attention.self"
+    query: str | None = "attention.self.query"
+    key: str | None = "attention.self.key"
+    value: str | None = "attention.self.value"
+    qkv: str | None = None
+    attention_dropout: str = "attention.self.dropout"
+    attention_out: str = "attention.output.dense"
+    attention_out_dropout: str | None = "attention.output.dropout"
+    attention_norm: str = "attention.output.LayerNorm"
+    attention_site: str = "attention.output"
+    ffn_in: str = "intermediate.dense"
+    ffn_gate: str | None = None
+    activation: str = "intermediate.intermediate_act_fn"
+    ffn_out: str = "output.dense"
+    ffn_out_dropout: str | None = "output.dropout"
+    ffn_norm: str = "output.LayerNorm"
+    ffn_site: str = "output"
 
 
 class _Rate:
@@ -55,20 +88,12 @@ class LayerParts:
     ffn_site: nn.Module
 
 
-def layer_parts(encoder: nn.Module, anatomy: Anatomy) -> list[LayerParts]:
-    """The parts of every layer, bottom first; layers that share a module have the same parts.
+def find_parts(layer: nn.Module, names: LayerNames) -> LayerParts:
+    """The modules of one layer.
 
     Raises:
-        ModelError: a part is not where the anatomy says.
+        ModelError: a part is not where the names say.
     """
-    made: dict[str, LayerParts] = {}
-    for name in anatomy.layer_names(encoder.config):
-        if name not in made:
-            made[name] = _parts_of(submodule(encoder, name), anatomy.layer)
-    return [made[name] for name in anatomy.layer_names(encoder.config)]
-
-
-def _parts_of(layer: nn.Module, names: LayerNames) -> LayerParts:
     found = {
         part: None if name is None else submodule(layer, name)
         for part, name in vars(names).items()
@@ -97,35 +122,3 @@ def submodule(module: nn.Module, name: str) -> nn.Module:
 
 def _absent(module: nn.Module, name: str) -> ModelError:
     return ModelError(f"{type(module).__name__} has no part {name!r}; the anatomy does not fit the model")
-
-
-def outer_norms(encoder: nn.Module, anatomy: Anatomy) -> list[nn.Module]:
-    """The LayerNorms outside the layers."""
-    names = (*anatomy.norms, *(() if anatomy.final_norm is None else (anatomy.final_norm,)))
-    return [submodule(encoder, name) for name in names if _is_there(encoder, anatomy, name)]
-
-
-def embedding_modules(encoder: nn.Module, anatomy: Anatomy) -> list[nn.Module]:
-    """What makes the states that enter layer 0."""
-    names = (anatomy.embeddings, anatomy.position_embeddings, anatomy.embedding_dropout, anatomy.projection)
-    return [submodule(encoder, n) for n in names if n is not None and _is_there(encoder, anatomy, n)]
-
-
-def _is_there(encoder: nn.Module, anatomy: Anatomy, name: str) -> bool:
-    if name not in anatomy.may_lack:
-        return True
-    owner, _, attribute = name.rpartition(".")
-    return getattr(submodule(encoder, owner), attribute, None) is not None
-
-
-def embed(encoder: nn.Module, anatomy: Anatomy, input_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:
-    """Hidden states ``[examples, tokens, hidden]`` that enter layer 0, for rows without padding."""
-    words = submodule(encoder, anatomy.embeddings)
-    hidden = words(input_ids, token_type_ids=token_type_ids) if anatomy.token_types else words(input_ids)
-    if anatomy.position_embeddings is not None:
-        positions = torch.arange(input_ids.shape[1], device=input_ids.device)
-        hidden = hidden + submodule(encoder, anatomy.position_embeddings)(positions)
-    for name in (anatomy.embedding_dropout, anatomy.projection):
-        if name is not None and _is_there(encoder, anatomy, name):
-            hidden = submodule(encoder, name)(hidden)
-    return hidden

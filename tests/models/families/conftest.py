@@ -186,7 +186,7 @@ def adapted_model(name: str, method: Method | None = None, **changes: object) ->
     generator = torch.Generator().manual_seed(1)
     model.install(method or Adapters(5, 0.3, activation="tanh"), generator)
     with torch.no_grad():
-        for group, _, parameter in model.named_groups():
+        for group, _, parameter in model.named_roles():
             if group in {"adapters", "layernorms"}:
                 parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
     return model.double().eval()

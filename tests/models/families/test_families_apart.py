@@ -20,8 +20,9 @@ from adapter_probe.data.packing import Group, pack
 from adapter_probe.errors import ModelError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.bases.anatomy import anatomy_for, length_limit
-from adapter_probe.models.bases.family import Anatomy, LayerNames
-from adapter_probe.models.bases.parts import layer_parts
+from adapter_probe.models.bases.encoder import layer_parts
+from adapter_probe.models.bases.family import Anatomy
+from adapter_probe.models.bases.parts import LayerNames
 from adapter_probe.models.layer import Layer
 from adapter_probe.models.methods import Adapters, LayerNormOnly
 from adapter_probe.probe.tree import forward_variants

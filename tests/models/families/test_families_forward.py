@@ -114,7 +114,7 @@ def test_a_span_head_reads_every_token(family: str, adapted_model: Callable, ran
         close(model(batch), torch.cat(rows))
         masks = np.array([ALL_ON])
         close(forward_variants(model, batch, masks, tokens_per_pass=100)[0], torch.cat(rows))
-    assert {name for group, name, _ in model.named_groups() if group == "head"} == {
+    assert {name for group, name, _ in model.named_roles() if group == "head"} == {
         "qa_outputs.weight",
         "qa_outputs.bias",
     }

@@ -81,9 +81,9 @@ def test_a_checkpoint_is_trained_opened_and_ablated(
     base = save_base(kind)
     train(base, tiny_task, tmp_path / "c", Adapters(4, 0.5, activation="tanh"))
     opened = open_checkpoint(tmp_path / "c")
-    head = {name for group, name, _ in opened.model.named_groups() if group == "head"}
+    head = {name for group, name, _ in opened.model.named_roles() if group == "head"}
     assert opened.missing <= head  # the base's own pooler is found
-    assert {name for group, name, _ in opened.model.named_groups() if group != "base"} >= opened.trained
+    assert {name for group, name, _ in opened.model.named_roles() if group != "base"} >= opened.trained
 
     request = prepare_ablation(tmp_path / "c", AblationSettings(), CPU)
     with AblationRun.folder(request, tmp_path / "out") as folder:

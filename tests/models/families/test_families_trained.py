@@ -88,7 +88,7 @@ def test_what_changes_in_a_step_is_what_trains(
     expected = expected_to_train(model, families[kind])
     assert set(trained) == set(model.named_delta()) == expected
     assert one_step(model, trained, random_examples([7, 4, 7, 12, 5, 9] * 2)) == expected
-    groups = {name: group for group, name, _ in model.named_groups()}
+    groups = {name: group for group, name, _ in model.named_roles()}
     assert sorted(groups) == sorted(name for name, _ in model.base.named_parameters())
 
 
