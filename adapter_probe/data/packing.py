@@ -18,11 +18,24 @@ from .encoding import Encoded
 
 
 class Group(NamedTuple):
-    """`n` examples of `length` tokens each, lying end to end from token `start` on."""
+    """`n` examples of `length` tokens each, lying end to end from token `start` on.
+
+    Attributes:
+        start: the first token of the first example.
+        n: how many examples.
+        length: tokens of each.
+        n_read: how many positions of each example the head reads.
+        positions: int64 ``[length]``, each token's place in its text; None for 0, 1, ...
+        sees: bool ``[length, length]``, which tokens (columns) each token may attend to in a causal model;
+            None for itself and all before it.
+    """
 
     start: int
     n: int
     length: int
+    n_read: int = 1
+    positions: Tensor | None = None
+    sees: Tensor | None = None
 
     @property
     def stop(self) -> int:

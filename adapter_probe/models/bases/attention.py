@@ -48,10 +48,11 @@ class Attention:
             parts: of the layer.
             states: ``[nodes, tokens, hidden]``, what enters the projections.
             groups: the exact-length groups along the token axis.
-            wanted: positions ``[examples]`` whose output alone is wanted, one an example; None for all.
+            wanted: positions ``[wanted]`` whose output alone is wanted, `Group.n_read` of each example; None
+                for all.
 
         Returns:
-            ``[nodes, tokens or examples, heads * head width]``.
+            ``[nodes, tokens or wanted, heads * head width]``.
         """
         if wanted is not None and self._can_fold(parts):
             return self._folded(parts, states, groups, wanted)
@@ -59,11 +60,11 @@ class Attention:
         shared = self.prepare(parts, max(group.length for group in groups))
         context, done = [], 0
         for group in groups:
-            rows = group.n if wanted is not None else group.n * group.length
+            rows = group.n * (group.length if wanted is None else group.n_read)
             at = None if wanted is None else _within(group, wanted[done : done + rows])
             span = slice(group.start, group.stop)
             mine = query[:, done : done + rows], key[:, span], value[:, span]
-            context.append(self._group(parts, mine, group.length, at, shared))
+            context.append(self._group(parts, mine, group, at, shared))
             done += rows
         return context[0] if len(context) == 1 else torch.cat(context, dim=1)
 
@@ -115,45 +116,49 @@ class Attention:
         """What all groups of a batch share, made for the `longest`; handed to `rotate` and `bias`."""
         return None
 
-    def rotate(self, query: Tensor, key: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Put positions into queries and keys; shapes as in `bias`."""
+    def rotate(self, query: Tensor, key: Tensor, at: Tensor | None, group: Group) -> tuple[Tensor, Tensor]:
+        """Put positions into queries and keys; arguments as in `bias`."""
         return query, key
 
-    def bias(self, query: Tensor, key: Tensor, at: Tensor | None, shared: Any) -> Tensor | None:
+    def bias(
+        self, query: Tensor, key: Tensor, at: Tensor | None, group: Group, shared: Any
+    ) -> Tensor | None:
         """What is added to the scaled products (or, as bool, which of them count) before the softmax.
 
         Args:
-            query: ``[rows, heads, queries, head width]``: all positions of each row's example, or one.
+            query: ``[rows, heads, queries, head width]``: all tokens of each row's example, or some.
             key: ``[rows, heads, length, head width]``.
-            at: int64 ``[rows]``, the one query's position in its example; None where all are there.
+            at: int64 ``[rows, queries]``, which tokens of their example the queries are; None where all are
+                there.
+            group: the examples.
             shared: of `prepare`.
 
         Returns:
             broadcastable to ``[rows, heads, queries, length]``, or None where all count alike.
         """
-        return _up_to_here(key, at) if self.causal else None
+        return _allowed(group, key, at) if self.causal else None
 
     def _group(
         self,
         parts: LayerParts,
         projected: tuple[Tensor, ...],
-        length: int,
+        group: Group,
         at: Tensor | None,
         shared: Any,
     ) -> Tensor:
         """Attention inside one group; ``[nodes, n * positions, width]`` in and out."""
         nodes, total, width = projected[0].shape
-        rows = nodes * projected[1].shape[1] // length
+        rows = nodes * group.n
         head_dim = width // self.n_heads
         # [nodes, n * positions, width] -> [nodes * n, heads, positions, head_dim]
         query, key, value = (split_heads(t.reshape(rows, -1, t.shape[-1]), head_dim) for t in projected)
         if at is not None:
-            at = at.repeat(nodes)
-        query, key = self.rotate(query, key, at)
+            at = at.repeat(nodes, 1)
+        query, key = self.rotate(query, key, at, group)
         times = self.n_heads // key.shape[1]
         if times > 1:  # several query heads share a key head
             key, value = key.repeat_interleave(times, dim=1), value.repeat_interleave(times, dim=1)
-        bias = self.bias(query, key, at, shared)
+        bias = self.bias(query, key, at, group, shared)
         if bias is not None and bias.dtype != torch.bool:
             bias = bias.to(query.dtype)
         out = F.scaled_dot_product_attention(
@@ -185,11 +190,14 @@ class RotaryAttention(Attention):
 
     causal = True
 
-    def rotate(self, query: Tensor, key: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor]:
+    def rotate(self, query: Tensor, key: Tensor, at: Tensor | None, group: Group) -> tuple[Tensor, Tensor]:
         """See `Attention.rotate`; the angles are the model's own."""
-        positions = torch.arange(key.shape[2], device=key.device)[None]
-        cos, sin = (t[0].to(query.dtype) for t in self.encoder.rotary_emb(key, positions))  # [length, width]
-        here = (cos, sin) if at is None else (cos[at][:, None, None], sin[at][:, None, None])
+        positions = torch.arange(group.length, device=key.device)
+        if group.positions is not None:
+            positions = group.positions
+        turns = self.encoder.rotary_emb(key, positions[None])
+        cos, sin = (t[0].to(query.dtype) for t in turns)  # [length, width]
+        here = (cos, sin) if at is None else (cos[at][:, None], sin[at][:, None])
         return _turn(query, *here), _turn(key, cos, sin)
 
 
@@ -202,12 +210,11 @@ class BiasedAttention(Attention):
         bias: Tensor = self.encoder.encoder.compute_position_bias(some)
         return bias
 
-    def bias(self, query: Tensor, key: Tensor, at: Tensor | None, shared: Any) -> Tensor:
+    def bias(self, query: Tensor, key: Tensor, at: Tensor | None, group: Group, shared: Any) -> Tensor:
         """See `Attention.bias`."""
-        length = key.shape[2]
-        corner = shared[:, :, :length, :length]
-        # [1, heads, queries, length] -> [rows, heads, 1, length]
-        return corner if at is None else corner[0].transpose(0, 1)[at][:, :, None]
+        corner = shared[:, :, : group.length, : group.length]
+        # [1, heads, queries, length] -> [rows, heads, queries, length]
+        return corner if at is None else corner[0].transpose(0, 1)[at].transpose(1, 2)
 
 
 class DisentangledAttention(Attention):
@@ -246,14 +253,16 @@ class DisentangledAttention(Attention):
         }
         return (rows - first).to(vectors.device), tables
 
-    def bias(self, query: Tensor, key: Tensor, at: Tensor | None, shared: Any) -> Tensor | None:
+    def bias(
+        self, query: Tensor, key: Tensor, at: Tensor | None, group: Group, shared: Any
+    ) -> Tensor | None:
         """The terms with distances in them."""
         if shared is None:
             return None
         length, (rows, tables) = key.shape[2], shared
         here = rows[:length, :length]
         # [rows or 1, 1, queries, length]
-        here = (here[None] if at is None else here[at][:, None])[:, None]
+        here = (here[None] if at is None else here[at])[:, None]
         shape = (*query.shape[:3], length)
         total = query.new_zeros(())
         if "c2p" in tables:
@@ -293,16 +302,19 @@ def _pick(states: Tensor, wanted: Tensor | None) -> Tensor:
 
 
 def _within(group: Group, wanted: Tensor) -> Tensor:
-    """Positions in the batch ``[n]`` of a group's examples, one each, as positions in these examples."""
-    return wanted - group.start - group.length * torch.arange(group.n, device=wanted.device)
+    """Positions in the batch ``[n * n_read]`` as positions in a group's examples ``[n, n_read]``."""
+    starts = group.start + group.length * torch.arange(group.n, device=wanted.device)
+    return wanted.view(group.n, group.n_read) - starts[:, None]
 
 
-def _up_to_here(key: Tensor, at: Tensor | None) -> Tensor:
-    """Bool ``[1, 1, length, length]`` or, for one query a row, ``[rows, 1, 1, length]``."""
-    positions = torch.arange(key.shape[2], device=key.device)
-    here = positions if at is None else at
-    allowed = positions <= here[:, None]  # [queries or rows, length]
-    return allowed[None, None] if at is None else allowed[:, None, None]
+def _allowed(group: Group, key: Tensor, at: Tensor | None) -> Tensor:
+    """Bool ``[1, 1, length, length]`` or, for some queries, ``[rows, 1, queries, length]``."""
+    tokens = torch.arange(group.length, device=key.device)
+    if group.sees is None:
+        allowed = tokens <= (tokens if at is None else at)[..., None]
+    else:
+        allowed = group.sees if at is None else group.sees[at]
+    return allowed[None, None] if at is None else allowed[:, None]
 
 
 def _turn(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
