@@ -53,6 +53,9 @@ class PackedBatch:
         input_ids: int64 ``[tokens]``.
         token_type_ids: int64 ``[tokens]`` or None.
         first: int64 ``[examples]``, the position of each example's first token.
+        read: int64 ``[read]``, the positions whose next tokens are scored, in packed order; None where the
+            head reads one token an example, or all.
+        targets: int64 ``[read]``, the tokens that are scored there; None likewise.
     """
 
     index: np.ndarray
@@ -60,6 +63,8 @@ class PackedBatch:
     input_ids: Tensor
     token_type_ids: Tensor | None
     first: Tensor
+    read: Tensor | None = None
+    targets: Tensor | None = None
 
     @property
     def n_tokens(self) -> int:
@@ -102,8 +107,13 @@ class PackedBatch:
 
     def to(self, device: torch.device) -> PackedBatch:
         """The same batch with its tensors on `device`."""
-        types = None if self.token_type_ids is None else self.token_type_ids.to(device)
-        return PackedBatch(self.index, self.groups, self.input_ids.to(device), types, self.first.to(device))
+
+        def moved(values: Tensor | None) -> Tensor | None:
+            return None if values is None else values.to(device)
+
+        groups = tuple(g._replace(positions=moved(g.positions), sees=moved(g.sees)) for g in self.groups)
+        tensors = (self.input_ids, self.token_type_ids, self.first, self.read, self.targets)
+        return PackedBatch(self.index, groups, *map(moved, tensors))  # type: ignore[arg-type]
 
 
 def pack(encoded: Encoded, index: Sequence[int] | np.ndarray) -> PackedBatch:

@@ -181,7 +181,8 @@ class AdaptedModel(nn.Module):
         for group in batch.groups:
             span, shape = slice(group.start, group.stop), (group.n, group.length)
             types = None if batch.token_type_ids is None else batch.token_type_ids[span].view(shape)
-            hidden = embed(self.base.base_model, self.anatomy, batch.input_ids[span].view(shape), types)
+            ids = batch.input_ids[span].view(shape)
+            hidden = embed(self.base.base_model, self.anatomy, ids, types, group.positions)
             pieces.append(hidden.reshape(1, group.n * group.length, -1))
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 

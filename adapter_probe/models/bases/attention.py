@@ -120,9 +120,7 @@ class Attention:
         """Put positions into queries and keys; arguments as in `bias`."""
         return query, key
 
-    def bias(
-        self, query: Tensor, key: Tensor, at: Tensor | None, group: Group, shared: Any
-    ) -> Tensor | None:
+    def bias(self, query: Tensor, key: Tensor, at: Tensor | None, group: Group, shared: Any) -> Tensor | None:
         """What is added to the scaled products (or, as bool, which of them count) before the softmax.
 
         Args:
@@ -253,9 +251,7 @@ class DisentangledAttention(Attention):
         }
         return (rows - first).to(vectors.device), tables
 
-    def bias(
-        self, query: Tensor, key: Tensor, at: Tensor | None, group: Group, shared: Any
-    ) -> Tensor | None:
+    def bias(self, query: Tensor, key: Tensor, at: Tensor | None, group: Group, shared: Any) -> Tensor | None:
         """The terms with distances in them."""
         if shared is None:
             return None

@@ -41,12 +41,27 @@ def _is_there(encoder: nn.Module, anatomy: Anatomy, name: str) -> bool:
     return getattr(submodule(encoder, owner), attribute, None) is not None
 
 
-def embed(encoder: nn.Module, anatomy: Anatomy, input_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:
-    """Hidden states ``[examples, tokens, hidden]`` that enter layer 0, for rows without padding."""
+def embed(
+    encoder: nn.Module,
+    anatomy: Anatomy,
+    input_ids: Tensor,
+    token_type_ids: Tensor | None,
+    positions: Tensor | None = None,
+) -> Tensor:
+    """Hidden states ``[examples, tokens, hidden]`` that enter layer 0, for rows without padding.
+
+    Args:
+        encoder: the encoder.
+        anatomy: where its parts are.
+        input_ids: int64 ``[examples, tokens]``.
+        token_type_ids: shaped alike, or None.
+        positions: int64 ``[tokens]``, each token's place in its text; None for 0, 1, ...
+    """
     words = submodule(encoder, anatomy.embeddings)
     hidden = words(input_ids, token_type_ids=token_type_ids) if anatomy.token_types else words(input_ids)
     if anatomy.position_embeddings is not None:
-        positions = torch.arange(input_ids.shape[1], device=input_ids.device)
+        if positions is None:
+            positions = torch.arange(input_ids.shape[1], device=input_ids.device)
         hidden = hidden + submodule(encoder, anatomy.position_embeddings)(positions)
     for name in (anatomy.embedding_dropout, anatomy.projection):
         if name is not None and _is_there(encoder, anatomy, name):
