@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 from huggingface_hub import HfApi, try_to_load_from_cache
 from torch import nn
 from transformers import (
     AutoConfig,
+    AutoModelForCausalLM,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -30,7 +31,9 @@ from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.tasks import TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.bases.anatomy import anatomy_for
+from adapter_probe.models.bases.heads import HeadKind
 
+_ARCHITECTURES = {"extractive": AutoModelForQuestionAnswering, "causal": AutoModelForCausalLM}
 _COMMIT = re.compile("[0-9a-f]{40}")
 _HUB_TIMEOUT = 10.0  # seconds
 
@@ -47,7 +50,8 @@ class BaseIdentity:
         name: absolute folder or hub id.
         revision: the hub's commit, or None for a folder.
         config_sha256: of the configuration, without what a task or a release changes.
-        weights_sha256: of the encoder's tensors, in float32, under their names.
+        weights_sha256: of the encoder's tensors, in float32, under their names; of a causal model also its
+            output embedding's, where that has weights of its own.
         n_layers, hidden_size, vocab_size: so that a base that cannot fit is named in plain words.
     """
 
@@ -69,7 +73,7 @@ class LoadedBase:
     """A base in memory.
 
     Attributes:
-        model: for sequence classification, in float32, with a head for the task.
+        model: with a head for the task.
         missing: names of the parameters that the base does not contain (head, perhaps pooler), initialised
             at random here.
         identity: which base it is.
@@ -214,54 +218,74 @@ def n_outputs(task: TaskSpec) -> int:
 
 
 def load_base(
-    name: str, n_outputs: int, *, kind: str = "classification", revision: str | None = None, seed: int = 0
+    name: str,
+    n_outputs: int | None = None,
+    *,
+    kind: HeadKind | Literal["regression"] = "classification",
+    revision: str | None = None,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
 ) -> LoadedBase:
-    """Load a base in float32 and give it a head.
+    """Load a base and give it a head; a causal model has its own.
 
     What the base lacks (the head, perhaps the pooler) is drawn from N(0, initializer_range^2) with zero
     biases, by a generator seeded with `seed`; torch's global generators are left as they were.
 
     Args:
         name: folder or hub id.
-        n_outputs: columns of the logits.
-        kind: ``extractive`` for a head that reads all positions (start and end), else one for the first.
+        n_outputs: columns of the logits; None for a causal model, whose columns are its vocabulary.
+        kind: ``extractive`` for a head that reads all positions (start and end), ``causal`` for the model's
+            own output embedding, else a head that reads one position.
         revision: the hub's.
         seed: of the head.
+        dtype: of the weights in memory. There is one copy of them at any time: where it is not float32, they
+            are read as they are stored and cast one by one.
 
     Raises:
         CheckpointError: no such base, damaged files, an unsupported family, or encoder weights missing.
     """
     name, revision = resolve_base(name, revision)
     config = load_config(name, revision)
-    config.num_labels = n_outputs
-    architecture = (
-        AutoModelForQuestionAnswering if kind == "extractive" else AutoModelForSequenceClassification
-    )
+    if n_outputs is not None:
+        config.num_labels = n_outputs
+    if dtype != torch.float32:
+        config.dtype = None  # else "auto" is what the configuration says, not what the files hold
     with _named("weights", name), torch.random.fork_rng(devices=[]):
-        model, report = architecture.from_pretrained(
+        model, report = _ARCHITECTURES.get(kind, AutoModelForSequenceClassification).from_pretrained(
             name,
             config=config,
             revision=revision,
-            dtype=torch.float32,
+            dtype=torch.float32 if dtype == torch.float32 else "auto",
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # a head for other labels; anything else is refused below
             use_safetensors=True,  # never a pickle
         )
     missing = frozenset(report["missing_keys"]) | {key for key, *_ in report["mismatched_keys"]}
-    _refuse_incomplete(name, model, missing)
+    _refuse_incomplete(name, model, missing, kind == "causal")
     _initialise(model, missing, seed)
     _refuse_non_finite(name, model)
-    return LoadedBase(model, missing, _identify(name, revision, model, missing))
+    identity = _identify(name, revision, model, missing, kind == "causal")
+    _cast(model, dtype)
+    return LoadedBase(model, missing, identity)
 
 
-def _refuse_incomplete(name: str, model: PreTrainedModel, missing: frozenset[str]) -> None:
+def _cast(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Parameter by parameter; buffers stay as transformers made them, rotary frequencies in float32."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    model.config.dtype = dtype
+
+
+def _refuse_incomplete(name: str, model: PreTrainedModel, missing: frozenset[str], whole: bool) -> None:
     anatomy = anatomy_for(model.config)
     prefix = f"{model.base_model_prefix}."
     may_miss = f"{prefix}{anatomy.pooler}." if anatomy.pooler else None
-    lost = sorted(k for k in missing if k.startswith(prefix) and not (may_miss and k.startswith(may_miss)))
+    needed = (key for key in missing if whole or key.startswith(prefix))
+    lost = sorted(key for key in needed if not (may_miss and key.startswith(may_miss)))
     if lost:
+        part = "model" if whole else "encoder"
         raise CheckpointError(
-            f"base {name} lacks {len(lost)} of the encoder's tensors or has them in another shape, {lost[0]} "
+            f"base {name} lacks {len(lost)} of the {part}'s tensors or has them in another shape, {lost[0]} "
             "first; it is damaged or of another family"
         )
 
@@ -285,13 +309,17 @@ def _refuse_non_finite(name: str, model: PreTrainedModel) -> None:
 
 
 def _identify(
-    name: str, revision: str | None, model: PreTrainedModel, missing: frozenset[str]
+    name: str, revision: str | None, model: PreTrainedModel, missing: frozenset[str], whole: bool
 ) -> BaseIdentity:
     weights = hashlib.sha256()
-    for tensor_name, parameter in sorted(model.base_model.named_parameters()):
+    hashed = dict(model.base_model.named_parameters())
+    if whole:
+        inside = {id(parameter) for parameter in hashed.values()}
+        hashed |= {name: p for name, p in model.named_parameters() if id(p) not in inside}
+    for tensor_name, parameter in sorted(hashed.items()):
         if f"{model.base_model_prefix}.{tensor_name}" not in missing:
             weights.update(f"{tensor_name} {tuple(parameter.shape)}\n".encode())
-            weights.update(parameter.detach().contiguous().numpy())
+            weights.update(parameter.detach().float().contiguous().numpy())
     settings = {k: v for k, v in model.config.to_dict().items() if k not in _VOLATILE}
     config = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
     return BaseIdentity(

@@ -19,7 +19,14 @@ from adapter_probe.models.adapters.low_rank import linear_shape
 from adapter_probe.models.bases.anatomy import anatomy_for, check_config, check_window, sliding_window
 from adapter_probe.models.bases.encoder import embed, embedding_modules, layer_parts, outer_norms
 from adapter_probe.models.bases.family import Anatomy
-from adapter_probe.models.bases.heads import classification_head, has_span_head, read_positions, span_logits
+from adapter_probe.models.bases.heads import (
+    classification_head,
+    final_states,
+    head_kind,
+    output_embedding,
+    read_positions,
+    span_logits,
+)
 
 from .layer import ADAPTER, Layer, Site
 from .methods import Adapters, Method, ParameterRole, check_depth, check_shared
@@ -37,7 +44,8 @@ NormChoice = Literal["trained", "pretrained"]
 class AdaptedModel(nn.Module):
     """A base under a method, run without padding.
 
-    The base is a transformers model for sequence classification or for question answering. Adapters are
+    The base is a transformers model for sequence classification, for question answering or for causal
+    language modelling. Adapters are
     modules inside it, so its own `forward` applies them too and its state dict names them; `forward` here
     takes packed batches and is what training and the probe use.
 
@@ -54,21 +62,22 @@ class AdaptedModel(nn.Module):
         anatomy: where its parts are.
         layers: the Transformer layers, bottom first, two sites each.
         method: what was installed, or None before `install`.
-        reads_all_positions: whether the head reads every token (question answering: start and end logits a
-            token) or only one, each example's first or last.
+        head_kind: what the head does, "classification", "extractive" (question answering) or "causal".
         lowest_trained_layer: the lowest layer with a trained parameter, -1 for the embeddings, the number of
             layers where only pooler or head train. Set by `choose_trained`; -1 before.
     """
 
     def __init__(self, base: PreTrainedModel, anatomy: Anatomy | None = None):
         super().__init__()
+        if not isinstance(base, PreTrainedModel):
+            raise ModelError(f"{type(base).__name__} is not supported; a transformers model is needed")
         self.anatomy = anatomy or anatomy_for(base.config)
         check_config(self.anatomy, base.config)
-        self.reads_all_positions = has_span_head(base, self.anatomy)
+        self.head_kind = head_kind(base, self.anatomy)
         self.base = base
         self.method: Method | Imported | None = None
         self.lowest_trained_layer = -1
-        self._roles = ParameterRoles(base, self.anatomy)
+        self._roles = ParameterRoles(base, self.anatomy, self.head_kind)
         self.layers = self._make_layers()
         # The base's own LayerNorms, kept so that a variant can put them back.
         self._pretrained_norms = nn.ModuleList(deepcopy(site.norm) for site in self.sites)
@@ -113,6 +122,11 @@ class AdaptedModel(nn.Module):
     def forks_early(self) -> np.ndarray:
         """Bool ``[sites]``: where switching changes what the sublayer computes, see `Site`."""
         return np.array([site.forks_early for site in self.sites])
+
+    @property
+    def reads_all_positions(self) -> bool:
+        """Whether the head reads every token, or only each example's first or last."""
+        return self.head_kind != "classification"
 
     @property
     def hidden_size(self) -> int:
@@ -229,16 +243,28 @@ class AdaptedModel(nn.Module):
                 answering, of all. A LayerNorm between the last layer and the head is applied here.
 
         Returns:
-            ``[rows, labels]``; in question answering ``[rows, 2]``, start and end.
+            ``[rows, labels]``; in question answering ``[rows, 2]``, start and end; of a causal model
+            ``[rows, vocabulary]``.
         """
-        read = span_logits if self.reads_all_positions else classification_head
+        if self.head_kind == "causal":
+            return self.output_embedding(self.final_states(hidden))
+        read = span_logits if self.head_kind == "extractive" else classification_head
         return read(self.base, self.anatomy, hidden)
+
+    def final_states(self, hidden: Tensor) -> Tensor:
+        """What a causal model's output embedding reads of the last layer's states ``[rows, hidden]``."""
+        return final_states(self.base, self.anatomy, hidden)
+
+    def output_embedding(self, states: Tensor) -> Tensor:
+        """A causal model's logits ``[rows, vocabulary]`` from its `final_states` ``[rows, hidden]``."""
+        return output_embedding(self.base, states)
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Logits with every adapter on, in the batch's packed order.
 
         Returns:
-            ``[examples, labels]``; in question answering ``[tokens, 2]``, start and end.
+            ``[examples, labels]``; in question answering ``[tokens, 2]``, start and end; of a causal model
+            ``[tokens, vocabulary]``.
         """
         if self.lowest_trained_layer < 0:
             return self.head(self._run(self.embed(batch), batch, 0, len(self.layers))[0])
@@ -277,7 +303,8 @@ class AdaptedModel(nn.Module):
         """Every parameter once, as (role, name, parameter).
 
         Roles: ``adapters`` (with what is inside them), ``layernorms`` (the base's, those of the embeddings
-        and after the last layer included), ``pooler``, ``head`` and ``base``.
+        and after the last layer included), ``pooler``, ``head`` and ``base``. A causal model's output
+        embedding is pretrained, so it is of the ``base``.
         """
         modules = [norm for layer in self.layers for norm in layer.norms]
         modules += outer_norms(self.base.base_model, self.anatomy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from transformers import PreTrainedModel
 
 from adapter_probe.models.bases.family import Anatomy
+from adapter_probe.models.bases.heads import HeadKind
 
 from .layer import ADAPTER
 from .methods import ParameterRole
@@ -16,14 +17,15 @@ class ParameterRoles:
     Args:
         base: the transformers model.
         anatomy: where its parts are.
+        head_kind: what its head does, see `AdaptedModel`.
 
     Attributes:
         layer_names: name of every layer's module in the encoder, bottom first; one that serves as several
             layers repeats.
     """
 
-    def __init__(self, base: PreTrainedModel, anatomy: Anatomy):
-        self._anatomy = anatomy
+    def __init__(self, base: PreTrainedModel, anatomy: Anatomy, head_kind: HeadKind):
+        self._anatomy, self._head_kind = anatomy, head_kind
         self._encoder = f"{base.base_model_prefix}."
         self.layer_names = anatomy.layer_names(base.config)
 
@@ -35,7 +37,8 @@ class ParameterRoles:
             return "layernorms"
         if self._lies_in(name, self._anatomy.pooler):
             return "pooler"
-        return "base" if name.startswith(self._encoder) else "head"
+        pretrained = name.startswith(self._encoder) or self._head_kind == "causal"
+        return "base" if pretrained else "head"
 
     def layer(self, name: str) -> int:
         """A parameter's layer: -1 in the embeddings, the number of layers in all that follows the layers.

@@ -127,7 +127,7 @@ def test_on_its_own_base_only_what_was_trained_counts(base: Path):
     save_file({n: whole[f"bert.{n}"].clone() for n in names}, base / "model.safetensors", {"format": "pt"})
     opened = open_checkpoint(folder, str(base))
     assert opened.notes == ()
-    groups = {group for group, name, _ in opened.model.named_groups() if name in opened.trained}
+    groups = {group for group, name, _ in opened.model.named_roles() if name in opened.trained}
     assert groups == {"adapters", "layernorms", "head"}
     n_adapters, n_norms, n_head = 3 * 2 * 4, (1 + 3 * 2) * 2, 2
     assert len(opened.trained) == n_adapters + n_norms + n_head

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_QUESTION_ANSWERING_MAPPING,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     PreTrainedModel,
@@ -15,6 +18,13 @@ from adapter_probe.errors import ModelError
 
 from .family import Anatomy
 from .parts import submodule
+
+HeadKind = Literal["classification", "extractive", "causal"]
+_CLASSES: dict[HeadKind, dict[type, type]] = {
+    "classification": MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    "extractive": MODEL_FOR_QUESTION_ANSWERING_MAPPING,
+    "causal": MODEL_FOR_CAUSAL_LM_MAPPING,
+}
 
 
 def classification_head(model: PreTrainedModel, anatomy: Anatomy, hidden: Tensor) -> Tensor:
@@ -42,27 +52,39 @@ def _normalised(model: PreTrainedModel, anatomy: Anatomy, hidden: Tensor) -> Ten
     return hidden if anatomy.final_norm is None else submodule(model.base_model, anatomy.final_norm)(hidden)
 
 
-def has_span_head(model: PreTrainedModel, anatomy: Anatomy) -> bool:
-    """Whether the model answers questions (its head reads all positions) or classifies (only one).
+def final_states(model: PreTrainedModel, anatomy: Anatomy, hidden: Tensor) -> Tensor:
+    """What a causal model's output embedding reads ``[rows, hidden]`` of the last layer's states."""
+    return _normalised(model, anatomy, hidden)
+
+
+def output_embedding(model: PreTrainedModel, states: Tensor) -> Tensor:
+    """Logits over the vocabulary ``[rows, vocabulary]`` from the final states ``[rows, hidden]``."""
+    logits = model.get_output_embeddings()(states)
+    cap = getattr(model.config, "final_logit_softcapping", None)
+    return logits if cap is None else torch.tanh(logits / cap) * cap
+
+
+def head_kind(model: PreTrainedModel, anatomy: Anatomy) -> HeadKind:
+    """What the model's head does: classify, find spans for answers, or predict the next token.
 
     Raises:
-        ModelError: it does neither, or its span head does not give one start and one end logit.
+        ModelError: it does something else, or its span head does not give one start and one end logit.
     """
     # Told by the class: a token classifier's head may have the same name as a sequence classifier's.
-    if _is_one_of(model, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING):
-        return False
-    if not _is_one_of(model, MODEL_FOR_QUESTION_ANSWERING_MAPPING):
+    kind = next((kind for kind, classes in _CLASSES.items() if _is_one_of(model, classes)), None)
+    if kind is None or (kind == "causal" and not anatomy.attention.causal):
         raise ModelError(
-            f"{type(model).__name__} is not supported; a model for sequence classification or for question "
-            "answering is needed"
+            f"{type(model).__name__} is not supported; a model for sequence classification, for question "
+            "answering or, of a decoder's family, for causal language modelling is needed"
         )
-    outputs = submodule(model, anatomy.span_head[-1]).out_features
-    if outputs != 2:
-        raise ModelError(
-            f"{type(model).__name__} gives {outputs} outputs a token; question answering needs 2, start and "
-            "end (num_labels=2)"
-        )
-    return True
+    if kind == "extractive":
+        outputs = submodule(model, anatomy.span_head[-1]).out_features
+        if outputs != 2:
+            raise ModelError(
+                f"{type(model).__name__} gives {outputs} outputs a token; question answering needs 2, start "
+                "and end (num_labels=2)"
+            )
+    return kind
 
 
 def _is_one_of(model: PreTrainedModel, mapping: dict[type, type]) -> bool:

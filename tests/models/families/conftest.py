@@ -14,7 +14,12 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import AutoConfig, AutoModelForQuestionAnswering, AutoModelForSequenceClassification
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+)
 
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.models.adapted import AdaptedModel
@@ -150,7 +155,9 @@ FAMILIES: dict[str, Family] = {
 }  # fmt: skip
 
 
-def plain_model(name: str, *, spans: bool = False, dropout: float = 0.0, **changes: object) -> nn.Module:
+def plain_model(
+    name: str, *, spans: bool = False, causal: bool = False, dropout: float = 0.0, **changes: object
+) -> nn.Module:
     """A model of transformers, random everywhere and in evaluation mode, in float64."""
     family = FAMILIES[name]
     config = {
@@ -168,7 +175,7 @@ def plain_model(name: str, *, spans: bool = False, dropout: float = 0.0, **chang
     made = AutoConfig.for_model(family.model_type, **config)
     made.num_labels = 2 if spans else 3
     kind = AutoModelForQuestionAnswering if spans else AutoModelForSequenceClassification
-    model = kind.from_config(made).double().eval()
+    model = (AutoModelForCausalLM if causal else kind).from_config(made).double().eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for part, parameter in model.named_parameters():

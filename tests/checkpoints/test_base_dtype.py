@@ -1,0 +1,61 @@
+"""Bases in other precisions and for other heads: what is loaded, and what identifies it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
+
+from adapter_probe.checkpoints.base import load_base
+from adapter_probe.errors import CheckpointError
+
+
+def saved(
+    folder: Path, dtype: torch.dtype = torch.float32, tied: bool = True, kind: type = LlamaForCausalLM
+) -> str:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=35, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        tie_word_embeddings=tied,
+    )  # fmt: skip
+    kind(config).to(dtype).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16])
+def test_the_weights_are_cast_and_identify_the_base_as_before(stored: torch.dtype, tmp_path: Path):
+    folder = saved(tmp_path, stored)
+    whole, half = load_base(folder, kind="causal"), load_base(folder, kind="causal", dtype=torch.bfloat16)
+    assert half.identity == whole.identity
+    expected = dict(whole.model.named_parameters())
+    for name, parameter in half.model.named_parameters():
+        assert parameter.dtype == torch.bfloat16
+        assert torch.equal(parameter, expected[name].to(torch.bfloat16)), name
+    assert half.model.lm_head.weight is half.model.model.embed_tokens.weight
+    assert half.model.model.rotary_emb.inv_freq.dtype == torch.float32
+    torch.testing.assert_close(
+        half.model(torch.tensor([[1, 2, 3]])).logits,
+        LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)(torch.tensor([[1, 2, 3]])).logits,
+    )
+
+
+def test_an_output_embedding_of_its_own_identifies_the_base_too(tmp_path: Path):
+    folder = saved(tmp_path, tied=False)
+    first = load_base(folder, kind="causal").identity
+    model = LlamaForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        model.lm_head.weight[0, 0] += 1
+    model.save_pretrained(tmp_path / "other")
+    other = load_base(str(tmp_path / "other"), kind="causal").identity
+    assert other.weights_sha256 != first.weights_sha256
+    classifiers = [load_base(name, 2).identity.weights_sha256 for name in (folder, str(tmp_path / "other"))]
+    assert classifiers[0] == classifiers[1]
+
+
+def test_a_base_without_its_output_embedding_is_no_language_model(tmp_path: Path):
+    folder = saved(tmp_path, tied=False, kind=LlamaModel)
+    with pytest.raises(CheckpointError, match=r"lacks 1 of the model's tensors .* lm_head\.weight"):
+        load_base(folder, kind="causal")
+    assert load_base(saved(tmp_path / "tied", kind=LlamaModel), kind="causal").missing == frozenset()

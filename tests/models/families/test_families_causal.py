@@ -1,0 +1,76 @@
+"""Causal language models: the final states and the output embedding against transformers' own logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertLMHeadModel
+
+from adapter_probe.data.packing import pack
+from adapter_probe.errors import ModelError
+from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.probe.tree import forward_variants
+
+TOLERANCE = 1e-6
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_logits_over_the_vocabulary(
+    decoder: str, tied: bool, adapted_model: Callable, random_examples: Callable
+):
+    model, encoded = (
+        adapted_model(decoder, causal=True, tie_word_embeddings=tied),
+        random_examples([5, 12, 1]),
+    )
+    assert model.head_kind == "causal"
+    assert (model.base.get_output_embeddings().weight is model.base.get_input_embeddings().weight) is tied
+    batch = pack(encoded, range(3))
+    with torch.no_grad():
+        own = torch.cat(
+            [model.base(torch.from_numpy(encoded.input_ids[i])[None]).logits[0] for i in batch.index]
+        )
+        assert own.std() > 0.05
+        torch.testing.assert_close(model(batch), own, rtol=0, atol=TOLERANCE)
+        on, off = forward_variants(model, batch, np.array([[True] * 6, [False] * 6]), tokens_per_pass=20)
+    torch.testing.assert_close(on, own, rtol=0, atol=TOLERANCE)
+    assert (on - off).abs().max() > 0.1
+
+
+def test_logits_are_made_where_they_are_wanted(adapted_model: Callable, random_examples: Callable):
+    model = adapted_model("llama", causal=True)
+    batch = pack(random_examples([5, 7]), range(2))
+    with torch.no_grad():
+        hidden = model.embed(batch)
+        for layer in model.layers:
+            hidden = layer.sites[0].finish(*layer.attention(hidden, batch.groups))
+            hidden = layer.sites[1].finish(*layer.ffn(hidden))
+        states = model.final_states(hidden[0])
+        some = torch.tensor([3, 11])
+        own = [model.base(batch.input_ids[rows][None]) for rows in batch.rows]
+        whole = torch.cat([model.base.base_model(batch.input_ids[r][None])[0][0] for r in batch.rows])
+        torch.testing.assert_close(states, whole, rtol=0, atol=TOLERANCE)
+        logits = torch.cat([out.logits[0] for out in own])[some]
+        torch.testing.assert_close(model.output_embedding(states[some]), logits, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_output_embedding_is_pretrained(tied: bool, adapted_model: Callable):
+    model = adapted_model("llama", causal=True, tie_word_embeddings=tied)
+    roles = {name: role for role, name, _ in model.named_roles()}
+    assert roles.get("lm_head.weight") == (None if tied else "base")
+    assert model.parameter_counts()["head"] == 0
+    assert not any("lm_head" in name or "embed" in name for name in model.choose_trained(frozenset()))
+
+
+def test_an_encoder_is_no_causal_model():
+    encoder = BertLMHeadModel(BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1))
+    with pytest.raises(ModelError, match="BertLMHeadModel is not supported; a model for sequence class"):
+        AdaptedModel(encoder)
+
+
+def test_any_other_module_is_refused():
+    with pytest.raises(ModelError, match="Linear is not supported; a transformers model is needed"):
+        AdaptedModel(torch.nn.Linear(2, 2))
