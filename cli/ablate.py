@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from adapter_probe.errors import ResultsError
+from adapter_probe.models.device import choose_device, use_threads
+from adapter_probe.progress import progress_bar
 
 from . import slurm as cluster
-from .console import choose_device, command, progress_bar, say, show, show_json
+from .console import command, say, show, show_json
 from .figures import draw_results
 from .jobs import Place
 from .shards import compute_in_shards
@@ -97,8 +99,6 @@ def ablate(
     Writes spans.csv, predictions.npz and heatmap.pdf, .svg, .png. An interrupted run goes on where it
     stopped when the same command is given again.
     """
-    import torch
-
     from adapter_probe.jobs.shards import AblationOrder
     from adapter_probe.probe.request import AblationSettings
 
@@ -108,8 +108,8 @@ def ablate(
         slurm, slurm_config, detach, partition=partition, gpus_per_task=gpus_per_task, time=time, mem=mem,
         max_parallel=max_parallel, setup=setup,
     ))  # fmt: skip
-    if threads:
-        torch.set_num_threads(threads)
+    if not place.cluster:
+        use_threads(threads)
     order = AblationOrder(
         str(checkpoint),
         AblationSettings(sites, complement, layernorm, precision),

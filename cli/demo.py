@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from adapter_probe.models.device import choose_device
+
 from .ablate import run_ablation
-from .console import choose_device, command, say, show, show_json
+from .console import command, say, show, show_json
 from .train import run_training
 from .wording import ablation_summary
 

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe.errors import TrainingError
+from adapter_probe.models.device import check_threads, choose_device
+from adapter_probe.progress import progress_bar
 
-from .console import choose_device, progress_bar, say
+from .console import say
 from .slurm import detached, reason_and_log, say_submission
 
 if TYPE_CHECKING:
@@ -40,8 +42,8 @@ class Place:
     cluster: Cluster | None = None
 
     def __post_init__(self) -> None:
-        if self.threads < 0:
-            raise TrainingError(f"--threads {self.threads} is not allowed; give 0 or more")
+        if self.cluster is None or self.threads < 0:
+            check_threads(self.threads)
         if self.cluster is not None and self.workers:
             raise TrainingError("--workers is for this machine; with --slurm give --max-parallel")
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from adapter_probe.errors import ResultsError
+from adapter_probe.models.device import choose_device
 
-from .console import choose_device, command, show, show_json
+from .console import command, show, show_json
 from .wording import columns, points, score_text
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe.errors import TrainingError
+from adapter_probe.models.device import choose_device, use_threads
 
-from .console import choose_device, show, show_json
+from .console import show, show_json
 from .jobs import Outcome, failed, run_jobs
 from .slurm import detached_text
 from .wording import columns, duration, method_text, score_text
@@ -76,13 +77,11 @@ def spread_text(point: dict[str, Any]) -> str:
 
 def show_plan(requests: Sequence[TrainingRequest], out: Path, place: Place, *, json: bool) -> None:
     """Print the trials, which are done, and a measured estimate of the time for the others."""
-    import torch
-
     from adapter_probe.jobs.trials import estimate_seconds, finished, plan_trials
 
     where = choose_device("auto" if place.cluster else place.device)
-    if place.threads:
-        torch.set_num_threads(place.threads)
+    if not place.cluster:
+        use_threads(place.threads)
     trials = plan_trials(requests)
     done = finished(out, trials)
     left = [trial for trial in trials if trial.id not in done]

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from adapter_probe.models.device import choose_device
+from adapter_probe.progress import progress_bar
+
 from . import options
-from .console import choose_device, command, progress_bar, show, show_json
+from .console import command, show, show_json
 from .wording import columns, score_text
 
 if TYPE_CHECKING:

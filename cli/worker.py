@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from adapter_probe.errors import AdapterProbeError
+from adapter_probe.models.device import choose_device, use_threads
 
-from .console import choose_device, command
+from .console import command
 
 if TYPE_CHECKING:
     import torch
@@ -30,10 +31,7 @@ def worker(
     threads: Annotated[int, typer.Option(help="Threads of this process; 0 for torch's own choice.")] = 0,
 ) -> None:
     """Train trials and compute shards: one folder a line on stdin, answers as JSON lines on stdout."""
-    import torch
-
-    if threads:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     where, answers = choose_device(device), _Answers()
     jobs = _Jobs()
     while (folder := jobs.next()) is not None:

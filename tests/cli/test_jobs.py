@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from adapter_probe.cli import jobs
-from adapter_probe.errors import TrainingError
+from adapter_probe.errors import ModelError
 from adapter_probe.jobs.worker_process import Failure
 
 A = Failure(Path("trials/a"), "the worker was killed by SIGKILL", Path("logs/worker-0.txt"))
@@ -38,5 +38,5 @@ def test_every_one_of_several_failures_is_named(failures, lines, monkeypatch, ca
 
 
 def test_threads_cannot_be_negative():
-    with pytest.raises(TrainingError, match="--threads -1"):
+    with pytest.raises(ModelError, match="--threads -1"):
         jobs.Place(1, -1, "cpu")

@@ -1,0 +1,56 @@
+"""Where torch computes: the device, and the number of threads."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from adapter_probe.errors import ModelError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def choose_device(name: str) -> torch.device:
+    """The device to run on; ``auto`` is the accelerator if there is one.
+
+    Raises:
+        ModelError: no such device on this machine.
+    """
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, index = name.partition(":")
+    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    if kind not in count or not (index == "" or index.isdigit()) or int(index or 0) >= count[kind]:
+        here = ", ".join(kind for kind, n in count.items() if n)
+        raise ModelError(f"device {name!r} is not on this machine; allowed are auto, {here}")
+    return torch.device(name)
+
+
+def check_threads(threads: int) -> None:
+    """Refuse more threads than this machine has processors; torch itself crashes on some such numbers.
+
+    Raises:
+        ModelError: a number that is not allowed.
+    """
+    most = os.cpu_count() or 1
+    if not 0 <= threads <= most:
+        raise ModelError(
+            f"--threads {threads} is not allowed; give a number from 1 to {most}, the processors of this "
+            "machine, or 0 for torch's own choice"
+        )
+
+
+def use_threads(threads: int) -> None:
+    """Compute with this many threads from now on; 0 leaves the number to torch.
+
+    Raises:
+        ModelError: see `check_threads`.
+    """
+    check_threads(threads)
+    if threads:
+        import torch
+
+        torch.set_num_threads(threads)

@@ -1,0 +1,39 @@
+"""The device and the number of threads, refused in one line where this machine has not got them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from adapter_probe.errors import ModelError
+from adapter_probe.models.device import choose_device, use_threads
+
+
+@pytest.mark.parametrize("name", ["gpu", "cpu:1", "cuda:99", "cpu:x", ""])
+def test_a_device_that_is_not_here(name):
+    with pytest.raises(ModelError, match=rf"device {name!r} is not on this machine; allowed are auto, cpu"):
+        choose_device(name)
+
+
+def test_devices():
+    assert choose_device("cpu") == torch.device("cpu")
+    assert choose_device("auto").type in ("cpu", "cuda")
+
+
+@pytest.mark.parametrize("threads", [-1, (os.cpu_count() or 1) + 1, 100_000])
+def test_threads_that_are_not_here(threads):
+    with pytest.raises(ModelError, match=rf"--threads {threads} is not allowed; give a number from 1 to"):
+        use_threads(threads)
+
+
+def test_threads():
+    before = torch.get_num_threads()
+    try:
+        use_threads(1)
+        assert torch.get_num_threads() == 1
+        use_threads(0)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,61 @@
+"""Progress on stderr: a bar for a terminal, a few lines for a file, nothing where nobody wants it."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from adapter_probe import progress
+from adapter_probe.progress import progress_bar, say
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+KINDS = pytest.mark.parametrize("kind", [io.StringIO, Terminal])
+
+
+@KINDS
+def test_a_bar(kind, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", stderr := kind())
+    with progress_bar("train", 200, "steps", done=50) as bar:
+        for _ in range(150):
+            bar.update(1)
+    text = stderr.getvalue()
+    assert "train: 100%" in text
+    assert "200/200" in text
+    assert ("\r" in text) == stderr.isatty()
+
+
+def test_a_file_gets_a_line_now_and_then(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", stderr := io.StringIO())
+    now = [0.0]
+    monkeypatch.setattr("tqdm.std.tqdm._time", lambda: now[0], raising=False)
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+    with progress_bar("train", 190, "steps") as bar:
+        for _ in range(190):
+            now[0] += 1.0
+            bar.update(1)
+    lines = stderr.getvalue().splitlines()
+    assert all("train:" in line and "\r" not in line for line in lines)
+    assert 5 <= len(lines) <= 190 / progress.SECONDS_BETWEEN_LINES + 3
+
+
+@KINDS
+def test_silence(kind, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", stderr := kind())
+    with progress_bar("train", 3, "steps", enabled=False) as bar:
+        bar.update(3)
+        bar.set_postfix_str("done")
+    say("a word", enabled=False)
+    assert stderr.getvalue() == ""
+
+
+def test_a_word(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", stderr := io.StringIO())
+    say("2 of 3 jobs done")
+    assert stderr.getvalue() == "2 of 3 jobs done\n"
