@@ -16,6 +16,8 @@ import numpy as np
 from adapter_probe.errors import DataError
 
 Kind = Literal["classification", "regression", "extractive"]
+NO_CLASS = -1
+"""The prediction of an example whose logits are not all finite: no class, and no score."""
 
 METRICS: dict[str, tuple[str, ...]] = {
     "classification": ("accuracy", "mcc", "f1", "macro_f1"),
@@ -105,24 +107,27 @@ def predictions_from_logits(logits: np.ndarray, kind: str) -> np.ndarray:
             `adapter_probe.data.answers`.
 
     Returns:
-        int64 ``[..., examples]``, the index of the largest logit (the first of equals; as in NumPy, a NaN
-        counts as the largest), or for regression float64 ``[..., examples]``, the output itself.
+        int64 ``[..., examples]``, the index of the largest logit (the first of equals), or `NO_CLASS` where a
+        logit is NaN or infinite; for regression float64 ``[..., examples]``, the output itself, or NaN.
     """
     logits = np.asarray(logits)
     if check_kind(kind) == "classification":
-        return logits.argmax(axis=-1).astype(np.int64, copy=False)
+        classes = logits.argmax(axis=-1).astype(np.int64, copy=False)
+        return np.where(np.isfinite(logits).all(axis=-1), classes, NO_CLASS)
     if kind == "extractive":
         raise ValueError("answers are decoded from a window's start and end logits, not from one row of them")
     if logits.shape[-1] != 1:
         raise ValueError(f"a regression head has 1 output, got {logits.shape[-1]}")
-    return logits[..., 0].astype(np.float64)
+    values = logits[..., 0].astype(np.float64)
+    return np.where(np.isfinite(values), values, np.nan)
 
 
 def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Score each leading index's predictions against the same labels.
 
     Undefined scores follow scikit-learn and SciPy: a constant prediction has Matthews correlation 0 and
-    Pearson or Spearman correlation nan; a class neither present nor predicted is left out of macro F1.
+    Pearson or Spearman correlation nan; a class neither present nor predicted is left out of macro F1. A row
+    that lacks a prediction (`NO_CLASS`, NaN or infinite) has no score: nan.
 
     Args:
         metric: accuracy, mcc, f1 (of two classes; the last is the positive one: ``equivalent`` in MRPC,
@@ -133,12 +138,12 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
             questions' paragraphs), since the questions' scores have the true answers in them already.
 
     Returns:
-        float64 ``[...]``, fractions in [-1, 1].
+        float64 ``[...]``, fractions in [-1, 1] or nan.
 
     Raises:
         DataError: the metric is unknown, or is f1 and there are more than two classes.
-        ValueError: the shapes do not match, there are no examples, classes are not whole numbers >= 0, or a
-            question's score is outside [0, 1].
+        ValueError: the shapes do not match, there are no examples, classes are not whole numbers >= 0 (but
+            for `NO_CLASS`), or a question's score is outside [0, 1].
     """
     metric_label(metric)
     predictions, labels = np.asarray(predictions), np.asarray(labels)
@@ -147,6 +152,21 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
             f"scoring needs labels [examples] and predictions [..., examples], at least one example; "
             f"got {labels.shape} and {predictions.shape}"
         )
+    complete = is_complete(predictions)
+    scores = np.full(predictions.shape[:-1], np.nan)
+    if complete.any():
+        scores[complete] = _score_complete(metric, predictions[complete], labels)
+    return scores
+
+
+def is_complete(predictions: np.ndarray) -> np.ndarray:
+    """Bool ``[...]``: which rows of predictions ``[..., examples]`` have one for every example."""
+    if predictions.dtype.kind == "i":
+        return (predictions != NO_CLASS).all(axis=-1)
+    return np.isfinite(predictions).all(axis=-1)
+
+
+def _score_complete(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
     if metric in METRICS["classification"]:
         return score_counts(metric, class_counts(predictions, labels))
     if metric in METRICS["extractive"]:

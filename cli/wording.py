@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+_MOST_LISTED = 5
 _PERCENT_METRICS = ("accuracy", "f1", "macro_f1")
 
 
@@ -62,10 +63,29 @@ def ablation_summary(report: dict[str, Any]) -> str:
     for tolerance, span in report.get("longest_removable_surely", {}).items():
         if span is not None:
             rows.append((f"  by the 95 % interval, within {tolerance}", span_text(span)))
+    if nonfinite := report["nonfinite_examples"]:
+        listed = ", ".join(f"{name} ({n:,})" for name, n in list(nonfinite.items())[:_MOST_LISTED])
+        more = ", ..." if len(nonfinite) > _MOST_LISTED else ""
+        counted = f"{len(nonfinite)} variants have NaN or infinite outputs (examples): {listed}{more}"
+        rows.append(("without a score", counted))
     if guard := report.get("guard"):
-        decided = f"{guard['decided_in_float32']:.1%}, where two logits are within {guard['band']:.2g}"
-        rows.append(("decided in float32", decided))
+        rows += guard_rows(guard)
     return f"{columns(rows)}\n\n{file_lists([report['files'].values()])}"
+
+
+def guard_rows(guard: dict[str, Any]) -> list[tuple[str, str]]:
+    """What mixed precision left to float32, on what evidence, and the chance that it leaves."""
+    share = (
+        f"{guard['decided_in_float32']:.1%} of the predictions, whose logits are within {guard['band']:.2g}"
+    )
+    evidence = (
+        f"largest error {guard['largest_error']:.2g} in {guard['pairs']:,} pairs, all of "
+        f"{guard['sampled_examples']:,} random examples among them; the bound is 1.5 times that"
+    )
+    chance = (
+        f"at most {guard['chance_beyond_sample']:.1%} for any other example to exceed the sample's largest"
+    )
+    return [("decided in float32", share), ("  rounding error", evidence), ("  chance left", chance)]
 
 
 def file_lists(groups: Iterable[Iterable[str | Path]]) -> str:

@@ -33,12 +33,17 @@ def intact_row(results: AblationResults) -> int:
     """The first row with every adapter on.
 
     Raises:
-        ResultsError: no row has every adapter on.
+        ResultsError: no row has every adapter on, or its outputs are not all finite.
     """
     rows = np.flatnonzero(results.masks.all(axis=1))
     if rows.size == 0:
         raise ResultsError(
             "the ablation has no row with every adapter on, so there is nothing to compare with"
+        )
+    if bad := results.nonfinite[rows[0]]:
+        raise ResultsError(
+            f"the intact model's outputs are NaN or infinite for {bad} of {len(results.labels)} examples, so "
+            "there is no score to compare the spans with"
         )
     return int(rows[0])
 

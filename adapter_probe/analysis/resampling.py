@@ -36,17 +36,20 @@ def bootstrap_scores(results: AblationResults, n_resamples: int = N_RESAMPLES, s
         seed: of the draws; the same seed draws the same examples for every variant.
 
     Returns:
-        float64 ``[resamples, variants]``, fractions; NaN where a resample leaves the score undefined.
+        float64 ``[resamples, variants]``, fractions; NaN where a resample leaves the score undefined, or
+        where the variant lacks a prediction.
     """
-    predictions, labels = results.predictions, results.labels
+    labels = results.labels
+    complete = metrics.is_complete(results.predictions)  # what lacks a prediction has no score
+    predictions = results.predictions[complete]
     clusters = labels if results.kind == "extractive" else None
     score = weighted_scorer(results.metric, predictions, labels)
     # What is counted is at most one number a variant and class.
     per_row = max(len(labels), len(predictions) * max(1, len(results.label_names)))
     chunks = draw_counts(len(labels), n_resamples, seed, clusters, max(1, _CHUNK_VALUES // per_row))
-    scores, done = np.empty((n_resamples, len(predictions))), 0
+    scores, done = np.full((n_resamples, len(complete)), np.nan), 0
     for counts in chunks:
-        scores[done : done + len(counts)] = score(counts)
+        scores[done : done + len(counts), complete] = score(counts)
         done += len(counts)
     return scores
 

@@ -42,10 +42,12 @@ def summary(
 
     Returns:
         `study`, `metric`, `n_examples`, `n_layers`; `intact_score`, `removed_score` and `majority_score`
-        (fractions; removed = every adapter that the study switches is off), `removed_delta_points`; and
-        the keys of :func:`span_summary`. With tables also `significant_spans` and `tested_spans`, how many
-        drops or gains are beyond chance, of how many, and for an ablation `longest_removable_surely`, judged
-        by the worse end of the 95 % interval, and `layer_shares_points`.
+        (fractions; removed = every adapter that the study switches is off), `removed_delta_points`;
+        `nonfinite_examples`, by variant, how many of its outputs are NaN or infinite, which leaves it
+        without a score (empty where all is well); and the keys of :func:`span_summary`. With tables also
+        `significant_spans` and `tested_spans`, how many drops or gains are beyond chance, of how many, and
+        for an ablation `longest_removable_surely`, judged by the worse end of the 95 % interval, and
+        `layer_shares_points`.
     """
     scores = row_scores(results)
     intact, removed = scores[intact_row(results)], scores[removed_row(results)]
@@ -60,6 +62,9 @@ def summary(
         "removed_score": _number(removed),
         "removed_delta_points": _number(100 * (removed - intact)),
         "majority_score": _number(metrics.majority_score(results.metric, results.labels)),
+        "nonfinite_examples": {
+            name: int(count) for name, count in zip(results.row_names, results.nonfinite) if count
+        },
         **span_summary(frame, study, tolerances),
         **({} if tables is None else _statistics(tables, study)),
     }

@@ -33,7 +33,8 @@ class AblationTables:
     Attributes:
         spans: a row a span: `span_scores`, then `ci_low_points`, `ci_high_points` (95 % paired bootstrap
             interval of `delta_points`), `p_value` against the intact model, `p_holm` (over all spans),
-            `significant` (below 0.05), `interaction_points` with its interval `interaction_low_points`,
+            `significant` (below 0.05), `n_nonfinite` (examples whose outputs are NaN or infinite; a span with
+            any has no score), `interaction_points` with its interval `interaction_low_points`,
             `interaction_high_points` (of the drop: positive = the span costs beyond its parts) and
             `non_monotone`, see the function of that name.
         layers: a row a layer: the single-layer span, and the layer's share of the drop of all layers with its
@@ -81,8 +82,9 @@ def ablation_tables(
     adjusted, deltas = holm(p), deltas[:N_RESAMPLES]
     low, high = interval(deltas)
     frame = frame.assign(
-        ci_low_points=low, ci_high_points=high, p_value=p, p_holm=adjusted, significant=adjusted < ALPHA
-    )
+        ci_low_points=low, ci_high_points=high, p_value=p, p_holm=adjusted, significant=adjusted < ALPHA,
+        n_nonfinite=results.nonfinite[rows],
+    )  # fmt: skip
     n_layers = results.masks.shape[1] // SITES_PER_LAYER
     if study_kind(results) != "ablated":
         spans = frame.assign(**dict.fromkeys(_INTERACTION, np.nan), non_monotone=False)

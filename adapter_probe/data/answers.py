@@ -42,7 +42,8 @@ class Answers:
     """The best answer of every variant to every question, or in every window.
 
     Attributes:
-        score: float32 ``[variants, items]``, start logit plus end logit; -inf where there is no answer.
+        score: float32 ``[variants, items]``, start logit plus end logit; -inf where there is no answer, NaN
+            where a logit is NaN or infinite.
         start: int32 ``[variants, items]``, the answer's first character in its context; -1 for no answer.
         end: int32 ``[variants, items]``, one past its last; -1 for no answer.
     """
@@ -63,7 +64,7 @@ def decode_windows(
 
     In each window every pair of a start and an end token is considered that lies in the context, has the end
     not before the start, and keeps to the settings. Of pairs with equal scores the shorter wins, then the
-    earlier. A token whose logit is NaN or infinite is passed over.
+    earlier. A window in which any logit is NaN or infinite has no answer, and the score NaN.
 
     Args:
         windows: what was encoded.
@@ -79,37 +80,22 @@ def decode_windows(
     answers = _none(n_variants, n_items)
     for item, (window, place) in enumerate(zip(index.tolist(), rows)):
         begin, stop = windows.context[window].tolist()
-        score, first, last = _best_pairs(logits[:, place], begin, stop, settings)
+        with np.errstate(invalid="ignore"):
+            score, first, last = _best_pairs(logits[:, place], begin, stop, settings)
         found = np.flatnonzero(score > -np.inf)
         offsets = windows.offsets[window]
         answers.score[:, item] = score
         answers.start[found, item] = offsets[first[found], 0]
         answers.end[found, item] = offsets[last[found], 1]
+        _void(answers, ~np.isfinite(logits[:, place]).all(axis=(1, 2)), item)
     return answers
-
-
-def gather_windows(n_windows: int, parts: Iterable[tuple[np.ndarray, Answers]]) -> Answers:
-    """Put together what was decoded batch by batch.
-
-    Args:
-        n_windows: how many windows there are.
-        parts: for every batch its windows (int64 ``[items]``) and their answers; every window once.
-
-    Returns:
-        one item a window, in order.
-    """
-    index, answers = zip(*parts)
-    order = np.argsort(np.concatenate(index))
-    if len(order) != n_windows:
-        raise ValueError(f"{n_windows} windows were to be decoded, got answers in {len(order)}")
-    joined = (np.concatenate([getattr(part, field) for part in answers], axis=1) for field in _FIELDS)
-    return Answers(*(values[:, order] for values in joined))
 
 
 def choose_windows(windows: Windows, decoded: Answers) -> Answers:
     """The best answer to every question, over all of its windows; the earliest of equals.
 
-    Scores are compared as they are, not as probabilities within a window.
+    Scores are compared as they are, not as probabilities within a window. A question has the score NaN where
+    one of its windows has.
 
     Args:
         windows: what was encoded.
@@ -124,6 +110,7 @@ def choose_windows(windows: Windows, decoded: Answers) -> Answers:
         for field in _FIELDS:
             ours, theirs = getattr(chosen, field), getattr(decoded, field)
             ours[better, question] = theirs[better, window]
+        _void(chosen, np.isnan(decoded.score[:, window]), question)
     return chosen
 
 
@@ -144,14 +131,13 @@ def score_answers(questions: Questions, answers: Answers) -> tuple[np.ndarray, n
 
     Args:
         questions: with the true answers.
-        answers: one item a question. No answer scores 0.
+        answers: one item a question. No answer scores 0; what has the score NaN scores NaN.
 
     Returns:
-        exact match (bool) and F1 (float64), each ``[variants, questions]``. Their means over questions are
+        exact match (0 or 1) and F1, float64 ``[variants, questions]`` each. Their means over questions are
         the metrics `exact_match` and `squad_f1`.
     """
-    exact = np.zeros(answers.start.shape, dtype=bool)
-    f1 = np.zeros(answers.start.shape)
+    exact, f1 = np.zeros((2, *answers.start.shape))
     for question in range(len(questions)):
         true = [normalise(answer.text) for answer in questions.answers[question]]
         # Variants mostly agree, so few answers are scored of the many that there are.
@@ -163,6 +149,7 @@ def score_answers(questions: Questions, answers: Answers) -> tuple[np.ndarray, n
                 given = normalise(answer_text(questions, question, start, end))
                 scores[i] = max(given == text for text in true), max(_f1(given, text) for text in true)
         exact[:, question], f1[:, question] = scores[variant_of.reshape(-1)].T
+    exact[np.isnan(answers.score)] = f1[np.isnan(answers.score)] = np.nan
     return exact, f1
 
 
@@ -196,6 +183,12 @@ def _none(n_variants: int, n_items: int) -> Answers:
     return Answers(np.full(shape, -np.inf, dtype=np.float32), start, end)
 
 
+def _void(answers: Answers, variants: np.ndarray, item: int) -> None:
+    """Mark an item as without a defined answer under the variants, bool ``[variants]``."""
+    answers.score[variants, item] = np.nan
+    answers.start[variants, item] = answers.end[variants, item] = NO_ANSWER
+
+
 def _best_pairs(
     logits: np.ndarray, begin: int, stop: int, settings: DecodeSettings
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -225,7 +218,7 @@ def _best_pairs(
 
 def _highest(logits: np.ndarray, n_best: int) -> np.ndarray:
     """Float32 ``[variants, tokens]``: -inf but at each row's `n_best` highest and what ties with the last."""
-    values = np.where(np.isfinite(logits), logits, -np.inf).astype(np.float32)
+    values = logits.astype(np.float32)
     if n_best >= values.shape[1]:
         return values
     least = np.partition(values, -n_best, axis=1)[:, -n_best, None]

@@ -22,7 +22,7 @@ from adapter_probe.results.atomic import read_json, write_json
 
 from .guard import Guard, margin_errors, sample_size, sampled
 from .lanes import Lanes, return_free_memory, twin
-from .outputs import Arrays, batch_outputs, joined
+from .outputs import Arrays, batch_outputs, joined, refuse_nonfinite_intact
 from .pairs import pair_logits
 from .plan import MEASURED_TOKENS, choose_tokens_per_pass, cut_batches
 from .request import AblationRequest
@@ -58,11 +58,14 @@ class Engine:
         """What every variant makes of each part's items, see `batch_outputs`; part after part.
 
         In mixed precision also ``error`` ``[variants, items]``: by how much the fast pass was off where
-        float32 decided, NaN where it did not have to.
+        float32 decided (infinite where a logit is not finite), NaN where it did not have to.
 
         Args:
             parts: each int ``[items]``.
             report: called with the tokens newly done, after every batch.
+
+        Raises:
+            CheckpointError: an output of the intact model is NaN or infinite.
         """
         lengths = self._request.encoded.lengths
         compute = partial(self._mixed_outputs, self._calibrated()) if self._mixed else self._fast_outputs
@@ -71,6 +74,7 @@ class Engine:
             for batches in cut:
                 done = []
                 for batch, arrays in zip(batches, computed):
+                    refuse_nonfinite_intact(self._request, arrays)
                     done.append(arrays)
                     report(int(lengths[batch].sum()))
                 return_free_memory()
@@ -127,12 +131,9 @@ class Engine:
         self._prepare()
         guard, items = self._calibrated(), np.arange(arrays["logits"].shape[1])
         while True:
-            errors = arrays[ERROR]
-            known = errors[~np.isnan(errors)]
-            largest = max(guard.largest_error, float(known.max(initial=0.0)))
-            guard = Guard(largest, guard.pairs)
-            if not self._decide(items, arrays, guard):
-                return Guard(largest, guard.pairs + known.size)
+            seen = guard.with_errors(arrays[ERROR])
+            if not self._decide(items, arrays, seen):
+                return seen
 
     def _tree(self, precision: str, items: np.ndarray) -> Arrays:
         with self._model(precision) as model:

@@ -11,11 +11,12 @@ from torch import Tensor
 from adapter_probe.data.answers import Answers, choose_windows, decode_windows, score_answers
 from adapter_probe.data.packing import PackedBatch, pack
 from adapter_probe.data.questions import Questions
+from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.results.ablation import AblationResults
 from adapter_probe.spans import VariantSet
 
-from .guard import Guard
+from .guard import Guard, chance_beyond_sample, sample_size
 from .request import AblationRequest
 from .tree import forward_variants
 
@@ -55,6 +56,28 @@ def batch_outputs(
     return {name: values[:, order] for name, values in _read(request, batch, out).items()}
 
 
+def nonfinite(arrays: Arrays) -> np.ndarray:
+    """Bool ``[variants, items]``: where an output is NaN or infinite."""
+    if "logits" in arrays:
+        return ~np.isfinite(arrays["logits"]).all(axis=-1)
+    return np.isnan(arrays["score"])  # of a window, see `Answers`
+
+
+def refuse_nonfinite_intact(request: AblationRequest, arrays: Arrays) -> None:
+    """Make sure that the intact model, the first variant, has finite outputs.
+
+    Raises:
+        CheckpointError: it has not.
+    """
+    bad = nonfinite(arrays)[0]
+    if bad.any():
+        raise CheckpointError(
+            f"the intact model's outputs are NaN or infinite for {bad.sum()} of {len(bad)} examples in "
+            f"precision {request.settings.precision!r}, so there is no score to compare the spans with; "
+            "check the checkpoint's and the base's weights, or choose another --precision"
+        )
+
+
 def joined(batches: Sequence[Arrays]) -> Arrays:
     """The outputs of several batches as those of one."""
     return {name: np.concatenate([batch[name] for batch in batches], axis=1) for name in batches[0]}
@@ -78,11 +101,21 @@ def assemble(
         variants: the rows.
         arrays: the outputs.
         guard: of mixed precision: what was seen of its errors, to be noted in the settings.
+
+    Raises:
+        CheckpointError: an output of the intact model is NaN or infinite.
     """
     settings = {**asdict(request.settings), "task": request.checkpoint.description.task.name}
     if guard is not None:
-        decided = float(np.mean(~np.isnan(arrays["error"])))
-        settings["guard"] = {**asdict(guard), "band": guard.band, "decided_in_float32": decided}
+        n = len(request.encoded)
+        settings["guard"] = {
+            **asdict(guard),
+            "band": guard.band,
+            "decided_in_float32": float(np.mean(~np.isnan(arrays["error"]))),
+            "sampled_examples": sample_size(n),
+            "chance_beyond_sample": chance_beyond_sample(n),
+        }
+    refuse_nonfinite_intact(request, arrays)
     task, rows = request.checkpoint.description.task, request.examples.rows
     answers = None
     if isinstance(rows, Questions):

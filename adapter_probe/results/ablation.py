@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,8 @@ class AblationResults:
         spans: int64 ``[variants, 2]``: first and last layer, or -1, -1 for rows that are no span.
         row_names: one name a variant.
         logits: float32 ``[variants, examples, labels]``; a regression has one column. Of question answering,
-            what each question scores, ``[variants, questions, 2]``: answer F1 and exact match.
+            what each question scores, ``[variants, questions, 2]``: answer F1 and exact match, NaN where a
+            logit was not finite.
         labels: ``[examples]``: int64 indices into `label_names`, float64 targets of a regression, or int64
             numbers of the questions' paragraphs.
         metric: the score's name.
@@ -79,11 +81,20 @@ class AblationResults:
         if self.kind == "classification" and not np.all((self.labels >= 0) & (self.labels < outputs)):
             raise ValueError(f"labels should lie in 0..{outputs - 1}")
 
-    @property
+    @cached_property
+    def nonfinite(self) -> np.ndarray:
+        """Int64 ``[variants]``: examples with an output that is NaN or infinite.
+
+        A variant with any has no score.
+        """
+        return (~np.isfinite(self.logits).all(axis=-1)).sum(axis=1)
+
+    @cached_property
     def predictions(self) -> np.ndarray:
         """What `adapter_probe.metrics.score` takes with `labels`: ``[variants, examples]``.
 
         Class numbers or regression values; of question answering, what each question scores by the metric.
+        -1 or NaN where an output is not finite.
         """
         if self.kind == "extractive":
             return self.logits[..., QUESTION_SCORES.index(self.metric)]

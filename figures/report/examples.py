@@ -81,7 +81,7 @@ def examples_content(results: AblationResults, spans: pd.DataFrame, texts: Texts
             f"{len(texts.texts)} texts do not fit predictions of {len(results.labels)} examples"
         )
     intact = intact_row(results)
-    kept = np.flatnonzero((outcomes != outcomes[intact]).any(axis=0))
+    kept = np.flatnonzero((outcomes != outcomes[intact])[results.nonfinite == 0].any(axis=0))
     if results.kind == "classification":
         said, truth = results.predictions[:, kept], {"labels": results.labels[kept].tolist()}
     else:
@@ -89,6 +89,7 @@ def examples_content(results: AblationResults, spans: pd.DataFrame, texts: Texts
         truth = {"options": options, "truths": [(texts.truths or texts.texts)[i] for i in kept]}
     row_of = {tuple(span): row for row, span in enumerate(results.spans.tolist())}
     rows = [row_of.get(span) for span in zip(spans["first"].tolist(), spans["last"].tolist())]
+    rows = [None if row is None or results.nonfinite[row] else row for row in rows]
     most = int(said.max(initial=0))
     return {
         "numbers": (kept + 1).tolist(),

@@ -90,6 +90,7 @@ def test_scores_of_an_ablation(make_results):
         "removed_score": 0.75,
         "removed_delta_points": pytest.approx(-15.0),
         "majority_score": 0.75,
+        "nonfinite_examples": {},
         "largest_single_layer_drop": {"layer": 1, "delta_points": pytest.approx(-5.0)},
         "longest_removable": dict.fromkeys(("0.5", "1", "2"), span(1, 2, pytest.approx(0.0, abs=1e-9))),
     }

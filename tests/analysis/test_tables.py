@@ -16,6 +16,7 @@ from adapter_probe.analysis.removable import longest_removable, non_monotone
 from adapter_probe.analysis.resampling import draw_counts
 from adapter_probe.analysis.summary import summary
 from adapter_probe.analysis.tables import ablation_tables, resamples_for
+from adapter_probe.errors import ResultsError
 
 
 def test_spans_keep_their_scores_and_gain_statistics(make_results):
@@ -157,3 +158,33 @@ def test_enough_resamples_for_holm(make_results):
     deep = make_results(24, metric="mcc", n_examples=4)
     assert resamples_for(deep) == 30_000
     assert 300 * 2 / (resamples_for(deep) + 1) < 0.05
+
+
+@pytest.mark.parametrize(("metric", "n_labels"), [("accuracy", 3), ("mcc", 3), ("spearman", 1)])
+def test_a_variant_that_is_not_finite_has_a_count_and_no_score(make_results, metric, n_labels):
+    sound = make_results(3, metric=metric, n_labels=n_labels)
+    logits = sound.logits.copy()
+    row = sound.row_names.index("1-2")
+    logits[row, :7, 0] = np.nan
+    logits[row, 7, 0] = np.inf
+    spoilt = dataclasses.replace(sound, logits=logits)
+    tables = ablation_tables(spoilt, n_resamples=200)
+    found = tables.spans.set_index(["first", "last"]).loc[(1, 2)]
+    assert found["n_nonfinite"] == 8
+    undefined = ["score", "delta_points", "ci_low_points", "ci_high_points", "p_value", "p_holm"]
+    assert found[undefined].isna().all()
+    assert not found["significant"]
+    others = tables.spans.query("not (first == 1 and last == 2)")
+    assert (others["n_nonfinite"] == 0).all()
+    plain = ablation_tables(sound, n_resamples=200).spans.query("not (first == 1 and last == 2)")
+    for column in ("score", "delta_points", "ci_low_points", "ci_high_points", "p_value"):
+        pd.testing.assert_series_equal(others[column], plain[column])
+    assert summary(spoilt, tables)["nonfinite_examples"] == {"1-2": 8}
+    assert summary(sound)["nonfinite_examples"] == {}
+
+
+def test_an_intact_model_that_is_not_finite_is_refused(make_results):
+    logits = make_results(3).logits.copy()
+    logits[0, 4, 1] = np.nan
+    with pytest.raises(ResultsError, match="intact model's outputs are NaN or infinite for 1 of 40 examples"):
+        ablation_tables(dataclasses.replace(make_results(3), logits=logits))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from adapter_probe.errors import ResultsError
+from adapter_probe.errors import CheckpointError, ResultsError
 from adapter_probe.probe import engine, guard
 from adapter_probe.probe.ablation import AblationRun
 from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
@@ -44,6 +44,11 @@ def test_predictions_are_those_of_float32(prepared: Callable, few_sampled: None,
     assert np.array_equal(mixed.predictions, exact.predictions)
     noted = mixed.settings["guard"]
     assert 0 < noted["largest_error"] * guard.FACTOR == noted["band"]
+    n = len(exact.labels)
+    assert (noted["sampled_examples"], noted["chance_beyond_sample"]) == (
+        guard.sample_size(n),
+        pytest.approx(1 / (1 + guard.sample_size(n))),
+    )
     decided = np.isclose(mixed.logits, exact.logits, rtol=0, atol=2e-6).all(-1)
     assert decided.mean() >= noted["decided_in_float32"]
     assert not decided.all()  # the fast pass was at work
@@ -101,3 +106,51 @@ def test_what_has_no_classes_is_refused(random_checkpoint: Callable[..., Path], 
 
 def test_bfloat16_speed_is_a_ratio():
     assert 0 < engine.bfloat16_speed(torch.device("cpu"), size=64) < 1000
+
+
+@pytest.mark.timeout(120)  # without an end it would go on for ever
+@pytest.mark.parametrize("in_both", [True, False])
+def test_a_variant_that_is_not_finite_ends_and_widens_nothing(
+    prepared: Callable, few_sampled: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_both: bool
+):
+    """NaN where the last layer's adapters are off: in bfloat16 alone, float32 mends it; in both, it stays."""
+    exact = run(prepared("float32"), tmp_path / "exact")
+    tree, pairs = engine.Engine._tree, engine.pair_logits
+    spoilt_rows = ~exact.masks[:, -1]
+
+    def spoilt_tree(self: engine.Engine, precision: str, items: np.ndarray) -> dict:
+        arrays = tree(self, precision, items)
+        if in_both or precision == "bfloat16":
+            arrays["logits"][spoilt_rows] = np.nan
+        return arrays
+
+    def spoilt_pairs(model, encoded, items, masks, **options) -> np.ndarray:
+        logits = pairs(model, encoded, items, masks, **options)
+        if in_both:
+            logits[~masks[:, -1]] = np.nan
+        return logits
+
+    monkeypatch.setattr(engine.Engine, "_tree", spoilt_tree)
+    monkeypatch.setattr(engine, "pair_logits", spoilt_pairs)
+    mixed = run(prepared("mixed"), tmp_path / "mixed")
+    assert np.array_equal(mixed.nonfinite > 0, spoilt_rows & in_both)
+    rows = ~spoilt_rows if in_both else slice(None)
+    assert np.array_equal(mixed.predictions[rows], exact.predictions[rows])
+    assert 0 < mixed.settings["guard"]["largest_error"] < 1
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed"])
+def test_an_intact_model_that_is_not_finite_is_refused(prepared: Callable, tmp_path: Path, precision: str):
+    request = prepared(precision)
+    bias = request.checkpoint.model.base.classifier.bias
+    kept = bias.detach().clone()
+    with torch.no_grad():
+        bias[0] = float("nan")
+    try:
+        with pytest.raises(
+            CheckpointError, match=r"the intact model's outputs are NaN or infinite for \d+ of"
+        ):
+            run(request, tmp_path)
+    finally:
+        with torch.no_grad():
+            bias.copy_(kept)

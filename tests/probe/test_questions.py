@@ -15,6 +15,7 @@ from adapter_probe.analysis.deltas import row_scores
 from adapter_probe.checkpoints.native import open_checkpoint
 from adapter_probe.data.tasks import find_task
 from adapter_probe.models.methods import Adapters
+from adapter_probe.probe import outputs
 from adapter_probe.probe.ablation import AblationRun
 from adapter_probe.probe.request import AblationSettings, prepare_ablation
 from adapter_probe.results.ablation import load_ablation, save_predictions
@@ -142,3 +143,21 @@ def test_parts_of_any_size_give_the_same(checkpoint, tmp_path):
     for tokens in (1, 200, 100_000):
         _, other = run(checkpoint, tmp_path / str(tokens), tokens_per_pass=tokens)
         assert np.array_equal(other.answers, whole.answers)
+
+
+def test_a_question_whose_logits_are_not_finite_has_no_score(checkpoint, tmp_path, monkeypatch):
+    """One token's end logit, in one window, under one variant."""
+    real = outputs.forward_variants
+
+    def spoilt(model, batch, masks, **options):
+        out = real(model, batch, masks, **options).clone()
+        if 0 in batch.index:
+            place = batch.rows[batch.index.tolist().index(0)]
+            out[2, place.start, 1] = float("inf")
+        return out
+
+    monkeypatch.setattr(outputs, "forward_variants", spoilt)
+    _, results = run(checkpoint, tmp_path)
+    assert results.nonfinite.tolist() == [0, 0, 1] + [0] * (len(results.masks) - 3)
+    assert np.isnan(row_scores(results)).tolist() == (results.nonfinite > 0).tolist()
+    assert results.answers[2, 0].tolist() == [-1, -1]
