@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from adapter_probe.errors import ResultsError
-from adapter_probe.models.device import choose_device
+from adapter_probe.results.identity import to_plain
 
 from .console import command, show, show_json
 from .wording import columns, points, score_text
 
 if TYPE_CHECKING:
-    from adapter_probe.probe.prune import Pruned
     from adapter_probe.spans import Span
+    from adapter_probe.studies.pruning import Pruning
 
 
 @command
@@ -44,17 +44,22 @@ def prune(
 ) -> None:
     """Leave a span's adapters out of a checkpoint for good; the result opens like any other.
 
-    Says what that saves in parameters and time, and what it costs on the validation set.
+    Says what that saves in parameters and time, and what it costs on the validation set. With --within, the
+    span is chosen on a fixed random half of the examples and its cost is measured on the other half.
     """
-    from adapter_probe.probe.prune import prune_checkpoint
-    from adapter_probe.probe.request import AblationSettings, prepare_ablation
+    from adapter_probe.studies import pruning
 
-    if (span is None) == (within is None):
-        raise ResultsError("give either --span FIRST-LAST or --within POINTS")
-    chosen = _parse(span) if span is not None else _removable(checkpoint, within, basis)
-    request = prepare_ablation(checkpoint, AblationSettings(), choose_device(device), base=base)
-    report = _report(prune_checkpoint(request, checkpoint, chosen, out), out)
-    show_json(report) if json else show(_text(report))
+    pruned = pruning.prune(
+        checkpoint,
+        out,
+        span=None if span is None else _parse(span),
+        within=within,
+        basis=basis,
+        base=base,
+        device=device,
+    )
+    record = _record(pruned)
+    show_json(record) if json else show(_text(record))
 
 
 def _parse(text: str) -> Span:
@@ -70,75 +75,30 @@ def _parse(text: str) -> Span:
         ) from None
 
 
-def _removable(checkpoint: Path, within: float, basis: Literal["estimate", "interval"]) -> Span:
-    """The longest removable span by the ablation that lies in the checkpoint's folder.
-
-    Raises:
-        ResultsError: there is no ablation with statistics, or no such span.
-    """
-    from adapter_probe.analysis.removable import longest_removable
-    from adapter_probe.results.ablation import read_spans
-    from adapter_probe.results.schema import SPANS_CSV
-    from adapter_probe.spans import Span
-
-    if not within >= 0:
-        raise ResultsError(f"--within {within} is not allowed; give 0 or more points")
-    folder = checkpoint / "ablation"
-    spans = read_spans(folder) if (folder / SPANS_CSV).exists() else None
-    if spans is None or "ci_low_points" not in spans:
-        raise ResultsError(
-            f"{folder} holds no ablation with intervals; run `adapter-probe ablate {checkpoint}` first, or "
-            "give --span"
-        )
-    found = longest_removable(spans, within, basis)
-    if found is None:
-        judged = "by the estimate" if basis == "estimate" else "by the 95 % interval"
-        raise ResultsError(f"{folder}: no span can go within {within:g} points {judged}")
-    return Span(int(found["first"]), int(found["last"]))
+def _record(pruned: Pruning) -> dict[str, Any]:
+    """The outcome as plain JSON; undefined numbers are null."""
+    plain = {**vars(pruned), "span": vars(pruned.span), "checkpoint": str(pruned.checkpoint)}
+    return to_plain(plain)  # type: ignore[return-value]
 
 
-def _report(pruned: Pruned, out: Path) -> dict[str, Any]:
-    from adapter_probe.analysis.deltas import row_scores
-    from adapter_probe.analysis.tables import ablation_tables
-
-    results = pruned.results
-    row = ablation_tables(results).spans.iloc[0]
-    before, after = row_scores(results).tolist()
-    interval = [row["ci_low_points"], row["ci_high_points"]]
-    return {
-        "span": {"first": pruned.span.first, "last": pruned.span.last},
-        "metric": results.metric,
-        "n_examples": len(results.labels),
-        "score_before": before,
-        "score_after": after,
-        "delta_points": row["delta_points"],
-        "delta_interval_points": interval,
-        "p_value": row["p_value"],
-        "adapter_parameters_before": pruned.adapters_before,
-        "adapter_parameters_after": pruned.adapters_after,
-        "seconds_before": pruned.seconds_before,
-        "seconds_after": pruned.seconds_after,
-        "checkpoint": str(out),
+def _text(pruned: dict[str, Any]) -> str:
+    first, last = pruned["span"]["first"], pruned["span"]["last"]
+    metric, others = pruned["metric"], "other " if pruned["chosen_on"] == "half" else ""
+    before, after = (score_text(pruned[f"score_{when}"], metric) for when in ("before", "after"))
+    low, high = map(points, pruned["delta_interval_points"])
+    held = pruned["adapter_parameters_before"]
+    saved = 1 - pruned["seconds_after"] / pruned["seconds_before"]
+    how = {
+        "half": f"a fixed random half of the examples ({pruned['n_examples_chosen_on'] or 0:,})",
+        "all": "the examples that its cost is measured on, which makes the cost optimistic",
     }
-
-
-def _text(report: dict[str, Any]) -> str:
-    first, last = report["span"]["first"], report["span"]["last"]
-    low, high = report["delta_interval_points"]
-    gone = report["adapter_parameters_before"] - report["adapter_parameters_after"]
-    saved = 1 - report["seconds_after"] / report["seconds_before"]
-    metric = report["metric"]
-    before, after = (score_text(report[f"score_{when}"], metric) for when in ("before", "after"))
-    return columns(
-        [
-            (
-                "pruned",
-                f"adapters of layer {first}" if first == last else f"adapters of layers {first}-{last}",
-            ),
-            ("score", f"{before} to {after} ({metric}, {report['n_examples']:,} examples)"),
-            ("costs", f"{points(report['delta_points'])}, 95 % interval {low:+.1f} to {high:+.1f}"),
-            ("saves", f"{gone:,} of {report['adapter_parameters_before']:,} adapter parameters"),
-            ("time", f"{100 * saved:.1f} % less for an evaluation on this machine"),
-            ("checkpoint", report["checkpoint"]),
-        ]
-    )
+    rows = [
+        ("pruned", f"adapters of layer {first}" if first == last else f"adapters of layers {first}-{last}"),
+        ("chosen on", how.get(pruned["chosen_on"], "")),
+        ("score", f"{before} to {after} ({metric}, {pruned['n_examples']:,} {others}examples)"),
+        ("costs", f"{points(pruned['delta_points'])}, 95 % interval {low} to {high}"),
+        ("saves", f"{held - pruned['adapter_parameters_after']:,} of {held:,} adapter parameters"),
+        ("time", f"{100 * saved:.1f} % less for an evaluation on this machine"),
+        ("checkpoint", pruned["checkpoint"]),
+    ]
+    return columns([row for row in rows if row[1]])

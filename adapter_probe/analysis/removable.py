@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from adapter_probe.analysis.deltas import drop_points, within_tolerance
-from adapter_probe.analysis.significance import LEVEL
+from adapter_probe.analysis.deltas import (
+    drop_points,
+    intact_row,
+    span_scores,
+    within_tolerance,
+    without_noise,
+)
+from adapter_probe.analysis.resampling import bootstrap_scores
+from adapter_probe.analysis.significance import LEVEL, interval
+from adapter_probe.results.ablation import AblationResults
 
 Basis = Literal["estimate", "interval"]
 BASES: tuple[Basis, ...] = ("estimate", "interval")
@@ -49,6 +58,56 @@ def removable_table(spans: pd.DataFrame, tolerances: Sequence[float]) -> pd.Data
     frame = pd.DataFrame(rows, columns=["tolerance_points", "basis", *wanted])
     whole = dict.fromkeys(("first", "last", "n_layers"), "Int64")
     return frame.astype({**whole, "delta_points": "float64", "ci_low_points": "float64"})
+
+
+def halves(results: AblationResults, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """The examples in two halves at random: one to choose a span on, the other to measure its cost on.
+
+    The cost of the span that looks best is underestimated on the examples that it was chosen on. Questions
+    are drawn by paragraph, as in the bootstrap.
+
+    Returns:
+        int ``[examples in the half]`` each, ascending; the same results and seed give the same halves.
+    """
+    clusters = results.labels if results.kind == "extractive" else np.arange(len(results.labels))
+    found, cluster = np.unique(clusters, return_inverse=True)
+    first = np.zeros(len(found), dtype=bool)
+    first[np.random.default_rng(seed).permutation(len(found))[: len(found) // 2]] = True
+    return np.flatnonzero(first[cluster]), np.flatnonzero(~first[cluster])
+
+
+def restricted(results: AblationResults, examples: np.ndarray) -> AblationResults:
+    """The same ablation on some of its examples, int ``[chosen]``."""
+    answers = None if results.answers is None else results.answers[:, examples]
+    return replace(
+        results, logits=results.logits[:, examples], labels=results.labels[examples], answers=answers
+    )
+
+
+def span_costs(results: AblationResults, basis: Basis = "estimate") -> pd.DataFrame:
+    """What `longest_removable` judges, from predictions; `ci_low_points` is NaN unless it is the basis."""
+    spans = span_scores(results).assign(ci_low_points=np.nan)
+    if basis == "interval":
+        scores = bootstrap_scores(results)  # [resamples, variants]
+        low, _ = interval(without_noise(100 * (scores - scores[:, [intact_row(results)]])))
+        place = {(first, last): row for row, (first, last) in enumerate(results.spans.tolist())}
+        spans["ci_low_points"] = low[[place[span] for span in zip(spans["first"], spans["last"])]]
+    return spans
+
+
+def spans_with_adapters(spans: pd.DataFrame, adapted: np.ndarray) -> pd.DataFrame:
+    """The spans without layers that have no adapters at their ends, each once; `n_layers` counts the others.
+
+    Args:
+        spans: columns `first`, `last`, `n_layers`.
+        adapted: bool ``[layers]``, whether the layer has an adapter.
+    """
+    layers, below = np.flatnonzero(adapted), np.concatenate([[0], np.cumsum(adapted)])
+    begin, end = below[spans["first"]], below[spans["last"] + 1]  # as numbers of the layers with adapters
+    holds = begin < end
+    begin, end = begin[holds], end[holds]
+    kept = spans[holds].assign(first=layers[begin], last=layers[end - 1], n_layers=end - begin)
+    return kept.drop_duplicates(["first", "last"], ignore_index=True)
 
 
 def non_monotone(spans: np.ndarray, drops: np.ndarray, resampled: np.ndarray) -> np.ndarray:

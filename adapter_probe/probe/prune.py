@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,12 +17,13 @@ import torch
 from adapter_probe import metrics
 from adapter_probe.checkpoints.description import DESCRIPTION
 from adapter_probe.checkpoints.native import DELTA, OpenedCheckpoint, open_checkpoint, save_checkpoint
-from adapter_probe.data.packing import cut_by_tokens, pack
+from adapter_probe.data.packing import PackedBatch, cut_by_tokens, pack
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.adapters.imported import Imported
 from adapter_probe.models.layer import ADAPTER
 from adapter_probe.models.methods import Adapters
+from adapter_probe.progress import progress_bar
 from adapter_probe.results.ablation import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER, Span, VariantSet
 
@@ -53,7 +54,9 @@ class Pruned:
     results: AblationResults
 
 
-def prune_checkpoint(request: AblationRequest, source: Path, span: Span, out: Path) -> Pruned:
+def prune_checkpoint(
+    request: AblationRequest, source: Path, span: Span, out: Path, progress: bool = False
+) -> Pruned:
     """Write a checkpoint without the span's adapters; it opens like any other.
 
     Args:
@@ -61,39 +64,40 @@ def prune_checkpoint(request: AblationRequest, source: Path, span: Span, out: Pa
         source: the checkpoint's folder.
         span: layers, which must hold adapters.
         out: the new checkpoint's folder.
+        progress: show a progress bar on stderr.
 
     Raises:
-        CheckpointError: the span holds no adapters or ends above the model, or `out` holds something else.
+        CheckpointError: an end of the span has no adapters or lies above the model, or `out` holds something
+            else.
         ResultsError: `out` cannot be written.
     """
-    opened, method = request.checkpoint, request.checkpoint.description.method
+    opened = request.checkpoint
     _refuse_unfit(opened, span, source, out)
-    assert isinstance(method, Adapters | Imported), "nothing else has adapters"
     model = opened.model.to(request.device).eval()
-    results = _results(request, span)
+    batch = _timed_batch(request)
+    total = int(request.encoded.lengths.sum()) + 2 * (_TIMED_ROUNDS + 1) * batch.n_tokens
+    with progress_bar("prune", total, "tokens", enabled=progress) as bar:
+        results = _results(request, span, bar.update)
+        _save_without(opened, span, out, {request.metric: _score(results, 1)})
+        smaller = open_checkpoint(out, opened.description.base.name).model.to(request.device).eval()
+        seconds = _time([model, smaller], batch, bar.update)
+    counts = [m.parameter_counts()["adapters"] for m in (model, smaller)]
+    return Pruned(span, *counts, *seconds, results)
+
+
+def _save_without(opened: OpenedCheckpoint, span: Span, out: Path, scores: dict[str, float | None]) -> None:
+    description, method, model = opened.description, opened.description.method, opened.model
+    assert isinstance(method, Adapters | Imported), "nothing else has adapters"
     gone = _adapter_tensors(model, span)
     tensors = {**dict(model.base.named_parameters()), **dict(model.base.named_buffers())}
     kept = {name: tensors[name] for name in opened.trained if id(tensors[name]) not in gone}
-    if isinstance(method, Adapters):
-        before = method.skip_layers
-    else:
-        before = opened.description.training.get("pruned_layers", ())
-    save_checkpoint(
-        out,
-        kept,
-        replace(
-            opened.description,
-            method=_without(method, span, kept.keys()),
-            training={
-                **opened.description.training,
-                "pruned_layers": sorted({*before, *range(span.first, span.last + 1)}),
-            },
-            scores={request.metric: _score(results, 1)},
-        ),
+    before = (
+        method.skip_layers if isinstance(method, Adapters) else description.training.get("pruned_layers", ())
     )
-    smaller = open_checkpoint(out, opened.description.base.name).model.to(request.device).eval()
-    counts = [m.parameter_counts()["adapters"] for m in (model, smaller)]
-    return Pruned(span, *counts, *_time([model, smaller], request), results)
+    layers = sorted({*before, *range(span.first, span.last + 1)})
+    training = {**description.training, "pruned_layers": layers}
+    method = _without(method, span, kept.keys())
+    save_checkpoint(out, kept, replace(description, method=method, training=training, scores=scores))
 
 
 def _refuse_unfit(opened: OpenedCheckpoint, span: Span, source: Path, out: Path) -> None:
@@ -103,9 +107,11 @@ def _refuse_unfit(opened: OpenedCheckpoint, span: Span, source: Path, out: Path)
             f"span {span} ends above checkpoint {source}, whose layers are 0 to {n_layers - 1}"
         )
     sites = slice(SITES_PER_LAYER * span.first, SITES_PER_LAYER * (span.last + 1))
-    if not opened.model.has_adapter[sites].any():
+    adapted = np.flatnonzero(opened.model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=1)).tolist()
+    if bare := [str(layer) for layer in dict.fromkeys((span.first, span.last)) if layer not in adapted]:
         raise CheckpointError(
-            f"checkpoint {source} has no adapters in layers {span}; there is nothing to prune"
+            f"checkpoint {source} has no adapters in layer {' and '.join(bare)}, where span {span} begins or "
+            f"ends; the layers with adapters are {', '.join(map(str, adapted))}"
         )
     outside = [site for i, site in enumerate(opened.model.sites) if not sites.start <= i < sites.stop]
     shared = {id(module) for site in outside for module in site.modules}
@@ -137,7 +143,7 @@ def _adapter_tensors(model: AdaptedModel, span: Span) -> set[int]:
     return {id(tensor) for adapter in adapters for tensor in (*adapter.parameters(), *adapter.buffers())}
 
 
-def _results(request: AblationRequest, span: Span) -> AblationResults:
+def _results(request: AblationRequest, span: Span, step: Callable[[int], None]) -> AblationResults:
     """The intact model and the one without the span, on all examples."""
     model = request.checkpoint.model
     masks = np.ones((2, len(model.sites)), dtype=bool)
@@ -145,7 +151,11 @@ def _results(request: AblationRequest, span: Span) -> AblationResults:
     items = np.argsort(request.encoded.lengths, kind="stable")
     tokens = choose_tokens_per_pass(request.tokens_per_pass, request.device.type, model.inner_size)
     batches = cut_batches(request.encoded.lengths, items, tokens)
-    arrays = joined([batch_outputs(request, model, masks, batch, tokens) for batch in batches])
+    computed = []
+    for batch in batches:
+        computed.append(batch_outputs(request, model, masks, batch, tokens))
+        step(int(request.encoded.lengths[batch].sum()))
+    arrays = joined(computed)
     in_order = {name: values[:, np.argsort(items)] for name, values in arrays.items()}
     return assemble(request, VariantSet(("intact", str(span)), (None, span), masks), in_order)
 
@@ -155,11 +165,15 @@ def _score(results: AblationResults, row: int) -> float | None:
     return None if np.isnan(score) else score
 
 
-def _time(models: Sequence[AdaptedModel], request: AblationRequest) -> list[float]:
-    """Seconds of one evaluation of the same few examples by each model, in alternation."""
+def _timed_batch(request: AblationRequest) -> PackedBatch:
+    """A few examples at random, the same each time."""
     lengths = request.encoded.lengths
     order = np.argsort(np.random.default_rng(0).random(len(lengths)))
-    batch = pack(request.encoded, cut_by_tokens(lengths, order, _TIMED_TOKENS)[0]).to(request.device)
+    return pack(request.encoded, cut_by_tokens(lengths, order, _TIMED_TOKENS)[0]).to(request.device)
+
+
+def _time(models: Sequence[AdaptedModel], batch: PackedBatch, step: Callable[[int], None]) -> list[float]:
+    """Seconds of one evaluation of the same few examples by each model, in alternation."""
     seconds: list[list[float]] = [[] for _ in models]
     with torch.inference_mode():
         for turn in range(_TIMED_ROUNDS + 1):
@@ -168,4 +182,5 @@ def _time(models: Sequence[AdaptedModel], request: AblationRequest) -> list[floa
                 model(batch).sum().item()  # an accelerator answers only when it is done
                 if turn:  # the first pays for set-up
                     taken.append(time.perf_counter() - start)
+                step(batch.n_tokens)
     return [statistics.median(taken) for taken in seconds]

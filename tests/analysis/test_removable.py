@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter_probe.analysis.removable import longest_removable, non_monotone, removable_table
+from adapter_probe.analysis.removable import (
+    longest_removable,
+    non_monotone,
+    removable_table,
+    spans_with_adapters,
+)
 from adapter_probe.analysis.summary import span_summary
 from adapter_probe.spans import contiguous_spans
 
@@ -63,6 +68,14 @@ def test_both_bases_at_each_tolerance():
     ]
     expected = [(0, 1), (pd.NA, pd.NA), (0, 1), (1, 1), (0, 1), (0, 1)]
     assert list(zip(table["first"], table["last"])) == expected
+
+
+@given(st.lists(st.booleans(), min_size=5, max_size=5))
+def test_layers_without_adapters_are_no_ends_of_a_span_and_do_not_count(adapted):
+    found = spans_with_adapters(frame_of([0.0] * len(SPANS), [0.0] * len(SPANS)), np.array(adapted))
+    layers = [layer for layer, has in enumerate(adapted) if has]
+    pairs = [(a, b, j - i + 1) for i, a in enumerate(layers) for j, b in enumerate(layers) if i <= j]
+    assert sorted(zip(found["first"], found["last"], found["n_layers"])) == pairs
 
 
 def drops_of(right: np.ndarray, reference: np.ndarray, generator: np.random.Generator) -> tuple:

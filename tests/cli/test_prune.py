@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from adapter_probe.analysis.removable import halves
+from adapter_probe.results.ablation import load_ablation
+
 
 @pytest.fixture(scope="module")
 def ablated(program, trained, tmp_path_factory) -> Path:
@@ -38,8 +41,67 @@ def test_within_a_tolerance(program, ablated, tmp_path):
     outcome = program("prune", ablated, "--within", 100, "--out", tmp_path / "p")
     assert outcome.code == 0, outcome.stderr
     assert f"adapters of layers 0-{summary['n_layers'] - 1}" in outcome.stdout
+    assert "a fixed random half of the examples (32)" in outcome.stdout
+    assert "32 other examples" in outcome.stdout
     for word in ("costs", "95 % interval", "saves", "time", str(tmp_path / "p")):
         assert word in outcome.stdout
+    assert "prune: " in outcome.stderr
+
+
+@pytest.mark.parametrize("within", [0, 3, 8])
+def test_the_span_is_chosen_on_one_half_and_measured_on_the_other(within, program, ablated, tmp_path):
+    outcome = program("prune", ablated, "--within", within, "--out", tmp_path / "p", "--json")
+    results = load_ablation(ablated / "ablation")
+    right = results.predictions == results.labels
+    chosen, measured = halves(results)
+    assert sorted([*chosen, *measured]) == list(range(64))
+    hits = right[:, chosen].sum(axis=1)
+    fitting = [
+        (int(last - first), int(hits[row]), -int(first), row)
+        for row, (first, last) in enumerate(results.spans.tolist())
+        if first >= 0 and 100 * (hits[0] - hits[row]) / len(chosen) <= within
+    ]
+    if not fitting:
+        assert "no span can go" in outcome.refusal
+        return
+    first, last = results.spans[max(fitting)[-1]]
+    report = json.loads(outcome.stdout)
+    assert report["span"] == {"first": first, "last": last}
+    assert (report["chosen_on"], report["n_examples_chosen_on"], report["n_examples"]) == ("half", 32, 32)
+    before, after = right[0, measured].mean(), right[max(fitting)[-1], measured].mean()
+    assert (report["score_before"], report["score_after"]) == pytest.approx((before, after))
+    assert report["delta_points"] == pytest.approx(100 * (after - before))
+
+
+def test_without_predictions_the_cost_is_said_to_be_optimistic(program, ablated, tmp_path):
+    folder = shutil.copytree(ablated, tmp_path / "c")
+    (folder / "ablation" / "predictions.npz").unlink()
+    outcome = program("prune", folder, "--within", 100, "--out", tmp_path / "p")
+    assert "optimistic" in outcome.stdout
+    assert "64 examples" in outcome.stdout
+
+
+@pytest.mark.parametrize("with_predictions", [True, False])
+def test_the_ablation_of_another_checkpoint_is_refused(
+    with_predictions, program, train_arguments, ablated, tmp_path
+):
+    other = tmp_path / "other"
+    assert program(*train_arguments, "--seed", 1, "--out", other).code == 0
+    shutil.copytree(ablated / "ablation", other / "ablation")
+    if not with_predictions:
+        (other / "ablation" / "predictions.npz").unlink()
+    refusal = program("prune", other, "--within", 100, "--out", tmp_path / "p").refusal
+    for word in (f"{other / 'ablation'} is no ablation of {other}", "checkpoint.delta_sha256: ", "--span"):
+        assert word in refusal
+    assert not (tmp_path / "p").exists()
+
+
+def test_layers_that_are_pruned_already_are_not_pruned_again(program, ablated, tmp_path):
+    assert program("prune", ablated, "--span", "0", "--out", tmp_path / "p").code == 0
+    assert "layer 0" in program("prune", tmp_path / "p", "--span", "0-1", "--out", tmp_path / "q").refusal
+    assert program("ablate", tmp_path / "p").code == 0
+    outcome = program("prune", tmp_path / "p", "--within", 100, "--out", tmp_path / "q", "--json")
+    assert json.loads(outcome.stdout)["span"] == {"first": 1, "last": 2}
 
 
 @pytest.mark.parametrize(

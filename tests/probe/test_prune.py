@@ -105,8 +105,8 @@ def test_what_cannot_be_pruned(checkpoint, tiny_base, tiny_task, tmp_path):
     prune(checkpoint, Span(0, 0), tmp_path / "p")
     with pytest.raises(CheckpointError, match="holds a checkpoint already"):
         prune(checkpoint, Span(1, 1), tmp_path / "p")
-    with pytest.raises(CheckpointError, match="no adapters in layers 0-0"):
-        prune(tmp_path / "p", Span(0, 0), tmp_path / "q")
+    with pytest.raises(CheckpointError, match=r"no adapters in layer 0, .* adapters are 1, 2$"):
+        prune(tmp_path / "p", Span(0, 1), tmp_path / "q")
 
 
 def test_a_checkpoint_without_adapters(tiny_base, tiny_task, tmp_path):

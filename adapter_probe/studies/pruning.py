@@ -1,0 +1,214 @@
+"""Prune a checkpoint: leave out a span that is given, or the longest one that costs little enough."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from adapter_probe.analysis.deltas import row_scores
+from adapter_probe.analysis.removable import (
+    Basis,
+    halves,
+    longest_removable,
+    restricted,
+    span_costs,
+    spans_with_adapters,
+)
+from adapter_probe.analysis.tables import ablation_tables
+from adapter_probe.errors import ResultsError
+from adapter_probe.models.device import choose_device
+from adapter_probe.probe.prune import Pruned, prune_checkpoint
+from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
+from adapter_probe.results.ablation import AblationResults, load_ablation, read_spans
+from adapter_probe.results.atomic import read_json
+from adapter_probe.results.identity import describe_changes
+from adapter_probe.results.schema import MANIFEST, PREDICTIONS, SPANS_CSV
+from adapter_probe.spans import SITES_PER_LAYER, Span
+
+ChosenOn = Literal["half", "all"]
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """A span that was left out: what that saves and what it costs.
+
+    Attributes:
+        span: the layers whose adapters are gone.
+        chosen_on: None for a span that was given; ``half``: the span was chosen on one half of the examples,
+            and scores and interval are of the other half; ``all``: it was chosen on the examples that scores
+            and interval are of, which makes them optimistic.
+        n_examples_chosen_on: examples that the span was chosen on; None for a span that was given.
+        n_examples: examples that the scores and the interval are of.
+        metric: what the scores are.
+        score_before, score_after: fractions; NaN where undefined.
+        delta_points: score after minus score before, points.
+        delta_interval_points: 95 % paired bootstrap interval of `delta_points`.
+        p_value: of the difference.
+        adapter_parameters_before, adapter_parameters_after: parameters in adapters.
+        seconds_before, seconds_after: of one evaluation of a few examples on this machine.
+        checkpoint: the new checkpoint's folder.
+    """
+
+    span: Span
+    chosen_on: ChosenOn | None
+    n_examples_chosen_on: int | None
+    n_examples: int
+    metric: str
+    score_before: float
+    score_after: float
+    delta_points: float
+    delta_interval_points: tuple[float, float]
+    p_value: float
+    adapter_parameters_before: int
+    adapter_parameters_after: int
+    seconds_before: float
+    seconds_after: float
+    checkpoint: Path
+
+
+@dataclass(frozen=True, eq=False)
+class _Choice:
+    """A span, what it was chosen on, and the examples (int ``[examples]``) left to measure it on."""
+
+    span: Span
+    chosen_on: ChosenOn | None = None
+    n_examples: int | None = None
+    measured: np.ndarray | None = None
+
+
+def prune(
+    checkpoint: str | Path,
+    out: str | Path,
+    *,
+    span: Span | None = None,
+    within: float | None = None,
+    basis: Basis = "estimate",
+    base: str | None = None,
+    device: str = "auto",
+    progress: bool = True,
+) -> Pruning:
+    """Write a checkpoint without a span's adapters; it opens like any other.
+
+    Give either `span` or `within`. The span within a tolerance is chosen by the ablation in the checkpoint's
+    folder, on a fixed random half of its examples, and scores and interval are of the other half.
+
+    Args:
+        checkpoint: folder of a trained checkpoint.
+        out: folder of the new one.
+        span: layers whose adapters go.
+        within: the longest span goes that costs at most this many points.
+        basis: for `within`: judge by the drop as measured, or by the worse end of its 95 % interval.
+        base: folder or hub id of the base, if it has moved.
+        device: where to run, such as ``cpu`` or ``cuda:1``; ``auto`` is the accelerator if there is one.
+        progress: show a progress bar on stderr.
+
+    Raises:
+        CheckpointError, ModelError, DataError: the checkpoint, its base or its data cannot be opened, or the
+            span's ends have no adapters.
+        ResultsError: there is no ablation of this very checkpoint to choose by, or no such span.
+    """
+    checkpoint, out = Path(checkpoint), Path(out)
+    if (span is None) == (within is None):
+        raise ResultsError("give either --span FIRST-LAST or --within POINTS")
+    if within is not None:
+        _refuse_unchoosable(checkpoint, within)
+    request = prepare_ablation(checkpoint, AblationSettings(), choose_device(device), base=base)
+    choice = _Choice(span) if span is not None else _choose(request, checkpoint, within, basis)
+    pruned = prune_checkpoint(request, checkpoint, choice.span, out, progress)
+    return _measured(pruned, choice, out)
+
+
+def _refuse_unchoosable(checkpoint: Path, within: float) -> None:
+    if not within >= 0:
+        raise ResultsError(f"--within {within} is not allowed; give 0 or more points")
+    folder = checkpoint / "ablation"
+    if not any((folder / name).is_file() for name in (PREDICTIONS, SPANS_CSV)):
+        raise ResultsError(
+            f"{folder} holds no finished ablation; run `adapter-probe ablate {checkpoint}` first, or give "
+            "--span"
+        )
+
+
+def _choose(request: AblationRequest, checkpoint: Path, within: float, basis: Basis) -> _Choice:
+    """The longest span within the tolerance by the ablation in the checkpoint's folder.
+
+    Raises:
+        ResultsError: the ablation is of something else, has no intervals, or no span is within.
+    """
+    folder = checkpoint / "ablation"
+    results = load_ablation(folder) if (folder / PREDICTIONS).is_file() else None
+    _refuse_other(folder, checkpoint, request, results)
+    if results is None:
+        spans, n_examples, measured = _table(folder, checkpoint, basis), len(request.examples.labels), None
+    else:
+        chosen, measured = halves(results)
+        if not len(chosen):
+            raise ResultsError(f"{folder} has too few examples to choose a span on half of them; give --span")
+        spans, n_examples = span_costs(restricted(results, chosen), basis), len(chosen)
+    adapted = request.checkpoint.model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=1)
+    found = longest_removable(spans_with_adapters(spans, adapted), within, basis)
+    if found is None:
+        judged = "by the estimate" if basis == "estimate" else "by the 95 % interval"
+        raise ResultsError(
+            f"{folder}: no span can go within {within:g} points {judged}, on the {n_examples:,} examples "
+            "that the span is chosen on; give a greater --within"
+        )
+    span = Span(int(found["first"]), int(found["last"]))
+    return _Choice(span, "all" if results is None else "half", n_examples, measured)
+
+
+def _refuse_other(
+    folder: Path, checkpoint: Path, request: AblationRequest, results: AblationResults | None
+) -> None:
+    """Refuse an ablation of another checkpoint, base or data, or with other settings."""
+    manifest = read_json(folder / MANIFEST) if (folder / MANIFEST).is_file() else {}
+    known = [identity for identity in (manifest.get("identity"), results and results.identity) if identity]
+    if not known:
+        raise ResultsError(
+            f"{folder} does not say what was ablated: there is no {MANIFEST} in it; give --span"
+        )
+    for identity in known:
+        if changes := describe_changes(identity, request.identity):
+            raise ResultsError(
+                f"{folder} is no ablation of {checkpoint} as it is now: {'; '.join(changes)}. Remove the "
+                f"folder and run `adapter-probe ablate {checkpoint}` again, or give --span"
+            )
+
+
+def _table(folder: Path, checkpoint: Path, basis: Basis) -> pd.DataFrame:
+    spans = read_spans(folder)
+    if "ci_low_points" in spans:
+        return spans
+    if basis == "interval":
+        raise ResultsError(
+            f"{folder / SPANS_CSV} has no intervals; run `adapter-probe ablate {checkpoint}` again, or give "
+            "--basis estimate"
+        )
+    return spans.assign(ci_low_points=np.nan)
+
+
+def _measured(pruned: Pruned, choice: _Choice, out: Path) -> Pruning:
+    results = pruned.results if choice.measured is None else restricted(pruned.results, choice.measured)
+    row = ablation_tables(results).spans.iloc[0]
+    before, after = row_scores(results).tolist()
+    return Pruning(
+        pruned.span,
+        choice.chosen_on,
+        choice.n_examples,
+        len(results.labels),
+        results.metric,
+        before,
+        after,
+        float(row["delta_points"]),
+        (float(row["ci_low_points"]), float(row["ci_high_points"])),
+        float(row["p_value"]),
+        pruned.adapters_before,
+        pruned.adapters_after,
+        pruned.seconds_before,
+        pruned.seconds_after,
+        out,
+    )
