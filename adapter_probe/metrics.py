@@ -3,7 +3,7 @@
 Scores are fractions in [-1, 1]; a figure's "points" are 100 times these. Classification scores are functions
 of three counts a class, regression scores of sums over examples, and scores of extractive question answering
 plain means over questions; so reweighting the examples reweights the counts or sums and leaves the formulas
-as they are.
+as they are. Losses of language models are in nats or bits, or perplexities, and ratios of sums.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from adapter_probe.errors import DataError
 
-Kind = Literal["classification", "regression", "extractive"]
+Kind = Literal["classification", "regression", "extractive", "causal"]
 NO_CLASS = -1
 """The prediction of an example whose logits are not all finite: no class, and no score."""
 
@@ -23,8 +23,20 @@ METRICS: dict[str, tuple[str, ...]] = {
     "classification": ("accuracy", "mcc", "f1", "macro_f1"),
     "regression": ("pearson", "spearman"),
     "extractive": ("squad_f1", "exact_match"),
-}
-_DEFAULTS = {"classification": "accuracy", "regression": "spearman", "extractive": "squad_f1"}
+    "causal": (
+        "accuracy", "acc_norm", "acc_bytes",
+        "nll", "perplexity", "bits_per_byte", "byte_perplexity", "word_perplexity",
+    ),
+}  # fmt: skip
+CHOICES, LOSSES = METRICS["causal"][:3], METRICS["causal"][3:]
+"""Of language models: shares of questions whose likeliest choice is the right one, and losses."""
+
+LOSS_UNITS = {"nll": "nats", "bits_per_byte": "bits"}
+"""What the losses are counted in, perplexities aside, which are numbers of equally likely continuations."""
+
+_DEFAULTS = {
+    "classification": "accuracy", "regression": "spearman", "extractive": "squad_f1", "causal": "accuracy",
+}  # fmt: skip
 _WORDS = {
     "accuracy": "accuracy",
     "mcc": "Matthews correlation",
@@ -34,6 +46,13 @@ _WORDS = {
     "spearman": "Spearman correlation",
     "squad_f1": "answer F1",
     "exact_match": "exact match",
+    "acc_norm": "length-normalised accuracy",
+    "acc_bytes": "byte-normalised accuracy",
+    "nll": "negative log-likelihood",
+    "perplexity": "perplexity",
+    "bits_per_byte": "bits per byte",
+    "byte_perplexity": "byte perplexity",
+    "word_perplexity": "word perplexity",
 }
 
 
@@ -53,7 +72,10 @@ class ClassCounts:
 
 
 def default_metric(kind: str) -> str:
-    """The metric used where none is named: accuracy, Spearman correlation, or F1 of the answers' words."""
+    """The metric used where none is named: accuracy, Spearman correlation, or F1 of the answers' words.
+
+    Of a language model it depends on the rows, see `adapter_probe.data.requests`.
+    """
     return _DEFAULTS[check_kind(kind)]
 
 
@@ -66,6 +88,14 @@ def metric_label(metric: str) -> str:
     if metric not in _WORDS:
         raise DataError(f"unknown metric {metric!r}; allowed: {', '.join(_WORDS)}")
     return _WORDS[metric]
+
+
+def points(metric: str, difference: np.ndarray) -> np.ndarray:
+    """A difference of scores in points, hundredths of the metric's unit; negative where it is for the worse.
+
+    A loss that rises by 0.02 nats is 2 points worse: -2.
+    """
+    return (-100 if metric in LOSSES else 100) * difference
 
 
 def check_kind(kind: str) -> Kind:
@@ -84,7 +114,7 @@ def check_metric(metric: str, kind: str, n_labels: int | None = None) -> None:
 
     Args:
         metric: the metric's name.
-        kind: classification, regression or extractive.
+        kind: classification, regression, extractive or causal.
         n_labels: number of classes, where known.
 
     Raises:
@@ -122,6 +152,29 @@ def predictions_from_logits(logits: np.ndarray, kind: str) -> np.ndarray:
     return np.where(np.isfinite(values), values, np.nan)
 
 
+def predictions_from_likelihoods(metric: str, sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """What a language model says, from the log-likelihoods of continuations.
+
+    Args:
+        metric: one of a language model's.
+        sums: ``[..., examples, continuations]``, summed log-likelihoods, nats.
+        sizes: int ``[examples, continuations]``, what the sums are divided by before they are compared; 0
+            where an example has no such continuation.
+
+    Returns:
+        int64 ``[..., examples]``, the likeliest choice (the first of equals), or `NO_CLASS` where a choice's
+        log-likelihood is NaN or infinite; for a loss float64, the negative log-likelihood or NaN.
+    """
+    if metric in LOSSES:
+        nats = -sums[..., 0].astype(np.float64)
+        return np.where(np.isfinite(nats), nats, np.nan)
+    there = sizes > 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        compared = np.where(there, sums.astype(np.float64) / sizes, -np.inf)
+    finite = (np.isfinite(sums) | ~there).all(axis=-1)
+    return np.where(finite, compared.argmax(axis=-1), NO_CLASS).astype(np.int64, copy=False)
+
+
 def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Score each leading index's predictions against the same labels.
 
@@ -131,14 +184,18 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
 
     Args:
         metric: accuracy, mcc, f1 (of two classes; the last is the positive one: ``equivalent`` in MRPC,
-            ``duplicate`` in QQP, ``1`` of 0 and 1), macro_f1, pearson, spearman, squad_f1 or exact_match.
-        predictions: ``[..., examples]``: class indices; numbers for the correlations; for squad_f1 and
-            exact_match what each question scores, in [0, 1].
+            ``duplicate`` in QQP, ``1`` of 0 and 1), macro_f1, pearson, spearman, squad_f1, exact_match, or one
+            of a language model's.
+        predictions: ``[..., examples]``: class indices, or those of the likeliest choices; numbers for the
+            correlations; for squad_f1 and exact_match what each question scores, in [0, 1]; for losses each
+            example's negative log-likelihood, nats.
         labels: ``[examples]``, likewise; for squad_f1 and exact_match any array of that length (such as the
-            questions' paragraphs), since the questions' scores have the true answers in them already.
+            questions' paragraphs), since the questions' scores have the true answers in them already; for
+            losses how many tokens, bytes or words each example has.
 
     Returns:
-        float64 ``[...]``, fractions in [-1, 1] or nan.
+        float64 ``[...]``, fractions in [-1, 1] or nan; losses in nats a token (``nll``, the mean over examples),
+        bits a byte, or perplexities (of all tokens, bytes or words together).
 
     Raises:
         DataError: the metric is unknown, or is f1 and there are more than two classes.
@@ -167,6 +224,10 @@ def is_complete(predictions: np.ndarray) -> np.ndarray:
 
 
 def _score_complete(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    if metric in CHOICES:
+        metric = "accuracy"
+    if metric in LOSSES:
+        return loss(metric, *(terms.sum(axis=-1) for terms in loss_terms(metric, predictions, labels)))
     if metric in METRICS["classification"]:
         return score_counts(metric, class_counts(predictions, labels))
     if metric in METRICS["extractive"]:
@@ -177,7 +238,8 @@ def _score_complete(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
 def majority_score(metric: str, labels: np.ndarray) -> float:
     """The score of always predicting the commonest label (the first of equals).
 
-    nan for regression, where the correlation with a constant is undefined, and for question answering.
+    nan for regression, where the correlation with a constant is undefined, for question answering, and for
+    language models, whose choices are no classes.
     """
     metric_label(metric)
     if metric not in METRICS["classification"]:
@@ -236,6 +298,30 @@ def _matthews(counts: ClassCounts) -> np.ndarray:
     covariance = hits.sum(axis=-1) * total - (predicted * actual).sum(axis=-1)
     spread = (total**2 - (predicted**2).sum(axis=-1)) * (total**2 - (actual**2).sum(axis=-1))
     return np.divide(covariance, np.sqrt(spread), out=np.zeros_like(covariance), where=spread > 0)
+
+
+def loss_terms(metric: str, nats: np.ndarray, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What a loss is the ratio of sums of, by example.
+
+    Args:
+        metric: one of `LOSSES`.
+        nats: ``[..., examples]``, negative log-likelihoods.
+        units: ``[examples]``, tokens, bytes or words.
+
+    Returns:
+        float64 numerators ``[..., examples]`` and denominators ``[examples]``.
+    """
+    # Contiguous, so that the order of summation does not depend on how many variants are scored together.
+    nats, units = np.ascontiguousarray(nats, dtype=np.float64), np.asarray(units, dtype=np.float64)
+    return (nats / units, np.ones_like(units)) if metric == "nll" else (nats, units)
+
+
+def loss(metric: str, numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    """A loss from the sums of its terms."""
+    nats = numerator / denominator
+    if metric.endswith("perplexity"):
+        return np.exp(nats)
+    return nats / np.log(2) if metric == "bits_per_byte" else nats
 
 
 def _mean(question_scores: np.ndarray) -> np.ndarray:

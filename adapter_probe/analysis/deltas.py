@@ -1,7 +1,9 @@
 """What each span's adapters are worth: scores and their differences from the intact model.
 
 Signs: `delta_points` is score minus intact score in points (1 point = 0.01), so a loss is negative; a
-*drop* is its negative, so a loss is positive. Figures and tolerances speak of drops.
+*drop* is its negative, so a loss is positive. Figures and tolerances speak of drops. Where a lower score is
+better, as of a language model's loss, `delta_points` is intact score minus score: negative is worse as well,
+and the drop is the rise of the loss, in hundredths of nats or bits.
 """
 
 from __future__ import annotations
@@ -65,8 +67,8 @@ def span_scores(results: AblationResults) -> pd.DataFrame:
     """One row a span: its score and its difference from the intact score.
 
     Returns:
-        Columns `first`, `last`, `n_layers`, `score` (a fraction), `delta_points` = 100 (score - intact
-        score), `n_examples`; sorted by first, then last layer.
+        Columns `first`, `last`, `n_layers`, `score` (a fraction, or a loss), `delta_points` = 100 (score -
+        intact score), of a loss its negative, `n_examples`; sorted by first, then last layer.
 
     Raises:
         ResultsError: no intact row, or a span stands in two rows.
@@ -81,7 +83,7 @@ def span_scores(results: AblationResults) -> pd.DataFrame:
             "last": last,
             "n_layers": last - first + 1,
             "score": scores[rows],
-            "delta_points": 100 * (scores[rows] - intact),
+            "delta_points": metrics.points(results.metric, scores[rows] - intact),
             "n_examples": len(results.labels),
         }
     )

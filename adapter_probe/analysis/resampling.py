@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from adapter_probe import metrics
-from adapter_probe.metrics import METRICS, ClassCounts
+from adapter_probe.metrics import CHOICES, LOSSES, METRICS, ClassCounts
 from adapter_probe.results.ablation import AblationResults
 
 N_RESAMPLES = 10_000
@@ -89,8 +89,10 @@ def weighted_scorer(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
         predictions: ``[variants, examples]``, as `metrics.score` takes them.
         labels: ``[examples]``.
     """
-    if metric == "accuracy":
+    if metric in CHOICES:
         return _means((predictions == labels).astype(np.float32))  # whole numbers: exact
+    if metric in LOSSES:
+        return _ratios(metric, predictions, labels)
     if metric in METRICS["extractive"]:
         return _means(predictions.astype(np.float64))
     if metric in METRICS["classification"]:
@@ -106,6 +108,18 @@ def _means(values: np.ndarray) -> Scorer:
     def score(counts: np.ndarray) -> np.ndarray:
         drawn = counts.sum(axis=1, dtype=np.float64)[:, None]
         return (counts @ columns).astype(np.float64) / drawn
+
+    return score
+
+
+def _ratios(metric: str, nats: np.ndarray, units: np.ndarray) -> Scorer:
+    """Of a loss, a ratio of two sums over examples; arguments as in `metrics.loss_terms`."""
+    numerators, denominators = metrics.loss_terms(metric, nats, units)
+    columns = np.ascontiguousarray(numerators.T)
+
+    def score(counts: np.ndarray) -> np.ndarray:
+        weights = counts.astype(np.float64)
+        return metrics.loss(metric, weights @ columns, (weights @ denominators)[:, None])
 
     return score
 

@@ -60,7 +60,7 @@ def summary(
         "n_layers": int(frame["last"].max()) + 1,
         "intact_score": _number(intact),
         "removed_score": _number(removed),
-        "removed_delta_points": _number(100 * (removed - intact)),
+        "removed_delta_points": _number(metrics.points(results.metric, removed - intact)),
         "majority_score": _number(metrics.majority_score(results.metric, results.labels)),
         "nonfinite_examples": {
             name: int(count) for name, count in zip(results.row_names, results.nonfinite) if count

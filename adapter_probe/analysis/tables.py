@@ -19,6 +19,7 @@ from adapter_probe.analysis.removable import non_monotone, removable_table
 from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores
 from adapter_probe.analysis.significance import ALPHA, holm, interval, span_p
 from adapter_probe.analysis.summary import TOLERANCES
+from adapter_probe.metrics import CHOICES, points
 from adapter_probe.results.ablation import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER
 
@@ -54,7 +55,7 @@ def resamples_for(results: AblationResults) -> int:
     100 resamples a span it can fall to 0.02. The exact test of accuracy needs no more than the intervals do.
     """
     n_spans = int((results.spans[:, 0] >= 0).sum())
-    return N_RESAMPLES if results.metric == "accuracy" else max(N_RESAMPLES, 100 * n_spans)
+    return N_RESAMPLES if results.metric in CHOICES else max(N_RESAMPLES, 100 * n_spans)
 
 
 def ablation_tables(
@@ -77,7 +78,9 @@ def ablation_tables(
     frame = span_scores(results)
     rows, intact = _rows_of(results, frame), intact_row(results)
     sampled = bootstrap_scores(results, n_resamples or resamples_for(results), seed)  # [resamples, variants]
-    deltas = without_noise(100 * (sampled[:, rows] - sampled[:, [intact]]))  # [resamples, spans]
+    deltas = without_noise(
+        points(results.metric, sampled[:, rows] - sampled[:, [intact]])
+    )  # [resamples, spans]
     p = np.where(np.isnan(frame["delta_points"]), np.nan, span_p(results, rows, intact, deltas))
     adjusted, deltas = holm(p), deltas[:N_RESAMPLES]
     low, high = interval(deltas)
