@@ -184,8 +184,8 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
 
     Args:
         metric: accuracy, mcc, f1 (of two classes; the last is the positive one: ``equivalent`` in MRPC,
-            ``duplicate`` in QQP, ``1`` of 0 and 1), macro_f1, pearson, spearman, squad_f1, exact_match, or one
-            of a language model's.
+            ``duplicate`` in QQP, ``1`` of 0 and 1), macro_f1, pearson, spearman, squad_f1, exact_match, or
+            one of a language model's.
         predictions: ``[..., examples]``: class indices, or those of the likeliest choices; numbers for the
             correlations; for squad_f1 and exact_match what each question scores, in [0, 1]; for losses each
             example's negative log-likelihood, nats.
@@ -194,8 +194,8 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
             losses how many tokens, bytes or words each example has.
 
     Returns:
-        float64 ``[...]``, fractions in [-1, 1] or nan; losses in nats a token (``nll``, the mean over examples),
-        bits a byte, or perplexities (of all tokens, bytes or words together).
+        float64 ``[...]``, fractions in [-1, 1] or nan; losses in nats a token (``nll``, the mean over
+        examples), bits a byte, or perplexities (of all tokens, bytes or words together).
 
     Raises:
         DataError: the metric is unknown, or is f1 and there are more than two classes.

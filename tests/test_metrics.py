@@ -97,6 +97,7 @@ def test_ranks_equal_scipy(values):
 def test_any_leading_axes(kind):
     rng = np.random.default_rng(1)
     labels, predictions = rng.integers(0, 2, 30), rng.integers(0, 2, (2, 3, 30))
+    labels += kind == "causal"  # a loss is divided by them
     for metric in METRICS[kind]:
         grid = score(metric, predictions, labels)
         assert grid.shape == (2, 3)
@@ -222,7 +223,7 @@ def test_names():
     assert default_metric("extractive") == "squad_f1"
     assert labels["mcc"] == "Matthews correlation"
     assert (labels["squad_f1"], labels["exact_match"]) == ("answer F1", "exact match")
-    assert len(set(labels.values())) == len(SKLEARN) + len(SCIPY) + 2
+    assert len(set(labels.values())) == len(labels) == len(SKLEARN) + len(SCIPY) + 2 + 7
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def summary(
         "intact_score": _number(intact),
         "removed_score": _number(removed),
         "removed_delta_points": _number(metrics.points(results.metric, removed - intact)),
-        "majority_score": _number(metrics.majority_score(results.metric, results.labels)),
+        "majority_score": _number(results.chance_score),
         "nonfinite_examples": {
             name: int(count) for name, count in zip(results.row_names, results.nonfinite) if count
         },

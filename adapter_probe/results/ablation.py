@@ -20,10 +20,18 @@ SCHEMA = 1
 QUESTION_SCORES = ("squad_f1", "exact_match")
 """What the columns of `AblationResults.logits` hold in question answering."""
 
+COUNTED = ("tokens", "characters", "bytes", "words")
+"""What the columns of `AblationResults.counts` count."""
+_DIVIDES = {
+    "acc_norm": "characters", "acc_bytes": "bytes", "nll": "tokens", "perplexity": "tokens",
+    "bits_per_byte": "bytes", "byte_perplexity": "bytes", "word_perplexity": "words",
+}  # fmt: skip
+
 SPAN_COLUMNS = ("first", "last", "n_layers", "score", "delta_points", "n_examples")
 _INTEGER_COLUMNS = ("first", "last", "n_layers", "n_examples")
 _FLOAT_COLUMNS = ("score", "delta_points")
 _ARRAYS = ("masks", "spans", "logits", "labels")
+_OPTIONAL = ("answers", "counts", "groups")
 _TEXTS = ("row_names", "metric", "kind", "label_names", "identity", "settings")
 
 
@@ -37,16 +45,21 @@ class AblationResults:
         row_names: one name a variant.
         logits: float32 ``[variants, examples, labels]``; a regression has one column. Of question answering,
             what each question scores, ``[variants, questions, 2]``: answer F1 and exact match, NaN where a
-            logit was not finite.
-        labels: ``[examples]``: int64 indices into `label_names`, float64 targets of a regression, or int64
-            numbers of the questions' paragraphs.
+            logit was not finite. Of a language model, summed log-likelihoods in nats,
+            ``[variants, examples, continuations]``, 0 where an example has fewer.
+        labels: ``[examples]``: int64 indices into `label_names`, float64 targets of a regression, int64
+            numbers of the questions' paragraphs, or of a language model's int64 right choices; for its losses
+            int64 tokens, bytes or words, whatever the metric divides by.
         metric: the score's name.
-        kind: ``classification``, ``regression`` or ``extractive``.
+        kind: ``classification``, ``regression``, ``extractive`` or ``causal``.
         label_names: names in the order of the logits; empty for a regression.
         identity: what determines the numbers, as plain JSON.
         settings: what was asked for, as plain JSON.
         answers: int32 ``[variants, questions, 2]``, first character of each answer in its context and one
             past its last, -1 for none; None for the other kinds.
+        counts: int64 ``[examples, continuations, 4]``, what `COUNTED` says of every continuation, 0 where
+            there is none; None but for language models.
+        groups: str ``[examples]``, which part of the data each example belongs to; None where they say none.
     """
 
     masks: np.ndarray
@@ -60,11 +73,16 @@ class AblationResults:
     identity: dict
     settings: dict
     answers: np.ndarray | None = None
+    counts: np.ndarray | None = None
+    groups: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         self._check_types()
         n_variants, n_examples = self.logits.shape[:2]
-        outputs = {"classification": len(self.label_names), "regression": 1, "extractive": 2}[self.kind]
+        outputs = {
+            "classification": len(self.label_names), "regression": 1, "extractive": 2,
+            "causal": self.logits.shape[2],
+        }[self.kind]  # fmt: skip
         expected = {
             "masks": (n_variants, self.masks.shape[-1]),
             "spans": (n_variants, 2),
@@ -73,6 +91,10 @@ class AblationResults:
         }
         if self.answers is not None:
             expected["answers"] = (n_variants, n_examples, 2)
+        if self.counts is not None:
+            expected["counts"] = (n_examples, outputs, len(COUNTED))
+        if self.groups is not None:
+            expected["groups"] = (n_examples,)
         for name, shape in expected.items():
             if (got := getattr(self, name).shape) != shape:
                 raise ValueError(f"{name} should have shape {list(shape)}, got {list(got)}")
@@ -93,25 +115,42 @@ class AblationResults:
     def predictions(self) -> np.ndarray:
         """What `adapter_probe.metrics.score` takes with `labels`: ``[variants, examples]``.
 
-        Class numbers or regression values; of question answering, what each question scores by the metric.
-        -1 or NaN where an output is not finite.
+        Class numbers or regression values; of question answering, what each question scores by the metric; of
+        a language model the likeliest choices, or for a loss each example's negative log-likelihood, nats. -1
+        or NaN where an output is not finite.
         """
+        if self.counts is not None:
+            return metrics.predictions_from_likelihoods(
+                self.metric, self.logits, continuation_sizes(self.metric, self.counts)
+            )
         if self.kind == "extractive":
             return self.logits[..., QUESTION_SCORES.index(self.metric)]
         return metrics.predictions_from_logits(self.logits, self.kind)
 
+    @property
+    def chance_score(self) -> float:
+        """The score without a model: of the commonest class, or of a choice drawn at random; else NaN."""
+        if self.counts is None:
+            return metrics.majority_score(self.metric, self.labels)
+        if self.metric in metrics.LOSSES:
+            return float("nan")
+        return float((1 / (self.counts[..., 0] > 0).sum(axis=1)).mean())
+
     def _check_types(self) -> None:
-        label_types = {"classification": np.int64, "regression": np.float64, "extractive": np.int64}
-        if self.kind not in label_types:
-            raise ValueError(f"kind should be one of {', '.join(label_types)}, got {self.kind!r}")
+        if self.kind not in metrics.METRICS:
+            raise ValueError(f"kind should be one of {', '.join(metrics.METRICS)}, got {self.kind!r}")
+        if (self.kind == "causal") != (self.counts is not None):
+            raise ValueError(f"kind {self.kind!r} does not go with counts {self.counts is not None}")
         wanted = {
             "masks": (np.bool_, 2),
             "spans": (np.int64, 2),
             "logits": (np.float32, 3),
-            "labels": (label_types[self.kind], 1),
+            "labels": (np.float64 if self.kind == "regression" else np.int64, 1),
         }
         if self.answers is not None:
             wanted["answers"] = (np.int32, 3)
+        if self.counts is not None:
+            wanted["counts"] = (np.int64, 3)
         for name, (dtype, n_axes) in wanted.items():
             array = getattr(self, name)
             if array.dtype != dtype or array.ndim != n_axes:
@@ -119,6 +158,18 @@ class AblationResults:
                     f"{name} should be {np.dtype(dtype)} with {n_axes} axes,"
                     f" got {array.dtype} with {array.ndim}"
                 )
+
+
+def continuation_sizes(metric: str, counts: np.ndarray) -> np.ndarray:
+    """What a metric divides every continuation's log-likelihood by: int64 ``[examples, continuations]``.
+
+    Args:
+        metric: one of a language model's.
+        counts: as in `AblationResults`.
+    """
+    if metric in _DIVIDES:
+        return counts[..., COUNTED.index(_DIVIDES[metric])]
+    return (counts[..., 0] > 0).astype(np.int64)
 
 
 def save_predictions(folder: str | Path, results: AblationResults) -> None:
@@ -131,8 +182,8 @@ def save_predictions(folder: str | Path, results: AblationResults) -> None:
     """
     about = {"schema": SCHEMA, **{name: getattr(results, name) for name in _TEXTS}}
     arrays = {name: getattr(results, name) for name in _ARRAYS}
-    if results.answers is not None:
-        arrays["answers"] = results.answers
+    more = {name: getattr(results, name) for name in _OPTIONAL}
+    arrays |= {name: values for name, values in more.items() if values is not None}
     write_arrays(Path(folder) / PREDICTIONS, {**arrays, "about": np.array(canonical_json(about))})
 
 
@@ -157,7 +208,7 @@ def load_ablation(folder: str | Path) -> AblationResults:
         for name in ("row_names", "label_names"):
             texts[name] = tuple(texts[name])
         kept = {name: arrays[name] for name in _ARRAYS}
-        return AblationResults(**kept, **texts, answers=arrays.get("answers"))
+        return AblationResults(**kept, **texts, **{name: arrays.get(name) for name in _OPTIONAL})
     except (KeyError, TypeError, ValueError) as error:
         raise ResultsError(f"{path} does not hold an ablation: {_one_line(error)}") from error
 

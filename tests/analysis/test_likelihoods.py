@@ -1,0 +1,139 @@
+"""Scores and statistics of language models against sums written out example by example."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from adapter_probe.analysis.deltas import row_scores, span_scores
+from adapter_probe.analysis.resampling import bootstrap_scores, draw_counts
+from adapter_probe.analysis.summary import summary
+from adapter_probe.analysis.tables import ablation_tables
+from adapter_probe.metrics import CHOICES, LOSSES, METRICS, NO_CLASS, check_metric, metric_label, points
+from adapter_probe.results.ablation import COUNTED, AblationResults, load_ablation, save_predictions
+from adapter_probe.spans import span_variants
+
+DIVIDED_BY = dict(zip(CHOICES[1:], COUNTED[1:3]))
+PER = {
+    "perplexity": "tokens",
+    "bits_per_byte": "bytes",
+    "byte_perplexity": "bytes",
+    "word_perplexity": "words",
+}
+
+
+def results_of(metric: str, n_examples: int = 40, n_layers: int = 3) -> AblationResults:
+    generator = np.random.default_rng(3)
+    variants = span_variants(n_layers)
+    most = 4 if metric in CHOICES else 1
+    counts = np.zeros((n_examples, most, 4), np.int64)
+    n_choices = generator.integers(2, 5, n_examples) if most > 1 else np.ones(n_examples, int)
+    sums = np.zeros((len(variants.names), n_examples, most), np.float32)
+    for example, n in enumerate(n_choices):
+        counts[example, :n] = generator.integers(1, 30, (n, 4))
+        sums[:, example, :n] = -generator.exponential(20, (len(sums), n))
+    per = PER.get(metric, "tokens")
+    labels = generator.integers(0, n_choices) if most > 1 else counts[:, 0, COUNTED.index(per)]
+    spans = [(-1, -1) if s is None else (s.first, s.last) for s in variants.spans]
+    return AblationResults(
+        variants.masks, np.array(spans, np.int64), variants.names, sums, labels, metric, "causal", (), {}, {},
+        counts=counts, groups=np.array([f"part {i % 2}" for i in range(n_examples)]),
+    )  # fmt: skip
+
+
+def by_hand(results: AblationResults, row: int, examples: list[int]) -> float:
+    """One variant's score on some examples, repeats allowed, one after the other."""
+    metric, hits, nats, units = results.metric, 0, [], []
+    for e in examples:
+        n = int((results.counts[e, :, 0] > 0).sum())
+        sums = [float(results.logits[row, e, k]) for k in range(n)]
+        if metric in CHOICES:
+            sizes = [1] * n
+            if metric in DIVIDED_BY:
+                sizes = [int(results.counts[e, k, COUNTED.index(DIVIDED_BY[metric])]) for k in range(n)]
+            hits += max(range(n), key=lambda k: sums[k] / sizes[k]) == results.labels[e]
+        else:
+            nats.append(-sums[0])
+            units.append(int(results.counts[e, 0, COUNTED.index(PER.get(metric, "tokens"))]))
+    if metric in CHOICES:
+        return hits / len(examples)
+    if metric == "nll":
+        return sum(n / u for n, u in zip(nats, units)) / len(examples)
+    a_unit = sum(nats) / sum(units)
+    return a_unit / math.log(2) if metric == "bits_per_byte" else math.exp(a_unit)
+
+
+@pytest.mark.parametrize("metric", METRICS["causal"])
+def test_scores_are_those_written_out(metric):
+    results = results_of(metric)
+    expected = [by_hand(results, row, list(range(40))) for row in range(len(results.masks))]
+    np.testing.assert_allclose(row_scores(results), expected, rtol=1e-12)
+    assert metric_label(metric)
+    check_metric(metric, "causal")
+
+
+@pytest.mark.parametrize("metric", METRICS["causal"])
+def test_each_resample_is_scored_as_if_written_out(metric):
+    results = results_of(metric)
+    scores = bootstrap_scores(results, 5, seed=2)
+    for draw, counts in zip(scores, np.concatenate(list(draw_counts(40, 5, 2)))):
+        examples = np.repeat(np.arange(40), counts.astype(int)).tolist()
+        expected = [by_hand(results, row, examples) for row in range(len(results.masks))]
+        np.testing.assert_allclose(draw, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("metric", LOSSES)
+def test_a_loss_that_rises_is_a_drop(metric):
+    results = results_of(metric)
+    worse = results.logits.copy()
+    worse[1:] = worse[0] - 1.0  # every example a nat less likely under every span
+    results = replace(results, logits=worse)
+    frame = span_scores(results)
+    assert (frame["score"] > row_scores(results)[0]).all()
+    assert (frame["delta_points"] < 0).all()
+    rise = frame["score"] - row_scores(results)[0]
+    np.testing.assert_allclose(frame["delta_points"], -100 * rise)
+    tables = ablation_tables(results, n_resamples=200)
+    assert (tables.spans["ci_high_points"] < 0).all()
+    assert points(metric, 0.02) == -2
+
+
+def test_the_intact_row_has_the_choices_drawn_at_random_beside_it():
+    results = results_of("acc_norm")
+    n_choices = (results.counts[..., 0] > 0).sum(axis=1)
+    found = summary(results, ablation_tables(results, n_resamples=100))
+    assert found["majority_score"] == pytest.approx(np.mean(1 / n_choices))
+    assert summary(results_of("nll"))["majority_score"] is None
+
+
+def test_a_sum_that_is_not_finite_is_no_choice():
+    results = results_of("accuracy")
+    broken = results.logits.copy()
+    broken[2, 7, 1] = np.nan
+    results = replace(results, logits=broken)
+    assert results.predictions[2, 7] == NO_CLASS
+    assert np.isnan(row_scores(results)[2])
+    assert np.isfinite(np.delete(row_scores(results), 2)).all()
+
+
+@pytest.mark.parametrize("metric", ["acc_bytes", "nll"])
+def test_what_is_stored_comes_back(metric, tmp_path):
+    results = results_of(metric)
+    save_predictions(tmp_path, results)
+    again = load_ablation(tmp_path)
+    for name in ("logits", "counts", "groups", "labels"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(results, name))
+    np.testing.assert_array_equal(row_scores(again), row_scores(results))
+
+
+def test_lm_evals_own_aggregation_says_the_same():
+    metrics = pytest.importorskip("lm_eval.api.metrics")
+    own = {"bits_per_byte": metrics.bits_per_byte}
+    own |= dict.fromkeys(("byte_perplexity", "word_perplexity"), metrics.weighted_perplexity)
+    for metric, aggregate in own.items():
+        results = results_of(metric)
+        pairs = list(zip(results.logits[0, :, 0].astype(float).tolist(), results.labels.tolist()))
+        assert row_scores(results)[0] == pytest.approx(aggregate(pairs), rel=1e-12)
