@@ -131,9 +131,29 @@ def _complete(
             )
         return ablation
     record = _description(folder) or {}
+    _refuse_changed(ablation, folder, record)
     facts = CheckpointFacts(record, _adapter_parameters(folder))
     texts = _texts(ablation, record, folder / DESCRIPTION, data) if with_texts else None
     return replace(ablation, checkpoint=facts, texts=texts)
+
+
+def _refuse_changed(ablation: Ablation, folder: Path, record: dict[str, Any]) -> None:
+    """Refuse a checkpoint that was ablated with another method, or on another base; what is unknown passes.
+
+    Raises:
+        ResultsError: something changed.
+    """
+    from adapter_probe.checkpoints.identity import checkpoint_identity
+    from adapter_probe.results.identity import describe_changes, list_changes
+
+    old, new = {}, {}
+    for section, facts in checkpoint_identity(record).items():
+        then = ablation.manifest.get("identity", {}).get(section, {})
+        shared = {name for name, value in facts.items() if value and then.get(name)}
+        old[section] = {name: then[name] for name in shared}
+        new[section] = {name: facts[name] for name in shared}
+    if changes := describe_changes(old, new):
+        raise ResultsError(f"{folder} has changed since {ablation.folder} was made: {list_changes(changes)}")
 
 
 def _checkpoint_of(ablation: Ablation, checkpoints: Sequence[Path]) -> Path | None:

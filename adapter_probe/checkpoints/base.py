@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import re
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, NoReturn
@@ -16,6 +15,7 @@ import torch
 from huggingface_hub import HfApi, try_to_load_from_cache
 from torch import nn
 from transformers import (
+    CONFIG_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForQuestionAnswering,
@@ -32,14 +32,13 @@ from adapter_probe.data.tasks import TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.bases.anatomy import anatomy_for
 from adapter_probe.models.bases.heads import HeadKind
+from adapter_probe.results.identity import describe_changes
+
+from .identity import config_settings, forward_settings
 
 _ARCHITECTURES = {"extractive": AutoModelForQuestionAnswering, "causal": AutoModelForCausalLM}
 _COMMIT = re.compile("[0-9a-f]{40}")
 _HUB_TIMEOUT = 10.0  # seconds
-
-# What a task or a library release changes in a configuration without changing the encoder.
-_VOLATILE = ("_name_or_path", "transformers_version", "architectures", "id2label", "label2id", "num_labels",
-             "problem_type", "dtype", "torch_dtype", "use_cache")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,19 +48,20 @@ class BaseIdentity:
     Attributes:
         name: absolute folder or hub id.
         revision: the hub's commit, or None for a folder.
-        config_sha256: of the configuration, without what a task or a release changes.
         weights_sha256: of the encoder's tensors, in float32, under their names; of a causal model also its
             output embedding's, where that has weights of its own.
         n_layers, hidden_size, vocab_size: so that a base that cannot fit is named in plain words.
+        config: what its config.json says that can change a number, see `config_settings`; empty where that is
+            not known.
     """
 
     name: str
     revision: str | None
-    config_sha256: str
     weights_sha256: str
     n_layers: int
     hidden_size: int
     vocab_size: int
+    config: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict."""
@@ -176,12 +176,33 @@ def load_config(name: str, revision: str | None = None) -> PretrainedConfig:
         raise CheckpointError(f"base {name} has no config.json; a transformers model folder is needed")
     try:
         with _named("configuration", name):
-            fields, _ = PretrainedConfig.get_config_dict(name, revision=revision)
+            fields = _config_fields(name, revision)
             # Before transformers sees it, whose own words for an unknown family fill a page.
             anatomy_for(SimpleNamespace(**{"model_type": None, **fields}))
             return AutoConfig.from_pretrained(name, revision=revision)
     except ModelError as error:
         raise CheckpointError(f"base {name}: {error}") from error
+
+
+def _config_fields(name: str, revision: str | None) -> dict[str, Any]:
+    """What config.json holds."""
+    return PretrainedConfig.get_config_dict(name, revision=revision)[0]
+
+
+def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What changed between two bases' `config_settings`, defaults filled in; dropout does not count.
+
+    Returns:
+        one ``name: old -> new`` a setting.
+    """
+    family = new["model_type"]
+    if old.get("model_type") != family:
+        return [f"model_type: {old.get('model_type')} -> {family}"]
+    try:
+        configs = [CONFIG_MAPPING[family].from_dict(dict(settings)) for settings in (old, new)]
+    except Exception:  # one of them was edited into nonsense, which a configuration refuses in many ways
+        return describe_changes(old, new)
+    return describe_changes(*(forward_settings(config_settings(config.to_dict())) for config in configs))
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
@@ -320,14 +341,12 @@ def _identify(
         if f"{model.base_model_prefix}.{tensor_name}" not in missing:
             weights.update(f"{tensor_name} {tuple(parameter.shape)}\n".encode())
             weights.update(parameter.detach().float().contiguous().numpy())
-    settings = {k: v for k, v in model.config.to_dict().items() if k not in _VOLATILE}
-    config = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
     return BaseIdentity(
         name=name,
         revision=revision,
-        config_sha256=config.hexdigest(),
         weights_sha256=weights.hexdigest(),
         n_layers=int(model.config.num_hidden_layers),
         hidden_size=int(model.config.hidden_size),
         vocab_size=int(model.config.vocab_size),
+        config=config_settings(_config_fields(name, revision)),
     )

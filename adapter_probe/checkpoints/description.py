@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,14 @@ from adapter_probe.models.adapters.imported import Imported
 from adapter_probe.models.methods import Method, method_from_json
 from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json, write_json
+from adapter_probe.results.identity import hash_json
 
 from .base import BaseIdentity
 
 DESCRIPTION = "adapter_probe.json"
-SCHEMA = 1
+SCHEMA = 2
+# Without the base's config, the tokenizer and the method's hash.
+_SCHEMA_BEFORE = 1
 
 
 def _method_from_json(record: object) -> Method | Imported:
@@ -42,6 +45,8 @@ class Description:
         scores: validation scores by metric name, as fractions; None where undefined.
         versions: of the libraries that wrote it.
         delta_sha256: of the bytes of ``delta.safetensors``.
+        method_sha256: of the method's JSON, so that an edit of it shows; empty where it is not known.
+        tokenizer: a hash a part, see `tokenizer_parts`; empty where it is not known.
     """
 
     method: Method | Imported
@@ -52,26 +57,27 @@ class Description:
     training: dict[str, Any] = field(default_factory=dict)
     scores: dict[str, float | None] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    method_sha256: str = ""
+    tokenizer: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.max_length < 1:
             raise CheckpointError(f"max_length {self.max_length} is not allowed; at least 1 token is needed")
 
+    def to_json(self) -> dict[str, Any]:
+        """A plain dict, as ``adapter_probe.json`` holds it."""
+        nested = {
+            "method": self.method.to_json(),
+            "base": asdict(self.base),
+            "task": self.task.to_json(),
+        }
+        return {f.name: nested.get(f.name, getattr(self, f.name)) for f in fields(self)}
+
 
 def write_description(folder: Path, description: Description) -> None:
     """Write ``adapter_probe.json``; the folder is a checkpoint from then on."""
-    nested = {"method", "base", "task"}
-    plain = {f.name: getattr(description, f.name) for f in fields(description) if f.name not in nested}
-    write_json(
-        folder / DESCRIPTION,
-        {
-            "schema": SCHEMA,
-            "method": description.method.to_json(),
-            "base": asdict(description.base),
-            "task": description.task.to_json(),
-            **plain,
-        },
-    )
+    sealed = replace(description, method_sha256=hash_json(description.method.to_json()))
+    write_json(folder / DESCRIPTION, {"schema": SCHEMA, **sealed.to_json()})
 
 
 def read_description(folder: Path) -> Description:
@@ -89,11 +95,21 @@ def read_description(folder: Path) -> Description:
         document = read_json(path)
     except ResultsError as error:  # names the file itself
         raise CheckpointError(str(error)) from error
-    if (schema := document.pop("schema", None)) != SCHEMA:
+    schema = document.pop("schema", None)
+    if schema not in (_SCHEMA_BEFORE, SCHEMA) or isinstance(schema, bool):
         raise CheckpointError(
-            f"{path}: schema {schema!r}; this version reads schema {SCHEMA} only, upgrade adapter-probe"
+            f"{path}: schema {schema!r}; this version reads schema {_SCHEMA_BEFORE} and {SCHEMA} only, upgrade "
+            "adapter-probe"
         )
+    if schema == _SCHEMA_BEFORE and isinstance(document.get("base"), dict):
+        document["base"].pop("config_sha256", None)
     try:
-        return from_record(Description, document, readers=_READERS)
+        description = from_record(Description, document, readers=_READERS)
     except AdapterProbeError as error:
         raise CheckpointError(f"{path}: {error}") from error
+    if schema == SCHEMA and description.method_sha256 != hash_json(description.method.to_json()):
+        raise CheckpointError(
+            f"{path}: its method was changed after it was written (it does not have the sha256 in method_sha256); "
+            "restore the file"
+        )
+    return description

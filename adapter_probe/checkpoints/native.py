@@ -27,11 +27,26 @@ from adapter_probe.models.adapters.install import install_head
 from adapter_probe.models.bases.anatomy import anatomy_for
 from adapter_probe.models.methods import Method
 from adapter_probe.results.atomic import make_folder, write_bytes
+from adapter_probe.results.identity import describe_changes, list_changes
 
-from .base import BaseIdentity, LoadedBase, load_base, load_config, load_tokenizer, n_outputs, resolve_base
+from .base import (
+    BaseIdentity,
+    LoadedBase,
+    config_changes,
+    load_base,
+    load_config,
+    load_tokenizer,
+    n_outputs,
+    resolve_base,
+)
 from .description import DESCRIPTION, Description, read_description, write_description
+from .identity import tokenizer_parts
 
 DELTA = "delta.safetensors"
+_UNKNOWN_BASE = (
+    "The checkpoint was written by a version that did not remember the base's config.json and tokenizer; changes of "
+    "these since then cannot be noticed."
+)
 
 
 @dataclass(frozen=True)
@@ -108,6 +123,9 @@ def open_checkpoint(folder: str | Path, base: str | None = None) -> OpenedCheckp
             f"{description.base.name} (sha256 {loaded.identity.weights_sha256[:12]}, wanted "
             f"{description.base.weights_sha256[:12]})"
         )
+    tokenizer = load_tokenizer(name, revision)
+    found = replace(description, base=loaded.identity, tokenizer=tokenizer_parts(tokenizer))
+    _refuse_changed(folder, description, found)
     try:
         model = make_model(loaded, description.method)
     except ModelError as error:
@@ -115,10 +133,11 @@ def open_checkpoint(folder: str | Path, base: str | None = None) -> OpenedCheckp
     _load_delta(model, delta, loaded, folder / DELTA)
     return OpenedCheckpoint(
         model.eval(),
-        load_tokenizer(name, revision),
-        replace(description, base=loaded.identity),
+        tokenizer,
+        found,
         frozenset(delta),
         loaded.missing,
+        () if description.base.config else (_UNKNOWN_BASE,),
     )
 
 
@@ -148,6 +167,20 @@ def _refuse_unfit(name: str, revision: str | None, expected: BaseIdentity) -> No
             raise CheckpointError(
                 f"base {name} has {got} {what}; the checkpoint was trained on one with {wanted}"
             )
+
+
+def _refuse_changed(folder: Path, remembered: Description, found: Description) -> None:
+    """Refuse a base whose config.json or tokenizer is not what it was when the checkpoint was written."""
+    changes = []
+    if remembered.base.config:
+        changes = [f"config.json, {c}" for c in config_changes(remembered.base.config, found.base.config)]
+    if remembered.tokenizer:
+        changes += [f"tokenizer, {c}" for c in describe_changes(remembered.tokenizer, found.tokenizer)]
+    if changes:
+        raise CheckpointError(
+            f"base {found.base.name} has changed since {folder} was written: {list_changes(changes)}; restore it, "
+            "or name the base that it was with --base"
+        )
 
 
 def _read_delta(folder: Path, description: Description) -> dict[str, Tensor]:

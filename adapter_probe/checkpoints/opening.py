@@ -19,6 +19,7 @@ from . import adapter_bert, adapterhub, native, peft
 from .base import LoadedBase, load_base, load_config, load_tokenizer, resolve_base
 from .description import DESCRIPTION, Description
 from .foreign import BaseShape, Survey, Task, Translated, read_json_file
+from .identity import tokenizer_parts
 from .native import OpenedCheckpoint
 
 _CONFIG = "adapter_config.json"  # of both libraries
@@ -96,14 +97,15 @@ def _open_foreign(found: Survey, reader: _Reader, base: str | None) -> OpenedChe
     task = found.task or Task("classification", int(config.num_labels))
     loaded = load_base(name, task.n_outputs, kind=task.kind, revision=revision)
     model, translated = build(found, reader.translate, loaded)
+    tokenizer = load_tokenizer(name, revision)
     description = Description(
         method=translated.method,
         base=loaded.identity,
         task=_task(found, task),
         max_length=1,
         delta_sha256=found.sha256,
+        tokenizer=tokenizer_parts(tokenizer),
     )
-    tokenizer = load_tokenizer(name, revision)
     limit = length_limit(None, config, tokenizer.model_max_length)
     return OpenedCheckpoint(
         model.eval(),

@@ -21,7 +21,7 @@ from adapter_probe.probe.engine import GUARD
 from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
 from adapter_probe.records import from_record, to_record
 from adapter_probe.results.atomic import make_folder, read_arrays, read_json, write_json
-from adapter_probe.results.identity import describe_changes
+from adapter_probe.results.identity import describe_changes, list_changes
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory
 
 SHARDS, SHARD = "shards", "shard.json"
@@ -143,7 +143,7 @@ def gather_shards(out: Path, run: RunDirectory) -> None:
         if not (folder / MANIFEST).exists():
             continue
         if changes := describe_changes(read_json(folder / MANIFEST).get("identity", {}), run.identity):
-            raise ResultsError(f"{folder} is a shard of another run: {'; '.join(changes)}. Remove it")
+            raise ResultsError(f"{folder} is a shard of another run: {list_changes(changes)}. Remove it")
         if (folder / GUARD).exists() and not (out / GUARD).exists():
             write_json(out / GUARD, read_json(folder / GUARD))  # every shard measured the same sample
         for path in sorted((folder / PARTS).glob("part-*.npz")):

@@ -43,13 +43,13 @@ class Trial:
         id: start of the hash of its identity.
         request: what to train.
         n_steps: optimiser steps, the unit of progress.
-        base_sha256: of the base's weights.
+        base: the base's and its tokenizer's part of the identity.
     """
 
     id: str
     request: TrainingRequest
     n_steps: int
-    base_sha256: str
+    base: dict[str, Any]
 
     def folder(self, out: Path) -> Path:
         """Its folder in a study's folder."""
@@ -77,7 +77,8 @@ def plan_trials(requests: Iterable[TrainingRequest]) -> list[Trial]:
         name = hash_json(identity_of(request, fingerprints))[:_ID_LENGTH]
         settled = replace(request, base=base.name, revision=base.revision)
         n_steps = request.settings.n_steps(n_train)
-        trials.setdefault(name, Trial(name, settled, n_steps, fingerprints["base"]["weights_sha256"]))
+        brought = {part: fingerprints[part] for part in ("base", "tokenizer")}
+        trials.setdefault(name, Trial(name, settled, n_steps, brought))
     return list(trials.values())
 
 
@@ -102,7 +103,7 @@ def shared_facts(trials: Sequence[Trial]) -> tuple[dict[str, Any], dict[str, Any
         if tasks.setdefault(task.name, own) != own:
             raise TrainingError(f"two different tasks are called {task.name!r}; rename one's folder")
     settings = trials[0].request.settings
-    shared = {"base_sha256": trials[0].base_sha256}
+    shared = dict(trials[0].base)
     # The table of trials has no columns for these, so trials that differ in them could not be told apart.
     shared |= {name: getattr(settings, name) for name in ("warmup", "dtype")}
     return shared, tasks

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from adapter_probe.checkpoints.base import refuse_unknown_tokens
+from adapter_probe.checkpoints.identity import checkpoint_identity
 from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.encoding import Encoded
@@ -79,11 +80,9 @@ class AblationRequest:
     @property
     def identity(self) -> dict[str, Any]:
         """Everything that determines the predictions; two runs with the same identity may share parts."""
-        description = self.checkpoint.description
         return {
             "code_schema": CODE_SCHEMA,
-            "checkpoint": {"delta_sha256": description.delta_sha256},
-            "base": {"weights_sha256": description.base.weights_sha256},
+            **checkpoint_identity(self.checkpoint.description.to_json()),
             "data": {"fingerprint": self.examples.rows.fingerprint, "n_examples": len(self.examples)},
             "tokens": {"fingerprint": self.encoded.fingerprint},
             "settings": asdict(self.settings),

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -101,6 +101,12 @@ def describe_changes(old: Mapping[str, object], new: Mapping[str, object]) -> li
             now = shorten(after[path]) if path in after else _ABSENT
         lines.append(f"{'.'.join(path)}: {was} -> {now}")
     return lines
+
+
+def list_changes(changes: Sequence[str], most: int = 4) -> str:
+    """Changes in one line, the first few in full."""
+    more = f" and {len(changes) - most} more" if len(changes) > most else ""
+    return "; ".join(changes[:most]) + more
 
 
 def _leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:

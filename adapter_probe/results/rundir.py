@@ -27,7 +27,7 @@ from adapter_probe.results.atomic import (
     write_arrays,
     write_json,
 )
-from adapter_probe.results.identity import describe_changes, hash_json, to_plain
+from adapter_probe.results.identity import describe_changes, hash_json, list_changes, to_plain
 from adapter_probe.results.schema import MANIFEST
 
 SCHEMA = 1
@@ -138,7 +138,7 @@ class RunDirectory:
             stored = _read_manifest(path)
             if changes := describe_changes(stored["identity"], self.identity):
                 raise ResultsError(
-                    f"{self.path} holds the results of another run: {'; '.join(changes)}."
+                    f"{self.path} holds the results of another run: {list_changes(changes)}."
                     " Choose another --out or remove the folder"
                 )
             self.plan = stored["plan"]

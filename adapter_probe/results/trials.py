@@ -13,7 +13,7 @@ import pandas as pd
 from adapter_probe.errors import AdapterProbeError, ResultsError
 from adapter_probe.records import from_record, to_record
 from adapter_probe.results.atomic import read_json, write_csv, write_json
-from adapter_probe.results.identity import describe_changes, to_plain
+from adapter_probe.results.identity import describe_changes, list_changes, to_plain
 from adapter_probe.results.schema import STUDY, TRIAL, TRIALS_CSV, TRIALS_FOLDER
 
 SCHEMA = 1
@@ -134,7 +134,7 @@ def claim_study(folder: str | Path, study: str, shared: Mapping[str, Any], tasks
         now = {name: new["tasks"].get(name, known[name]) for name in known}
         if changes := describe_changes(old, {**new, "tasks": now}):
             raise ResultsError(
-                f"{folder} holds another study: {'; '.join(changes)}. Choose another --out or remove the "
+                f"{folder} holds another study: {list_changes(changes)}. Choose another --out or remove the "
                 "folder"
             )
         new["tasks"] = {**known, **new["tasks"]}

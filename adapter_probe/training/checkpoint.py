@@ -49,6 +49,7 @@ def train_checkpoint(
             task=task,
             max_length=facts.max_length,
             delta_sha256="",
+            tokenizer=facts.fingerprints["tokenizer"],
             training={**settings.to_json(), "optimizer": "Adam", "validation_scores": scores},
             scores={task.metric: best_score(scores)},
         )

@@ -15,6 +15,7 @@ from adapter_probe.checkpoints.base import (
     n_outputs,
     refuse_unknown_tokens,
 )
+from adapter_probe.checkpoints.identity import tokenizer_parts, training_identity
 from adapter_probe.data.examples import Examples, load_examples
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.squad import WindowSettings
@@ -116,7 +117,7 @@ def gather(request: TrainingRequest) -> Facts:
     for examples in splits.values():
         refuse_unknown_tokens(examples.encoded, base.identity)
     fingerprints = {
-        "base": {"weights_sha256": base.identity.weights_sha256},
+        **training_identity(base.identity.to_json(), tokenizer_parts(tokenizer)),
         "tokens": {name: examples.encoded.fingerprint for name, examples in splits.items()},
         "data": {**task.fingerprints, "train": splits["train"].rows.fingerprint},
     }

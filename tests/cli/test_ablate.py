@@ -387,4 +387,6 @@ def test_a_changed_base(own, program, tiny_base, tmp_path):
     assert program("ablate", own, "--base", base, before=NO_FIGURE).code == 0
     text = (base / "tokenizer.json").read_text()
     (base / "tokenizer.json").write_text(text.replace('"kind"', '"unkind"'))  # the same weights
-    assert "tokens.fingerprint" in program("ablate", own, "--base", base).refusal
+    refusal = program("ablate", own, "--base", base).refusal
+    assert str(base) in refusal
+    assert "tokenizer, model" in refusal

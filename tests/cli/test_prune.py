@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from adapter_probe.analysis.removable import halves
 from adapter_probe.results.ablation import load_ablation
@@ -127,6 +129,19 @@ def test_no_ablation_to_go_by(program, trained, tmp_path):
     folder = shutil.copytree(trained, tmp_path / "c")
     refusal = program("prune", folder, "--within", 1, "--out", tmp_path / "p").refusal
     for word in (str(folder / "ablation"), "adapter-probe ablate", "--span"):
+        assert word in refusal
+
+
+def test_the_ablation_of_other_weights_is_not_gone_by(program, ablated, tmp_path):
+    folder = shutil.copytree(ablated, tmp_path / "c")
+    delta = load_file(folder / "delta.safetensors")
+    delta["classifier.bias"] += 1e-3
+    save_file(delta, folder / "delta.safetensors")
+    description = json.loads((folder / "adapter_probe.json").read_text())
+    description["delta_sha256"] = hashlib.sha256((folder / "delta.safetensors").read_bytes()).hexdigest()
+    (folder / "adapter_probe.json").write_text(json.dumps(description))
+    refusal = program("prune", folder, "--within", 100, "--out", tmp_path / "p").refusal
+    for word in (str(folder / "ablation"), "checkpoint.delta_sha256", "--span"):
         assert word in refusal
 
 

@@ -169,6 +169,19 @@ def test_another_checkpoint_is_refused(run, checkpoint: Path, tmp_path: Path):
     assert said == f"--checkpoint {other} is not what was ablated in any of the folders given"
 
 
+def test_a_checkpoint_that_changed_since_is_refused(run, checkpoint: Path):
+    file, manifest = checkpoint / "adapter_probe.json", checkpoint / "ablation" / "manifest.json"
+    record, said = json.loads(file.read_text()), json.loads(manifest.read_text())
+    base = {"weights_sha256": "cd" * 32, "config": {"hidden_act": "gelu", "hidden_dropout_prob": 0.1}}
+    said["identity"]["base"] = {**base, "config": {"hidden_act": "gelu"}}
+    write_json(manifest, said)
+    write_json(file, {**record, "base": base})
+    assert run(checkpoint).exit_code == 0
+    base["config"]["hidden_act"] = "relu"
+    write_json(file, {**record, "base": base})
+    assert "base.config.hidden_act: gelu -> relu" in refusal(run(checkpoint))
+
+
 def test_texts_that_changed_are_refused_and_the_right_ones_can_be_named(
     run, checkpoint: Path, tmp_path: Path
 ):

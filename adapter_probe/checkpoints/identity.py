@@ -1,0 +1,95 @@
+"""Everything that determines a number, apart from the data and a study's own settings.
+
+The delta, the method, the base's weights and configuration, and the tokenizer, as plain JSON. Ablations, sweeps,
+trainings, `prune` and the report compare it before they use what is on disk; the opening of a checkpoint compares
+it with what the checkpoint remembers. Works without torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from adapter_probe.results.identity import hash_json, to_plain
+
+# What names, describes or stores a model, and what steers text generation: none of it reaches the logits.
+_NO_EFFECT = frozenset(
+    """
+    _name_or_path name_or_path _commit_hash transformers_version adapters_version unsloth_version unsloth_fixed
+    transformers.js_config architectures auto_map custom_pipelines tokenizer_class language license finetuning_task
+    task_specific_params model_max_length dtype torch_dtype use_bfloat16 _attn_implementation_autoset
+    id2label label2id num_labels _num_labels problem_type use_cache output_attentions output_hidden_states
+    output_past return_dict torchscript gradient_checkpointing tf_legacy_loss chunk_size_feed_forward
+    max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k
+    top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size
+    bad_words_ids num_return_sequences output_scores return_dict_in_generate forced_bos_token_id
+    forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens
+    begin_suppress_tokens prefix
+    """.split()
+)
+# What plays a part in training alone: dropout, and how weights start that the base does not have.
+_TRAINING_ONLY = ("dropout", "pdrop", "layerdrop", "initializer_range", "router_aux_loss_coef")
+# Parts of a tokenizers file that do not change which ids a text gets.
+_NOT_ENCODING = ("version", "truncation", "padding", "decoder")
+
+
+def config_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a base's config.json says that can change a number, as plain JSON."""
+    settings = {name: value for name, value in config.items() if name not in _NO_EFFECT}
+    plain = to_plain(json.loads(json.dumps(settings)))
+    assert isinstance(plain, dict)
+    return plain
+
+
+def forward_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Of `config_settings`, what can change a number without training."""
+    return {k: v for k, v in settings.items() if not any(word in k for word in _TRAINING_ONLY)}
+
+
+def tokenizer_parts(tokenizer: Any) -> dict[str, str]:
+    """A hash for each part of a transformers tokenizer that can change the ids of a text, by the part's name."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        parts = {"vocabulary": tokenizer.get_vocab(), "class": type(tokenizer).__name__}
+    else:
+        parts = json.loads(backend.to_str())
+        parts = {name: part for name, part in parts.items() if name not in _NOT_ENCODING}
+    parts["special_tokens"] = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+    parts["truncation_side"] = tokenizer.truncation_side
+    parts["inputs"] = list(tokenizer.model_input_names)
+    parts["chat_template"] = getattr(tokenizer, "chat_template", None)
+    return {name: hash_json(part) for name, part in parts.items() if part is not None}
+
+
+def training_identity(base: Mapping[str, Any], tokenizer: Mapping[str, str]) -> dict[str, Any]:
+    """What a base brings into a training.
+
+    Args:
+        base: the record of its `BaseIdentity`.
+        tokenizer: see `tokenizer_parts`.
+    """
+    return {
+        "base": {"weights_sha256": base["weights_sha256"], "config": dict(base["config"])},
+        "tokenizer": dict(tokenizer),
+    }
+
+
+def checkpoint_identity(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a checkpoint brings into an evaluation.
+
+    Args:
+        record: a checkpoint's description as JSON, see `Description.to_json`; what an older one does not say is
+            left out.
+    """
+    base, method = record.get("base") or {}, record.get("method") or {}
+    if method.get("name") == "imported":  # it lists every module, which its hash says as well
+        method = {"name": "imported", "sha256": hash_json(method)}
+    return {
+        "checkpoint": {"delta_sha256": record.get("delta_sha256"), "method": dict(method)},
+        "base": {
+            "weights_sha256": base.get("weights_sha256"),
+            "config": forward_settings(base.get("config") or {}),
+        },
+        "tokenizer": dict(record.get("tokenizer") or {}),
+    }

@@ -1,0 +1,205 @@
+"""What determines a number is remembered, compared and named; what does not determine it breaks nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from adapter_probe.checkpoints.base import load_base, load_tokenizer
+from adapter_probe.checkpoints.identity import config_settings, forward_settings, tokenizer_parts
+from adapter_probe.checkpoints.native import open_checkpoint
+from adapter_probe.data.tasks import find_task
+from adapter_probe.errors import CheckpointError, ResultsError
+from adapter_probe.models.methods import Adapters
+from adapter_probe.probe.request import AblationSettings, prepare_ablation
+from adapter_probe.results.rundir import RunDirectory
+from adapter_probe.training.request import TrainingRequest, gather, identity_of
+from adapter_probe.training.settings import TrainingSettings
+
+HARMLESS = {
+    "_name_or_path": "elsewhere",
+    "transformers_version": "9.9.9",
+    "architectures": ["Another"],
+    "dtype": "float16",
+    "use_cache": False,
+    "id2label": {"0": "yes"},
+    "label2id": {"yes": 0},
+}
+TELLING = [
+    ("hidden_act", "relu"),
+    ("layer_norm_eps", 1e-5),
+    ("num_attention_heads", 2),
+    ("position", "other"),
+]
+
+
+def edit(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.fixture
+def base(tiny_base: Callable[..., Path], tmp_path: Path) -> Path:
+    """A base that the test may change."""
+    return shutil.copytree(tiny_base("bert"), tmp_path / "base")
+
+
+@pytest.fixture
+def checkpoint(base: Path, write_checkpoint: Callable[..., object], tmp_path: Path) -> Path:
+    """A checkpoint on `base`, that the test may change."""
+    write_checkpoint(base, tmp_path / "c")
+    return tmp_path / "c"
+
+
+def as_before(checkpoint: Path) -> None:
+    """Make the description one of a version that remembered less."""
+    file = checkpoint / "adapter_probe.json"
+    document = json.loads(file.read_text())
+    for name in ("method_sha256", "tokenizer"):
+        del document[name]
+    del document["base"]["config"]
+    document["base"]["config_sha256"] = "0" * 64
+    file.write_text(json.dumps({**document, "schema": 1}))
+
+
+def remember_tokenizer(checkpoint: Path, base: Path) -> None:
+    edit(checkpoint / "adapter_probe.json", tokenizer=tokenizer_parts(load_tokenizer(str(base))))
+
+
+@pytest.mark.parametrize(("name", "value"), TELLING)
+def test_a_changed_config_is_named_at_opening(checkpoint, base, name, value):
+    edit(base / "config.json", **{name: value})
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(checkpoint)
+    for part in (str(base), "config.json", f"{name}: ", str(value)):
+        assert part in str(caught.value)
+
+
+def test_config_keys_that_change_nothing_and_defaults_spelt_out_open(checkpoint, base):
+    edit(base / "config.json", **HARMLESS, hidden_dropout_prob=0.3, is_decoder=False)
+    assert open_checkpoint(checkpoint).notes == ()
+
+
+def test_a_default_left_out_of_the_config_opens(checkpoint, base):
+    file = base / "config.json"
+    document = json.loads(file.read_text())
+    assert document.pop("hidden_act") == "gelu"
+    file.write_text(json.dumps(document))
+    open_checkpoint(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda d: d["model"]["vocab"].update(fine=6, bright=5), "tokenizer, model"),
+        (lambda d: d.update(normalizer={"type": "Lowercase"}), "tokenizer, normalizer"),
+        (lambda d: d["post_processor"]["single"].pop(), "tokenizer, post_processor"),
+    ],
+)
+def test_a_changed_tokenizer_is_named_at_opening(checkpoint, base, change, named):
+    remember_tokenizer(checkpoint, base)
+    open_checkpoint(checkpoint)
+    file = base / "tokenizer.json"
+    document = json.loads(file.read_text())
+    change(document)
+    file.write_text(json.dumps(document))
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(checkpoint)
+    assert named in str(caught.value)
+    assert str(base) in str(caught.value)
+
+
+def test_a_tokenizer_written_again_is_the_same(base, tmp_path):
+    first = load_tokenizer(str(base))
+    first("some words here", truncation=True, max_length=4)  # which leaves a state behind
+    first.save_pretrained(tmp_path / "again")
+    assert tokenizer_parts(load_tokenizer(str(tmp_path / "again"))) == tokenizer_parts(
+        load_tokenizer(str(base))
+    )
+
+
+def test_an_edited_method_is_named_at_opening(checkpoint):
+    file = checkpoint / "adapter_probe.json"
+    document = json.loads(file.read_text())
+    document["method"]["activation"] = "relu"
+    file.write_text(json.dumps(document))
+    with pytest.raises(CheckpointError, match="its method was changed after it was written"):
+        open_checkpoint(checkpoint)
+
+
+def test_a_checkpoint_of_an_earlier_version_opens_and_says_what_it_does_not_know(checkpoint, base):
+    as_before(checkpoint)
+    edit(base / "config.json", hidden_act="relu")
+    (note,) = open_checkpoint(checkpoint).notes
+    assert "did not remember the base's config.json and tokenizer" in note
+
+
+@pytest.mark.parametrize(
+    ("where", "changes", "named"),
+    [
+        ("config.json", {"hidden_act": "relu"}, "base.config.hidden_act: gelu -> relu"),
+        ("config.json", {"layer_norm_eps": 1e-3}, "base.config.layer_norm_eps: 1e-12 -> 0.001"),
+        ("config.json", {"num_attention_heads": 2}, "base.config.num_attention_heads: 4 -> 2"),
+        ("adapter_probe.json", {"activation": "relu"}, "checkpoint.method.activation: tanh -> relu"),
+    ],
+)
+def test_an_ablation_is_not_gone_on_with_after_a_change(checkpoint, base, tmp_path, where, changes, named):
+    as_before(checkpoint)  # an earlier version's opens all the same: the run itself has to notice
+
+    def claim() -> None:
+        request = prepare_ablation(checkpoint, AblationSettings(), torch.device("cpu"))
+        with RunDirectory(tmp_path / "run", request.identity, {}):
+            pass
+
+    claim()
+    edit(base / "config.json", **HARMLESS, attention_probs_dropout_prob=0.3)
+    claim()
+    if where == "config.json":
+        edit(base / where, **changes)
+    else:
+        document = json.loads((checkpoint / where).read_text())
+        document["method"].update(changes)
+        (checkpoint / where).write_text(json.dumps(document))
+    with pytest.raises(ResultsError) as caught:
+        claim()
+    assert named in str(caught.value)
+
+
+def test_a_trial_is_another_after_a_change_of_the_base(base, tiny_task):
+    task, settings = find_task(tiny_task), TrainingSettings(epochs=1)
+    request = TrainingRequest(str(base), task, Adapters(size=2), settings)
+
+    def identity() -> dict:
+        return identity_of(request, gather(request).fingerprints)
+
+    first = identity()
+    edit(base / "config.json", **HARMLESS)
+    assert identity() == first
+    for name, value in (("hidden_dropout_prob", 0.3), ("hidden_act", "relu")):
+        edit(base / "config.json", **{name: value})
+        changed = identity()
+        assert changed != first
+        assert changed["base"]["config"][name] == value
+        first = changed
+
+
+def test_every_setting_of_a_config_counts_unless_it_is_known_not_to():
+    config = {"hidden_act": "gelu", "new_in_some_release": 1, "attention_dropout": 0.1, **HARMLESS}
+    assert config_settings(config) == {
+        "hidden_act": "gelu",
+        "new_in_some_release": 1,
+        "attention_dropout": 0.1,
+    }
+    assert forward_settings(config_settings(config)) == {"hidden_act": "gelu", "new_in_some_release": 1}
+
+
+def test_the_identity_of_a_base_holds_what_its_file_says(tiny_base):
+    folder = tiny_base("bert")
+    said = json.loads((folder / "config.json").read_text())
+    config = load_base(str(folder), 2).identity.config
+    assert config["hidden_act"] == said["hidden_act"]
+    assert config.items() <= said.items()
