@@ -98,8 +98,8 @@ def read_description(folder: Path) -> Description:
     schema = document.pop("schema", None)
     if schema not in (_SCHEMA_BEFORE, SCHEMA) or isinstance(schema, bool):
         raise CheckpointError(
-            f"{path}: schema {schema!r}; this version reads schema {_SCHEMA_BEFORE} and {SCHEMA} only, upgrade "
-            "adapter-probe"
+            f"{path}: schema {schema!r}; this version reads schema {_SCHEMA_BEFORE} and {SCHEMA} only, "
+            "upgrade adapter-probe"
         )
     if schema == _SCHEMA_BEFORE and isinstance(document.get("base"), dict):
         document["base"].pop("config_sha256", None)
@@ -109,7 +109,7 @@ def read_description(folder: Path) -> Description:
         raise CheckpointError(f"{path}: {error}") from error
     if schema == SCHEMA and description.method_sha256 != hash_json(description.method.to_json()):
         raise CheckpointError(
-            f"{path}: its method was changed after it was written (it does not have the sha256 in method_sha256); "
-            "restore the file"
+            f"{path}: its method was changed after it was written (it does not have the sha256 in "
+            "method_sha256); restore the file"
         )
     return description

@@ -1,8 +1,8 @@
 """Everything that determines a number, apart from the data and a study's own settings.
 
-The delta, the method, the base's weights and configuration, and the tokenizer, as plain JSON. Ablations, sweeps,
-trainings, `prune` and the report compare it before they use what is on disk; the opening of a checkpoint compares
-it with what the checkpoint remembers. Works without torch.
+The delta, the method, the base's weights and configuration, and the tokenizer, as plain JSON. Ablations,
+sweeps, trainings, `prune` and the report compare it before they use what is on disk; the opening of a
+checkpoint compares it with what the checkpoint remembers. Works without torch.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any
 from adapter_probe.results.identity import hash_json, to_plain
 
 # What names, describes or stores a model, and what steers text generation: none of it reaches the logits.
-_NO_EFFECT = frozenset(
-    """
-    _name_or_path name_or_path _commit_hash transformers_version adapters_version unsloth_version unsloth_fixed
-    transformers.js_config architectures auto_map custom_pipelines tokenizer_class language license finetuning_task
-    task_specific_params model_max_length dtype torch_dtype use_bfloat16 _attn_implementation_autoset
-    id2label label2id num_labels _num_labels problem_type use_cache output_attentions output_hidden_states
-    output_past return_dict torchscript gradient_checkpointing tf_legacy_loss chunk_size_feed_forward
-    max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k
-    top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size
-    bad_words_ids num_return_sequences output_scores return_dict_in_generate forced_bos_token_id
-    forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens
-    begin_suppress_tokens prefix
-    """.split()
-)
+_NO_EFFECT = frozenset((
+    "_name_or_path", "name_or_path", "_commit_hash", "transformers_version", "adapters_version",
+    "unsloth_version", "unsloth_fixed", "transformers.js_config", "architectures", "auto_map",
+    "custom_pipelines", "tokenizer_class", "language", "license", "finetuning_task", "task_specific_params",
+    "model_max_length", "dtype", "torch_dtype", "use_bfloat16", "_attn_implementation_autoset", "id2label",
+    "label2id", "num_labels", "_num_labels", "problem_type", "use_cache", "output_attentions",
+    "output_hidden_states", "output_past", "return_dict", "torchscript", "gradient_checkpointing",
+    "tf_legacy_loss", "chunk_size_feed_forward", "max_length", "min_length", "do_sample", "early_stopping",
+    "num_beams", "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "typical_p",
+    "repetition_penalty", "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
+    "bad_words_ids", "num_return_sequences", "output_scores", "return_dict_in_generate",
+    "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
+    "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "prefix",
+))  # fmt: skip
 # What plays a part in training alone: dropout, and how weights start that the base does not have.
 _TRAINING_ONLY = ("dropout", "pdrop", "layerdrop", "initializer_range", "router_aux_loss_coef")
 # Parts of a tokenizers file that do not change which ids a text gets.
@@ -48,7 +48,7 @@ def forward_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tokenizer_parts(tokenizer: Any) -> dict[str, str]:
-    """A hash for each part of a transformers tokenizer that can change the ids of a text, by the part's name."""
+    """A hash for each part of a tokenizer that can change the ids of a text, by the part's name."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         parts = {"vocabulary": tokenizer.get_vocab(), "class": type(tokenizer).__name__}
@@ -79,8 +79,8 @@ def checkpoint_identity(record: Mapping[str, Any]) -> dict[str, Any]:
     """What a checkpoint brings into an evaluation.
 
     Args:
-        record: a checkpoint's description as JSON, see `Description.to_json`; what an older one does not say is
-            left out.
+        record: a checkpoint's description as JSON, see `Description.to_json`; what an older one does not say
+            is left out.
     """
     base, method = record.get("base") or {}, record.get("method") or {}
     if method.get("name") == "imported":  # it lists every module, which its hash says as well

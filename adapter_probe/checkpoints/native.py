@@ -44,8 +44,8 @@ from .identity import tokenizer_parts
 
 DELTA = "delta.safetensors"
 _UNKNOWN_BASE = (
-    "The checkpoint was written by a version that did not remember the base's config.json and tokenizer; changes of "
-    "these since then cannot be noticed."
+    "The checkpoint was written by a version that did not remember the base's config.json and tokenizer; "
+    "changes of these since then cannot be noticed."
 )
 
 
@@ -178,8 +178,8 @@ def _refuse_changed(folder: Path, remembered: Description, found: Description) -
         changes += [f"tokenizer, {c}" for c in describe_changes(remembered.tokenizer, found.tokenizer)]
     if changes:
         raise CheckpointError(
-            f"base {found.base.name} has changed since {folder} was written: {list_changes(changes)}; restore it, "
-            "or name the base that it was with --base"
+            f"base {found.base.name} has changed since {folder} was written: {list_changes(changes)}; "
+            "restore it, or name the base that it was with --base"
         )
 
 

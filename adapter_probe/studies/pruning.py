@@ -25,7 +25,7 @@ from adapter_probe.probe.prune import Pruned, prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
 from adapter_probe.results.ablation import AblationResults, load_ablation, read_spans
 from adapter_probe.results.atomic import read_json
-from adapter_probe.results.identity import describe_changes
+from adapter_probe.results.identity import describe_changes, list_changes
 from adapter_probe.results.schema import MANIFEST, PREDICTIONS, SPANS_CSV
 from adapter_probe.spans import SITES_PER_LAYER, Span
 
@@ -174,7 +174,7 @@ def _refuse_other(
     for identity in known:
         if changes := describe_changes(identity, request.identity):
             raise ResultsError(
-                f"{folder} is no ablation of {checkpoint} as it is now: {'; '.join(changes)}. Remove the "
+                f"{folder} is no ablation of {checkpoint} as it is now: {list_changes(changes)}. Remove the "
                 f"folder and run `adapter-probe ablate {checkpoint}` again, or give --span"
             )
 
