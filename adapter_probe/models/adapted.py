@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -16,7 +16,8 @@ from adapter_probe.models.adapters.bottleneck import Bottleneck
 from adapter_probe.models.adapters.imported import SITE_KINDS, Imported
 from adapter_probe.models.adapters.install import install_imported
 from adapter_probe.models.adapters.low_rank import linear_shape
-from adapter_probe.models.bases.anatomy import anatomy_for, check_config, check_window, sliding_window
+from adapter_probe.models.bases.anatomy import anatomy_for, check_config
+from adapter_probe.models.bases.angles import Angles
 from adapter_probe.models.bases.encoder import embed, embedding_modules, layer_parts, outer_norms
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.bases.heads import (
@@ -88,11 +89,11 @@ class AdaptedModel(nn.Module):
 
     def _make_layers(self) -> list[Layer]:
         encoder, anatomy = self.base.base_model, self.anatomy
-        shared = anatomy.layer_groups is not None
+        shared, angles = anatomy.layer_groups is not None, Angles(encoder)
         return [
             Layer(
                 parts,
-                anatomy.attention(encoder, parts.attention),
+                anatomy.attention(encoder, parts.attention, angles),
                 anatomy.pre_norm,
                 number=number if shared else None,
             )
@@ -185,12 +186,7 @@ class AdaptedModel(nn.Module):
         return adapter.to(device=self.device).train(self.training)
 
     def embed(self, batch: PackedBatch) -> Tensor:
-        """Hidden states ``[1, tokens, hidden]`` that enter layer 0.
-
-        Raises:
-            ModelError: an example is longer than the base's sliding window.
-        """
-        check_window(max(group.length for group in batch.groups), sliding_window(self.base.config))
+        """Hidden states ``[1, tokens, hidden]`` that enter layer 0."""
         pieces = []
         for group in batch.groups:
             span, shape = slice(group.start, group.stop), (group.n, group.length)
@@ -355,6 +351,22 @@ class AdaptedModel(nn.Module):
             return
         yield from embedding_modules(self.base.base_model, self.anatomy)
         yield from (layer.parts.whole for layer in self.layers[: self.lowest_trained_layer])
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move or cast. Buffers that are computed and not stored keep their precision, as in transformers.
+
+        Rotary frequencies among them: rounded to bfloat16, positions far into a text are lost.
+        """
+        kept = [
+            (module, name, buffer)
+            for module in self.base.modules()
+            for name, buffer in module.named_buffers(recurse=False)
+            if name in module._non_persistent_buffers_set and buffer.is_floating_point()
+        ]
+        super()._apply(fn, recurse)
+        for module, name, buffer in kept:
+            setattr(module, name, buffer.to(getattr(module, name).device))
+        return self
 
     def parameter_counts(self) -> dict[ParameterRole, int]:
         """Parameters by role (see `named_roles`)."""

@@ -11,15 +11,10 @@ from transformers import PretrainedConfig
 
 from adapter_probe.errors import ModelError
 
-from .attention import (
-    BiasedAttention,
-    CausalAttention,
-    DisentangledAttention,
-    InterleavedDisentangledAttention,
-    RotaryAttention,
-)
+from .attention import CausalAttention, CausalRotaryAttention
 from .family import Anatomy
 from .parts import LayerNames
+from .relative import BiasedAttention, DisentangledAttention, InterleavedDisentangledAttention
 
 _PLAIN_POSITIONS = ("position_embedding_type", ("absolute", None))
 _NO_CROSS_ATTENTION = ("add_cross_attention", (False, None))
@@ -136,7 +131,7 @@ ANATOMIES: tuple[Anatomy, ...] = (
         head=("pooler", "dropout", "classifier"),
         reads_sequence=("pooler",),
         attention=InterleavedDisentangledAttention,
-        layer=LayerNames(query=None, key=None, value=None, qkv="attention.self.in_proj"),
+        layer=LayerNames(query=None, key=None, value=None, qkv="attention.self.in_proj", qkv_by_head=True),
         allowed=(("talking_head", (False, None)),),
     ),
     Anatomy(
@@ -182,7 +177,7 @@ ANATOMIES: tuple[Anatomy, ...] = (
         final_norm="norm",
         layers="layers.{}",
         pre_norm=True,
-        attention=RotaryAttention,
+        attention=CausalRotaryAttention,
         layer=LayerNames(
             attention="self_attn",
             query="self_attn.q_proj",
@@ -251,8 +246,7 @@ def length_limit(
     """The most tokens an example may have: `asked`, within what the model and its tokenizer can read.
 
     Raises:
-        ModelError: `asked` leaves no room for a token between the two special ones, or is above a sliding
-            window.
+        ModelError: `asked` leaves no room for a token between the two special ones.
     """
     if asked is not None and asked < 3:
         raise ModelError(f"max_length {asked} is not allowed; give at least 3")
@@ -260,27 +254,4 @@ def length_limit(
     positions = int(config.max_position_embeddings) - anatomy.positions_lost
     if anatomy.positions_follow_padding:
         positions -= int(config.pad_token_id) + 1
-    window = sliding_window(config)
-    if window is not None:
-        check_window(asked or 0, window)
-        positions = min(positions, window)
     return min(limit for limit in (asked, positions, tokenizer_limit) if limit is not None)
-
-
-def sliding_window(config: PretrainedConfig) -> int | None:
-    """Tokens that a position sees at most, where a family limits that; None where it sees all."""
-    window = getattr(config, "sliding_window", None)
-    return None if window is None else int(window)
-
-
-def check_window(length: int, window: int | None) -> None:
-    """Refuse examples whose first tokens are out of the last one's sight: the engine has no such mask.
-
-    Raises:
-        ModelError: `length` is above `window`.
-    """
-    if window is not None and length > window:
-        raise ModelError(
-            f"{length} tokens an example are more than the base's sliding window of {window}, which is not "
-            f"supported; cut examples with a max_length of at most {window}"
-        )

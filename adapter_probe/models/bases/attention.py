@@ -6,12 +6,13 @@ joins them is here, because only some positions' outputs may be wanted and varia
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from .angles import Angles
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -26,18 +27,27 @@ class Attention:
 
     Attributes:
         causal: whether a position sees only itself and what came before it.
+        reads: what a subclass reads in the attention module, beside the layer's named parts.
 
     Args:
         encoder: the encoder, whose configuration tells the number of heads.
-        module: the layer's attention module; a `scaling` of its own replaces 1 / sqrt(head width).
+        module: the layer's attention module. What it does in its own way is read off it: the factor
+            `scaling` in place of 1 / sqrt(head width), a `sliding_window` of tokens that alone are seen, a
+            cap on the products' size, `attn_logit_softcapping`.
+        angles: of the rotary positions, shared by the model's layers.
     """
 
     causal = False
+    reads: tuple[str, ...] = ()
 
-    def __init__(self, encoder: PreTrainedModel, module: nn.Module):
-        self.encoder, self.module = encoder, module
-        self.n_heads = int(encoder.config.num_attention_heads)
+    def __init__(self, encoder: PreTrainedModel, module: nn.Module, angles: Angles | None = None):
+        config = encoder.config
+        self.encoder, self.module, self.angles = encoder, module, angles or Angles(encoder)
+        self.n_heads = int(config.num_attention_heads)
+        self._n_key_heads = int(getattr(config, "num_key_value_heads", None) or self.n_heads)
         self.scale: float | None = getattr(module, "scaling", None)
+        self._window: int | None = getattr(module, "sliding_window", getattr(config, "sliding_window", None))
+        self._cap: float | None = getattr(module, "attn_logit_softcapping", None)
 
     def __call__(
         self, parts: LayerParts, states: Tensor, groups: tuple[Group, ...], wanted: Tensor | None
@@ -70,7 +80,9 @@ class Attention:
 
     def _can_fold(self, parts: LayerParts) -> bool:
         """Whether keys and values are plain linear maps of the states, and nothing else comes in."""
-        if type(self) is not Attention or _rate(parts) > 0:
+        if type(self) is not Attention or _rate(parts) > 0 or parts.key is None or parts.key_norm is not None:
+            return False
+        if self._window is not None or self._cap is not None:
             return False
         # Where keys train, their bias is to have its gradient, zero as it is.
         trains = torch.is_grad_enabled() and any(p.requires_grad for p in parts.key.parameters())
@@ -110,7 +122,25 @@ class Attention:
         self, parts: LayerParts, states: Tensor, wanted: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (of the wanted positions), keys, values: ``[nodes, tokens, heads * head width]`` each."""
-        return parts.query(_pick(states, wanted)), parts.key(states), parts.value(states)
+        if parts.qkv is None:
+            query, key, value = parts.query(_pick(states, wanted)), parts.key(states), parts.value(states)
+        else:
+            query, key, value = self._split(parts.qkv(states), parts.qkv_by_head)
+            query = _pick(query, wanted)
+        if parts.query_norm is not None:
+            # [nodes, tokens, heads * width] -> [nodes, tokens, heads, width] and back
+            query = parts.query_norm(query.unflatten(-1, (self.n_heads, -1))).flatten(-2)
+            key = parts.key_norm(key.unflatten(-1, (self._n_key_heads, -1))).flatten(-2)
+        return query, key, value
+
+    def _split(self, joined: Tensor, by_head: bool) -> tuple[Tensor, ...]:
+        """One projection's output ``[nodes, tokens, width]`` as queries, keys and values."""
+        if by_head:
+            # [nodes, tokens, heads * 3 * width] -> three of [nodes, tokens, heads * width]
+            return tuple(t.flatten(-2) for t in joined.unflatten(-1, (self.n_heads, 3, -1)).unbind(-2))
+        width = joined.shape[-1] // (self.n_heads + 2 * self._n_key_heads)
+        keys = self._n_key_heads * width
+        return joined.split([self.n_heads * width, keys, keys], dim=-1)
 
     def prepare(self, parts: LayerParts, longest: int) -> Any:
         """What all groups of a batch share, made for the `longest`; handed to `rotate` and `bias`."""
@@ -134,7 +164,28 @@ class Attention:
         Returns:
             broadcastable to ``[rows, heads, queries, length]``, or None where all count alike.
         """
-        return _allowed(group, key, at) if self.causal else None
+        return self.allowed(key, at, group)
+
+    def allowed(self, key: Tensor, at: Tensor | None, group: Group) -> Tensor | None:
+        """Which products count, None where all do; arguments as in `bias`.
+
+        Returns:
+            bool ``[1, 1, length, length]`` or, for some queries, ``[rows, 1, queries, length]``.
+        """
+        tokens = torch.arange(group.length, device=key.device)
+        here = tokens if at is None else at  # [queries] or [rows, queries]
+        allowed: Tensor | None = None
+        if group.sees is not None:
+            allowed = group.sees[here]
+        elif self.causal:
+            allowed = tokens <= here[..., None]
+        if self._window is not None and group.length > self._window:
+            places = tokens if group.positions is None else group.positions
+            near = (places[here][..., None] - places).abs() < self._window
+            allowed = near if allowed is None else allowed & near
+        if allowed is None:
+            return None
+        return allowed[None, None] if at is None else allowed[:, None]
 
     def _group(
         self,
@@ -159,10 +210,29 @@ class Attention:
         bias = self.bias(query, key, at, group, shared)
         if bias is not None and bias.dtype != torch.bool:
             bias = bias.to(query.dtype)
-        out = F.scaled_dot_product_attention(
-            query, key, value, bias, dropout_p=_rate(parts), scale=self.scale
-        )
+        attend = F.scaled_dot_product_attention if self._cap is None else self._capped
+        out = attend(query, key, value, bias, dropout_p=_rate(parts), scale=self.scale)
         return out.transpose(1, 2).reshape(nodes, total, width)
+
+    def _capped(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        allowed: Tensor | None,
+        *,
+        dropout_p: float,
+        scale: float | None,
+    ) -> Tensor:
+        """Attention whose products s are cap * tanh(s / cap) before the softmax; arguments as torch's own."""
+        assert self._cap is not None
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        products = torch.tanh(query @ key.transpose(-1, -2) * (scale / self._cap)) * self._cap
+        if allowed is not None:
+            products = products.masked_fill(~allowed, -torch.inf)
+        precise = torch.promote_types(query.dtype, torch.float32)
+        weights = products.softmax(dim=-1, dtype=precise).to(query.dtype)
+        return F.dropout(weights, dropout_p) @ value
 
 
 def _rate(parts: LayerParts) -> float:
@@ -171,121 +241,32 @@ def _rate(parts: LayerParts) -> float:
 
 
 class CausalAttention(Attention):
-    """A position attends to itself and what came before it; one projection makes queries, keys and values."""
+    """A position attends to itself and what came before it."""
 
     causal = True
-
-    def project(
-        self, parts: LayerParts, states: Tensor, wanted: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """See `Attention.project`."""
-        query, key, value = parts.qkv(states).chunk(3, dim=-1)
-        return _pick(query, wanted), key, value
 
 
 class RotaryAttention(Attention):
-    """Causal, with positions as rotations of queries and keys; several query heads may share a key head."""
+    """Positions are rotations of queries and keys, where the layer has any."""
 
-    causal = True
+    def __init__(self, encoder: PreTrainedModel, module: nn.Module, angles: Angles | None = None):
+        super().__init__(encoder, module, angles)
+        self._turns = bool(getattr(module, "use_rope", True))
+        self._kind = self.angles.kind(module)
 
     def rotate(self, query: Tensor, key: Tensor, at: Tensor | None, group: Group) -> tuple[Tensor, Tensor]:
         """See `Attention.rotate`; the angles are the model's own."""
-        positions = torch.arange(group.length, device=key.device)
-        if group.positions is not None:
-            positions = group.positions
-        turns = self.encoder.rotary_emb(key, positions[None])
-        cos, sin = (t[0].to(query.dtype) for t in turns)  # [length, width]
+        if not self._turns:
+            return query, key
+        cos, sin = self.angles(key, group, self._kind)  # [length, width]
         here = (cos, sin) if at is None else (cos[at][:, None], sin[at][:, None])
         return _turn(query, *here), _turn(key, cos, sin)
 
 
-class BiasedAttention(Attention):
-    """A learned bias for every distance and head, the same in all layers."""
+class CausalRotaryAttention(RotaryAttention):
+    """The same in a decoder."""
 
-    def prepare(self, parts: LayerParts, longest: int) -> Tensor:
-        """``[1, heads, longest, longest]``; a shorter example's is its corner, as only distances matter."""
-        some = self.encoder.encoder.relative_attention_bias.weight.new_empty(1, longest, 0)
-        bias: Tensor = self.encoder.encoder.compute_position_bias(some)
-        return bias
-
-    def bias(self, query: Tensor, key: Tensor, at: Tensor | None, group: Group, shared: Any) -> Tensor:
-        """See `Attention.bias`."""
-        corner = shared[:, :, : group.length, : group.length]
-        # [1, heads, queries, length] -> [rows, heads, queries, length]
-        return corner if at is None else corner[0].transpose(0, 1)[at].transpose(1, 2)
-
-
-class DisentangledAttention(Attention):
-    """Contents attend to contents, to distances, and distances to contents.
-
-    With key k_j, query q_i and the vectors of the distance r = i - j, the product is
-    q_i . k_j + q_i . k'_r + k_j . q'_r, each over sqrt(head width times the number of terms).
-    Source: He et al. 2021 (arXiv 2006.03654), section 3.1.
-    """
-
-    def __init__(self, encoder: PreTrainedModel, module: nn.Module):
-        super().__init__(encoder, module)
-        self._terms = tuple(term for term in ("c2p", "p2c") if term in module.pos_att_type)
-        width = module.all_head_size // self.n_heads
-        self.scale = 1 / math.sqrt(width * (1 + len(self._terms)))
-        self._span = int(getattr(module, "pos_ebd_size", 0) or getattr(module, "max_relative_positions", 0))
-
-    def projections(self, parts: LayerParts) -> dict[str, nn.Module | None]:
-        """What makes the distances' keys (for the term c2p) and queries (p2c)."""
-        if self.module.share_att_key:
-            return {"c2p": parts.key, "p2c": parts.query}
-        names = {"c2p": "pos_key_proj", "p2c": "pos_query_proj"}
-        return {term: getattr(self.module, name, None) for term, name in names.items()}
-
-    def prepare(self, parts: LayerParts, longest: int) -> tuple[Tensor, dict[str, Tensor]] | None:
-        """Rows of the distances ``[longest, longest]`` and, for each term, ``[heads, distances, width]``."""
-        if not self.module.relative_attention or not self._terms:
-            return None
-        distances = self.encoder.encoder.get_rel_pos(torch.empty(1, longest, 0))[0]
-        rows = (distances + self._span).clamp(0, 2 * self._span - 1)
-        first, last = int(rows[0, -1]), int(rows[-1, 0])  # no other distance is farther
-        vectors = self.module.pos_dropout(self.encoder.encoder.get_rel_embedding())[first : last + 1]
-        projections = self.projections(parts)
-        tables = {
-            term: split_heads(projections[term](vectors)[None], -1, self.n_heads)[0] for term in self._terms
-        }
-        return (rows - first).to(vectors.device), tables
-
-    def bias(self, query: Tensor, key: Tensor, at: Tensor | None, group: Group, shared: Any) -> Tensor | None:
-        """The terms with distances in them."""
-        if shared is None:
-            return None
-        length, (rows, tables) = key.shape[2], shared
-        here = rows[:length, :length]
-        # [rows or 1, 1, queries, length]
-        here = (here[None] if at is None else here[at])[:, None]
-        shape = (*query.shape[:3], length)
-        total = query.new_zeros(())
-        if "c2p" in tables:
-            total = total + (query @ tables["c2p"].transpose(-1, -2)).gather(-1, here.expand(shape))
-        if "p2c" in tables:
-            products = key @ tables["p2c"].transpose(-1, -2)  # [rows, heads, length, distances]
-            there = here.transpose(-1, -2).expand(*shape[:2], length, shape[2])
-            total = total + products.gather(-1, there).transpose(-1, -2)
-        return total * self.scale
-
-
-class InterleavedDisentangledAttention(DisentangledAttention):
-    """The same in its first version: one projection, whose output holds each head's three parts in turn."""
-
-    def projections(self, parts: LayerParts) -> dict[str, nn.Module | None]:
-        """See `DisentangledAttention.projections`."""
-        names = {"c2p": "pos_proj", "p2c": "pos_q_proj"}
-        return {term: getattr(self.module, name, None) for term, name in names.items()}
-
-    def project(
-        self, parts: LayerParts, states: Tensor, wanted: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """See `Attention.project`."""
-        # [nodes, tokens, heads * 3 * width] -> three of [nodes, tokens, heads * width]
-        joined = parts.qkv(states).unflatten(-1, (self.n_heads, 3, -1))
-        query, key, value = (t.flatten(-2) for t in joined.unbind(-2))
-        return _pick(query, wanted) + self.module.q_bias, key, value + self.module.v_bias
+    causal = True
 
 
 def split_heads(states: Tensor, head_dim: int, n_heads: int = -1) -> Tensor:
@@ -303,17 +284,9 @@ def _within(group: Group, wanted: Tensor) -> Tensor:
     return wanted.view(group.n, group.n_read) - starts[:, None]
 
 
-def _allowed(group: Group, key: Tensor, at: Tensor | None) -> Tensor:
-    """Bool ``[1, 1, length, length]`` or, for some queries, ``[rows, 1, queries, length]``."""
-    tokens = torch.arange(group.length, device=key.device)
-    if group.sees is None:
-        allowed = tokens <= (tokens if at is None else at)[..., None]
-    else:
-        allowed = group.sees if at is None else group.sees[at]
-    return allowed[None, None] if at is None else allowed[:, None]
-
-
 def _turn(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate each pair (x_i, x_{i + width / 2}) by its angle."""
-    low, high = states.chunk(2, dim=-1)
-    return states * cos + torch.cat([-high, low], dim=-1) * sin
+    """Rotate each pair (x_i, x_{i + width / 2}) by its angle; what lies beyond the angles' width stays."""
+    turned, rest = states[..., : cos.shape[-1]], states[..., cos.shape[-1] :]
+    low, high = turned.chunk(2, dim=-1)
+    turned = turned * cos + torch.cat([-high, low], dim=-1) * sin
+    return torch.cat([turned, rest], dim=-1) if rest.shape[-1] else turned

@@ -16,7 +16,9 @@ class LayerNames:
     Attributes:
         attention: the module that attends; what families' attention does differently is read off it.
         query, key, value: the projections, where each is a module of its own.
-        qkv: the projection to all three, where it is one module.
+        qkv: the projection to all three, where it is one module: all queries, then all keys, then all values.
+        qkv_by_head: each head's three lie together instead.
+        query_norm, key_norm: LayerNorms of every head's queries and keys.
         attention_dropout: of the attention weights: a dropout module, or a number beside the module's flags.
         attention_out, ffn_out: the projections that end the sublayers.
         attention_out_dropout, ffn_out_dropout: what drops out after them. Adapters follow it.
@@ -31,6 +33,9 @@ class LayerNames:
     key: str | None = "attention.self.key"
     value: str | None = "attention.self.value"
     qkv: str | None = None
+    qkv_by_head: bool = False
+    query_norm: str | None = None
+    key_norm: str | None = None
     attention_dropout: str = "attention.self.dropout"
     attention_out: str = "attention.output.dense"
     attention_out_dropout: str | None = "attention.output.dropout"
@@ -74,6 +79,9 @@ class LayerParts:
     key: nn.Module | None
     value: nn.Module | None
     qkv: nn.Module | None
+    qkv_by_head: bool
+    query_norm: nn.Module | None
+    key_norm: nn.Module | None
     attention_dropout: nn.Dropout | _Rate
     attention_out: nn.Module
     attention_out_dropout: nn.Dropout | None
@@ -95,7 +103,7 @@ def find_parts(layer: nn.Module, names: LayerNames) -> LayerParts:
         ModelError: a part is not where the names say.
     """
     found = {
-        part: None if name is None else submodule(layer, name)
+        part: submodule(layer, name) if isinstance(name, str) else name
         for part, name in vars(names).items()
         if part != "attention_dropout"
     }

@@ -13,15 +13,13 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.bases.anatomy import ANATOMIES
-from adapter_probe.models.bases.attention import (
-    Attention,
+from adapter_probe.models.bases.attention import Attention, CausalAttention, CausalRotaryAttention
+from adapter_probe.models.bases.family import Anatomy
+from adapter_probe.models.bases.relative import (
     BiasedAttention,
-    CausalAttention,
     DisentangledAttention,
     InterleavedDisentangledAttention,
-    RotaryAttention,
 )
-from adapter_probe.models.bases.family import Anatomy
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "families.md"
 BETWEEN = re.compile("(?<=<!-- table: begin -->\n).*?(?=<!-- table: end -->)", re.DOTALL)
@@ -32,7 +30,7 @@ WORDS = {
     DisentangledAttention: "disentangled",
     InterleavedDisentangledAttention: "disentangled, one projection",
     CausalAttention: "causal, one projection",
-    RotaryAttention: "causal, rotary, grouped heads",
+    CausalRotaryAttention: "causal, rotary, grouped heads",
 }
 
 
@@ -41,8 +39,6 @@ def row(anatomy: Anatomy) -> tuple[str, ...]:
     notes = [f"positions less {lost}"] if lost else []
     if anatomy.layer_groups:
         notes.append("layers share weights")
-    if "mistral" in anatomy.model_types:
-        notes.append("up to the sliding window")
     skipped = {"is_decoder", "add_cross_attention"}
     notes += [f"`{name}` {values[0]!r} only" for name, values in anatomy.allowed if name not in skipped]
     return (
