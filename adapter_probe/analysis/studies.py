@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -39,6 +39,8 @@ class AblationOverview:
         removed_delta: points that the score changes by with everything off; None where undefined.
         removed: what everything is.
         majority: score of the commonest class; None where undefined or unknown.
+        layer_parameters: in the adapters of each layer that the study switches ``[layers]``; None where
+            layers share adapters, or unknown.
     """
 
     task: str
@@ -50,6 +52,7 @@ class AblationOverview:
     removed_delta: float | None
     removed: str = _REMOVED["both"]
     majority: float | None = None
+    layer_parameters: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +67,7 @@ class AblationRecord:
         removable: ``removable.csv``, or None.
         overview: the same in a few words.
         identity: what determines the numbers.
+        created_with: versions of the libraries that made them, as far as known.
     """
 
     folder: Path
@@ -72,6 +76,7 @@ class AblationRecord:
     removable: pd.DataFrame | None
     overview: AblationOverview
     identity: Mapping[str, object]
+    created_with: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +152,9 @@ def _open_ablation(folder: Path) -> AblationRecord:
     if layers is not None and layers["share_points"].isna().any():
         layers = None  # spans that were kept, or an undefined score among those that were not
     removable = _read_if_there(folder / schema.REMOVABLE_CSV, schema.REMOVABLE)
-    return AblationRecord(folder, spans, layers, removable, overview, identity)
+    versions = _manifest(folder).get("created_with")
+    versions = versions if isinstance(versions, dict) else {}
+    return AblationRecord(folder, spans, layers, removable, overview, identity, versions)
 
 
 def _attribute(spans: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame | None]:
@@ -184,6 +191,10 @@ def _identity(folder: Path, table: str) -> dict[str, object]:
     return {"study": shared, f"{Path(table).stem}_sha256": digest}
 
 
+def _manifest(folder: Path) -> dict[str, Any]:
+    return read_json(folder / schema.MANIFEST) if (folder / schema.MANIFEST).is_file() else {}
+
+
 def overview_of_folder(folder: Path, spans: pd.DataFrame) -> tuple[AblationOverview, dict[str, Any]]:
     """The overview and the identity, from ``summary.json`` and ``manifest.json``, as far as they are there.
 
@@ -192,8 +203,7 @@ def overview_of_folder(folder: Path, spans: pd.DataFrame) -> tuple[AblationOverv
     Raises:
         ResultsError: one of the files is damaged.
     """
-    manifest = read_json(folder / schema.MANIFEST) if (folder / schema.MANIFEST).is_file() else {}
-    identity = manifest.get("identity")
+    identity = _manifest(folder).get("identity")
     identity = identity if isinstance(identity, dict) else {"folder": folder.resolve().name}
     settings = identity.get("settings")
     sites = settings.get("sites") if isinstance(settings, dict) else None
@@ -208,11 +218,22 @@ def overview_of_folder(folder: Path, spans: pd.DataFrame) -> tuple[AblationOverv
             raise ValueError(f"study is {found['study']!r}; allowed: {', '.join(get_args(Study))}")
         intact, lost, majority = (None if found[n] is None else float(found[n]) for n in _SCORES)
         where = str(found["task"]), str(found["split"]), found["study"], found["metric"]
-        return AblationOverview(*where, int(found["n_examples"]), intact, lost, removed, majority), identity
+        parameters = _layer_parameters(found.get("layer_parameters"), int(spans["last"].max()) + 1)
+        said = int(found["n_examples"]), intact, lost, removed, majority, parameters
+        return AblationOverview(*where, *said), identity
     except KeyError as error:
         raise ResultsError(f"{path} is damaged: it lacks {error.args[0]!r}") from None
     except (TypeError, ValueError, DataError) as error:
         raise ResultsError(f"{path} is damaged: {error}") from None
+
+
+def _layer_parameters(value: object, n_layers: int) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    counts = value if isinstance(value, list) and len(value) == n_layers else [None]
+    if not all(type(n) is int and n >= 0 for n in counts):
+        raise ValueError(f"layer_parameters should be {n_layers} counts, got {value!r}")
+    return tuple(counts)
 
 
 def _overview_of_spans(folder: Path, spans: pd.DataFrame, removed: str) -> AblationOverview:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from adapter_probe import metrics
@@ -20,6 +21,7 @@ from adapter_probe.analysis.deltas import (
     within_tolerance,
 )
 from adapter_probe.results.ablation import AblationResults
+from adapter_probe.spans import SITES_PER_LAYER
 
 if TYPE_CHECKING:
     from adapter_probe.analysis.tables import AblationTables
@@ -44,10 +46,11 @@ def summary(
         `study`, `metric`, `n_examples`, `n_layers`; `intact_score`, `removed_score` and `majority_score`
         (fractions; removed = every adapter that the study switches is off), `removed_delta_points`;
         `nonfinite_examples`, by variant, how many of its outputs are NaN or infinite, which leaves it
-        without a score (empty where all is well); and the keys of :func:`span_summary`. With tables also
-        `significant_spans` and `tested_spans`, how many drops or gains are beyond chance, of how many, and
-        for an ablation `longest_removable_surely`, judged by the worse end of the 95 % interval, and
-        `layer_shares_points`.
+        without a score (empty where all is well); `layer_parameters`, in the adapters of each layer that the
+        study switches (None where layers share adapters, or unknown); and the keys of :func:`span_summary`.
+        With tables also `significant_spans` and `tested_spans`, how many drops or gains are beyond chance, of
+        how many, and for an ablation `longest_removable_surely`, judged by the worse end of the 95 %
+        interval, and `layer_shares_points`.
     """
     scores = row_scores(results)
     intact, removed = scores[intact_row(results)], scores[removed_row(results)]
@@ -65,9 +68,19 @@ def summary(
         "nonfinite_examples": {
             name: int(count) for name, count in zip(results.row_names, results.nonfinite) if count
         },
+        "layer_parameters": _layer_parameters(results),
         **span_summary(frame, study, tolerances),
         **({} if tables is None else _statistics(tables, study)),
     }
+
+
+def _layer_parameters(results: AblationResults) -> list[int] | None:
+    """Parameters by layer at the sites that some variant switches off."""
+    counts = results.settings.get("site_parameters")
+    if counts is None:
+        return None
+    switched = (~results.masks).any(axis=0)
+    return (switched * np.array(counts)).reshape(-1, SITES_PER_LAYER).sum(axis=1).tolist()
 
 
 def _statistics(tables: AblationTables, study: Study) -> dict[str, object]:

@@ -120,6 +120,14 @@ class AdaptedModel(nn.Module):
         return np.array([bool(site.modules) for site in self.sites])
 
     @property
+    def site_parameters(self) -> tuple[int, ...] | None:
+        """Parameters of each site's adapter ``[sites]``; None where sites share adapters."""
+        own = [{p: p.numel() for m in site.modules for p in m.parameters()} for site in self.sites]
+        if len(set().union(*own)) < sum(map(len, own)):
+            return None
+        return tuple(sum(counts.values()) for counts in own)
+
+    @property
     def forks_early(self) -> np.ndarray:
         """Bool ``[sites]``: where switching changes what the sublayer computes, see `Site`."""
         return np.array([site.forks_early for site in self.sites])

@@ -105,7 +105,11 @@ def assemble(
     Raises:
         CheckpointError: an output of the intact model is NaN or infinite.
     """
-    settings = {**asdict(request.settings), "task": request.checkpoint.description.task.name}
+    settings = {
+        **asdict(request.settings),
+        "task": request.checkpoint.description.task.name,
+        "site_parameters": request.checkpoint.model.site_parameters,
+    }
     if guard is not None:
         n = len(request.encoded)
         settings["guard"] = {

@@ -91,10 +91,22 @@ def test_scores_of_an_ablation(make_results):
         "removed_delta_points": pytest.approx(-15.0),
         "majority_score": 0.75,
         "nonfinite_examples": {},
+        "layer_parameters": None,
         "largest_single_layer_drop": {"layer": 1, "delta_points": pytest.approx(-5.0)},
         "longest_removable": dict.fromkeys(("0.5", "1", "2"), span(1, 2, pytest.approx(0.0, abs=1e-9))),
     }
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("sites", "counts"), [("both", [3, 30, 300]), ("attention", [1, 10, 100]), ("ffn", [2, 20, 200])]
+)
+def test_parameters_of_the_sites_that_are_switched(sites, counts, make_results):
+    results = make_results(3, sites=sites)
+    results = dataclasses.replace(
+        results, settings={**results.settings, "site_parameters": [1, 2, 10, 20, 100, 200]}
+    )
+    assert summary(results)["layer_parameters"] == counts
 
 
 def test_undefined_scores_are_null_in_json(make_results):

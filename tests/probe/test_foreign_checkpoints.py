@@ -55,6 +55,14 @@ def test_labels_by_number_even_where_not_all_occur(tmp_path: Path):
     assert labels_of("peft/lora", data) == ([2, 0, 2, 0], ("0", "1", "2"))
 
 
+def test_adapters_that_layers_share_are_counted_for_no_layer():
+    model = open_checkpoint(FIXTURES / "peft/lora", BERT).model
+    assert sum(model.site_parameters) == model.parameter_counts()["adapters"]
+    first, second, *_ = (site.modules[0] for site in model.sites if site.modules)
+    second.up = first.up
+    assert model.site_parameters is None
+
+
 def test_labels_that_nothing_orders_are_refused(tmp_path: Path):
     data = rows(tmp_path / "d.jsonl", ["x", "y", "z", "x"])
     with pytest.raises(DataError, match=r"labels x, y, z are not those .* 3 outputs, bad, fair, good"):
@@ -97,7 +105,7 @@ def test_pruning_leaves_what_the_ablation_says(case: str, tmp_path: Path):
     to_native(opened, tmp_path / "native")
     made = prepare_ablation(tmp_path / "native", AblationSettings(), torch.device("cpu"))
     pruned = prune_checkpoint(made, tmp_path / "native", Span(1, 2), tmp_path / "pruned")
-    assert pruned.adapters_after < pruned.adapters_before
+    assert pruned.adapters_after < pruned.adapters_before == sum(made.checkpoint.model.site_parameters)
     small = open_checkpoint(tmp_path / "pruned")
     assert small.model.has_adapter.tolist()[2:] == [False] * 4
     assert small.description.training["pruned_layers"] == [1, 2]

@@ -106,6 +106,7 @@ def test_every_layer_has_adapters_of_its_own(family: str, adapted_model: Callabl
     assert names == places
     assert len({id(site.adapter) for site in model.sites}) == 6
     assert model.parameter_counts()["adapters"] == 6 * (2 * 32 * 5 + 32 + 5)
+    assert model.site_parameters == (2 * 32 * 5 + 32 + 5,) * 6
 
 
 def own_states(model: AdaptedModel, family: object, encoded: Encoded, example: int) -> list[torch.Tensor]:
