@@ -105,7 +105,7 @@ def test_pruning_leaves_what_the_ablation_says(case: str, tmp_path: Path):
     to_native(opened, tmp_path / "native")
     made = prepare_ablation(tmp_path / "native", AblationSettings(), torch.device("cpu"))
     pruned = prune_checkpoint(made, tmp_path / "native", Span(1, 2), tmp_path / "pruned")
-    assert pruned.adapters_after < pruned.adapters_before == sum(made.checkpoint.model.site_parameters)
+    assert pruned.adapters_before - pruned.adapters_after == sum(made.checkpoint.model.site_parameters[2:])
     small = open_checkpoint(tmp_path / "pruned")
     assert small.model.has_adapter.tolist()[2:] == [False] * 4
     assert small.description.training["pruned_layers"] == [1, 2]
