@@ -55,7 +55,6 @@ class PackedBatch:
         first: int64 ``[examples]``, the position of each example's first token.
         read: int64 ``[read]``, the positions whose next tokens are scored, in packed order; None where the
             head reads one token an example, or all.
-        targets: int64 ``[read]``, the tokens that are scored there; None likewise.
     """
 
     index: np.ndarray
@@ -64,7 +63,6 @@ class PackedBatch:
     token_type_ids: Tensor | None
     first: Tensor
     read: Tensor | None = None
-    targets: Tensor | None = None
 
     @property
     def n_tokens(self) -> int:
@@ -112,7 +110,7 @@ class PackedBatch:
             return None if values is None else values.to(device)
 
         groups = tuple(g._replace(positions=moved(g.positions), sees=moved(g.sees)) for g in self.groups)
-        tensors = (self.input_ids, self.token_type_ids, self.first, self.read, self.targets)
+        tensors = (self.input_ids, self.token_type_ids, self.first, self.read)
         return PackedBatch(self.index, groups, *map(moved, tensors))  # type: ignore[arg-type]
 
 

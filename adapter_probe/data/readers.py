@@ -43,7 +43,7 @@ def read_rows(path: str | Path, columns: Sequence[str] = ()) -> Rows:
     reader = FORMATS.get(".tsv" if _is_raw_mrpc(path.name) else path.suffix.lower())
     if reader is None:
         raise DataError(f"{path}: unknown file type {shown(path.suffix)}; allowed: {', '.join(FORMATS)}")
-    text = _read_text(path)
+    text = read_text(path)
     if not text.strip():
         raise DataError(f"{path}: the file is empty")
     rows = reader(path, text, columns)
@@ -129,7 +129,12 @@ def _settle(folder: Path, split: str, names: list[str], mismatched: bool) -> lis
     return names
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """A UTF-8 file's text.
+
+    Raises:
+        DataError: it cannot be read, or is not UTF-8.
+    """
     try:
         content = path.read_bytes()
     except OSError as error:

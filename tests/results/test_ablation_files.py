@@ -109,7 +109,7 @@ def test_predictions_are_plain_numpy(tmp_path: Path):
         ({"labels": np.array([0, 2, 1])}, r"labels should lie in 0\.\.1"),
         ({"labels": np.array([0, -1, 1])}, r"labels should lie in 0\.\.1"),
         ({"row_names": ("intact",)}, "2 variants have 1 row names"),
-        ({"kind": "ranking"}, "classification, regression, extractive, got 'ranking'"),
+        ({"kind": "ranking"}, "classification, regression, extractive, causal, got 'ranking'"),
         ({"kind": "regression"}, "labels should be float64"),
     ],
 )
