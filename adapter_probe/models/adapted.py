@@ -220,31 +220,37 @@ class AdaptedModel(nn.Module):
             )
 
     def wanted_positions(self, layer: int, batch: PackedBatch) -> Tensor | None:
-        """Positions ``[examples]`` that a layer's states are wanted at, None for all.
+        """Positions ``[read]`` that a layer's states are wanted at, None for all.
 
-        Nothing reads the last layer's other positions where the head reads only one an example, so from that
-        layer's attention on they are not computed, unless an adapter there looks at an example as a whole.
+        Nothing reads the last layer's other positions than those that the head reads, so from that layer's
+        attention on they are not computed, unless an adapter there looks at an example as a whole.
         """
-        if layer < len(self.layers) - 1 or self.reads_all_positions or self._last_reads_whole:
+        if layer < len(self.layers) - 1 or self._last_reads_whole:
             return None
-        return read_positions(batch, self.anatomy, self.base.config.pad_token_id)
+        return self._read_positions(batch)
 
     @property
     def _last_reads_whole(self) -> bool:
         return any(getattr(site.adapter, "gate", None) is not None for site in self.layers[-1].sites)
 
+    def _read_positions(self, batch: PackedBatch) -> Tensor | None:
+        """Positions ``[read]`` that the head reads, None for all."""
+        if self.reads_all_positions:
+            return batch.read
+        return read_positions(batch, self.anatomy, self.base.config.pad_token_id)
+
     def read(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
         """What the head reads of the last layer's hidden states ``[nodes, rows, hidden]``."""
-        if not self._last_reads_whole or self.reads_all_positions:
-            return hidden
-        return hidden[:, read_positions(batch, self.anatomy, self.base.config.pad_token_id)]
+        positions = self._read_positions(batch) if self._last_reads_whole else None
+        return hidden if positions is None else hidden[:, positions]
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits from the last layer's hidden states at the positions that the head reads.
 
         Args:
-            hidden: ``[rows, hidden]``, of one token an example (see `wanted_positions`) or, in question
-                answering, of all. A LayerNorm between the last layer and the head is applied here.
+            hidden: ``[rows, hidden]``, of one token an example (see `wanted_positions`); in question
+                answering of all; of a causal model wherever the next token is asked for. A LayerNorm between
+                the last layer and the head is applied here.
 
         Returns:
             ``[rows, labels]``; in question answering ``[rows, 2]``, start and end; of a causal model

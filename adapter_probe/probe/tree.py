@@ -96,6 +96,7 @@ def forward_variants(
     tokens_per_pass: int,
     norms: NormChoice = "trained",
     each_pass: Callable[[], None] = lambda: None,
+    head: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Logits of every variant for one batch, equal to one separate run a variant.
 
@@ -108,10 +109,13 @@ def forward_variants(
             about this times (2 + log2(variants) / 2), whatever the number of variants.
         norms: "pretrained" gives a switched-off site the base's own LayerNorm.
         each_pass: called before every pass through a sublayer; what it raises ends the walk.
+        head: what is made of each variant's last states at the positions that are read, ``[read, hidden]``;
+            None for the model's own head.
 
     Returns:
         float ``[variants, examples, labels]``, examples in packed order; in question answering
-        ``[variants, tokens, 2]``, start and end logits of every token in packed order.
+        ``[variants, tokens, 2]``, start and end logits of every token in packed order; ``[variants, ...]``
+        of what `head` makes.
 
     Raises:
         ModelError: the model has no adapters, or cannot be given the base's own LayerNorms.
@@ -120,6 +124,7 @@ def forward_variants(
     model.check_norms(norms)
     leaves, leaf_of_variant = np.unique(_checked(masks, model), axis=0, return_inverse=True)
     logits: list[Tensor | None] = [None] * len(leaves)
+    head = head or model.head
     with torch.inference_mode():
         pending = [Branch(0, np.array([0, len(leaves)]), model.embed(batch))]
         while pending:
@@ -127,7 +132,7 @@ def forward_variants(
             branch = pending.pop()
             if branch.site == leaves.shape[1]:
                 for leaf, rows in zip(branch.bounds[:-1].tolist(), model.read(branch.hidden, batch)):
-                    logits[leaf] = model.head(rows)
+                    logits[leaf] = head(rows)
                 continue
             fork = Fork.at(branch.bounds, leaves[:, branch.site])
             if len(branch.hidden) > 1 and len(fork.on) * branch.hidden.shape[1] > tokens_per_pass:

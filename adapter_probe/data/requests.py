@@ -1,0 +1,240 @@
+"""Rows that a language model is judged on: continuations whose likelihood is asked for, given a context.
+
+The columns of the rows tell their form; how each is scored follows lm-evaluation-harness.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from adapter_probe.data.formats import FORMATS, Rows
+from adapter_probe.data.readers import read_rows, read_text
+from adapter_probe.data.sources import subset
+from adapter_probe.data.wording import listed, shown
+from adapter_probe.errors import DataError
+from adapter_probe.metrics import CHOICES, LOSSES
+
+Form = Literal["choice", "completion", "text"]
+FORM_METRICS: dict[Form, tuple[str, ...]] = {
+    "choice": CHOICES,
+    "completion": LOSSES,
+    "text": ("bits_per_byte", "byte_perplexity", "word_perplexity", "nll", "perplexity"),
+}
+"""Metrics that fit each form; the first is the default."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One example.
+
+    Attributes:
+        context: what the continuations follow; may be empty.
+        choices: the continuations, without what parts them from the context.
+        delimiter: what does.
+        gold: the right one.
+        group: the part of the data it belongs to, or "".
+        framed: whether the tokenizer adds its own first token; a chat template has written it already.
+    """
+
+    context: str
+    choices: tuple[str, ...]
+    delimiter: str = ""
+    gold: int = 0
+    group: str = ""
+    framed: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Requests:
+    """A language model's examples.
+
+    Attributes:
+        form: one right choice of several, a completion, or a whole text.
+        rows: the examples.
+        name: of the split.
+        fingerprint: SHA-256 of the rows in order.
+    """
+
+    form: Form
+    rows: tuple[Request, ...]
+    name: str
+    fingerprint: str
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def load_requests(
+    tokenizer: Any, files: Sequence[str | Path], name: str, max_examples: int | None = None
+) -> Requests:
+    """Read the rows of some files, all of one form.
+
+    Forms by their columns: `context`, `choices`, `gold` (or `question`, `choices`, `answer`, put to the model
+    as ``Question: ... Answer:``), `sentence_good` and `sentence_bad`, `prompt` and `completion`, `messages`
+    of a chat, `text`. A ``.txt`` file is one text.
+
+    Args:
+        tokenizer: writes chats by its template.
+        files: ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` or ``.txt``.
+        name: of the split.
+        max_examples: keep at most this many rows: always the same ones, drawn at random, in the files' order.
+
+    Raises:
+        DataError: a file cannot be read, holds rows of no known form or of several, or a row is damaged.
+    """
+    forms: dict[str, str] = {}  # the columns of a form, and where it was met first
+    requests: list[Request] = []
+    for path in map(Path, files):
+        rows = _read(path)
+        for row, record in enumerate(rows.records):
+            columns, reader = _reader_of(rows, row, record)
+            forms.setdefault(listed(columns), rows.where(row))
+            requests.append(reader(_Row(rows, row, record), tokenizer))
+        if len(forms) > 1:
+            (one, here), (other, there), *_ = forms.items()
+            raise DataError(f"{there}: has {other}, but {here} has {one}; give rows of one kind at a time")
+    form = _FORMS[columns][0]
+    keep = subset(len(requests), max_examples)
+    return seal_requests(form, requests if keep is None else [requests[i] for i in keep], name)
+
+
+def seal_requests(form: Form, requests: Sequence[Request], name: str) -> Requests:
+    """Put the fingerprint to some requests."""
+    content = json.dumps([form, [asdict(request) for request in requests]]).encode()
+    return Requests(form, tuple(requests), name, hashlib.sha256(content).hexdigest())
+
+
+def choose_metric(asked: str | None, form: Form) -> str:
+    """The metric asked for, or the form's own.
+
+    Raises:
+        DataError: it does not fit rows of this form.
+    """
+    allowed = FORM_METRICS[form]
+    if asked not in (None, *allowed):
+        raise DataError(f"metric {asked!r} does not fit rows of form {form!r}; allowed: {', '.join(allowed)}")
+    return asked or allowed[0]
+
+
+def _read(path: Path) -> Rows:
+    if path.suffix.lower() != ".txt":
+        return read_rows(path)
+    text = read_text(path)
+    return Rows(path, ("text",), [{"text": text}], [1], "text")
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One row, whose fields are checked as they are read."""
+
+    rows: Rows
+    number: int
+    record: Mapping[str, object]
+
+    def error(self, column: str, expected: str) -> DataError:
+        where = self.rows.where(self.number)
+        return DataError(
+            f"{where}: column {column!r} holds {shown(self.record[column])}, expected {expected}"
+        )
+
+    def text(self, column: str) -> str:
+        value = self.record[column]
+        if not isinstance(value, str) or not _encodes(value):
+            raise self.error(column, "a string of whole Unicode characters")
+        return value
+
+    def filled(self, column: str) -> str:
+        """A text that has to hold something."""
+        if not self.text(column):
+            raise self.error(column, "some text")
+        return self.text(column)
+
+    def choices(self, column: str) -> tuple[str, ...]:
+        value = self.record[column]
+        good = isinstance(value, list) and len(value) > 1
+        if not good or not all(isinstance(choice, str) and choice and _encodes(choice) for choice in value):
+            raise self.error(column, "a list of two or more texts")
+        return tuple(value)
+
+    def index(self, column: str, n: int) -> int:
+        value = self.record[column]
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < n:
+            raise self.error(column, f"the number of the right choice, 0 to {n - 1}")
+        return value
+
+
+def _encodes(text: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def _asked(row: _Row, tokenizer: Any) -> Request:
+    choices = row.choices("choices")
+    return Request(row.text("context"), choices, " ", row.index("gold", len(choices)))
+
+
+def _question(row: _Row, tokenizer: Any) -> Request:
+    choices = row.choices("choices")
+    context = f"Question: {row.text('question')}\nAnswer:"  # as lm-evaluation-harness puts ARC's
+    return Request(context, choices, " ", row.index("answer", len(choices)))
+
+
+def _pair(row: _Row, tokenizer: Any) -> Request:
+    sentences = row.filled("sentence_good"), row.filled("sentence_bad")
+    part = "/".join(str(row.record[name]) for name in ("field", "UID") if name in row.record)
+    return Request("", sentences, " ", 0, part)
+
+
+def _completion(row: _Row, tokenizer: Any) -> Request:
+    return Request(row.text("prompt"), (row.filled("completion"),))
+
+
+def _chat(row: _Row, tokenizer: Any) -> Request:
+    """The last turn is the completion of all before it, as the tokenizer's template writes them."""
+    messages = row.record["messages"]
+    good = isinstance(messages, list) and len(messages) > 1 and all(isinstance(m, dict) for m in messages)
+    if not good or messages[-1].get("role") != "assistant":
+        raise row.error("messages", "two or more messages, the last one of the assistant")
+    if not tokenizer.chat_template:
+        raise DataError(
+            f"{row.rows.where(row.number)}: the base's tokenizer has no chat template for messages"
+        )
+    try:
+        before = tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
+        whole = tokenizer.apply_chat_template(messages, tokenize=False)
+    except Exception as error:  # templates are programs of their own
+        reason = " ".join(str(error).split())
+        raise row.error("messages", f"what the tokenizer's chat template takes ({reason})") from None
+    if not whole.startswith(before) or whole == before:
+        raise row.error("messages", "turns that the tokenizer's chat template writes one after the other")
+    return Request(before, (whole[len(before) :],), framed=False)
+
+
+def _text(row: _Row, tokenizer: Any) -> Request:
+    return Request("", (row.filled("text"),))
+
+
+_Reader = Callable[[_Row, Any], Request]
+_FORMS: dict[tuple[str, ...], tuple[Form, _Reader]] = {
+    ("context", "choices", "gold"): ("choice", _asked),
+    ("question", "choices", "answer"): ("choice", _question),
+    ("sentence_good", "sentence_bad"): ("choice", _pair),
+    ("prompt", "completion"): ("completion", _completion),
+    ("messages",): ("completion", _chat),
+    ("text",): ("text", _text),
+}
+
+
+def _reader_of(rows: Rows, row: int, record: Mapping[str, object]) -> tuple[tuple[str, ...], _Reader]:
+    for columns, (_, reader) in _FORMS.items():
+        if set(columns) <= set(record):
+            return columns, reader
+    allowed = "; ".join(", ".join(columns) for columns in _FORMS)
+    raise DataError(
+        f"{rows.where(row)}: columns {listed(record)} are none of a language model's rows: {allowed}"
+        f" (or a .txt file among {', '.join(FORMATS)})"
+    )

@@ -1,0 +1,274 @@
+"""From requests to tokens, by lm-evaluation-harness's conventions, laid out so that nothing runs twice.
+
+A context and its continuations are encoded together and then cut; a text without a context begins after the
+BOS (or EOS) token; what is too long loses its beginning; a long text is cut into windows in which each token
+is scored once. The texts of one request share what they begin with: they are laid out as a tree of tokens in
+which every distinct beginning stands once, so a context runs once however many continuations it has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from adapter_probe.data.packing import Group, PackedBatch
+from adapter_probe.data.requests import Request, Requests
+from adapter_probe.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class TokenTree:
+    """The texts of one request, every distinct beginning once.
+
+    Attributes:
+        tokens: int64 ``[states]``, each beginning's last token; a beginning comes before its extensions.
+        parents: int64 ``[states]``, which beginning each one extends; -1 for none.
+        read: int64 ``[read]``, the beginnings after which a token is scored.
+        after, targets: int64 ``[scored]``, what is scored: a token `targets` after beginning ``read[after]``.
+        scored: per continuation int64 ``[tokens]``, its tokens among those scored.
+    """
+
+    tokens: np.ndarray
+    parents: np.ndarray
+    read: np.ndarray
+    after: np.ndarray
+    targets: np.ndarray
+    scored: tuple[np.ndarray, ...]
+
+    @property
+    def depths(self) -> np.ndarray:
+        """Int64 ``[states]``, each token's place in its text."""
+        depths = np.zeros_like(self.parents)
+        for state, parent in enumerate(self.parents.tolist()):
+            depths[state] = depths[parent] + 1 if parent >= 0 else 0
+        return depths
+
+    @property
+    def sees(self) -> np.ndarray | None:
+        """Bool ``[states, states]``, which tokens each one follows, itself included; None for one text."""
+        if (self.parents == np.arange(len(self.parents)) - 1).all():
+            return None
+        sees = np.eye(len(self.parents), dtype=bool)
+        for state, parent in enumerate(self.parents.tolist()):
+            if parent >= 0:
+                sees[state] |= sees[parent]
+        return sees
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedRequests:
+    """Requests as trees of tokens.
+
+    Attributes:
+        trees: the items: a request each, or a window of a text.
+        example: int64 ``[items]``, the request that each belongs to.
+        n_continuations: the most that a request has.
+        n_tokens: int64 ``[examples, continuations]``, how many tokens are scored; 0 where there is none.
+        fingerprint: SHA-256 of all tokens and of what is scored.
+    """
+
+    trees: tuple[TokenTree, ...]
+    example: np.ndarray
+    n_continuations: int
+    n_tokens: np.ndarray
+    fingerprint: str
+
+    def __len__(self) -> int:
+        return len(self.trees)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """States of every item: int64 ``[items]``."""
+        return np.array([len(tree.tokens) for tree in self.trees], dtype=np.int64)
+
+    @property
+    def input_ids(self) -> tuple[np.ndarray, ...]:
+        """Every token of each item, whether it is read or scored."""
+        return tuple(np.concatenate([tree.tokens, tree.targets]) for tree in self.trees)
+
+
+@dataclass(frozen=True, eq=False)
+class RequestBatch:
+    """Some items, laid end to end, and what is scored in them.
+
+    Attributes:
+        packed: for the model; its `read` are the positions after which tokens are scored.
+        after, targets: int64 ``[scored]``, on the model's device: tokens `targets` after ``read[after]``.
+        members: int64 ``[members]``, scored tokens, one continuation's after the other's.
+        slots: int64 ``[members]``, the continuation of each: item of the batch, in the order packed, times
+            `n_continuations`, plus its number.
+        n_continuations: slots of an item.
+    """
+
+    packed: PackedBatch
+    after: torch.Tensor
+    targets: torch.Tensor
+    members: torch.Tensor
+    slots: torch.Tensor
+    n_continuations: int
+
+
+def encode_requests(tokenizer: Any, requests: Requests, max_length: int) -> EncodedRequests:
+    """Tokenise requests.
+
+    Args:
+        tokenizer: a transformers tokenizer.
+        requests: the rows.
+        max_length: the most tokens that the model reads at once.
+
+    Raises:
+        DataError: the tokenizer has neither a BOS nor an EOS token, or a continuation gives no token or more
+            than the model reads.
+    """
+    prefix = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+    if prefix is None:
+        raise DataError("the base's tokenizer has neither a BOS nor an EOS token for a text to begin after")
+    encoder = _Encoder(tokenizer, prefix, max_length)
+    trees, example, n_tokens = [], [], []
+    for number, request in enumerate(requests.rows):
+        try:
+            made = list(encoder.windows(request) if requests.form == "text" else [encoder.pairs(request)])
+        except _Unfit as unfit:
+            raise DataError(f"{requests.name} row {number + 1}: {unfit}") from None
+        trees += [grow_tree(texts, max_length) for texts in made]
+        example += [number] * len(made)
+        n_tokens.append(np.sum([[len(scored) for _, scored in texts] for texts in made], axis=0))
+    most = max(map(len, n_tokens))
+    padded = np.array([np.pad(counts, (0, most - len(counts))) for counts in n_tokens], dtype=np.int64)
+    return EncodedRequests(
+        tuple(trees), np.array(example, dtype=np.int64), most, padded, _fingerprint(trees, example)
+    )
+
+
+class _Unfit(Exception):
+    """A request that cannot be scored; says why."""
+
+
+Text = tuple[list[int], list[int]]
+"""Tokens of a context and of what is scored after it."""
+
+
+@dataclass(frozen=True)
+class _Encoder:
+    tokenizer: Any
+    prefix: int
+    max_length: int
+
+    def tokens(self, text: str, framed: bool = True) -> list[int]:
+        """Token ids, with the tokenizer's own first token unless the text begins with it."""
+        if text.startswith(self.tokenizer.decode(self.prefix)):
+            framed = False
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=framed)
+        return ids
+
+    def pairs(self, request: Request) -> list[Text]:
+        """Context and continuation of every choice."""
+        context = request.context.rstrip()
+        spaces = request.context[len(context) :] + request.delimiter
+        before = self.tokens(context, request.framed) if context else []
+        made = [self._pair(before, context, spaces + choice, request.framed) for choice in request.choices]
+        for (_, scored), choice in zip(made, request.choices):
+            if not 0 < len(scored) <= self.max_length:
+                raise _Unfit(
+                    f"{choice[:60]!r} gives {len(scored)} tokens; allowed are 1 to {self.max_length}"
+                )
+        return made
+
+    def _pair(self, before: list[int], context: str, continuation: str, framed: bool) -> Text:
+        if context:
+            return before or [self.prefix], self.tokens(context + continuation, framed)[len(before) :]
+        scored: list[int] = self.tokenizer.encode(continuation, add_special_tokens=False)
+        if scored[:1] == [self.prefix]:
+            return scored[:1], scored[1:]
+        return [self.prefix], scored
+
+    def windows(self, request: Request) -> Iterator[list[Text]]:
+        """A text in windows that score each token once, with as much before it as fits at the end."""
+        ids, size = self.tokens(request.choices[0]), self.max_length
+        if not ids:
+            raise _Unfit(f"{request.choices[0][:60]!r} gives no token")
+        yield [([self.prefix], ids[:size])]
+        for begin in range(size, len(ids), size):
+            end = min(begin + size, len(ids))
+            yield [(ids[end - size - 1 : begin], ids[begin:end])]
+
+
+def grow_tree(texts: Sequence[Text], max_length: int) -> TokenTree:
+    """Lay out texts so that what they begin with alike stands once; too long ones lose their beginning.
+
+    The last token of a text is scored and not read.
+    """
+    states: dict[tuple[int, int], int] = {}  # (beginning, next token) -> the beginning that both make
+    scored: dict[tuple[int, int], int] = {}  # (beginning, scored token) -> place among those scored
+    chosen = []
+    for context, continuation in texts:
+        whole = (context + continuation)[-(max_length + 1) :]
+        first_scored, state, own = len(whole) - len(continuation), -1, []
+        for place, token in enumerate(whole):
+            if place >= first_scored:
+                own.append(scored.setdefault((state, token), len(scored)))
+            if place < len(whole) - 1:
+                state = states.setdefault((state, token), len(states))
+        chosen.append(np.array(own, dtype=np.int64))
+    parents, tokens = np.array(list(states), dtype=np.int64).T
+    beginnings, targets = np.array(list(scored), dtype=np.int64).T
+    read, after = np.unique(beginnings, return_inverse=True)
+    return TokenTree(tokens.copy(), parents.copy(), read, after, targets.copy(), tuple(chosen))
+
+
+def pack_requests(encoded: EncodedRequests, index: np.ndarray, device: torch.device) -> RequestBatch:
+    """Lay the items `index` end to end, in the order given, each in a group of its own."""
+    groups, read, after, targets, members, slots = [], [], [], [], [], []
+    start = n_read = n_scored = 0
+    for place, item in enumerate(index.tolist()):
+        tree = encoded.trees[item]
+        sees = tree.sees
+        layout = () if sees is None else (torch.from_numpy(tree.depths), torch.from_numpy(sees))
+        groups.append(Group(start, 1, len(tree.tokens), len(tree.read), *layout))
+        read.append(tree.read + start)
+        after.append(tree.after + n_read)
+        targets.append(tree.targets)
+        for number, own in enumerate(tree.scored):
+            members.append(own + n_scored)
+            slots.append(np.full(len(own), place * encoded.n_continuations + number))
+        start, n_read, n_scored = (
+            start + len(tree.tokens),
+            n_read + len(tree.read),
+            n_scored + len(tree.after),
+        )
+    ids = np.concatenate([encoded.trees[item].tokens for item in index.tolist()])
+    firsts = torch.tensor([group.start for group in groups])
+    packed = PackedBatch(
+        index, tuple(groups), torch.from_numpy(ids), None, firsts, torch.from_numpy(np.concatenate(read))
+    )
+    rest = (torch.from_numpy(np.concatenate(part)).to(device) for part in (after, targets, members, slots))
+    return RequestBatch(packed.to(device), *rest, encoded.n_continuations)
+
+
+def count_texts(requests: Requests, encoded: EncodedRequests) -> np.ndarray:
+    """Tokens, characters, bytes and words of every continuation, int64 ``[examples, continuations, 4]``.
+
+    Words are what white space parts; without the delimiter before a choice, but for the tokens.
+    """
+    counts = np.zeros((len(requests), encoded.n_continuations, 4), dtype=np.int64)
+    counts[..., 0] = encoded.n_tokens
+    for example, request in enumerate(requests.rows):
+        for number, text in enumerate(request.choices):
+            counts[example, number, 1:] = len(text), len(text.encode()), len(re.split(r"\s+", text))
+    return counts
+
+
+def _fingerprint(trees: Sequence[TokenTree], example: Sequence[int]) -> str:
+    digest = hashlib.sha256(np.array(example, dtype="<i8").tobytes())
+    for tree in trees:
+        for part in (tree.tokens, tree.parents, tree.read, tree.after, tree.targets, *tree.scored):
+            digest.update(len(part).to_bytes(8, "little"))
+            digest.update(part.astype("<i8", copy=False).tobytes())
+    return digest.hexdigest()

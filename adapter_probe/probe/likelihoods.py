@@ -1,0 +1,92 @@
+"""Log-likelihoods of continuations under every variant of a causal language model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adapter_probe.data.requests_encoding import EncodedRequests, RequestBatch, pack_requests
+from adapter_probe.models.adapted import AdaptedModel, NormChoice
+
+from .tree import forward_variants
+
+# Logits in memory at a time: some tens of megabytes on a processor; an accelerator needs more to be busy.
+LOGITS_PER_CHUNK = {"cpu": 8 << 20, "cuda": 256 << 20}
+
+
+def request_outputs(
+    model: AdaptedModel,
+    encoded: EncodedRequests,
+    items: np.ndarray,
+    masks: np.ndarray,
+    *,
+    tokens_per_pass: int,
+    norms: NormChoice = "trained",
+    each_pass: Callable[[], None] = lambda: None,
+) -> dict[str, np.ndarray]:
+    """How likely every variant finds the continuations of some items; arguments as in `forward_variants`.
+
+    Args:
+        model: in evaluation mode, on its device.
+        encoded: the requests.
+        items: int ``[items]``.
+        masks: bool ``[variants, sites]``.
+        tokens_per_pass: bound on memory.
+        norms: the LayerNorm after a switched-off site.
+        each_pass: called before every pass.
+
+    Returns:
+        ``logits`` float32 ``[variants, items, continuations]``, summed log-likelihoods in nats, 0 where an
+        item has fewer continuations; ``greedy`` bool, shaped alike, whether every token of the continuation
+        is the likeliest.
+    """
+    batch = pack_requests(encoded, items, model.device)
+    scored = forward_variants(
+        model,
+        batch.packed,
+        masks,
+        tokens_per_pass=tokens_per_pass,
+        norms=norms,
+        each_pass=each_pass,
+        head=partial(score_tokens, model, batch),
+    )
+    shape = (len(masks), len(items), batch.n_continuations)
+    sums = torch.zeros(len(masks), len(items) * batch.n_continuations, 2, dtype=torch.float64)
+    members = scored[:, batch.members].double().cpu()  # [variants, members, 2]
+    members[..., 1] = 1 - members[..., 1]
+    sums.index_add_(1, batch.slots.cpu(), members)
+    values = sums.view(*shape, 2).numpy()
+    return {"logits": values[..., 0].astype(np.float32), "greedy": values[..., 1] == 0}
+
+
+def score_tokens(model: AdaptedModel, batch: RequestBatch, hidden: Tensor) -> Tensor:
+    """Log-likelihood of every scored token, and whether it is the likeliest one.
+
+    Logits over the vocabulary are made for some positions at a time, and nothing of them is kept.
+
+    Args:
+        model: the model.
+        batch: what is scored.
+        hidden: ``[read, hidden]``, the last layer's states at the positions that are read.
+
+    Returns:
+        float ``[scored, 2]``: nats, and 1 or 0.
+    """
+    states = model.final_states(hidden)
+    most = LOGITS_PER_CHUNK.get(hidden.device.type, LOGITS_PER_CHUNK["cpu"])
+    size = max(1, most // int(model.base.config.vocab_size))
+    dtype = torch.promote_types(hidden.dtype, torch.float32)
+    out = torch.empty(len(batch.targets), 2, dtype=dtype, device=hidden.device)
+    for begin in range(0, len(states), size):
+        logits = model.output_embedding(states[begin : begin + size]).to(dtype)
+        inside = torch.nonzero((batch.after >= begin) & (batch.after < begin + size))[:, 0]
+        rows = batch.after[inside] - begin
+        chosen, top = logits[rows, batch.targets[inside]], logits.amax(dim=-1)
+        total = logits.sub_(top[:, None]).exp_().sum(dim=-1).log_().add_(top)
+        out[inside, 0] = chosen - total[rows]
+        out[inside, 1] = (chosen >= top[rows]).to(dtype)
+    return out

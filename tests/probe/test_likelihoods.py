@@ -1,0 +1,158 @@
+"""Log-likelihoods of continuations against transformers' own forward, each text run whole and alone."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
+
+from adapter_probe.data.requests_encoding import EncodedRequests, grow_tree
+from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.adapters.imported import Imported, InnerSpec
+from adapter_probe.probe import likelihoods
+from adapter_probe.probe.likelihoods import request_outputs
+
+WORDS, LAYERS, RANK, SCALE = 50, 3, 2, 1.5
+SMALL = {"vocab_size": WORDS, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+CONFIGS = {
+    "gpt2": GPT2Config(n_layer=LAYERS, n_embd=24, n_head=3, n_positions=24, **SMALL),
+    "llama": LlamaConfig(
+        num_hidden_layers=LAYERS, hidden_size=24, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=40, max_position_embeddings=24, **SMALL,
+    ),
+}  # fmt: skip
+# One map in the attention sublayer and one in the feed-forward sublayer: a layer's two sites.
+TARGETS = {
+    "gpt2": ("h.{}.attn.c_attn", "h.{}.mlp.c_fc"),
+    "llama": ("layers.{}.self_attn.v_proj", "layers.{}.mlp.down_proj"),
+}
+PREFIX = {"gpt2": "transformer.", "llama": "model."}
+
+
+@pytest.fixture(params=CONFIGS)
+def family(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def plain_and_adapted(family: str):
+    """The model of transformers without LoRA, and ours with it, far from the identity; float64."""
+    torch.manual_seed(0)
+    plain = AutoModelForCausalLM.from_config(CONFIGS[family]).double().eval()
+    with torch.no_grad():
+        for parameter in plain.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    names = [PREFIX[family] + target.format(i) for i in range(LAYERS) for target in TARGETS[family]]
+    inner = tuple(InnerSpec(name, "low_rank", rank=RANK, scale=SCALE) for name in names)
+    model = AdaptedModel(deepcopy(plain))
+    model.install(Imported("peft", ("lora",), inner=inner), torch.Generator())
+    model = model.double().eval()
+    with torch.no_grad():
+        for role, _, parameter in model.named_roles():
+            if role == "adapters":
+                parameter.copy_(0.5 * torch.randn_like(parameter))
+    return plain, model, names
+
+
+def merged(plain, model: AdaptedModel, names: list[str], mask: np.ndarray):
+    """Transformers' model with the LoRA products of the sites that are on added to its weights."""
+    own, whole = dict(model.base.named_parameters()), deepcopy(plain)
+    for on, name in zip(mask, names):
+        if on:
+            change = SCALE * own[f"{name}.adapter.up.weight"] @ own[f"{name}.adapter.down.weight"]
+            weight = whole.get_submodule(name).weight
+            weight.data += change if change.shape == weight.shape else change.T
+    return whole
+
+
+def separately(whole, context: list[int], continuation: list[int], most: int) -> tuple[float, bool]:
+    """Sum over the continuation's tokens, from one run of the whole text."""
+    text = (context + continuation)[-(most + 1) :]
+    with torch.no_grad():
+        logits = whole(torch.tensor([text[:-1]])).logits[0].log_softmax(-1)[-len(continuation) :]
+    targets = torch.tensor(continuation)
+    chosen = logits[torch.arange(len(targets)), targets]
+    return float(chosen.sum()), bool((logits.argmax(-1) == targets).all())
+
+
+def random_texts(seed: int, n_items: int) -> list[list[tuple[list[int], list[int]]]]:
+    """Contexts with several continuations; many begin alike, one is a beginning of another."""
+    draw = np.random.default_rng(seed)
+    items = []
+    for _ in range(n_items):
+        context = draw.integers(3, WORDS, draw.integers(1, 9)).tolist()
+        first = draw.integers(3, WORDS, draw.integers(1, 6)).tolist()
+        others = [
+            first[: draw.integers(0, len(first) + 1)] + draw.integers(3, WORDS, 2).tolist() for _ in range(2)
+        ]
+        items.append([(context, continuation) for continuation in (first, *others, [*first, 5])])
+    items.append([([7], [8, 9, 10])])
+    return items
+
+
+def encoded_of(items, most: int) -> EncodedRequests:
+    n = max(map(len, items))
+    counts = np.array([[len(c) for _, c in texts] + [0] * (n - len(texts)) for texts in items])
+    return EncodedRequests(tuple(grow_tree(t, most) for t in items), np.arange(len(items)), n, counts, "")
+
+
+@pytest.mark.parametrize(("most", "chunk", "tokens_per_pass"), [(24, 8 << 20, 4096), (9, 3 * WORDS, 40)])
+def test_each_continuation_scores_as_if_run_whole(family, most, chunk, tokens_per_pass, monkeypatch):
+    monkeypatch.setitem(likelihoods.LOGITS_PER_CHUNK, "cpu", chunk)
+    plain, model, names = plain_and_adapted(family)
+    items = random_texts(1, 6)
+    generator = np.random.default_rng(2)
+    masks = np.array([[True] * 6, [False] * 6, *(generator.random((4, 6)) < 0.5)])
+    order = np.array([3, 0, 6, 5, 1, 2, 4])
+    out = request_outputs(model, encoded_of(items, most), order, masks, tokens_per_pass=tokens_per_pass)
+    for row, mask in enumerate(masks):
+        whole = merged(plain, model, names, mask)
+        for place, item in enumerate(order):
+            expected = [separately(whole, *text, most) for text in items[item]]
+            sums, greedy = zip(*expected)
+            found = out["logits"][row, place]
+            np.testing.assert_allclose(found[: len(sums)], sums, rtol=2e-6)
+            assert (found[len(sums) :] == 0).all()
+            np.testing.assert_array_equal(out["greedy"][row, place, : len(greedy)], greedy)
+    assert np.ptp(out["logits"][:, :, 0], axis=0).min() > 0.05  # the masks matter
+
+
+def test_what_is_likeliest_is_greedy(family):
+    plain, model, names = plain_and_adapted(family)
+    context = [4, 9, 3]
+    with torch.no_grad():
+        text = list(context)
+        for _ in range(3):
+            text.append(
+                int(
+                    merged(plain, model, names, np.ones(6, bool))(torch.tensor([text])).logits[0, -1].argmax()
+                )
+            )
+    items = [[(context, text[3:]), (context, [*text[3:5], (text[5] + 1) % WORDS])]]
+    out = request_outputs(
+        model, encoded_of(items, 24), np.array([0]), np.ones((1, 6), bool), tokens_per_pass=99
+    )
+    assert out["greedy"][0, 0].tolist() == [True, False]
+
+
+def test_no_beginning_runs_twice():
+    tree = grow_tree([([1, 2, 3], [4, 5]), ([1, 2, 3], [4, 6, 7]), ([1, 2, 3], [8])], 24)
+    assert tree.tokens.tolist() == [1, 2, 3, 4, 6]  # the last token of a text is only scored
+    assert tree.parents.tolist() == [-1, 0, 1, 2, 3]
+    assert tree.depths.tolist() == [0, 1, 2, 3, 4]
+    assert tree.sees is None
+    scored = [(int(tree.tokens[tree.read[a]]), t) for a, t in zip(tree.after, tree.targets.tolist())]
+    assert [[scored[i] for i in own] for own in tree.scored] == [
+        [(3, 4), (4, 5)], [(3, 4), (4, 6), (6, 7)], [(3, 8)],
+    ]  # fmt: skip
+
+
+def test_texts_that_part_do_not_see_each_other():
+    tree = grow_tree([([1], [2, 3, 9]), ([1], [4, 5, 9])], 24)
+    assert tree.tokens.tolist() == [1, 2, 3, 4, 5]
+    assert tree.depths.tolist() == [0, 1, 2, 1, 2]
+    assert tree.sees.astype(int).tolist() == [
+        [1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 0, 0, 1, 0], [1, 0, 0, 1, 1],
+    ]  # fmt: skip
