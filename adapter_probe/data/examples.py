@@ -9,6 +9,8 @@ import numpy as np
 
 from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.questions import Questions, load_questions
+from adapter_probe.data.requests import Requests, load_requests
+from adapter_probe.data.requests_encoding import EncodedRequests, encode_requests
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.splits import Split, load_split
 from adapter_probe.data.squad import Windows, WindowSettings, encode_windows
@@ -19,13 +21,13 @@ class Examples:
     """What there is to judge a model on, or to train it on.
 
     Attributes:
-        rows: as read: labelled texts, or questions.
-        encoded: token ids: one item a text; of questions, one a window.
+        rows: as read: labelled texts, questions, or a language model's requests.
+        encoded: token ids: one item a text or a request; of questions and long texts, one a window.
         windows: what the items are windows of; None for labelled texts.
     """
 
-    rows: Split | Questions
-    encoded: Encoded
+    rows: Split | Questions | Requests
+    encoded: Encoded | EncodedRequests
     windows: Windows | None = None
 
     def __len__(self) -> int:
@@ -33,7 +35,9 @@ class Examples:
 
     @property
     def labels(self) -> np.ndarray:
-        """``[examples]``: class numbers or targets; of questions, the number of their paragraph."""
+        """``[examples]``: class numbers or targets, numbers of questions' paragraphs, or of right choices."""
+        if isinstance(self.rows, Requests):
+            return np.array([request.gold for request in self.rows.rows], dtype=np.int64)
         return self.rows.paragraph if isinstance(self.rows, Questions) else self.rows.labels
 
 
@@ -63,5 +67,8 @@ def load_examples(
         questions = load_questions(task, split, max_examples, expect_fingerprint)
         windows = encode_windows(tokenizer, questions, WindowSettings.within(max_length))
         return Examples(questions, windows.encoded, windows)
+    if task.kind == "causal":
+        requests = load_requests(tokenizer, task.files[split], split, max_examples)
+        return Examples(requests, encode_requests(tokenizer, requests, max_length))
     rows = load_split(task, split, max_examples, expect_fingerprint)
     return Examples(rows, encode(tokenizer, rows, max_length))

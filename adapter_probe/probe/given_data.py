@@ -28,9 +28,12 @@ def with_data(
         return opened
     if not data:
         raise CheckpointError(
-            f"checkpoint {folder} does not say on which data it was trained; give a file with labelled "
-            "examples (--data FILE)"
+            f"checkpoint {folder} does not say on which data it was trained; give a file with "
+            + ("a language model's rows" if task.kind == "causal" else "labelled examples")
+            + " (--data FILE)"
         )
+    if task.kind == "causal":  # whose rows say themselves how they are scored
+        return opened
     found = find_task(**{split: data}, kind=task.kind, name=task.name)  # type: ignore[arg-type]
     if task.kind == "classification":
         found = replace(found, label_names=_names(folder, task, found, data))

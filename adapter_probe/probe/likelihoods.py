@@ -90,3 +90,17 @@ def score_tokens(model: AdaptedModel, batch: RequestBatch, hidden: Tensor) -> Te
         out[inside, 0] = chosen - total[rows]
         out[inside, 1] = (chosen >= top[rows]).to(dtype)
     return out
+
+
+def summed_windows(encoded: EncodedRequests, sums: np.ndarray) -> np.ndarray:
+    """Log-likelihoods of examples from those of their windows.
+
+    Args:
+        encoded: the requests.
+        sums: ``[variants, items, continuations]``.
+
+    Returns:
+        float32 ``[variants, examples, continuations]``.
+    """
+    first = np.flatnonzero(np.diff(encoded.example, prepend=-1))  # an example's windows are neighbours
+    return np.add.reduceat(sums.astype(np.float64), first, axis=1).astype(np.float32)

@@ -11,12 +11,16 @@ from torch import Tensor
 from adapter_probe.data.answers import Answers, choose_windows, decode_windows, score_answers
 from adapter_probe.data.packing import PackedBatch, pack
 from adapter_probe.data.questions import Questions
+from adapter_probe.data.requests import Requests
+from adapter_probe.data.requests_encoding import EncodedRequests, count_texts
 from adapter_probe.errors import CheckpointError
+from adapter_probe.metrics import LOSSES
 from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.results.ablation import AblationResults
+from adapter_probe.results.ablation import AblationResults, continuation_sizes
 from adapter_probe.spans import VariantSet
 
 from .guard import Guard, chance_beyond_sample, sample_size
+from .likelihoods import request_outputs, summed_windows
 from .request import AblationRequest
 from .tree import forward_variants
 
@@ -44,10 +48,14 @@ def batch_outputs(
 
     Returns:
         ``logits`` float32 ``[variants, items, labels]``; of windows ``score``, ``start`` and ``end``
-        ``[variants, items]``, see `Answers`.
+        ``[variants, items]``, see `Answers`; of a language model see `request_outputs`.
     """
-    batch = pack(request.encoded, items).to(request.device)
-    norms = request.settings.layernorm
+    norms, encoded = request.settings.layernorm, request.encoded
+    if isinstance(encoded, EncodedRequests):
+        return request_outputs(
+            model, encoded, items, masks, tokens_per_pass=tokens_per_pass, norms=norms, each_pass=each_pass
+        )
+    batch = pack(encoded, items).to(request.device)
     out = forward_variants(
         model, batch, masks, tokens_per_pass=tokens_per_pass, norms=norms, each_pass=each_pass
     )
@@ -121,8 +129,15 @@ def assemble(
         }
     refuse_nonfinite_intact(request, arrays)
     task, rows = request.checkpoint.description.task, request.examples.rows
-    answers = None
-    if isinstance(rows, Questions):
+    labels, answers, counts, groups = request.examples.labels, None, None, None
+    if isinstance(rows, Requests):
+        logits = summed_windows(request.encoded, arrays["logits"])
+        counts = count_texts(rows, request.encoded)
+        if request.metric in LOSSES:
+            labels = continuation_sizes(request.metric, counts)[:, 0]
+        if any(row.group for row in rows.rows):
+            groups = np.array([row.group for row in rows.rows])
+    elif isinstance(rows, Questions):
         chosen = choose_windows(request.examples.windows, Answers(**arrays))
         exact, f1 = score_answers(rows, chosen)
         logits = np.stack([f1, exact], axis=-1).astype(np.float32)  # as `QUESTION_SCORES` says
@@ -135,11 +150,13 @@ def assemble(
         spans=np.array(spans, dtype=np.int64),
         row_names=variants.names,
         logits=logits,
-        labels=request.examples.labels,
+        labels=labels,
         metric=request.metric,
         kind=task.kind,
         label_names=task.label_names,
         identity=request.identity,
         settings={**settings, "split": rows.name},
         answers=answers,
+        counts=counts,
+        groups=groups,
     )

@@ -16,6 +16,8 @@ from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples
 from adapter_probe.data.readers import SPLITS
+from adapter_probe.data.requests import Requests, choose_metric
+from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import CheckpointError, DataError, ResultsError
 from adapter_probe.metrics import check_metric
 from adapter_probe.models.adapted import AdaptedModel, NormChoice
@@ -67,8 +69,8 @@ class AblationRequest:
     tokens_per_pass: int | None = None
 
     @property
-    def encoded(self) -> Encoded:
-        """Token ids of every example, or of every window."""
+    def encoded(self) -> Encoded | EncodedRequests:
+        """Token ids of every item: an example, or a window of one."""
         return self.examples.encoded
 
     @property
@@ -126,8 +128,7 @@ def prepare_ablation(
     opened.model.check_norms(settings.layernorm)
     opened = with_data(checkpoint, opened, data, split)
     task = opened.description.task
-    metric = metric or task.metric
-    check_metric(metric, task.kind, len(task.label_names) or None)
+    check_metric(metric or task.metric, task.kind, len(task.label_names) or None)
     if settings.precision == "mixed" and task.kind != "classification":
         raise ResultsError(
             f"precision 'mixed' is not possible for task {task.name!r}, a {task.kind} task: only the choice "
@@ -135,7 +136,8 @@ def prepare_ablation(
         )
     examples = _load_examples(opened, data, split, max_examples)
     refuse_unknown_tokens(examples.encoded, opened.description.base)
-    return AblationRequest(opened, examples, metric, settings, device, tokens_per_pass)
+    own = choose_metric(metric, examples.rows.form) if isinstance(examples.rows, Requests) else task.metric
+    return AblationRequest(opened, examples, metric or own, settings, device, tokens_per_pass)
 
 
 def _refuse_without_adapters(

@@ -1,0 +1,239 @@
+"""Rows of language models: their forms, and their tokens against lm-evaluation-harness where it is there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from adapter_probe.data.requests import FORM_METRICS, Request, choose_metric, load_requests, seal_requests
+from adapter_probe.data.requests_encoding import count_texts, encode_requests
+from adapter_probe.errors import DataError
+
+TEMPLATE = (
+    "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}[assistant] {% endif %}"
+)
+
+
+def byte_tokenizer(bos: bool) -> PreTrainedTokenizerFast:
+    """A token a byte, and a few merges over word boundaries, so that texts do not cut where words do."""
+    merges = [("Ġ", "a"), ("Ġa", "b"), ("a", "b"), ("Ċ", "Ċ")]
+    vocabulary = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    for one, other in merges:
+        vocabulary[one + other] = len(vocabulary)
+    vocabulary |= {"<s>": len(vocabulary), "</s>": len(vocabulary) + 1}
+    made = Tokenizer(models.BPE(vocabulary, merges))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    if bos:
+        made.post_processor = processors.TemplateProcessing(
+            "<s> $A", special_tokens=[("<s>", vocabulary["<s>"])]
+        )
+    names = {"bos_token": "<s>"} if bos else {}
+    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="</s>", chat_template=TEMPLATE, **names)
+
+
+@pytest.fixture(params=[True, False], ids=["BOS", "EOS alone"])
+def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerFast:
+    return byte_tokenizer(request.param)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    def write(*rows: dict, name: str = "rows.jsonl") -> Path:
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        return path
+
+    return write
+
+
+def texts_of(tree) -> list[tuple[list[int], list[int]]]:
+    """Of each continuation what is read before its first scored token, and what is scored, off the tree."""
+    found = []
+    for own in tree.scored:
+        state, path = int(tree.read[tree.after[own[0]]]), []
+        while state >= 0:
+            path.append(int(tree.tokens[state]))
+            state = int(tree.parents[state])
+        found.append((path[::-1], tree.targets[own].tolist()))
+    return found
+
+
+def test_forms_by_their_columns(write, tokenizer):
+    asked = {"context": "1 + 1 =", "choices": ["2", "3"], "gold": 0}
+    arc = {"question": "How many?", "choices": ["one", "two", "three"], "answer": 2, "id": "x"}
+    pair = {
+        "sentence_good": "Cats purr.",
+        "sentence_bad": "Cats purrs.",
+        "field": "morphology",
+        "UID": "agree",
+    }
+    chat = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
+    expected = [
+        (asked, "choice", Request("1 + 1 =", ("2", "3"), " ", 0)),
+        (arc, "choice", Request("Question: How many?\nAnswer:", ("one", "two", "three"), " ", 2)),
+        (pair, "choice", Request("", ("Cats purr.", "Cats purrs."), " ", 0, "morphology/agree")),
+        ({"prompt": "Say:", "completion": " hi"}, "completion", Request("Say:", (" hi",))),
+        (chat, "completion", Request("[user] Hi\n[assistant] ", ("Hello\n",), framed=False)),
+        ({"text": "A whole text."}, "text", Request("", ("A whole text.",))),
+    ]
+    for row, form, request in expected:
+        read = load_requests(tokenizer, [write(row)], "test")
+        assert (read.form, read.rows, read.name) == (form, (request,), "test")
+        assert (
+            choose_metric(None, read.form)
+            == {"choice": "accuracy", "completion": "nll", "text": "bits_per_byte"}[form]
+        )
+
+
+def test_a_txt_file_is_one_text(tmp_path, tokenizer):
+    (tmp_path / "a.txt").write_text("First line.\n\nSecond.", encoding="utf-8")
+    (tmp_path / "b.txt").write_text("Another.", encoding="utf-8")
+    read = load_requests(tokenizer, [tmp_path / "a.txt", tmp_path / "b.txt"], "test")
+    assert [row.choices[0] for row in read.rows] == ["First line.\n\nSecond.", "Another."]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (
+            [{"text": "a"}, {"prompt": "a", "completion": "b"}],
+            r"line 2: has 'prompt', 'completion', but .* line 1 has 'text'; give rows of one",
+        ),
+        ([{"label": 1}], r"line 1: columns 'label' are none of a language model's rows: context, choices,"),
+        (
+            [{"context": "a", "choices": ["b", "c"], "gold": 2}],
+            "column 'gold' holds 2, expected the number of the right choice, 0 to 1",
+        ),
+        ([{"context": "a", "choices": ["b"], "gold": 0}], "expected a list of two or more texts"),
+        ([{"context": "a", "choices": ["b", ""], "gold": 0}], "expected a list of two or more texts"),
+        ([{"sentence_good": "a", "sentence_bad": ""}], "column 'sentence_bad' holds '', expected some text"),
+        ([{"prompt": "a", "completion": 3}], "column 'completion' holds 3, expected a string"),
+        ([{"text": "\ud800"}], "expected a string of whole Unicode characters"),
+        ([{"messages": [{"role": "user", "content": "a"}]}], "the last one of the assistant"),
+    ],
+)  # fmt: skip
+def test_damaged_rows_are_one_line(rows, words, write):
+    with pytest.raises(DataError, match=words) as found:
+        load_requests(byte_tokenizer(True), [write(*rows)], "test")
+    assert "\n" not in str(found.value)
+
+
+def test_a_metric_of_another_form_is_refused():
+    with pytest.raises(
+        DataError, match="metric 'acc_norm' does not fit rows of form 'text'; allowed: bits_per_byte"
+    ):
+        choose_metric("acc_norm", "text")
+    assert all(choose_metric(m, form) == m for form, metrics in FORM_METRICS.items() for m in metrics)
+
+
+def encode_pair_by_hand(tokenizer, context: str, continuation: str, most: int) -> tuple[list[int], list[int]]:
+    """The convention as it is written down, for one continuation."""
+    prefix = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+    if context.strip() == "":
+        before, scored = [prefix], tokenizer.encode(context + continuation, add_special_tokens=False)
+    else:
+        spaces = len(context) - len(context.rstrip())
+        continuation, context = context[len(context) - spaces :] + continuation, context.rstrip()
+        before = tokenizer.encode(context)
+        scored = tokenizer.encode(context + continuation)[len(before) :]
+    return ((before + scored)[-(most + 1) :])[: -len(scored)], scored
+
+
+ROWS = [
+    Request("ab ab", ("ab", "c", "abab ab"), " ", 1),
+    Request("trailing  \n", ("ab", "ab ab"), " ", 0),
+    Request("", ("ab ab", "ab c"), " ", 0),
+    Request("a much longer context than is read", ("ab", "é ab"), " ", 0),
+]
+
+
+@pytest.mark.parametrize("most", [64, 12])
+def test_choices_are_encoded_with_their_context_and_cut(tokenizer, most):
+    requests = seal_requests("choice", ROWS, "test")
+    encoded = encode_requests(tokenizer, requests, most)
+    counts = count_texts(requests, encoded)
+    for row, tree, count in zip(ROWS, encoded.trees, counts):
+        expected = [encode_pair_by_hand(tokenizer, row.context, f" {choice}", most) for choice in row.choices]
+        assert texts_of(tree) == expected
+        for choice, (_, scored), numbers in zip(row.choices, expected, count):
+            assert numbers.tolist() == [len(scored), len(choice), len(choice.encode()), len(choice.split())]
+        assert (count[len(row.choices) :] == 0).all()
+    assert encoded.lengths.tolist() == [len(tree.tokens) for tree in encoded.trees]
+
+
+@pytest.mark.parametrize("most", [5, 7, 100])
+def test_each_token_of_a_long_text_is_scored_once(tokenizer, most):
+    text = "ab ab, a text of some length. é"
+    requests = seal_requests("text", [Request("", (text,)), Request("", ("ab",))], "test")
+    encoded = encode_requests(tokenizer, requests, most)
+    whole = tokenizer.encode(text)
+    windows = [texts_of(tree)[0] for tree, example in zip(encoded.trees, encoded.example) if example == 0]
+    assert [token for _, scored in windows for token in scored] == whole
+    prefix = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+    assert windows[0][0] == [prefix]
+    done = len(windows[0][1])
+    for before, scored in windows[1:]:
+        assert before == whole[done - len(before) : done]  # what stands there, as much as fits
+        assert len(before) + len(scored) - 1 == most
+        done += len(scored)
+    assert count_texts(requests, encoded)[0, 0].tolist() == [len(whole), len(text), len(text.encode()), 8]
+
+
+def test_what_cannot_be_scored_is_one_line(tokenizer):
+    long = seal_requests("choice", [Request("a", ("b", "c" * 30), " ")], "test")
+    with pytest.raises(DataError, match=r"test row 1: 'c+' gives 31 tokens; allowed are 1 to 8"):
+        encode_requests(tokenizer, long, 8)
+
+
+def test_the_order_of_choices_and_what_is_scored_count(tokenizer):
+    prints = {
+        encode_requests(
+            tokenizer, seal_requests("choice", [Request("a", choices, " ")], "test"), 64
+        ).fingerprint
+        for choices in (("b", "c"), ("c", "b"), ("b", "d"))
+    }
+    assert len(prints) == 3
+
+
+@pytest.mark.parametrize("most", [64, 12])
+def test_lm_evals_own_code_makes_the_same_tokens(tokenizer, most):
+    model = pytest.importorskip("lm_eval.api.model")
+    utils = pytest.importorskip("lm_eval.utils")
+    huggingface = pytest.importorskip("lm_eval.models.huggingface")
+    own = huggingface.HFLM.__new__(huggingface.HFLM)
+    own.tokenizer, own.backend, own.custom_prefix_token_id, own.add_bos_token = (
+        tokenizer,
+        "causal",
+        None,
+        None,
+    )
+    seen: list = []
+    own._loglikelihood_tokens = lambda requests, disable_tqdm=False: seen.extend(requests) or []
+    encoded = encode_requests(tokenizer, seal_requests("choice", ROWS, "test"), most)
+    for row, tree in zip(ROWS, encoded.trees):
+        instances = [type("Instance", (), {"args": (row.context, f" {choice}")}) for choice in row.choices]
+        seen.clear()
+        model.TemplateLM.loglikelihood(own, instances)
+        whole = [((before + scored)[-(most + 1) :], len(scored)) for _, before, scored in seen]
+        assert texts_of(tree) == [(text[:-n], text[-n:]) for text, n in whole]
+    text = "ab ab, a text of some length. é"
+    encoded = encode_requests(tokenizer, seal_requests("text", [Request("", (text,))], "test"), most)
+    windows = utils.get_rolling_token_windows(own.tok_encode(text), own.prefix_token_id, most, 1)
+    expected = [utils.make_disjoint_window(window) for window in windows]
+    assert [texts_of(tree)[0] for tree in encoded.trees] == expected
+
+
+def test_a_subset_is_always_the_same(write, tokenizer):
+    path = write(*({"text": f"text {i}"} for i in range(40)))
+    few, more = (load_requests(tokenizer, [path], "test", n).rows for n in (5, 20))
+    assert set(few) < set(more)
+    assert len(few) == 5
+    assert np.diff([int(row.choices[0].split()[1]) for row in more]).min() > 0
