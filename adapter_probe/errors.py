@@ -31,3 +31,18 @@ class TrainingError(AdapterProbeError):
 
 class Diverged(TrainingError):
     """The loss became NaN or infinite."""
+
+
+class JobsDetached(AdapterProbeError):
+    """Jobs were sent to a cluster and nobody waits for them; the same call collects what they have done.
+
+    Attributes:
+        report: where they stand, as plain JSON: jobs, done, sent_now, sent_earlier, job_name, folder.
+    """
+
+    def __init__(self, report: dict[str, object]):
+        super().__init__(
+            f"{report['sent_now']} of {report['jobs']} jobs were sent, {report['done']} are done; "
+            "the same call again collects them"
+        )
+        self.report = report

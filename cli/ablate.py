@@ -14,8 +14,6 @@ from adapter_probe.progress import progress_bar
 from . import slurm as cluster
 from .console import command, say, show, show_json
 from .figures import draw_results
-from .jobs import Place
-from .shards import compute_in_shards
 from .wording import ablation_summary, plan_summary
 
 if TYPE_CHECKING:
@@ -99,16 +97,17 @@ def ablate(
     Writes spans.csv, predictions.npz and heatmap.pdf, .svg, .png. An interrupted run goes on where it
     stopped when the same command is given again.
     """
-    from adapter_probe.jobs.shards import AblationOrder
+    from adapter_probe.jobs.running import Resources
+    from adapter_probe.jobs.shards import AblationOrder, compute_in_shards
     from adapter_probe.probe.request import AblationSettings
 
     if not tolerance >= 0:
         raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 or more points")
-    place = Place(0, threads, device, cluster.choose_cluster(
+    nodes = cluster.choose_cluster(
         slurm, slurm_config, detach, partition=partition, gpus_per_task=gpus_per_task, time=time, mem=mem,
         max_parallel=max_parallel, setup=setup,
-    ))  # fmt: skip
-    if not place.cluster:
+    )  # fmt: skip
+    if nodes is None:
         use_threads(threads)
     order = AblationOrder(
         str(checkpoint),
@@ -120,16 +119,13 @@ def ablate(
         max_examples=max_examples,
         tokens_per_pass=tokens_per_pass,
     )
-    request = order.prepare(choose_device("auto" if place.cluster else device))
+    request = order.prepare(choose_device("auto" if nodes else device))
     folder = out or checkpoint / _folder_name(request, max_examples, data)
     if dry_run:
         _show_plan(request, folder, json)
         return
-    if place.cluster:
-        waiting = compute_in_shards(order, request, folder, place, place.cluster.options)
-        if waiting is not None:
-            show_json(waiting) if json else show(cluster.detached_text(waiting))
-            return
+    if nodes:
+        compute_in_shards(order, request, folder, Resources(0, threads, device, nodes), nodes)
     report = run_ablation(request, folder, tolerance)
     show_json(report) if json else show(ablation_summary(report))
 

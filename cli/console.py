@@ -10,7 +10,9 @@ from typing import Any, NoReturn, TypeVar
 
 import typer
 
-from adapter_probe.errors import AdapterProbeError
+from adapter_probe.errors import AdapterProbeError, JobsDetached
+
+from .slurm import detached_text
 
 Command = TypeVar("Command", bound=Callable[..., None])
 USER_ERROR, INTERRUPTED = 2, 130
@@ -24,6 +26,8 @@ def command(function: Command) -> Command:
     def polite(*args: Any, **kwargs: Any) -> None:
         try:
             function(*args, **kwargs)
+        except JobsDetached as jobs:
+            show_json(jobs.report) if kwargs.get("json") else show(detached_text(jobs.report))
         except AdapterProbeError as error:
             fail(str(error), USER_ERROR)
         except OSError as error:

@@ -11,7 +11,6 @@ from . import options
 from . import slurm as cluster
 from .console import command, show, show_json
 from .figures import draw_results
-from .jobs import Place
 from .sweep import grid, plain_rows, run_sweep, show_plan, spread_text
 from .wording import columns, file_lists, score_text
 
@@ -57,10 +56,11 @@ def init_sweep(
     The std is that of the normal before truncation at two std; the realised one is 0.88 of it. Every trial is
     kept: the same command resumes, and a wider one adds what is new.
     """
+    from adapter_probe.jobs.running import Resources
     from adapter_probe.models.methods import Adapters
     from adapter_probe.training.settings import TrainingSettings
 
-    place = Place(workers, threads, device, cluster.choose_cluster(
+    resources = Resources(workers, threads, device, cluster.choose_cluster(
         slurm, slurm_config, detach, partition=partition, gpus_per_task=gpus_per_task, time=time, mem=mem,
         max_parallel=max_parallel, setup=setup,
     ))  # fmt: skip
@@ -73,12 +73,10 @@ def init_sweep(
         max_train=max_train,
     )  # fmt: skip
     if dry_run:
-        show_plan(requests, out, place, json=json)
+        show_plan(requests, out, resources, json=json)
         return
-    frame = run_sweep("init-sweep", requests, out, place, json=json)
-    if frame is not None:
-        report = _write(frame, out, paper)
-        show_json(report) if json else show(_text(report))
+    report = _write(run_sweep("init-sweep", requests, out, resources), out, paper)
+    show_json(report) if json else show(_text(report))
 
 
 def _write(frame: pd.DataFrame, out: Path, paper: bool) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from .prune import prune
 from .report import report
 from .tradeoff import tradeoff
 from .train import train
-from .worker import worker
 
 _UsageError = typer.BadParameter.__base__  # of click, or of typer's own copy of it; neither is exported
 
@@ -46,7 +45,6 @@ for function, short_help in (  # each fits a line of 80 characters
     (demo, "Train on a small task, ablate every span, draw the heatmap."),
 ):
     app.command(short_help=short_help)(function)
-app.command(hidden=True)(worker)
 
 
 def _show_version(asked: bool) -> None:

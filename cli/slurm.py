@@ -1,8 +1,7 @@
-"""The options of ``--slurm``, and what a command says about jobs on a cluster."""
+"""The options of ``--slurm``, as every command has them that can send its work to a cluster."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,13 +9,10 @@ import typer
 
 from adapter_probe.errors import TrainingError
 
-from .console import say
 from .wording import columns
 
 if TYPE_CHECKING:
-    from adapter_probe.jobs.slurm import Submission
     from adapter_probe.jobs.slurm_options import SlurmOptions
-    from adapter_probe.jobs.worker_process import Failure
 
 Slurm = Annotated[bool, typer.Option("--slurm", help="Send the work to a SLURM cluster as an array of jobs.")]
 Partition = Annotated[str | None, typer.Option(help="Of the cluster.", show_default=False)]
@@ -43,23 +39,10 @@ Detach = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """Where work goes that does not stay on this machine.
-
-    Attributes:
-        options: what a job gets.
-        detach: whether to return as soon as the jobs are sent.
-    """
-
-    options: SlurmOptions
-    detach: bool
-
-
 def choose_cluster(
     slurm: bool, config: Path | None, detach: bool, *, partition: str | None, gpus_per_task: int | None,
     time: str | None, mem: str | None, max_parallel: int | None, setup: list[str] | None,
-) -> Cluster | None:  # fmt: skip
+) -> SlurmOptions | None:  # fmt: skip
     """The cluster that the options ask for; None without ``--slurm``.
 
     Raises:
@@ -72,41 +55,15 @@ def choose_cluster(
     if slurm:
         from adapter_probe.jobs.slurm_options import choose_options
 
-        return Cluster(choose_options(config, flags), detach)
+        return choose_options(config, {**flags, "detach": detach})
     given = {**flags, "slurm_config": config, "detach": detach}
     if idle := [name for name, value in given.items() if value not in (None, (), False)]:
         raise TrainingError(f"--{idle[0].replace('_', '-')} says something about SLURM jobs; add --slurm")
     return None
 
 
-def reason_and_log(failure: Failure) -> str:
-    """Why a job failed, and where its log is if there is one."""
-    return failure.reason + (f" (log: {failure.log})" if failure.log else "")
-
-
-def say_submission(submission: Submission) -> None:
-    """Tell what was sent, and what of an earlier array had failed."""
-    for failure in submission.failed:
-        say(f"{failure.folder.name} had failed, sent again: {reason_and_log(failure)}")
-    going = f"; sent earlier and waiting or running: {len(submission.adopted)}" if submission.adopted else ""
-    say(f"jobs sent: {len(submission.sent)}{going}; `scancel --name={submission.name}` ends them")
-
-
-def detached(submission: Submission, total: int, folder: Path) -> dict[str, Any]:
-    """Where a study stands whose jobs are left to themselves."""
-    left = len(submission.sent) + len(submission.adopted)
-    return {
-        "jobs": total,
-        "done": total - left,
-        "sent_now": len(submission.sent),
-        "sent_earlier": len(submission.adopted),
-        "job_name": submission.name,
-        "folder": str(folder),
-    }
-
-
 def detached_text(report: dict[str, Any]) -> str:
-    """The same for a person."""
+    """Where a study stands whose jobs are left to themselves."""
     return columns(
         [
             ("jobs", f"{report['jobs']}, {report['done']} done"),

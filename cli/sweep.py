@@ -11,50 +11,49 @@ from adapter_probe.errors import TrainingError
 from adapter_probe.models.device import choose_device, use_threads
 
 from .console import show, show_json
-from .jobs import Outcome, failed, run_jobs
-from .slurm import detached_text
 from .wording import columns, duration, method_text, score_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from adapter_probe.jobs.job import Failure
+    from adapter_probe.jobs.running import Resources
     from adapter_probe.jobs.trials import Trial
     from adapter_probe.training.request import TrainingRequest
 
-    from .jobs import Place
-
 
 def run_sweep(
-    study: str, requests: Sequence[TrainingRequest], out: Path, place: Place, *, json: bool
-) -> pd.DataFrame | None:
+    study: str, requests: Sequence[TrainingRequest], out: Path, resources: Resources
+) -> pd.DataFrame:
     """Train what is missing and return the table of all trials in the folder, which is also written.
 
-    Returns:
-        None where jobs were sent and not waited for; where the study stands has then been said.
-
     Raises:
+        JobsDetached: jobs were sent and not waited for.
         TrainingError: trials failed; the line says how many, why the first did, and where its log is.
         ResultsError: the folder is in use or holds another study.
     """
+    from adapter_probe.jobs.running import Jobs, describe_lost, run_jobs
     from adapter_probe.jobs.trials import finished, plan_trials, shared_facts, write_requests
     from adapter_probe.results.atomic import claim
     from adapter_probe.results.trials import claim_study, read_trials, trial_frame, write_trials
 
-    trials, outcome = plan_trials(requests), Outcome()
+    trials = plan_trials(requests)
+    failures: list[Failure] = []
     with claim(out):
         claim_study(out, study, *shared_facts(trials))
         write_requests(out, trials)
         done = finished(out, trials)
-        if left := {t.folder(out): t.n_steps for t in trials if t.id not in done}:
-            outcome = run_jobs(left, len(trials), "trials", "steps", out, place)
-        frame = trial_frame(read_trials(out))
-        write_trials(out, frame)
-    if outcome.detached is not None:
-        show_json(outcome.detached) if json else show(detached_text(outcome.detached))
-        return None
+        left = {trial.folder(out): trial.n_steps for trial in trials if trial.id not in done}
+        jobs = Jobs(out, left, len(trials), "trials", "steps")
+        try:
+            if left:
+                failures = run_jobs(jobs, resources, True)
+        finally:
+            frame = trial_frame(read_trials(out))
+            write_trials(out, frame)
     # What counts is what is on the disk: a worker may have been killed after its last word.
     if lost := [trial.folder(out) for trial in trials if trial.id not in finished(out, [trial])]:
-        raise TrainingError(failed(outcome.failures, lost, len(trials), "trials"))
+        raise TrainingError(describe_lost(jobs, failures, lost))
     return frame
 
 
@@ -75,18 +74,18 @@ def spread_text(point: dict[str, Any]) -> str:
     return f"{score_text(point['mean'], metric)}{around} (n = {n}{lost}), lr {point['learning_rate']:g}"
 
 
-def show_plan(requests: Sequence[TrainingRequest], out: Path, place: Place, *, json: bool) -> None:
+def show_plan(requests: Sequence[TrainingRequest], out: Path, resources: Resources, *, json: bool) -> None:
     """Print the trials, which are done, and a measured estimate of the time for the others."""
     from adapter_probe.jobs.trials import estimate_seconds, finished, plan_trials
 
-    where = choose_device("auto" if place.cluster else place.device)
-    if not place.cluster:
-        use_threads(place.threads)
+    where = choose_device("auto" if resources.cluster else resources.device)
+    if not resources.cluster:
+        use_threads(resources.threads)
     trials = plan_trials(requests)
     done = finished(out, trials)
     left = [trial for trial in trials if trial.id not in done]
     seconds = estimate_seconds(left, where)
-    count = place.at_a_time(len(left))
+    count = resources.at_a_time(len(left))
     wall = sum(seconds.values()) / min(count, max(1, len(left)))
     plan = {
         "trials": [_line(trial, trial.id in done, seconds.get(trial.id)) for trial in trials],

@@ -11,7 +11,6 @@ from . import options
 from . import slurm as cluster
 from .console import command, show, show_json
 from .figures import draw_results
-from .jobs import Place
 from .sweep import grid, plain_rows, run_sweep, show_plan, spread_text
 from .wording import columns, file_lists
 
@@ -83,9 +82,10 @@ def tradeoff(
     (Houlsby et al. 2019, Figures 1, 3, 4 and 5). Every trial is kept: the same command resumes, and a wider
     one adds what is new.
     """
+    from adapter_probe.jobs.running import Resources
     from adapter_probe.training.settings import TrainingSettings
 
-    place = Place(workers, threads, device, cluster.choose_cluster(
+    resources = Resources(workers, threads, device, cluster.choose_cluster(
         slurm, slurm_config, detach, partition=partition, gpus_per_task=gpus_per_task, time=time, mem=mem,
         max_parallel=max_parallel, setup=setup,
     ))  # fmt: skip
@@ -98,12 +98,10 @@ def tradeoff(
         max_train=max_train,
     )  # fmt: skip
     if dry_run:
-        show_plan(requests, out, place, json=json)
+        show_plan(requests, out, resources, json=json)
         return
-    frame = run_sweep("tradeoff", requests, out, place, json=json)
-    if frame is not None:
-        report = _write(frame, out, paper)
-        show_json(report) if json else show(_text(report))
+    report = _write(run_sweep("tradeoff", requests, out, resources), out, paper)
+    show_json(report) if json else show(_text(report))
 
 
 def _write(frame: pd.DataFrame, out: Path, paper: bool) -> dict[str, Any]:

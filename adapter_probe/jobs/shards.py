@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from adapter_probe.errors import AdapterProbeError, ResultsError
+from adapter_probe.errors import AdapterProbeError, ResultsError, TrainingError
 from adapter_probe.probe.ablation import AblationRun
 from adapter_probe.probe.engine import GUARD
 from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
@@ -24,7 +24,11 @@ from adapter_probe.results.atomic import make_folder, read_arrays, read_json, wr
 from adapter_probe.results.identity import describe_changes, list_changes
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory
 
+from .running import Jobs, Resources, describe_lost, run_jobs
+from .slurm_options import SlurmOptions
+
 SHARDS, SHARD = "shards", "shard.json"
+_USUAL_SHARDS = 8  # each pays for its start
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,47 @@ class AblationOrder:
             base = str(folder.resolve())
         places = {"checkpoint": str(Path(self.checkpoint).resolve()), "base": base}
         return {**to_record(self), **places, "data": [str(Path(path).resolve()) for path in self.data]}
+
+
+def compute_in_shards(
+    order: AblationOrder,
+    request: AblationRequest,
+    out: Path,
+    resources: Resources,
+    options: SlurmOptions,
+    progress: bool = True,
+) -> None:
+    """Have what an ablation lacks computed by jobs on a cluster, and take it over.
+
+    Args:
+        order: what is asked, as jobs are told.
+        request: the same, opened here.
+        out: the ablation's folder.
+        resources: where the jobs run.
+        options: what a job gets.
+        progress: whether to show it.
+
+    Raises:
+        TrainingError: jobs failed; what the others computed is kept.
+        JobsDetached: nobody waits for the jobs.
+        ResultsError: the folder is in use or belongs to another run.
+    """
+    on_gpu = (
+        bool(options.gpus_per_task) if resources.device == "auto" else resources.device.startswith("cuda")
+    )
+    with AblationRun.folder(request, out, "cuda" if on_gpu else "cpu") as run:
+        ablation = AblationRun(request, run)
+        gather_shards(out, run)
+        if ablation.missing():
+            shards = write_shards(out, order, run, ablation, options.max_parallel or _USUAL_SHARDS)
+            left = {folder: tokens for folder, tokens in shards.items() if tokens}
+            jobs = Jobs(out, left, len(shards), "shards", "tokens")
+            failures = run_jobs(jobs, resources, progress)
+            gather_shards(out, run)
+            if ablation.missing():
+                lost = [f for f, tokens in write_shards(out, order, run, ablation, 1).items() if tokens]
+                raise TrainingError(describe_lost(jobs, failures, lost))
+        remove_shards(out)
 
 
 def write_shards(

@@ -1,18 +1,16 @@
-"""Jobs as an array of SLURM tasks, sent by submitit.
+"""Jobs as arrays of SLURM tasks, sent by sbatch.
 
 What is known of the tasks lies beside the study, in one folder: ``submitted.json`` says which task has which
-job, a note a job says how far it is, and submitit keeps its scripts and a log a task there. So the command
-that sent an array may end, or be killed, and a later one goes on with the same array. Nothing is taken from
-what submitit pickles: a job's outcome is in the job's own folder.
+job, a note a job says how far it is, and each task has a log there. So the command that sent an array may
+end, or be killed, and a later one goes on with the same array. A job's outcome is in the job's own folder.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
 import math
 import os
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,13 +20,12 @@ from typing import Any
 from adapter_probe.errors import ResultsError, TrainingError
 from adapter_probe.results.atomic import make_folder, read_json, write_json
 
-from .slurm_job import DONE, FAILED, STOPPED, SlurmJob
+from .job import Failure, OnStep
 from .slurm_options import SlurmOptions, minutes
-from .slurm_queue import Task, cancel, ending_of, longest_array, one_line, outside_of_a_job, tasks_called
-from .worker_process import Failure, Progress
+from .slurm_queue import ArrayTask, cancel, ending_of, longest_array, submit, tasks_called
+from .worker import DONE, FAILED, STOPPED
 
 SUBMITTED, NOTES = "submitted.json", "notes"
-_MOST_TURNS = 20  # times that a task may run into its time limit and go on
 _USUAL_REASONS = {"None", "Priority", "Resources", "JobArrayTaskLimit", "BeginTime", "Dependency"}
 
 
@@ -66,7 +63,7 @@ class Submission:
 
 
 class SlurmArray:
-    """An executor whose workers run on a cluster's nodes, see `adapter_probe.jobs.executor`.
+    """Runs jobs on a cluster's nodes, each in a task of its own, see `adapter_probe.jobs.worker`.
 
     Only one command at a time may use a folder; the caller holds a claim on the study.
 
@@ -95,15 +92,15 @@ class SlurmArray:
         # The folder's path is the name, so that tasks are found again by whoever comes next.
         self.name = f"adapter-probe-{hashlib.sha256(os.fsencode(self._folder)).hexdigest()[:12]}"
 
-    def run(self, jobs: Sequence[Path], progress: Progress) -> list[Failure]:
-        """See `Executor.run`. On an interruption the tasks stay in the queue.
+    def run(self, jobs: Sequence[Path], on_step: OnStep) -> list[Failure]:
+        """Run every job; a failure of one does not touch the others. On an interruption they stay queued.
 
         Raises:
             TrainingError: SLURM refuses the array.
             KeyboardInterrupt: the person pressed Ctrl-C.
         """
         self.submit(jobs)
-        return self.wait(jobs, progress)
+        return self.wait(jobs, on_step)
 
     def submit(self, jobs: Sequence[Path]) -> Submission:
         """Send those jobs that have no task that waits or runs.
@@ -133,13 +130,13 @@ class SlurmArray:
         return Submission(self.name, tuple(adopted), tuple(missing), tuple(failed))
 
     def wait(
-        self, jobs: Sequence[Path], progress: Progress, watch: Callable[[str], None] = lambda _: None
+        self, jobs: Sequence[Path], on_step: OnStep, watch: Callable[[str], None] = lambda _: None
     ) -> list[Failure]:
         """Wait until every job sent is done or has failed.
 
         Args:
             jobs: all of them sent by `submit`.
-            progress: see `Executor.run`.
+            on_step: see `run`.
             watch: called with a line about the tasks' states when they have changed.
         """
         known, patience = self._submitted(), self._patience
@@ -150,7 +147,8 @@ class SlurmArray:
         while waiting:
             for job, task in list(waiting.items()):
                 note = self._read_note(job, task)
-                progress(job, note["step"]) if note else None
+                if note:
+                    on_step(job, note["step"])
                 late = job in gone and time.monotonic() - gone[job] > patience.settle
                 if note and note["state"] == DONE:
                     del waiting[job]
@@ -167,8 +165,8 @@ class SlurmArray:
         return failures
 
     def _look(
-        self, waiting: Mapping[Path, str], before: dict[str, Task] | None, watch: Callable[[str], None]
-    ) -> dict[str, Task] | None:
+        self, waiting: Mapping[Path, str], before: dict[str, ArrayTask] | None, watch: Callable[[str], None]
+    ) -> dict[str, ArrayTask] | None:
         """The tasks in the queue; None where SLURM does not answer, which says nothing about the tasks."""
         os.listdir(self._folder / NOTES)  # so that a file system over the network looks at it anew
         try:
@@ -185,7 +183,7 @@ class SlurmArray:
         note = self._read_note(job, task)
         if note and note["state"] == DONE:
             return None
-        log = self._folder / f"{task}_0_log.err"
+        log = self._folder / f"{task}.txt"
         if note and note["state"] == FAILED:
             reason = f"{note['reason']} (on {note['node']})"
         else:
@@ -225,62 +223,48 @@ class SlurmArray:
     def _send(self, jobs: Sequence[Path], after: str | None) -> list[str]:
         """Send one array; the tasks' names."""
         make_folder(self._folder / NOTES)
-        executor = _submitit(self._folder)
-        executor.update_parameters(**self._parameters(len(jobs), after))
-        calls = [SlurmJob(self._command, self._environment, str(job), str(self._note(job))) for job in jobs]
-        from submitit.core.utils import FailedJobError, FailedSubmissionError
+        number = submit(self._arguments(len(jobs), after), self._script(jobs))
+        return [f"{number}_{index}" for index in range(len(jobs))]
 
-        try:
-            # submitit prints what the error says as well
-            with contextlib.redirect_stderr(io.StringIO()), outside_of_a_job():
-                sent = executor.submit_array(calls)
-        except (FailedJobError, FailedSubmissionError) as error:
-            raise TrainingError(f"SLURM refuses the jobs: {one_line(str(error))}") from error
-        return [task.job_id for task in sent]
-
-    def _parameters(self, n: int, after: str | None) -> dict[str, Any]:
-        """What submitit is told, under the names that it gives sbatch's options."""
+    def _arguments(self, n: int, after: str | None) -> list[str]:
+        """What sbatch is asked for."""
         options = self._options
-        # srun starts the task and, from SLURM 22.05, does not take this over from sbatch.
-        n_cpus = options.sbatch.get("cpus-per-task", self._cpus)
-        cpus = {"cpus_per_task": n_cpus, "srun_args": [f"--cpus-per-task={n_cpus}"]}
-        gpus = {} if options.gpus_per_task is None else {"gpus_per_task": options.gpus_per_task}
-        extra = {"mem": options.mem, "ntasks": 1, "requeue": True, **options.sbatch}
-        extra = {name: value for name, value in extra.items() if value not in (None, False)}
-        return {
-            "job_name": self.name,
-            "partition": options.partition,
-            "time": minutes(options.time),
-            # Of a short limit, half: with submitit's own a task of a minute would be told at once to save.
-            "signal_delay_s": min(90, 30 * minutes(options.time)),
-            "array_parallelism": options.max_parallel or n,
-            "setup": list(options.setup) or None,
-            "dependency": after and f"afterany:{after}",
-            "wckey": None,  # submitit's own, which a cluster that keeps such keys refuses
-            "additional_parameters": {
-                name: value for name, value in extra.items() if value not in (None, False)
-            },
-            **cpus,
-            **gpus,
-        }
+        most = options.max_parallel or n
+        log = str(self._folder).replace("%", "%%") + "/%A_%a.txt"
+        # Of a short limit, half: with more a task of a minute would be told at once to save.
+        warning = min(90, 30 * minutes(options.time))
+        asked: dict[str, Any] = {
+            "job-name": self.name, "array": f"0-{n - 1}%{most}", "output": log, "open-mode": "append",
+            "signal": f"USR2@{warning}", "time": options.time, "partition": options.partition,
+            "gpus-per-task": options.gpus_per_task, "mem": options.mem, "ntasks": 1, "requeue": True,
+            "cpus-per-task": self._cpus, "dependency": after and f"afterany:{after}", **options.sbatch,
+        }  # fmt: skip
+        return [
+            f"--{name}" if value is True else f"--{name}={value}"
+            for name, value in asked.items()
+            if value is not None and value is not False
+        ]
+
+    def _script(self, jobs: Sequence[Path]) -> str:
+        """What a task runs on its node."""
+        # srun starts the task and, from SLURM 22.05, does not take the number of processors over from sbatch.
+        n_cpus = str(self._options.sbatch.get("cpus-per-task", self._cpus))
+        worker = shlex.join(
+            ["srun", f"--cpus-per-task={n_cpus}", *self._command, "--notes", str(self._folder / NOTES)]
+        )
+        return "\n".join(
+            [
+                "#!/bin/bash",
+                *(f"export {name}={shlex.quote(value)}" for name, value in self._environment.items()),
+                *self._options.setup,
+                f"jobs=({shlex.join(map(str, jobs))})",
+                f'{worker} "${{jobs[SLURM_ARRAY_TASK_ID]}}"',
+                "",
+            ]
+        )
 
 
-def _submitit(folder: Path) -> Any:
-    try:
-        import submitit
-    except ModuleNotFoundError:
-        raise TrainingError(
-            "--slurm needs the package submitit: pip install 'adapter-probe[slurm]'"
-        ) from None
-    try:
-        return submitit.SlurmExecutor(folder, max_num_timeout=_MOST_TURNS)
-    except RuntimeError:
-        raise TrainingError(
-            "there is no srun on this machine; --slurm needs one from which SLURM jobs can be sent"
-        ) from None
-
-
-def _states(tasks: Sequence[Task]) -> str:
+def _states(tasks: Sequence[ArrayTask]) -> str:
     """``3 running, 2 pending (QOSMaxJobs)``; a reason is given where waiting alone may not help."""
     counts: dict[str, int] = {}
     for task in tasks:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from adapter_probe.errors import TrainingError
 
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
+_NAME = re.compile(r"[a-z][a-z0-9-]*")
 _MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
 # What a task is found again by, and what has an option of its own.
 _TAKEN = ("job-name", "array", "output", "error", "open-mode", "signal", "dependency", "ntasks", "wrap",
@@ -40,6 +41,7 @@ class SlurmOptions:
         max_parallel: most tasks at a time; None for as many as there is room for.
         setup: shell lines to run on the node first.
         sbatch: any other of sbatch's long options, such as ``{"account": "lab"}``.
+        detach: do not wait for the jobs; the same call collects later.
     """
 
     partition: str | None = None
@@ -49,9 +51,13 @@ class SlurmOptions:
     max_parallel: int | None = None
     setup: tuple[str, ...] = ()
     sbatch: Mapping[str, str | int | bool] = field(default_factory=dict)
+    detach: bool = False
 
     def __post_init__(self) -> None:
         minutes(self.time)
+        for name, value in {"partition": self.partition, **self.sbatch}.items():
+            if not _NAME.fullmatch(name) or not str(value).isprintable():
+                raise TrainingError(f"{name!r} = {value!r} is not allowed; give sbatch's option a plain line")
         if self.mem is not None and not _MEMORY.fullmatch(self.mem):
             raise TrainingError(f"mem {self.mem!r} is not a size such as 16G or 500M")
         for name, least in (("max_parallel", 1), ("gpus_per_task", 0)):
@@ -104,7 +110,7 @@ def _read(file: Path) -> SlurmOptions:
     for key, value in _parse(file).items():
         name = key.replace("-", "_")
         if name not in _KINDS:
-            allowed = ", ".join(field.name.replace("_", "-") for field in fields(SlurmOptions))
+            allowed = ", ".join(name.replace("_", "-") for name in sorted(_KINDS))
             raise TrainingError(f"{file}: {key!r} is unknown; allowed are {allowed}")
         kind, words = _KINDS[name]
         if not isinstance(value, kind) or isinstance(value, bool):
@@ -133,5 +139,7 @@ def _parse(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text("utf-8"))
     except OSError as error:
         raise TrainingError(f"cannot read {file}: {error.strerror}") from error
+    except RecursionError:
+        raise TrainingError(f"{file} is nested too deep; give keys and one table, [sbatch]") from None
     except ValueError as error:  # not TOML, or not UTF-8
         raise TrainingError(f"{file} is not TOML: {error}") from error

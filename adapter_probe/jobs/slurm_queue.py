@@ -1,7 +1,7 @@
-"""What SLURM knows of its tasks, asked of its own programs.
+"""What SLURM is asked and told, by its own programs.
 
-Only ``squeue`` and ``scontrol`` are needed; ``sacct`` is asked where there is one, for many clusters keep no
-accounts.
+Only ``sbatch``, ``squeue``, ``scancel`` and ``scontrol`` are needed; ``sacct`` is asked where there is one,
+for many clusters keep no accounts.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ import contextlib
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from adapter_probe.errors import TrainingError
 
 _SECONDS = 60  # a busy controller may take long, but not for ever
+_QUESTIONS = 3  # to a controller that does not answer
 _OF_A_JOB = ("SLURM_", "SLURMD_", "SRUN_")
 
 
 @dataclass(frozen=True)
-class Task:
+class ArrayTask:
     """A task that waits or runs.
 
     Attributes:
@@ -32,44 +34,65 @@ class Task:
     reason: str
 
 
-def tasks_called(name: str) -> dict[str, Task]:
-    """Every task that waits or runs under a job name, by ``job_index`` (``job`` outside an array).
+def submit(options: Sequence[str], script: str) -> str:
+    """Send a batch script; the job's number.
+
+    Raises:
+        TrainingError: SLURM refuses it.
+    """
+    answer = _ask("sbatch", "--parsable", *options, stdin=script, complaint="SLURM refuses the jobs")
+    return answer.strip().split(";")[0]
+
+
+def tasks_called(name: str) -> dict[str, ArrayTask]:
+    """Every task that waits or runs under a job name, by ``job_index``.
 
     Raises:
         TrainingError: SLURM does not answer.
     """
     answer = _ask("squeue", "--noheader", "--array", f"--name={name}", "--format=%i|%T|%r")
     rows = (line.strip().split("|", 2) for line in answer.splitlines() if line.strip())
-    return {identity: Task(state, reason) for identity, state, reason in rows}
+    return {identity: ArrayTask(state, reason) for identity, state, reason in rows}
 
 
-def state_of(task: str) -> str:
-    """What SLURM calls a task that waits or runs, such as RUNNING.
+def still_wanted(task: str) -> bool:
+    """Whether SLURM holds this task, which has been told to end, for a running one.
+
+    One that was cancelled is completing by now, and so is one that somebody put back into the queue. One
+    that ends by itself during the grace of a preemption would not be queued again by SLURM.
+    """
+    for _ in range(_QUESTIONS):
+        with contextlib.suppress(TrainingError):
+            state = _ask("squeue", "--noheader", f"--jobs={task}", "--format=%T").strip()
+            return state in ("RUNNING", "SIGNALING")  # the latter until the signal's receipt
+        time.sleep(1)
+    return False
+
+
+def requeue(task: str) -> None:
+    """Put a running task back into the queue, which ends it.
 
     Raises:
         TrainingError: SLURM does not answer.
     """
-    return _ask("squeue", "--noheader", f"--jobs={task}", "--format=%T").strip()
+    _ask("scontrol", "requeue", task)
 
 
 def ending_of(task: str) -> str:
     """How a task that has left the queue ended, in a few words."""
     for question, pattern in (
-        (("scontrol", "show", "job", task), r"JobState=(\w+).*?ExitCode=(\d+:\d+)"),
-        (("sacct", "-n", "-P", "-X", "-j", task, "-o", "State,ExitCode"), r"(\w+)[^|]*\|(\d+:\d+)"),
+        (("scontrol", "show", "job", task), r"JobState=(\w+).*?ExitCode=(\d+):(\d+)"),
+        (("sacct", "-n", "-P", "-X", "-j", task, "-o", "State,ExitCode"), r"(\w+)[^|]*\|(\d+):(\d+)"),
     ):
-        try:
-            found = re.search(pattern, _ask(*question), re.DOTALL)
-        except TrainingError:
-            continue
-        if found:
-            # Killed: by SLURM itself, or, as srun tells it, its process.
-            hint = " (out of memory?)" if found[2] == "137:0" or found[2].endswith(":9") else ""
-            return f"SLURM says {found[1]}, exit code {found[2]}{hint}"
+        with contextlib.suppress(TrainingError):
+            if found := re.search(pattern, _ask(*question), re.DOTALL):
+                # Killed: by SLURM itself, or, as srun tells it, its process.
+                hint = " (SIGKILL: out of memory?)" if found[2] == "137" or found[3] == "9" else ""
+                return f"SLURM says {found[1]}, exit code {found[2]}:{found[3]}{hint}"
     return "SLURM does not say how"
 
 
-def cancel(tasks: list[str]) -> None:
+def cancel(tasks: Iterable[str]) -> None:
     """Take tasks out of the queue.
 
     Raises:
@@ -88,21 +111,15 @@ def longest_array() -> int:
     return max(1, int(found[1])) if found else 1000
 
 
-@contextlib.contextmanager
-def outside_of_a_job() -> Iterator[None]:
-    """Hides what SLURM tells the job in which this process may run: sbatch hands it on, and srun obeys it."""
-    in_a_job = "SLURM_JOB_ID" in os.environ
-    names = [name for name in os.environ if name.startswith(_OF_A_JOB) and name != "SLURM_CONF"]
-    hidden = {name: os.environ.pop(name) for name in names if in_a_job}
+def _ask(*command: str, stdin: str = "", complaint: str = "SLURM does not answer") -> str:
+    # As outside of a job in which this process may run: sbatch would hand on what that was given.
+    hidden = _OF_A_JOB if "SLURM_JOB_ID" in os.environ else ()
+    environment = {n: v for n, v in os.environ.items() if not n.startswith(hidden) or n == "SLURM_CONF"}
     try:
-        yield
-    finally:
-        os.environ.update(hidden)
-
-
-def _ask(*command: str) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, errors="surrogateescape", timeout=_SECONDS,
+            env=environment,
+        )  # fmt: skip
     except FileNotFoundError:
         raise TrainingError(
             f"there is no {command[0]} on this machine; --slurm needs one from which SLURM jobs can be sent"
@@ -110,10 +127,5 @@ def _ask(*command: str) -> str:
     except subprocess.TimeoutExpired:
         raise TrainingError(f"SLURM does not answer: {command[0]} took longer than {_SECONDS} s") from None
     if done.returncode != 0:
-        raise TrainingError(f"SLURM does not answer: {one_line(done.stderr)}")
+        raise TrainingError(f"{complaint}: {' '.join(done.stderr.split()) or 'no message'}")
     return done.stdout
-
-
-def one_line(text: str) -> str:
-    """What a program of SLURM complained of."""
-    return " ".join(text.split()) or "no message"

@@ -97,7 +97,7 @@ def test_detached_failed_in_part_and_collected(cluster, on_cluster, sweep, undis
     assert outcome.code == 0, outcome.stderr
     assert tables(tmp_path) == tables(undisturbed)
     third = on_cluster(*sweep, "--out", tmp_path, *SLURM, "--detach").result()  # nothing is left to send
-    assert "sweep.csv" in third.stdout or "sweep" in third.stdout
+    assert str(tmp_path / "sweep.csv") in third.stdout
     assert not cluster.queue()
 
 
@@ -160,7 +160,7 @@ def test_a_worker_killed_mid_trial(cluster, on_cluster, program, long, tmp_path)
     os.kill(worker, signal.SIGKILL)
     outcome = command.result()
     assert outcome.code == 2
-    (log,) = tmp_path.glob("slurm/*_0_log.err")
+    (log,) = tmp_path.glob("slurm/*.txt")
     last = outcome.stderr.replace("\r", "\n").strip().split("\n")[-1]
     for word in ("1 of 1 trials failed", "SIGKILL", f"log: {log}", "same command"):
         assert word in last
@@ -195,7 +195,6 @@ def test_an_ablation_in_shards(cluster, on_cluster, program, trained, tmp_path):
 
     report = json.loads(start("--detach", "--json").result().stdout)
     assert (report["jobs"], report["sent_now"]) == (2, 2)
-    assert all(b"OMP_NUM_THREADS" in path.read_bytes() for path in tmp_path.glob("there/slurm/*.pkl"))
     lost = tasks(tmp_path / "there")["shard-001"]
     cluster.call("scancel", lost)
     outcome = start("--json").result()
@@ -215,6 +214,7 @@ def test_an_ablation_in_shards(cluster, on_cluster, program, trained, tmp_path):
         (["--detach"], ["--detach", "add --slurm"]),
         (["--slurm", "--workers", 2], ["--workers", "--max-parallel"]),
         (["--slurm", "--time", "soon"], ["time 'soon'", "1:30:00"]),
+        (["--slurm", "--partition", "a\ntouch stolen"], ["partition", "touch stolen", "a plain line"]),
         (["--slurm", "--mem", "much"], ["mem 'much'", "16G"]),
         (["--threads", -1], ["--threads -1", "0 for torch's own choice"]),
         (["--threads", 100_000], ["--threads 100000", "processors of this machine"]),

@@ -174,18 +174,21 @@ def test_a_worker_killed_by_the_system(program, sweep, undisturbed, tmp_path):
     """One trial's worker dies each time it starts; the others finish, and the next run mends it."""
     victim = sorted(path.name for path in undisturbed.glob("trials/*"))[1]
     deadly = f"""
-import os, subprocess
+import subprocess
 original = subprocess.Popen.__init__
 def start(self, command, *arguments, **options):
+    assert command[1:3] == ["-m", "adapter_probe.jobs.worker"]
     code = '''
 import os, signal, adapter_probe.jobs.trials as trials
+from adapter_probe.jobs.worker import main
 run = trials.run_trial
 def run_or_die(folder, *rest):
     if folder.name == "{victim}": os.kill(os.getpid(), signal.SIGKILL)
     return run(folder, *rest)
 trials.run_trial = run_or_die
+main()
 '''
-    original(self, [command[0], command[1], code + command[2], *command[3:]], *arguments, **options)
+    original(self, [command[0], "-c", code, *command[3:]], *arguments, **options)
 subprocess.Popen.__init__ = start
 """
     refusal = program(*sweep, "--out", tmp_path, before=deadly)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pickletools
 import shutil
 import signal
 import subprocess
@@ -18,8 +17,6 @@ from pathlib import Path
 import pytest
 from slurm_cluster import SlurmCluster
 
-pytest.importorskip("submitit")
-
 from adapter_probe.errors import TrainingError
 from adapter_probe.jobs import slurm
 from adapter_probe.jobs.slurm import Patience, SlurmArray
@@ -27,27 +24,29 @@ from adapter_probe.jobs.slurm_options import SlurmOptions
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
-# A job of 30 steps that saves its state when stdin ends and goes on from there. What it did stands in its
-# file, a line a step, so a step that is done twice shows. "quick" jobs have one step; "greedy" ones take
+# A job of 30 steps that saves its state when it is interrupted and goes on from there. What it did stands in
+# its file, a line a step, so a step that is done twice shows. "quick" jobs have one step; "greedy" ones take
 # 50 MB more at each.
 WORKER = """
-import json, os, select, sys, time
-def answer(**words): print(json.dumps(words), flush=True)
-for line in iter(sys.stdin.readline, ""):
-    job = line.strip()
-    state = job + ".state"
-    done = int(open(state).read()) if os.path.exists(state) else 0
-    total = 1 if os.path.basename(job).startswith("quick") else 30
+import os, time
+from pathlib import Path
+from adapter_probe.jobs.worker import main
+def do(job, report):
+    state = Path(f"{job}.state")
+    done = int(state.read_text()) if state.exists() else 0
+    total = 1 if job.name.startswith("quick") else 30
     hoard = []
     for step in range(done, total):
-        if os.path.basename(job).startswith("greedy"):
+        if job.name.startswith("greedy"):
             hoard.append(bytearray(50_000_000))
-        if select.select([sys.stdin], [], [], 0.15)[0]:
-            open(state, "w").write(str(step))
-            sys.exit(130)
+        time.sleep(0.15)
         with open(job, "a") as file: file.write(f"{step} {os.environ['SLURMD_NODENAME']}\\n")
-        answer(step=step + 1)
-    answer(done=True)
+        try:
+            report(step + 1)
+        except KeyboardInterrupt:
+            state.write_text(str(step + 1))
+            raise
+main(do)
 """
 
 
@@ -99,16 +98,16 @@ def test_what_was_cancelled_is_reported_and_done_the_next_time(cluster, tmp_path
     with running(array(tmp_path), jobs) as failures:
         under_way(cluster, *jobs[:2])
         cluster.call("scancel", task_of(tmp_path, jobs[0]), task_of(tmp_path, jobs[2]))  # one had not begun
-    assert sorted(f.folder.name for f in failures) == ["a", "c"]
+    assert sorted(f.job.name for f in failures) == ["a", "c"]
     for failure in failures:
         assert "CANCELLED" in failure.reason
-        assert task_of(tmp_path, failure.folder) in failure.reason
-        assert (failure.log is None) == (failure.folder.name == "c")
+        assert task_of(tmp_path, failure.job) in failure.reason
+        assert (failure.log is None) == (failure.job.name == "c")
     executor = array(tmp_path)
     again = [jobs[0], jobs[2]]
     submission = executor.submit(again)
     assert [job.name for job in submission.sent] == ["a", "c"]
-    assert [failure.folder.name for failure in submission.failed] == ["a", "c"]
+    assert [failure.job.name for failure in submission.failed] == ["a", "c"]
     assert executor.wait(again, lambda *_: None) == []
     assert all(steps(job) == list(range(30)) for job in jobs)  # none lost, none twice
 
@@ -174,7 +173,7 @@ def test_a_step_killed_with_its_worker(cluster, tmp_path):
         under_way(cluster, job)
         for pid in pids_of_tasks(tmp_path):
             os.kill(pid, signal.SIGKILL)
-    assert [f.folder for f in failures] == [job]
+    assert [f.job for f in failures] == [job]
     assert "FAILED" in failures[0].reason
     assert failures[0].log.exists()
     assert array(tmp_path).run([job], lambda *_: None) == []
@@ -184,7 +183,7 @@ def test_a_step_killed_with_its_worker(cluster, tmp_path):
 def test_out_of_memory(tmp_path):
     jobs = [tmp_path / name for name in ("greedy-a", "b")]
     (failure,) = array(tmp_path, mem="250M").run(jobs, lambda *_: None)
-    assert failure.folder == jobs[0]
+    assert failure.job == jobs[0]
     assert "out of memory" in failure.reason
     assert "exceeded memory limit" in failure.log.read_text()
     assert steps(jobs[1]) == list(range(30))
@@ -193,12 +192,12 @@ def test_out_of_memory(tmp_path):
 
 
 def pids_of_tasks(folder: Path) -> list[int]:
-    """The processes that submitit started on the nodes for tasks of a folder."""
+    """The workers that SLURM started on the nodes for tasks of a folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             words = path.read_text().split("\0")
-            if words[0] == sys.executable and "submitit.core._submit" in words and str(folder) in words[-2]:
+            if words[0] == sys.executable and str(folder / "slurm" / "notes") in words:
                 found.append(int(path.parent.name))
     return found
 
@@ -296,23 +295,32 @@ def test_what_a_task_gets(cluster, tmp_path):
     for words in ("Partition=urgent", "TimeLimit=01:30:00", "MinMemoryNode=300M", "gres:gpu:1", "Requeue=1",
                   f"JobName={executor.name}", "Comment=a lab's words", "NumCPUs=1 "):  # fmt: skip
         assert words in shown
-    assert "set up as hello" in (tmp_path / "slurm" / f"{task}_0_log.err").read_text()
+    assert "set up as hello" in (tmp_path / "slurm" / f"{task}.txt").read_text()
 
 
-def test_a_job_is_sent_as_strings(cluster, tmp_path):
+def test_nothing_that_a_shell_would_run(cluster, tmp_path):
+    """Folders, variables and arguments reach the worker as they are, whatever stands in them."""
+    folder = tmp_path / "it's $(touch stolen); a `folder` 100%A"
+    folder.mkdir()
+    job = folder / "quick $HOME\n'b'"
+    executor = array(folder)
+    executor._environment["WORD"] = "$(touch stolen)"
+    assert executor.run([job], lambda *_: None) == []
+    assert steps(job) == [0]
+    assert (folder / "slurm" / f"{task_of(folder, job)}.txt").exists()
+    assert not list(tmp_path.rglob("stolen"))
+
+
+def test_time_that_is_up_before_the_first_step(cluster, tmp_path):
+    """It would be up again in the next turn, for ever."""
+    job = tmp_path / "a"
     executor = array(tmp_path)
-    executor.submit([tmp_path / "quick-a"])
-    (path,) = (tmp_path / "slurm").glob("*_submitted.pkl")
-    strings, classes = [], set()
-    for code, argument, _ in pickletools.genops(path.read_bytes()):
-        if isinstance(argument, str):
-            strings.append(argument)
-        if code.name == "STACK_GLOBAL":
-            classes.add(tuple(strings[-2:]))
-    assert classes == {
-        ("submitit.core.utils", "DelayedSubmission"),
-        ("adapter_probe.jobs.slurm_job", "SlurmJob"),
-    }
+    executor._command = (sys.executable, "-c", WORKER.replace("time.sleep(0.15)", "time.sleep(6)"))
+    with running(executor, [job]) as failures:
+        cluster.wait_until(lambda: list(tmp_path.glob("slurm/notes/*.json")))
+        cluster.call("scancel", "--signal=USR2", cluster.queue().popitem()[0])
+    assert [f.job for f in failures] == [job]
+    assert "give it a longer --time" in failures[0].reason
 
 
 @pytest.mark.parametrize(

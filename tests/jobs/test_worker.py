@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("submitit")
-
-from adapter_probe.jobs import slurm_job
+from adapter_probe.jobs import slurm_queue
+from adapter_probe.jobs.slurm_queue import still_wanted
+from adapter_probe.jobs.worker import task_name
 
 # It keeps what it was asked, fails as often as it is told to, and then answers.
 SQUEUE = """#!/bin/sh
@@ -24,7 +24,7 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     for name, value in {"JOB_ID": "12", "ARRAY_JOB_ID": "12", "ARRAY_TASK_ID": "3"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
-    monkeypatch.setattr(slurm_job.time, "sleep", lambda _: None)
+    monkeypatch.setattr(slurm_queue.time, "sleep", lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_whether_the_task_is_still_wanted(state, failures, wanted, tmp_path):
     squeue = tmp_path / "squeue"
     squeue.write_text(SQUEUE.format(state=state, failures=failures))
     squeue.chmod(0o755)
-    assert slurm_job._still_wanted() == wanted
+    assert still_wanted(task_name()) == wanted
     questions = Path("asked").read_text().splitlines()
     assert set(questions) == {"--noheader --jobs=12_3 --format=%T"}
     assert len(questions) == min(failures + 1, 3)

@@ -13,22 +13,24 @@ from pathlib import Path
 
 import pytest
 
-from adapter_probe.jobs.executor import Executor, LocalProcesses
+from adapter_probe.jobs.local import LocalProcesses
+from adapter_probe.jobs.slurm import Patience, SlurmArray
+from adapter_probe.jobs.slurm_options import SlurmOptions
 
-# A worker of three lines: what a job's name says is what it does.
+# A worker whose job's name says what it does.
 WORKER = """
-import json, os, signal, sys, time
-def answer(**words): print(json.dumps(words), flush=True)
-for line in sys.stdin:
-    name = os.path.basename(line.strip())
-    answer(step=1)
-    if name.startswith("kill"): os.kill(os.getpid(), signal.SIGKILL)
-    if name.startswith("crash"): raise ValueError("a bug")
-    if name.startswith("refuse"): answer(error="not today"); continue
-    if name.startswith("sleep"): time.sleep(60)
-    answer(step=2)
-    with open(line.strip(), "a") as file: file.write(os.environ["WORD"] + str(os.getpid()) + "\\n")
-    answer(done=True)
+import os, signal, time
+from adapter_probe.errors import ResultsError
+from adapter_probe.jobs.worker import main
+def do(job, report):
+    report(1)
+    if job.name.startswith("kill"): os.kill(os.getpid(), signal.SIGKILL)
+    if job.name.startswith("crash"): raise ValueError("a bug")
+    if job.name.startswith("refuse"): raise ResultsError("not today")
+    if job.name.startswith("print"): print("a library's word")
+    report(2)
+    with job.open("a") as file: file.write(os.environ["WORD"] + str(os.getpid()) + "\\n")
+main(do)
 """
 
 
@@ -37,15 +39,13 @@ def local(folder: Path, workers: int) -> LocalProcesses:
 
 
 @pytest.fixture(params=["local", "slurm"])
-def executor(request: pytest.FixtureRequest) -> Callable[[Path, int], Executor]:
+def executor(request: pytest.FixtureRequest) -> Callable[[Path, int], LocalProcesses | SlurmArray]:
     """``executor(folder, workers)``: this machine's processes, and a cluster's."""
     if request.param == "local":
         return local
     request.getfixturevalue("cluster")
-    from adapter_probe.jobs.slurm import Patience, SlurmArray
-    from adapter_probe.jobs.slurm_options import SlurmOptions
 
-    def make(folder: Path, workers: int) -> Executor:
+    def make(folder: Path, workers: int) -> SlurmArray:
         options = SlurmOptions(max_parallel=workers, time="10")
         command, environment = [sys.executable, "-c", WORKER], {"WORD": "pid "}
         return SlurmArray(command, environment, folder / "slurm", options, patience=Patience(0.2, 1, 2))
@@ -66,13 +66,18 @@ def test_every_job_is_done_once(workers, executor, tmp_path):
 def test_a_death_or_a_refusal_costs_its_own_job(executor, tmp_path):
     names = ["a", "kill", "b", "crash", "c", "refuse", "d"]
     failures = executor(tmp_path, 2).run([tmp_path / name for name in names], lambda *_: None)
-    reasons = {failure.folder.name: failure for failure in failures}
+    reasons = {failure.job.name: failure for failure in failures}
     assert sorted(reasons) == ["crash", "kill", "refuse"]
     assert "SIGKILL" in reasons["kill"].reason
     assert "exit code 1" in reasons["crash"].reason
     assert "ValueError: a bug" in reasons["crash"].log.read_text()
     assert "not today" in reasons["refuse"].reason
     assert all(len((tmp_path / name).read_text().splitlines()) == 1 for name in "abcd")
+
+
+def test_what_a_library_prints_is_no_answer(tmp_path):
+    assert local(tmp_path, 1).run([tmp_path / "print"], lambda *_: None) == []
+    assert "a library's word" in (tmp_path / "logs" / "worker-0.txt").read_text()
 
 
 def test_no_jobs(executor, tmp_path):
@@ -91,7 +96,7 @@ def test_an_interruption_ends_the_workers(tmp_path):
 import signal, sys
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
-from adapter_probe.jobs.executor import LocalProcesses
+from adapter_probe.jobs.local import LocalProcesses
 worker = '''import json, os, sys, threading, time
 print(json.dumps({{"step": os.getpid()}}), flush=True)
 sys.stdin.readline()

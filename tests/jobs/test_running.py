@@ -1,0 +1,72 @@
+"""What is said about jobs that fail, wherever they ran."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from adapter_probe.errors import ModelError, TrainingError
+from adapter_probe.jobs import running
+from adapter_probe.jobs.job import Failure
+from adapter_probe.jobs.running import Jobs, Resources, describe_lost, run_jobs
+from adapter_probe.jobs.slurm_options import SlurmOptions
+
+A = Failure(Path("trials/a"), "the worker was killed by SIGKILL", Path("logs/worker-0.txt"))
+B = Failure(Path("trials/b"), "not today")
+
+
+@pytest.mark.parametrize(
+    ("failures", "lines"),
+    [
+        ([], []),
+        ([A], []),  # the command's last line tells of it
+        ([A, B], [f"a failed: {A.reason} (log: {A.log})", "b failed: not today"]),
+    ],
+)
+def test_every_one_of_several_failures_is_named(failures, lines, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(running.LocalProcesses, "run", lambda *_: failures)
+    jobs = Jobs(tmp_path, {failure.job: 5 for failure in (A, B)}, 2, "trials", "steps")
+    assert run_jobs(jobs, Resources(1, 1, "cpu"), progress=True) == failures
+    assert [line for line in capsys.readouterr().err.splitlines() if " failed: " in line] == lines
+    if failures:
+        last = describe_lost(jobs, failures, [A.job])
+        assert last.startswith(f"1 of 2 trials failed, a first: {A.reason} (log: {A.log})")
+
+
+def test_silence(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(running.LocalProcesses, "run", lambda *_: [A, B])
+    jobs = Jobs(tmp_path, {A.job: 5, B.job: 5}, 2, "trials", "steps")
+    run_jobs(jobs, Resources(1, 1, "cpu"), progress=False)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_result_that_is_not_to_be_seen_yet(tmp_path):
+    jobs = Jobs(tmp_path, {A.job: 5}, 3, "trials", "steps")
+    assert describe_lost(jobs, [], [A.job]).startswith("1 of 3 trials failed, a first: it was done, but")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"threads": -1}, ModelError, "--threads -1"),
+        ({"threads": 100_000}, ModelError, "--threads 100000"),
+        ({"threads": -1, "cluster": SlurmOptions()}, ModelError, "--threads -1"),
+        ({"workers": -2}, TrainingError, "--workers -2"),
+        ({"workers": 2, "cluster": SlurmOptions()}, TrainingError, "--max-parallel"),
+    ],
+)
+def test_resources_that_cannot_be(arguments, error, words):
+    with pytest.raises(error, match=words):
+        Resources(**arguments)
+
+
+def test_a_node_may_have_more_processors_than_this_machine():
+    assert Resources(threads=1000, cluster=SlurmOptions(max_parallel=3)).at_a_time(7) == 3
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(2, "2"), (0, None)])
+def test_the_threads_of_a_worker(threads, expected):
+    command, variables = running._worker("cpu", threads)
+    assert command[-2:] == ["--threads", str(threads)]
+    assert variables.get("OMP_NUM_THREADS") == expected
