@@ -5,6 +5,11 @@ line and exits with code 2; any other exception is a bug and keeps its traceback
 """
 
 
+def one_line(error: BaseException) -> str:
+    """Another library's message in one line; the error's kind where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 class AdapterProbeError(Exception):
     """Base of every error that a user can act on."""
 

@@ -136,7 +136,7 @@ def run_ablation(request: AblationRequest, folder: Path, tolerance: float = 1.0)
 
     with AblationRun.folder(request, folder) as run:
         for damaged in run.damaged:
-            say(f"{damaged} is damaged and is computed again")
+            say(f"{damaged} is damaged or not of this run, and is computed again")
         return write_ablation(_compute(AblationRun(request, run), request), folder, tolerance)
 
 
@@ -182,17 +182,26 @@ def write_ablation(results: AblationResults, folder: Path, tolerance: float) -> 
         write_spans,
     )
     from adapter_probe.results.atomic import write_csv, write_json
-    from adapter_probe.results.schema import LAYERS_CSV, PREDICTIONS, REMOVABLE_CSV, SPANS_CSV
+    from adapter_probe.results.schema import (
+        ABLATION_FILES,
+        LAYERS_CSV,
+        PREDICTIONS,
+        REMOVABLE_CSV,
+        SPANS_CSV,
+        SUMMARY,
+    )
+    from adapter_probe.results.sealing import sealed
 
     settings, tables = results.settings, ablation_tables(results)
-    write_spans(folder, tables.spans)
-    write_csv(folder / LAYERS_CSV, tables.layers)
-    write_csv(folder / REMOVABLE_CSV, tables.removable)
-    save_predictions(folder, results)
     report = {"task": settings["task"], "split": settings["split"], **summary(results, tables)}
     if "guard" in settings:
         report["guard"] = settings["guard"]
-    write_json(folder / "summary.json", report)
+    with sealed(folder, ABLATION_FILES):
+        write_spans(folder, tables.spans)
+        write_csv(folder / LAYERS_CSV, tables.layers)
+        write_csv(folder / REMOVABLE_CSV, tables.removable)
+        save_predictions(folder, results)
+        write_json(folder / SUMMARY, report)
     names = {"spans": SPANS_CSV, "layers": LAYERS_CSV, "removable": REMOVABLE_CSV, "predictions": PREDICTIONS}
     files = {name: str(folder / file) for name, file in names.items()}
     return {**report, "files": {**files, **draw_results(folder, tolerance)}}

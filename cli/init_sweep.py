@@ -83,10 +83,12 @@ def _write(frame: pd.DataFrame, out: Path, paper: bool) -> dict[str, Any]:
     """Write ``sweep.csv`` and its figure; return what to say."""
     from adapter_probe.analysis.sweeps import init_sweep_table
     from adapter_probe.results.atomic import write_csv
-    from adapter_probe.results.schema import SWEEP_CSV, TRIALS_CSV
+    from adapter_probe.results.schema import SWEEP_CSV, SWEEP_TABLES, TRIALS_CSV
+    from adapter_probe.results.sealing import sealed
 
     table = init_sweep_table(frame)
-    write_csv(out / SWEEP_CSV, table)
+    with sealed(out, SWEEP_TABLES):
+        write_csv(out / SWEEP_CSV, table)
     files = {"trials": str(out / TRIALS_CSV), "sweep": str(out / SWEEP_CSV), **draw_results(out, paper=paper)}
     return {"points": plain_rows(table), "files": files}
 

@@ -108,7 +108,8 @@ def _write(frame: pd.DataFrame, out: Path, paper: bool) -> dict[str, Any]:
     """Write the tables and their figures; there is an aggregate where a task has full fine-tuning."""
     from adapter_probe.analysis.sweeps import aggregate_table, size_table, tradeoff_table
     from adapter_probe.results.atomic import write_csv
-    from adapter_probe.results.schema import AGGREGATE_CSV, SIZES_CSV, TRADEOFF_CSV, TRIALS_CSV
+    from adapter_probe.results.schema import AGGREGATE_CSV, SIZES_CSV, SWEEP_TABLES, TRADEOFF_CSV, TRIALS_CSV
+    from adapter_probe.results.sealing import sealed
 
     table = tradeoff_table(frame)
     tables = {TRADEOFF_CSV: table}
@@ -116,8 +117,9 @@ def _write(frame: pd.DataFrame, out: Path, paper: bool) -> dict[str, Any]:
         tables[SIZES_CSV] = size_table(frame)
     if table.loc[table["method"] == "full", "mean"].notna().any():
         tables[AGGREGATE_CSV] = aggregate_table(frame)
-    for name, content in tables.items():
-        write_csv(out / name, content)
+    with sealed(out, SWEEP_TABLES):
+        for name, content in tables.items():
+            write_csv(out / name, content)
     files = {Path(name).stem: str(out / name) for name in (TRIALS_CSV, *tables)}
     return {"points": plain_rows(table), "files": {**files, **draw_results(out, paper=paper)}}
 

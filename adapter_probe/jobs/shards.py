@@ -20,7 +20,7 @@ from adapter_probe.probe.ablation import AblationRun
 from adapter_probe.probe.engine import GUARD
 from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
 from adapter_probe.records import from_record, to_record
-from adapter_probe.results.atomic import make_folder, read_arrays, read_json, write_json
+from adapter_probe.results.atomic import make_folder, read_json, write_json
 from adapter_probe.results.identity import describe_changes, list_changes
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory
 
@@ -195,8 +195,8 @@ def gather_shards(out: Path, run: RunDirectory) -> None:
             number = int(path.stem.removeprefix("part-"))
             if number not in run.finished():
                 try:
-                    arrays = read_arrays(path)
-                except ResultsError:  # damaged: the shard's job computes it again
+                    arrays = run.read_sealed(number, path)
+                except ResultsError:  # damaged or another part: the shard's job computes it again
                     continue
                 run.write_part(number, arrays)
 

@@ -16,9 +16,11 @@ from queue import SimpleQueue
 import numpy as np
 import torch
 
+from adapter_probe.errors import AdapterProbeError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json, write_json
+from adapter_probe.results.identity import hash_json
 
 from .guard import Guard, margin_errors, sample_size, sampled
 from .lanes import Lanes, return_free_memory, twin
@@ -30,6 +32,7 @@ from .request import AblationRequest
 Report = Callable[[int], None]
 GUARD = "guard.json"
 ERROR = "error"
+_RUN = "run_sha256"
 
 
 class Engine:
@@ -163,9 +166,8 @@ class Engine:
         """What the sample says, computed once a folder."""
         if self._guard is None:
             path = None if self._folder is None else self._folder / GUARD
-            if path is not None and path.exists():
-                self._guard = from_record(Guard, read_json(path), str(path))
-            else:
+            self._guard = self._kept_guard(path)
+            if self._guard is None:
                 items = sampled(len(self._request.encoded.lengths))
                 items = items[np.argsort(self._request.encoded.lengths[items], kind="stable")]
                 batches = cut_batches(
@@ -177,8 +179,17 @@ class Engine:
                 )
                 self._guard = Guard().after(fast, exact)
                 if path is not None:
-                    write_json(path, asdict(self._guard))
+                    write_json(path, {**asdict(self._guard), _RUN: hash_json(self._request.identity)})
         return self._guard
+
+    def _kept_guard(self, path: Path | None) -> Guard | None:
+        """What an earlier run on this folder measured; None where there is nothing of this very run."""
+        try:
+            kept = {} if path is None else read_json(path)
+            fits = kept.pop(_RUN, None) == hash_json(self._request.identity)
+            return from_record(Guard, kept, str(path)) if fits else None
+        except AdapterProbeError:  # absent or damaged: it is measured again
+            return None
 
     def seconds_per_token(self) -> float:
         """Measured on a batch a lane of examples of typical length, with every variant.

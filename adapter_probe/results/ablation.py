@@ -11,10 +11,18 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe import metrics
-from adapter_probe.errors import ResultsError
+from adapter_probe.errors import ResultsError, one_line
 from adapter_probe.results.atomic import read_arrays, write_arrays, write_csv
 from adapter_probe.results.identity import canonical_json
-from adapter_probe.results.schema import PREDICTIONS, SPANS_CSV
+from adapter_probe.results.schema import (
+    MOST_LAYERS,
+    PREDICTIONS,
+    SPANS,
+    SPANS_CSV,
+    SPANS_OPTIONAL,
+    read_table,
+)
+from adapter_probe.results.sealing import check_sealed
 
 SCHEMA = 1
 QUESTION_SCORES = ("squad_f1", "exact_match")
@@ -27,9 +35,7 @@ _DIVIDES = {
     "bits_per_byte": "bytes", "byte_perplexity": "bytes", "word_perplexity": "words",
 }  # fmt: skip
 
-SPAN_COLUMNS = ("first", "last", "n_layers", "score", "delta_points", "n_examples")
-_INTEGER_COLUMNS = ("first", "last", "n_layers", "n_examples")
-_FLOAT_COLUMNS = ("score", "delta_points")
+SPAN_COLUMNS = tuple(SPANS)
 _ARRAYS = ("masks", "spans", "logits", "labels")
 _OPTIONAL = ("answers", "counts", "groups")
 _TEXTS = ("row_names", "metric", "kind", "label_names", "identity", "settings")
@@ -197,6 +203,7 @@ def load_ablation(folder: str | Path) -> AblationResults:
     if not path.exists():
         raise ResultsError(f"{folder} holds no finished ablation: there is no {PREDICTIONS} in it")
     arrays = read_arrays(path)
+    check_sealed(path)
     try:
         about = json.loads(str(arrays["about"]))
         if about["schema"] > SCHEMA:
@@ -210,7 +217,7 @@ def load_ablation(folder: str | Path) -> AblationResults:
         kept = {name: arrays[name] for name in _ARRAYS}
         return AblationResults(**kept, **texts, **{name: arrays.get(name) for name in _OPTIONAL})
     except (KeyError, TypeError, ValueError) as error:
-        raise ResultsError(f"{path} does not hold an ablation: {_one_line(error)}") from error
+        raise ResultsError(f"{path} does not hold an ablation: {one_line(error)}") from error
 
 
 def write_spans(folder: str | Path, frame: pd.DataFrame) -> None:
@@ -231,38 +238,29 @@ def read_spans(folder: str | Path) -> pd.DataFrame:
         ResultsError: there is no ``spans.csv``, or it is not a table of spans.
     """
     path = Path(folder) / SPANS_CSV
-    integers = dict.fromkeys(_INTEGER_COLUMNS, "int64")
-    # Python's own float is exact in every version; the parser's default was not before pandas 3.1.
-    floats = dict.fromkeys(_FLOAT_COLUMNS, lambda field: float(field or "nan"))
-    try:
-        frame = pd.read_csv(path, dtype=integers, converters=floats, encoding="utf-8")
-        frame = frame.astype({name: "float64" for name in _FLOAT_COLUMNS if name in frame})
-    except FileNotFoundError as error:
-        raise ResultsError(f"{folder} holds no finished ablation: there is no {SPANS_CSV} in it") from error
-    except (OSError, ValueError, OverflowError) as error:
-        raise ResultsError(f"cannot read {path}: {_one_line(error)}") from error
+    if not path.exists():
+        raise ResultsError(f"{folder} holds no finished ablation: there is no {SPANS_CSV} in it")
+    frame = read_table(path, SPANS, SPANS_OPTIONAL)
+    whole = [name for name, kind in SPANS.items() if kind == "count"]
+    if frame[whole].isna().any(axis=None):
+        raise ResultsError(f"{path}: {', '.join(whole)} should hold whole numbers, and one is empty")
+    frame = frame.astype(dict.fromkeys(whole, "int64"))
     _check_spans(frame, path)
     return frame
 
 
 def _check_spans(frame: pd.DataFrame, path: Path) -> None:
-    if missing := [name for name in SPAN_COLUMNS if name not in frame]:
+    if missing := [name for name in SPANS if name not in frame]:
         found = ", ".join(map(str, frame.columns)) or "none"
         raise ResultsError(f"{path}: no column {', '.join(missing)} in the table of spans (found: {found})")
-    for name in SPAN_COLUMNS:
-        allowed = "i" if name in _INTEGER_COLUMNS else "f"
-        if frame[name].dtype.kind != allowed:
-            wanted = "integers" if allowed == "i" else "floats"
+    for name, kind in SPANS.items():
+        if frame[name].dtype.kind != ("i" if kind == "count" else "f"):
+            wanted = "integers" if kind == "count" else "floats"
             raise ResultsError(f"{path}: column {name} should hold {wanted}, got {frame[name].dtype}")
     first, last, n_layers = frame["first"], frame["last"], frame["n_layers"]
-    wrong = (
-        (first < 0) | (last < first) | (n_layers != last - first + 1) | frame.duplicated(["first", "last"])
-    )
+    wrong = (first < 0) | (last < first) | (n_layers != last - first + 1)
+    wrong |= (last >= MOST_LAYERS) | frame.duplicated(["first", "last"])
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         span = f"first {first.iloc[row]}, last {last.iloc[row]}, n_layers {n_layers.iloc[row]}"
         raise ResultsError(f"{path}: data row {row + 1} is no new span ({span})")
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

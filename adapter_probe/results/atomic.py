@@ -10,6 +10,7 @@ import errno
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import secrets
@@ -130,10 +131,34 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
     if data[-_CHECKSUM_LENGTH:] != _checksum(data):
         raise ResultsError(f"{path} is damaged: its checksum does not match its {len(data)} bytes")
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            _refuse_swollen(archive, len(data))
+            return {
+                info.filename.removesuffix(".npy"): _read_array(archive, info) for info in archive.infolist()
+            }
     except Exception as error:  # a file of other origin: zipfile and NumPy raise a dozen kinds
         raise ResultsError(f"{path} is not a file of arrays ({type(error).__name__})") from error
+
+
+def _refuse_swollen(archive: zipfile.ZipFile, size: int) -> None:
+    """An archive as `write_arrays` makes it is not compressed, so that its members fit into the file."""
+    entries = archive.infolist()
+    if any(info.compress_type != zipfile.ZIP_STORED for info in entries):
+        raise ValueError("compressed arrays")
+    if sum(info.file_size for info in entries) > size:
+        raise ValueError("arrays larger than their file")
+
+
+def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+    """One array, of a size that its header and its bytes agree on before any room is made for it."""
+    content = io.BytesIO(archive.read(info))
+    version = np.lib.format.read_magic(content)
+    read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    shape, _, dtype = read_header[version](content)
+    if math.prod(shape) * dtype.itemsize != info.file_size - content.tell():
+        raise ValueError("a header that does not fit its array")
+    content.seek(0)
+    return np.lib.format.read_array(content, allow_pickle=False)
 
 
 def make_folder(path: str | Path) -> Path:

@@ -27,7 +27,13 @@ from adapter_probe.results.atomic import (
     write_arrays,
     write_json,
 )
-from adapter_probe.results.identity import describe_changes, hash_json, list_changes, to_plain
+from adapter_probe.results.identity import (
+    canonical_json,
+    describe_changes,
+    hash_json,
+    list_changes,
+    to_plain,
+)
 from adapter_probe.results.schema import MANIFEST
 
 SCHEMA = 1
@@ -35,6 +41,7 @@ PARTS = "parts"
 _PART_NAME = re.compile(r"part-(\d{5}|[1-9]\d{5,})\.npz")
 _VERSIONS_NOTED = ("numpy", "torch", "transformers")
 _SECTIONS = ("created_with", "identity", "plan")
+_SEAL = "sealed_for"
 
 
 class RunDirectory:
@@ -45,7 +52,8 @@ class RunDirectory:
         identity: everything that determines the numbers, as plain JSON.
         plan: how the work is cut into parts. The first run's plan is stored and later runs get that one, so
             that a resumed run cuts the same parts whatever it would have chosen itself.
-        damaged: parts found damaged; they count as missing and are to be computed again.
+        damaged: parts found damaged, or of another number or run; they count as missing and are to be
+            computed again.
     """
 
     def __init__(self, path: str | Path, identity: Mapping[str, object], plan: Mapping[str, object]) -> None:
@@ -93,7 +101,7 @@ class RunDirectory:
         """
         if self._claim is None:
             raise RuntimeError("a part can only be written inside `with RunDirectory(...)`")
-        write_arrays(self._part_path(index), arrays)
+        write_arrays(self._part_path(index), {**arrays, _SEAL: np.array(self._seal(index))})
         self._finished.add(index)
 
     def read_part(self, index: int) -> dict[str, np.ndarray]:
@@ -106,11 +114,27 @@ class RunDirectory:
         if not path.exists():
             raise ResultsError(f"{path} is missing: run the same command again to compute it")
         try:
-            return read_arrays(path)
+            return self.read_sealed(index, path)
         except ResultsError as error:
             self._finished.discard(index)
             self.damaged.append(path)
             raise ResultsError(f"{error}; run the same command again to compute it anew") from error
+
+    def read_sealed(self, index: int, path: Path) -> dict[str, np.ndarray]:
+        """The arrays of a file that a run with this identity and plan wrote as its part `index`.
+
+        Raises:
+            ResultsError: it is damaged, or another part, or of another run.
+        """
+        arrays = read_arrays(path)
+        seal = arrays.pop(_SEAL, None)
+        if seal is None or str(seal) != self._seal(index):
+            raise ResultsError(f"{path} is not part {index} of the run in {self.path}")
+        return arrays
+
+    def _seal(self, index: int) -> str:
+        run = {"identity": self.identity, "plan": self.plan}
+        return canonical_json({"kind": "part", "number": index, "run_sha256": hash_json(run)})
 
     def _part_path(self, index: int) -> Path:
         if index < 0:
@@ -126,7 +150,7 @@ class RunDirectory:
         self.damaged, self._finished = [], set()
         for index, path in self._stored_parts():
             try:
-                read_arrays(path)
+                self.read_sealed(index, path)
             except ResultsError:
                 self.damaged.append(path)
             else:

@@ -9,28 +9,33 @@ counts.
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pandas as pd
 
-from adapter_probe.errors import ResultsError
+from adapter_probe.errors import ResultsError, one_line
+from adapter_probe.results.sealing import MANIFEST as MANIFEST
+from adapter_probe.results.sealing import STUDY as STUDY
+from adapter_probe.results.sealing import check_sealed
 
-MANIFEST, SUMMARY, PREDICTIONS = "manifest.json", "summary.json", "predictions.npz"
-"""Of an ablation: what determined it, the numbers to act on, every example's outputs under every variant."""
+SUMMARY, PREDICTIONS = "summary.json", "predictions.npz"
+"""Of an ablation, beside its `MANIFEST`: the numbers to act on, each example's outputs in each variant."""
 
 SPANS_CSV, LAYERS_CSV, REMOVABLE_CSV = "spans.csv", "layers.csv", "removable.csv"
 """The tables of an ablation."""
 
-STUDY, TRIAL, TRIALS_FOLDER = "study.json", "trial.json", "trials"
-"""Of a sweep: what its trials have in common, a trial's record, the folder of the trials."""
+TRIAL, TRIALS_FOLDER = "trial.json", "trials"
+"""Of a sweep, beside its `STUDY`: a trial's record, and the folder of the trials."""
 
 TRIALS_CSV, SWEEP_CSV, TRADEOFF_CSV = "trials.csv", "sweep.csv", "tradeoff.csv"
 AGGREGATE_CSV, SIZES_CSV = "aggregate.csv", "sizes.csv"
 """The tables of a sweep."""
 
-_SWEEP_TABLES = (SWEEP_CSV, TRADEOFF_CSV, AGGREGATE_CSV, SIZES_CSV, TRIALS_CSV)
+ABLATION_FILES = (SPANS_CSV, LAYERS_CSV, REMOVABLE_CSV, PREDICTIONS, SUMMARY)
+SWEEP_TABLES = (SWEEP_CSV, TRADEOFF_CSV, AGGREGATE_CSV, SIZES_CSV, TRIALS_CSV)
 
 Kind = str
 """``text``, ``number`` (NaN allowed), ``count`` (whole, may be empty) or ``flag`` (true or false)."""
@@ -58,6 +63,13 @@ TRIALS = {
     "batch_size": "count", "seed": "count", "score": "number", "diverged": "flag",
     "trained_parameters": "count",
 }  # fmt: skip
+SPANS = {
+    "first": "count", "last": "count", "n_layers": "count", "score": "number", "delta_points": "number",
+    "n_examples": "count",
+}  # fmt: skip
+SPANS_OPTIONAL = {"significant": "flag", "non_monotone": "flag"}
+MOST_LAYERS = 1000
+"""More than any Transformer has; tables are laid out as matrices of that many layers."""
 LAYERS = {"layer": "count", "delta_points": "number", "share_points": "number"}
 REMOVABLE = {
     "tolerance_points": "number", "basis": "text", "first": "count", "last": "count", "n_layers": "count",
@@ -66,6 +78,7 @@ REMOVABLE = {
 CHOICE = {"learning_rate": "number", "epochs": "count", "size": "count"}
 """Which trials a row of a sweep is the mean of; older tables lack some of it."""
 
+_LARGEST_COUNT = 2**53  # beyond, floats skip whole numbers
 _FLAGS = {"true": True, "false": False}
 
 
@@ -82,10 +95,8 @@ def read_table(
     Raises:
         ResultsError: it cannot be read, is empty, lacks a column, or a field is not of the column's kind.
     """
-    try:
-        text = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ResultsError(f"cannot read {path}: {' '.join(str(error).split())}") from error
+    check_sealed(path)
+    text = _read_fields(path)
     if missing := [name for name in columns if name not in text]:
         found = ", ".join(map(str, text.columns)) or "none"
         raise ResultsError(f"{path}: no column {', '.join(missing)} (found: {found})")
@@ -95,6 +106,21 @@ def read_table(
     for name in text.columns:
         text[name] = _convert(path, text[name], known.get(name))
     return text
+
+
+def _read_fields(path: Path) -> pd.DataFrame:
+    """Every field as the file has it, each row as long as the header."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            header, *rows = [row for row in csv.reader(file, strict=True) if row] or [[]]
+    except (OSError, ValueError, csv.Error) as error:
+        raise ResultsError(f"cannot read {path}: {one_line(error)}") from error
+    if len(set(header)) < len(header):
+        raise ResultsError(f"{path}: the header names a column twice ({', '.join(header)})")
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(header):
+            raise ResultsError(f"{path}: data row {number} has {len(row)} fields, the header {len(header)}")
+    return pd.DataFrame(rows, columns=header, dtype=str)
 
 
 def _convert(path: Path, column: pd.Series, kind: Kind | None) -> pd.Series:
@@ -110,7 +136,8 @@ def _convert(path: Path, column: pd.Series, kind: Kind | None) -> pd.Series:
         return values if known.all() else column
     _checked(path, column, values, known & ~values.isin([math.inf, -math.inf]), "a number")
     if kind == "count":
-        _checked(path, column, values, values.isna() | (values % 1 == 0), "a whole number")
+        whole = (values % 1 == 0) & (values.abs() <= _LARGEST_COUNT)
+        _checked(path, column, values, values.isna() | whole, "a whole number")
         return values.astype("Int64")
     return values
 
@@ -145,7 +172,7 @@ def find_results(folders: Iterable[str | Path]) -> list[Path]:
             raise ResultsError(f"{folder}: no such folder; give folders of results")
         here = [folder] if _holds(folder) else [path for path in sorted(folder.iterdir()) if _holds(path)]
         if not here:
-            names = ", ".join((SPANS_CSV, *_SWEEP_TABLES))
+            names = ", ".join((SPANS_CSV, *SWEEP_TABLES))
             raise ResultsError(
                 f"{folder} holds no results: there is none of {names} in it or one folder below"
             )
@@ -161,7 +188,7 @@ def is_ablation(folder: Path) -> bool:
 
 def is_sweep(folder: Path) -> bool:
     """Whether the folder holds a table of a sweep."""
-    return any((folder / name).is_file() for name in _SWEEP_TABLES)
+    return any((folder / name).is_file() for name in SWEEP_TABLES)
 
 
 def _holds(folder: Path) -> bool:

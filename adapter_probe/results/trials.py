@@ -13,8 +13,9 @@ import pandas as pd
 from adapter_probe.errors import AdapterProbeError, ResultsError
 from adapter_probe.records import from_record, to_record
 from adapter_probe.results.atomic import read_json, write_csv, write_json
-from adapter_probe.results.identity import describe_changes, list_changes, to_plain
+from adapter_probe.results.identity import describe_changes, hash_json, list_changes, to_plain
 from adapter_probe.results.schema import STUDY, TRIAL, TRIALS_CSV, TRIALS_FOLDER
+from adapter_probe.results.sealing import sealed
 
 SCHEMA = 1
 _METHOD_FIELDS = ("size", "init_std", "activation", "sites", "k")
@@ -88,14 +89,15 @@ def write_trial(folder: str | Path, record: TrialRecord) -> None:
     Raises:
         ResultsError: it cannot be written.
     """
-    write_json(Path(folder) / TRIAL, {"schema": SCHEMA, **to_record(record)})
+    content = to_plain(to_record(record))
+    write_json(Path(folder) / TRIAL, {"schema": SCHEMA, **content, "checksum": hash_json(content)})
 
 
 def read_trial(folder: str | Path) -> TrialRecord | None:
     """A trial's record, or None if it is not finished.
 
     Raises:
-        ResultsError: the record is damaged, edited, or of another schema.
+        ResultsError: the record is damaged, edited, of another trial, or of another schema.
     """
     path = Path(folder) / TRIAL
     if not path.exists():
@@ -106,10 +108,19 @@ def read_trial(folder: str | Path) -> TrialRecord | None:
             f"{path}: schema {schema!r}; this version reads schema {SCHEMA} only. Choose another --out or "
             "remove the folder"
         )
+    checksum = document.pop("checksum", None)  # older records have none
     try:
-        return from_record(TrialRecord, document)
+        record = from_record(TrialRecord, document)
     except AdapterProbeError as error:
         raise ResultsError(f"{path}: {error}") from error
+    wrong = None
+    if checksum not in (None, hash_json(document)):
+        wrong = "was edited: its checksum does not match"
+    elif record.trial != path.parent.name:
+        wrong = f"is the record of another trial, {record.trial}"
+    if wrong:
+        raise ResultsError(f"{path} {wrong}; remove it and give the same command to train the trial again")
+    return record
 
 
 def claim_study(folder: str | Path, study: str, shared: Mapping[str, Any], tasks: Mapping[str, Any]) -> None:
@@ -194,5 +205,6 @@ def write_trials(folder: str | Path, frame: pd.DataFrame) -> Path:
         ResultsError: it cannot be written.
     """
     path = Path(folder) / TRIALS_CSV
-    write_csv(path, frame)
+    with sealed(folder, (TRIALS_CSV,)):
+        write_csv(path, frame)
     return path

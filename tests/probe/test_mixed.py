@@ -154,3 +154,13 @@ def test_an_intact_model_that_is_not_finite_is_refused(prepared: Callable, tmp_p
     finally:
         with torch.no_grad():
             bias.copy_(kept)
+
+
+def test_another_runs_guard_is_measured_again(prepared: Callable, few_sampled: None, tmp_path: Path):
+    request = prepared("mixed")
+    whole = run(request, tmp_path / "whole")
+    for number, content in enumerate(['{"run_sha256": "0", "largest_error": 0.0, "pairs": 9}', "{", "[]"]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / engine.GUARD).write_text(content)
+        assert run(request, folder).settings == whole.settings

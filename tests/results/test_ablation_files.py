@@ -166,7 +166,8 @@ SCORES = st.floats(allow_infinity=False)
 
 @st.composite
 def span_frames(draw: st.DrawFn) -> pd.DataFrame:
-    spans = draw(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)).map(sorted), unique_by=tuple))
+    pairs = st.tuples(st.integers(0, 30), st.integers(0, 30)).map(sorted)
+    spans = draw(st.lists(pairs, min_size=1, unique_by=tuple))
     rows = [(a, b, b - a + 1, draw(SCORES), draw(SCORES), draw(st.integers(0, 10**6))) for a, b in spans]
     frame = pd.DataFrame(rows, columns=list(SPAN_COLUMNS))
     types = dict.fromkeys(SPAN_COLUMNS, "int64") | {"score": "float64", "delta_points": "float64"}
@@ -242,6 +243,8 @@ HEADER = ",".join(SPAN_COLUMNS)
         f"{HEADER}\n1,0,1,0.5,0.0,8\n",
         f'{HEADER}\n0,0,1,0.5,0.0,"8\n',
         f"{HEADER}\n0,0,1,0.5,0.0,\xff\n",
+        f"{HEADER}\n0,1000000,1000001,0.5,0.0,8\n",  # a matrix of 7 TiB
+        f"{HEADER}\n0,,1,0.5,0.0,8\n",
     ],
 )
 def test_wrong_files_are_one_line(tmp_path: Path, refused: Callable, text: str):

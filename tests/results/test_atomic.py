@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import hashlib
 import io
 import json
 import multiprocessing
@@ -9,6 +10,7 @@ import os
 import stat
 import sys
 import time
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -319,6 +321,44 @@ def test_foreign_files_with_a_right_checksum_are_one_line(tmp_path: Path, refuse
     path.write_bytes(with_checksum(data))
     with refused(f"{path} is not a file of arrays"):
         read_arrays(path)
+
+
+def sealed_archive(path: Path, compression: int, content: bytes, names: tuple[str, ...] = ("a.npy",)) -> None:
+    """A file with the right checksum whose members hold `content`."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
+        archive.comment = b"0" * 64
+        for name in names:
+            archive.writestr(name, content)
+    data = bytearray(buffer.getvalue())
+    data[-64:] = hashlib.sha256(data[:-64]).hexdigest().encode()
+    path.write_bytes(data)
+
+
+def npy(array: np.ndarray, shape: tuple[int, ...]) -> bytes:
+    """An array's bytes under a header that claims another shape."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        buffer, {"descr": array.dtype.str, "fortran_order": False, "shape": shape}
+    )
+    return buffer.getvalue() + array.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("compression", "shape"),
+    [(zipfile.ZIP_DEFLATED, (1 << 22,)), (zipfile.ZIP_STORED, (1 << 40,)), (zipfile.ZIP_STORED, (5,))],
+)
+def test_arrays_larger_than_their_file_are_refused_before_room_is_made(
+    tmp_path: Path, refused: Callable, compression: int, shape: tuple[int, ...]
+):
+    content = npy(np.zeros(1 << 22 if compression else 4, np.uint8), shape)
+    sealed_archive(tmp_path / "a.npz", compression, content)
+    tracemalloc.start()
+    with refused(tmp_path / "a.npz", "is not a file of arrays"):
+        read_arrays(tmp_path / "a.npz")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 def test_object_arrays_are_refused_before_anything_is_written(tmp_path: Path):

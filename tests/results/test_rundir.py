@@ -94,12 +94,31 @@ def store_elsewhere(path: Path) -> None:
     np.savez(path, **part(1))
 
 
+def take_the_neighbour(path: Path) -> None:
+    path.write_bytes(path.with_name("part-00000.npz").read_bytes())
+
+
+def take_another_runs(path: Path) -> None:
+    with RunDirectory(path.parents[2] / "another", {**IDENTITY, "dtype": "bfloat16"}, {"per_part": 3}) as run:
+        run.write_part(1, part(1))
+        path.write_bytes((run.path / "parts" / path.name).read_bytes())
+
+
+def take_another_plans(path: Path) -> None:
+    with RunDirectory(path.parents[2] / "another", IDENTITY, {"per_part": 4}) as run:
+        run.write_part(1, part(1))
+        path.write_bytes((run.path / "parts" / path.name).read_bytes())
+
+
 DAMAGE = {
     "truncated": lambda path: path.write_bytes(path.read_bytes()[:-1]),
     "flipped": flip,
     "empty": lambda path: path.write_bytes(b""),
     "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
     "of another program": store_elsewhere,
+    "of another number": take_the_neighbour,
+    "of another run": take_another_runs,
+    "of another plan": take_another_plans,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 
 import pandas as pd
 import pytest
@@ -50,9 +51,26 @@ RECORD = TrialRecord(
     ],
 )
 def test_round_trip(record, tmp_path):
-    assert read_trial(tmp_path) is None
-    write_trial(tmp_path, record)
-    assert read_trial(tmp_path) == record
+    folder = tmp_path / record.trial
+    folder.mkdir()
+    assert read_trial(folder) is None
+    write_trial(folder, record)
+    assert read_trial(folder) == record
+
+
+def test_a_record_is_bound_to_its_trial_and_its_bytes(tmp_path):
+    ours, other = tmp_path / RECORD.trial, tmp_path / ("b" * 16)
+    ours.mkdir()
+    write_trial(ours, RECORD)
+    shutil.copytree(ours, other)
+    with pytest.raises(
+        ResultsError, match=rf"trial\.json is the record of another trial, {RECORD.trial}; remove"
+    ):
+        read_trial(other)
+    text = (ours / "trial.json").read_text()
+    (ours / "trial.json").write_text(text.replace("0.75", "0.85", 1))
+    with pytest.raises(ResultsError, match=r"trial\.json was edited: its checksum does not match; remove"):
+        read_trial(ours)
 
 
 @given(st.lists(st.none() | st.floats(-1, 1), max_size=6), st.booleans())
@@ -96,9 +114,9 @@ def test_the_table_does_not_depend_on_the_order(tmp_path):
 
 
 def test_only_finished_trials_are_read(tmp_path):
-    for name in ("x", "y"):
+    for name in ("x", RECORD.trial):
         (tmp_path / "trials" / name).mkdir(parents=True)
-    write_trial(tmp_path / "trials" / "y", RECORD)
+    write_trial(tmp_path / "trials" / RECORD.trial, RECORD)
     assert read_trials(tmp_path) == [RECORD]
     assert read_trials(tmp_path / "none") == []
 

@@ -1,0 +1,82 @@
+"""Tables that are not the ones that the folder's run wrote."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from adapter_probe.results.ablation import read_spans, write_spans
+from adapter_probe.results.rundir import RunDirectory
+from adapter_probe.results.schema import ABLATION_FILES, LAYERS_CSV, SPANS_CSV, read_table
+from adapter_probe.results.sealing import CHECKSUMS, sealed
+
+LAYERS = {"layer": "count", "delta_points": "number"}
+
+
+def make(folder: Path, score: float) -> Path:
+    """An ablation's folder with two sealed tables."""
+    with RunDirectory(folder, {"score": score}, {}), sealed(folder, ABLATION_FILES):
+        row = {"first": 0, "last": 0, "n_layers": 1, "score": score, "delta_points": -1.0, "n_examples": 9}
+        write_spans(folder, pd.DataFrame([row]))
+        (folder / LAYERS_CSV).write_text("layer,delta_points\n0,-1.0\n")
+    return folder
+
+
+def test_sealed_tables_are_read(tmp_path: Path):
+    folder = make(tmp_path / "one", 0.5)
+    assert sorted(json.loads((folder / CHECKSUMS).read_text())["sha256"]) == [LAYERS_CSV, SPANS_CSV]
+    assert read_spans(folder)["score"].tolist() == [0.5]
+    assert read_table(folder / LAYERS_CSV, LAYERS)["layer"].tolist() == [0]
+
+
+def edit(ours: Path, theirs: Path) -> None:
+    (ours / SPANS_CSV).write_text((ours / SPANS_CSV).read_text().replace("0.5", "0.9"))
+
+
+def cut(ours: Path, theirs: Path) -> None:
+    (ours / SPANS_CSV).write_bytes((ours / SPANS_CSV).read_bytes()[:-3])
+
+
+def copy_table(ours: Path, theirs: Path) -> None:
+    shutil.copy(theirs / SPANS_CSV, ours)
+
+
+def copy_table_and_seal(ours: Path, theirs: Path) -> None:
+    shutil.copy(theirs / SPANS_CSV, ours)
+    shutil.copy(theirs / CHECKSUMS, ours)
+
+
+@pytest.mark.parametrize("harm", [edit, cut, copy_table, copy_table_and_seal])
+def test_what_does_not_fit_is_refused(tmp_path: Path, refused: Callable, harm: Callable):
+    ours, theirs = make(tmp_path / "ours", 0.5), make(tmp_path / "theirs", 0.75)
+    harm(ours, theirs)
+    with refused(ours / SPANS_CSV, CHECKSUMS, "again"):
+        read_spans(ours)
+    make(ours, 0.5)  # the same command writes it again
+    assert read_spans(ours)["score"].tolist() == [0.5]
+
+
+def test_without_a_seal_tables_are_read_as_they_are(tmp_path: Path):
+    folder = make(tmp_path / "one", 0.5)
+    edit(folder, folder)
+    (folder / CHECKSUMS).unlink()
+    assert read_spans(folder)["score"].tolist() == [0.9]
+
+
+def test_a_failed_writing_leaves_no_seal(tmp_path: Path):
+    folder = make(tmp_path / "one", 0.5)
+    with pytest.raises(KeyError), sealed(folder, ABLATION_FILES):
+        raise KeyError
+    assert not (folder / CHECKSUMS).exists()
+
+
+def test_a_row_that_is_cut_short_is_named(tmp_path: Path, refused: Callable):
+    path = tmp_path / LAYERS_CSV
+    path.write_text("layer,delta_points\n0,-1.0\n1\n")
+    with refused(path, "data row 2 has 1 fields, the header 2"):
+        read_table(path, LAYERS)
