@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from adapter_probe.analysis.published import published_aggregate
+from adapter_probe.analysis.sweeps import METHOD_LABELS
 
 from . import style
 from .captions import aggregate_caption
 from .curves import (
-    METHOD_NAMES,
     METHODS,
     Entry,
     decade_ticks,
@@ -260,7 +260,7 @@ def legend_of(frame: pd.DataFrame, published: pd.DataFrame | None) -> list[Entry
     """The legend's entries: methods, the frontier, the paper."""
     unit = style.unit()
     entries: list[Entry] = [
-        (line_of(mark), METHOD_NAMES[name])
+        (line_of(mark), METHOD_LABELS[name])
         for name, mark in METHODS.items()
         if (frame["method"] == name).any()
     ]

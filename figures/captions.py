@@ -185,7 +185,10 @@ def _settings(points: pd.DataFrame) -> str:
     epochs = points["epochs"].dropna().unique()
     if len(rates) == 1 and len(epochs) == 1:
         return f", learning rate {rates[0]:g}, {count_text(int(epochs[0]), 'epoch')}"
-    return ", at each point the learning rate and epochs with the best mean of those tried"
+    return (
+        ", at each point the learning rate and epochs with the best mean of those with the fewest diverged"
+        " seeds"
+    )
 
 
 def _majority(majority: float, metric: str) -> str:

@@ -50,13 +50,6 @@ METHODS = {
     "head_only": Mark("#9467a0", "v", "", 4.0),
     "full": Mark("#000000", "*", "", 6.0),
 }
-METHOD_NAMES = {
-    "adapters": "adapters",
-    "top_layers": "top k layers",
-    "layernorm_only": "LayerNorm only",
-    "head_only": "head only",
-    "full": "full fine-tuning",
-}
 SERIES = (
     Mark("#0072b2", "o"),
     Mark("#d55e00", "s", "--", 3.1),

@@ -11,12 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from adapter_probe.analysis.published import PUBLISHED_CURVES, published_tradeoff
-from adapter_probe.analysis.sweeps import chosen_trials
+from adapter_probe.analysis.sweeps import METHOD_LABELS, chosen_trials
 
 from . import style
 from .captions import tradeoff_caption
 from .curves import (
-    METHOD_NAMES,
     METHODS,
     Entry,
     dot_of,
@@ -131,7 +130,7 @@ def legend_of(curves: Sequence[TaskCurve]) -> list[Entry]:
     points = pd.concat([curve.points for curve in curves], ignore_index=True)
     unit = style.unit()
     entries: list[Entry] = [
-        (line_of(mark), METHOD_NAMES[name])
+        (line_of(mark), METHOD_LABELS[name])
         for name, mark in METHODS.items()
         if (points["method"] == name).any()
     ]

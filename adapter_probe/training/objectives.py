@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import numpy as np
@@ -96,6 +97,8 @@ class AnswerObjective:
     def score(self, model: AdaptedModel, features: FrozenFeatures) -> float:
         """See `Objective.score`."""
         logits = evaluate(model, self.validation, forward=features.forward)
+        if not np.isfinite(logits).all():
+            return math.nan
         ends = np.cumsum(self.validation.lengths)
         rows = [slice(end - length, end) for end, length in zip(ends, self.validation.lengths)]
         decoded = decode_windows(self._windows, np.arange(len(rows)), rows, logits[None])

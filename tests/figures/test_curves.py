@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from adapter_probe.analysis.sweeps import METHOD_LABELS
 from adapter_probe.figures import style
 from adapter_probe.figures.curves import (
-    METHOD_NAMES,
     METHODS,
     SERIES,
     decade_ticks,
@@ -40,7 +40,7 @@ def test_no_two_series_need_their_colour(marks):
 
 
 def test_every_method_has_a_name_and_a_visible_colour():
-    assert METHOD_NAMES.keys() == METHODS.keys()
+    assert METHOD_LABELS.keys() == METHODS.keys()
     for mark in (*METHODS.values(), *SERIES):
         assert style.contrast(mark.colour, style.WHITE) >= 3  # WCAG 2 for graphical objects
 

@@ -167,3 +167,24 @@ def test_dropout_is_on(tiny_base, short_task, train, tmp_path, monkeypatch):
                 method=Adapters(size=4, init_std=0.1),
             )
     assert abs(losses[True][0] - losses[False][0]) > 1e-3
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("kind", ["labels", "answers"])
+def test_outputs_that_are_not_finite_have_no_score(kind, bad, tiny_base, short_task, monkeypatch):
+    from adapter_probe.data.tasks import find_task
+    from adapter_probe.training.request import TrainingRequest, gather
+    from adapter_probe.training.settings import TrainingSettings
+
+    request = TrainingRequest(
+        str(tiny_base("bert")), find_task(short_task), Adapters(size=2), TrainingSettings()
+    )
+    objective = gather(request).objective
+    if kind == "answers":
+        monkeypatch.setattr(objectives, "decode_windows", lambda *_: pytest.fail("decoded"))
+        objective.score = objectives.AnswerObjective.score.__get__(objective)
+    logits = np.zeros((len(objective.validation), 2), np.float32)
+    logits[3, 1] = bad
+    monkeypatch.setattr(objectives, "evaluate", lambda *_, **__: logits)
+    features = type("Features", (), {"forward": None})()
+    assert np.isnan(objective.score(None, features))
