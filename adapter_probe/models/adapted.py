@@ -33,6 +33,7 @@ from .layer import ADAPTER, Layer, Site
 from .methods import Adapters, Method, ParameterRole, check_depth, check_shared
 from .own_forward import OwnForward
 from .parameters import ParameterRoles
+from .verification import check_forward, check_owners
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -53,6 +54,9 @@ class AdaptedModel(nn.Module):
     Frozen layers below everything that trains are no place for regularisation: they run without dropout even
     in training, so that what comes out of them is the same in every epoch. A frozen layer above a trained
     one keeps its dropout.
+
+    An anatomy that does not fit is refused at construction: a layer with parameters that no part owns, and
+    embeddings, a layer or a head that differ from those of transformers' own forward on a few tokens.
 
     Args:
         base: the transformers model.
@@ -85,6 +89,8 @@ class AdaptedModel(nn.Module):
         self._pretrained_norms.requires_grad_(False)
         for site, norm in zip(self.sites, self._pretrained_norms):
             site.pretrained_norm = norm
+        check_owners(self.layers, base.config.model_type)
+        check_forward(self)
         self._serve_own_forward()
 
     def _make_layers(self) -> list[Layer]:

@@ -138,6 +138,17 @@ class Layer:
         """The LayerNorms of the attention and the feed-forward sublayer, wherever they stand."""
         return self.parts.attention_norm, self.parts.ffn_norm
 
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Those that the layer computes with: of its parts, and what its attention reads by itself."""
+        for module in self.parts.computing:
+            yield from module.parameters()
+        for name in self._attention.reads:
+            found = getattr(self.parts.attention, name, None)
+            if isinstance(found, nn.Module):
+                yield from found.parameters()
+            elif found is not None:
+                yield found
+
     def hold(self, inner: Inner, module: nn.Module) -> None:
         """Let what changes one of this layer's modules be switched with the module's site.
 

@@ -95,6 +95,12 @@ class LayerParts:
     ffn_norm: nn.Module
     ffn_site: nn.Module
 
+    @property
+    def computing(self) -> list[nn.Module]:
+        """The modules that compute, without those that only hold others."""
+        holders = {"whole", "attention", "attention_site", "ffn_site"}
+        return [m for name, m in vars(self).items() if isinstance(m, nn.Module) and name not in holders]
+
 
 def find_parts(layer: nn.Module, names: LayerNames) -> LayerParts:
     """The modules of one layer.

@@ -49,11 +49,11 @@ def test_angles_are_computed_once_a_batch(
     rotary, lengths = model.base.model.rotary_emb, []
     forward = rotary.forward
     monkeypatch.setattr(rotary, "forward", lambda x, at: lengths.append(at.shape[1]) or forward(x, at))
-    batch = pack(random_examples([5, 9, 5]), range(3))
+    batch = pack(random_examples([6, 9, 6]), range(3))
     with torch.inference_mode():
         model(batch)
         model(batch)
-    assert lengths == [5, 9]
+    assert lengths == [6, 9]
     model.train().choose_trained(frozenset())
     model(batch).sum().backward()  # angles of inference mode cannot be part of a gradient
-    assert lengths == [5, 9, 5, 9]
+    assert lengths == [6, 9, 6, 9]

@@ -1,0 +1,183 @@
+"""An anatomy held against the model that it is for, once, when the two meet.
+
+A wrong anatomy runs all the same and gives wrong numbers that look right. So on a few tokens every layer is
+given what enters it in the transformers model's own forward, and must put out the same; so must embeddings
+and head. Nothing is drawn from torch's global generator, and no hook stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from adapter_probe.data.encoding import Encoded
+from adapter_probe.data.packing import PackedBatch, pack
+from adapter_probe.errors import ModelError
+from adapter_probe.models.bases.heads import read_positions
+
+from .layer import ADAPTER, Layer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from .adapted import AdaptedModel
+
+LENGTHS = (3, 5)
+# Of what a layer adds. Some families compute LayerNorms in float32 whatever the model's type.
+_TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+_ROUNDINGS = 16  # how often a number may be rounded on the way through a layer
+
+
+def check_owners(layers: Sequence[Layer], family: str) -> None:
+    """Refuse a layer with parameters that no part of the anatomy owns: they would be left out silently.
+
+    Raises:
+        ModelError: there is such a parameter; it is named.
+    """
+    for number, layer in enumerate(layers):
+        owned = {id(parameter) for parameter in layer.parameters()}
+        for name, parameter in layer.parts.whole.named_parameters():
+            if id(parameter) not in owned and f"{ADAPTER}." not in name:
+                raise ModelError(
+                    f"layer {number} of this {family} model has {name!r}, which no part of the anatomy owns, "
+                    "so it would not be computed as in transformers"
+                )
+
+
+def check_forward(model: AdaptedModel) -> None:
+    """Hold the packed forward against the transformers model's own.
+
+    Args:
+        model: without adapters; its mode and hooks are left as they were.
+
+    Raises:
+        ModelError: embeddings, a layer or the head gives something else; family and layer are named.
+    """
+    base, device = model.base, model.device
+    if device.type == "meta":
+        return
+    encoded = _tokens(int(base.config.vocab_size), base.config.pad_token_id)
+    batch = pack(encoded, range(len(encoded))).to(device)
+    with torch.no_grad(), _evaluating(base):
+        states, logits = _own_states(base, model.layers, batch)
+        _compare(base, "the embeddings", lambda: model.embed(batch), states[0])
+        for number, layer in enumerate(model.layers):
+            entering, own = states[number], states[number + 1]
+            _compare(base, f"layer {number}", lambda: _run(layer, entering, batch), own, entering)  # noqa: B023
+        if logits is not None:
+            _compare(base, "the head", lambda: _head(model, states[-1], batch), logits)
+
+
+def _tokens(n_words: int, padding: int | None) -> Encoded:
+    words = np.array([word for word in range(n_words) if word != padding])
+    draw = np.random.default_rng(0)
+    return Encoded(tuple(draw.choice(words, length) for length in LENGTHS), None, "")
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """In evaluation mode for what runs within, then every part as it was."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+def _own_states(
+    base: PreTrainedModel, layers: Sequence[Layer], batch: PackedBatch
+) -> tuple[list[Tensor], Tensor | None]:
+    """What enters every layer and what leaves the last, ``[1, tokens, hidden]`` each, and the logits.
+
+    The logits are None where an imported head is not applied by the model's own forward.
+    """
+    passes: list[list[Tensor]] = []  # of each example, the input of every layer
+    outputs: list[Tensor] = []  # of the layer that ran last
+
+    def enter(_module: nn.Module, args: tuple, kwargs: dict) -> None:
+        passes[-1].append(args[0] if args else kwargs["hidden_states"])
+
+    def leave(_module: nn.Module, _args: tuple, output: Tensor | tuple) -> None:
+        outputs[:] = [output if isinstance(output, Tensor) else output[0]]
+
+    logits, handles = [], []
+    for part in dict.fromkeys(layer.parts.whole for layer in layers):
+        handles += [
+            part.register_forward_pre_hook(enter, with_kwargs=True),
+            part.register_forward_hook(leave),
+        ]
+    try:
+        for rows in batch.rows:
+            passes.append([])
+            logits.append(_own_logits(base, batch.input_ids[rows][None]))
+            passes[-1] += outputs
+    finally:
+        for handle in handles:
+            handle.remove()
+    if len(passes[0]) != len(layers) + 1:
+        raise _misfit(base, "the number of layers", f"{len(layers)} in place of {len(passes[0]) - 1}")
+    states = [torch.cat(pieces, dim=1) for pieces in zip(*passes)]
+    return states, None if logits[0] is None else torch.cat(logits)
+
+
+def _own_logits(base: PreTrainedModel, input_ids: Tensor) -> Tensor | None:
+    """``[rows, outputs]`` of one example ``[1, tokens]``: one row for a classifier, else one a token."""
+    try:
+        out = base(input_ids=input_ids)
+    except ModelError:  # see `install_head`
+        base.base_model(input_ids=input_ids)
+        return None
+    if "start_logits" in out:
+        return torch.stack([out.start_logits[0], out.end_logits[0]], dim=-1)
+    return out.logits if out.logits.dim() == 2 else out.logits[0]
+
+
+def _run(layer: Layer, hidden: Tensor, batch: PackedBatch) -> Tensor:
+    hidden = layer.sites[0].finish(*layer.attention(hidden, batch.groups), batch.groups)
+    return layer.sites[1].finish(*layer.ffn(hidden), batch.groups)
+
+
+def _head(model: AdaptedModel, hidden: Tensor, batch: PackedBatch) -> Tensor:
+    if not model.reads_all_positions:
+        hidden = hidden[:, read_positions(batch, model.anatomy, model.base.config.pad_token_id)]
+    return model.head(hidden[0])
+
+
+def _compare(
+    base: PreTrainedModel,
+    what: str,
+    compute: Callable[[], Tensor],
+    own: Tensor,
+    entering: Tensor | None = None,
+) -> None:
+    """Refuse what is further from the own states than rounding explains.
+
+    The distance is taken relative to what a layer adds: a few large entries of its input, which it hands on,
+    would hide all else.
+    """
+    try:
+        ours = compute()
+    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise _misfit(base, what, f"it cannot be run, {str(error).splitlines()[0]}") from error
+    if ours.shape != own.shape:
+        raise _misfit(base, what, f"shape {list(ours.shape)} in place of {list(own.shape)}")
+    exact = own.double()
+    added = exact if entering is None else exact - entering.double()
+    allowed = _TOLERANCE[own.dtype] * added.norm() + _ROUNDINGS * torch.finfo(own.dtype).eps * exact.norm()
+    distance = (ours.double() - exact).norm()
+    if not distance <= allowed:
+        raise _misfit(base, what, f"off by {distance / added.norm():.1%}")
+
+
+def _misfit(base: PreTrainedModel, what: str, how: str) -> ModelError:
+    return ModelError(
+        f"the anatomy does not fit this {base.config.model_type} model: {what} differs from transformers' "
+        f"own forward, {how}"
+    )

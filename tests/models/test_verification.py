@@ -1,0 +1,125 @@
+"""An anatomy that does not fit is refused by name, and the check leaves no trace."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedModel
+
+from adapter_probe.errors import ModelError
+from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.bases.anatomy import anatomy_for
+from adapter_probe.models.bases.attention import CausalAttention
+from adapter_probe.models.bases.family import Anatomy
+
+SMALL = {
+    "vocab_size": 50, "num_hidden_layers": 3, "hidden_size": 32, "num_attention_heads": 4,
+    "intermediate_size": 64, "num_key_value_heads": 2, "head_dim": 8,
+    "max_position_embeddings": 64, "pad_token_id": 0, "initializer_range": 0.3,
+    "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+
+
+def made(model_type: str, kind: type = AutoModelForCausalLM, **changes: object) -> PreTrainedModel:
+    torch.manual_seed(0)
+    return kind.from_config(AutoConfig.for_model(model_type, **{**SMALL, **changes}))
+
+
+def row(model_type: str) -> Anatomy:
+    return anatomy_for(AutoConfig.for_model(model_type))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "parameter"),
+    [("qwen3", "self_attn.q_norm.weight"), ("gemma2", "pre_feedforward_layernorm.weight")],
+)
+def test_parameters_that_no_part_owns_are_named(model_type: str, parameter: str):
+    with pytest.raises(ModelError, match=f"layer 0 of this {model_type} model has '{parameter}'"):
+        AdaptedModel(made(model_type), anatomy=row("llama"))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "what"),
+    [
+        ("llama", {"attention": CausalAttention}, r"layer 0 differs .* off by \d"),
+        ("llama", {"final_norm": None}, "the head differs"),
+        ("gpt2", {"position_embeddings": None}, "the embeddings differs"),
+        ("bert", {"pre_norm": True}, "layer 0 differs"),
+    ],
+)
+def test_what_is_computed_otherwise_is_named(model_type: str, changes: dict, what: str):
+    base = made(
+        model_type, AutoModelForSequenceClassification if model_type == "bert" else AutoModelForCausalLM
+    )
+    with pytest.raises(ModelError, match=f"does not fit this {model_type} model: {what}") as caught:
+        AdaptedModel(base, anatomy=replace(row(model_type), **changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_error_inside_torch_names_the_layer():
+    """A gate is as wide as what it multiplies; here it is not, and torch has an error of its own."""
+    base, anatomy = made("llama"), row("llama")
+    for layer in base.model.layers:  # no parameters of its own, so that no part is without an owner
+        layer.mlp = Doubled()
+    with pytest.raises(ModelError, match=r"layer 0 differs .* cannot be run, The size of tensor a") as caught:
+        AdaptedModel(
+            base,
+            anatomy=replace(
+                anatomy,
+                layer=replace(
+                    anatomy.layer, ffn_in="mlp", ffn_gate="self_attn.k_proj", activation="mlp", ffn_out="mlp"
+                ),
+            ),
+        )
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+class Doubled(nn.Module):
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return 2 * states
+
+
+def test_a_layer_that_differs_from_the_others_is_named():
+    """As SmolLM3's layers without rotary positions, where nothing in a parameter's name tells."""
+    base = made("llama")
+    attention = base.model.layers[1].self_attn
+    attention.forward = lambda hidden_states, **_: (attention.o_proj(attention.q_proj(hidden_states)), None)
+    with pytest.raises(ModelError, match="llama model: layer 1 differs"):
+        AdaptedModel(base)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("model_type", ["llama", "bert"])
+def test_rounding_is_no_misfit(model_type: str, dtype: torch.dtype):
+    """Nor where a few states are very large, as in trained models."""
+    base = made(model_type, AutoModelForSequenceClassification, num_hidden_layers=12)
+    with torch.no_grad():
+        for name, parameter in base.named_parameters():
+            if "embed" in name and parameter.dim() == 2:
+                parameter[:, 3] += 1000
+    AdaptedModel(base.to(dtype))
+
+
+def test_nothing_is_left_behind():
+    base = made("bert", AutoModelForSequenceClassification).train()
+    base.bert.encoder.layer[1].eval()
+    modes = [module.training for module in base.modules()]
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    with pytest.raises(ModelError, match="the head"):
+        AdaptedModel(
+            base,
+            anatomy=replace(
+                row("bert"), head=("bert.pooler", "classifier", "dropout", "dropout", torch.tanh)
+            ),
+        )
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [module.training for module in base.modules()] == modes
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in base.modules())
+    AdaptedModel(base)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [module.training for module in base.modules()] == modes
+    assert all(parameter.grad is None for parameter in base.parameters())
