@@ -186,8 +186,8 @@ def _settings(points: pd.DataFrame) -> str:
     if len(rates) == 1 and len(epochs) == 1:
         return f", learning rate {rates[0]:g}, {count_text(int(epochs[0]), 'epoch')}"
     return (
-        ", at each point the learning rate and epochs with the best mean of those with the fewest diverged"
-        " seeds"
+        ", at each point the learning rate and epochs with the best mean of those with the largest share of"
+        " surviving seeds"
     )
 
 
