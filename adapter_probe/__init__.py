@@ -1,3 +1,68 @@
-"""Which adapters earn their keep: ablation studies for parameter-efficient transfer learning."""
+"""Which adapters earn their keep: ablation and trade-off studies for parameter-efficient transfer learning.
+
+    import adapter_probe as ap
+
+    study = ap.ablate("checkpoint/")      # switch adapters off over every contiguous span of layers
+    study.spans                           # a DataFrame
+    study.heatmap()                       # matplotlib Axes
+
+Names are loaded when they are first used: importing the package loads neither torch nor matplotlib.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .errors import AdapterProbeError, CheckpointError, DataError, ModelError, ResultsError, TrainingError
+    from .studies.ablation import Ablation, ablate
+    from .studies.comparison import Average, Comparison, average, compare
+    from .studies.init_sweep import InitSweep, init_sweep
+    from .studies.loading import load
+    from .studies.model import Model
+    from .studies.model import open_model as open
+    from .studies.tradeoff import Tradeoff, tradeoff
 
 __version__ = "0.1.0"
+
+_MODULES = {
+    "Ablation": "studies.ablation",
+    "ablate": "studies.ablation",
+    "Average": "studies.comparison",
+    "average": "studies.comparison",
+    "Comparison": "studies.comparison",
+    "compare": "studies.comparison",
+    "InitSweep": "studies.init_sweep",
+    "init_sweep": "studies.init_sweep",
+    "load": "studies.loading",
+    "Model": "studies.model",
+    "open": "studies.model",
+    "Tradeoff": "studies.tradeoff",
+    "tradeoff": "studies.tradeoff",
+    "AdapterProbeError": "errors",
+    "CheckpointError": "errors",
+    "DataError": "errors",
+    "ModelError": "errors",
+    "ResultsError": "errors",
+    "TrainingError": "errors",
+}
+_NAMES_THERE = {"open": "open_model"}  # a module of ours keeps Python's own `open`
+
+__all__ = [
+    "Ablation", "AdapterProbeError", "Average", "CheckpointError", "Comparison", "DataError", "InitSweep",
+    "Model", "ModelError", "ResultsError", "Tradeoff", "TrainingError", "__version__", "ablate", "average",
+    "compare", "init_sweep", "load", "open", "tradeoff",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_MODULES[name]}", __name__), _NAMES_THERE.get(name, name))
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

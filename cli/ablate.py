@@ -9,17 +9,14 @@ import typer
 
 from adapter_probe.errors import ResultsError
 from adapter_probe.models.device import choose_device, use_threads
-from adapter_probe.progress import progress_bar
+from adapter_probe.studies.wording import ablation_summary, plan_summary
 
 from . import slurm as cluster
-from .console import command, say, show, show_json
-from .figures import draw_results
-from .wording import ablation_summary, plan_summary
+from .console import command, show, show_json
 
 if TYPE_CHECKING:
-    from adapter_probe.probe.ablation import AblationRun
     from adapter_probe.probe.request import AblationRequest
-    from adapter_probe.results.ablation import AblationResults
+    from adapter_probe.studies.ablation import Ablation
 
 
 @command
@@ -100,6 +97,7 @@ def ablate(
     from adapter_probe.jobs.running import Resources
     from adapter_probe.jobs.shards import AblationOrder, compute_in_shards
     from adapter_probe.probe.request import AblationSettings
+    from adapter_probe.studies.ablation import folder_name, run_ablation
 
     if not tolerance >= 0:
         raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 or more points")
@@ -120,91 +118,24 @@ def ablate(
         tokens_per_pass=tokens_per_pass,
     )
     request = order.prepare(choose_device("auto" if nodes else device))
-    folder = out or checkpoint / _folder_name(request, max_examples, data)
+    folder = out or checkpoint / folder_name(request, max_examples, data or ())
     if dry_run:
         _show_plan(request, folder, json)
         return
     if nodes:
         compute_in_shards(order, request, folder, Resources(0, threads, device, nodes), nodes)
-    report = run_ablation(request, folder, tolerance)
+    report = report_of(run_ablation(request, folder), tolerance)
     show_json(report) if json else show(ablation_summary(report))
 
 
-def run_ablation(request: AblationRequest, folder: Path, tolerance: float = 1.0) -> dict[str, Any]:
-    """Compute what is missing, with a progress bar, and write the results; return the summary."""
-    from adapter_probe.probe.ablation import AblationRun
+def report_of(study: Ablation, tolerance: float = 1.0) -> dict[str, Any]:
+    """Draw a finished ablation into its folder; its summary with the paths of all files."""
+    from adapter_probe.results.schema import LAYERS_CSV, PREDICTIONS, REMOVABLE_CSV, SPANS_CSV
+    from adapter_probe.studies.drawing import draw_into_folder
 
-    with AblationRun.folder(request, folder) as run:
-        for damaged in run.damaged:
-            say(f"{damaged} is damaged or not of this run, and is computed again")
-        return write_ablation(_compute(AblationRun(request, run), request), folder, tolerance)
-
-
-def _folder_name(request: AblationRequest, max_examples: int | None, data: list[Path] | None) -> str:
-    """One folder a study: settings that change the numbers show in its name unless they are the default."""
-    settings = request.settings
-    parts = [
-        "ablation",
-        settings.sites if settings.sites != "both" else "",
-        "complement" if settings.complement else "",
-        "pretrained-layernorm" if settings.layernorm == "pretrained" else "",
-        settings.precision if settings.precision != "float32" else "",
-        request.examples.rows.name if request.examples.rows.name != "validation" else "",
-        f"data-{data[0].stem}" if data else "",
-        f"n{max_examples}" if max_examples else "",
-    ]
-    return "-".join(part for part in parts if part)
-
-
-def _compute(ablation: AblationRun, request: AblationRequest) -> AblationResults:
-    done, total = ablation.tokens_done, ablation.tokens_total
-    if request.settings.precision == "mixed" and done < total:
-        _warn_if_slow(request)
-    if done == total:
-        return ablation.compute(lambda _: None)
-    with progress_bar("ablate", total, "tokens", done) as bar:
-        return ablation.compute(bar.update)
-
-
-def _warn_if_slow(request: AblationRequest) -> None:
-    from adapter_probe.probe.engine import bfloat16_speed
-
-    if (speed := bfloat16_speed(request.device)) < 1:
-        say(f"bfloat16 products are {speed:.1f} times as fast as float32 ones here: float32 would be faster")
-
-
-def write_ablation(results: AblationResults, folder: Path, tolerance: float) -> dict[str, Any]:
-    """Write the tables, the figures and their captions into `folder`; return the summary with their paths."""
-    from adapter_probe.analysis.summary import summary
-    from adapter_probe.analysis.tables import ablation_tables
-    from adapter_probe.results.ablation import (
-        save_predictions,
-        write_spans,
-    )
-    from adapter_probe.results.atomic import write_csv, write_json
-    from adapter_probe.results.schema import (
-        ABLATION_FILES,
-        LAYERS_CSV,
-        PREDICTIONS,
-        REMOVABLE_CSV,
-        SPANS_CSV,
-        SUMMARY,
-    )
-    from adapter_probe.results.sealing import sealed
-
-    settings, tables = results.settings, ablation_tables(results)
-    report = {"task": settings["task"], "split": settings["split"], **summary(results, tables)}
-    if "guard" in settings:
-        report["guard"] = settings["guard"]
-    with sealed(folder, ABLATION_FILES):
-        write_spans(folder, tables.spans)
-        write_csv(folder / LAYERS_CSV, tables.layers)
-        write_csv(folder / REMOVABLE_CSV, tables.removable)
-        save_predictions(folder, results)
-        write_json(folder / SUMMARY, report)
     names = {"spans": SPANS_CSV, "layers": LAYERS_CSV, "removable": REMOVABLE_CSV, "predictions": PREDICTIONS}
-    files = {name: str(folder / file) for name, file in names.items()}
-    return {**report, "files": {**files, **draw_results(folder, tolerance)}}
+    files = {name: str(study.folder / file) for name, file in names.items()}
+    return {**study.summary, "files": {**files, **draw_into_folder(study.record, tolerance=tolerance)}}
 
 
 def _show_plan(request: AblationRequest, folder: Path, json: bool) -> None:

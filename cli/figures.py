@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from adapter_probe.errors import ResultsError
+from adapter_probe.studies.wording import file_lists
 
 from . import options
 from .console import command, say, show, show_json
-from .wording import file_lists
 
 if TYPE_CHECKING:
     from adapter_probe.figures.gallery import Made
@@ -59,43 +58,25 @@ def figures(
     figure comes with its numbers as CSV and a caption; tables come as LaTeX, Markdown and CSV.
     """
     from adapter_probe.analysis.studies import load_records
-    from adapter_probe.figures.gallery import write_gallery
-    from adapter_probe.figures.venues import VENUES, Look
+    from adapter_probe.studies.drawing import draw_gallery
 
-    if not tolerance >= 0:
-        raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 or more points")
-    look = Look(VENUES[style], column, _formats(formats), tolerance, paper)
-    studies = load_records(results)
-    folder = out or (studies[0].folder if len(studies) == 1 else Path(_SEVERAL))
-    made = write_gallery(studies, folder, look)
-    if look.paper and not any("Houlsby et al. (2019)" in one.caption for one in made):
+    records = load_records(results)
+    folder = out or (records[0].folder if len(records) == 1 else Path(_SEVERAL))
+    made = draw_gallery(
+        records, folder, style=style, column=column, formats=formats.split(","), tolerance=tolerance,
+        paper=paper,
+    )  # fmt: skip
+    if paper and not any("Houlsby et al. (2019)" in one.caption for one in made):
         say("the paper has no values for these tasks and scores; nothing stands beside")
     show_json(_report(folder, made)) if json else show(file_lists(one.files for one in made))
 
 
-def _formats(text: str) -> tuple[str, ...]:
-    """``pdf,png`` as formats, each once, in the order given.
-
-    Raises:
-        ResultsError: an unknown one, or none.
-    """
-    from adapter_probe.figures.venues import FORMATS
-
-    found = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
-    if not found or any(name not in FORMATS for name in found):
-        raise ResultsError(f"--format {text!r} is not allowed; give some of {', '.join(FORMATS)}")
-    return found
-
-
-def draw_results(folder: Path, tolerance: float = 1.0, *, paper: bool = False) -> dict[str, str]:
+def draw_results(folder: Path, *, paper: bool = False) -> dict[str, str]:
     """Draw a finished study into its own folder, in the default style; paths by name and ending."""
     from adapter_probe.analysis.studies import load_record
-    from adapter_probe.figures.gallery import write_gallery
-    from adapter_probe.figures.venues import PAPER, Look
+    from adapter_probe.studies.drawing import draw_into_folder
 
-    made = write_gallery([load_record(folder)], folder, Look(PAPER, tolerance=tolerance, paper=paper))
-    files = [path for one in made for path in one.files]
-    return {f"{path.stem}_{path.suffix[1:]}".replace("-", "_"): str(path) for path in files}
+    return draw_into_folder(load_record(folder), paper=paper)
 
 
 def _report(folder: Path, made: list[Made]) -> dict[str, Any]:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from adapter_probe.studies.wording import columns, file_lists, score_text
+
 from . import options
 from . import slurm as cluster
 from .console import command, show, show_json
 from .figures import draw_results
 from .sweep import grid, plain_rows, run_sweep, show_plan, spread_text
-from .wording import columns, file_lists, score_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from adapter_probe.studies.wording import columns, method_text
+
 from .console import command, show, show_json
-from .wording import columns, method_text
 
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.native import OpenedCheckpoint

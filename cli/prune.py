@@ -9,9 +9,9 @@ import typer
 
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.identity import to_plain
+from adapter_probe.studies.wording import columns, points, score_text
 
 from .console import command, show, show_json
-from .wording import columns, points, score_text
 
 if TYPE_CHECKING:
     from adapter_probe.spans import Span

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from adapter_probe.errors import TrainingError
+from adapter_probe.studies.wording import columns
 
-from .wording import columns
 
 if TYPE_CHECKING:
     from adapter_probe.jobs.slurm_options import SlurmOptions

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from adapter_probe.errors import TrainingError
 from adapter_probe.models.device import choose_device, use_threads
+from adapter_probe.studies.wording import columns, duration, method_text, score_text
 
 from .console import show, show_json
-from .wording import columns, duration, method_text, score_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -112,10 +112,10 @@ def _ablation_figures(studies: Sequence[AblationRecord], look: Look, suffix: str
     if look.paper and not suffix:
         panels = _with_published(panels)
     yield _renamed(heatmap(panels, look, _identity(studies)), suffix)
-    shared = [study for study in studies if study.layers is not None]
+    shared = [study for study in studies if study.shares is not None]
     groups = [shared] if len(shared) <= _TOGETHER else [[study] for study in shared]
     for group in filter(None, groups):
-        parts = [Attributed(study.spans, study.layers, study.overview) for study in group]
+        parts = [Attributed(study.spans, study.shares, study.overview) for study in group]
         own = _suffix(group[0], shared) if len(groups) > 1 else ""
         yield _renamed(attribution(parts, look, _identity(group)), own)
 

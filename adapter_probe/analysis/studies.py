@@ -15,9 +15,11 @@ import pandas as pd
 from adapter_probe import metrics
 from adapter_probe.analysis.attribution import interactions, shares
 from adapter_probe.analysis.deltas import Study, span_grid
+from adapter_probe.analysis.summary import summary
+from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.results import schema
-from adapter_probe.results.ablation import read_spans
+from adapter_probe.results.ablation import AblationResults, read_spans
 from adapter_probe.results.atomic import read_json
 from adapter_probe.results.schema import find_results, read_table
 
@@ -63,10 +65,11 @@ class AblationRecord:
         folder: where.
         spans: ``spans.csv``; with interactions, also where an older table lacks them, unless they are
             undefined.
-        layers: ``layers.csv``, or what of it follows from the spans; None where the shares are undefined.
+        layers: ``layers.csv``, or what of it follows from the spans; None where nothing does.
         removable: ``removable.csv``, or None.
         overview: the same in a few words.
         identity: what determines the numbers.
+        summary: ``summary.json``; empty where it is missing.
         created_with: versions of the libraries that made them, as far as known.
     """
 
@@ -76,7 +79,13 @@ class AblationRecord:
     removable: pd.DataFrame | None
     overview: AblationOverview
     identity: Mapping[str, object]
+    summary: Mapping[str, object]
     created_with: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def shares(self) -> pd.DataFrame | None:
+        """`layers`, or None where a share is undefined: spans that were kept, or an undefined score."""
+        return None if self.layers is None or self.layers["share_points"].isna().any() else self.layers
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +111,29 @@ class TradeoffRecord:
 
 
 StudyRecord = AblationRecord | SweepRecord | TradeoffRecord
+
+
+def ablation_record(results: AblationResults, folder: Path) -> AblationRecord:
+    """The record of an ablation that has just been computed, the same as `load_record` of its files.
+
+    Args:
+        results: the ablation, complete.
+        folder: where its files are, or will be.
+
+    Raises:
+        ResultsError: there is no intact row, or a span stands in two rows.
+    """
+    tables, settings = ablation_tables(results), results.settings
+    found: dict[str, object] = {
+        "task": settings["task"],
+        "split": settings["split"],
+        **summary(results, tables),
+    }
+    if "guard" in settings:
+        found["guard"] = settings["guard"]
+    overview = _overview(found, folder / schema.SUMMARY, results.identity)
+    identity = results.identity
+    return AblationRecord(folder, tables.spans, tables.layers, tables.removable, overview, identity, found)
 
 
 def load_records(folders: Iterable[str | Path]) -> list[StudyRecord]:
@@ -145,16 +177,19 @@ def _open_ablation(folder: Path) -> AblationRecord:
     for name in ("significant", "non_monotone"):
         if name in spans and spans[name].dtype != bool:
             raise ResultsError(f"{folder / schema.SPANS_CSV}: column {name} should hold true or false")
-    overview, identity = overview_of_folder(folder, spans)
+    manifest = read_json(folder / schema.MANIFEST) if (folder / schema.MANIFEST).is_file() else {}
+    identity = manifest.get("identity")
+    identity = identity if isinstance(identity, dict) else {"folder": folder.resolve().name}
+    path = folder / schema.SUMMARY
+    found = read_json(path) if path.is_file() else {}
+    overview = _overview(found, path, identity) if found else _overview_of_spans(folder, spans, identity)
     layers = _read_if_there(folder / schema.LAYERS_CSV, schema.LAYERS)
     if overview.study == "ablated" and (layers is None or "interaction_points" not in spans):
         spans, layers = _attribute(spans)
-    if layers is not None and layers["share_points"].isna().any():
-        layers = None  # spans that were kept, or an undefined score among those that were not
     removable = _read_if_there(folder / schema.REMOVABLE_CSV, schema.REMOVABLE)
-    versions = _manifest(folder).get("created_with")
+    versions = manifest.get("created_with")
     versions = versions if isinstance(versions, dict) else {}
-    return AblationRecord(folder, spans, layers, removable, overview, identity, versions)
+    return AblationRecord(folder, spans, layers, removable, overview, identity, found, versions)
 
 
 def _attribute(spans: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame | None]:
@@ -191,43 +226,28 @@ def _identity(folder: Path, table: str) -> dict[str, object]:
     return {"study": shared, f"{Path(table).stem}_sha256": digest}
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
-    return read_json(folder / schema.MANIFEST) if (folder / schema.MANIFEST).is_file() else {}
-
-
-def overview_of_folder(folder: Path, spans: pd.DataFrame) -> tuple[AblationOverview, dict[str, Any]]:
-    """The overview and the identity, from ``summary.json`` and ``manifest.json``, as far as they are there.
-
-    Without a summary, the task goes by the folder's name and the metric is unknown; the rest is in the spans.
+def _overview(found: Mapping[str, Any], path: Path, identity: Mapping[str, object]) -> AblationOverview:
+    """The overview that a summary gives.
 
     Raises:
-        ResultsError: one of the files is damaged.
+        ResultsError: the summary, read from `path`, is damaged.
     """
-    identity = _manifest(folder).get("identity")
-    identity = identity if isinstance(identity, dict) else {"folder": folder.resolve().name}
-    settings = identity.get("settings")
-    sites = settings.get("sites") if isinstance(settings, dict) else None
-    removed = _REMOVED.get(sites, _REMOVED["both"]) if isinstance(sites, str) else _REMOVED["both"]
-    if not (folder / schema.SUMMARY).is_file():
-        return _overview_of_spans(folder, spans, removed), identity
-    path = folder / schema.SUMMARY
-    found = read_json(path)
     try:
         metrics.metric_label(found["metric"])
         if found["study"] not in get_args(Study):
             raise ValueError(f"study is {found['study']!r}; allowed: {', '.join(get_args(Study))}")
         intact, lost, majority = (None if found[n] is None else float(found[n]) for n in _SCORES)
-        where = str(found["task"]), str(found["split"]), found["study"], found["metric"]
-        parameters = _layer_parameters(found.get("layer_parameters"), int(spans["last"].max()) + 1)
-        said = int(found["n_examples"]), intact, lost, removed, majority, parameters
-        return AblationOverview(*where, *said), identity
+        about = str(found["task"]), str(found["split"]), found["study"], found["metric"]
+        parameters = _layer_parameters(found.get("layer_parameters"), found.get("n_layers"))
+        said = int(found["n_examples"]), intact, lost, _removed(identity), majority, parameters
+        return AblationOverview(*about, *said)
     except KeyError as error:
         raise ResultsError(f"{path} is damaged: it lacks {error.args[0]!r}") from None
     except (TypeError, ValueError, DataError) as error:
         raise ResultsError(f"{path} is damaged: {error}") from None
 
 
-def _layer_parameters(value: object, n_layers: int) -> tuple[int, ...] | None:
+def _layer_parameters(value: object, n_layers: object) -> tuple[int, ...] | None:
     if value is None:
         return None
     counts = value if isinstance(value, list) and len(value) == n_layers else [None]
@@ -236,12 +256,19 @@ def _layer_parameters(value: object, n_layers: int) -> tuple[int, ...] | None:
     return tuple(counts)
 
 
-def _overview_of_spans(folder: Path, spans: pd.DataFrame, removed: str) -> AblationOverview:
-    """Score less delta is the intact score in every row; the span of all layers is everything removed."""
+def _overview_of_spans(folder: Path, spans: pd.DataFrame, identity: Mapping[str, object]) -> AblationOverview:
+    """Without a summary, the task goes by the folder's name and the metric is unknown.
+
+    Score less delta is the intact score in every row; the span of all layers is everything removed.
+    """
     intact = float((spans["score"] - spans["delta_points"] / 100).median())
     longest = spans.loc[spans["n_layers"].idxmax(), "delta_points"]
     intact, lost = (None if math.isnan(value) else float(value) for value in (intact, longest))
-    n_examples = int(spans["n_examples"].max())
-    return AblationOverview(
-        folder.resolve().name, "validation", "ablated", None, n_examples, intact, lost, removed
-    )
+    about = folder.resolve().name, "validation", "ablated", None, int(spans["n_examples"].max())
+    return AblationOverview(*about, intact, lost, _removed(identity))
+
+
+def _removed(identity: Mapping[str, object]) -> str:
+    settings = identity.get("settings")
+    sites = settings.get("sites") if isinstance(settings, dict) else None
+    return _REMOVED.get(sites, _REMOVED["both"]) if isinstance(sites, str) else _REMOVED["both"]

@@ -1,10 +1,13 @@
-"""How results read on a terminal."""
+"""Results in the words that a terminal, a notebook and `repr` print."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 
 _MOST_LISTED = 5
 _PERCENT_METRICS = ("accuracy", "f1", "macro_f1")
@@ -37,8 +40,12 @@ def span_text(span: dict[str, Any] | None) -> str:
     return f"{layers}, {points(span['delta_points'])}"
 
 
-def ablation_summary(report: dict[str, Any]) -> str:
-    """The numbers of an ablation that a person can act on, and where the rest is."""
+def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The numbers of an ablation that a person can act on, as (what, value).
+
+    Args:
+        report: as in ``summary.json``.
+    """
     metric = report["metric"]
     rows = [
         ("task", f"{report['task']}, {report['split']}, {report['n_examples']:,} examples, {metric}"),
@@ -70,7 +77,12 @@ def ablation_summary(report: dict[str, Any]) -> str:
         rows.append(("without a score", counted))
     if guard := report.get("guard"):
         rows += guard_rows(guard)
-    return f"{columns(rows)}\n\n{file_lists([report['files'].values()])}"
+    return rows
+
+
+def ablation_summary(report: Mapping[str, Any]) -> str:
+    """`ablation_rows`, and where the rest is."""
+    return f"{columns(ablation_rows(report))}\n\n{file_lists([report['files'].values()])}"
 
 
 def guard_rows(guard: dict[str, Any]) -> list[tuple[str, str]]:
@@ -86,6 +98,49 @@ def guard_rows(guard: dict[str, Any]) -> list[tuple[str, str]]:
         f"at most {guard['chance_beyond_sample']:.1%} for any other example to exceed the sample's largest"
     )
     return [("decided in float32", share), ("  rounding error", evidence), ("  chance left", chance)]
+
+
+def comparison_rows(record: ComparisonRecord) -> list[tuple[str, str]]:
+    """What a comparison of two ablations says, as (what, value)."""
+    a, b = record.names
+    scores = [score_text(score, record.metric) for score in record.intact_scores]
+    frame, counted = record.spans, int(record.spans["significant"].sum())
+    rows = [
+        ("comparison", f"{a} (a) with {b} (b), {record.metric} on the same {record.n_examples:,} examples"),
+        ("intact", f"{scores[0]} (a), {scores[1]} (b)"),
+        ("different drops", f"{counted} of {len(frame)} spans (p < 0.05 after Holm)"),
+    ]
+    for what, index in (("most more in b", frame["difference_points"].idxmax()),
+                        ("most more in a", frame["difference_points"].idxmin())):  # fmt: skip
+        row = frame.loc[index]
+        layers = f"layers {row['first']:.0f}-{row['last']:.0f}"
+        around = f"95 % interval {row['ci_low_points']:+.1f} to {row['ci_high_points']:+.1f}"
+        rows.append((what, f"{layers}, {points(row['difference_points'])} of drop, {around}"))
+    return rows
+
+
+def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
+    """What the mean of several ablations says, as (what, value)."""
+    scores, frame = record.intact_scores, record.spans
+    low, high = (score_text(score, record.metric) for score in (min(scores), max(scores)))
+    whole = frame.loc[frame["n_layers"].idxmax()]
+    counted = int(frame["significant"].sum())
+    return [
+        (
+            "average",
+            f"{len(record.names)} studies, {record.metric} on the same {record.n_examples:,} examples",
+        ),
+        ("intact", f"{low} to {high}"),
+        (
+            "all layers off",
+            f"{points(whole['delta_points'])}, standard deviation over studies {whole['sd_points']:.1f}",
+        ),
+        (
+            "spread over studies",
+            f"median standard deviation {frame['sd_points'].median():.1f} points per span",
+        ),
+        ("beyond chance", f"{counted} of {len(frame)} spans (p < 0.05 after Holm)"),
+    ]
 
 
 def file_lists(groups: Iterable[Iterable[str | Path]]) -> str:

@@ -1,0 +1,219 @@
+"""Two ablations on the same examples, span by span, and the mean of several.
+
+Both rest on the paired bootstrap: all studies are scored on the same resampled examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from adapter_probe.analysis.deltas import intact_row, row_scores, span_scores, study_kind, without_noise
+from adapter_probe.analysis.resampling import bootstrap_scores
+from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, interval
+from adapter_probe.analysis.tables import resamples_for
+from adapter_probe.errors import ResultsError
+from adapter_probe.results.ablation import AblationResults
+
+_SPAN = ["first", "last", "n_layers"]
+
+
+@dataclass(frozen=True, eq=False)
+class ComparisonRecord:
+    """The difference of two ablations.
+
+    Attributes:
+        names: of the two, as told apart by a reader.
+        spans: one row per span: `first`, `last`, `n_layers`; `drop_a_points` and `drop_b_points`, what the
+            span costs in each (positive = loss); `difference_points` = drop in b - drop in a, so that a
+            positive number says that b needs the span more; its 95 % paired bootstrap interval
+            `ci_low_points`, `ci_high_points`; the bootstrap's `p_value`, `p_holm` over all spans, and
+            `significant` (below 0.05).
+        metric: of both scores.
+        n_examples: on which both were scored.
+        intact_scores: of the two.
+        identity: what determines the numbers of each, by name.
+    """
+
+    names: tuple[str, str]
+    spans: pd.DataFrame
+    metric: str
+    n_examples: int
+    intact_scores: tuple[float, float]
+    identity: Mapping[str, object]
+
+
+@dataclass(frozen=True, eq=False)
+class AverageRecord:
+    """The mean of several ablations that differ in the seed.
+
+    Attributes:
+        names: of the studies.
+        spans: one row per span: `first`, `last`, `n_layers`; `score` and `delta_points`, means over the
+            studies; `sd_points`, the standard deviation of `delta_points` over studies (n - 1 in the
+            denominator), `min_points`, `max_points`; the 95 % interval of the mean over seeds and examples
+            `ci_low_points`, `ci_high_points`; `p_value`, `p_holm`, `significant`; `n_studies`, `n_examples`.
+        metric: of the scores.
+        n_examples: on which every study was scored.
+        intact_scores: of each study.
+        identity: what determines the numbers of each, by name.
+    """
+
+    names: tuple[str, ...]
+    spans: pd.DataFrame
+    metric: str
+    n_examples: int
+    intact_scores: tuple[float, ...]
+    identity: Mapping[str, object]
+
+
+def compare_ablations(
+    a: AblationResults,
+    b: AblationResults,
+    names: tuple[str, str] = ("a", "b"),
+    n_resamples: int | None = None,
+    seed: int = 0,
+) -> ComparisonRecord:
+    """What each span costs in `b` beyond what it costs in `a`.
+
+    Args:
+        a: an ablation.
+        b: another one of the same spans, scored on the same examples by the same metric.
+        names: of the two.
+        n_resamples: of the bootstrap; by default enough for Holm's correction.
+        seed: of the bootstrap.
+
+    Raises:
+        ResultsError: they differ in examples, metric, spans or kind of study.
+    """
+    _check_comparable((a, b), names)
+    frames, samples = _samples((a, b), n_resamples or resamples_for(b), seed)
+    deltas = [frame["delta_points"].to_numpy() for frame in frames]
+    differences = without_noise(samples[0] - samples[1])  # [resamples, spans]; drop = -delta
+    point = without_noise(deltas[0] - deltas[1])
+    low, high = interval(differences)
+    spans = frames[0][_SPAN].assign(
+        drop_a_points=without_noise(-deltas[0]), drop_b_points=without_noise(-deltas[1]),
+        difference_points=point, ci_low_points=low, ci_high_points=high,
+    )  # fmt: skip
+    spans = _with_tests(spans, point, differences)
+    return ComparisonRecord(
+        names, spans, a.metric, len(a.labels), tuple(map(_intact_score, (a, b))), _identities((a, b), names)
+    )  # type: ignore[arg-type]
+
+
+def average_ablations(
+    studies: Sequence[AblationResults],
+    names: Sequence[str] | None = None,
+    n_resamples: int | None = None,
+    seed: int = 0,
+) -> AverageRecord:
+    """The mean drop of every span over studies that differ in the seed.
+
+    The interval is of the mean over other seeds and other examples: in every resample, examples are drawn
+    (the same for all studies) and studies are drawn with replacement. Resampling n studies has (n - 1) / n of
+    their variance, so that the studies' deviations from their mean are scaled by sqrt(n / (n - 1)); what few
+    studies cannot tell of the tails stays unknown.
+
+    Args:
+        studies: at least two, of the same spans, scored on the same examples by the same metric.
+        names: of the studies; by default 1, 2, ...
+        n_resamples: of the bootstrap; by default enough for Holm's correction.
+        seed: of the bootstrap.
+
+    Raises:
+        ResultsError: there are fewer than two, or they differ in examples, metric, spans or kind of study.
+    """
+    names = tuple(names or map(str, range(1, len(studies) + 1)))
+    if len(studies) < 2:
+        raise ResultsError(f"an average needs at least 2 studies, got {len(studies)}")
+    _check_comparable(studies, names)
+    frames, samples = _samples(studies, n_resamples or resamples_for(studies[0]), seed)
+    deltas = np.stack([frame["delta_points"].to_numpy() for frame in frames])  # [studies, spans]
+    means = without_noise(_over_seeds(np.stack(samples), np.random.default_rng(seed)))
+    low, high = interval(means)
+    spans = frames[0][_SPAN].assign(
+        score=np.mean([frame["score"] for frame in frames], axis=0),
+        delta_points=without_noise(deltas.mean(axis=0)),
+        sd_points=deltas.std(axis=0, ddof=1), min_points=deltas.min(axis=0), max_points=deltas.max(axis=0),
+        ci_low_points=low, ci_high_points=high,
+    )  # fmt: skip
+    spans = _with_tests(spans, spans["delta_points"].to_numpy(), means)
+    n = len(studies[0].labels)
+    return AverageRecord(
+        names, spans.assign(n_studies=len(studies), n_examples=n), studies[0].metric, n,
+        tuple(map(_intact_score, studies)), _identities(studies, names),
+    )  # fmt: skip
+
+
+def _over_seeds(samples: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Means over resampled studies, ``[resamples, spans]``, of ``[studies, resamples, spans]``."""
+    n, n_resamples, _ = samples.shape
+    drawn = generator.integers(0, n, (n_resamples, n))
+    counts = (drawn[:, :, None] == np.arange(n)).sum(axis=1)  # [resamples, studies]
+    centre = samples.mean(axis=0)
+    weights = counts / n
+    return centre + np.sqrt(n / (n - 1)) * (np.einsum("rk,krs->rs", weights, samples) - centre)
+
+
+def _samples(
+    studies: Sequence[AblationResults], n_resamples: int, seed: int
+) -> tuple[list[pd.DataFrame], list[np.ndarray]]:
+    """Every study's spans, and their resampled `delta_points` ``[resamples, spans]`` in the same order."""
+    frames, samples = [], []
+    for results in studies:
+        frame = span_scores(results)
+        place = {span: row for row, span in enumerate(map(tuple, results.spans.tolist()))}
+        rows = [place[span] for span in zip(frame["first"], frame["last"])]
+        scores = bootstrap_scores(results, n_resamples, seed)
+        frames.append(frame)
+        samples.append(100 * (scores[:, rows] - scores[:, [intact_row(results)]]))
+    return frames, samples
+
+
+def _with_tests(spans: pd.DataFrame, point: np.ndarray, samples: np.ndarray) -> pd.DataFrame:
+    p = np.where(np.isnan(point), np.nan, bootstrap_p(samples))
+    adjusted = holm(p)
+    return spans.assign(p_value=p, p_holm=adjusted, significant=adjusted < ALPHA)
+
+
+def _check_comparable(studies: Sequence[AblationResults], names: Sequence[str]) -> None:
+    """Refuse studies whose numbers cannot be set against one another, and say why.
+
+    Raises:
+        ResultsError: see `compare_ablations`.
+    """
+    one = studies[0]
+    for other, name in zip(studies[1:], names[1:]):
+        pair = f"{names[0]} and {name} cannot be compared"
+        if one.metric != other.metric:
+            raise ResultsError(f"{pair}: one is scored by {one.metric}, the other by {other.metric}")
+        if study_kind(one) != study_kind(other):
+            raise ResultsError(
+                f"{pair}: spans were {study_kind(one)} in one and {study_kind(other)} in the other"
+            )
+        if sorted(one.spans.tolist()) != sorted(other.spans.tolist()):
+            raise ResultsError(
+                f"{pair}: one has {len(one.spans)} variants up to layer {one.spans.max()}, the other "
+                f"{len(other.spans)} up to layer {other.spans.max()}; give ablations of the same spans"
+            )
+        if not np.array_equal(one.labels, other.labels) or _data(one) != _data(other):
+            raise ResultsError(
+                f"{pair}: they were scored on different examples ({len(one.labels):,} and "
+                f"{len(other.labels):,}); run `adapter-probe ablate` on the same --data for both"
+            )
+
+
+def _data(results: AblationResults) -> object:
+    return results.identity.get("data")
+
+
+def _intact_score(results: AblationResults) -> float:
+    return float(row_scores(results)[intact_row(results)])
+
+
+def _identities(studies: Sequence[AblationResults], names: Sequence[str]) -> dict[str, object]:
+    return {name: results.identity for name, results in zip(names, studies)}

@@ -1,0 +1,266 @@
+"""The span ablation as one call and one object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from adapter_probe.analysis.studies import AblationRecord, ablation_record
+from adapter_probe.errors import ResultsError
+from adapter_probe.progress import progress_bar, say
+from adapter_probe.results import schema
+from adapter_probe.results.ablation import AblationResults, load_ablation, save_predictions, write_spans
+from adapter_probe.results.atomic import write_csv, write_json
+from adapter_probe.results.sealing import sealed
+from adapter_probe.spans import SiteChoice
+
+from .drawing import html_of, save_figures
+from .wording import ablation_rows, columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from matplotlib.axes import Axes
+
+    from adapter_probe.probe.request import AblationRequest, Precision
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ablation:
+    """A finished ablation; what `adapter_probe.ablate` and `adapter_probe.load` return.
+
+    Attributes:
+        record: its tables, summary and identity as plain data.
+    """
+
+    record: AblationRecord
+    _results: AblationResults | None = field(default=None)
+
+    @property
+    def folder(self) -> Path:
+        """Where the results lie."""
+        return self.record.folder
+
+    @property
+    def spans(self) -> pd.DataFrame:
+        """One row per span, ``spans.csv``.
+
+        `first`, `last` and `n_layers` (layers, both ends included); `score` (a fraction, in the metric's own
+        units); `delta_points` = 100 (score - intact score), so that a loss is negative, with its 95 % paired
+        bootstrap interval `ci_low_points`, `ci_high_points`; `p_value` against the intact model, `p_holm`
+        and `significant` (below 0.05 after Holm's correction over all spans); `interaction_points` with its
+        interval.
+        """
+        return self.record.spans
+
+    @property
+    def layers(self) -> pd.DataFrame | None:
+        """One row per layer, ``layers.csv``: switched off alone, and its share of the drop of all layers."""
+        return self.record.layers
+
+    @property
+    def removable(self) -> pd.DataFrame | None:
+        """The longest removable spans within some tolerances, ``removable.csv``."""
+        return self.record.removable
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The numbers to act on, ``summary.json``; scores are fractions, differences in points."""
+        return dict(self.record.summary)
+
+    @cached_property
+    def results(self) -> AblationResults:
+        """Every example's outputs under every variant: `masks`, `spans`, `logits`, `labels` and more.
+
+        Raises:
+            ResultsError: the folder holds no predictions, or damaged ones.
+        """
+        return self._results if self._results is not None else load_ablation(self.folder)
+
+    @property
+    def predictions(self) -> np.ndarray:
+        """Class numbers or regression values, ``[variants, examples]``; see `results` for the rest.
+
+        The first variant is the intact model; `results.row_names` names all.
+        """
+        return self.results.predictions
+
+    def heatmap(self, ax: Axes | None = None, *, tolerance: float = 1.0, **options: Any) -> Axes:
+        """Draw the first/last-ablated-layer heatmap.
+
+        Args:
+            ax: where to draw; by default the current Axes. The current rcParams apply.
+            tolerance: drop in points that the black line marks.
+            options: see `adapter_probe.figures.heatmap.heatmap`.
+        """
+        from adapter_probe.figures.heatmap import heatmap
+
+        return heatmap(self.record, ax, tolerance=tolerance, **options)
+
+    def attribution(self, ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw how spans interact, and each layer's share of the drop; see `heatmap` for `ax`.
+
+        Raises:
+            ResultsError: the study has no shares: spans that were kept, or an undefined score.
+        """
+        from adapter_probe.figures.attribution import attribution
+
+        return attribution(self.record, ax, **options)
+
+    def save(self, folder: str | Path, **look: Any) -> list[Path]:
+        """Write the figures, their numbers and captions, and the tables for a paper.
+
+        Args:
+            folder: made if missing.
+            look: `style`, `column`, `formats`, `tolerance`, `paper`; see `adapter_probe.studies.save`.
+
+        Returns:
+            the paths written.
+        """
+        return save_figures([self.record], folder, **look)
+
+    def __repr__(self) -> str:
+        rows = dict(ablation_rows(self.record.summary)) if self.record.summary else {}
+        longest = [(name, value) for name, value in rows.items() if name.startswith(("longest", "shortest"))]
+        return "\n".join(
+            [
+                f"Ablation of {rows.get('task', self.folder)}",
+                f"intact {rows.get('intact')}, all switched off {rows.get('all switched off')}",
+                "; ".join(f"{name} point(s): {value}" for name, value in longest[1:2]),
+            ]
+        )
+
+    def _repr_html_(self) -> str:
+        text = columns(ablation_rows(self.record.summary)) if self.record.summary else repr(self)
+        return html_of(self.heatmap, text)
+
+
+def ablate(
+    checkpoint: str | Path,
+    *,
+    sites: SiteChoice = "both",
+    complement: bool = False,
+    layernorm: Literal["trained", "pretrained"] = "trained",
+    base: str | None = None,
+    data: str | Path | Sequence[str | Path] = (),
+    split: str = "validation",
+    metric: str | None = None,
+    max_examples: int | None = None,
+    device: str = "auto",
+    threads: int = 0,
+    precision: Precision = "float32",
+    tokens_per_pass: int | None = None,
+    out: str | Path | None = None,
+    progress: bool = True,
+) -> Ablation:
+    """Switch adapters off over every contiguous span of layers, without retraining.
+
+    The results go to a folder inside the checkpoint, or to `out`; a call that was interrupted goes on from
+    there, and a finished one is read back.
+
+    Args:
+        checkpoint: folder of a checkpoint of this project, AdapterHub's `adapters`, PEFT or the paper's code.
+        sites: which of a layer's two adapters to switch.
+        complement: keep only the span's adapters on.
+        layernorm: the LayerNorm after a switched-off adapter: the trained one, or the base's.
+        base: folder or Hugging Face hub id of the base model, if it is not where the checkpoint says.
+        data: one or several files with labelled examples, in place of those that the checkpoint remembers.
+        split: which of the remembered splits.
+        metric: the score, if not the task's own.
+        max_examples: use a fixed random subset of this size.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
+        threads: of this process from now on; 0 for torch's own choice.
+        precision: of weights and arithmetic; "mixed" computes most predictions in bfloat16.
+        tokens_per_pass: bound on the rows (variants x tokens) that pass a layer together.
+        out: results folder.
+        progress: show a progress bar.
+
+    Raises:
+        CheckpointError, ModelError: the checkpoint or its base cannot be opened.
+        DataError: the examples cannot be read, do not fit the task, or have changed since training.
+        ResultsError: the folder belongs to another run, is in use, or cannot be written.
+    """
+    from adapter_probe.models.device import choose_device, use_threads
+    from adapter_probe.probe.request import AblationSettings, prepare_ablation
+
+    use_threads(threads)
+    files = (data,) if isinstance(data, (str, Path)) else tuple(data)
+    request = prepare_ablation(
+        checkpoint, AblationSettings(sites, complement, layernorm, precision), choose_device(device),
+        base=base, data=files, split=split, metric=metric, max_examples=max_examples,
+        tokens_per_pass=tokens_per_pass,
+    )  # fmt: skip
+    folder = Path(out) if out is not None else Path(checkpoint) / folder_name(request, max_examples, files)
+    return run_ablation(request, folder, progress=progress)
+
+
+def run_ablation(request: AblationRequest, folder: Path, *, progress: bool = True) -> Ablation:
+    """Compute what a folder lacks of an ablation and write its tables.
+
+    Raises:
+        ResultsError: the folder belongs to another run, is in use, or cannot be written.
+    """
+    from adapter_probe.probe.ablation import AblationRun
+
+    with AblationRun.folder(request, folder) as run:
+        for damaged in run.damaged:
+            say(f"{damaged} is damaged or not of this run, and is computed again", progress)
+        ablation = AblationRun(request, run)
+        with _bar(ablation, request, progress) as report:
+            results = ablation.compute(report)
+        say("computing intervals and tests", progress and len(results.labels) > 5000)
+        record = ablation_record(results, folder)
+        _write(record, results)
+    return Ablation(record, results)
+
+
+@contextmanager
+def _bar(ablation: Any, request: AblationRequest, progress: bool) -> Iterator[Any]:
+    done, total = ablation.tokens_done, ablation.tokens_total
+    if done == total:
+        yield lambda _: None
+        return
+    if request.settings.precision == "mixed":
+        from adapter_probe.probe.engine import bfloat16_speed
+
+        if (speed := bfloat16_speed(request.device)) < 1:
+            found = f"bfloat16 products are {speed:.1f} times as fast as float32 ones here"
+            say(f"{found}: float32 would be faster", progress)
+    with progress_bar("ablate", total, "tokens", done, progress) as bar:
+        yield bar.update
+
+
+def folder_name(request: AblationRequest, max_examples: int | None, data: Sequence[str | Path]) -> str:
+    """One folder per study: settings that change the numbers show in its name unless they are the default."""
+    settings = request.settings
+    parts = [
+        "ablation",
+        settings.sites if settings.sites != "both" else "",
+        "complement" if settings.complement else "",
+        "pretrained-layernorm" if settings.layernorm == "pretrained" else "",
+        settings.precision if settings.precision != "float32" else "",
+        request.examples.rows.name if request.examples.rows.name != "validation" else "",
+        f"data-{Path(data[0]).stem}" if data else "",
+        f"n{max_examples}" if max_examples else "",
+    ]
+    return "-".join(part for part in parts if part)
+
+
+def _write(record: AblationRecord, results: AblationResults) -> None:
+    """The tables, predictions and summary of an ablation, into its folder."""
+    folder = record.folder
+    if record.layers is None or record.removable is None:
+        raise ResultsError(f"{folder}: an ablation without its tables cannot be written")
+    with sealed(folder, schema.ABLATION_FILES):
+        write_spans(folder, record.spans)
+        write_csv(folder / schema.LAYERS_CSV, record.layers)
+        write_csv(folder / schema.REMOVABLE_CSV, record.removable)
+        save_predictions(folder, results)
+        write_json(folder / schema.SUMMARY, record.summary)

@@ -1,0 +1,146 @@
+"""Comparing and averaging ablations: one call and one object each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from adapter_probe.analysis.comparing import (
+    AverageRecord,
+    ComparisonRecord,
+    average_ablations,
+    compare_ablations,
+)
+from adapter_probe.errors import ResultsError
+
+from .ablation import Ablation
+from .drawing import html_of, save_figures
+from .loading import load
+from .wording import average_rows, columns, comparison_rows
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """Two ablations on the same examples; what `adapter_probe.compare` returns.
+
+    Attributes:
+        record: the difference as plain data.
+    """
+
+    record: ComparisonRecord
+
+    @property
+    def spans(self) -> pd.DataFrame:
+        """One row per span, see `adapter_probe.analysis.comparing.ComparisonRecord`."""
+        return self.record.spans
+
+    def heatmap(self, ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw the difference of the drops, in points, by first and last ablated layer."""
+        from adapter_probe.figures.heatmap import heatmap
+
+        return heatmap(self.record, ax, **options)
+
+    def save(self, folder: str | Path, **look: Any) -> list[Path]:
+        """Write the figure with its numbers and caption; see `Ablation.save`."""
+        return save_figures([self.record], folder, **look)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name}: {value}" for name, value in comparison_rows(self.record))
+
+    def _repr_html_(self) -> str:
+        return html_of(self.heatmap, columns(comparison_rows(self.record)))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Average:
+    """The mean of ablations that differ in the seed; what `adapter_probe.average` returns.
+
+    Attributes:
+        record: the mean as plain data.
+    """
+
+    record: AverageRecord
+
+    @property
+    def spans(self) -> pd.DataFrame:
+        """One row per span, see `adapter_probe.analysis.comparing.AverageRecord`."""
+        return self.record.spans
+
+    def heatmap(self, ax: Axes | None = None, *, tolerance: float = 1.0, **options: Any) -> Axes:
+        """Draw the mean drops by first and last ablated layer; see `Ablation.heatmap`."""
+        from adapter_probe.figures.heatmap import heatmap
+
+        return heatmap(self.record, ax, tolerance=tolerance, **options)
+
+    def save(self, folder: str | Path, **look: Any) -> list[Path]:
+        """Write the figure with its numbers and caption; see `Ablation.save`."""
+        return save_figures([self.record], folder, **look)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name}: {value}" for name, value in average_rows(self.record))
+
+    def _repr_html_(self) -> str:
+        return html_of(self.heatmap, columns(average_rows(self.record)))
+
+
+def compare(a: Ablation | str | Path, b: Ablation | str | Path) -> Comparison:
+    """What each span costs in `b` beyond what it costs in `a`, with paired intervals.
+
+    Args:
+        a: an ablation, or its results folder.
+        b: another one of the same spans, scored on the same examples.
+
+    Raises:
+        ResultsError: one is no ablation, or they differ in examples, metric or spans.
+    """
+    studies = _ablations([a, b])
+    first, second = _names(studies)
+    return Comparison(compare_ablations(studies[0].results, studies[1].results, (first, second)))
+
+
+def average(studies: Sequence[Ablation | str | Path]) -> Average:
+    """The mean drop of every span over ablations that differ in the seed, with the spread over seeds.
+
+    Args:
+        studies: at least two ablations, or their results folders; of the same spans and examples.
+
+    Raises:
+        ResultsError: one is no ablation, or they differ in examples, metric or spans.
+    """
+    ablations = _ablations(studies)
+    return Average(average_ablations([study.results for study in ablations], _names(ablations)))
+
+
+def _ablations(studies: Sequence[Ablation | str | Path]) -> list[Ablation]:
+    found = [study if isinstance(study, Ablation) else load(study) for study in studies]
+    for given, study in zip(studies, found):
+        if not isinstance(study, Ablation):
+            raise ResultsError(f"{given} holds a {type(study).__name__}, not an ablation")
+    return found  # type: ignore[return-value]
+
+
+def _names(studies: Sequence[Ablation]) -> list[str]:
+    """What tells the studies apart: the shortest end of their folders' paths in which they all differ."""
+    paths = [study.folder.resolve().parts for study in studies]
+    for depth in range(1, max(map(len, paths)) + 1):
+        ends = ["/".join(parts[-depth:]) for parts in paths]
+        if len(set(ends)) == len(ends):
+            same = _shared_end(ends)
+            return [end.removesuffix(same) for end in ends]
+    return [f"{number}: {parts[-1]}" for number, parts in enumerate(paths, 1)]
+
+
+def _shared_end(ends: Sequence[str]) -> str:
+    """The folders at the end that all paths have in common, with the slash before them."""
+    parts = [end.split("/") for end in ends]
+    n = 0
+    while all(len(one) > n + 1 and one[-n - 1] == parts[0][-n - 1] for one in parts):
+        n += 1
+    return "/" + "/".join(parts[0][-n:]) if n else ""

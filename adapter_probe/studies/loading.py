@@ -1,0 +1,41 @@
+"""Read a finished study back from its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from adapter_probe.analysis.studies import AblationRecord, SweepRecord, load_record
+from adapter_probe.errors import ResultsError
+from adapter_probe.results.schema import find_results
+
+from .ablation import Ablation
+
+if TYPE_CHECKING:
+    from .init_sweep import InitSweep
+    from .tradeoff import Tradeoff
+
+
+def load(folder: str | Path) -> Ablation | InitSweep | Tradeoff:
+    """The study in a results folder, read without torch.
+
+    Args:
+        folder: of an ablation, an initialisation sweep or a trade-off; or of a checkpoint with one ablation.
+
+    Raises:
+        ResultsError: the folder does not exist, holds no results or several, or a table is damaged.
+    """
+    folders = find_results([folder])
+    if len(folders) > 1:
+        names = ", ".join(str(path) for path in folders)
+        raise ResultsError(f"{folder} holds {len(folders)} studies; give one of {names}")
+    record = load_record(folders[0])
+    if isinstance(record, AblationRecord):
+        return Ablation(record)
+    if isinstance(record, SweepRecord):
+        from .init_sweep import InitSweep
+
+        return InitSweep(record)
+    from .tradeoff import Tradeoff
+
+    return Tradeoff(record)

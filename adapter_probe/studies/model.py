@@ -1,0 +1,207 @@
+"""An open checkpoint in a user's hands: logits with any adapters off, and the transformers model itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from adapter_probe.checkpoints.native import OpenedCheckpoint
+from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.data.encoding import Encoded, encode
+from adapter_probe.data.packing import pack
+from adapter_probe.data.splits import Split
+from adapter_probe.errors import DataError, ModelError
+from adapter_probe.models.device import choose_device
+from adapter_probe.probe.plan import choose_tokens_per_pass, cut_batches
+from adapter_probe.probe.tree import forward_variants
+from adapter_probe.spans import SITES_PER_LAYER, Span
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Texts = str | Sequence[str] | Sequence[tuple[str, str]]
+Off = int | tuple[int, int] | Sequence[bool] | np.ndarray | None
+_DTYPES = ("float32", "float64", "bfloat16")
+
+
+class Model:
+    """A checkpoint on its base; what `adapter_probe.open` returns.
+
+    Attributes:
+        base: the transformers model with the adapters in it: its own `forward` applies them, by hooks.
+        tokenizer: the base's.
+        label_names: of the logits' columns; empty for a regression.
+        notes: what a user has to know of a checkpoint of another library, one sentence each.
+    """
+
+    def __init__(self, opened: OpenedCheckpoint):
+        self._opened = opened
+        self.base: PreTrainedModel = opened.model.base
+        self.tokenizer: PreTrainedTokenizerBase = opened.tokenizer
+        self.label_names = opened.description.task.label_names
+        self.notes = opened.notes
+
+    def __repr__(self) -> str:
+        about, sites = self._opened.description, int(self.has_adapter.sum())
+        return (
+            f"Model({about.base.name!r}, {about.method.name}, {self.n_layers} layers, adapters at {sites} "
+            f"of {self.n_sites} sites, task {about.task.name!r}, on {self._opened.model.device})"
+        )
+
+    @property
+    def n_layers(self) -> int:
+        """Transformer layers."""
+        return len(self._opened.model.layers)
+
+    @property
+    def n_sites(self) -> int:
+        """Places of adapters, two per layer: attention and feed-forward, bottom layer first."""
+        return len(self._opened.model.sites)
+
+    @property
+    def has_adapter(self) -> np.ndarray:
+        """Bool ``[sites]``: which sites hold an adapter, so that there is something to switch off."""
+        return self._opened.model.has_adapter
+
+    def logits(self, texts: Texts, off: Off = None) -> np.ndarray:
+        """Logits of some texts, in their order.
+
+        Args:
+            texts: one text, a list of texts, or a list of pairs of texts.
+            off: what is switched off: a layer, a span ``(first, last)`` with both ends included, or a bool
+                mask ``[sites]`` in which True means *on*; None for the intact model.
+
+        Returns:
+            float32 ``[examples, labels]``.
+
+        Raises:
+            DataError: there is no text, or one of them gives no token.
+            ModelError: the span or the mask does not fit, or the model has no logits per text.
+        """
+        return self.variants(texts, self._mask(off)[None])[0]
+
+    def variants(self, texts: Texts, masks: np.ndarray, *, tokens_per_pass: int | None = None) -> np.ndarray:
+        """Logits under many on/off masks, computed in one pass by the prefix tree.
+
+        Args:
+            texts: see `logits`.
+            masks: bool ``[variants, sites]``, True = on; any rows, see `adapter_probe.spans`.
+            tokens_per_pass: bound on the rows (variants x tokens) that pass a layer together.
+
+        Returns:
+            float32 ``[variants, examples, labels]``, equal to one separate run per variant.
+
+        Raises:
+            DataError, ModelError: see `logits`.
+        """
+        model, encoded = self._opened.model, self._encode(texts)
+        masks = self._checked(masks)
+        width = choose_tokens_per_pass(tokens_per_pass, model.device.type, model.inner_size)
+        order = np.argsort(encoded.lengths, kind="stable")
+        out: np.ndarray | None = None
+        for items in cut_batches(encoded.lengths, order, width):
+            batch = pack(encoded, items).to(model.device)
+            if model.has_adapter.any():
+                logits = forward_variants(model, batch, masks, tokens_per_pass=width)
+            else:
+                with torch.inference_mode():
+                    logits = model(batch)[None].expand(len(masks), -1, -1)
+            if out is None:
+                out = np.empty((len(masks), len(encoded), logits.shape[-1]), np.float32)
+            out[:, batch.index] = logits.float().cpu().numpy()
+        assert out is not None, "encoding refuses to give no example"
+        return out
+
+    @contextmanager
+    def switched_off(self, first: int | np.ndarray, last: int | None = None) -> Iterator[Model]:
+        """Switch adapters off in the transformers model's own forward (`base`) for what runs within.
+
+        Args:
+            first: the first layer, or a bool mask ``[sites]`` with True = on.
+            last: the last layer, included; by default the first.
+
+        Raises:
+            ModelError: the span or the mask does not fit the model.
+        """
+        off: Off = (int(first), int(first if last is None else last)) if np.ndim(first) == 0 else first
+        with ExitStack() as stack:
+            for site in np.flatnonzero(~self._mask(off)):
+                stack.enter_context(self._opened.model.sites[site].switched(False))
+            yield self
+
+    def mask(self, off: Off = None) -> np.ndarray:
+        """The bool mask ``[sites]`` (True = on) of what is switched off; see `logits`."""
+        return self._mask(off).copy()
+
+    def _mask(self, off: Off) -> np.ndarray:
+        mask = np.ones(self.n_sites, dtype=bool)
+        if off is None:
+            return mask
+        if np.ndim(off) == 0:
+            off = (int(off), int(off))  # type: ignore[arg-type]
+        if isinstance(off, tuple) and len(off) == 2 and not isinstance(off[0], (bool, np.bool_)):
+            try:
+                span = Span(*map(int, off))
+            except ValueError as error:
+                raise ModelError(f"off={off!r} is no span of layers: {error}") from None
+            if span.last >= self.n_layers:
+                raise ModelError(
+                    f"off={off!r} ends above the model, whose layers are 0 to {self.n_layers - 1}"
+                )
+            mask[SITES_PER_LAYER * span.first : SITES_PER_LAYER * (span.last + 1)] = False
+            return mask
+        return self._checked(np.asarray(off)[None])[0]
+
+    def _checked(self, masks: np.ndarray) -> np.ndarray:
+        masks = np.asarray(masks)
+        if masks.dtype != bool or masks.ndim != 2 or masks.shape[1] != self.n_sites or not len(masks):
+            raise ModelError(
+                f"masks have type {masks.dtype} and shape {list(masks.shape)}; give bool "
+                f"[variants, {self.n_sites}], True = on"
+            )
+        return masks
+
+    def _encode(self, texts: Texts) -> Encoded:
+        about = self._opened.description
+        if about.task.kind not in ("classification", "regression"):
+            raise ModelError(
+                f"task {about.task.name!r} is of the kind {about.task.kind!r}, which has no logits per text; "
+                "call `adapter_probe.ablate`, or run `model.base` within `model.switched_off(...)`"
+            )
+        rows = [texts] if isinstance(texts, str) else list(texts)
+        if not rows:
+            raise DataError("there is no text; give at least one")
+        pairs = [not isinstance(row, str) for row in rows]
+        if any(pairs) and not (all(pairs) and all(len(row) == 2 for row in rows)):
+            raise DataError("texts are neither all strings nor all pairs of strings")
+        first, second = zip(*rows) if all(pairs) else (tuple(rows), None)
+        split = Split(tuple(first), second, np.zeros(len(rows), np.int64), "texts", "")
+        return encode(self.tokenizer, split, about.max_length)
+
+
+def open_model(
+    checkpoint: str | Path, *, base: str | None = None, device: str = "auto", dtype: str = "float32"
+) -> Model:
+    """Open a checkpoint: one of this project, of AdapterHub's `adapters`, of PEFT or of the paper's code.
+
+    Args:
+        checkpoint: its folder.
+        base: folder or Hugging Face hub id of the base model, if it is not where the checkpoint says.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
+        dtype: ``float32``, ``float64`` or ``bfloat16``, of weights and arithmetic.
+
+    Raises:
+        CheckpointError: no checkpoint, damaged files, or a base that is missing or does not fit.
+        ModelError: an unsupported base, device or dtype.
+    """
+    if dtype not in _DTYPES:
+        raise ModelError(f"dtype {dtype!r} is not allowed; give one of {', '.join(_DTYPES)}")
+    where = choose_device(device)
+    opened = open_checkpoint(checkpoint, base)
+    opened.model.to(device=where, dtype=getattr(torch, dtype)).eval()
+    return Model(opened)
