@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from adapter_probe.errors import ResultsError
-from adapter_probe.models.device import choose_device, use_threads
 from adapter_probe.studies.wording import ablation_summary, plan_summary
 
 from . import slurm as cluster
 from .console import command, show, show_json
 
 if TYPE_CHECKING:
-    from adapter_probe.probe.request import AblationRequest
     from adapter_probe.studies.ablation import Ablation
 
 
@@ -94,10 +92,9 @@ def ablate(
     Writes spans.csv, predictions.npz and heatmap.pdf, .svg, .png. An interrupted run goes on where it
     stopped when the same command is given again.
     """
-    from adapter_probe.jobs.running import Resources
-    from adapter_probe.jobs.shards import AblationOrder, compute_in_shards
+    from adapter_probe.jobs.shards import AblationOrder
     from adapter_probe.probe.request import AblationSettings
-    from adapter_probe.studies.ablation import folder_name, run_ablation
+    from adapter_probe.studies.ablation import plan_order, run_order
 
     if not tolerance >= 0:
         raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 or more points")
@@ -105,26 +102,16 @@ def ablate(
         slurm, slurm_config, detach, partition=partition, gpus_per_task=gpus_per_task, time=time, mem=mem,
         max_parallel=max_parallel, setup=setup,
     )  # fmt: skip
-    if nodes is None:
-        use_threads(threads)
     order = AblationOrder(
-        str(checkpoint),
-        AblationSettings(sites, complement, layernorm, precision),
-        base=base,
-        data=tuple(map(str, data or ())),
-        split=split,
-        metric=metric,
-        max_examples=max_examples,
-        tokens_per_pass=tokens_per_pass,
-    )
-    request = order.prepare(choose_device("auto" if nodes else device))
-    folder = out or checkpoint / folder_name(request, max_examples, data or ())
+        str(checkpoint), AblationSettings(sites, complement, layernorm, precision), base,
+        tuple(map(str, data or ())), split, metric, max_examples, tokens_per_pass,
+    )  # fmt: skip
     if dry_run:
-        _show_plan(request, folder, json)
+        plan = plan_order(order, out, device=device, threads=threads)
+        show_json(plan) if json else show(plan_summary(plan))
         return
-    if nodes:
-        compute_in_shards(order, request, folder, Resources(0, threads, device, nodes), nodes)
-    report = report_of(run_ablation(request, folder), tolerance)
+    study = run_order(order, out, device=device, threads=threads, cluster=nodes)
+    report = report_of(study, tolerance)
     show_json(report) if json else show(ablation_summary(report))
 
 
@@ -136,10 +123,3 @@ def report_of(study: Ablation, tolerance: float = 1.0) -> dict[str, Any]:
     names = {"spans": SPANS_CSV, "layers": LAYERS_CSV, "removable": REMOVABLE_CSV, "predictions": PREDICTIONS}
     files = {name: str(study.folder / file) for name, file in names.items()}
     return {**study.summary, "files": {**files, **draw_into_folder(study.record, tolerance=tolerance)}}
-
-
-def _show_plan(request: AblationRequest, folder: Path, json: bool) -> None:
-    from adapter_probe.probe.ablation import plan_ablation
-
-    plan = plan_ablation(request, folder)
-    show_json(plan) if json else show(plan_summary(plan))

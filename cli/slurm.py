@@ -10,7 +10,6 @@ import typer
 from adapter_probe.errors import TrainingError
 from adapter_probe.studies.wording import columns
 
-
 if TYPE_CHECKING:
     from adapter_probe.jobs.slurm_options import SlurmOptions
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
+    from adapter_probe.jobs.shards import AblationOrder
+    from adapter_probe.jobs.slurm_options import SlurmOptions
     from adapter_probe.probe.request import AblationRequest, Precision
 
 
@@ -158,6 +161,7 @@ def ablate(
     precision: Precision = "float32",
     tokens_per_pass: int | None = None,
     out: str | Path | None = None,
+    cluster: SlurmOptions | None = None,
     progress: bool = True,
 ) -> Ablation:
     """Switch adapters off over every contiguous span of layers, without retraining.
@@ -180,25 +184,66 @@ def ablate(
         precision: of weights and arithmetic; "mixed" computes most predictions in bfloat16.
         tokens_per_pass: bound on the rows (variants x tokens) that pass a layer together.
         out: results folder.
+        cluster: compute on a SLURM cluster.
         progress: show a progress bar.
 
     Raises:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
         DataError: the examples cannot be read, do not fit the task, or have changed since training.
         ResultsError: the folder belongs to another run, is in use, or cannot be written.
+        TrainingError: jobs on the cluster failed.
+        JobsDetached: `cluster` asks not to wait for them.
     """
-    from adapter_probe.models.device import choose_device, use_threads
-    from adapter_probe.probe.request import AblationSettings, prepare_ablation
+    from adapter_probe.jobs.shards import AblationOrder
+    from adapter_probe.probe.request import AblationSettings
 
-    use_threads(threads)
-    files = (data,) if isinstance(data, (str, Path)) else tuple(data)
-    request = prepare_ablation(
-        checkpoint, AblationSettings(sites, complement, layernorm, precision), choose_device(device),
-        base=base, data=files, split=split, metric=metric, max_examples=max_examples,
-        tokens_per_pass=tokens_per_pass,
+    files = (data,) if isinstance(data, (str, Path)) else data
+    order = AblationOrder(
+        str(checkpoint), AblationSettings(sites, complement, layernorm, precision), base,
+        tuple(map(str, files)), split, metric, max_examples, tokens_per_pass,
     )  # fmt: skip
-    folder = Path(out) if out is not None else Path(checkpoint) / folder_name(request, max_examples, files)
+    return run_order(order, out, device=device, threads=threads, cluster=cluster, progress=progress)
+
+
+def run_order(
+    order: AblationOrder,
+    out: str | Path | None = None,
+    *,
+    device: str = "auto",
+    threads: int = 0,
+    cluster: SlurmOptions | None = None,
+    progress: bool = True,
+) -> Ablation:
+    """`ablate`, for an ablation whose arguments are already put together."""
+    from adapter_probe.jobs.running import Resources
+    from adapter_probe.jobs.shards import compute_in_shards
+
+    say(f"opening {order.checkpoint}", progress and sys.stderr.isatty())
+    request, folder = _prepare(order, out, device, threads, cluster)
+    if cluster is not None:
+        compute_in_shards(order, request, folder, Resources(0, threads, device, cluster), cluster)
     return run_ablation(request, folder, progress=progress)
+
+
+def plan_order(
+    order: AblationOrder, out: str | Path | None = None, *, device: str = "auto", threads: int = 0
+) -> dict[str, Any]:
+    """What an ablation would cost; see `adapter_probe.probe.ablation.plan_ablation`."""
+    from adapter_probe.probe.ablation import plan_ablation
+
+    return plan_ablation(*_prepare(order, out, device, threads, None))
+
+
+def _prepare(
+    order: AblationOrder, out: str | Path | None, device: str, threads: int, cluster: SlurmOptions | None
+) -> tuple[AblationRequest, Path]:
+    """The opened checkpoint with its examples, and the results folder."""
+    from adapter_probe.models.device import choose_device, use_threads
+
+    if cluster is None:
+        use_threads(threads)
+    request = order.prepare(choose_device(device if cluster is None else "auto"))
+    return request, Path(out) if out is not None else Path(order.checkpoint) / _folder_name(request, order)
 
 
 def run_ablation(request: AblationRequest, folder: Path, *, progress: bool = True) -> Ablation:
@@ -215,7 +260,6 @@ def run_ablation(request: AblationRequest, folder: Path, *, progress: bool = Tru
         ablation = AblationRun(request, run)
         with _bar(ablation, request, progress) as report:
             results = ablation.compute(report)
-        say("computing intervals and tests", progress and len(results.labels) > 5000)
         record = ablation_record(results, folder)
         _write(record, results)
     return Ablation(record, results)
@@ -237,18 +281,18 @@ def _bar(ablation: Any, request: AblationRequest, progress: bool) -> Iterator[An
         yield bar.update
 
 
-def folder_name(request: AblationRequest, max_examples: int | None, data: Sequence[str | Path]) -> str:
+def _folder_name(request: AblationRequest, order: AblationOrder) -> str:
     """One folder per study: settings that change the numbers show in its name unless they are the default."""
-    settings = request.settings
+    settings, split = request.settings, request.examples.rows.name
     parts = [
         "ablation",
         settings.sites if settings.sites != "both" else "",
         "complement" if settings.complement else "",
         "pretrained-layernorm" if settings.layernorm == "pretrained" else "",
         settings.precision if settings.precision != "float32" else "",
-        request.examples.rows.name if request.examples.rows.name != "validation" else "",
-        f"data-{Path(data[0]).stem}" if data else "",
-        f"n{max_examples}" if max_examples else "",
+        split if split != "validation" else "",
+        f"data-{Path(order.data[0]).stem}" if order.data else "",
+        f"n{order.max_examples}" if order.max_examples else "",
     ]
     return "-".join(part for part in parts if part)
 
