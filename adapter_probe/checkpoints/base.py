@@ -31,6 +31,7 @@ from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.tasks import TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.bases.anatomy import anatomy_for
+from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.bases.heads import HeadKind
 from adapter_probe.results.identity import describe_changes
 
@@ -77,11 +78,13 @@ class LoadedBase:
         missing: names of the parameters that the base does not contain (head, perhaps pooler), initialised
             at random here.
         identity: which base it is.
+        anatomy: where its parts are.
     """
 
     model: PreTrainedModel
     missing: frozenset[str]
     identity: BaseIdentity
+    anatomy: Anatomy
 
 
 @contextlib.contextmanager
@@ -165,8 +168,8 @@ def _not_found(name: str) -> NoReturn:
     )
 
 
-def load_config(name: str, revision: str | None = None) -> PretrainedConfig:
-    """The base's configuration, of a supported family.
+def load_config(name: str, revision: str | None = None, anatomy: Anatomy | None = None) -> PretrainedConfig:
+    """The base's configuration, of a supported family or of one whose `anatomy` is given.
 
     Raises:
         CheckpointError: no such base, a damaged configuration, or an unsupported family.
@@ -178,7 +181,8 @@ def load_config(name: str, revision: str | None = None) -> PretrainedConfig:
         with _named("configuration", name):
             fields = _config_fields(name, revision)
             # Before transformers sees it, whose own words for an unknown family fill a page.
-            anatomy_for(SimpleNamespace(**{"model_type": None, **fields}))
+            if anatomy is None:
+                anatomy_for(SimpleNamespace(**{"model_type": None, **fields}))
             return AutoConfig.from_pretrained(name, revision=revision)
     except ModelError as error:
         raise CheckpointError(f"base {name}: {error}") from error
@@ -246,6 +250,7 @@ def load_base(
     revision: str | None = None,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
+    anatomy: Anatomy | None = None,
 ) -> LoadedBase:
     """Load a base and give it a head; a causal model has its own.
 
@@ -261,12 +266,14 @@ def load_base(
         seed: of the head.
         dtype: of the weights in memory. There is one copy of them at any time: where it is not float32, they
             are read as they are stored and cast one by one.
+        anatomy: where the base's parts are; None for its family's row of the table.
 
     Raises:
         CheckpointError: no such base, damaged files, an unsupported family, or encoder weights missing.
     """
     name, revision = resolve_base(name, revision)
-    config = load_config(name, revision)
+    config = load_config(name, revision, anatomy)
+    anatomy = anatomy or anatomy_for(config)
     if n_outputs is not None:
         config.num_labels = n_outputs
     if dtype != torch.float32:
@@ -282,12 +289,12 @@ def load_base(
             use_safetensors=True,  # never a pickle
         )
     missing = frozenset(report["missing_keys"]) | {key for key, *_ in report["mismatched_keys"]}
-    _refuse_incomplete(name, model, missing, kind == "causal")
+    _refuse_incomplete(name, model, missing, None if kind == "causal" else anatomy)
     _initialise(model, missing, seed)
     _refuse_non_finite(name, model)
     identity = _identify(name, revision, model, missing, kind == "causal")
     _cast(model, dtype)
-    return LoadedBase(model, missing, identity)
+    return LoadedBase(model, missing, identity, anatomy)
 
 
 def _cast(model: PreTrainedModel, dtype: torch.dtype) -> None:
@@ -297,14 +304,16 @@ def _cast(model: PreTrainedModel, dtype: torch.dtype) -> None:
     model.config.dtype = dtype
 
 
-def _refuse_incomplete(name: str, model: PreTrainedModel, missing: frozenset[str], whole: bool) -> None:
-    anatomy = anatomy_for(model.config)
-    prefix = f"{model.base_model_prefix}."
-    may_miss = f"{prefix}{anatomy.pooler}." if anatomy.pooler else None
-    needed = (key for key in missing if whole or key.startswith(prefix))
-    lost = sorted(key for key in needed if not (may_miss and key.startswith(may_miss)))
+def _refuse_incomplete(
+    name: str, model: PreTrainedModel, missing: frozenset[str], anatomy: Anatomy | None
+) -> None:
+    """Refuse a base that lacks more than a head and a pooler (`anatomy`), or anything (None)."""
+    lost, part = sorted(missing), "model"
+    if anatomy is not None:
+        prefix, part = f"{model.base_model_prefix}.", "encoder"
+        may_miss = f"{prefix}{anatomy.pooler}." if anatomy.pooler else None
+        lost = [k for k in lost if k.startswith(prefix) and not (may_miss and k.startswith(may_miss))]
     if lost:
-        part = "model" if whole else "encoder"
         raise CheckpointError(
             f"base {name} lacks {len(lost)} of the {part}'s tensors or has them in another shape, {lost[0]} "
             "first; it is damaged or of another family"

@@ -17,14 +17,14 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from adapter_probe import __version__
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.adapters.imported import Imported
 from adapter_probe.models.adapters.install import install_head
-from adapter_probe.models.bases.anatomy import anatomy_for
+from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.methods import Method
 from adapter_probe.results.atomic import make_folder, write_bytes
 from adapter_probe.results.identity import describe_changes, list_changes
@@ -97,13 +97,21 @@ def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], description: De
     return folder
 
 
-def open_checkpoint(folder: str | Path, base: str | None = None) -> OpenedCheckpoint:
+def open_checkpoint(
+    folder: str | Path,
+    base: str | None = None,
+    *,
+    anatomy: Anatomy | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> OpenedCheckpoint:
     """Open a checkpoint on its base.
 
     Args:
         folder: the checkpoint.
         base: folder or hub id to use in place of the remembered one (it may have moved). It must hold the
             same weights.
+        anatomy: where the base's parts are; None for its family's row of the table.
+        dtype: of the model in memory.
 
     Raises:
         CheckpointError: no checkpoint, damaged or edited files, or a base that is missing or another one.
@@ -115,8 +123,9 @@ def open_checkpoint(folder: str | Path, base: str | None = None) -> OpenedCheckp
     name, revision = resolve_base(
         *((base, None) if base else (description.base.name, description.base.revision))
     )
-    _refuse_unfit(name, revision, description.base)
-    loaded = load_base(name, n_outputs(description.task), kind=description.task.kind, revision=revision)
+    _refuse_unfit(name, load_config(name, revision, anatomy), description.base)
+    task = description.task
+    loaded = load_base(name, n_outputs(task), kind=task.kind, revision=revision, dtype=dtype, anatomy=anatomy)
     if loaded.identity.weights_sha256 != description.base.weights_sha256:
         raise CheckpointError(
             f"base {name} holds other weights than the base that {folder} was trained on, "
@@ -132,7 +141,7 @@ def open_checkpoint(folder: str | Path, base: str | None = None) -> OpenedCheckp
         raise CheckpointError(f"{folder / DESCRIPTION}: {error}") from error
     _load_delta(model, delta, loaded, folder / DELTA)
     return OpenedCheckpoint(
-        model.eval(),
+        model.eval().to(dtype),
         tokenizer,
         found,
         frozenset(delta),
@@ -147,7 +156,7 @@ def make_model(loaded: LoadedBase, method: Method | Imported) -> AdaptedModel:
     Raises:
         ModelError: the method does not fit the base.
     """
-    anatomy = anatomy_for(loaded.model.config)
+    anatomy = loaded.anatomy
     if isinstance(method, Imported) and method.head is not None:
         anatomy = install_head(loaded.model, anatomy, method.head)
     model = AdaptedModel(loaded.model, anatomy)
@@ -155,9 +164,8 @@ def make_model(loaded: LoadedBase, method: Method | Imported) -> AdaptedModel:
     return model
 
 
-def _refuse_unfit(name: str, revision: str | None, expected: BaseIdentity) -> None:
+def _refuse_unfit(name: str, config: PretrainedConfig, expected: BaseIdentity) -> None:
     """Say in plain words that a base cannot fit, before its weights are read."""
-    config = load_config(name, revision)
     for what, got, wanted in (
         ("layers", config.num_hidden_layers, expected.n_layers),
         ("hidden units", config.hidden_size, expected.hidden_size),

@@ -13,7 +13,8 @@ from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.metrics import default_metric
 from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.bases.anatomy import anatomy_for, length_limit
+from adapter_probe.models.bases.anatomy import length_limit
+from adapter_probe.models.bases.family import Anatomy
 
 from . import adapter_bert, adapterhub, native, peft
 from .base import LoadedBase, load_base, load_config, load_tokenizer, resolve_base
@@ -35,12 +36,20 @@ class _Reader:
     translate: Callable[[Survey, BaseShape], Translated]
 
 
-def open_checkpoint(folder: str | Path, base: str | None = None) -> OpenedCheckpoint:
+def open_checkpoint(
+    folder: str | Path,
+    base: str | None = None,
+    *,
+    anatomy: Anatomy | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> OpenedCheckpoint:
     """Open a checkpoint on its base.
 
     Args:
         folder: the checkpoint, of this project or of another library.
         base: folder or hub id to use in place of the one that the checkpoint names.
+        anatomy: where the base's parts are; None for its family's row of the table.
+        dtype: of the model in memory; the base is read once.
 
     Raises:
         CheckpointError: no checkpoint, damaged files, parts that are not supported, or a base that is missing
@@ -49,11 +58,11 @@ def open_checkpoint(folder: str | Path, base: str | None = None) -> OpenedCheckp
     """
     folder = Path(folder)
     if (folder / DESCRIPTION).is_file() or not folder.is_dir():
-        return native.open_checkpoint(folder, base)
+        return native.open_checkpoint(folder, base, anatomy=anatomy, dtype=dtype)
     folder = _only_one(folder)
     reader = _reader_of(folder)
     found = reader.survey(folder)
-    return _open_foreign(found, reader, base)
+    return _open_foreign(found, reader, base, anatomy, dtype)
 
 
 def _only_one(folder: Path) -> Path:
@@ -91,11 +100,13 @@ def _reader_of(folder: Path) -> _Reader:
     )
 
 
-def _open_foreign(found: Survey, reader: _Reader, base: str | None) -> OpenedCheckpoint:
+def _open_foreign(
+    found: Survey, reader: _Reader, base: str | None, anatomy: Anatomy | None, dtype: torch.dtype
+) -> OpenedCheckpoint:
     name, revision = _find_base(found, base)
-    config = load_config(name, revision)
+    config = load_config(name, revision, anatomy)
     task = found.task or Task("classification", int(config.num_labels))
-    loaded = load_base(name, task.n_outputs, kind=task.kind, revision=revision)
+    loaded = load_base(name, task.n_outputs, kind=task.kind, revision=revision, dtype=dtype, anatomy=anatomy)
     model, translated = build(found, reader.translate, loaded)
     tokenizer = load_tokenizer(name, revision)
     description = Description(
@@ -106,9 +117,9 @@ def _open_foreign(found: Survey, reader: _Reader, base: str | None) -> OpenedChe
         delta_sha256=found.sha256,
         tokenizer=tokenizer_parts(tokenizer),
     )
-    limit = length_limit(None, config, tokenizer.model_max_length)
+    limit = length_limit(None, config, tokenizer.model_max_length, loaded.anatomy)
     return OpenedCheckpoint(
-        model.eval(),
+        model.eval().to(dtype),
         tokenizer,
         replace(description, max_length=limit),
         frozenset(translated.tensors),
@@ -146,7 +157,7 @@ def build(
     Raises:
         CheckpointError: it does not fit the base, or neither of them holds some weight.
     """
-    base, anatomy = loaded.model, anatomy_for(loaded.model.config)
+    base, anatomy = loaded.model, loaded.anatomy
     shape = BaseShape(
         anatomy,
         base.config,
