@@ -6,13 +6,19 @@ layer 0 feed-forward, layer 1 attention, and so on, two per layer.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from adapter_probe.errors import ResultsError
+
 SITES_PER_LAYER = 2
 SiteChoice = Literal["both", "attention", "ffn"]
+SPAN_SETS = ("all", "single", "prefix", "suffix")
+_LENGTHS = re.compile(r"(\d+)\.\.(\d+)")
+_RANGE = re.compile(r"(\d+)-(\d+)")
 _SITE_OFFSETS: dict[str, tuple[int, ...]] = {"both": (0, 1), "attention": (0,), "ffn": (1,)}
 
 
@@ -42,6 +48,67 @@ def contiguous_spans(n_layers: int) -> list[Span]:
 
 
 @dataclass(frozen=True)
+class SpanChoice:
+    """Which spans of a model a study switches.
+
+    Attributes:
+        spans: ``all`` contiguous ones, every ``single`` layer, those that begin at the lowest layer
+            (``prefix``), those that end at the highest (``suffix``), or ``1..4``, all of these lengths.
+        group: this many layers are switched together, counted from the lowest; what is left over at the top
+            makes a smaller group. Lengths of spans count groups.
+        layers: the layers that take part, ``8-23``; "" for all. The others stay as they are.
+    """
+
+    spans: str = "all"
+    group: int = 1
+    layers: str = ""
+
+    def __post_init__(self) -> None:
+        lengths = _LENGTHS.fullmatch(self.spans)
+        if self.spans not in SPAN_SETS and not (lengths and 1 <= int(lengths[1]) <= int(lengths[2])):
+            raise ResultsError(
+                f"spans {self.spans!r} is not allowed; give {', '.join(SPAN_SETS)}, or lengths such as 1..4"
+            )
+        if self.group < 1:
+            raise ResultsError(f"group {self.group} is not allowed; give at least 1 layer")
+
+    def range_of(self, n_layers: int) -> Span:
+        """The layers that take part.
+
+        Raises:
+            ResultsError: `layers` is no range of the model's layers.
+        """
+        found = _RANGE.fullmatch(self.layers or f"0-{n_layers - 1}")
+        if found is None or not int(found[1]) <= int(found[2]) < n_layers:
+            raise ResultsError(
+                f"layers {self.layers!r} is not allowed; give a range such as 0-{n_layers - 1}, the model's "
+                "layers, both ends inclusive"
+            )
+        return Span(int(found[1]), int(found[2]))
+
+    def of(self, n_layers: int) -> list[Span]:
+        """The spans of a model, ordered by first, then last layer."""
+        part = self.range_of(n_layers)
+        begins = list(range(part.first, part.last + 1, self.group))
+        ends = [min(begin + self.group - 1, part.last) for begin in begins]
+        return [
+            Span(begins[unit.first], ends[unit.last])
+            for unit in contiguous_spans(len(begins))
+            if self._takes(unit, len(begins))
+        ]
+
+    def _takes(self, unit: Span, n_units: int) -> bool:
+        if lengths := _LENGTHS.fullmatch(self.spans):
+            return int(lengths[1]) <= unit.n_layers <= int(lengths[2])
+        return {
+            "all": True,
+            "single": unit.n_layers == 1,
+            "prefix": unit.first == 0,
+            "suffix": unit.last == n_units - 1,
+        }[self.spans]
+
+
+@dataclass(frozen=True)
 class VariantSet:
     """The variants one ablation compares.
 
@@ -56,27 +123,38 @@ class VariantSet:
     masks: np.ndarray
 
 
-def span_variants(n_layers: int, sites: SiteChoice = "both", complement: bool = False) -> VariantSet:
-    """The intact model, then every contiguous span switched off (or, with `complement`, alone left on).
+def span_variants(
+    n_layers: int,
+    sites: SiteChoice = "both",
+    complement: bool = False,
+    choice: SpanChoice = SpanChoice(),
+) -> VariantSet:
+    """The intact model, then every chosen span switched off (or, with `complement`, alone left on).
 
-    With `complement` a last row ``none`` has every chosen site off: the floor that the spans are read
-    against. Without it that row is the span of all layers.
+    Where no span does it, a last row ``none`` has everything off that the study switches: the floor that
+    the spans are read against.
 
     Args:
         n_layers: layers of the model.
         sites: which of a layer's sites the study switches; the others always stay on.
         complement: keep only the span's chosen sites on and switch the other layers' off.
+        choice: which spans.
+
+    Raises:
+        ResultsError: `choice` names layers that the model does not have, or no span.
     """
-    spans = contiguous_spans(n_layers)
-    chosen = np.zeros(n_layers * SITES_PER_LAYER, dtype=bool)
-    for offset in _SITE_OFFSETS[sites]:
-        chosen[offset::SITES_PER_LAYER] = True
+    part, spans = choice.range_of(n_layers), choice.of(n_layers)
+    if not spans:
+        raise ResultsError(f"spans {choice.spans!r} names no span of layers {part}; give smaller lengths")
     layer_of_site = np.repeat(np.arange(n_layers), SITES_PER_LAYER)
+    kind_of_site = np.arange(n_layers * SITES_PER_LAYER) % SITES_PER_LAYER
+    chosen = (part.first <= layer_of_site) & (layer_of_site <= part.last)
+    chosen &= np.isin(kind_of_site, _SITE_OFFSETS[sites])
     inside = np.array([(s.first <= layer_of_site) & (layer_of_site <= s.last) for s in spans])
     off = chosen & (~inside if complement else inside)
     rows = [np.zeros_like(chosen)[None], off]
     names, row_spans = ["intact", *map(str, spans)], [None, *spans]
-    if complement:
+    if complement or not (off == chosen).all(axis=1).any():
         rows.append(chosen[None])
         names.append("none")
         row_spans.append(None)

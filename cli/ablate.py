@@ -27,6 +27,13 @@ def ablate(
     complement: Annotated[
         bool, typer.Option("--complement", help="Keep only the span's adapters on.")
     ] = False,
+    spans: Annotated[
+        str, typer.Option(help="all, single, prefix, suffix, or lengths such as 1..4.", metavar="SET")
+    ] = "all",
+    group: Annotated[int, typer.Option(help="Switch this many layers at a time.")] = 1,
+    layers: Annotated[
+        str, typer.Option(help="Only these layers, such as 8-23.", metavar="FIRST-LAST", show_default=False)
+    ] = "",
     layernorm: Annotated[
         Literal["trained", "pretrained"],
         typer.Option(help="LayerNorm after a switched-off adapter."),
@@ -89,6 +96,8 @@ def ablate(
 ) -> None:
     """Switch adapters off over every contiguous span of layers, without retraining.
 
+    A deep model has many: --spans, --group and --layers choose some of them, --dry-run says the cost.
+
     Writes spans.csv, predictions.npz and heatmap.pdf, .svg, .png. An interrupted run goes on where it
     stopped when the same command is given again.
     """
@@ -103,7 +112,7 @@ def ablate(
         max_parallel=max_parallel, setup=setup,
     )  # fmt: skip
     order = AblationOrder(
-        str(checkpoint), AblationSettings(sites, complement, layernorm, precision), base,
+        str(checkpoint), AblationSettings(sites, complement, layernorm, precision, spans, group, layers), base,
         tuple(map(str, data or ())), split, metric, max_examples, tokens_per_pass,
     )  # fmt: skip
     if dry_run:

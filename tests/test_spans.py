@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter_probe.spans import Span, contiguous_spans, span_variants
+from adapter_probe.errors import ResultsError
+from adapter_probe.spans import Span, SpanChoice, contiguous_spans, span_variants
 
 SITES = {"both": ("attention", "ffn"), "attention": ("attention",), "ffn": ("ffn",)}
 
@@ -72,3 +73,54 @@ def test_the_paper_studies_78_spans_of_twelve_layers():
 def test_complement_of_a_span_is_its_opposite():
     plain, kept = span_variants(5).masks[1:], span_variants(5, complement=True).masks[1:-1]
     assert np.array_equal(plain, ~kept)
+
+
+def test_sets_of_spans():
+    def names(*choice: object, n_layers: int = 6) -> list[str]:
+        return list(map(str, SpanChoice(*choice).of(n_layers)))
+
+    assert names() == list(map(str, contiguous_spans(6)))
+    assert names("single") == ["0-0", "1-1", "2-2", "3-3", "4-4", "5-5"]
+    assert names("prefix") == ["0-0", "0-1", "0-2", "0-3", "0-4", "0-5"]
+    assert names("suffix") == ["0-5", "1-5", "2-5", "3-5", "4-5", "5-5"]
+    assert names("5..6") == ["0-4", "0-5", "1-5"]
+    assert names("2..2", 2) == ["0-3", "2-5"]
+    assert names("all", 4) == ["0-3", "0-5", "4-5"]  # the last group is what is left over
+    assert names("prefix", 2, "1-5") == ["1-2", "1-4", "1-5"]
+    assert names("single", 1, "2-3") == ["2-2", "3-3"]
+
+
+@given(st.integers(1, 9), st.sampled_from(["all", "single", "prefix", "suffix", "1..2"]), st.integers(1, 4))
+def test_every_set_has_the_floor_it_is_read_against(n_layers: int, spans: str, group: int):
+    for complement in (False, True):
+        variants = span_variants(n_layers, "ffn", complement, SpanChoice(spans, group))
+        floor = np.tile([True, False], n_layers)
+        assert (variants.masks == floor).all(axis=1).any()
+        assert variants.masks[0].all()
+        assert len(variants.names) == len(set(variants.names))
+        assert (variants.masks[:, 0::2]).all()
+
+
+def test_layers_that_take_no_part_stay_on():
+    for complement in (False, True):
+        variants = span_variants(6, "both", complement, SpanChoice(layers="2-4"))
+        assert variants.masks[:, :4].all()
+        assert variants.masks[:, 10:].all()
+        assert {str(s) for s in variants.spans if s} == {"2-2", "2-3", "2-4", "3-3", "3-4", "4-4"}
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        ({"spans": "some"}, "spans .some. is not allowed; give all, single, prefix, suffix, or lengths such"),
+        ({"spans": "3..2"}, "spans '3..2' is not allowed"),
+        ({"spans": "0..2"}, "spans '0..2' is not allowed"),
+        ({"group": 0}, "group 0 is not allowed; give at least 1 layer"),
+        ({"layers": "2-6"}, "layers '2-6' is not allowed; give a range such as 0-5"),
+        ({"layers": "3"}, "layers '3' is not allowed"),
+        ({"spans": "7..9"}, "spans '7..9' names no span of layers 0-5; give smaller lengths"),
+    ],
+)  # fmt: skip
+def test_spans_that_are_not_there_are_refused(choice: dict, words: str):
+    with pytest.raises(ResultsError, match=words):
+        span_variants(6, choice=SpanChoice(**choice))

@@ -60,7 +60,7 @@ def summary(
         "study": study,
         "metric": results.metric,
         "n_examples": len(results.labels),
-        "n_layers": int(frame["last"].max()) + 1,
+        "n_layers": results.masks.shape[1] // SITES_PER_LAYER,
         "intact_score": _number(intact),
         "removed_score": _number(removed),
         "removed_delta_points": _number(metrics.points(results.metric, removed - intact)),

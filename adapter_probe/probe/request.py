@@ -21,7 +21,7 @@ from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import CheckpointError, DataError, ResultsError
 from adapter_probe.metrics import check_metric
 from adapter_probe.models.adapted import AdaptedModel, NormChoice
-from adapter_probe.spans import SITES_PER_LAYER, SiteChoice, VariantSet, span_variants
+from adapter_probe.spans import SITES_PER_LAYER, SiteChoice, SpanChoice, VariantSet, span_variants
 
 from .given_data import with_data
 from .plan import choose_tokens_per_pass
@@ -40,12 +40,28 @@ class AblationSettings:
         layernorm: the LayerNorm after a switched-off site: the trained one, or the base's.
         precision: of weights and arithmetic. "mixed" gives float32's predictions, most of them by way of
             bfloat16; see `adapter_probe.probe.guard`.
+        spans, group, layers: which spans are switched, see `SpanChoice`.
     """
 
     sites: SiteChoice = "both"
     complement: bool = False
     layernorm: NormChoice = "trained"
     precision: Precision = "float32"
+    spans: str = "all"
+    group: int = 1
+    layers: str = ""
+
+    def __post_init__(self) -> None:
+        SpanChoice(self.spans, self.group, self.layers)  # refuses what is none
+
+    def variants(self, n_layers: int) -> VariantSet:
+        """The rows of the study on a model of so many layers, the intact model first.
+
+        Raises:
+            ResultsError: the model does not have these layers.
+        """
+        choice = SpanChoice(self.spans, self.group, self.layers)
+        return span_variants(n_layers, self.sites, self.complement, choice)
 
 
 @dataclass(frozen=True)
@@ -76,8 +92,7 @@ class AblationRequest:
     @property
     def variants(self) -> VariantSet:
         """The rows of the study, the intact model first."""
-        n_layers = len(self.checkpoint.model.layers)
-        return span_variants(n_layers, self.settings.sites, self.settings.complement)
+        return self.settings.variants(len(self.checkpoint.model.layers))
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -144,11 +159,12 @@ def _refuse_without_adapters(
     folder: str | Path, opened: OpenedCheckpoint, settings: AblationSettings
 ) -> None:
     model = opened.model
-    switched = span_variants(len(model.layers), settings.sites).masks.all(axis=0)  # [sites], never off
-    if not (model.has_adapter & ~switched).any():
+    never_off = settings.variants(len(model.layers)).masks.all(axis=0)  # [sites]
+    if not (model.has_adapter & ~never_off).any():
+        where = f" of layers {settings.layers}" if settings.layers else ""
         raise CheckpointError(
-            f"checkpoint {folder} has no adapters to switch off at the sites {settings.sites!r}: it was "
-            f"trained with {opened.description.method.name}, sites {_sites_of(opened.model)}"
+            f"checkpoint {folder} has no adapters to switch off at the sites {settings.sites!r}{where}: it "
+            f"was trained with {opened.description.method.name}, sites {_sites_of(opened.model)}"
         )
 
 
