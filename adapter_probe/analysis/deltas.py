@@ -93,6 +93,22 @@ def span_scores(results: AblationResults) -> pd.DataFrame:
     return frame[list(SPAN_COLUMNS)].sort_values(["first", "last"], ignore_index=True)
 
 
+def span_units(frame: pd.DataFrame) -> np.ndarray | None:
+    """The layers, or groups of layers, that the spans are made of: int ``[units, 2]``, first and last layer.
+
+    None where they were not all studied by themselves, so that nothing says what each one is worth.
+
+    Args:
+        frame: columns `first` and `last`.
+    """
+    first, last = np.unique(frame["first"]), np.unique(frame["last"])
+    if len(first) != len(last) or (first[1:] != last[:-1] + 1).any() or (len(first) == 1 and (first != last)):
+        return None
+    units = np.stack([first, last], axis=1)
+    studied = set(zip(frame["first"], frame["last"]))
+    return units if all(tuple(unit) in studied for unit in units.tolist()) else None
+
+
 def without_noise(points: np.ndarray | pd.Series) -> np.ndarray:
     """Points freed of float noise and of minus zero; NaN stays NaN."""
     return np.round(np.asarray(points, dtype=np.float64), _DECIMALS) + 0.0

@@ -17,6 +17,7 @@ from adapter_probe.analysis.deltas import (
     removed_row,
     row_scores,
     span_scores,
+    span_units,
     study_kind,
     within_tolerance,
 )
@@ -109,7 +110,8 @@ def span_summary(
         tolerances: drops in points.
 
     Returns:
-        For `ablated`: `largest_single_layer_drop` `{layer, delta_points}` and `longest_removable`
+        For `ablated`: `largest_single_layer_drop` `{layer, delta_points}` (of groups of layers also
+        `last_layer`; None where not every layer was studied by itself) and `longest_removable`
         `{tolerance: span or None}`, the longest span that costs at most the tolerance. For `kept`:
         `best_single_layer` and `shortest_sufficient`, the shortest span that, alone, is at most the
         tolerance below the intact model. A span is `{first, last, n_layers, delta_points}`; ties go to the
@@ -117,12 +119,16 @@ def span_summary(
     """
     frame = frame.assign(drop=drop_points(frame["delta_points"]))
     ablated = study == "ablated"
-    singles = frame[(frame["n_layers"] == 1) & frame["drop"].notna()]
+    units = span_units(frame)
+    known = frame[frame["drop"].notna()]
+    singles = known.iloc[:0] if units is None else known.merge(pd.DataFrame(units, columns=["first", "last"]))
     single = singles.sort_values(["drop", "first"], ascending=[not ablated, True]).head(1)
     ranked = frame.sort_values(["n_layers", "drop", "first"], ascending=[not ablated, True, True])
     spans = {f"{t:g}": _first_span(ranked[within_tolerance(ranked["delta_points"], t)]) for t in tolerances}
     found = _first_span(single)
     layer = found and {"layer": found["first"], "delta_points": found["delta_points"]}
+    if found and found["n_layers"] > 1:
+        layer["last_layer"] = found["last"]
     if ablated:
         return {"largest_single_layer_drop": layer, "longest_removable": spans}
     return {"best_single_layer": layer, "shortest_sufficient": spans}

@@ -10,8 +10,8 @@ import pandas as pd
 from adapter_probe.analysis.attribution import interactions, shares
 from adapter_probe.analysis.deltas import (
     intact_row,
-    span_grid,
     span_scores,
+    span_units,
     study_kind,
     without_noise,
 )
@@ -39,7 +39,7 @@ class AblationTables:
             `interaction_high_points` (of the drop: positive = the span costs beyond its parts) and
             `non_monotone`, see the function of that name.
         layers: a row a layer: the single-layer span, and the layer's share of the drop of all layers with its
-            interval.
+            interval. Where groups of layers were switched, a row a group, `layer` to `last_layer`.
         removable: the longest removable spans, see `removable_table`.
     """
 
@@ -93,11 +93,17 @@ def ablation_tables(
         spans = frame.assign(**dict.fromkeys(_INTERACTION, np.nan), non_monotone=False)
         layers = _single_layers(frame, n_layers).assign(**dict.fromkeys(_SHARE, np.nan))
         return AblationTables(spans, layers, removable_table(frame.iloc[:0], TOLERANCES))
-    grid, grids = _drop_grids(results, frame, deltas, n_layers)
-    spans = _with_interactions(frame, grid, grids)
-    drops = grid[frame["first"], frame["last"]]
-    spans["non_monotone"] = non_monotone(frame[["first", "last"]].to_numpy(), drops, -deltas)
-    layers = _with_shares(_single_layers(frame, n_layers), grid, grids)
+    grids = _DropGrids(frame, deltas, n_layers)
+    spans = frame.assign(**dict(zip(_INTERACTION, grids.interactions())))
+    spans["non_monotone"] = non_monotone(
+        frame[["first", "last"]].to_numpy(), -frame["delta_points"].to_numpy(), -deltas
+    )
+    layers = _single_layers(frame, n_layers)
+    if grids.units is not None:
+        own = pd.DataFrame(dict(zip(_SHARE, grids.shares())), index=grids.units[:, 0])
+        layers = layers.join(own, on="layer")
+    else:
+        layers = layers.assign(**dict.fromkeys(_SHARE, np.nan))
     return AblationTables(spans, layers, removable_table(frame, TOLERANCES))
 
 
@@ -107,27 +113,41 @@ def _rows_of(results: AblationResults, frame: pd.DataFrame) -> np.ndarray:
     return np.array([place[span] for span in zip(frame["first"], frame["last"])])
 
 
-def _drop_grids(
-    results: AblationResults, frame: pd.DataFrame, deltas: np.ndarray, n_layers: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Drops by first and last layer, ``[layers, layers]`` and, resampled, ``[resamples, layers, layers]``."""
-    grids = np.full((len(deltas), n_layers, n_layers), np.nan)
-    grids[:, frame["first"], frame["last"]] = -deltas
-    return -span_grid(frame, n_layers=n_layers), grids
+class _DropGrids:
+    """Drops laid out by the first and last of the layers, or groups of layers, that the spans are made of.
 
+    Where spans are missing, what would need them is NaN.
 
-def _with_interactions(frame: pd.DataFrame, grid: np.ndarray, grids: np.ndarray) -> pd.DataFrame:
-    first, last = frame["first"].to_numpy(), frame["last"].to_numpy()
-    found = without_noise(interactions(grid)[first, last])
-    return frame.assign(**dict(zip(_INTERACTION, (found, *interval(interactions(grids)[:, first, last])))))
+    Attributes:
+        units: see `span_units`.
+    """
+
+    def __init__(self, frame: pd.DataFrame, deltas: np.ndarray, n_layers: int):
+        self.units = span_units(frame)
+        ends = np.repeat(np.arange(n_layers)[:, None], 2, axis=1) if self.units is None else self.units
+        first, last = np.searchsorted(ends[:, 0], frame["first"]), np.searchsorted(ends[:, 1], frame["last"])
+        self._at = (slice(None), first, last)
+        self._drops = np.full((1, len(ends), len(ends)), np.nan)
+        self._drops[self._at] = -frame["delta_points"].to_numpy()
+        self._resampled = np.full((len(deltas), len(ends), len(ends)), np.nan)  # [resamples, units, units]
+        self._resampled[self._at] = -deltas
+
+    def interactions(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of each span: the interaction and its interval."""
+        found = without_noise(interactions(self._drops)[self._at][0])
+        return found, *interval(interactions(self._resampled)[self._at])
+
+    def shares(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of each unit: its share and the interval."""
+        return without_noise(shares(self._drops)[0]), *interval(shares(self._resampled))
 
 
 def _single_layers(frame: pd.DataFrame, n_layers: int) -> pd.DataFrame:
-    """A row a layer; empty where the study has no such span."""
+    """A row a layer, empty where the study has no such span; a row a group where groups were switched."""
     wanted = ["delta_points", "ci_low_points", "ci_high_points", "p_holm"]
-    singles = frame[frame["n_layers"] == 1].set_index("first")[wanted]
-    return singles.reindex(pd.RangeIndex(n_layers, name="layer")).reset_index()
-
-
-def _with_shares(layers: pd.DataFrame, grid: np.ndarray, grids: np.ndarray) -> pd.DataFrame:
-    return layers.assign(**dict(zip(_SHARE, (without_noise(shares(grid)), *interval(shares(grids))))))
+    units = span_units(frame)
+    if units is None or (units[:, 0] == units[:, 1]).all():
+        singles = frame[frame["n_layers"] == 1].set_index("first")[wanted]
+        return singles.reindex(pd.RangeIndex(n_layers, name="layer")).reset_index()
+    groups = frame.merge(pd.DataFrame(units, columns=["first", "last"]))
+    return groups.rename(columns={"first": "layer", "last": "last_layer"})[["layer", *wanted, "last_layer"]]

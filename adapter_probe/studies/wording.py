@@ -59,8 +59,9 @@ def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     kept = report["study"] == "kept"
     single = report["best_single_layer" if kept else "largest_single_layer_drop"]
     name = "best layer alone" if kept else "largest single-layer drop"
-    telling = single and (kept or single["delta_points"] < 0)  # where nothing drops, no layer stands out
-    rows.append((name, f"layer {single['layer']}, {points(single['delta_points'])}" if telling else "none"))
+    if single is not None:
+        telling = kept or single["delta_points"] < 0  # where nothing drops, no layer stands out
+        rows.append((name, _single_text(single) if telling else "none"))
     if "significant_spans" in report:
         counted = f"{report['significant_spans']} of {report['tested_spans']} spans (p < 0.05 after Holm)"
         rows.append(("beyond chance", counted))
@@ -83,6 +84,12 @@ def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
 def ablation_summary(report: Mapping[str, Any]) -> str:
     """`ablation_rows`, and where the rest is."""
     return f"{columns(ablation_rows(report))}\n\n{file_lists([report['files'].values()])}"
+
+
+def _single_text(single: dict[str, Any]) -> str:
+    last = single.get("last_layer", single["layer"])
+    where = f"layer {last}" if last == single["layer"] else f"layers {single['layer']}-{last}"
+    return f"{where}, {points(single['delta_points'])}"
 
 
 def guard_rows(guard: dict[str, Any]) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ from peft import LoraConfig, get_peft_model
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer, get_linear_schedule_with_warmup
 
-STEPS, BATCH, RATE, SEED = 240, 8, 5e-4, 0
+STEPS, BATCH, RATE, SEED = 150, 8, 5e-4, 0
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
@@ -66,7 +66,7 @@ def main(base: str, data: str, out: str) -> None:
         optimiser.step()
         schedule.step()
         optimiser.zero_grad()
-        if step % 20 == 0:
+        if step % 10 == 0:
             print(f"step {step}: loss {loss.item():.3f}", flush=True)
     model.save_pretrained(out)
 

@@ -48,7 +48,9 @@ def test_a_grid_made_by_hand():
 
 
 def test_ties_go_to_the_smaller_drop_then_to_the_lower_layer():
-    frame = frame_of((0, 1, -0.4), (1, 2, -0.1), (2, 3, -0.1), (0, 0, -0.5), (3, 3, -0.5))
+    frame = frame_of(
+        (0, 1, -0.4), (1, 2, -0.1), (2, 3, -0.1), (0, 0, -0.5), (1, 1, 0.0), (2, 2, 0.0), (3, 3, -0.5)
+    )
     found = span_summary(frame, tolerances=[0.5])
     assert found["longest_removable"]["0.5"] == span(1, 2, -0.1)
     assert found["largest_single_layer_drop"]["layer"] == 0
