@@ -112,7 +112,8 @@ def ablate(
         max_parallel=max_parallel, setup=setup,
     )  # fmt: skip
     order = AblationOrder(
-        str(checkpoint), AblationSettings(sites, complement, layernorm, precision, spans, group, layers), base,
+        str(checkpoint),
+        AblationSettings(sites, complement, layernorm, precision, spans, group, layers), base,
         tuple(map(str, data or ())), split, metric, max_examples, tokens_per_pass,
     )  # fmt: skip
     if dry_run:

@@ -44,7 +44,7 @@ def summary(
         tolerances: drops in points.
 
     Returns:
-        `study`, `metric`, `n_examples`, `n_layers`; `intact_score`, `removed_score` and `majority_score`
+        `study`, `metric`, `kind`, `n_examples`, `n_layers`; `intact_score`, `removed_score`, `majority_score`
         (fractions; removed = every adapter that the study switches is off), `removed_delta_points`;
         `nonfinite_examples`, by variant, how many of its outputs are NaN or infinite, which leaves it
         without a score (empty where all is well); `layer_parameters`, in the adapters of each layer that the
@@ -60,6 +60,7 @@ def summary(
     return {
         "study": study,
         "metric": results.metric,
+        "kind": results.kind,
         "n_examples": len(results.labels),
         "n_layers": results.masks.shape[1] // SITES_PER_LAYER,
         "intact_score": _number(intact),

@@ -150,6 +150,9 @@ def ablate(
     *,
     sites: SiteChoice = "both",
     complement: bool = False,
+    spans: str = "all",
+    group: int = 1,
+    layers: str = "",
     layernorm: Literal["trained", "pretrained"] = "trained",
     base: str | None = None,
     data: str | Path | Sequence[str | Path] = (),
@@ -164,7 +167,7 @@ def ablate(
     cluster: SlurmOptions | None = None,
     progress: bool = True,
 ) -> Ablation:
-    """Switch adapters off over every contiguous span of layers, without retraining.
+    """Switch adapters off over every contiguous span of layers, or over some, without retraining.
 
     The results go to a folder inside the checkpoint, or to `out`; a call that was interrupted goes on from
     there, and a finished one is read back.
@@ -173,6 +176,10 @@ def ablate(
         checkpoint: folder of a checkpoint of this project, AdapterHub's `adapters`, PEFT or the paper's code.
         sites: which of a layer's two adapters to switch.
         complement: keep only the span's adapters on.
+        spans: ``all`` contiguous ones, ``single`` layers, those that begin at the lowest (``prefix``) or end
+            at the highest layer (``suffix``), or lengths such as ``1..4``.
+        group: switch this many layers at a time.
+        layers: only these, such as ``8-23``.
         layernorm: the LayerNorm after a switched-off adapter: the trained one, or the base's.
         base: folder or Hugging Face hub id of the base model, if it is not where the checkpoint says.
         data: one or several files with labelled examples, in place of those that the checkpoint remembers.
@@ -199,7 +206,8 @@ def ablate(
 
     files = (data,) if isinstance(data, (str, Path)) else data
     order = AblationOrder(
-        str(checkpoint), AblationSettings(sites, complement, layernorm, precision), base,
+        str(checkpoint),
+        AblationSettings(sites, complement, layernorm, precision, spans, group, layers), base,
         tuple(map(str, files)), split, metric, max_examples, tokens_per_pass,
     )  # fmt: skip
     return run_order(order, out, device=device, threads=threads, cluster=cluster, progress=progress)
@@ -288,6 +296,9 @@ def _folder_name(request: AblationRequest, order: AblationOrder) -> str:
         "ablation",
         settings.sites if settings.sites != "both" else "",
         "complement" if settings.complement else "",
+        settings.spans.replace("..", "to") if settings.spans != "all" else "",
+        f"by{settings.group}" if settings.group != 1 else "",
+        f"layers{settings.layers}" if settings.layers else "",
         "pretrained-layernorm" if settings.layernorm == "pretrained" else "",
         settings.precision if settings.precision != "float32" else "",
         split if split != "validation" else "",

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adapter_probe.metrics import CHOICES, LOSS_UNITS, LOSSES
+
 if TYPE_CHECKING:
     from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 
 _MOST_LISTED = 5
-_PERCENT_METRICS = ("accuracy", "f1", "macro_f1")
+_PERCENT_METRICS = (*CHOICES, "f1", "macro_f1")
 
 
 def columns(rows: list[tuple[str, str]]) -> str:
@@ -23,21 +25,27 @@ def score_text(score: float | None, metric: str) -> str:
     """A score as people write it: percent for shares, three decimals for correlations."""
     if score is None:
         return "undefined"
+    if metric in LOSSES:
+        return f"{score:.3f} {LOSS_UNITS.get(metric, '')}".rstrip()
     return f"{100 * score:.1f} %" if metric in _PERCENT_METRICS else f"{score:.3f}"
 
 
-def points(delta: float | None) -> str:
-    """A difference in points, with its sign."""
-    return "undefined" if delta is None else f"{delta:+.1f} points"
+def points(delta: float | None, metric: str = "") -> str:
+    """A difference of scores with its sign: in points, of a loss in its own unit."""
+    if delta is None:
+        return "undefined"
+    if metric in LOSSES:
+        return f"{-delta / 100:+.3f} {LOSS_UNITS.get(metric, '')}".rstrip()
+    return f"{delta:+.1f} points"
 
 
-def span_text(span: dict[str, Any] | None) -> str:
+def span_text(span: dict[str, Any] | None, metric: str = "") -> str:
     """A span in words."""
     if span is None:
         return "none"
     first, last, n = span["first"], span["last"], span["n_layers"]
     layers = f"layer {first}" if n == 1 else f"layers {first}-{last} ({n} layers)"
-    return f"{layers}, {points(span['delta_points'])}"
+    return f"{layers}, {points(span['delta_points'], metric)}"
 
 
 def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -52,25 +60,34 @@ def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("intact", score_text(report["intact_score"], metric)),
         (
             "all switched off",
-            f"{score_text(report['removed_score'], metric)} ({points(report['removed_delta_points'])})",
+            f"{score_text(report['removed_score'], metric)} "
+            f"({points(report['removed_delta_points'], metric)})",
         ),
-        ("majority class", score_text(report["majority_score"], metric)),
     ]
+    if metric not in LOSSES:
+        rows.append(
+            (
+                "random choice" if report.get("kind") == "causal" else "majority class",
+                score_text(report["majority_score"], metric),
+            )
+        )
     kept = report["study"] == "kept"
     single = report["best_single_layer" if kept else "largest_single_layer_drop"]
-    name = "best layer alone" if kept else "largest single-layer drop"
+    rise = "rise" if metric in LOSSES else "drop"
+    name = "best layer alone" if kept else f"largest single-layer {rise}"
     if single is not None:
         telling = kept or single["delta_points"] < 0  # where nothing drops, no layer stands out
-        rows.append((name, _single_text(single) if telling else "none"))
+        rows.append((name, _single_text(single, metric) if telling else "none"))
     if "significant_spans" in report:
         counted = f"{report['significant_spans']} of {report['tested_spans']} spans (p < 0.05 after Holm)"
         rows.append(("beyond chance", counted))
     for tolerance, span in report["shortest_sufficient" if kept else "longest_removable"].items():
         what = "shortest span enough" if kept else "longest span removable"
-        rows.append((f"{what} within {tolerance}", span_text(span)))
+        rows.append((f"{what} within {_tolerance(tolerance, metric)}", span_text(span, metric)))
     for tolerance, span in report.get("longest_removable_surely", {}).items():
         if span is not None:
-            rows.append((f"  by the 95 % interval, within {tolerance}", span_text(span)))
+            within = f"  by the 95 % interval, within {_tolerance(tolerance, metric)}"
+            rows.append((within, span_text(span, metric)))
     if nonfinite := report["nonfinite_examples"]:
         listed = ", ".join(f"{name} ({n:,})" for name, n in list(nonfinite.items())[:_MOST_LISTED])
         more = ", ..." if len(nonfinite) > _MOST_LISTED else ""
@@ -86,10 +103,17 @@ def ablation_summary(report: Mapping[str, Any]) -> str:
     return f"{columns(ablation_rows(report))}\n\n{file_lists([report['files'].values()])}"
 
 
-def _single_text(single: dict[str, Any]) -> str:
+def _tolerance(tolerance: str, metric: str) -> str:
+    """Points as they are; of a loss, whose points are hundredths, in its own unit."""
+    if metric not in LOSSES:
+        return tolerance
+    return f"{float(tolerance) / 100:g} {LOSS_UNITS.get(metric, '')}".rstrip()
+
+
+def _single_text(single: dict[str, Any], metric: str) -> str:
     last = single.get("last_layer", single["layer"])
     where = f"layer {last}" if last == single["layer"] else f"layers {single['layer']}-{last}"
-    return f"{where}, {points(single['delta_points'])}"
+    return f"{where}, {points(single['delta_points'], metric)}"
 
 
 def guard_rows(guard: dict[str, Any]) -> list[tuple[str, str]]:
