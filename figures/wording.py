@@ -25,9 +25,10 @@ def known_task(name: str) -> str | None:
 
 
 def task_label(name: str) -> str:
-    """A task's name as papers print it, on one line; it may hold any character."""
+    """A task's name as papers print it, on one line; of control characters, which no SVG may hold, a mark."""
     known = known_task(name)
-    return _TASKS[known] if known else " ".join(name.split()) or "task"
+    printed = "".join(c if c.isprintable() else "?" for c in " ".join(name.split()))
+    return _TASKS[known] if known else printed or "task"
 
 
 def literal(text: str) -> str:

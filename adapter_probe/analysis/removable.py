@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
@@ -36,10 +37,34 @@ def longest_removable(spans: pd.DataFrame, tolerance: float, basis: Basis = "est
     Returns:
         the span's row, or None if there is none.
     """
+    return _first_by_length(spans, tolerance, basis, longest=True)
+
+
+def shortest_sufficient(spans: pd.DataFrame, tolerance: float, basis: Basis = "estimate") -> pd.Series | None:
+    """The shortest span that costs at most `tolerance` points where it alone is kept; else as above."""
+    return _first_by_length(spans, tolerance, basis, longest=False)
+
+
+def _first_by_length(spans: pd.DataFrame, tolerance: float, basis: Basis, longest: bool) -> pd.Series | None:
     fits = spans[within_tolerance(spans[_JUDGED_BY[basis]], tolerance)]
+    length = -fits["n_layers"] if longest else fits["n_layers"]
     # By the drop without float noise, so that scores that are equal tie.
-    order = np.lexsort((fits["first"], drop_points(fits["delta_points"]), -fits["n_layers"]))
+    order = np.lexsort((fits["first"], drop_points(fits["delta_points"]), length))
     return None if fits.empty else fits.iloc[order[0]]
+
+
+def tolerance_steps(drops: np.ndarray, start: float) -> list[float]:
+    """Tolerances worth a look, points ascending: fine steps near zero, coarse ones up to the greatest drop.
+
+    Args:
+        drops: ``[spans]``, points; NaN is skipped.
+        start: a tolerance that is among them in any case.
+    """
+    known = drops[~np.isnan(drops)]
+    most = float(max(1.0, known.max(initial=0.0)))
+    ranges = ((0, 2, 0.1), (2, 5, 0.25), (5, 10, 0.5), (10, 20, 1), (20, 105, 5))
+    steps = np.concatenate([np.arange(*each) for each in ranges]).round(2)
+    return sorted({float(start), *steps[steps < most].tolist(), float(math.ceil(most))})
 
 
 def removable_table(spans: pd.DataFrame, tolerances: Sequence[float]) -> pd.DataFrame:

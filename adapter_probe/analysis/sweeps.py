@@ -28,15 +28,15 @@ _SETTINGS = [
 ]  # fmt: skip
 _CHOICE = ["learning_rate", "epochs"]
 _SCORES = ["n", "mean", "sem", "min", "max", "diverged"]
-_SWEEP_POINT = ["task", "metric", "method", "size", "init_std"]
-_TRADEOFF_POINT = ["task", "metric", "method", "size", "k"]
+SWEEP_POINT = ["task", "metric", "method", "size", "init_std"]
+TRADEOFF_POINT = ["task", "metric", "method", "size", "k"]
 _PARAMETERS = ["trained_parameters", "trained_parameters_without_head", "percent_of_base"]
 _DECIMALS = 12  # of a mean score; in the rest equal means can differ by rounding
 PERCENTILES = (20, 50, 80)
 N_RESAMPLES = 10_000
 
 
-def chosen_trials(trials: pd.DataFrame, point: Sequence[str] = _TRADEOFF_POINT) -> pd.DataFrame:
+def chosen_trials(trials: pd.DataFrame, point: Sequence[str] = TRADEOFF_POINT) -> pd.DataFrame:
     """The trials of each point's best settings.
 
     Best is the largest share of seeds with a score, so that one lucky seed of three does not beat three good
@@ -79,7 +79,7 @@ def init_sweep_table(trials: pd.DataFrame) -> pd.DataFrame:
         diverge.
     """
     adapters = trials[trials["method"] == "adapters"]
-    frame = _over_seeds(adapters, _SWEEP_POINT, [])
+    frame = _over_seeds(adapters, SWEEP_POINT, [])
     return frame[["task", "metric", "init_std", *_SCORES, "majority_score", *_CHOICE, "size"]]
 
 
@@ -91,12 +91,12 @@ def tradeoff_table(trials: pd.DataFrame) -> pd.DataFrame:
         `diverged`, `learning_rate`, `epochs`, `trained_parameters`, `trained_parameters_without_head`,
         `percent_of_base`, `majority_score`, `init_std`.
     """
-    frame = _over_seeds(trials, _TRADEOFF_POINT, [*_PARAMETERS, "init_std"])
+    frame = _over_seeds(trials, TRADEOFF_POINT, [*_PARAMETERS, "init_std"])
     frame["label"] = [
         _label(row.method, row.size, row.k) for row in frame[["method", "size", "k"]].itertuples(index=False)
     ]
     return frame.sort_values(["task", "method", "trained_parameters"], ignore_index=True)[
-        [*_TRADEOFF_POINT, "label", *_SCORES, *_CHOICE, *_PARAMETERS, "majority_score", "init_std"]
+        [*TRADEOFF_POINT, "label", *_SCORES, *_CHOICE, *_PARAMETERS, "majority_score", "init_std"]
     ]
 
 

@@ -1,47 +1,28 @@
 // One ablation: slider, heatmap, the card of a span, examples, layers, tables and settings.
 
-/** Tolerances the slider can stand at, in points: fine steps near zero, up to the greatest drop. */
-function tolerances(cells, start) {
-  const most = Math.max(1, ...cells.map((cell) => cell.drop || 0));
-  const stepAt = (now) => (now < 2 ? 0.1 : now < 5 ? 0.25 : now < 10 ? 0.5 : now < 20 ? 1 : 5);
-  const values = [start];
-  for (let now = 0; now < most && now <= 100; now = Number((now + stepAt(now)).toFixed(2))) values.push(now);
-  values.push(Math.ceil(most));
-  return [...new Set(values)].sort((a, b) => a - b);
-}
-
-function slider(values, start, change) {
+/** A slider over the steps, from the one of tolerance `start`; `change(step)` is called with each. */
+function slider(steps, start, change) {
   const id = newId("tolerance");
   const output = el("output", { for: id });
   const input = el("input", {
     type: "range",
     id,
     min: 0,
-    max: values.length - 1,
-    value: values.indexOf(start),
+    max: steps.length - 1,
+    value: steps.findIndex((step) => step.tolerance === start),
   });
   const set = () => {
-    const words = tolerancePoints(values[Number(input.value)]);
+    const step = steps[Number(input.value)];
+    const words = tolerancePoints(step.tolerance);
     output.textContent = words;
     input.setAttribute("aria-valuetext", words);
-    change(values[Number(input.value)]);
+    change(step);
   };
   input.addEventListener("input", set);
   return {
     node: el("div", { class: "slider" }, el("label", { for: id }, "Acceptable drop"), output, input),
     set,
   };
-}
-
-const byEstimate = (cell) => cell.drop;
-const byBound = (cell) => negative(cell.ci_low_points);
-
-/** The longest span within the tolerance, or of spans kept alone the shortest; of equals the cheapest. */
-function bestSpan(data, cells, tolerance, costOf) {
-  const sign = data.study === "kept" ? 1 : -1;
-  const length = (cell) => sign * (cell.last - cell.first);
-  const fits = cells.filter((cell) => known(cell.drop) && known(costOf(cell)) && costOf(cell) <= tolerance);
-  return fits.sort((a, b) => length(a) - length(b) || a.drop - b.drop || a.first - b.first)[0];
 }
 
 function savedWords(data, cell) {
@@ -75,7 +56,7 @@ function removable(data, cell, tolerance, sure, choose) {
     ? ` (95% interval ${range(cell.ci_low_points, cell.ci_high_points)})`
     : "";
   const cost = sure
-    ? `at worst ${pointsOf(Math.min(0, cell.ci_low_points))}`
+    ? `at worst ${pointsOf(cell.ci_low_points)}`
     : `for ${pointsOf(cell.delta_points)}${interval}`;
   const saved = `${savedWords(data, cell)}, ${cost}.`;
   return kept
@@ -83,9 +64,8 @@ function removable(data, cell, tolerance, sure, choose) {
     : el("p", null, lead, name, ` can go within ${limit}: ${saved}`);
 }
 
-function advice(data, cells, tolerance, found, choose) {
+function advice(data, cells, { tolerance, within }, found, choose) {
   const intervals = cells.some((cell) => known(cell.ci_low_points));
-  const within = cells.filter((cell) => known(cell.drop) && cell.drop <= tolerance).length;
   const best = found[1] || found[0];
   const missing = [" This folder has no intervals; ", code("adapter-probe ablate"), AGAIN];
   const amount = `${within} of ${plural(cells.length, "span")} ${within === 1 ? "is" : "are"}`;
@@ -203,23 +183,23 @@ function workbench(data, report, cells) {
   };
   const map = heatmap(data, report.colours, cells, { enter: look, leave: () => look(state.chosen), choose });
   const view = views(data, report, map);
-  const step = (tolerance) => {
-    const found = [byEstimate, byBound].map((costOf) => bestSpan(data, cells, tolerance, costOf));
-    state.tolerance = tolerance;
-    map.step(tolerance, found);
-    view.step(tolerance);
-    fill(say, advice(data, cells, tolerance, found, choose));
+  const step = (at) => {
+    const found = [at.estimate, at.bound].map((row) => (known(row) ? cells[row] : null));
+    state.tolerance = at.tolerance;
+    map.step(at.stairs, found);
+    view.step(at.tolerance);
+    fill(say, advice(data, cells, at, found, choose));
     if (state.followsSlider) state.chosen = found[0] || whole;
     pin();
   };
-  const control = slider(tolerances(cells, report.tolerance), report.tolerance, step);
+  const control = slider(data.steps, report.tolerance, step);
   control.set();
-  return { control, say, view, map, card, examples, choose };
+  return { control, say, view, map, card, examples };
 }
 
 function ablationSection(data, report) {
   const cells = records(data.spans).map((cell, row) => ({ ...cell, row }));
-  const { control, say, view, map, card, examples, choose } = workbench(data, report, cells);
+  const { control, say, view, map, card, examples } = workbench(data, report, cells);
   const id = newId("study");
   const about = [data.split, plural(data.nExamples, "example"), data.metric, data.name].filter(Boolean);
   const hasInteraction = cells.some((cell) => known(cell.interaction_points));
@@ -248,7 +228,14 @@ function ablationSection(data, report) {
       card.node,
     ),
     examples && examples.node,
-    layersCard(data, cells, choose),
+    data.layers &&
+      el(
+        "section",
+        { class: "card" },
+        el("h3", null, data.layers.heading),
+        data.layers.figure && drawing(data.layers.figure),
+        textTable(data.layers.table),
+      ),
     spansTable(data, cells),
     settingsOf("What made these numbers", data.settings),
   );

@@ -4,159 +4,155 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from adapter_probe import metrics
 from adapter_probe.analysis.deltas import drop_points, span_grid
-from adapter_probe.analysis.summary import summary
+from adapter_probe.analysis.removable import longest_removable, shortest_sufficient, tolerance_steps
+from adapter_probe.analysis.staircase import staircase
+from adapter_probe.analysis.studies import AblationRecord
+from adapter_probe.figures.attribution import STEM as ATTRIBUTION
 from adapter_probe.figures.levels import DropScale
-from adapter_probe.figures.wording import IN_PERCENT
-from adapter_probe.results.ablation import AblationResults, load_ablation, read_spans
-from adapter_probe.results.atomic import read_json
-from adapter_probe.results.schema import LAYERS_CSV, MANIFEST, PREDICTIONS, SUMMARY
+from adapter_probe.figures.wording import IN_PERCENT, metric_name
+from adapter_probe.results.ablation import AblationResults
 
+from .drawn import figures_of, text_table
 from .examples import Texts, examples_content, flip_counts
-from .sources import short_name
-from .tables import number, read_table, settings_rows, table, true_or_none
+from .tables import number, settings_rows, short_name, table
 
 _SPAN_COLUMNS = (
     "first", "last", "score", "delta_points", "drop", "level", "ci_low_points", "ci_high_points", "p_value",
     "p_holm", "significant", "interaction_points", "interaction_low_points", "interaction_high_points",
     "interaction_level", "non_monotone", "to_wrong", "to_right",
 )  # fmt: skip
-_LAYER_COLUMNS = (
-    "layer", "delta_points", "ci_low_points", "ci_high_points", "p_holm", "share_points", "share_low_points",
-    "share_high_points",
-)  # fmt: skip
-_SUMMARY_KEYS = ("intact_score", "removed_score", "removed_delta_points", "majority_score")
-
-
-@dataclass(frozen=True)
-class CheckpointFacts:
-    """What a checkpoint's folder says about itself.
-
-    Attributes:
-        record: its description, as plain JSON.
-        adapter_parameters: parameters in adapters of every layer `[layers]`, each as (after attention, after
-            feed-forward); None where unknown.
-    """
-
-    record: Mapping[str, Any]
-    adapter_parameters: tuple[tuple[int, int], ...] | None = None
+_LAYER_HEADS = {
+    "ci_low_points": "from", "ci_high_points": "to (95 %)", "p_holm": "Holm p",
+    "share_points": "share of the drop (points)", "share_low_points": "from",
+    "share_high_points": "to (95 %)",
+}  # fmt: skip
+_DESCRIBED = ("method", "base", "max_length", "training", "scores")
 
 
 @dataclass(frozen=True, eq=False)
-class Ablation:
-    """One ablation folder, read.
+class ReportedAblation:
+    """One ablation, with what its folder alone does not say.
 
     Attributes:
-        folder: where it lies.
-        spans: the table of spans, with whatever further columns it has.
-        layers: the table of layers, or None.
-        results: the predictions, or None where the folder has none.
-        summary: `summary.json`, or what can be computed in its place.
-        manifest: `manifest.json`, or empty.
-        checkpoint: what was ablated, or None.
+        record: its tables.
+        results: its predictions, or None where the folder has none.
+        checkpoint: what the checkpoint's folder says of itself, as plain JSON; empty where it is not at hand.
         texts: the examples' texts, in the predictions' order, where they are to be shown.
     """
 
-    folder: Path
-    spans: pd.DataFrame
-    layers: pd.DataFrame | None
-    results: AblationResults | None
-    summary: Mapping[str, Any]
-    manifest: Mapping[str, Any]
-    checkpoint: CheckpointFacts | None = None
+    record: AblationRecord
+    results: AblationResults | None = None
+    checkpoint: Mapping[str, Any] | None = None
     texts: Texts | None = None
 
     @property
     def drops(self) -> np.ndarray:
         """Drop of every span in points, `[spans]`, positive = loss."""
-        return drop_points(self.spans["delta_points"])
+        return drop_points(self.record.spans["delta_points"])
 
     @property
     def interactions(self) -> np.ndarray:
         """Interaction of every span in points of drop, `[spans]`; NaN where unknown."""
-        column = self.spans.get("interaction_points")
-        return np.full(len(self.spans), np.nan) if column is None else column.to_numpy(float)
+        column = self.record.spans.get("interaction_points")
+        return np.full(len(self.record.spans), np.nan) if column is None else column.to_numpy(float)
 
 
-def read_ablation(folder: str | Path) -> Ablation:
-    """Read a folder that `adapter-probe ablate` wrote, by any version; only the table of spans must be there.
-
-    Raises:
-        ResultsError: there is no table of spans, it is no grid, or a file is damaged.
-    """
-    folder = Path(folder)
-    spans = read_spans(folder)
-    span_grid(spans)  # refuses what is no grid
-    results = load_ablation(folder) if (folder / PREDICTIONS).is_file() else None
-    if (folder / SUMMARY).is_file():
-        said = read_json(folder / SUMMARY)
-    else:
-        said = {} if results is None else {**results.settings, **summary(results)}
-    return Ablation(
-        folder,
-        spans,
-        read_table(folder / LAYERS_CSV, ("layer",)),
-        results,
-        said,
-        read_json(folder / MANIFEST) if (folder / MANIFEST).is_file() else {},
-    )
-
-
-def ablation_content(ablation: Ablation, scale: DropScale, interaction_scale: DropScale) -> dict[str, Any]:
+def ablation_content(
+    ablation: ReportedAblation, scale: DropScale, interaction_scale: DropScale, tolerance: float
+) -> dict[str, Any]:
     """The ablation as plain JSON, ready for the page.
 
     Args:
-        ablation: the folder.
+        ablation: what is to be shown.
         scale: levels of the drops, shared by all grids of the page.
         interaction_scale: levels of the interactions, likewise.
+        tolerance: points at which the slider begins.
     """
-    said, results = ablation.summary, ablation.results
-    metric = said.get("metric") or (results.metric if results else None)
-    study = said.get("study", "ablated")
-    parameters = _switched_parameters(ablation)
+    record, results = ablation.record, ablation.results
+    said = record.overview
+    intact, removed = number(said.intact), number(said.removed_delta)
     return {
-        "name": short_name(ablation.folder),
-        "task": str(said.get("task") or short_name(ablation.folder)),
-        "split": said.get("split"),
-        "study": study,
-        "sites": _sites(ablation),
-        "metric": _metric_words(metric),
-        "percent": metric in IN_PERCENT,
-        "nLayers": int(ablation.spans["last"].max()) + 1,
-        "nExamples": int(ablation.spans["n_examples"].iloc[0]),
-        **{name: number(said.get(name)) for name in _SUMMARY_KEYS},
+        "name": short_name(record.folder),
+        "task": said.task if said.metric else short_name(record.folder),
+        "split": said.split,
+        "study": said.study,
+        "sites": _sites(record),
+        "metric": metric_name(said.metric),
+        "percent": said.metric in IN_PERCENT,
+        "nLayers": int(record.spans["last"].max()) + 1,
+        "nExamples": said.n_examples,
+        "intact_score": intact,
+        "removed_score": None if intact is None or removed is None else number(intact + removed / 100),
+        "removed_delta_points": removed,
+        "majority_score": number(said.majority),
         "spans": _spans_table(ablation, scale, interaction_scale),
-        "layers": None if ablation.layers is None else table(ablation.layers, _LAYER_COLUMNS),
-        "parameters": parameters,
+        "steps": slider_steps(record.spans, said.study, tolerance),
+        "layers": _layers(record),
+        "parameters": said.layer_parameters,
         "labels": list(results.label_names) if results else [],
         "exactMatch": results is not None and results.kind == "extractive",
-        "examples": results and ablation.texts and examples_content(results, ablation.spans, ablation.texts),
+        "examples": results and ablation.texts and examples_content(results, record.spans, ablation.texts),
         "settings": _settings(ablation),
     }
 
 
-def _metric_words(metric: str | None) -> str:
-    return metrics.metric_label(metric) if metric else "score"
+def slider_steps(spans: pd.DataFrame, study: str, start: float) -> list[dict[str, Any]]:
+    """What the page shows at each place of its slider.
+
+    Returns:
+        by ascending `tolerance` in points: `estimate` and `bound`, rows of the spans that can go (or, where
+        spans were kept, suffice) by either basis, None where there is none; `within`, how many spans are
+        within the tolerance by the estimate; `stairs`, the border between these and the others, as an SVG
+        path in cells' corners.
+    """
+    spans, drops = spans.reset_index(drop=True), drop_points(spans["delta_points"])
+    spans = spans if "ci_low_points" in spans else spans.assign(ci_low_points=np.nan)
+    best, grid = shortest_sufficient if study == "kept" else longest_removable, drop_points(span_grid(spans))
+    steps = []
+    for tolerance in tolerance_steps(drops, start):
+        found = [best(spans, tolerance, basis) for basis in ("estimate", "interval")]
+        rows = [None if row is None else int(row.name) for row in found]
+        path = "".join(
+            f"M{x} {y}V{below}" if x == right else f"M{x} {y}H{right}"
+            for (x, y), (right, below) in staircase(grid, tolerance)
+        )
+        within = int((drops <= tolerance).sum())
+        steps.append(
+            {"tolerance": tolerance, "estimate": rows[0], "bound": rows[1], "within": within, "stairs": path}
+        )
+    return steps
 
 
-def _spans_table(ablation: Ablation, scale: DropScale, interaction_scale: DropScale) -> dict[str, list]:
-    frame = ablation.spans.assign(
+def _spans_table(
+    ablation: ReportedAblation, scale: DropScale, interaction_scale: DropScale
+) -> dict[str, list]:
+    frame = ablation.record.spans.assign(
         drop=ablation.drops,
         level=_levels(ablation.drops, scale),
         interaction_level=_levels(ablation.interactions, interaction_scale),
     )
-    for name in {"significant", "non_monotone"} & set(frame.columns):
-        frame[name] = pd.Series([true_or_none(value) for value in frame[name]], dtype=object)
     if ablation.results is not None:
         frame = frame.join(flip_counts(ablation.results).set_index(["first", "last"]), on=["first", "last"])
     return table(frame, [name for name in _SPAN_COLUMNS if name not in frame or not frame[name].isna().all()])
+
+
+def _layers(record: AblationRecord) -> dict[str, Any] | None:
+    """Heading, figure (None where the drop is not shared out) and table of the single layers."""
+    if record.layers is None:
+        return None
+    alone = f"{'on' if record.overview.study == 'kept' else 'off'} alone"
+    heads = {"layer": "layer", "delta_points": f"{alone} (points)", **_LAYER_HEADS}
+    return {
+        "heading": f"Each layer {alone}" if record.shares is None else "Which layers carry the drop",
+        "figure": figures_of(record).get(ATTRIBUTION),
+        "table": text_table(f"{len(record.layers)} layers as a table", record.layers, heads),
+    }
 
 
 def _levels(values: np.ndarray, scale: DropScale) -> pd.Series:
@@ -167,35 +163,19 @@ def _levels(values: np.ndarray, scale: DropScale) -> pd.Series:
     return levels
 
 
-def _sites(ablation: Ablation) -> str:
+def _sites(record: AblationRecord) -> str:
     """Which of a layer's two adapters were switched."""
-    identity = ablation.manifest.get("identity")
-    settings = identity.get("settings") if isinstance(identity, Mapping) else None
-    if isinstance(settings, Mapping) and settings.get("sites") in ("both", "attention", "ffn"):
-        return settings["sites"]
-    return "both"
+    settings = record.identity.get("settings")
+    sites = settings.get("sites") if isinstance(settings, Mapping) else None
+    return str(sites) if sites in ("attention", "ffn") else "both"
 
 
-def _switched_parameters(ablation: Ablation) -> list[int] | None:
-    """Parameters of each layer's adapters at the sites that the study switches, `[layers]`."""
-    counts = ablation.checkpoint.adapter_parameters if ablation.checkpoint else None
-    if counts is None:
-        return None
-    chosen = {"both": (0, 1), "attention": (0,), "ffn": (1,)}[_sites(ablation)]
-    return [sum(pair[place] for place in chosen) for pair in counts]
-
-
-def _settings(ablation: Ablation) -> list[list[str]]:
+def _settings(ablation: ReportedAblation) -> list[list[str]]:
     """What made the numbers: the checkpoint's own account, the run's identity, the versions."""
-    manifest = {
-        name: ablation.manifest[name] for name in ("identity", "created_with") if name in ablation.manifest
-    }
-    record: dict[str, Any] = {}
-    if ablation.checkpoint is not None:
-        described = ablation.checkpoint.record
-        kept = ("method", "base", "max_length", "training", "scores")
-        record = {name: described[name] for name in kept if name in described}
-    return settings_rows({"checkpoint": record, "run": manifest} if record else manifest)
+    record, described = ablation.record, ablation.checkpoint or {}
+    run = {"identity": record.identity, "created_with": record.created_with}
+    own = {name: described[name] for name in _DESCRIBED if name in described}
+    return settings_rows({"checkpoint": own, "run": run} if own else run)
 
 
 def joint_scale(values: Sequence[np.ndarray]) -> DropScale:

@@ -1,8 +1,5 @@
 // Building the page. Text is always a text node: nothing from the data is ever read as markup.
 
-/** A phone: charts are drawn narrower there, so that their words stay legible. */
-const NARROW = innerWidth < 600;
-
 function fill(node, children) {
   const parts = [children].flat(Infinity);
   node.replaceChildren(...parts.filter((part) => part !== null && part !== undefined && part !== false));
@@ -65,15 +62,6 @@ function roving(items, start, next, { enter, leave, choose }) {
   stop(start);
 }
 
-/** Along a row of items: left and right, up and down, and the ends. */
-function neighbour(items, item, key) {
-  const at = items.indexOf(item);
-  const before = items[at - 1];
-  const after = items[at + 1];
-  const goals = { ArrowLeft: before, ArrowDown: before, ArrowRight: after, ArrowUp: after };
-  return { ...goals, Home: items[0], End: items.at(-1) }[key];
-}
-
 /** Buttons of which one is pressed; `options` are [name, words], `set(name)` is called when that changes. */
 function choiceOf(label, options, pressed, set) {
   const buttons = options.map(([name, words]) => {
@@ -115,6 +103,23 @@ function tableOf(title, columns, rows) {
     el("div", place, plainTable(columns, rows)),
   );
 }
+
+/** A table whose cells are texts already: {title, columns, rows}. */
+const textTable = ({ title, columns, rows }) =>
+  tableOf(
+    title,
+    columns.map((name, i) => [name, (row) => row[i]]),
+    rows,
+  );
+
+/** A figure that Python drew: {title, caption, source, width}. */
+const drawing = ({ title, caption, source, width }) =>
+  el(
+    "figure",
+    { class: "drawn" },
+    el("img", { src: source, alt: title, width }),
+    el("figcaption", { class: "note" }, caption),
+  );
 
 /** Names and values that can be opened. */
 function settingsOf(title, rows) {

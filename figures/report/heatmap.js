@@ -5,20 +5,6 @@ const CELL = 40;
 const MARGIN = { left: 46, top: 8, right: 8, bottom: 48 };
 const MANY_LAYERS = 16;
 
-/** Edges between a span within the tolerance and a neighbour beyond it, as an SVG path in cells' corners. */
-function staircase(cells, at, within) {
-  const differ = (cell, other) =>
-    other && known(cell.drop) && known(other.drop) && within(cell) !== within(other);
-  return cells
-    .map((cell) => {
-      const x = cell.last + 1;
-      const y = cell.first + 1;
-      const right = differ(cell, at(cell.first, cell.last + 1)) ? `M${x} ${y - 1}V${y}` : "";
-      return right + (differ(cell, at(cell.first + 1, cell.last)) ? `M${x - 1} ${y}H${x}` : "");
-    })
-    .join("");
-}
-
 function spanLabel(data, cell) {
   const what = `${capital(layersText(cell))} ${data.study === "kept" ? "alone kept on" : "off"}`;
   const parts = [`${what}: ${known(cell.drop) ? pointsOf(cell.delta_points) : "undefined"}`];
@@ -157,12 +143,8 @@ function heatmap(data, colours, cells, on) {
   const note = corner(n);
   const node = heatmapFrame(data, [heatmapAxes(n, kept ? "kept" : "ablated"), rows, over, note.node]);
   roving(cells, cells[0], nextSpan(at, n), on);
-  const step = (tolerance, found) => {
-    for (const line of stairs)
-      line.setAttribute(
-        "d",
-        staircase(cells, at, (cell) => cell.drop <= tolerance),
-      );
+  const step = (path, found) => {
+    for (const line of stairs) line.setAttribute("d", path);
     found.forEach((cell, i) => {
       badges[i].toggleAttribute("hidden", !cell || (i === 0 && found[1] === cell));
       const place = cell && `translate(${cell.last * CELL + 8} ${(cell.first + 1) * CELL - 8})`;

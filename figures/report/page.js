@@ -21,12 +21,29 @@ function openForPrint() {
   });
 }
 
+/** A sweep: its figures, the numbers behind them, and its settings. */
+function sweepSection(data) {
+  const id = newId("sweep");
+  const question = data.kind === "init" ? "Was the initialisation safe?" : "Was this the right budget?";
+  return el(
+    "section",
+    { class: "study", "aria-labelledby": id },
+    el("header", null, el("h2", { id }, question), el("p", { class: "note" }, data.name)),
+    data.figures.map((one) => el("div", { class: "card" }, drawing(one))),
+    data.tables.map(textTable),
+    settingsOf("What made these numbers", data.settings),
+  );
+}
+
 const report = JSON.parse(document.getElementById("data").textContent);
 const studies = report.ablations.map((data) => ({
   name: `${data.task}, by layer`,
   node: ablationSection(data, report),
 }));
-const sweeps = report.sweeps.map((data) => ({ name: sweepName(data), node: sweepSection(data) }));
+const sweeps = report.sweeps.map((data) => ({
+  name: `${data.tasks.join(", ")}, ${data.kind === "init" ? "initialisation" : "trade-off"}`,
+  node: sweepSection(data),
+}));
 const title = studies.length ? "Which adapters earn their keep?" : "What do trained parameters buy?";
 const page = document.getElementById("page");
 page.classList.toggle(

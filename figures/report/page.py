@@ -7,6 +7,7 @@ import hashlib
 import html
 import json
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from itertools import pairwise
@@ -14,24 +15,24 @@ from pathlib import Path
 from typing import Any
 
 from adapter_probe import __version__
+from adapter_probe.analysis.studies import SweepRecord, TradeoffRecord
 from adapter_probe.figures import style
 from adapter_probe.figures.levels import DROP_COLOURS, DROP_EDGES, GAIN_COLOURS, GAIN_EDGES, DropScale
 from adapter_probe.results.atomic import make_folder, write_text
 
-from .ablation import Ablation, ablation_content, joint_scale
-from .sweeps import Sweep, sweep_content
+from .ablation import ReportedAblation, ablation_content, joint_scale
+from .sweeps import sweep_content
 
 SCRIPTS = (
-    "dom.js", "words.js", "heatmap.js", "bar.js", "span.js", "layers.js", "examples.js", "ablation.js",
-    "chart.js", "sweeps.js", "page.js",
+    "dom.js", "words.js", "heatmap.js", "bar.js", "span.js", "examples.js", "ablation.js", "page.js",
 )  # fmt: skip
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
 def write_report(
     path: str | Path,
-    ablations: Sequence[Ablation] = (),
-    sweeps: Sequence[Sweep] = (),
+    ablations: Sequence[ReportedAblation] = (),
+    sweeps: Sequence[SweepRecord | TradeoffRecord] = (),
     *,
     tolerance: float = 1.0,
 ) -> Path:
@@ -53,7 +54,10 @@ def write_report(
 
 
 def report_content(
-    ablations: Sequence[Ablation], sweeps: Sequence[Sweep], *, tolerance: float = 1.0
+    ablations: Sequence[ReportedAblation],
+    sweeps: Sequence[SweepRecord | TradeoffRecord],
+    *,
+    tolerance: float = 1.0,
 ) -> dict[str, Any]:
     """Everything that the page shows, as plain JSON. All grids share one scale."""
     scale = joint_scale([ablation.drops for ablation in ablations])
@@ -64,7 +68,7 @@ def report_content(
         "colours": _colours(),
         "scale": _shown_levels(scale),
         "interactionScale": _shown_levels(interactions),
-        "ablations": [ablation_content(ablation, scale, interactions) for ablation in ablations],
+        "ablations": [ablation_content(one, scale, interactions, tolerance) for one in ablations],
         "sweeps": [sweep_content(sweep) for sweep in sweeps],
     }
 
@@ -99,11 +103,11 @@ def page(content: Mapping[str, Any]) -> str:
     title = page_title(content)
     parts = {
         "policy": html.escape(_policy(script, css)),
-        "title": _ascii(html.escape(title)),
+        "title": _plain(title),
         "css": css,
         "data": embed(content),
         "script": script,
-        "fallback": _ascii(html.escape(_fallback(content))),
+        "fallback": _plain(_fallback(content)),
         "version": html.escape(str(content["version"])),
     }
     return _PLACE.sub(lambda place: parts[place[1]], _file("page.html"))
@@ -120,7 +124,7 @@ def embed(value: object) -> str:
 def page_title(content: Mapping[str, Any]) -> str:
     """The tasks, each once, in the order of the page."""
     tasks = [ablation["task"] for ablation in content["ablations"]]
-    tasks += [chart["task"] for sweep in content["sweeps"] for chart in sweep["charts"] if "task" in chart]
+    tasks += [task for sweep in content["sweeps"] for task in sweep["tasks"]]
     return ", ".join(dict.fromkeys(tasks)) or "adapter-probe"
 
 
@@ -149,6 +153,7 @@ def _file(name: str) -> str:
     return (resources.files(__package__) / name).read_text(encoding="utf-8")
 
 
-def _ascii(text: str) -> str:
-    """Safe in any encoding, lone surrogates included."""
-    return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
+def _plain(text: str) -> str:
+    """Text for HTML: safe in any encoding, lone surrogates included, and without control characters."""
+    shown = "".join("\ufffd" if unicodedata.category(c) == "Cc" else c for c in text)
+    return html.escape(shown).encode("ascii", "xmlcharrefreplace").decode("ascii")

@@ -1,4 +1,4 @@
-"""Tables and numbers on their way into the page."""
+"""Tables, numbers and settings on their way into the page."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 import pandas as pd
-
-from adapter_probe.errors import ResultsError
 
 Table = dict[str, list]
 """`columns`, the names, and `rows`, lists in their order: half the size of one object a row."""
@@ -36,40 +34,13 @@ def significant(value: object, digits: int = _P_DIGITS) -> float | None:
 
 
 def table(frame: pd.DataFrame, columns: Sequence[str]) -> Table:
-    """Those of `columns` that the frame has, in this order; tiny numbers by significant digits."""
+    """Those of `columns` that the frame has, in this order; p-values by significant digits."""
     present = [name for name in columns if name in frame]
-    cells = [[_cell(name, value) for value in frame[name].tolist()] for name in present]
+    cells = [
+        [significant(value) if name.startswith("p_") else number(value) for value in frame[name].tolist()]
+        for name in present
+    ]
     return {"columns": present, "rows": [list(row) for row in zip(*cells)] if cells else []}
-
-
-def _cell(name: str, value: object) -> object:
-    tiny = name.startswith("p_") or name in ("init_std", "learning_rate")
-    return significant(value) if tiny and not isinstance(value, str) else number(value)
-
-
-def read_table(path: Path, needed: Sequence[str]) -> pd.DataFrame | None:
-    """A CSV file, or None where there is none. An empty field is NaN; words such as ``none`` stay words.
-
-    Raises:
-        ResultsError: it cannot be read as a table, or lacks a column of `needed`.
-    """
-    try:
-        frame = pd.read_csv(path, encoding="utf-8", keep_default_na=False, na_values=[""])
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise ResultsError(f"cannot read {path}: {' '.join(str(error).split())}") from error
-    if missing := [name for name in needed if name not in frame]:
-        found = ", ".join(map(str, frame.columns)) or "none"
-        raise ResultsError(f"{path}: no column {missing[0]!r} (found: {found})")
-    return frame
-
-
-def true_or_none(value: object) -> bool | None:
-    """A field of a column of true and false, which pandas may have read as words or as numbers."""
-    return {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}.get(
-        str(value).lower()
-    )
 
 
 def settings_rows(record: Mapping[str, object]) -> list[list[str]]:
@@ -102,3 +73,8 @@ def _without_folders(text: str) -> str:
         if (path := kind(text)).is_absolute():
             return path.name or text
     return text
+
+
+def short_name(folder: Path) -> str:
+    """The last two parts of a folder's path: they tell it apart, and not whose machine it is on."""
+    return "/".join(folder.resolve().parts[-2:]).lstrip("/") or "/"

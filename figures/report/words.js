@@ -6,7 +6,6 @@ const NONE = "\u2014";
 const known = (value) => value !== null && value !== undefined;
 const count = (value) => (known(value) ? value.toLocaleString("en-US") : NONE);
 const plural = (n, word, words) => `${count(n)} ${n === 1 ? word : words || `${word}s`}`;
-const negative = (value) => (known(value) ? -value : null);
 const minus = (text) => text.replace("-", MINUS);
 
 /** Rounded as in the other figures: what is exactly halfway between two digits goes to the even one. */
@@ -56,20 +55,8 @@ function percentText(share) {
   return `${percent.toFixed(percent < 9.95 ? 1 : 0)}%`;
 }
 
-const RAISED = "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079";
-const raised = (exponent) =>
-  String(exponent)
-    .replace("-", "\u207b")
-    .replace(/\d/g, (digit) => RAISED[digit]);
-
-/** 0.0003 and 25,600,000 in few characters. */
+/** 25,600,000 in few characters. */
 function shortNumber(value) {
-  if (!known(value)) return NONE;
-  const size = Math.abs(value);
-  if (size > 0 && size < 1e-2) {
-    const [factor, exponent] = Number(value.toPrecision(3)).toExponential().split("e");
-    return `${factor === "1" ? "" : `${minus(factor)} \u00d7 `}10${raised(Number(exponent))}`;
-  }
-  const unit = size >= 1e9 ? [1e9, " B"] : size >= 1e6 ? [1e6, " M"] : size >= 1e4 ? [1e3, " k"] : [1, ""];
-  return minus(String(Number((value / unit[0]).toPrecision(3)))) + unit[1];
+  const unit = value >= 1e9 ? [1e9, " B"] : value >= 1e6 ? [1e6, " M"] : value >= 1e4 ? [1e3, " k"] : [1, ""];
+  return String(Number((value / unit[0]).toPrecision(3))) + unit[1];
 }

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
-from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from adapter_probe.analysis.deltas import span_scores
@@ -27,8 +26,7 @@ from adapter_probe.results.ablation import AblationResults, save_predictions, wr
 from adapter_probe.results.atomic import write_json
 from adapter_probe.spans import span_variants
 
-N_LAYERS, HIDDEN, SIZE = 3, 6, 2
-PER_ADAPTER = 2 * HIDDEN * SIZE + HIDDEN + SIZE
+N_LAYERS, PER_ADAPTER = 3, 32
 
 
 @pytest.fixture
@@ -67,21 +65,11 @@ def data_of(page: Path) -> dict:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path, tiny_task: Path) -> Path:
-    """A checkpoint's description and shapes, with an ablation inside; its task lies in `tmp_path` too."""
+    """A checkpoint's description, with an ablation inside; its task lies in `tmp_path` too."""
     shutil.copytree(tiny_task, tmp_path / "data")
     task = find_task(tmp_path / "data", name="tiny")
     folder = tmp_path / "checkpoint"
     folder.mkdir()
-    tensors = {"classifier.weight": np.zeros((2, HIDDEN), np.float32)}
-    for layer in range(N_LAYERS):
-        for place in ("attention.output", "output") if layer else ("output",):
-            stem = f"bert.encoder.layer.{layer}.{place}"
-            tensors[f"{stem}.LayerNorm.weight"] = np.zeros(HIDDEN, np.float32)
-            tensors[f"{stem}.adapter.norm.running_mean"] = np.zeros(SIZE, np.float32)
-            for part, (rows, columns) in {"down": (SIZE, HIDDEN), "up": (HIDDEN, SIZE)}.items():
-                tensors[f"{stem}.adapter.{part}.weight"] = np.zeros((rows, columns), np.float32)
-                tensors[f"{stem}.adapter.{part}.bias"] = np.zeros(rows, np.float32)
-    save_file(tensors, folder / "delta.safetensors")
     write_json(
         folder / "adapter_probe.json", {"schema": 1, "task": task.to_json(), "delta_sha256": "ab" * 32}
     )
@@ -104,7 +92,7 @@ def write_ablation(folder: Path, split: Any, delta: str = "ab" * 32) -> None:
         "classification",
         ("negative", "positive"),
         identity,
-        {"task": "tiny", "split": "validation"},
+        {"task": "tiny", "split": "validation", "site_parameters": [0, PER_ADAPTER, *[PER_ADAPTER] * 4]},
     )
     write_spans(folder, span_scores(results))
     save_predictions(folder, results)
@@ -140,9 +128,11 @@ def test_a_checkpoint_beside_the_results_is_found_by_its_weights(run, checkpoint
     shutil.copytree(checkpoint, other)
     record = json.loads((other / "adapter_probe.json").read_text())
     write_json(other / "adapter_probe.json", {**record, "delta_sha256": "00" * 32})
-    (other / "delta.safetensors").unlink()
+    record = json.loads((checkpoint / "adapter_probe.json").read_text())
+    write_json(checkpoint / "adapter_probe.json", {**record, "method": {"size": 7}})
     run(tmp_path / "results")
-    assert data_of(tmp_path / "report.html")["ablations"][0]["parameters"][0] == PER_ADAPTER
+    settings = dict(data_of(tmp_path / "report.html")["ablations"][0]["settings"])
+    assert settings["checkpoint.method.size"] == "7"
 
 
 def test_a_checkpoint_elsewhere_can_be_named(run, checkpoint: Path, tmp_path: Path):
@@ -150,7 +140,10 @@ def test_a_checkpoint_elsewhere_can_be_named(run, checkpoint: Path, tmp_path: Pa
     results.parent.mkdir(parents=True)
     shutil.move(checkpoint / "ablation", results)
     run(results)
-    assert data_of(tmp_path / "report.html")["ablations"][0]["parameters"] is None
+    assert not any(
+        "checkpoint.method" in name
+        for name, _ in data_of(tmp_path / "report.html")["ablations"][0]["settings"]
+    )
     said = refusal(run(results, "--examples"))
     wanted = f"--examples: the checkpoint of {results} is neither around nor beside it; "
     assert said == f"{wanted}name it with --checkpoint"
@@ -208,7 +201,7 @@ def test_texts_of_a_subset_are_the_subset(run, checkpoint: Path, tmp_path: Path)
 
 def test_results_without_predictions_have_no_texts(run, checkpoint: Path):
     (checkpoint / "ablation" / "predictions.npz").unlink()
-    assert "has no predictions" in refusal(run(checkpoint, "--examples"))
+    assert "has no predictions.npz" in refusal(run(checkpoint, "--examples"))
 
 
 def test_questions_bring_contexts_and_true_answers(run, tmp_path: Path):
@@ -245,7 +238,10 @@ def test_questions_bring_contexts_and_true_answers(run, tmp_path: Path):
 def test_several_folders_come_in_order(run, checkpoint: Path, tmp_path: Path):
     sweep = tmp_path / "sweep"
     sweep.mkdir()
-    (sweep / "sweep.csv").write_text("task,metric,init_std,n,mean\ntiny,accuracy,0.01,3,0.8\n")
+    (sweep / "sweep.csv").write_text(
+        "task,metric,init_std,n,mean,sem,min,max,diverged,majority_score\n"
+        "tiny,accuracy,0.01,3,0.8,0.1,0.7,0.9,0,0.5\n"
+    )
     assert run(sweep, checkpoint).exit_code == 0
     data = data_of(tmp_path / "report.html")
     assert [a["task"] for a in data["ablations"]] == ["tiny"]

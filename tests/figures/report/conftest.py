@@ -20,7 +20,9 @@ import pandas as pd
 import pytest
 
 from adapter_probe.analysis.deltas import span_scores
+from adapter_probe.analysis.studies import load_record
 from adapter_probe.analysis.summary import summary
+from adapter_probe.figures.report.ablation import ReportedAblation
 from adapter_probe.figures.report.examples import Texts
 from adapter_probe.results.ablation import AblationResults, load_ablation, save_predictions, write_spans
 from adapter_probe.results.atomic import write_json
@@ -55,7 +57,10 @@ def make_ablation(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
         frame = span_scores(results)
         if statistics:
             frame = _with_statistics(frame, np.random.default_rng(seed))
-            _layers(frame, n_layers).to_csv(folder / "layers.csv", index=False)
+            layers = _layers(frame, n_layers)
+            if complement:  # what a span brings is not shared out
+                layers.loc[:, [name for name in layers if name.startswith("share")]] = math.nan
+            layers.to_csv(folder / "layers.csv", index=False)
         write_spans(folder, frame)
         if not bare:
             save_predictions(folder, results)
@@ -88,8 +93,9 @@ def _results(n_layers, n_examples, complement, sites, task, labels, seed) -> Abl
         kind="classification",
         label_names=labels,
         identity={"checkpoint": {"delta_sha256": "ab" * 32}, "data": {"fingerprint": "cd" * 32}},
-        settings={"task": task, "split": "validation", "sites": sites, "complement": complement},
-    )
+        settings={"task": task, "split": "validation", "sites": sites, "complement": complement,
+                  "site_parameters": [100, 150] * n_layers},
+    )  # fmt: skip
 
 
 def _with_statistics(frame: pd.DataFrame, draw: np.random.Generator) -> pd.DataFrame:
@@ -102,6 +108,17 @@ def _with_statistics(frame: pd.DataFrame, draw: np.random.Generator) -> pd.DataF
         significant=5 * p < 0.05, interaction_points=draw.normal(0, 3, len(frame)),
         interaction_low_points=-4.0, interaction_high_points=4.0, non_monotone=draw.random(len(frame)) < 0.1,
     )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def reported() -> Callable[..., ReportedAblation]:
+    """``reported(folder, ...) -> ReportedAblation`` with its predictions, and whatever else is given."""
+
+    def read(folder: Path, **more: object) -> ReportedAblation:
+        has_results = (folder / "predictions.npz").is_file()
+        return ReportedAblation(load_record(folder), load_ablation(folder) if has_results else None, **more)
+
+    return read
 
 
 def _layers(frame: pd.DataFrame, n_layers: int) -> pd.DataFrame:
@@ -131,88 +148,6 @@ def questions(make_ablation: Callable[..., Path], tmp_path_factory) -> tuple[Pat
     contexts = tuple(f"red green blue {'and so on ' * 40}{i}" for i in range(30))
     asked = tuple(f"which {i}?" for i in range(30))
     return folder, Texts(asked, contexts, tuple(("red", "green", "blue")[t] for t in truth))
-
-
-@pytest.fixture(scope="session")
-def make_sweep(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """A factory: ``make_sweep("init" | "tradeoff", ...) -> folder``; two learning rates, three seeds a point.
-
-    Further arguments: tasks=("made up",), summarised=True (False: trials.csv alone). Of an init sweep the
-    last std loses one run of the chosen learning rate to divergence.
-    """
-
-    def make(kind: str, tasks: tuple[str, ...] = ("made up",), summarised: bool = True) -> Path:
-        folder = tmp_path_factory.mktemp("sweep")
-        rows = _init_trials(tasks) if kind == "init" else _tradeoff_trials(tasks)
-        trials = pd.DataFrame(rows).convert_dtypes()
-        trials.drop(columns="label").to_csv(folder / "trials.csv", index=False)
-        if summarised:
-            keys = ["task", "metric", "method", "size", "k", "label", "init_std"]
-            points = pd.DataFrame(
-                [_summarise(group) for _, group in trials.groupby(keys, dropna=False, sort=False)]
-            )
-            points.to_csv(folder / ("sweep.csv" if kind == "init" else "tradeoff.csv"), index=False)
-        (folder / "study.json").write_text(json.dumps({"schema": 1, "study": kind, "tasks": {"a": {}}}))
-        return folder
-
-    return make
-
-
-def _trial(number: int, task: str, method: str, label: str, **fields: object) -> dict[str, object]:
-    common = {"activation": None, "sites": None, "size": None, "k": None, "init_std": None, "epochs": 3}
-    return {"trial": f"{number:016x}", "task": task, "metric": "accuracy", "method": method, "label": label,
-            "batch_size": 32, "best_epoch": 2, "diverged": False, "majority_score": 0.5,
-            "base_parameters": 10**6, **common, **fields}  # fmt: skip
-
-
-def _init_trials(tasks: tuple[str, ...]) -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = []
-    for task in tasks:
-        for std in (1e-4, 1e-3, 1e-2, 1.0):
-            for rate in (1e-3, 1e-4):
-                for seed in range(3):
-                    lost = std == 1.0 and rate == 1e-3 and seed == 2
-                    score = math.nan if lost else 0.8 - 0.2 * (std == 1.0) - 30 * (1e-3 - rate) + 0.01 * seed
-                    rows.append(
-                        _trial(len(rows), task, "adapters", "", size=8, init_std=std, learning_rate=rate,
-                               seed=seed, score=score, diverged=lost, percent_of_base=1.0,
-                               trained_parameters_without_head=10_000)
-                    )  # fmt: skip
-    return rows
-
-
-def _tradeoff_trials(tasks: tuple[str, ...]) -> list[dict[str, object]]:
-    methods = [("adapters", f"adapters {s}", {"size": s}, 2000 * s, 0.8 - 0.1 / s) for s in (1, 8, 64)]
-    methods += [("top_layers", f"top {k} layers", {"k": k}, 90_000 * k, 0.6 + 0.05 * k) for k in (1, 2, 4)]
-    methods += [
-        ("layernorm_only", "LayerNorm only", {}, 800, 0.62),
-        ("full", "full fine-tuning", {}, 10**6, 0.82),
-    ]
-    rows: list[dict[str, object]] = []
-    for task in tasks:
-        for method, label, fields, size, mean in methods:
-            for rate in (1e-3, 1e-4):
-                for seed in range(3):
-                    score = mean - 30 * (1e-3 - rate) + 0.01 * seed
-                    rows.append(
-                        _trial(len(rows), task, method, label, learning_rate=rate, seed=seed, score=score,
-                               percent_of_base=size / 1e4, trained_parameters_without_head=size, **fields)
-                    )  # fmt: skip
-    return rows
-
-
-def _summarise(group: pd.DataFrame) -> dict[str, object]:
-    """A point: the learning rate 1e-3 is the better one everywhere."""
-    best = group[group["learning_rate"] == 1e-3]
-    scores = best["score"].dropna().to_numpy(float)
-    first = best.iloc[0]
-    kept = ("task", "metric", "method", "size", "k", "label", "init_std", "majority_score", "percent_of_base",
-            "trained_parameters_without_head", "learning_rate", "epochs")  # fmt: skip
-    return {
-        **{name: first[name] for name in kept}, "n": len(scores), "mean": scores.mean(), "min": scores.min(),
-        "max": scores.max(), "sem": scores.std(ddof=1) / len(scores) ** 0.5,
-        "diverged": int(best["diverged"].sum()),
-    }  # fmt: skip
 
 
 class Browser:

@@ -1,37 +1,42 @@
 from __future__ import annotations
 
+import base64
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
-from adapter_probe.analysis.deltas import drop_points, span_scores
+from adapter_probe.analysis.deltas import drop_points, span_grid, span_scores
 from adapter_probe.errors import ResultsError
+from adapter_probe.figures.heatmap import tolerance_border
 from adapter_probe.figures.levels import DropScale
-from adapter_probe.figures.report.ablation import (
-    CheckpointFacts,
-    ablation_content,
-    joint_scale,
-    read_ablation,
-)
+from adapter_probe.figures.report.ablation import ReportedAblation, ablation_content, joint_scale
 from adapter_probe.figures.report.examples import Texts
 from adapter_probe.results.ablation import load_ablation, read_spans, save_predictions, write_spans
 
 
-def content_of(folder: Path, **changes: object) -> dict:
-    ablation = replace(read_ablation(folder), **changes)
-    content = ablation_content(ablation, joint_scale([ablation.drops]), joint_scale([ablation.interactions]))
-    return json.loads(json.dumps(content, allow_nan=False))
+@pytest.fixture(scope="module")
+def content_of(reported: Callable[..., ReportedAblation]) -> Callable[..., dict]:
+    """``content_of(folder, ...) -> content`` as the page reads it."""
+
+    def make(folder: Path, **more: object) -> dict:
+        ablation = reported(folder, **more)
+        scales = joint_scale([ablation.drops]), joint_scale([ablation.interactions])
+        return json.loads(json.dumps(ablation_content(ablation, *scales, 1.0), allow_nan=False))
+
+    return make
 
 
 def rows(table: dict) -> list[dict]:
     return [dict(zip(table["columns"], row)) for row in table["rows"]]
 
 
-def test_every_span_has_its_numbers(make_ablation: Callable[..., Path]):
+def test_every_span_has_its_numbers(content_of, make_ablation: Callable[..., Path]):
     folder = make_ablation()
     frame, results = read_spans(folder), load_ablation(folder)
     content = content_of(folder)
@@ -55,38 +60,62 @@ def test_every_span_has_its_numbers(make_ablation: Callable[..., Path]):
     assert content["intact_score"] == pytest.approx(np.mean(said[0] == results.labels), abs=1e-6)
 
 
-def test_layers_come_with_their_shares(make_ablation: Callable[..., Path]):
-    layers = rows(content_of(make_ablation())["layers"])
-    assert [layer["layer"] for layer in layers] == list(range(6))
-    assert layers[5]["share_points"] == 9
-    assert layers[5]["share_high_points"] == 10.5
+def test_layers_come_with_their_shares(content_of, make_ablation: Callable[..., Path]):
+    content = content_of(make_ablation())
+    layers = content["layers"]["table"]
+    assert [row[0] for row in layers["rows"]] == list("012345")
+    assert layers["rows"][5][layers["columns"].index("share of the drop (points)")] == "+9.00"
+    assert layers["rows"][5][-1] == "+10.50"
+    svg = base64.b64decode(content["layers"]["figure"]["source"].removeprefix("data:image/svg+xml;base64,"))
+    assert ElementTree.fromstring(svg).tag.endswith("svg")
+    assert b"<metadata>" not in svg
 
 
-def test_an_older_folder_lacks_the_statistics_and_nothing_else(make_ablation: Callable[..., Path]):
+def test_an_older_folder_lacks_the_statistics_and_nothing_else(content_of, make_ablation):
     content = content_of(make_ablation(statistics=False))
-    assert content["layers"] is None
+    assert [row[0] for row in content["layers"]["table"]["rows"]] == list("012345")
     assert set(content["spans"]["columns"]) == {
-        "first", "last", "score", "delta_points", "drop", "level", "to_wrong", "to_right",
+        "first", "last", "score", "delta_points", "drop", "level", "interaction_points", "interaction_level",
+        "to_wrong", "to_right",
     }  # fmt: skip
+    assert all(step["bound"] is None for step in content["steps"])
 
 
-def test_the_table_of_spans_alone_is_enough(make_ablation: Callable[..., Path]):
+@pytest.mark.parametrize("complement", [False, True])
+def test_the_slider_shows_the_best_span_and_the_border_at_each_step(content_of, make_ablation, complement):
+    folder = make_ablation(complement=complement)
+    frame, steps = read_spans(folder), content_of(folder)["steps"]
+    spans = list(frame.itertuples())
+    tolerances = [step["tolerance"] for step in steps]
+    assert tolerances == sorted({*tolerances, 0.0, 0.5, 1.0, 1.9, 2.0})
+    for step in steps:
+        for basis, column in (("estimate", "delta_points"), ("bound", "ci_low_points")):
+            fits = [s for s in spans if round(-getattr(s, column), 9) <= step["tolerance"]]
+            sign = 1 if complement else -1
+            best = min(
+                fits, key=lambda s: (sign * s.n_layers, round(-s.delta_points, 9), s.first), default=None
+            )
+            assert step[basis] == (None if best is None else best.Index)
+        drops = drop_points(span_grid(frame))
+        assert step["within"] == np.nansum(drops <= step["tolerance"])
+        edges = set()
+        for x, y, way, end in re.findall(r"M(\d+) (\d+)([VH])(\d+)", step["stairs"]):
+            edges.add(((int(x), int(y)), (int(x), int(end)) if way == "V" else (int(end), int(y))))
+        border = tolerance_border(drops, step["tolerance"])
+        assert edges == {tuple((x + 0.5, y + 0.5) for x, y in edge) for edge in border}
+
+
+def test_the_table_of_spans_alone_is_enough(content_of, make_ablation: Callable[..., Path]):
     folder = make_ablation(statistics=False, bare=True)
     content = content_of(folder)
     assert content["task"] == content["name"] == f"{folder.parent.name}/ablation"
     assert content["metric"] == "score"
     assert "to_wrong" not in content["spans"]["columns"]
-    assert content["settings"] == []
+    assert content["settings"] == [["identity.folder", "ablation"]]
+    assert content["parameters"] is None
 
 
-def test_a_missing_summary_is_computed(make_ablation: Callable[..., Path]):
-    folder = make_ablation()
-    expected = content_of(folder)
-    (folder / "summary.json").unlink()
-    assert content_of(folder) == expected
-
-
-def test_an_undefined_delta_has_no_level(make_ablation: Callable[..., Path]):
+def test_an_undefined_delta_has_no_level(content_of, make_ablation: Callable[..., Path]):
     folder = make_ablation(n_layers=3)
     frame = read_spans(folder)
     frame.loc[1, ["score", "delta_points"]] = np.nan
@@ -95,40 +124,43 @@ def test_an_undefined_delta_has_no_level(make_ablation: Callable[..., Path]):
     assert (row["drop"], row["level"], row["score"]) == (None, None, None)
 
 
-@pytest.mark.parametrize(("sites", "expected"), [("both", [3, 7]), ("attention", [1, 3]), ("ffn", [2, 4])])
+@pytest.mark.parametrize(
+    ("sites", "expected"), [("both", [250] * 2), ("attention", [100] * 2), ("ffn", [150] * 2)]
+)
 def test_parameters_are_those_of_the_switched_sites(
-    make_ablation: Callable[..., Path], sites: str, expected: list
+    content_of, make_ablation: Callable[..., Path], sites: str, expected: list
 ):
     folder = make_ablation(n_layers=2, sites=sites)
-    facts = CheckpointFacts({}, ((1, 2), (3, 4)))
-    content = content_of(folder, checkpoint=facts)
+    content = content_of(folder)
     assert (content["sites"], content["parameters"]) == (sites, expected)
 
 
-def test_settings_say_what_made_the_numbers_but_not_where_it_lay(make_ablation: Callable[..., Path]):
+def test_settings_say_what_made_the_numbers_but_not_where_it_lay(
+    content_of, make_ablation: Callable[..., Path]
+):
     record = {
         "method": {"name": "adapters", "size": 64},
         "base": {"name": "/home/somebody/models/gte-small", "revision": None},
         "task": {"files": {"train": ["/home/somebody/private.tsv"]}},
     }
-    content = content_of(make_ablation(), checkpoint=CheckpointFacts(record))
+    content = content_of(make_ablation(), checkpoint=record)
     settings = dict(content["settings"])
     assert settings["checkpoint.method.size"] == "64"
     assert settings["checkpoint.base.name"] == "gte-small"
     assert settings["run.identity.checkpoint.delta_sha256"] == "ab" * 32
     assert "somebody" not in json.dumps(content)
-    hub = CheckpointFacts({"base": {"name": "thenlper/gte-small"}})
+    hub = {"base": {"name": "thenlper/gte-small"}}
     assert (
         dict(content_of(make_ablation(), checkpoint=hub)["settings"])["checkpoint.base.name"]
         == "thenlper/gte-small"
     )
 
 
-def test_no_text_without_being_asked(make_ablation: Callable[..., Path]):
+def test_no_text_without_being_asked(content_of, make_ablation: Callable[..., Path]):
     assert content_of(make_ablation())["examples"] is None
 
 
-def test_texts_that_flip_come_with_what_was_said(make_ablation: Callable[..., Path]):
+def test_texts_that_flip_come_with_what_was_said(content_of, make_ablation: Callable[..., Path]):
     folder = make_ablation(labels=("a", "b", "c"))
     results = load_ablation(folder)
     texts = tuple(f"text {i}" for i in range(80))
@@ -147,7 +179,7 @@ def test_texts_that_flip_come_with_what_was_said(make_ablation: Callable[..., Pa
         assert [int(digit, 36) for digit in packed] == said[variant, flipping].tolist()
 
 
-def test_more_classes_than_digits(make_ablation: Callable[..., Path]):
+def test_more_classes_than_digits(content_of, make_ablation: Callable[..., Path]):
     labels = tuple(f"class {i}" for i in range(40))
     folder = make_ablation(n_layers=2, labels=labels)
     content = content_of(folder, texts=Texts(("x",) * 80))
@@ -156,12 +188,12 @@ def test_more_classes_than_digits(make_ablation: Callable[..., Path]):
     assert content["examples"]["predictions"][0] == said[1, kept].tolist()
 
 
-def test_texts_of_other_examples_are_refused(make_ablation: Callable[..., Path]):
+def test_texts_of_other_examples_are_refused(content_of, make_ablation: Callable[..., Path]):
     with pytest.raises(ResultsError, match="3 texts do not fit predictions of 80 examples"):
         content_of(make_ablation(), texts=Texts(("a", "b", "c")))
 
 
-def test_a_regression_has_no_flips(make_ablation: Callable[..., Path], tmp_path: Path):
+def test_a_regression_has_no_flips(content_of, make_ablation: Callable[..., Path], tmp_path: Path):
     results = load_ablation(make_ablation(n_layers=3))
     targets = np.linspace(0, 1, 80)
     outputs = (targets + np.random.default_rng(0).normal(size=(7, 80)))[..., None].astype(np.float32)
@@ -175,7 +207,7 @@ def test_a_regression_has_no_flips(make_ablation: Callable[..., Path], tmp_path:
     assert (content["examples"], content["percent"]) == (None, False)
 
 
-def test_questions_come_with_the_answers_they_got(questions: tuple[Path, Texts]):
+def test_questions_come_with_the_answers_they_got(content_of, questions: tuple[Path, Texts]):
     folder, texts = questions
     results = load_ablation(folder)
     content = content_of(folder, texts=texts)
@@ -194,10 +226,3 @@ def test_questions_come_with_the_answers_they_got(questions: tuple[Path, Texts])
     for variant, span in enumerate(spans, 1):
         assert span["to_wrong"] == (match[0] & ~match[variant]).sum()
         assert span["to_right"] == (~match[0] & match[variant]).sum()
-
-
-def test_a_damaged_file_is_named(make_ablation: Callable[..., Path]):
-    folder = make_ablation(n_layers=2)
-    (folder / "predictions.npz").write_bytes(b"x" * 100)
-    with pytest.raises(ResultsError, match=r"predictions\.npz is damaged"):
-        read_ablation(folder)

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from adapter_probe.analysis.deltas import drop_points, span_grid
+from adapter_probe.analysis.deltas import drop_points
+from adapter_probe.analysis.studies import load_record
 from adapter_probe.analysis.summary import span_summary
-from adapter_probe.figures.heatmap import tolerance_border
 from adapter_probe.figures.levels import DropScale
-from adapter_probe.figures.report.ablation import CheckpointFacts, read_ablation
 from adapter_probe.figures.report.examples import Texts
 from adapter_probe.figures.report.page import write_report
-from adapter_probe.figures.report.sweeps import read_sweep
 from adapter_probe.figures.wording import cell_text
 from adapter_probe.results.ablation import read_spans
 
 if TYPE_CHECKING:
     from conftest import Browser
 
+pytestmark = pytest.mark.slow
 N_LAYERS, N_EXAMPLES = 6, 80
 ENTER, LEFT, UP, RIGHT, DOWN, END, HOME = "\ue007", "\ue012", "\ue013", "\ue014", "\ue015", "\ue010", "\ue011"
 
@@ -34,24 +32,24 @@ def folder(make_ablation: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def study(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page with one full ablation, its parameters and no texts."""
-    facts = CheckpointFacts({"method": {"size": 8}}, ((100, 150),) * N_LAYERS)
-    ablation = replace(read_ablation(folder), checkpoint=facts)
+def study(folder: Path, reported, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with one full ablation and no texts."""
+    ablation = reported(folder, checkpoint={"method": {"size": 8}})
     return write_report(tmp_path_factory.mktemp("page") / "report.html", [ablation])
 
 
 @pytest.fixture(scope="module")
-def everything(make_ablation, make_sweep, hostile: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def everything(
+    make_ablation, reported, sweep_folder, tradeoff_folder, hostile: str, tmp_path_factory
+) -> Path:
     """A page with all there can be, and markup in every text."""
     texts = Texts(tuple(f"{hostile} {i}" for i in range(N_EXAMPLES)), (hostile,) * N_EXAMPLES)
-    one = replace(read_ablation(make_ablation(task=hostile, labels=(hostile, "b"))), texts=texts)
-    plain = read_ablation(make_ablation(n_layers=3, statistics=False, bare=True))
-    kept = read_ablation(make_ablation(n_layers=4, complement=True))
-    sweeps = [read_sweep(make_sweep(kind, tasks=(hostile,))) for kind in ("init", "tradeoff")]
-    alone = read_sweep(make_sweep("tradeoff", summarised=False))
-    path = tmp_path_factory.mktemp("page") / "report.html"
-    return write_report(path, [one, plain, kept], [*sweeps, alone])
+    one = reported(make_ablation(task=hostile, labels=(hostile, "b")), texts=texts)
+    plain = reported(make_ablation(n_layers=3, statistics=False, bare=True))
+    kept = reported(make_ablation(n_layers=4, complement=True))
+    place = tmp_path_factory.mktemp("page")
+    sweeps = [sweep_folder(place / "a", tasks=(hostile,)), tradeoff_folder(place / "b", tasks=(hostile,))]
+    return write_report(place / "report.html", [one, plain, kept], [load_record(sweep) for sweep in sweeps])
 
 
 def cell_number(first: int, last: int) -> int:
@@ -153,15 +151,12 @@ def test_focus_is_seen(browser: Browser, study: Path):
 
 
 @pytest.mark.parametrize("tolerance", [0, 0.5, 1, 2, 5])
-def test_the_slider_moves_the_staircase(browser: Browser, study: Path, folder: Path, tolerance: float):
+def test_the_slider_moves_the_staircase(browser: Browser, study: Path, tolerance: float):
     browser.open(study)
     slide_to(browser, points(tolerance))
     path = browser.run("return document.querySelector('.stairs:not(.halo)').getAttribute('d')")
-    edges = set()
-    for x, y, way, end in re.findall(r"M(\d+) (\d+)([VH])(\d+)", path):
-        edges.add(((int(x), int(y)), (int(x), int(end)) if way == "V" else (int(end), int(y))))
-    border = tolerance_border(drop_points(span_grid(read_spans(folder))), tolerance)
-    assert edges == {tuple((x + 0.5, y + 0.5) for x, y in edge) for edge in border}
+    steps = browser.run("return JSON.parse(document.getElementById('data').textContent).ablations[0].steps")
+    assert [path] == [step["stairs"] for step in steps if step["tolerance"] == tolerance]
 
 
 @pytest.mark.parametrize("tolerance", [0, 0.5, 1, 2, 5])
@@ -228,15 +223,13 @@ def test_the_other_view_shows_interactions(browser: Browser, study: Path, folder
     assert "interaction" in browser.text(".bars")
 
 
-def test_a_layer_can_be_read_and_followed(browser: Browser, study: Path):
+def test_the_layers_have_their_figure_and_table(browser: Browser, study: Path):
     browser.open(study)
-    browser.point(*browser.place(".layer .hit", 3))
-    assert re.match(r"Layer 3 share of the drop \+5\.6 \(\+4\.6 to \+7\.1\), ", browser.text(".readout"))
-    browser.point(*browser.place(".layer .hit", 3), press=True)
-    assert "Layer 3 off" in browser.text(".span-card")
-    browser.focus('.layer[tabindex="0"]')
-    browser.press(RIGHT)
-    assert browser.text(".readout").startswith("Layer 4 ")
+    widths = "return [...document.querySelectorAll('.drawn img')].map((n) => n.naturalWidth)"
+    (width,) = browser.run(widths)
+    assert width > 300, "the image is drawn"
+    assert "Bars: each layer's share" in browser.text(".drawn figcaption")
+    assert browser.text("tbody tr:nth-child(4)").startswith("3")
 
 
 def test_examples_that_flip_are_those_of_the_span(browser: Browser, everything: Path):
@@ -256,9 +249,9 @@ def test_examples_that_flip_are_those_of_the_span(browser: Browser, everything: 
     assert browser.count(".examples li") == right
 
 
-def test_questions_show_their_answers(browser: Browser, questions: tuple[Path, Texts], tmp_path: Path):
+def test_questions_show_their_answers(browser: Browser, questions, reported, tmp_path: Path):
     folder, texts = questions
-    page = write_report(tmp_path / "report.html", [replace(read_ablation(folder), texts=texts)])
+    page = write_report(tmp_path / "report.html", [reported(folder, texts=texts)])
     browser.open(page)
     assert "by exact match" in browser.text(".span-card")
     asked, note = browser.text(".examples blockquote"), browser.text(".examples .note")
@@ -269,27 +262,19 @@ def test_questions_show_their_answers(browser: Browser, questions: tuple[Path, T
     assert browser.logs("browser") == []
 
 
-def test_points_tell_their_trials(browser: Browser, everything: Path):
+def test_sweeps_show_their_figures_and_every_run(browser: Browser, everything: Path):
     browser.open(everything)
-    browser.point(*browser.place(".chart .point .hit", 3))
-    card = browser.text(".point-card")
-    assert "std 1" in card
-    assert "1 run diverged" in card
-    rows = browser.texts(".point-card tbody tr")[:6]
-    assert len(rows) == 6
-    assert "diverged" in rows[2]
-    browser.focus('.chart .point[tabindex="0"]')
-    browser.press(HOME, RIGHT)
-    assert "std 10⁻³" in browser.text(".point-card")
-
-
-def test_runs_at_other_settings_are_shown_on_demand(browser: Browser, everything: Path):
-    browser.open(everything)
-    seen = """return Array.from(document.querySelector(".sweep").querySelectorAll(".trial.other"),
-        (node) => getComputedStyle(node).display).filter((display) => display !== "none").length"""
-    assert browser.run(seen) == 0
-    browser.point(*browser.place(".sweep .check input"), press=True)
-    assert browser.run(seen) == 12
+    sizes = (
+        "return [...document.querySelectorAll('.drawn img')].map((n) => [n.complete, n.naturalWidth, n.alt])"
+    )
+    images = browser.run(sizes)
+    assert len(images) == 5  # two grids' layers, a sweep, a trade-off and its sizes
+    assert all(done and width > 200 and words for done, width, words in images)
+    summaries = browser.texts(".study:last-of-type summary")
+    assert [words for words in summaries if "runs" in words] == ["100 runs as a table"]
+    runs = browser.texts(".study:nth-last-of-type(2) details.numbers:nth-of-type(2) tbody tr")
+    assert len(runs) == 24
+    assert sum("—" in row for row in runs) == 2
 
 
 def test_text_stays_text(browser: Browser, everything: Path, hostile: str):
@@ -373,26 +358,17 @@ def test_motion_is_optional(browser: Browser, study: Path, wish: str, moves: boo
 
 def test_every_figure_has_words_and_a_table(browser: Browser, everything: Path):
     browser.open(everything)
-    figures = browser.count("svg")
-    silent = browser.count("svg:not([aria-label]):not([aria-hidden=true])")
-    assert (figures > 15, silent) == (True, 0)
+    figures = browser.count("svg, img")
+    silent = browser.count("svg:not([aria-label]):not([aria-hidden=true]), img:not([alt])")
+    assert (figures > 10, silent) == (True, 0)
     assert browser.count("[role=gridcell]:not([aria-label]), [role=img]:not([aria-label])") == 0
     tables = """return Array.from(document.querySelectorAll("details.numbers"),
         (details) => details.querySelectorAll("tbody tr").length)"""
-    assert browser.run(tables) == [
-        6,
-        21,
-        3,
-        6,
-        4,
-        10,
-        4,
-        8,
-        8,
-    ]  # layers and spans of three grids, three charts
+    # layers and spans of three grids; points and runs of a sweep; the tables of a trade-off
+    assert browser.run(tables) == [6, 21, 3, 6, 4, 10, 8, 24, 25, 25, 10, 100]
     assert (
         browser.run("return Array.from(document.querySelectorAll('input'), (n) => n.labels.length)")
-        == [1] * 5
+        == [1] * 3
     )
 
 
@@ -403,9 +379,9 @@ def test_printing_opens_the_tables(browser: Browser, study: Path):
     assert browser.run("dispatchEvent(new Event('afterprint')); " + opened) == 0
 
 
-def test_spans_that_were_kept_read_as_such(browser: Browser, make_ablation, tmp_path: Path):
+def test_spans_that_were_kept_read_as_such(browser: Browser, make_ablation, reported, tmp_path: Path):
     folder = make_ablation(n_layers=N_LAYERS, complement=True)
-    browser.open(write_report(tmp_path / "report.html", [read_ablation(folder)], tolerance=5.0))
+    browser.open(write_report(tmp_path / "report.html", [reported(folder)], tolerance=5.0))
     span = span_summary(read_spans(folder), "kept", [5.0])["shortest_sufficient"]["5"]
     words = f"By the estimate, the adapters of {name_of(span)} alone suffice within 5 points"
     assert words in browser.text(".advice")

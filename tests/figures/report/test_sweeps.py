@@ -1,105 +1,101 @@
+"""A sweep's part of the page: every figure of the gallery, every number behind them, nothing of its own."""
+
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from adapter_probe.errors import ResultsError
-from adapter_probe.figures.report.sweeps import read_sweep, sweep_content
+from adapter_probe.analysis.studies import load_record
+from adapter_probe.analysis.sweeps import init_sweep_table
+from adapter_probe.figures.gallery import write_gallery
+from adapter_probe.figures.report.sweeps import sweep_content
+from adapter_probe.figures.venues import PAPER, Look
+from adapter_probe.results.atomic import write_csv, write_json
 
 
 def content_of(folder: Path) -> dict:
-    return json.loads(json.dumps(sweep_content(read_sweep(folder)), allow_nan=False))
+    return json.loads(json.dumps(sweep_content(load_record(folder)), allow_nan=False))
 
 
-def test_an_init_sweep_is_one_line_a_task_with_its_trials(make_sweep: Callable[..., Path]):
-    folder = make_sweep("init", tasks=("a", "b"))
-    content = content_of(folder)
-    assert [(chart["kind"], chart["task"], chart["majority"]) for chart in content["charts"]] == [
-        ("init", "a", 0.5), ("init", "b", 0.5),
-    ]  # fmt: skip
-    (series,) = content["charts"][0]["series"]
-    assert [point["x"] for point in series["points"]] == [1e-4, 1e-3, 1e-2, 1.0]
-    trials = pd.read_csv(folder / "trials.csv")
-    for point in series["points"]:
-        own = trials[(trials["task"] == "a") & (trials["init_std"] == point["x"])]
-        assert {trial["trial"] for trial in point["trials"]} == set(own["trial"])
-        assert len(point["trials"]) == 6
-        chosen = [trial["score"] for trial in point["trials"] if trial["chosen"] and not trial["diverged"]]
-        assert point["mean"] == pytest.approx(np.mean(chosen), abs=1e-6)
-        assert point["n"] == len(chosen)
-    lost = [trial for trial in series["points"][3]["trials"] if trial["diverged"]]
-    assert [(trial["score"], trial["seed"], trial["chosen"]) for trial in lost] == [(None, 2, True)]
-    assert series["points"][3]["diverged"] == 1
+def table_of(content: dict, number: int) -> pd.DataFrame:
+    return pd.DataFrame(content["tables"][number]["rows"], columns=content["tables"][number]["columns"])
 
 
-def test_a_trade_off_has_a_series_a_method(make_sweep: Callable[..., Path]):
-    (chart,) = content_of(make_sweep("tradeoff"))["charts"]
-    points = {
-        one["method"]: [(p["x"], p["label"], len(p["trials"])) for p in one["points"]]
-        for one in chart["series"]
-    }
-    assert points == {
-        "adapters": [(2000, "adapters 1", 6), (16_000, "adapters 8", 6), (128_000, "adapters 64", 6)],
-        "top_layers": [
-            (90_000, "top 1 layers", 6),
-            (180_000, "top 2 layers", 6),
-            (360_000, "top 4 layers", 6),
-        ],
-        "layernorm_only": [(800, "LayerNorm only", 6)],
-        "full": [(1_000_000, "full fine-tuning", 6)],
-    }
-    assert chart["percent"] is True
+@pytest.mark.parametrize("kind", ["sweep", "tradeoff"])
+def test_the_figures_are_those_of_the_gallery(kind: str, sweep_folder, tradeoff_folder, tmp_path: Path):
+    folder = {"sweep": sweep_folder, "tradeoff": tradeoff_folder}[kind](tmp_path / kind)
+    shown = content_of(folder)["figures"]
+    made = write_gallery([load_record(folder)], tmp_path / "drawn", Look(PAPER, formats=("svg",)))
+    figures = [one for one in made if one.kind == "figure"]
+    assert len(shown) == len(figures) == {"sweep": 1, "tradeoff": 3}[kind]
+    for one, figure in zip(shown, figures):
+        svg = base64.b64decode(one["source"].removeprefix("data:image/svg+xml;base64,")).decode()
+        whole = figure.files[0].read_text("utf-8")
+        begin, end = whole.index("<metadata>"), whole.index("</metadata>") + len("</metadata>")
+        assert svg == whole[:begin] + whole[end:]
+        assert one["title"] == ElementTree.fromstring(svg).findtext("{http://www.w3.org/2000/svg}title")
+        assert one["caption"] == figure.caption
+        assert one["width"] > 300
 
 
-@pytest.mark.parametrize("kind", ["init", "tradeoff"])
-def test_trials_alone_are_drawn_without_means(make_sweep: Callable[..., Path], kind: str):
-    (chart,) = content_of(make_sweep(kind, summarised=False))["charts"]
-    assert chart["kind"] == kind
-    points = [point for series in chart["series"] for point in series["points"]]
-    assert len(points) == (4 if kind == "init" else 8)
-    assert all(point["mean"] is None and len(point["trials"]) == 6 for point in points)
-    assert all(trial["chosen"] for point in points for trial in point["trials"])
-
-
-def test_the_aggregate_keeps_its_percentiles(tmp_path: Path):
-    (tmp_path / "aggregate.csv").write_text(
-        "method,size,k,label,n_tasks,trained_parameters_without_head,percent_of_base,p20_points,p50_points,"
-        "p80_points,iqm_points,iqm_low_points,iqm_high_points,on_frontier\n"
-        "adapters,8,,adapters 8,3,2000,0.5,-2,-1,0.5,-0.9,-1.5,0.2,True\n"
-        "top_layers,,1,top 1 layers,3,9000,2,-5,-4,-3,-4.1,,,False\n"
-    )
-    (chart,) = content_of(tmp_path)["charts"]
-    assert chart["kind"] == "aggregate"
-    first, second = (series["points"][0] for series in chart["series"])
-    assert (first["p20_points"], first["p50_points"], first["p80_points"], first["frontier"]) == (
-        -2,
-        -1,
-        0.5,
-        True,
-    )
-    assert (second["iqm_low_points"], second["frontier"], second["percentOfBase"]) == (None, False, 2)
-
-
-def test_sizes_and_settings(tmp_path: Path):
-    (tmp_path / "sizes.csv").write_text("size,n_tasks,mean_score,sem,CoLA\n8,1,0.74,0.01,0.74\n")
-    (tmp_path / "study.json").write_text(
-        '{"study": "tradeoff", "base": {"name": "x"}, "tasks": {"a": {"b": 1}}}'
-    )
+def test_two_adapter_sizes_are_two_lines(sweep_trials, tmp_path: Path):
+    trials = pd.concat([sweep_trials().assign(size=size) for size in (8, 64)], ignore_index=True)
+    write_csv(tmp_path / "trials.csv", trials)
+    write_csv(tmp_path / "sweep.csv", init_sweep_table(trials))
     content = content_of(tmp_path)
-    assert content["charts"] == []
-    assert content["sizes"] == {
-        "columns": ["size", "n_tasks", "mean_score", "sem", "CoLA"],
-        "rows": [[8, 1, 0.74, 0.01, 0.74]],
-    }
-    assert content["settings"] == [["study", "tradeoff"], ["base.name", "x"]]
+    points = table_of(content, 0)
+    assert points["adapter size"].value_counts().to_dict() == {"8": 8, "64": 8}
+    assert "size 8" in content["figures"][0]["title"]
+    assert "size 64" in content["figures"][0]["title"]
 
 
-def test_a_table_without_a_needed_column_is_refused(tmp_path: Path):
-    (tmp_path / "sweep.csv").write_text("task,mean\na,1\n")
-    with pytest.raises(ResultsError, match=r"sweep\.csv: no column 'init_std' \(found: task, mean\)"):
-        read_sweep(tmp_path)
+def test_methods_without_parameters_are_in_the_tables_and_on_the_frontier(tradeoff_folder, tmp_path: Path):
+    content = content_of(tradeoff_folder(tmp_path / "t"))
+    points, aggregate = table_of(content, 0), table_of(content, 1)
+    assert points[points["parameters without the head"] == "0"]["method"].tolist() == ["head only"] * 2
+    record = load_record(tmp_path / "t").aggregate
+    (index,) = np.flatnonzero(record["method"] == "head_only")
+    assert aggregate["on the frontier"][index] == {True: "yes", False: "no"}[record["on_frontier"][index]]
+    assert "head only" in content["figures"][0]["caption"] or "head" in content["figures"][0]["caption"]
+
+
+def test_every_run_is_listed_and_says_whether_it_counts(tradeoff_folder, sweep_folder, tmp_path: Path):
+    runs = table_of(content_of(tradeoff_folder(tmp_path / "t", tasks=("cola",))), -1)
+    trials = pd.read_csv(tmp_path / "t" / "trials.csv")
+    assert len(runs) == len(trials)
+    assert runs["in the mean"].tolist() == [
+        "yes" if rate == 3e-4 else "no" for rate in trials["learning_rate"]
+    ]
+    assert set(runs["method"]) >= {"adapters 64", "top 2 layers", "full fine-tuning", "head only"}
+    assert runs["score"].tolist() == [f"{100 * score:.1f}%" for score in trials["score"]]
+    lost = table_of(content_of(sweep_folder(tmp_path / "s")), -1)
+    assert (lost["diverged"] == "yes").sum() == 2
+    assert lost[lost["diverged"] == "yes"]["score"].tolist() == ["—"] * 2
+
+
+def test_numbers_are_told_by_their_kind(tradeoff_folder, tmp_path: Path):
+    content = content_of(tradeoff_folder(tmp_path / "t"))
+    record = load_record(tmp_path / "t")
+    sizes, points = table_of(content, 2), table_of(content, 0)
+    assert sizes["mean score"].tolist() == [f"{100 * score:.1f}" for score in record.sizes["mean_score"]]
+    assert sizes["size"].tolist() == [str(size) for size in record.sizes["size"]]
+    counts = record.tradeoff["trained_parameters_without_head"]
+    assert points["parameters without the head"].tolist() == [f"{count:,}" for count in counts]
+    assert points["learning rate"].unique().tolist() == ["0.0003"]
+    assert points["lowest"].tolist() == [f"{100 * low:.1f}%" for low in record.tradeoff["min"]]
+
+
+def test_settings_are_those_of_the_study(sweep_folder, tmp_path: Path):
+    folder = sweep_folder(tmp_path / "s")
+    write_json(
+        folder / "study.json", {"study": "init-sweep", "base": {"name": "/home/x/y"}, "tasks": {"a": 1}}
+    )
+    content = content_of(folder)
+    assert content["settings"] == [["study", "init-sweep"], ["base.name", "y"]]
+    assert (content["kind"], content["tasks"], content["name"]) == ("init", ["cola"], f"{tmp_path.name}/s")

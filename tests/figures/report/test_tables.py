@@ -9,15 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter_probe.errors import ResultsError
-from adapter_probe.figures.report.tables import (
-    number,
-    read_table,
-    settings_rows,
-    significant,
-    table,
-    true_or_none,
-)
+from adapter_probe.figures.report.tables import number, settings_rows, short_name, significant, table
 
 
 @given(st.floats())
@@ -66,41 +58,6 @@ def test_a_table_keeps_order_and_drops_what_is_missing():
     }
 
 
-def test_reading_keeps_words_that_look_like_missing_values(tmp_path):
-    path = tmp_path / "x.csv"
-    path.write_text("task,score\nNA,0.1\nnull,\n")
-    frame = read_table(path, ("task",))
-    assert frame["task"].tolist() == ["NA", "null"]
-    assert frame["score"].isna().tolist() == [False, True]
-    assert frame["score"][0] == 0.1
-
-
-def test_a_table_that_is_not_there_is_none(tmp_path):
-    assert read_table(tmp_path / "x.csv", ("task",)) is None
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [("a,b\n1,2\n", "no column 'task' (found: a, b)"), ("", "cannot read"), ('task\n"a\n', "cannot read")],
-)
-def test_a_table_that_does_not_fit_is_refused_in_one_line(tmp_path, content: str, words: str):
-    path = tmp_path / "x.csv"
-    path.write_text(content)
-    with pytest.raises(ResultsError) as caught:
-        read_table(path, ("task",))
-    assert words in str(caught.value)
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [(True, True), (np.bool_(False), False), ("True", True), ("false", False), (1.0, True), (math.nan, None)],
-)
-def test_true_and_false_however_pandas_read_them(value: object, expected: bool | None):
-    assert true_or_none(value) is expected
-
-
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -120,3 +77,9 @@ def test_settings_are_flat_and_in_order():
     assert settings_rows(record) == [
         ["b.y", "1"], ["b.x", "1, 2.5"], ["d", "yes"], ["f", "0"], ["g", "no"],
     ]  # fmt: skip
+
+
+def test_a_name_tells_no_more_than_two_parts_of_the_path(tmp_path):
+    folder = tmp_path / "checkpoint" / "ablation"
+    folder.mkdir(parents=True)
+    assert short_name(folder) == short_name(folder / ".." / "ablation") == "checkpoint/ablation"

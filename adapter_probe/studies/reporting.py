@@ -1,0 +1,182 @@
+"""The page to explore results in: studies read, their checkpoints and texts found. Never imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from adapter_probe.analysis.studies import AblationRecord, load_records
+from adapter_probe.checkpoints.identity import checkpoint_identity
+from adapter_probe.data.tasks import TaskSpec, load_questions, load_split
+from adapter_probe.errors import DataError, ResultsError
+from adapter_probe.figures.report.ablation import ReportedAblation
+from adapter_probe.figures.report.examples import Texts
+from adapter_probe.figures.report.page import write_report
+from adapter_probe.results.ablation import AblationResults, load_ablation
+from adapter_probe.results.atomic import read_json
+from adapter_probe.results.identity import describe_changes, list_changes
+from adapter_probe.results.schema import PREDICTIONS
+
+DESCRIPTION = "adapter_probe.json"  # as `adapter_probe.checkpoints` writes it, which loads torch
+
+
+@dataclass(frozen=True)
+class Report:
+    """A page on disk.
+
+    Attributes:
+        path: of the HTML file.
+        n_texts: how many examples its texts were taken from; 0 where it holds no texts.
+    """
+
+    path: Path
+    n_texts: int
+
+
+def report(
+    folders: Sequence[str | Path],
+    out: str | Path = "report.html",
+    *,
+    examples: bool = False,
+    checkpoints: Sequence[str | Path] = (),
+    data: Sequence[str | Path] = (),
+    tolerance: float = 1.0,
+) -> Report:
+    """Write one HTML file in which to explore results: it holds everything and loads nothing.
+
+    Args:
+        folders: of ablations and sweeps; a folder of a checkpoint stands for the ablations inside it.
+        out: the HTML file.
+        examples: put the texts that flip into the page.
+        checkpoints: those of ablations that do not lie inside or beside them.
+        data: files with the examples, if an ablation was given files of its own.
+        tolerance: points of drop at which the slider begins.
+
+    Raises:
+        ResultsError: results, checkpoints or predictions are missing or damaged, or the page cannot be
+            written.
+        DataError: the texts cannot be read, or are not those that were predicted.
+    """
+    if not 0 <= tolerance <= 100:
+        raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 to 100 points")
+    records, given, files = load_records(folders), [Path(c) for c in checkpoints], [Path(f) for f in data]
+    ablations = [record for record in records if isinstance(record, AblationRecord)]
+    _refuse_strangers(given, ablations)
+    parts = [_completed(record, given, files, examples) for record in ablations]
+    sweeps = [record for record in records if not isinstance(record, AblationRecord)]
+    path = write_report(out, parts, sweeps, tolerance=tolerance)
+    return Report(path, sum(len(part.texts.texts) for part in parts if part.texts))
+
+
+def _delta_of(record: AblationRecord) -> str | None:
+    """The hash of the weights that were ablated, where the folder says so."""
+    checkpoint = record.identity.get("checkpoint")
+    value = checkpoint.get("delta_sha256") if isinstance(checkpoint, Mapping) else None
+    return value if isinstance(value, str) else None
+
+
+def _refuse_strangers(checkpoints: Sequence[Path], ablations: Sequence[AblationRecord]) -> None:
+    """Refuse a checkpoint that is none of those that were ablated.
+
+    Raises:
+        ResultsError: it is not.
+    """
+    deltas = {_delta_of(record) for record in ablations}
+    for folder in checkpoints:
+        described = _description(folder)
+        if described is None:
+            raise ResultsError(f"--checkpoint {folder} is not a checkpoint: it has no {DESCRIPTION}")
+        if None not in deltas and described.get("delta_sha256") not in deltas:
+            raise ResultsError(f"--checkpoint {folder} is not what was ablated in any of the folders given")
+
+
+def _description(folder: Path) -> dict[str, Any] | None:
+    path = folder / DESCRIPTION
+    return read_json(path) if path.is_file() else None
+
+
+def _completed(
+    record: AblationRecord, checkpoints: Sequence[Path], data: Sequence[Path], with_texts: bool
+) -> ReportedAblation:
+    """The ablation with its predictions, with what its checkpoint says and, if wanted, with its texts."""
+    results = load_ablation(record.folder) if (record.folder / PREDICTIONS).is_file() else None
+    folder = _checkpoint_of(record, checkpoints)
+    if folder is None:
+        if with_texts:
+            raise ResultsError(
+                f"--examples: the checkpoint of {record.folder} is neither around nor beside it; "
+                "name it with --checkpoint"
+            )
+        return ReportedAblation(record, results)
+    described = _description(folder) or {}
+    _refuse_changed(record, folder, described)
+    texts = None
+    if with_texts:
+        if results is None:
+            raise ResultsError(
+                f"--examples: {record.folder} has no {PREDICTIONS}, so nothing says which examples flip"
+            )
+        spec = TaskSpec.from_json(described.get("task"), str(folder / DESCRIPTION))
+        texts = _texts(record.folder, results, spec, data)
+    return ReportedAblation(record, results, described, texts)
+
+
+def _refuse_changed(record: AblationRecord, folder: Path, described: dict[str, Any]) -> None:
+    """Refuse a checkpoint that was ablated with another method, or on another base; what is unknown passes.
+
+    Raises:
+        ResultsError: something changed.
+    """
+    old, new = {}, {}
+    for section, facts in checkpoint_identity(described).items():
+        then = record.identity.get(section)
+        then = then if isinstance(then, Mapping) else {}
+        shared = {name for name, value in facts.items() if value and then.get(name)}
+        old[section] = {name: then[name] for name in shared}
+        new[section] = {name: facts[name] for name in shared}
+    if changes := describe_changes(old, new):
+        raise ResultsError(f"{folder} has changed since {record.folder} was made: {list_changes(changes)}")
+
+
+def _checkpoint_of(record: AblationRecord, checkpoints: Sequence[Path]) -> Path | None:
+    """The checkpoint that was ablated: one that was given, the folder around the results, or one beside."""
+    parent, wanted = record.folder.resolve().parent, _delta_of(record)
+    beside = sorted(path for path in parent.iterdir() if path.is_dir())
+    for folder in (*checkpoints, parent, *(beside if wanted else ())):
+        described = _description(folder)
+        if described is not None and wanted in (None, described.get("delta_sha256")):
+            return folder
+    return None
+
+
+def _texts(folder: Path, results: AblationResults, spec: TaskSpec, data: Sequence[Path]) -> Texts | None:
+    """The texts of an ablation's examples, known to be the ones by their fingerprint.
+
+    None for a regression, of which no example flips.
+    """
+    if results.kind == "regression":
+        return None
+    split, n_examples = results.settings.get("split", "validation"), len(results.labels)
+    given = [replace(spec, files={split: tuple(str(path.resolve()) for path in data)})] if data else []
+    wanted = results.identity.get("data", {}).get("fingerprint")
+    for choice in (*given, *([spec] if split in spec.files else [])):
+        fingerprint, texts = _load_texts(choice, split, n_examples)
+        if fingerprint == wanted:
+            return texts
+    raise DataError(
+        f"--examples: the {split} rows of task {spec.name!r} are not those of {folder}: they have "
+        "changed, or the ablation was given files of its own; name these with --data"
+    )
+
+
+def _load_texts(spec: TaskSpec, split: str, n_examples: int) -> tuple[str, Texts]:
+    """The texts of a split, or of its fixed subset of this size, and the fingerprint of these rows."""
+    if spec.kind != "extractive":
+        rows = load_split(spec, split, n_examples)
+        return rows.fingerprint, Texts(rows.texts, rows.texts_b)
+    asked = load_questions(spec, split, n_examples)
+    truths = tuple(" / ".join(dict.fromkeys(a.text for a in answers)) for answers in asked.answers)
+    contexts = tuple(asked.contexts[paragraph] for paragraph in asked.paragraph.tolist())
+    return asked.fingerprint, Texts(asked.questions, contexts, truths)

@@ -1,0 +1,94 @@
+"""The project's own figures and tables on their way into the page: images, and cells as text."""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from adapter_probe.analysis.studies import StudyRecord
+from adapter_probe.figures.gallery import write_gallery
+from adapter_probe.figures.venues import PAPER, Look
+from adapter_probe.figures.wording import IN_PERCENT, bare_score
+
+from .tables import number
+
+NONE = "—"
+_SCORES = ("mean", "min", "max", "score", "majority_score")
+_WHOLE = ("trained_parameters_without_head", "best_epoch")
+_SHORT = ("init_std", "learning_rate", "percent_of_base")
+_METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
+_WIDTH = re.compile(r'<svg [^>]*\bwidth="([\d.]+)pt"')
+_PIXELS = 2.0  # on the screen, of a point in print: letters of 8 points are as large as the page's own
+_TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
+
+
+def figures_of(record: StudyRecord) -> dict[str, dict[str, Any]]:
+    """What `adapter-probe figures` draws of one study.
+
+    Returns:
+        by the files' stem: `title`, `caption`, `width` in pixels, and `source`, the SVG as a data address.
+        Its metadata stay out: they may name folders.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        made = [
+            one
+            for one in write_gallery([record], folder, Look(PAPER, formats=("svg",)))
+            if one.kind == "figure"
+        ]
+        drawn = {one.stem: (one.caption, one.files[0].read_text("utf-8")) for one in made}
+    return {stem: _image(caption, svg) for stem, (caption, svg) in drawn.items()}
+
+
+def _image(caption: str, svg: str) -> dict[str, Any]:
+    title, width = _TITLE.search(svg), _WIDTH.search(svg)
+    data = base64.b64encode(_METADATA.sub("", svg).encode("utf-8")).decode("ascii")
+    return {
+        "title": html.unescape(title[1]) if title else "",
+        "caption": caption,
+        "width": round(_PIXELS * float(width[1])) if width else None,
+        "source": f"data:image/svg+xml;base64,{data}",
+    }
+
+
+def text_table(title: str, frame: pd.DataFrame, heads: Mapping[str, str]) -> dict[str, Any]:
+    """A table as the page shows it: a title, column heads, and rows of text.
+
+    Args:
+        title: what it is of.
+        frame: its numbers; scores are fractions, in the row's `metric` where there is one.
+        heads: by column, its head; columns that the frame lacks, or that are empty, are left out.
+    """
+    kept = [name for name in heads if name in frame and not frame[name].isna().all()]
+    metrics: Sequence[str | None] = frame["metric"].tolist() if "metric" in frame else [None] * len(frame)
+    columns = [[cell_text(name, v, m) for v, m in zip(frame[name].tolist(), metrics)] for name in kept]
+    return {
+        "title": title,
+        "columns": [heads[name] for name in kept],
+        "rows": [list(row) for row in zip(*columns)],
+    }
+
+
+def cell_text(name: str, value: object, metric: str | None) -> str:
+    """A field of a results table in words, by the column that it stands in."""
+    plain = number(value)
+    if plain is None:
+        return NONE
+    if isinstance(plain, (bool, str)):
+        return {True: "yes", False: "no"}.get(plain, plain)  # type: ignore[call-overload]
+    if name in _SCORES:
+        return bare_score(plain, metric)
+    if name == "sem":
+        return f"{100 * plain:.2f}" if metric in IN_PERCENT else f"{plain:.3f}"
+    if name.startswith("p_"):
+        return "< 0.001" if plain < 0.001 else f"{plain:.3f}"
+    if name.endswith("_points"):
+        return f"{plain:+.2f}".replace("-", "−")
+    if name in _SHORT:
+        return f"{float(value):.3g}"  # type: ignore[arg-type]
+    return f"{plain:,.0f}" if isinstance(plain, int) or name in _WHOLE else f"{100 * plain:.1f}"

@@ -1,0 +1,38 @@
+"""Which folders hold results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from adapter_probe.errors import ResultsError
+from adapter_probe.results.schema import find_results, is_ablation, is_sweep
+
+
+def folder(path: Path, table: str) -> Path:
+    path.mkdir(parents=True)
+    (path / table).write_text("")
+    return path
+
+
+def test_a_folder_of_results_stands_for_itself_and_another_for_those_inside(tmp_path: Path):
+    sweep = folder(tmp_path / "sweep", "trials.csv")
+    ablations = [folder(tmp_path / "checkpoint" / name, "spans.csv") for name in ("b", "a")]
+    (tmp_path / "checkpoint" / "other").mkdir()
+    found = find_results([sweep, tmp_path / "checkpoint"])
+    assert found == [sweep, *reversed(ablations)]
+    assert [is_ablation(path) for path in found] == [False, True, True]
+    assert [is_sweep(path) for path in found] == [True, False, False]
+
+
+def test_a_folder_given_twice_comes_once(tmp_path: Path):
+    one = folder(tmp_path / "c" / "ablation", "spans.csv")
+    assert find_results([one, one.parent, one / ".." / one.name]) == [one]
+
+
+def test_what_holds_nothing_is_refused(tmp_path: Path):
+    with pytest.raises(ResultsError, match=r"holds no results.*spans\.csv.*trials\.csv"):
+        find_results([tmp_path])
+    with pytest.raises(ResultsError, match="no such folder"):
+        find_results([tmp_path / "missing"])
