@@ -6,6 +6,7 @@ import errno
 import functools
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import typer
@@ -58,4 +59,13 @@ def show(text: str) -> None:
 
 def show_json(value: object) -> None:
     """A result for a machine, on stdout."""
-    typer.echo(json.dumps(value, indent=2))
+    typer.echo(json.dumps(value, indent=2, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    """A table as its rows, with null for an empty field, and a path as text."""
+    if hasattr(value, "to_json"):
+        return json.loads(value.to_json(orient="records", double_precision=15))
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")

@@ -26,19 +26,18 @@ def figures(
             help="Folders of ablations and sweeps, or checkpoints with ablations inside.", show_default=False
         ),
     ],
-    style: Annotated[
-        Literal["paper", "icml", "neurips", "acl", "aaai", "jmlr", "tmlr", "talk"],
-        typer.Option(help="Widths and letter sizes of a venue, or of slides."),
-    ] = "paper",
+    style: options.Style = "paper",
     column: Annotated[
         Literal["half", "full"] | None,
         typer.Option(
             help="Narrow or as wide as the text. Default: what each figure needs.", show_default=False
         ),
     ] = None,
-    formats: Annotated[
-        str, typer.Option("--format", help="Out of pdf, svg, png, pgf, comma-separated.", metavar="LIST")
-    ] = "pdf,svg,png",
+    formats: options.Formats = "pdf,svg,png",
+    average: Annotated[
+        bool,
+        typer.Option("--average", help="Draw the mean of the ablations, which differ in the seed."),
+    ] = False,
     tolerance: Annotated[
         float, typer.Option(help="Points of drop that an ablation's black line marks.")
     ] = 1.0,
@@ -54,14 +53,16 @@ def figures(
 ) -> None:
     """Draw the figures and tables of results again, from their tables on disk.
 
-    Several ablations stand side by side in one figure, several sweeps of the initialisation in one axes. Each
-    figure comes with its numbers as CSV and a caption; tables come as LaTeX, Markdown and CSV.
+    Several ablations stand side by side in one figure, several initialisation sweeps in one axes. Each
+    figure comes with its numbers as CSV and a caption; tables come as LaTeX, Markdown and CSV. With
+    --average, ablations of several seeds become one figure of the mean drops with their spread.
     """
     from adapter_probe.analysis.studies import load_records
+    from adapter_probe.studies.comparison import average as average_of
     from adapter_probe.studies.drawing import draw_gallery
 
-    records = load_records(results)
-    folder = out or (records[0].folder if len(records) == 1 else Path(_SEVERAL))
+    records: list[Any] = [average_of(results).record] if average else load_records(results)
+    folder = out or (records[0].folder if len(records) == 1 and not average else Path(_SEVERAL))
     made = draw_gallery(
         records, folder, style=style, column=column, formats=formats.split(","), tolerance=tolerance,
         paper=paper,

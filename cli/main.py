@@ -10,6 +10,7 @@ import typer
 from adapter_probe import __version__
 
 from .ablate import ablate
+from .compare import compare
 from .console import USER_ERROR
 from .convert import convert
 from .demo import demo
@@ -37,6 +38,7 @@ for function, short_help in (  # each fits a line of 80 characters
     (inspect, "Show a checkpoint's layers, sites, sizes and parameters."),
     (prune, "Leave a span's adapters out of a checkpoint for good."),
     (convert, "Write a checkpoint in another format."),
+    (compare, "Compare two ablations span by span, with paired intervals."),
     (figures, "Draw figures and tables again from results on disk."),
     (report, "Write one HTML file in which to explore results."),
     (train, "Train adapters on a frozen base, or a baseline."),

@@ -41,6 +41,13 @@ Threads = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
 Out = Annotated[Path, typer.Option(help="Folder of the trials, tables and figures.", show_default=False)]
+Style = Annotated[
+    Literal["paper", "icml", "neurips", "acl", "aaai", "jmlr", "tmlr", "talk"],
+    typer.Option(help="Figure sizes and fonts of a venue, or of slides."),
+]
+Formats = Annotated[
+    str, typer.Option("--format", help="Comma-separated list of pdf, svg, png, pgf.", metavar="LIST")
+]
 Paper = Annotated[
     bool,
     typer.Option("--paper", help="Set the values published by Houlsby et al. 2019 beside."),

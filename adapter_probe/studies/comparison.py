@@ -129,7 +129,7 @@ def _ablations(studies: Sequence[Ablation | str | Path]) -> list[Ablation]:
 def _names(studies: Sequence[Ablation]) -> list[str]:
     """What tells the studies apart: the shortest end of their folders' paths in which they all differ."""
     paths = [study.folder.resolve().parts for study in studies]
-    for depth in range(1, max(map(len, paths)) + 1):
+    for depth in range(1, max(map(len, paths), default=0) + 1):
         ends = ["/".join(parts[-depth:]) for parts in paths]
         if len(set(ends)) == len(ends):
             same = _shared_end(ends)

@@ -1,0 +1,46 @@
+"""`adapter-probe compare`: what each span costs in one ablation beyond what it costs in another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adapter_probe.studies.wording import columns, comparison_rows, file_lists
+
+from . import options
+from .console import command, show, show_json
+
+
+@command
+def compare(
+    a: Annotated[Path, typer.Argument(help="Results folder of an ablation.", show_default=False)],
+    b: Annotated[
+        Path,
+        typer.Argument(help="Another one of the same spans on the same examples.", show_default=False),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the table and the figure.")] = Path("comparison"),
+    style: options.Style = "paper",
+    formats: options.Formats = "pdf,svg,png",
+    json: options.Json = False,
+) -> None:
+    """Compare two ablations span by span, with paired intervals, and draw the difference of the drops.
+
+    A positive difference says that the second model needs the span's adapters more.
+    """
+    from adapter_probe.studies.comparison import compare as compare_ablations
+
+    comparison = compare_ablations(a, b)
+    files = comparison.save(out, style=style, formats=formats.split(","))
+    if json:
+        record = comparison.record
+        show_json(
+            {
+                "a": record.names[0], "b": record.names[1], "metric": record.metric,
+                "n_examples": record.n_examples, "intact_scores": record.intact_scores,
+                "spans": record.spans, "files": files,
+            }
+        )  # fmt: skip
+        return
+    show(f"{columns(comparison_rows(comparison.record))}\n\n{file_lists([files])}")

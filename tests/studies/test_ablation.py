@@ -1,0 +1,105 @@
+"""`ap.ablate` and what it returns."""
+
+from __future__ import annotations
+
+import json
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+
+import adapter_probe as ap
+from adapter_probe.results.atomic import read_json
+
+matplotlib.use("agg")
+
+
+def test_loading_gives_what_was_computed(study):
+    loaded = ap.load(study.folder)
+    for name in ("spans", "layers", "removable"):
+        pd.testing.assert_frame_equal(getattr(loaded, name), getattr(study, name), check_dtype=False)
+    assert loaded.summary == read_json(study.folder / "summary.json")
+    assert loaded.summary == json.loads(json.dumps(study.summary))
+    np.testing.assert_array_equal(loaded.predictions, study.predictions)
+    assert loaded.record.overview == study.record.overview
+    assert loaded.record.identity == study.record.identity
+
+
+def test_the_numbers_are_those_of_the_model_itself(study, checkpoint):
+    """Scores of every span by the transformers model's own forward, one example at a time."""
+    import torch
+
+    model = ap.open(checkpoint)
+    texts, labels = _validation(model)
+    for row in study.spans.itertuples():
+        with model.switched_off(row.first, row.last), torch.no_grad():
+            predicted = [
+                int(model.base(**model.tokenizer(text, return_tensors="pt")).logits.argmax())
+                for text in texts
+            ]
+        assert row.score == pytest.approx(np.mean(np.array(predicted) == labels))
+
+
+def _validation(model) -> tuple[list[str], np.ndarray]:
+    from adapter_probe.data.splits import load_split
+
+    split = load_split(model._opened.description.task, "validation")
+    return list(split.texts), split.labels
+
+
+def test_a_finished_study_is_read_back(study, checkpoint, monkeypatch):
+    from adapter_probe.probe.engine import Engine
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("nothing is left to compute")
+
+    monkeypatch.setattr(Engine, "_tree", refuse)
+    again = ap.ablate(checkpoint, out=study.folder, progress=False)
+    pd.testing.assert_frame_equal(again.spans, study.spans)
+
+
+def test_progress_can_be_silenced(checkpoint, tmp_path, capfd):
+    ap.ablate(checkpoint, out=tmp_path / "quiet", max_examples=4, progress=False)
+    assert capfd.readouterr() == ("", "")
+    ap.ablate(checkpoint, out=tmp_path / "loud", max_examples=4)
+    said = capfd.readouterr()
+    assert (said.out, "ablate" in said.err) == ("", True)
+
+
+def test_repr_is_three_lines_and_html_holds_the_heatmap(study):
+    lines = repr(study).splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("Ablation of ")
+    assert "intact" in lines[1]
+    html = study._repr_html_()
+    assert html.startswith('<img src="data:image/png;base64,')
+    assert "all switched off" in html
+
+
+def test_a_heatmap_is_drawn_on_the_axes_given(study):
+    from matplotlib import pyplot as plt
+
+    before = dict(matplotlib.rcParams)
+    figure, axes = plt.subplots(1, 2)
+    assert study.heatmap(ax=axes[1]) is axes[1]
+    assert study.attribution(ax=axes[0]) is axes[0]
+    figure.canvas.draw()
+    plt.figure()
+    assert study.heatmap() is plt.gca()
+    plt.close("all")
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_save_writes_figures_tables_and_captions(study, tmp_path):
+    paths = study.save(tmp_path / "figures", style="icml", formats=("png",))
+    names = {path.name for path in paths}
+    assert {"heatmap.png", "heatmap.csv", "heatmap.txt", "attribution.png"} <= names
+    assert all(path.stat().st_size for path in paths)
+    for wrong, word in (
+        ({"style": "nature"}, "icml"),
+        ({"formats": ("gif",)}, "pdf"),
+        ({"tolerance": -1}, "0"),
+    ):
+        with pytest.raises(ap.ResultsError, match=word):
+            study.save(tmp_path / "x", **wrong)

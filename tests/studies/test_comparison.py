@@ -1,0 +1,104 @@
+"""`ap.compare` and `ap.average`, against numbers put together by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import adapter_probe as ap
+from adapter_probe.analysis.comparing import average_ablations, compare_ablations
+from adapter_probe.cli.main import app
+
+
+def test_a_difference_of_drops(study, other):
+    spans = ap.compare(study, other.folder).spans
+    drops = [-one.spans["delta_points"].to_numpy() for one in (study, other)]
+    np.testing.assert_allclose(spans["difference_points"], drops[1] - drops[0], atol=1e-9)
+    np.testing.assert_allclose(spans["drop_a_points"], drops[0], atol=1e-9)
+    assert (spans["ci_low_points"] <= spans["difference_points"]).all()
+    assert (spans["difference_points"] <= spans["ci_high_points"]).all()
+    back = ap.compare(other, study).spans
+    np.testing.assert_allclose(back["difference_points"], -spans["difference_points"], atol=1e-9)
+    np.testing.assert_allclose(back["ci_low_points"], -spans["ci_high_points"], atol=1e-9)
+
+
+def test_a_study_does_not_differ_from_itself(study):
+    spans = ap.compare(study, study).spans
+    assert (spans[["difference_points", "ci_low_points", "ci_high_points"]] == 0).all().all()
+    assert (spans["p_value"] == 1).all()
+    assert not spans["significant"].any()
+
+
+def test_the_interval_is_of_paired_resamples(study, other):
+    """The bootstrap written out: the same examples drawn for both studies."""
+    right = [one.results.predictions == one.results.labels for one in (study, other)]
+    n, draw = len(study.results.labels), np.random.default_rng(3)
+    row = len(study.spans)  # the longest span's variant is not the last; take the first span's
+    values = [one[1].astype(float) - one[0] for one in right]  # span 0-0 against the intact model
+    picked = draw.integers(0, n, (4000, n))
+    difference = 100 * (values[0][picked].mean(axis=1) - values[1][picked].mean(axis=1))
+    expected = np.quantile(difference, [0.025, 0.975])
+    record = compare_ablations(study.results, other.results, n_resamples=4000)
+    got = record.spans.loc[0, ["ci_low_points", "ci_high_points"]].to_numpy(float)
+    assert row == len(record.spans)
+    np.testing.assert_allclose(got, expected, atol=1.5 + 100 / n)
+
+
+def test_a_mean_over_seeds(study, other):
+    mean = ap.average([study, other.folder]).spans
+    deltas = np.stack([one.spans["delta_points"] for one in (study, other)])
+    np.testing.assert_allclose(mean["delta_points"], deltas.mean(axis=0), atol=1e-9)
+    np.testing.assert_allclose(mean["sd_points"], np.std(deltas, axis=0, ddof=1), atol=1e-9)
+    np.testing.assert_allclose(mean["max_points"], deltas.max(axis=0), atol=1e-9)
+    assert (mean["n_studies"] == 2).all()
+
+
+def test_equal_seeds_leave_the_examples_uncertainty_alone(study):
+    record = average_ablations([study.results] * 3)
+    single = study.spans
+    for name in ("ci_low_points", "ci_high_points"):
+        np.testing.assert_allclose(record.spans[name], single[name], atol=1.0)
+    np.testing.assert_allclose(record.spans["sd_points"], 0, atol=1e-12)
+
+
+def test_more_spread_over_seeds_makes_a_wider_interval(study, other):
+    width = lambda frame: (frame["ci_high_points"] - frame["ci_low_points"]).mean()  # noqa: E731
+    both = average_ablations([study.results, other.results]).spans
+    alone = np.mean([width(average_ablations([one.results] * 2).spans) for one in (study, other)])
+    assert width(both) > alone
+
+
+@pytest.mark.parametrize("action", [ap.compare, lambda a, b: ap.average([a, b])])
+def test_other_examples_are_refused(study, other, checkpoint, tmp_path, action):
+    fewer = ap.ablate(checkpoint, out=tmp_path / "fewer", max_examples=6, progress=False)
+    with pytest.raises(ap.ResultsError, match="different examples"):
+        action(study, fewer)
+    partial = ap.ablate(checkpoint, out=tmp_path / "kept", complement=True, progress=False)
+    with pytest.raises(ap.ResultsError, match="kept"):
+        action(study, partial)
+    renamed = replace(other, _results=replace(other.results, metric="mcc"))
+    with pytest.raises(ap.ResultsError, match="mcc"):
+        action(study, renamed)
+
+
+def test_the_commands(study, other, tmp_path):
+    run = CliRunner().invoke
+    done = run(app, ["compare", *map(str, (study.folder, other.folder)), "--out", str(tmp_path), "--json"])
+    assert done.exit_code == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert len(report["spans"]) == 6
+    assert report["a"] != report["b"]
+    assert (tmp_path / "comparison.pdf").exists()
+    assert (tmp_path / "comparison.csv").exists()
+    done = run(
+        app,
+        ["figures", *map(str, (study.folder, other.folder)), "--average", "--out", str(tmp_path / "mean")],
+    )
+    assert done.exit_code == 0, done.stderr
+    assert list((tmp_path / "mean").glob("*.png"))
+    done = run(app, ["compare", str(study.folder), str(tmp_path / "nothing")])
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
