@@ -104,7 +104,7 @@ class Engine:
             if precision in self._models:
                 continue
             model, dtype = self._request.checkpoint.model, getattr(torch, precision)
-            if dtype != torch.float32:
+            if dtype not in (torch.float32, next(model.parameters()).dtype):
                 model = deepcopy(model)  # the checkpoint keeps its own precision
             model = model.to(self._request.device, dtype).eval()
             models = self._models[precision] = SimpleQueue()

@@ -69,7 +69,7 @@ class AblationRequest:
     """One ablation, ready to run.
 
     Attributes:
-        checkpoint: the opened checkpoint; its model is moved to `device` and cast to the settings' precision.
+        checkpoint: the opened checkpoint; its model is moved to `device` and run in the settings' precision.
         examples: read and encoded.
         metric: the score's name.
         settings: what is switched off.
@@ -138,7 +138,8 @@ def prepare_ablation(
         ResultsError: tokens_per_pass is below 1, or mixed precision of a task without classes.
     """
     choose_tokens_per_pass(tokens_per_pass, device.type, 1)  # refuse a bad one before anything is opened
-    opened = open_checkpoint(checkpoint, base)
+    dtype = torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
+    opened = open_checkpoint(checkpoint, base, dtype=dtype)
     _refuse_without_adapters(checkpoint, opened, settings)
     opened.model.check_norms(settings.layernorm)
     opened = with_data(checkpoint, opened, data, split)

@@ -92,6 +92,7 @@ def test_scores_of_an_ablation(make_results):
         "removed_score": 0.75,
         "removed_delta_points": pytest.approx(-15.0),
         "majority_score": 0.75,
+        "kind": "classification",
         "nonfinite_examples": {},
         "layer_parameters": None,
         "largest_single_layer_drop": {"layer": 1, "delta_points": pytest.approx(-5.0)},
