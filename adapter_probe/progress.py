@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from tqdm import tqdm
 
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 SECONDS_BETWEEN_LINES = 30.0  # where stderr is a file
 
 
@@ -49,7 +51,16 @@ def say(message: str, enabled: bool = True) -> None:
     from tqdm import tqdm
 
     if enabled:
-        tqdm.write(message, file=sys.stderr)
+        tqdm.write(printable(message), file=sys.stderr)
+
+
+def printable(text: str) -> str:
+    """Text that a terminal only prints, whatever names of tasks, labels and files hold.
+
+    Control characters, the marks that turn the direction of text, and lone surrogates are written as escapes;
+    line breaks and tabs stay.
+    """
+    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 class _Lines:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 import typer
 
 from adapter_probe.errors import AdapterProbeError, JobsDetached
+from adapter_probe.progress import printable
 
 from .slurm import detached_text
 
@@ -43,18 +44,18 @@ def command(function: Command) -> Command:
 
 def fail(message: str, code: int) -> NoReturn:
     """Print one line to stderr and exit."""
-    typer.echo(f"adapter-probe: {message}", err=True)
+    typer.echo(printable(f"adapter-probe: {message}").replace("\n", "\\n"), err=True)
     raise typer.Exit(code)
 
 
 def say(message: str) -> None:
     """A message for the person watching, on stderr."""
-    typer.echo(message, err=True)
+    typer.echo(printable(message), err=True)
 
 
 def show(text: str) -> None:
     """A result, on stdout."""
-    typer.echo(text)
+    typer.echo(printable(text))
 
 
 def show_json(value: object) -> None:

@@ -11,7 +11,7 @@ from adapter_probe import __version__
 
 from .ablate import ablate
 from .compare import compare
-from .console import USER_ERROR
+from .console import USER_ERROR, say
 from .convert import convert
 from .demo import demo
 from .figures import figures
@@ -73,7 +73,7 @@ def main() -> None:
         if "\n" in message:  # the help, where nothing at all was asked for
             typer.echo(message, err=True)
         else:
-            typer.echo(f"adapter-probe: {_with_value(message, error)}{_help_of(error.ctx)}", err=True)
+            say(f"adapter-probe: {_with_value(message, error)}{_help_of(error.ctx)}")
         sys.exit(USER_ERROR)
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from adapter_probe import progress
-from adapter_probe.progress import progress_bar, say
+from adapter_probe.progress import printable, progress_bar, say
 
 
 class Terminal(io.StringIO):
@@ -59,3 +59,21 @@ def test_a_word(monkeypatch):
     monkeypatch.setattr(sys, "stderr", stderr := io.StringIO())
     say("2 of 3 jobs done")
     assert stderr.getvalue() == "2 of 3 jobs done\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("plain, Grüße, 例, \U0001f600\n\tand more", "plain, Grüße, 例, \U0001f600\n\tand more"),
+        ("\x1b[2Jred\r\x07", "\\x1b[2Jred\\r\\x07"),
+        ("a\u202egpj.exe \udc80 \x9b31m", "a\\u202egpj.exe \\udc80 \\x9b31m"),
+    ],
+)
+def test_no_text_steers_the_terminal(text: str, printed: str):
+    assert printable(text) == printed
+
+
+def test_nor_a_message(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", stderr := io.StringIO())
+    say("task \x1b[31m")
+    assert stderr.getvalue() == "task \\x1b[31m\n"

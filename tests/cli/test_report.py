@@ -258,6 +258,12 @@ def test_folders_that_hold_nothing_are_refused(run, tmp_path: Path):
     assert "holds no results" in refusal(run(tmp_path))
 
 
+def test_a_name_does_not_steer_the_terminal(run, tmp_path: Path):
+    folder = tmp_path / "a\x1b[31m\nb"
+    folder.mkdir()
+    assert "a\\x1b[31m\\nb holds no results" in refusal(run(folder))
+
+
 def test_a_page_that_cannot_be_written_is_refused(checkpoint: Path):
     app = typer.Typer()
     app.command()(report)
