@@ -86,7 +86,7 @@ def _text(pruned: dict[str, Any]) -> str:
     first, last = pruned["span"]["first"], pruned["span"]["last"]
     metric, others = pruned["metric"], "other " if pruned["chosen_on"] == "half" else ""
     before, after = (score_text(pruned[f"score_{when}"], metric) for when in ("before", "after"))
-    low, high = map(points, pruned["delta_interval_points"])
+    cost, low, high = (points(p, metric) for p in (pruned["delta_points"], *pruned["delta_interval_points"]))
     held = pruned["adapter_parameters_before"]
     saved = 1 - pruned["seconds_after"] / pruned["seconds_before"]
     how = {
@@ -97,7 +97,7 @@ def _text(pruned: dict[str, Any]) -> str:
         ("pruned", f"adapters of layer {first}" if first == last else f"adapters of layers {first}-{last}"),
         ("chosen on", how.get(pruned["chosen_on"], "")),
         ("score", f"{before} to {after} ({metric}, {pruned['n_examples']:,} {others}examples)"),
-        ("costs", f"{points(pruned['delta_points'])}, 95 % interval {low} to {high}"),
+        ("costs", f"{cost}, 95 % interval {low} to {high}"),
         ("saves", f"{held - pruned['adapter_parameters_after']:,} of {held:,} adapter parameters"),
         ("time", f"{100 * saved:.1f} % less for an evaluation on this machine"),
         ("checkpoint", pruned["checkpoint"]),

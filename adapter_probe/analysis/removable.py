@@ -103,9 +103,12 @@ def halves(results: AblationResults, seed: int = 0) -> tuple[np.ndarray, np.ndar
 
 def restricted(results: AblationResults, examples: np.ndarray) -> AblationResults:
     """The same ablation on some of its examples, int ``[chosen]``."""
-    answers = None if results.answers is None else results.answers[:, examples]
+    by_variant = {name: getattr(results, name) for name in ("logits", "answers")}
+    by_example = {name: getattr(results, name) for name in ("labels", "counts", "groups")}
     return replace(
-        results, logits=results.logits[:, examples], labels=results.labels[examples], answers=answers
+        results,
+        **{name: values[:, examples] for name, values in by_variant.items() if values is not None},
+        **{name: values[examples] for name, values in by_example.items() if values is not None},
     )
 
 

@@ -6,13 +6,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapter_probe.metrics import CHOICES, LOSS_UNITS, LOSSES
-
 if TYPE_CHECKING:
     from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 
 _MOST_LISTED = 5
-_PERCENT_METRICS = (*CHOICES, "f1", "macro_f1")
 
 
 def columns(rows: list[tuple[str, str]]) -> str:
@@ -25,17 +22,26 @@ def score_text(score: float | None, metric: str) -> str:
     """A score as people write it: percent for shares, three decimals for correlations."""
     if score is None:
         return "undefined"
-    if metric in LOSSES:
-        return f"{score:.3f} {LOSS_UNITS.get(metric, '')}".rstrip()
-    return f"{100 * score:.1f} %" if metric in _PERCENT_METRICS else f"{score:.3f}"
+    from adapter_probe.metrics import CHOICES
+
+    if (unit := _loss_unit(metric)) is not None:
+        return f"{score:.3f} {unit}".rstrip()
+    return f"{100 * score:.1f} %" if metric in (*CHOICES, "f1", "macro_f1") else f"{score:.3f}"
+
+
+def _loss_unit(metric: str) -> str | None:
+    """What a loss is measured in, empty where it has no unit; None for scores of which more is better."""
+    from adapter_probe.metrics import LOSS_UNITS, LOSSES  # brings NumPy, which the words of --help do without
+
+    return LOSS_UNITS.get(metric, "") if metric in LOSSES else None
 
 
 def points(delta: float | None, metric: str = "") -> str:
     """A difference of scores with its sign: in points, of a loss in its own unit."""
     if delta is None:
         return "undefined"
-    if metric in LOSSES:
-        return f"{-delta / 100:+.3f} {LOSS_UNITS.get(metric, '')}".rstrip()
+    if (unit := _loss_unit(metric)) is not None:
+        return f"{-delta / 100:+.3f} {unit}".rstrip()
     return f"{delta:+.1f} points"
 
 
@@ -64,7 +70,7 @@ def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"({points(report['removed_delta_points'], metric)})",
         ),
     ]
-    if metric not in LOSSES:
+    if _loss_unit(metric) is None:
         rows.append(
             (
                 "random choice" if report.get("kind") == "causal" else "majority class",
@@ -73,7 +79,7 @@ def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         )
     kept = report["study"] == "kept"
     single = report["best_single_layer" if kept else "largest_single_layer_drop"]
-    rise = "rise" if metric in LOSSES else "drop"
+    rise = "drop" if _loss_unit(metric) is None else "rise"
     name = "best layer alone" if kept else f"largest single-layer {rise}"
     if single is not None:
         telling = kept or single["delta_points"] < 0  # where nothing drops, no layer stands out
@@ -105,9 +111,8 @@ def ablation_summary(report: Mapping[str, Any]) -> str:
 
 def _tolerance(tolerance: str, metric: str) -> str:
     """Points as they are; of a loss, whose points are hundredths, in its own unit."""
-    if metric not in LOSSES:
-        return tolerance
-    return f"{float(tolerance) / 100:g} {LOSS_UNITS.get(metric, '')}".rstrip()
+    unit = _loss_unit(metric)
+    return tolerance if unit is None else f"{float(tolerance) / 100:g} {unit}".rstrip()
 
 
 def _single_text(single: dict[str, Any], metric: str) -> str:
