@@ -17,7 +17,7 @@ from torch import Tensor
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import BottleneckSpec, Imported, SiteKind
 
-from .foreign import BaseShape, Survey, Task, Translated, refuse_left
+from .foreign import BaseShape, ForeignCheckpoint, Translated, refuse_left
 from .tensor_bundle import read_bundle
 
 INDEX = ".index"
@@ -51,7 +51,7 @@ def is_in(folder: Path) -> bool:
     return any(folder.glob(f"*{INDEX}"))
 
 
-def survey(folder: Path) -> Survey:
+def read(folder: Path) -> ForeignCheckpoint:
     """Read the files.
 
     Raises:
@@ -68,11 +68,12 @@ def survey(folder: Path) -> Survey:
         if not torch.isfinite(tensor).all():
             raise CheckpointError(f"{bundle.index}: {name} holds NaN or infinite values")
         tensors[name] = tensor
-    return Survey(
+    outputs = _outputs(bundle.index, tensors)
+    return ForeignCheckpoint(
         folder=folder,
         library=LIBRARY,
-        base=None,
-        task=_task(bundle.index, tensors),
+        kind="regression" if outputs == 1 else "classification",
+        n_outputs=outputs,
         name=folder.resolve().name,
         files=(bundle.index, *bundle.shards),
         documents={},
@@ -111,38 +112,37 @@ def _is_state(name: str) -> bool:
     return name == "global_step" or name.endswith(("/adam_m", "/adam_v"))
 
 
-def _task(index: Path, tensors: Mapping[str, Tensor]) -> Task:
-    """By the head: the authors' code only classifies, but one output makes no classification."""
+def _outputs(index: Path, tensors: Mapping[str, Tensor]) -> int:
+    """Columns of the head's logits: the authors' code only classifies, but one makes no classification."""
     for name in _HEAD:
         if name not in tensors:
             raise CheckpointError(f"{index} lacks {name}, the head of {LIBRARY}'s run_classifier.py")
-    outputs = len(tensors["output_bias"])
-    return Task("regression", 1) if outputs == 1 else Task("classification", outputs)
+    return len(tensors["output_bias"])
 
 
-def translate(found: Survey, base: BaseShape) -> Translated:
-    """Put a surveyed checkpoint into this project's terms.
+def translate(source: ForeignCheckpoint, base: BaseShape) -> Translated:
+    """Put a checkpoint into this project's terms.
 
     Raises:
         CheckpointError: it lacks variables, has others, or does not fit the base.
     """
-    index = found.files[0]
+    index = source.files[0]
     if base.config.model_type != "bert":
         raise CheckpointError(f"{index} is of a bert model, the base is a {base.config.model_type} model")
-    _refuse_other_depth(index, found.tensors, len(base.layer_names))
+    _refuse_other_depth(index, source.tensors, len(base.layer_names))
     adapters, trained, frozen = _adapters(base), _trained(base), _frozen(base)
     names = {**adapters, **trained, **frozen}
-    if lacking := sorted(names.keys() - found.tensors.keys()):
+    if lacking := sorted(names.keys() - source.tensors.keys()):
         more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
         raise CheckpointError(f"{index} lacks {lacking[0]}{more}")
-    refuse_left(found.folder, found.tensors.keys() - names.keys())
-    tensors = {ours: _turned(index, name, found.tensors[name]) for name, ours in names.items()}
+    refuse_left(source.folder, source.tensors.keys() - names.keys())
+    tensors = {ours: _turned(index, name, source.tensors[name]) for name, ours in names.items()}
     sizes = [
-        BottleneckSpec(layer, site, len(tensors[adapters[f"{place}/weights1"]]), _ACTIVATION)
-        for layer, site, place in _places(base)
+        BottleneckSpec(layer, site, len(tensors[adapters[f"{scope}/weights1"]]), _ACTIVATION)
+        for layer, site, scope in _sites(base)
     ]
     method = Imported(LIBRARY, ("feedforward_adapter",), tuple(sizes))
-    return Translated(method, tensors, _notes(found, base), frozenset(frozen.values()))
+    return Translated(method, tensors, _notes(source, base), frozenset(frozen.values()))
 
 
 def _refuse_other_depth(index: Path, tensors: Mapping[str, Tensor], n_layers: int) -> None:
@@ -152,7 +152,7 @@ def _refuse_other_depth(index: Path, tensors: Mapping[str, Tensor], n_layers: in
         raise CheckpointError(f"{index} is of a model of {depth} layers, the base has {n_layers}")
 
 
-def _places(base: BaseShape) -> list[tuple[int, SiteKind, str]]:
+def _sites(base: BaseShape) -> list[tuple[int, SiteKind, str]]:
     """Every site, as (layer, site, scope of the adapter's variables)."""
     return [
         (layer, site, f"bert/encoder/layer_{layer}/{scope}/adapters")
@@ -164,15 +164,15 @@ def _places(base: BaseShape) -> list[tuple[int, SiteKind, str]]:
 def _adapters(base: BaseShape) -> dict[str, str]:
     """Our names of the adapters' variables."""
     names = {}
-    for layer, site, place in _places(base):
+    for layer, site, scope in _sites(base):
         holder = f"{base.prefix}{base.layer_names[layer]}.{getattr(base.anatomy.layer, f'{site}_site')}"
-        names |= {f"{place}/{theirs}": f"{holder}.adapter.{ours}" for theirs, ours in _ADAPTER.items()}
+        names |= {f"{scope}/{theirs}": f"{holder}.adapter.{ours}" for theirs, ours in _ADAPTER.items()}
     return names
 
 
 def _trained(base: BaseShape) -> dict[str, str]:
     """Our names of what is trained besides: all LayerNorms, and the head."""
-    scopes = ["bert/embeddings", *(place.removesuffix("/adapters") for *_, place in _places(base))]
+    scopes = ["bert/embeddings", *(scope.removesuffix("/adapters") for *_, scope in _sites(base))]
     norms = {
         f"{scope}/LayerNorm/{theirs}": f"{_dotted(scope)}.LayerNorm.{ours}"
         for scope in scopes
@@ -211,7 +211,7 @@ def _turned(index: Path, name: str, tensor: Tensor) -> Tensor:
     return tensor[0] if "/biases" in name and len(tensor) == 1 else tensor.T.contiguous()
 
 
-def _notes(found: Survey, base: BaseShape) -> tuple[str, ...]:
+def _notes(source: ForeignCheckpoint, base: BaseShape) -> tuple[str, ...]:
     notes = []
     if base.config.hidden_act == "gelu":
         notes.append(
@@ -222,6 +222,6 @@ def _notes(found: Survey, base: BaseShape) -> tuple[str, ...]:
     epsilon = float(base.config.layer_norm_eps)
     if epsilon != _EPSILON:
         notes.append(f"The authors' LayerNorms add {_EPSILON:g} to the variance, the base's add {epsilon:g}.")
-    if found.task is not None and found.task.kind == "regression":
+    if source.kind == "regression":
         notes.append("The head has one output: it is taken for a regression, which the files do not say.")
     return tuple(notes)

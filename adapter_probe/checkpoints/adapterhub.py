@@ -15,17 +15,9 @@ from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import BottleneckSpec, Imported, InnerSpec
 
 from .adapterhub_config import check_bottleneck, check_inner, parts_of
-from .adapterhub_head import HEAD_CONFIG, HEAD_WEIGHTS, read_task, translate_head
-from .foreign import (
-    BaseShape,
-    Survey,
-    Translated,
-    first_file,
-    read_json_file,
-    read_tensors,
-    refuse,
-    refuse_left,
-)
+from .adapterhub_head import HEAD_CONFIG, HEAD_WEIGHTS, Head, read_head, translate_head
+from .files import first_file, read_json_file, read_tensors, refuse_unknown, shown
+from .foreign import BaseShape, ForeignCheckpoint, Translated, refuse, refuse_left
 
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter.safetensors", "pytorch_adapter.bin")
@@ -34,6 +26,11 @@ REFUSED_FILES = {
     "adapter_interface.json": "a model interface",
     "adapter_setup.json": "a composition of several adapters",
 }
+_FUSION, _SETUP = "adapter_fusion_config.json", "adapter_setup.json"
+_FIELDS = (
+    "config", "config_id", "hidden_size", "label2id", "model_class", "model_name", "model_type", "name",
+    "type", "version",
+)  # fmt: skip
 _LEGACY = {
     "attention_text_task_adapters": "adapters",
     "attention_text_lang_adapters": "adapters",
@@ -62,7 +59,7 @@ _BOTTLENECK = {
 _MATRICES = ("q", "k", "v")
 
 
-def survey(folder: Path) -> Survey:
+def read(folder: Path) -> ForeignCheckpoint:
     """Read the files.
 
     Raises:
@@ -71,7 +68,8 @@ def survey(folder: Path) -> Survey:
     for name, what in REFUSED_FILES.items():
         if (folder / name).exists():
             raise refuse(folder, f"{what} ({name})")
-    documents = {CONFIG: read_json_file(folder / CONFIG)}
+    documents = {CONFIG: _read_config(folder)}
+    refuse_composed(folder, documents[CONFIG].get("name"))
     weights = first_file(folder, WEIGHTS)
     if weights is None:
         raise CheckpointError(f"checkpoint {folder} holds no weights: neither {' nor '.join(WEIGHTS)}")
@@ -83,86 +81,133 @@ def survey(folder: Path) -> Survey:
         files += [folder / HEAD_CONFIG, head]
         tensors |= read_tensors(head)
     config = documents[CONFIG]
-    return Survey(
+    told = read_head(folder, documents[HEAD_CONFIG]) if head is not None else Head()
+    return ForeignCheckpoint(
         folder=folder,
         library="adapters"
         if str(config.get("version", "")).startswith("adapters")
         else "adapter-transformers",
-        base=config.get("model_name"),
-        task=read_task(folder, documents[HEAD_CONFIG]) if head is not None else None,
-        name=str(config.get("name") or folder.name),
+        name=config.get("name") or folder.resolve().name,
         files=tuple(files),
         documents=documents,
         tensors=tensors,
+        base=config.get("model_name"),
+        kind=told.kind,
+        n_outputs=told.n_outputs,
+        label_names=told.label_names,
     )
 
 
-def translate(found: Survey, base: BaseShape) -> Translated:
-    """Put a surveyed checkpoint into this project's terms.
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    document = read_json_file(path)
+    refuse_unknown(path, document, _FIELDS, "adapters 1.3")
+    for name in ("name", "model_name", "model_type", "version", "type"):
+        if not isinstance(document.get(name), str | None):
+            raise CheckpointError(f"{path}: {name} is {shown(document[name])}, expected a string")
+    return document
+
+
+def refuse_composed(folder: Path, name: str | None) -> None:
+    """Refuse an adapter that its library saved as a part of a composition: alone it computes something else.
+
+    Args:
+        folder: of the adapter.
+        name: the adapter's; None for all that the folder's own folders hold.
+
+    Raises:
+        CheckpointError: a setup stands above it, or a fusion that names it beside it.
+    """
+    above = folder.resolve().parent
+    setup = above / _SETUP
+    parts = [setup] if setup.is_file() else []
+    for fusion in sorted(above.glob(f"*/{_FUSION}")):
+        fused = read_json_file(fusion).get("name")
+        if name is not None and isinstance(fused, str) and name in fused.split(","):
+            parts.append(fusion)
+    if parts:
+        what = REFUSED_FILES[parts[0].name]
+        raise CheckpointError(
+            f"checkpoint {folder} is a part of {what} ({parts[0]}), which is not supported; to open the "
+            "adapter alone, copy its folder elsewhere"
+        )
+
+
+def translate(source: ForeignCheckpoint, base: BaseShape) -> Translated:
+    """Put a checkpoint into this project's terms.
 
     Raises:
         CheckpointError: it has parts that are not supported, or that do not fit the base.
     """
-    tensors = _current_names(found)
-    config = parts_of(found.documents[CONFIG], found.folder)
-    _refuse_family(found, base)
+    tensors = _current_names(source)
+    config = parts_of(source.documents[CONFIG], source.folder)
+    _refuse_family(source, base)
     out: dict[str, Tensor] = {}
     head = None
-    if found.task is not None:
-        head = translate_head(found.folder, found.documents[HEAD_CONFIG], tensors, base, out)
+    if HEAD_CONFIG in source.documents:
+        head = translate_head(source.folder, source.documents[HEAD_CONFIG], tensors, base, out)
     modules: dict[tuple[str, str], dict[str, Tensor]] = defaultdict(dict)
     for key in list(tensors):
-        match = re.fullmatch(rf"(.+)\.(adapters|loras)\.{re.escape(found.name)}\.(.+)", key)
+        match = re.fullmatch(rf"(.+)\.(adapters|loras)\.{re.escape(source.name)}\.(.+)", key)
         if match:
             modules[match[1], match[2]][match[3]] = tensors.pop(key)
-    refuse_left(found.folder, tensors)
+    refuse_left(source.folder, tensors)
     bottlenecks: list[BottleneckSpec] = []
     inner: list[InnerSpec] = []
     for (module, kind), parts in modules.items():
         if kind == "adapters":
-            bottlenecks += _bottlenecks(found.folder, config, module, parts, base, out)
+            bottlenecks += _bottlenecks(source.folder, config, module, parts, base, out)
         else:
-            inner.append(_inner(found.folder, config, module, parts, base, out))
-    check_bottleneck(found.folder, config, bottlenecks, base)
-    adapted = {n for spec in inner for n in layers_of(found.folder, spec.module, base)[0]}
-    check_inner(found.folder, config, adapted, base)
-    method = Imported(found.library, config.kinds, tuple(bottlenecks), tuple(inner), head)
-    return Translated(method, out, _notes(config))
+            inner.append(_inner(source.folder, config, module, parts, base, out))
+    check_bottleneck(source.folder, config, bottlenecks, base)
+    held: dict[int, set[str]] = defaultdict(set)
+    for spec in inner:
+        numbers, inside = layers_of(source.folder, spec.module, base)
+        for n in numbers:
+            held[n].add(inside)
+    check_inner(source.folder, config, held, base)
+    method = Imported(source.library, config.kinds, tuple(bottlenecks), tuple(inner), head)
+    return Translated(method, out, _notes(config, base))
 
 
-def _notes(config: Any) -> tuple[str, ...]:
+def _notes(config: Any, base: BaseShape) -> tuple[str, ...]:
     notes = [
         "The library does not save LayerNorms, nor a pooler: if these were trained along, what they were "
         "cannot be known, and the base's own are used."
     ]
+    if base.config.model_type == "deberta":
+        notes.append(
+            "The library adds random biases to the attention of DeBERTa that it does not save: its own "
+            "logits differ from run to run, and here these biases are left out."
+        )
     if config.bottleneck is not None and config.bottleneck["use_gating"]:
         notes.append("Gates average over an example's own tokens; the library averages over padding too.")
     return tuple(notes)
 
 
-def _current_names(found: Survey) -> dict[str, Tensor]:
+def _current_names(source: ForeignCheckpoint) -> dict[str, Tensor]:
     """The tensors under the names of today's library.
 
     Raises:
         CheckpointError: some belong to what is not supported.
     """
     tensors = {}
-    for key, tensor in found.tensors.items():
+    for key, tensor in source.tensors.items():
         for word, what in REFUSED_KEYS.items():
             if word in key and not key.startswith("heads."):
-                raise refuse(found.folder, f"{what} ({key})")
+                raise refuse(source.folder, f"{what} ({key})")
         for old, new in _LEGACY.items():
             key = key.replace(f".{old}.", f".{new}.")
         tensors[key] = tensor
     return tensors
 
 
-def _refuse_family(found: Survey, base: BaseShape) -> None:
-    config = found.documents[CONFIG]
+def _refuse_family(source: ForeignCheckpoint, base: BaseShape) -> None:
+    config = source.documents[CONFIG]
     family, hidden = config.get("model_type"), config.get("hidden_size")
     if family not in (None, base.config.model_type) or hidden not in (None, base.config.hidden_size):
         raise CheckpointError(
-            f"checkpoint {found.folder} was trained on a {family} model of {hidden} hidden units, the base "
+            f"checkpoint {source.folder} was trained on a {family} model of {hidden} hidden units, the base "
             f"is a {base.config.model_type} model of {base.config.hidden_size}"
         )
 
@@ -237,21 +282,29 @@ def _inner(
     if config.inner is None:
         raise CheckpointError(f"checkpoint {folder} has an adapter in {module}, but {CONFIG} says of none")
     lora, scales = config.inner, config.inner["composition_mode"] == "scale"
+    r = int(lora["r"])
     wanted = {"lora_B"} if scales else {"lora_A", "lora_B"}
     refuse_left(folder, (f"{module}: {part}" for part in parts.keys() - wanted))
     if lacking := wanted - parts.keys():
         raise CheckpointError(f"checkpoint {folder} lacks {min(lacking)} of {module}")
     merged = base.anatomy.layer.qkv is not None and name.endswith(f".{base.anatomy.layer.qkv}")
     enabled = [matrix in lora["attn_matrices"] for matrix in _MATRICES]
+    lost = config.lost_scaling and not merged  # what wraps three maps in one never lost it
     if scales:
         factor = parts["lora_B"].flatten()
         out[f"{name}.adapter.factor"] = _spread(factor, enabled) if merged else factor
-        return InnerSpec(name, "scale_output", scale=float(lora["alpha"]))
+        return InnerSpec(name, "scale_output", scale=1.0 if lost else float(lora["alpha"]))
     up, down = parts["lora_B"], parts["lora_A"]
+    wanted_rank = r * sum(enabled) if merged else r
+    if down.dim() != 2 or up.dim() != 2 or (len(down), up.shape[1]) != (wanted_rank, r):
+        raise CheckpointError(
+            f"checkpoint {folder}: lora_A and lora_B of {module} have shapes {list(down.shape)} and "
+            f"{list(up.shape)}, which do not fit the r {r} of {CONFIG}"
+        )
     if merged:
         up = _block_diagonal(up, enabled)
     out |= {f"{name}.adapter.down.weight": down, f"{name}.adapter.up.weight": up}
-    return InnerSpec(name, "low_rank", rank=len(down), scale=float(lora["alpha"]) / float(lora["r"]))
+    return InnerSpec(name, "low_rank", rank=len(down), scale=1.0 if lost else float(lora["alpha"]) / r)
 
 
 def _spread(values: Tensor, enabled: list[bool]) -> Tensor:

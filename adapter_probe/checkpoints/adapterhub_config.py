@@ -1,8 +1,11 @@
-"""The configurations of AdapterHub's libraries: names, defaults, what is supported."""
+"""The configurations of AdapterHub's libraries: each field read, known to change nothing, or refused.
+
+Checked against adapter-transformers 1 to 3 and adapters 0.1 to 1.3.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ from typing import Any
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import BottleneckSpec, SiteKind
 
+from .files import flag, number, refuse_unknown, shown, texts, whole_number
 from .foreign import BaseShape, refuse
 
 # What a field stands for where a file does not have it.
@@ -39,6 +43,15 @@ _INNER: dict[str, Any] = {
     "composition_mode": "add",
     "leave_out": [],
 }
+# How the weights started and trained, and what belongs to a field that is not set.
+_NO_EFFECT = (
+    "architecture", "init_weights", "init_weights_seed", "dropout", "stochastic_depth", "dtype",
+    "inv_adapter", "inv_adapter_reduction_factor", "invertible_adapter", "cross_adapter",
+    "phm_layer", "phm_dim", "phm_rank", "phm_bias", "phm_c_init", "phm_init_range", "learn_phm",
+    "shared_phm_rule", "factorized_phm_rule", "shared_W_phm", "factorized_phm_W", "hypercomplex_nonlinearity",
+)  # fmt: skip
+_LIBRARY = "adapters 1.3"
+_FILE = "adapter_config.json"
 # Configurations that old files give by name alone.
 NAMED: dict[str, dict[str, Any]] = {
     "pfeiffer": {"original_ln_before": True},
@@ -79,11 +92,13 @@ class Parts:
         kinds: what the library calls its parts.
         bottleneck: of the bottlenecks, or None where there are none.
         inner: of what is inside the sublayers, or None.
+        lost_scaling: the version forgot LoRA's and (IA)^3's scaling where it wrapped a linear map.
     """
 
     kinds: tuple[str, ...]
     bottleneck: dict[str, Any] | None
     inner: dict[str, Any] | None
+    lost_scaling: bool = False
 
     def spec(self, layer: int, site: SiteKind, size: int) -> BottleneckSpec:
         """The bottleneck at one site."""
@@ -118,7 +133,12 @@ def parts_of(document: dict[str, Any], folder: Path) -> Parts:
         CheckpointError: some are not supported.
     """
     config = document.get("config")
-    configs = config["configs"] if isinstance(config, dict) and "configs" in config else [config]
+    configs = [config]
+    if isinstance(config, dict) and "configs" in config:
+        refuse_unknown(folder / _FILE, config, ("architecture", "configs"), _LIBRARY)
+        configs = config["configs"]
+        if not isinstance(configs, list) or not configs:
+            raise CheckpointError(f"{folder / _FILE}: configs is {shown(configs)}, expected a list")
     bottleneck = inner = None
     kinds = []
     for one in configs:
@@ -131,9 +151,9 @@ def parts_of(document: dict[str, Any], folder: Path) -> Parts:
         else:
             if inner is not None:
                 raise refuse(folder, "two kinds of LoRA in one adapter")
-            inner = _inner(part, document, folder)
+            inner = _inner(part, folder)
             kinds.append("ia3" if inner["composition_mode"] == "scale" else "lora")
-    return Parts(tuple(kinds), bottleneck, inner)
+    return Parts(tuple(kinds), bottleneck, inner, _scaling_was_lost(str(document.get("version", ""))))
 
 
 def _resolved(config: object, folder: Path) -> dict[str, Any]:
@@ -141,34 +161,55 @@ def _resolved(config: object, folder: Path) -> dict[str, Any]:
         name = SYNONYMS.get(config, config)
         if name not in NAMED:
             raise CheckpointError(
-                f"checkpoint {folder} gives its configuration by the name {config!r}; known are "
+                f"checkpoint {folder} gives its configuration by the name {shown(config)}; known are "
                 f"{', '.join([*NAMED, *SYNONYMS])}"
             )
         config = NAMED[name]
     if not isinstance(config, dict):
-        raise CheckpointError(f"checkpoint {folder}: config is {config!r}, expected an object or a name")
-    if config.get("architecture") in REFUSED_ARCHITECTURES:
-        raise refuse(folder, REFUSED_ARCHITECTURES[config["architecture"]])
-    if config.get("architecture") not in (None, "lora"):
-        raise refuse(folder, f"the architecture {config['architecture']!r}")
+        raise CheckpointError(f"checkpoint {folder}: config is {shown(config)}, expected an object or a name")
+    architecture = config.get("architecture")
+    if isinstance(architecture, str) and architecture in REFUSED_ARCHITECTURES:
+        raise refuse(folder, REFUSED_ARCHITECTURES[architecture])
+    if architecture not in (None, "lora"):
+        raise refuse(folder, f"the architecture {shown(architecture)}")
     return config
 
 
 def _bottleneck(config: dict[str, Any], document: dict[str, Any], folder: Path) -> dict[str, Any]:
-    legacy = "version" not in document
+    path, legacy = folder / _FILE, "version" not in document
+    refuse_unknown(path, config, (*_BOTTLENECK, *_NO_EFFECT), _LIBRARY)
     if config.get("phm_layer"):
         raise refuse(folder, "compacter layers (phm_layer)")
     # Old task adapters name invertible adapters that they never had.
     if config.get("inv_adapter") and document.get("type") != "text_task" and not legacy:
-        raise refuse(folder, f"invertible adapters (inv_adapter {config['inv_adapter']!r})")
+        raise refuse(folder, f"invertible adapters (inv_adapter {shown(config['inv_adapter'])})")
+    if config.get("cross_adapter"):
+        raise refuse(folder, "adapters after cross-attention (cross_adapter)")
     filled = {**_BOTTLENECK, **{k: v for k, v in config.items() if k in _BOTTLENECK}}
-    if filled["scaling"] not in ("learned", "channel") and not isinstance(filled["scaling"], int | float):
-        raise refuse(folder, f"scaling {filled['scaling']!r}")
-    if filled["residual_before_ln"] not in (True, False, "post_add"):
-        raise refuse(folder, f"residual_before_ln {filled['residual_before_ln']!r}")
+    if filled["scaling"] not in ("learned", "channel"):
+        number(path, "scaling", filled["scaling"])
+    if filled["residual_before_ln"] != "post_add":
+        flag(path, "residual_before_ln", filled["residual_before_ln"])
+    for name, default in _BOTTLENECK.items():
+        if isinstance(default, bool) and name != "residual_before_ln":
+            filled[name] = flag(path, name, filled[name])
+    factors = filled["reduction_factor"]
+    for name, factor in factors.items() if isinstance(factors, dict) else ((None, factors),):
+        number(path, "reduction_factor" if name is None else f"reduction_factor of {name!r}", factor, 1e-6)
+    filled["leave_out"] = _left_out(path, filled["leave_out"])
+    if not isinstance(filled["non_linearity"], str):
+        raise CheckpointError(f"{path}: non_linearity is {shown(filled['non_linearity'])}, expected a name")
     if legacy:
         filled["non_linearity"] = _RENAMED.get(filled["non_linearity"], filled["non_linearity"])
     return filled
+
+
+def _left_out(path: Path, value: object) -> list[int]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise CheckpointError(f"{path}: leave_out is {shown(value)}, expected a list of layers")
+    return [whole_number(path, "leave_out", layer) for layer in value]
 
 
 def _bottleneck_name(config: dict[str, Any]) -> str:
@@ -177,18 +218,29 @@ def _bottleneck_name(config: dict[str, Any]) -> str:
     return "double_seq_bn" if config["mh_adapter"] and config["output_adapter"] else "seq_bn"
 
 
-def _inner(config: dict[str, Any], document: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _inner(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    path = folder / _FILE
     for name, what in REFUSED_FIELDS.items():
         if config.get(name):
             raise refuse(folder, f"{what} ({name})")
+    refuse_unknown(path, config, (*_INNER, *_NO_EFFECT, *REFUSED_FIELDS), _LIBRARY)
     filled = {**_INNER, **{k: v for k, v in config.items() if k in _INNER}}
-    if filled["composition_mode"] == "add" and _scaling_was_lost(str(document.get("version", ""))):
-        filled["alpha"] = filled["r"]
+    if filled["composition_mode"] not in ("add", "scale"):
+        raise CheckpointError(
+            f"{path}: composition_mode is {shown(filled['composition_mode'])}, expected add or scale"
+        )
+    filled["r"] = whole_number(path, "r", filled["r"], 1)
+    filled["alpha"] = number(path, "alpha", filled["alpha"])
+    for name in ("selfattn_lora", "intermediate_lora", "output_lora"):
+        filled[name] = flag(path, name, filled[name])
+    if unknown := sorted(set(texts(path, "attn_matrices", filled["attn_matrices"])) - {"q", "k", "v"}):
+        raise CheckpointError(f"{path}: attn_matrices has {shown(unknown[0])}, expected q, k and v")
+    filled["leave_out"] = _left_out(path, filled["leave_out"])
     return filled
 
 
 def _scaling_was_lost(version: str) -> bool:
-    """Whether the version trained LoRA without alpha / r: adapters 0.x and 1.0."""
+    """Whether the version left alpha / r out where it wrapped a linear map: adapters 0.x and 1.0."""
     numbers = version.removeprefix("adapters.").split(".")
     if not version.startswith("adapters.") or not all(part.isdigit() for part in numbers[:2]):
         return False
@@ -196,41 +248,72 @@ def _scaling_was_lost(version: str) -> bool:
 
 
 def check_bottleneck(folder: Path, config: Parts, found: Sequence[BottleneckSpec], base: BaseShape) -> None:
-    """Refuse a file that lacks adapters which its configuration names.
+    """Refuse a file whose bottlenecks are not those that its configuration names.
 
     Raises:
-        CheckpointError: one line with the first.
+        CheckpointError: one line with the first that is lacking, too many, or of another size.
     """
     if config.bottleneck is None:
         return
     layers = base.layers_but(config.bottleneck["leave_out"])
     sites = {"attention": "mh_adapter", "ffn": "output_adapter"}
     wanted = {(layer, site) for layer in layers for site, name in sites.items() if config.bottleneck[name]}
-    lacking = sorted(wanted - {(spec.layer, spec.site) for spec in found})
-    if lacking:
+    held = {(spec.layer, spec.site) for spec in found}
+    if lacking := sorted(wanted - held):
         layer, site = lacking[0]
         raise CheckpointError(
             f"checkpoint {folder} lacks {len(lacking)} of the adapters that its configuration names, the "
             f"first in layer {layer} after the {site} sublayer; the base has {len(base.layer_names)} layers"
         )
+    if others := sorted(held - wanted):
+        layer, site = others[0]
+        raise CheckpointError(
+            f"checkpoint {folder} holds {len(others)} adapters that its configuration leaves out, the first "
+            f"in layer {layer} after the {site} sublayer"
+        )
+    factors = config.bottleneck["reduction_factor"]
+    for spec in found:
+        module = list(dict.fromkeys(base.layer_names)).index(base.layer_names[spec.layer])
+        factor = factors
+        if isinstance(factors, Mapping):
+            factor = factors.get(str(module), factors.get("default"))
+        size = int(base.config.hidden_size // factor) if factor else 0
+        if spec.size != size:
+            raise CheckpointError(
+                f"checkpoint {folder}: the adapter of layer {spec.layer} after the {spec.site} sublayer has "
+                f"size {spec.size}, by the reduction_factor of its configuration it should be {size}"
+            )
 
 
-def check_inner(folder: Path, config: Parts, found: Set[int], base: BaseShape) -> None:
-    """Refuse a file that lacks the LoRA of some layer.
+def check_inner(folder: Path, config: Parts, found: Mapping[int, Set[str]], base: BaseShape) -> None:
+    """Refuse a file whose LoRA is not in the modules that its configuration names.
 
     Args:
         folder: of the checkpoint, for the message.
         config: what it says of itself.
-        found: the layers that have some.
+        found: layer to the modules with LoRA, by their names in the layer.
         base: which layers there are.
 
     Raises:
-        CheckpointError: one line with the first such layer.
+        CheckpointError: one line with the first layer that differs.
     """
     if config.inner is None:
         return
-    if lacking := sorted(set(base.layers_but(config.inner["leave_out"])) - found):
+    lora, names, kind = config.inner, base.anatomy.layer, config.kinds[-1]
+    layers = base.layers_but(lora["leave_out"])
+    if lacking := sorted(set(layers) - found.keys()):
         raise CheckpointError(
-            f"checkpoint {folder} lacks the {config.kinds[-1]} weights of layer {lacking[0]}; the base has "
+            f"checkpoint {folder} lacks the {kind} weights of layer {lacking[0]}; the base has "
             f"{len(base.layer_names)} layers"
         )
+    projections = {"q": names.query, "k": names.key, "v": names.value}
+    wanted = {projections[m] for m in lora["attn_matrices"]} if names.qkv is None else {names.qkv}
+    attention = wanted if lora["selfattn_lora"] and lora["attn_matrices"] else set()
+    n_others = lora["intermediate_lora"] + lora["output_lora"]
+    for layer, held in sorted(found.items()):
+        inside = {name for name in held if name in {*projections.values(), names.qkv}}
+        if layer not in layers or inside != attention or len(held - inside) != n_others:
+            raise CheckpointError(
+                f"checkpoint {folder} holds {kind} weights in {', '.join(sorted(held))} of layer {layer}, "
+                "which are not the modules that its configuration names"
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from adapter_probe.errors import CheckpointError
 from adapter_probe.metrics import Kind
 from adapter_probe.models.adapters.imported import HeadSpec
 
-from .foreign import BaseShape, Task
+from .files import shown, whole_number
+from .foreign import BaseShape
 
 HEAD_CONFIG = "head_config.json"
 HEAD_WEIGHTS = ("model_head.safetensors", "pytorch_model_head.bin")
@@ -24,26 +26,44 @@ _FLEXIBLE: dict[str, Kind] = {"classification": "classification", "question_answ
 SUPPORTED_HEADS = (*(f"*{name}" for name, _ in _CLASSES), *(f"flexible {name}" for name in _FLEXIBLE))
 
 
-def read_task(folder: Path, document: dict[str, Any]) -> Task:
+@dataclass(frozen=True)
+class Head:
+    """What a head tells of its task; nothing where there is none. See `ForeignCheckpoint`."""
+
+    kind: Kind | None = None
+    n_outputs: int | None = None
+    label_names: tuple[str, ...] = ()
+
+
+def read_head(folder: Path, document: dict[str, Any]) -> Head:
     """What a head tells of the task.
 
     Raises:
         CheckpointError: a head of a kind that is not supported, or labels that do not fit it.
     """
-    config = document.get("config")
+    path, config = folder / HEAD_CONFIG, document.get("config")
+    if not isinstance(config, dict | None):
+        raise CheckpointError(f"{path}: config is {shown(config)}, expected an object")
     kind = _kind(folder, document)
-    labels = (config or document).get("label2id") or {}
+    if kind == "causal":
+        return Head(kind)
     if kind == "extractive":
-        return Task(kind, 2)
-    n = int((config or document).get("num_labels") or len(labels))
+        return Head(kind, 2)
+    settings = config or document
+    labels = settings.get("label2id") or {}
+    if not isinstance(labels, dict):
+        raise CheckpointError(f"{path}: label2id is {shown(labels)}, expected an object")
+    for name, label in labels.items():
+        whole_number(path, f"label2id of {name!r}", label)
+    n = whole_number(path, "num_labels", settings.get("num_labels") or len(labels))
     if n == 1:
-        return Task("regression", 1)
-    names = tuple(sorted(labels, key=lambda name: int(labels[name])))
-    if names and sorted(map(int, labels.values())) != list(range(n)):
-        raise CheckpointError(f"{folder / HEAD_CONFIG}: label2id {labels} does not number {n} labels from 0")
+        return Head("regression", 1)
+    names = tuple(sorted(labels, key=lambda name: labels[name]))
+    if names and sorted(labels.values()) != list(range(n)):
+        raise CheckpointError(f"{path}: label2id {shown(labels)} does not number {n} labels from 0")
     if n < 2:
-        raise CheckpointError(f"{folder / HEAD_CONFIG} does not say how many labels the head has")
-    return Task(kind, n, names)
+        raise CheckpointError(f"{path} does not say how many labels the head has")
+    return Head(kind, n, names)
 
 
 def _kind(folder: Path, document: dict[str, Any]) -> Kind:
@@ -54,9 +74,10 @@ def _kind(folder: Path, document: dict[str, Any]) -> Kind:
                 return kind
         what = f"the head of a {cls}"
     else:
-        if config.get("head_type") in _FLEXIBLE:
-            return _FLEXIBLE[config["head_type"]]
-        what = f"a {config.get('head_type')!r} head"
+        head_type = config.get("head_type")
+        if isinstance(head_type, str) and head_type in _FLEXIBLE:
+            return _FLEXIBLE[head_type]
+        what = f"a {shown(head_type)} head"
     raise CheckpointError(
         f"checkpoint {folder} has {what}, which is not supported; supported are {', '.join(SUPPORTED_HEADS)}"
     )

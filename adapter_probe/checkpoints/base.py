@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -29,17 +30,24 @@ from transformers import logging as transformers_logging
 
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.tasks import TaskSpec
-from adapter_probe.errors import CheckpointError, ModelError
+from adapter_probe.errors import AdapterProbeError, CheckpointError, ModelError, one_line
 from adapter_probe.models.bases.anatomy import anatomy_for
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.bases.heads import HeadKind
 from adapter_probe.results.identity import describe_changes
 
+from .files import read_json_file, refuse_pointer, shown
 from .identity import config_settings, forward_settings
 
 _ARCHITECTURES = {"extractive": AutoModelForQuestionAnswering, "causal": AutoModelForCausalLM}
 _COMMIT = re.compile("[0-9a-f]{40}")
 _HUB_TIMEOUT = 10.0  # seconds
+_MOST_SAID = 300
+_SIZES = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
+    "dim", "n_layers", "n_heads", "n_embd", "n_layer", "n_head",
+)  # fmt: skip
+_POINTED_AT = ("*.json", "*.safetensors", "*.model", "*.txt")
 
 
 @dataclass(frozen=True)
@@ -101,28 +109,20 @@ def _quiet() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def _one_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
-
-
 @contextlib.contextmanager
 def _named(what: str, name: str) -> Iterator[None]:
-    """Turn the many ways in which loading can fail into one line that names the base."""
+    """Turn the many ways in which loading can fail into one line that names the base.
+
+    Around calls of other libraries alone: what they raise on files of the wrong contents is no fixed set.
+    """
     try:
         with _quiet():
             yield
+    except AdapterProbeError:
+        raise
     except Exception as error:
-        # safetensors and the hub's library raise classes of their own, not derived from the built-in ones.
-        library = type(error).__module__.partition(".")[0]
-        known = (OSError, ValueError, KeyError, RuntimeError)
-        if not isinstance(error, known) and library not in {
-            "safetensors",
-            "safetensors_rust",
-            "huggingface_hub",
-        }:
-            raise
-        raise CheckpointError(f"base {name}: its {what} cannot be loaded: {_one_line(error)}") from error
+        said = one_line(error)[:_MOST_SAID]
+        raise CheckpointError(f"base {name}: its {what} cannot be loaded: {said}") from error
 
 
 def resolve_base(name: str, revision: str | None = None) -> tuple[str, str | None]:
@@ -133,15 +133,23 @@ def resolve_base(name: str, revision: str | None = None) -> tuple[str, str | Non
     Raises:
         CheckpointError: no such folder, and neither the hub nor the cache knows the name.
     """
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return str(folder.resolve()), None
-    if folder.exists():
+    try:
+        folder = Path(name).expanduser()
+        if folder.is_dir():
+            return str(folder.resolve()), None
+        is_file = folder.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, no such user, a null character
+        raise CheckpointError(f"base {shown(name)} is no name of a folder: {_reason(error)}") from error
+    if is_file:
         raise CheckpointError(f"base {name} is a file; a folder with config.json and weights is needed")
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise CheckpointError(f"base {name}: no such folder")
     commit = _cached_commit(name, revision) if revision and _COMMIT.fullmatch(revision) else None
     return name, commit or _ask_hub(name, revision) or _cached_commit(name, revision) or _not_found(name)
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or one_line(error)
 
 
 def _ask_hub(name: str, revision: str | None) -> str | None:
@@ -180,6 +188,7 @@ def load_config(name: str, revision: str | None = None, anatomy: Anatomy | None 
     try:
         with _named("configuration", name):
             fields = _config_fields(name, revision)
+            _refuse_config(name, fields)
             # Before transformers sees it, whose own words for an unknown family fill a page.
             if anatomy is None:
                 anatomy_for(SimpleNamespace(**{"model_type": None, **fields}))
@@ -190,7 +199,40 @@ def load_config(name: str, revision: str | None = None, anatomy: Anatomy | None 
 
 def _config_fields(name: str, revision: str | None) -> dict[str, Any]:
     """What config.json holds."""
+    if (path := Path(name) / "config.json").is_file():
+        return read_json_file(path)
     return PretrainedConfig.get_config_dict(name, revision=revision)[0]
+
+
+def _refuse_config(name: str, fields: Mapping[str, Any]) -> None:
+    """Say in plain words what transformers would trip over, or do in silence.
+
+    Raises:
+        CheckpointError: the base is quantised, or a size or dtype is none.
+    """
+    try:
+        json.dumps(fields, allow_nan=False)
+    except ValueError as error:
+        raise CheckpointError(f"base {name}: its config.json holds NaN or infinite values") from error
+    if fields.get("quantization_config"):
+        raise CheckpointError(
+            f"base {name} is quantised (quantization_config in its config.json), which is not supported; "
+            "give the model as it was before, with --base"
+        )
+    for size in _SIZES:
+        value = fields.get(size, 1)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise CheckpointError(
+                f"base {name}: {size} in its config.json is {shown(value)}, expected a whole number of at "
+                "least 1"
+            )
+    for key in ("dtype", "torch_dtype"):
+        value = fields.get(key)
+        dtype = getattr(torch, value.removeprefix("torch."), None) if isinstance(value, str) else None
+        if value not in (None, "auto") and not isinstance(dtype, torch.dtype):
+            raise CheckpointError(
+                f"base {name}: {key} in its config.json is {shown(value)}, expected a torch dtype"
+            )
 
 
 def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -216,11 +258,19 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
         CheckpointError: no such base, or none or a damaged tokenizer in it.
     """
     name, revision = resolve_base(name, revision)
+    _refuse_pointers(name)
     with _named("tokenizer", name):
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, use_fast=True)
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # made up by transformers: all words unknown
         raise CheckpointError(f"base {name} has no tokenizer files (tokenizer.json, or a vocabulary)")
     return tokenizer
+
+
+def _refuse_pointers(name: str) -> None:
+    """Refuse a folder whose files git-LFS never downloaded."""
+    for pattern in _POINTED_AT if Path(name).is_dir() else ():
+        for path in sorted(Path(name).glob(pattern)):
+            refuse_pointer(path)
 
 
 def refuse_unknown_tokens(encoded: Encoded, base: BaseIdentity) -> None:
@@ -237,9 +287,9 @@ def refuse_unknown_tokens(encoded: Encoded, base: BaseIdentity) -> None:
         )
 
 
-def n_outputs(task: TaskSpec) -> int:
-    """Columns of the logits: one a label, one in a regression, start and end in extraction."""
-    return {"classification": len(task.label_names), "regression": 1, "extractive": 2}[task.kind]
+def n_outputs(task: TaskSpec) -> int | None:
+    """Columns of the logits: one a label, one in a regression, two in extraction; None of a causal model."""
+    return {"classification": len(task.label_names), "regression": 1, "extractive": 2}.get(task.kind)
 
 
 def load_base(
@@ -272,6 +322,7 @@ def load_base(
         CheckpointError: no such base, damaged files, an unsupported family, or encoder weights missing.
     """
     name, revision = resolve_base(name, revision)
+    _refuse_pointers(name)
     config = load_config(name, revision, anatomy)
     anatomy = anatomy or anatomy_for(config)
     if n_outputs is not None:

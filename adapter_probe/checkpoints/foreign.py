@@ -1,18 +1,14 @@
-"""What the readers of other libraries' checkpoints share: files, and the one form they read them into."""
+"""The one form that the readers of other libraries' checkpoints read them into."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PretrainedConfig
 
@@ -23,43 +19,34 @@ from adapter_probe.models.bases.family import Anatomy
 
 
 @dataclass(frozen=True)
-class Task:
-    """What a foreign checkpoint tells of its task.
-
-    Attributes:
-        kind: by its head.
-        n_outputs: columns of its logits.
-        label_names: in the order of the columns, or empty where it does not say.
-    """
-
-    kind: Kind
-    n_outputs: int
-    label_names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Survey:
-    """A foreign checkpoint before its base is known.
+class ForeignCheckpoint:
+    """Another library's checkpoint as its files have it, before its base is known.
 
     Attributes:
         folder: of the checkpoint.
         library: that wrote it.
-        base: name of its base, or None where it does not say.
-        task: None where it holds no head.
         name: the adapter's, for people.
         files: all that determine its numbers.
         documents: the parsed JSON files, by name.
         tensors: of all weight files, under the library's names.
+        base: name of its base, or None where it does not say.
+        revision: of the base on the hub, or None where it does not say.
+        kind: of its task, or None where it does not say.
+        n_outputs: columns of its head's logits, or None where it holds no head.
+        label_names: in the order of the columns, or empty where it does not say.
     """
 
     folder: Path
     library: str
-    base: str | None
-    task: Task | None
     name: str
     files: tuple[Path, ...]
     documents: dict[str, dict[str, Any]]
     tensors: dict[str, Tensor]
+    base: str | None = None
+    revision: str | None = None
+    kind: Kind | None = None
+    n_outputs: int | None = None
+    label_names: tuple[str, ...] = ()
 
     @property
     def sha256(self) -> str:
@@ -116,6 +103,7 @@ class BaseShape:
         prefix: of the encoder's names in the whole model, with its dot.
         modules: names of all modules of the whole model.
         layer_names: module of every layer in the encoder, bottom first.
+        tied: names of the input and the output embedding where they are one tensor, else empty.
     """
 
     anatomy: Anatomy
@@ -123,6 +111,7 @@ class BaseShape:
     prefix: str
     modules: frozenset[str]
     layer_names: tuple[str, ...] = field(default=())
+    tied: tuple[str, ...] = ()
 
     def layers_but(self, left_out: Iterable[int]) -> list[int]:
         """The layers whose modules, numbered each once from the bottom, are not left out."""
@@ -135,52 +124,6 @@ class BaseShape:
         return (
             name if name in self.modules or f"{self.prefix}{name}" not in self.modules else self.prefix + name
         )
-
-
-def read_json_file(path: Path) -> dict[str, Any]:
-    """A JSON object.
-
-    Raises:
-        CheckpointError: the file cannot be read, or holds something else.
-    """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise CheckpointError(f"{path} holds {type(document).__name__}, expected an object")
-    return document
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, or of a torch file, of which nothing but tensors is loaded.
-
-    Raises:
-        CheckpointError: the file cannot be read, holds something else, or NaN.
-    """
-    try:
-        data = path.read_bytes()
-        if path.suffix == ".safetensors":
-            tensors = safetensors.torch.load(data)
-        else:
-            tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged, or holds more than tensors") from error
-    if not isinstance(tensors, Mapping) or not all(isinstance(t, Tensor) for t in tensors.values()):
-        raise CheckpointError(f"{path} does not hold named tensors")
-    for name, tensor in tensors.items():
-        if not torch.isfinite(tensor).all():
-            raise CheckpointError(f"{path}: {name} holds NaN or infinite values")
-    return {name: tensor.to(torch.float32) for name, tensor in tensors.items()}
-
-
-def first_file(folder: Path, names: Iterable[str]) -> Path | None:
-    """The first of these names that is there."""
-    return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def refuse(folder: Path, what: str) -> CheckpointError:

@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import PretrainedConfig, PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from adapter_probe import __version__
 from adapter_probe.errors import CheckpointError, ModelError
@@ -40,6 +40,7 @@ from .base import (
     resolve_base,
 )
 from .description import DESCRIPTION, Description, read_description, write_description
+from .files import check_values, refuse_pointer
 from .identity import tokenizer_parts
 
 DELTA = "delta.safetensors"
@@ -136,7 +137,7 @@ def open_checkpoint(
     found = replace(description, base=loaded.identity, tokenizer=tokenizer_parts(tokenizer))
     _refuse_changed(folder, description, found)
     try:
-        model = make_model(loaded, description.method)
+        model = make_model(loaded, description.method, delta)
     except ModelError as error:
         raise CheckpointError(f"{folder / DESCRIPTION}: {error}") from error
     _load_delta(model, delta, loaded, folder / DELTA)
@@ -150,18 +151,37 @@ def open_checkpoint(
     )
 
 
-def make_model(loaded: LoadedBase, method: Method | Imported) -> AdaptedModel:
+def make_model(loaded: LoadedBase, method: Method | Imported, tensors: Iterable[str]) -> AdaptedModel:
     """A base under a checkpoint's method; the weights are still to be loaded.
+
+    Args:
+        loaded: the base.
+        method: what is added to it.
+        tensors: names of what will be loaded. Where one of two embeddings that are one tensor is among them,
+            the tie is cut.
 
     Raises:
         ModelError: the method does not fit the base.
     """
+    if not set(tied_embeddings(loaded.model)).isdisjoint(tensors):
+        head = loaded.model.get_output_embeddings()
+        head.weight = torch.nn.Parameter(head.weight.detach().clone(), requires_grad=False)
+        loaded.model.config.tie_word_embeddings = False
     anatomy = loaded.anatomy
     if isinstance(method, Imported) and method.head is not None:
         anatomy = install_head(loaded.model, anatomy, method.head)
     model = AdaptedModel(loaded.model, anatomy)
     model.install(method, torch.Generator().manual_seed(0))
     return model
+
+
+def tied_embeddings(model: PreTrainedModel) -> tuple[str, ...]:
+    """Names of the input and the output embedding's weights where they are one tensor, else nothing."""
+    pair = (model.get_input_embeddings(), model.get_output_embeddings())
+    if None in pair or pair[0].weight is not pair[1].weight:
+        return ()
+    names = {id(module): name for name, module in model.named_modules()}
+    return tuple(f"{names[id(module)]}.weight" for module in pair)
 
 
 def _refuse_unfit(name: str, config: PretrainedConfig, expected: BaseIdentity) -> None:
@@ -193,6 +213,7 @@ def _refuse_changed(folder: Path, remembered: Description, found: Description) -
 
 def _read_delta(folder: Path, description: Description) -> dict[str, Tensor]:
     path = folder / DELTA
+    refuse_pointer(path)
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -221,8 +242,7 @@ def _load_delta(model: AdaptedModel, delta: Mapping[str, Tensor], loaded: Loaded
                 raise CheckpointError(
                     f"{path}: {name} has shape {list(tensor.shape)}, the model needs {list(target.shape)}"
                 )
-            if not torch.isfinite(tensor).all():
-                raise CheckpointError(f"{path}: {name} holds NaN or infinite values")
+            check_values(path, name, tensor)
             target.copy_(tensor)
 
 

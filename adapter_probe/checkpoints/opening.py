@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
+from transformers import PretrainedConfig
 
 from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
-from adapter_probe.metrics import default_metric
+from adapter_probe.metrics import Kind, default_metric
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.bases.anatomy import length_limit
 from adapter_probe.models.bases.family import Anatomy
@@ -19,7 +20,8 @@ from adapter_probe.models.bases.family import Anatomy
 from . import adapter_bert, adapterhub, native, peft
 from .base import LoadedBase, load_base, load_config, load_tokenizer, resolve_base
 from .description import DESCRIPTION, Description
-from .foreign import BaseShape, Survey, Task, Translated, read_json_file
+from .files import read_json_file, shown
+from .foreign import BaseShape, ForeignCheckpoint, Translated
 from .identity import tokenizer_parts
 from .native import OpenedCheckpoint
 
@@ -32,8 +34,8 @@ NO_COLUMNS = Columns("", None, "")
 class _Reader:
     """How one library's checkpoints are read."""
 
-    survey: Callable[[Path], Survey]
-    translate: Callable[[Survey, BaseShape], Translated]
+    read: Callable[[Path], ForeignCheckpoint]
+    translate: Callable[[ForeignCheckpoint, BaseShape], Translated]
 
 
 def open_checkpoint(
@@ -61,8 +63,7 @@ def open_checkpoint(
         return native.open_checkpoint(folder, base, anatomy=anatomy, dtype=dtype)
     folder = _only_one(folder)
     reader = _reader_of(folder)
-    found = reader.survey(folder)
-    return _open_foreign(found, reader, base, anatomy, dtype)
+    return _open_foreign(reader.read(folder), reader, base, anatomy, dtype)
 
 
 def _only_one(folder: Path) -> Path:
@@ -75,6 +76,7 @@ def _only_one(folder: Path) -> Path:
         return folder
     inside = sorted(path.parent for path in folder.glob(f"*/{_CONFIG}"))
     if len(inside) == 1:
+        adapterhub.refuse_composed(inside[0], inside[0].name)
         return inside[0]
     if inside:
         raise CheckpointError(
@@ -89,70 +91,85 @@ def _only_one(folder: Path) -> Path:
 
 def _reader_of(folder: Path) -> _Reader:
     if not (folder / _CONFIG).is_file():
-        return _Reader(adapter_bert.survey, adapter_bert.translate)
+        return _Reader(adapter_bert.read, adapter_bert.translate)
     document = read_json_file(folder / _CONFIG)
     if "peft_type" in document:
-        return _Reader(peft.survey, peft.translate)
+        return _Reader(peft.read, peft.translate)
     if "config" in document:
-        return _Reader(adapterhub.survey, adapterhub.translate)
+        return _Reader(adapterhub.read, adapterhub.translate)
     raise CheckpointError(
         f"{folder / _CONFIG} is neither of AdapterHub (it has no 'config') nor of PEFT (no 'peft_type')"
     )
 
 
 def _open_foreign(
-    found: Survey, reader: _Reader, base: str | None, anatomy: Anatomy | None, dtype: torch.dtype
+    source: ForeignCheckpoint,
+    reader: _Reader,
+    base: str | None,
+    anatomy: Anatomy | None,
+    dtype: torch.dtype,
 ) -> OpenedCheckpoint:
-    name, revision = _find_base(found, base)
+    name, revision = _find_base(source, base)
     config = load_config(name, revision, anatomy)
-    task = found.task or Task("classification", int(config.num_labels))
-    loaded = load_base(name, task.n_outputs, kind=task.kind, revision=revision, dtype=dtype, anatomy=anatomy)
-    model, translated = build(found, reader.translate, loaded)
+    kind = source.kind or _kind_of(config)
+    n_outputs = source.n_outputs or {"causal": None, "extractive": 2, "regression": 1}.get(
+        kind, int(config.num_labels)
+    )
+    loaded = load_base(name, n_outputs, kind=kind, revision=revision, dtype=dtype, anatomy=anatomy)
+    model, translated = build(source, reader.translate, loaded)
     tokenizer = load_tokenizer(name, revision)
     description = Description(
         method=translated.method,
         base=loaded.identity,
-        task=_task(found, task),
-        max_length=1,
-        delta_sha256=found.sha256,
+        task=_task(source, kind, n_outputs),
+        max_length=length_limit(None, config, tokenizer.model_max_length, loaded.anatomy),
+        delta_sha256=source.sha256,
         tokenizer=tokenizer_parts(tokenizer),
     )
-    limit = length_limit(None, config, tokenizer.model_max_length, loaded.anatomy)
     return OpenedCheckpoint(
         model.eval().to(dtype),
         tokenizer,
-        replace(description, max_length=limit),
+        description,
         frozenset(translated.tensors),
         loaded.missing & {name for name, _ in model.base.named_parameters()},
         translated.notes,
     )
 
 
-def _find_base(found: Survey, base: str | None) -> tuple[str, str | None]:
-    if base is None and not found.base:
-        raise CheckpointError(f"checkpoint {found.folder} does not name its base; give one with --base")
+def _kind_of(config: PretrainedConfig) -> Kind:
+    """What a base was made for, where the checkpoint does not say."""
+    made_for = getattr(config, "architectures", None)
+    causal = isinstance(made_for, list) and str(made_for[:1]).endswith(("ForCausalLM']", "LMHeadModel']"))
+    return "causal" if causal else "classification"
+
+
+def _find_base(source: ForeignCheckpoint, base: str | None) -> tuple[str, str | None]:
+    if base is not None:
+        return resolve_base(base)
+    if not source.base:
+        raise CheckpointError(f"checkpoint {source.folder} does not name its base; give one with --base")
     try:
-        return resolve_base(base or str(found.base))
+        return resolve_base(source.base, source.revision)
     except CheckpointError as error:
-        if base is not None:
-            raise
         raise CheckpointError(
-            f"checkpoint {found.folder} stands on the base {found.base!r}, which is not a folder on this "
-            "machine and which the Hugging Face hub could not provide; give one with --base"
+            f"checkpoint {source.folder} stands on the base {shown(source.base)}, which is not a folder on "
+            "this machine and which the Hugging Face hub could not provide; give one with --base"
         ) from error
 
 
-def _task(found: Survey, task: Task) -> TaskSpec:
-    names = task.label_names
-    if task.kind == "classification" and not names:
-        names = tuple(str(number) for number in range(task.n_outputs))
-    return TaskSpec(found.name, task.kind, default_metric(task.kind), names, NO_COLUMNS, {}, {})
+def _task(source: ForeignCheckpoint, kind: Kind, n_outputs: int | None) -> TaskSpec:
+    names = source.label_names
+    if kind == "classification" and not names:
+        names = tuple(str(number) for number in range(n_outputs or 0))
+    return TaskSpec(source.name, kind, default_metric(kind), names, NO_COLUMNS, {}, {})
 
 
 def build(
-    found: Survey, translate: Callable[[Survey, BaseShape], Translated], loaded: LoadedBase
+    source: ForeignCheckpoint,
+    translate: Callable[[ForeignCheckpoint, BaseShape], Translated],
+    loaded: LoadedBase,
 ) -> tuple[AdaptedModel, Translated]:
-    """The model of a surveyed checkpoint, with all its weights.
+    """The model of a foreign checkpoint, with all its weights.
 
     Raises:
         CheckpointError: it does not fit the base, or neither of them holds some weight.
@@ -164,18 +181,19 @@ def build(
         f"{base.base_model_prefix}.",
         frozenset(name for name, _ in base.named_modules()),
         anatomy.layer_names(base.config),
+        native.tied_embeddings(base),
     )
-    translated = translate(found, shape)
+    translated = translate(source, shape)
     try:
-        model = native.make_model(loaded, translated.method)
+        model = native.make_model(loaded, translated.method, translated.tensors)
     except ModelError as error:
-        raise CheckpointError(f"checkpoint {found.folder}: {error}") from error
+        raise CheckpointError(f"checkpoint {source.folder}: {error}") from error
     translated = translated.without_copies(dict(base.named_parameters()), loaded.identity.name)
-    _load(model, translated, loaded, found)
+    _load(model, translated, loaded, source)
     return model, translated
 
 
-def _load(model: AdaptedModel, translated: Translated, loaded: LoadedBase, found: Survey) -> None:
+def _load(model: AdaptedModel, translated: Translated, loaded: LoadedBase, source: ForeignCheckpoint) -> None:
     """Load every tensor, and refuse to leave any parameter as it was drawn.
 
     Raises:
@@ -184,10 +202,10 @@ def _load(model: AdaptedModel, translated: Translated, loaded: LoadedBase, found
     targets: Mapping[str, Tensor] = dict(model.base.named_parameters())
     head = str(model.anatomy.head[-1]) + "." if translated.method.head is not None else None
     empty = {n for n in targets if ".adapter." in n or n in loaded.missing or (head and n.startswith(head))}
-    _refuse_random(empty - translated.tensors.keys(), loaded, found)
+    _refuse_random(empty - translated.tensors.keys(), loaded, source)
     if unknown := sorted(translated.tensors.keys() - targets.keys()):
         raise CheckpointError(
-            f"checkpoint {found.folder} holds {unknown[0]}, which the model on base {loaded.identity.name} "
+            f"checkpoint {source.folder} holds {unknown[0]}, which the model on base {loaded.identity.name} "
             "does not have"
         )
     with torch.no_grad():
@@ -195,23 +213,23 @@ def _load(model: AdaptedModel, translated: Translated, loaded: LoadedBase, found
             target = targets[name]
             if tensor.shape != target.shape:
                 raise CheckpointError(
-                    f"checkpoint {found.folder}: {name} has shape {list(tensor.shape)}, the model on base "
+                    f"checkpoint {source.folder}: {name} has shape {list(tensor.shape)}, the model on base "
                     f"{loaded.identity.name} needs {list(target.shape)}"
                 )
             target.copy_(tensor)
 
 
-def _refuse_random(names: Iterable[str], loaded: LoadedBase, found: Survey) -> None:
+def _refuse_random(names: Iterable[str], loaded: LoadedBase, source: ForeignCheckpoint) -> None:
     lacking = sorted(names)
     if not lacking:
         return
-    if found.task is None:
+    if source.n_outputs is None:
         raise CheckpointError(
-            f"checkpoint {found.folder} holds no prediction head, and base {loaded.identity.name} has none "
+            f"checkpoint {source.folder} holds no prediction head, and base {loaded.identity.name} has none "
             "that fits either; its predictions would be random"
         )
     more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
     raise CheckpointError(
-        f"neither checkpoint {found.folder} nor base {loaded.identity.name} holds {lacking[0]}{more}; these "
+        f"neither checkpoint {source.folder} nor base {loaded.identity.name} holds {lacking[0]}{more}; these "
         "weights would be random"
     )

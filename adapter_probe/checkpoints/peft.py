@@ -1,96 +1,61 @@
-"""Read checkpoints of PEFT: LoRA, (IA)^3 and tuned LayerNorms, with the modules that were trained whole."""
+"""Read checkpoints of PEFT: LoRA, DoRA, (IA)^3 and tuned LayerNorms, with modules that were trained whole."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
+import torch
 from torch import Tensor
 
 from adapter_probe.errors import CheckpointError
-from adapter_probe.metrics import Kind
 from adapter_probe.models.adapters.imported import Imported, InnerSpec
 
-from .foreign import (
-    BaseShape,
-    Survey,
-    Task,
-    Translated,
-    first_file,
-    read_json_file,
-    read_tensors,
-    refuse,
-    refuse_left,
-)
+from .files import first_file, read_json_file, read_tensors
+from .foreign import BaseShape, ForeignCheckpoint, Translated, refuse_left
+from .peft_config import CONFIG, PeftConfig, read_config
 
-CONFIG = "adapter_config.json"
+LIBRARY = "peft"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-SUPPORTED_TYPES = ("LORA", "IA3", "LN_TUNING")
-TASK_TYPES: dict[str | None, Kind] = {
-    "SEQ_CLS": "classification",
-    "QUESTION_ANS": "extractive",
-    None: "classification",
-}
-# Fields that make LoRA another method where they are set.
-REFUSED_FIELDS = {
-    "use_dora": "DoRA",
-    "use_qalora": "QALoRA",
-    "use_bdlora": "block-diagonal LoRA",
-    "alora_invocation_tokens": "activated LoRA",
-    "layer_replication": "replicated layers",
-    "target_parameters": "LoRA on bare parameters",
-    "trainable_token_indices": "trained tokens",
-    "arrow_config": "Arrow routing",
-    "kasa_config": "KaSA",
-    "monteclora_config": "MonteCLoRA",
-    "velora_config": "VeLoRA",
-    "megatron_config": "Megatron",
-}
-# With other starts the base's own weights were changed along.
-_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 _HEADS = ("classifier", "score", "qa_outputs")
+_PART = re.compile(r"(.+?)\.((?:lora_|ia3_l|ln_tuning_layers).*)")
+_LORA = {
+    "lora_A.weight": "down.weight",
+    "lora_B.weight": "up.weight",
+    "lora_B.bias": "up.bias",
+    "lora_magnitude_vector.weight": "magnitude",
+    "lora_magnitude_vector": "magnitude",  # before PEFT 0.11
+}
+_NORM = {"ln_tuning_layers.weight": "weight", "ln_tuning_layers.bias": "bias"}
 
 
-def survey(folder: Path) -> Survey:
+def read(folder: Path) -> ForeignCheckpoint:
     """Read the files.
 
     Raises:
         CheckpointError: a file is missing or damaged, or the checkpoint is of a kind that is not supported.
     """
-    config = read_json_file(folder / CONFIG)
-    kind, task_type = config.get("peft_type"), config.get("task_type")
-    if kind not in SUPPORTED_TYPES:
-        raise CheckpointError(
-            f"checkpoint {folder} is of the PEFT type {kind!r}, which is not supported; supported are "
-            f"{', '.join(SUPPORTED_TYPES)}"
-        )
-    if task_type not in TASK_TYPES:
-        allowed = ", ".join(name for name in TASK_TYPES if name)
-        raise CheckpointError(f"checkpoint {folder} has the task type {task_type!r}; supported are {allowed}")
-    for name, what in REFUSED_FIELDS.items():
-        if config.get(name):
-            raise refuse(folder, f"{what} ({name})")
-    if config.get("init_lora_weights") not in _STARTS:
-        raise refuse(
-            folder, f"init_lora_weights {config['init_lora_weights']!r}, which changes the base's weights"
-        )
+    document = read_json_file(folder / CONFIG)
+    config = read_config(folder / CONFIG, document)
     weights = first_file(folder, WEIGHTS)
     if weights is None:
         raise CheckpointError(f"checkpoint {folder} holds no weights: neither {' nor '.join(WEIGHTS)}")
     tensors = {_plain(key): tensor for key, tensor in read_tensors(weights).items()}
-    return Survey(
+    outputs = _outputs(tensors)
+    kind = config.kind or ("classification" if outputs else None)
+    return ForeignCheckpoint(
         folder=folder,
-        library="peft",
-        base=config.get("base_model_name_or_path"),
-        task=_task(TASK_TYPES[task_type], tensors),
+        library=LIBRARY,
         name=folder.resolve().name,
         files=(folder / CONFIG, weights),
-        documents={CONFIG: config},
+        documents={CONFIG: document},
         tensors=tensors,
+        base=config.base,
+        revision=config.revision,
+        kind="regression" if kind == "classification" and outputs == 1 else kind,
+        n_outputs=None if kind == "causal" else outputs,
     )
 
 
@@ -100,114 +65,173 @@ def _plain(key: str) -> str:
     return re.sub(r"\.modules_to_save(\.default)?\.", ".", key)
 
 
-def _task(kind: Kind, tensors: Mapping[str, Tensor]) -> Task | None:
-    """Told by the last matrix of a head that was trained."""
-    found = [t for name, t in tensors.items() if name.startswith(_HEADS) and name.endswith("weight")]
-    heads = [t for name, t in tensors.items() if name.startswith(_HEADS) and name.endswith("out_proj.weight")]
-    if not found:
-        return None
-    outputs = len((heads or found)[-1])
-    if kind == "extractive":
-        return Task(kind, 2)
-    return Task("regression", 1) if outputs == 1 else Task(kind, outputs)
+def _outputs(tensors: Mapping[str, Tensor]) -> int | None:
+    """Columns of the logits, told by the last matrix of a head that was trained."""
+    found = [name for name in tensors if name.startswith(_HEADS) and name.endswith("weight")]
+    if any(name.endswith("out_proj.weight") for name in found):
+        found = [name for name in found if name.endswith("out_proj.weight")]
+    return len(tensors[found[-1]]) if found and tensors[found[-1]].dim() else None
 
 
-def translate(found: Survey, base: BaseShape) -> Translated:
-    """Put a surveyed checkpoint into this project's terms.
+def translate(source: ForeignCheckpoint, base: BaseShape) -> Translated:
+    """Put a checkpoint into this project's terms.
 
     Raises:
-        CheckpointError: it has parts that are not supported, or that do not fit the base.
+        CheckpointError: it has parts that are not supported, that contradict its configuration, or that do
+            not fit the base.
     """
-    config, folder = found.documents[CONFIG], found.folder
-    kind = str(config["peft_type"])
+    folder = source.folder
+    config = read_config(folder / CONFIG, source.documents[CONFIG])
     out: dict[str, Tensor] = {}
     modules: dict[str, dict[str, Tensor]] = defaultdict(dict)
-    pattern = re.compile(r"(.+?)\.((?:lora_|ia3_l|ln_tuning_layers).*)")
-    for key, tensor in found.tensors.items():
-        if match := pattern.fullmatch(key):
+    for key, tensor in source.tensors.items():
+        if match := _PART.fullmatch(key):
             modules[match[1]][match[2]] = tensor
-        elif not _is_original(key):
-            out[key] = tensor
-    read = {"LORA": _low_rank, "IA3": _rescale, "LN_TUNING": _norm}[kind]
-    inner = []
-    for module, parts in modules.items():
-        name = base.full_name(module)
+        elif ".original_module." not in key:  # the base's, beside the one that was trained in its place
+            module, _, parameter = key.rpartition(".")
+            out[f"{base.full_name(module)}.{parameter}"] = tensor
+    _refuse_other_modules(config, modules, base)
+    _refuse_other_heads(config, out, base)
+    _share_embeddings(config, out, base)
+    notes = _notes(config, [base.full_name(module) for module in modules], out, base)
+    read = {"LORA": _low_rank, "IA3": _rescale, "LN_TUNING": _norm}[config.type]
+    inner = (read(config, name, base.full_name(name), parts, out) for name, parts in modules.items())
+    return Translated(Imported(source.library, (_kind(config),), inner=tuple(inner)), out, notes)
+
+
+def _kind(config: PeftConfig) -> str:
+    return "dora" if config.dora else config.type.lower()
+
+
+def _refuse_other_modules(config: PeftConfig, modules: Iterable[str], base: BaseShape) -> None:
+    """Refuse adapters where the configuration has none, or none where it has some.
+
+    Raises:
+        CheckpointError: one line with the first.
+    """
+    folder = config.path.parent
+    found = {base.full_name(module): module for module in modules}
+    if not found:
+        raise CheckpointError(f"checkpoint {folder} holds no {config.type} weights")
+    for name, module in found.items():
         if name not in base.modules:
             raise CheckpointError(
                 f"checkpoint {folder} has an adapter in {module}, which the base does not have"
             )
-        inner.append(read(folder, config, name, parts, out))
-    if not inner:
-        raise CheckpointError(f"checkpoint {folder} holds no {kind} weights")
-    method = Imported(found.library, (kind.lower(),), inner=tuple(inner))
-    return Translated(method, out, _notes(config, inner, base))
+        if config.targets(module) is False:
+            raise CheckpointError(
+                f"checkpoint {folder} has an adapter in {module}, which is none of the modules that "
+                f"{CONFIG} names"
+            )
+    prefix = "" if all(name == module for name, module in found.items()) else base.prefix
+    inside = tuple(f"{base.prefix}{layer}." for layer in base.layer_names)
+    for name in sorted(base.modules - found.keys()):
+        if name.startswith(inside) and config.targets(name.removeprefix(prefix)):
+            raise CheckpointError(
+                f"checkpoint {folder} lacks the {config.type} weights of {name}, which {CONFIG} names"
+            )
 
 
-def _is_original(key: str) -> bool:
-    """Whether a tensor is the base's, kept beside the one that was trained in its place."""
-    return ".original_module." in key
+def _refuse_other_heads(config: PeftConfig, out: Iterable[str], base: BaseShape) -> None:
+    """Refuse a file without weights of a module that its configuration says was trained whole."""
+    for name in config.saved:
+        there = next((module for module in base.modules if f".{module}".endswith(f".{name}")), None)
+        if there is not None and not any(f".{name}." in f".{key}" for key in out):
+            raise CheckpointError(
+                f"checkpoint {config.path.parent} lacks the weights of {there}, which {CONFIG} says were "
+                "trained whole"
+            )
 
 
-def _notes(config: dict[str, Any], inner: list[InnerSpec], base: BaseShape) -> tuple[str, ...]:
+def _share_embeddings(config: PeftConfig, out: dict[str, Tensor], base: BaseShape) -> None:
+    """Where input and output embedding are one tensor, say of both what they are.
+
+    PEFT cuts the tie of an embedding that was trained whole; saved along with a change of the vocabulary it
+    stays tied.
+
+    Raises:
+        CheckpointError: the two differ, and neither was trained whole.
+    """
+    held = [name for name in base.tied if name in out]
+    if not held:
+        return
+    trained = any(config.saves(name.rpartition(".")[0]) for name in held)
+    if not trained and len(held) > 1 and not torch.equal(out[held[0]], out[held[1]]):
+        raise CheckpointError(
+            f"checkpoint {config.path.parent} holds two different tensors for {' and '.join(held)}, which "
+            "are one on the base"
+        )
+    if len(held) == 1 and (config.ties or not trained):
+        out.update(dict.fromkeys(base.tied, out[held[0]]))
+
+
+def _notes(
+    config: PeftConfig, modules: list[str], out: Mapping[str, Tensor], base: BaseShape
+) -> tuple[str, ...]:
     notes = []
-    outside = [
-        spec.module
-        for spec in inner
-        if not any(f".{spec.module}".startswith(f".{base.prefix}{layer}.") for layer in base.layer_names)
-    ]
+    inside = tuple(f"{base.prefix}{layer}." for layer in base.layer_names)
+    outside = [module for module in modules if not f"{module}.".startswith(inside)]
     if outside:
         notes.append(
             f"What changes {', '.join(outside)} lies outside the layers and stays on, whatever is switched "
             "off."
         )
-    if config.get("bias", "none") != "none":
+    if config.bias != "none":
         notes.append("Biases of the base that were trained along stay, whatever is switched off.")
-    if config["peft_type"] == "LORA" and not config.get("modules_to_save"):
-        notes.append("The checkpoint names no modules that were trained whole; the head is the base's own.")
+    if config.kind != "causal" and not any(key.startswith(_HEADS) for key in out):
+        notes.append("The checkpoint holds no head: the head is the base's own.")
     return tuple(notes)
 
 
 def _low_rank(
-    folder: Path, config: dict[str, Any], module: str, parts: dict[str, Tensor], out: dict[str, Tensor]
+    config: PeftConfig, module: str, name: str, parts: dict[str, Tensor], out: dict[str, Tensor]
 ) -> InnerSpec:
-    names = {"lora_A.weight": "down.weight", "lora_B.weight": "up.weight", "lora_B.bias": "up.bias"}
-    refuse_left(folder, (f"{module}.{part}" for part in parts.keys() - names.keys()))
-    _need(folder, module, parts, ("lora_A.weight", "lora_B.weight"))
-    out.update({f"{module}.adapter.{names[part]}": tensor for part, tensor in parts.items()})
-    rank = len(parts["lora_A.weight"])
-    alpha = float(_by_pattern(config.get("alpha_pattern") or {}, module, config["lora_alpha"]))
-    scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
-    return InnerSpec(module, "low_rank", rank=rank, scale=scale, bias="lora_B.bias" in parts)
+    folder, rank = config.path.parent, config.rank_of(module)
+    refuse_left(folder, (f"{module}.{part}" for part in parts.keys() - _LORA.keys()))
+    ours = {_LORA[part]: tensor for part, tensor in parts.items()}
+    for theirs, part, wanted in (
+        ("lora_A.weight", "down.weight", True),
+        ("lora_B.weight", "up.weight", True),
+        ("lora_B.bias", "up.bias", config.lora_bias),
+        ("lora_magnitude_vector", "magnitude", config.dora),
+    ):
+        if wanted != (part in ours):
+            held = "lacks" if wanted else "holds"
+            end = "" if wanted else f", which {CONFIG} does not have"
+            raise CheckpointError(f"checkpoint {folder} {held} {module}.{theirs}{end}")
+    if len(ours["down.weight"]) != rank:
+        raise CheckpointError(
+            f"checkpoint {folder}: {module}.lora_A.weight has rank {len(ours['down.weight'])}, but {CONFIG} "
+            f"says {rank}"
+        )
+    out.update({f"{name}.adapter.{part}": tensor for part, tensor in ours.items()})
+    kind = "decomposed" if config.dora else "low_rank"
+    return InnerSpec(name, kind, rank=rank, scale=config.scale_of(module), bias=config.lora_bias)
 
 
 def _rescale(
-    folder: Path, config: dict[str, Any], module: str, parts: dict[str, Tensor], out: dict[str, Tensor]
+    config: PeftConfig, module: str, name: str, parts: dict[str, Tensor], out: dict[str, Tensor]
 ) -> InnerSpec:
+    folder = config.path.parent
     refuse_left(folder, (f"{module}.{part}" for part in parts.keys() - {"ia3_l"}))
     factor = parts["ia3_l"]  # [outputs, 1], or [1, inputs] of what the configuration calls feed-forward
-    out[f"{module}.adapter.factor"] = factor.flatten()
-    return InnerSpec(module, "scale_input" if len(factor) == 1 else "scale_output")
+    scales_input = config.scales_input(module)
+    if factor.dim() != 2 or factor.shape[0 if scales_input else 1] != 1:
+        wanted = "[1, inputs]" if scales_input else "[outputs, 1]"
+        raise CheckpointError(
+            f"checkpoint {folder}: {module}.ia3_l has shape {list(factor.shape)}, by {CONFIG} it should be "
+            f"{wanted}"
+        )
+    out[f"{name}.adapter.factor"] = factor.flatten()
+    return InnerSpec(name, "scale_input" if scales_input else "scale_output")
 
 
 def _norm(
-    folder: Path, config: dict[str, Any], module: str, parts: dict[str, Tensor], out: dict[str, Tensor]
+    config: PeftConfig, module: str, name: str, parts: dict[str, Tensor], out: dict[str, Tensor]
 ) -> InnerSpec:
-    names = {"ln_tuning_layers.weight": "weight", "ln_tuning_layers.bias": "bias"}
-    refuse_left(folder, (f"{module}.{part}" for part in parts.keys() - names.keys()))
-    _need(folder, module, parts, ("ln_tuning_layers.weight",))
-    out.update({f"{module}.adapter.{names[part]}": tensor for part, tensor in parts.items()})
-    return InnerSpec(module, "norm", bias="ln_tuning_layers.bias" in parts)
-
-
-def _need(folder: Path, module: str, parts: Mapping[str, Tensor], names: tuple[str, ...]) -> None:
-    for name in names:
-        if name not in parts:
-            raise CheckpointError(f"checkpoint {folder} lacks {module}.{name}")
-
-
-def _by_pattern(patterns: Mapping[str, Any], module: str, default: Any) -> Any:
-    """The value of the first pattern that a module's name, or the end of it from a dot on, is."""
-    for pattern, value in patterns.items():
-        if re.match(rf"(.*\.)?({pattern})$", module):
-            return value
-    return default
+    folder = config.path.parent
+    refuse_left(folder, (f"{module}.{part}" for part in parts.keys() - _NORM.keys()))
+    if "ln_tuning_layers.weight" not in parts:
+        raise CheckpointError(f"checkpoint {folder} lacks {module}.ln_tuning_layers.weight")
+    out.update({f"{name}.adapter.{_NORM[part]}": tensor for part, tensor in parts.items()})
+    return InnerSpec(name, "norm", bias="ln_tuning_layers.bias" in parts)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from adapter_probe.models.bases.anatomy import supported_model_types
 
-from . import adapter_bert, adapterhub, adapterhub_config, adapterhub_head, peft
+from . import adapter_bert, adapterhub, adapterhub_config, adapterhub_head, peft, peft_config
 from .converting import FORMATS
 from .description import DESCRIPTION
 from .native import DELTA
@@ -39,9 +39,9 @@ def support_table() -> str:
         ),
         (
             "**PEFT**",
-            _files(peft.CONFIG, peft.WEIGHTS),
-            f"types {_code(peft.SUPPORTED_TYPES)}; task types {_code(filter(None, peft.TASK_TYPES))} or none",
-            ", ".join(peft.REFUSED_FIELDS.values()),
+            _files(peft_config.CONFIG, peft.WEIGHTS),
+            f"types {_code(peft_config.SUPPORTED_TYPES)}; task types {_code(peft_config.TASK_TYPES)} or none",
+            ", ".join(peft_config.REFUSED_FIELDS.values()),
         ),
         (
             f"**[{adapter_bert.LIBRARY}](https://github.com/{adapter_bert.LIBRARY})**, the paper's own code",

@@ -5,6 +5,9 @@ Run by hand, in an environment of its own, never by the tests:
     python -m venv env
     env/bin/pip install "adapters==1.3.*" "transformers==4.57.*" torch==2.13.0 peft
     env/bin/python tests/checkpoints/make_fixtures.py adapterhub peft
+    python -m venv old
+    old/bin/pip install adapters==1.0.1 torch==2.13.0
+    old/bin/python tests/checkpoints/make_fixtures.py adapterhub-1.0
 
 Each case is a folder that the library wrote, on a tiny random base in ``fixtures/bases``, and an
 ``expected.npz`` in it: ``skipped`` bool ``[runs, layers]`` and ``logits`` ``[runs, examples, labels]``, the
@@ -46,6 +49,12 @@ FAMILIES = {
     "roberta": _BERT,
     "electra": {**_BERT, "embedding_size": 8},
     "mpnet": _BERT,
+    "deberta": {
+        **_BERT,
+        "relative_attention": True,
+        "pos_att_type": ["c2p", "p2c"],
+        "max_relative_positions": 24,
+    },
     "deberta-v2": {
         **_BERT,
         "relative_attention": True,
@@ -235,13 +244,28 @@ def adapterhub_cases() -> dict[str, tuple]:
     }
 
 
-def make_adapterhub(only: list[str]) -> None:
+def adapterhub_1_0_cases() -> dict[str, tuple]:
+    """Cases as in `adapterhub_cases`, for a version that lost LoRA's scaling where it wrapped a linear "
+    "map."""
+    from adapters import IA3Config, LoRAConfig
+
+    everywhere = {"intermediate_lora": True, "output_lora": True, "attn_matrices": ["q", "k", "v"]}
+    return {
+        "1.0-lora": ("bert", LoRAConfig(r=2, alpha=6), None, "bin"),
+        "1.0-ia3": ("bert", IA3Config(alpha=2), None, "bin"),
+        "1.0-gpt2-lora": ("gpt2", LoRAConfig(r=2, alpha=6, **everywhere), None, "bin"),
+        "1.0-gpt2-ia3": ("gpt2", IA3Config(alpha=2), None, "bin"),
+        "1.0-deberta-lora": ("deberta", LoRAConfig(r=2, alpha=6, **everywhere), None, "bin"),
+    }
+
+
+def make_adapterhub(only: list[str], cases: dict[str, tuple] | None = None) -> None:
     """Checkpoints of the `adapters` library."""
     import adapters
     from adapters import AutoAdapterModel
     from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification
 
-    for case, (family, config, head, kind) in adapterhub_cases().items():
+    for case, (family, config, head, kind) in (cases or adapterhub_cases()).items():
         folder = FIXTURES / "adapterhub" / case
         if only and case not in only:
             continue
@@ -261,6 +285,9 @@ def make_adapterhub(only: list[str]) -> None:
         else:
             model = AutoAdapterModel.from_pretrained(base(family))
             model.add_classification_head("task", num_labels=3, id2label=names["id2label"], **head)
+        for name, parameter in model.named_parameters():
+            if name.endswith("in_proj.bias"):  # DeBERTa has none: the library makes one up and never saves it
+                torch.nn.init.zeros_(parameter)
         model.add_adapter("task", config=config)
         randomise(model, 1, only="task")
         for number, part in enumerate(
@@ -405,11 +432,15 @@ def peft_run(model: torch.nn.Module, skipped: list[int]) -> np.ndarray:
 
 
 def main() -> None:
-    """Make what is asked for: ``adapterhub`` or ``peft``, and after that names of single cases."""
-    kinds = [name for name in sys.argv[1:] if name in {"adapterhub", "peft"}]
-    only = [name for name in sys.argv[1:] if name not in kinds]
-    for kind in kinds:
-        {"adapterhub": make_adapterhub, "peft": make_peft}[kind](only)
+    """Make what is asked for: kinds such as ``peft``, and after that names of single cases."""
+    makers = {
+        "adapterhub": make_adapterhub,
+        "adapterhub-1.0": lambda only: make_adapterhub(only, adapterhub_1_0_cases()),
+        "peft": make_peft,
+    }
+    only = [name for name in sys.argv[1:] if name not in makers]
+    for kind in (name for name in sys.argv[1:] if name in makers):
+        makers[kind](only)
 
 
 if __name__ == "__main__":

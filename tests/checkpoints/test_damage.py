@@ -355,3 +355,63 @@ def test_a_hub_name_offline(name):
         load_base(name, 2)
     for part in (repr(name), "hub", "give a folder"):
         assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["[]", "null", '"bert"', "3"])
+def test_a_config_that_is_no_object(base, content):
+    (base / "config.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"config\.json holds .*, expected an object"):
+        load_base(str(base), 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_attention_heads": 0}, "num_attention_heads in its config.json is 0"),
+        ({"hidden_size": -4}, "hidden_size in its config.json is -4"),
+        ({"dtype": "nonsense"}, 'dtype in its config.json is "nonsense"'),
+        ({"torch_dtype": 3}, "torch_dtype in its config.json is 3"),
+        ({"layer_norm_eps": float("nan")}, "holds NaN or infinite values"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "is quantised"),
+        ({"_attn_implementation": "flash_attention_2"}, "FlashAttention2"),
+        ({"id2label": [1]}, "its configuration cannot be loaded"),
+    ],
+)
+def test_a_config_that_transformers_would_trip_over(base, change, words):
+    file = base / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(CheckpointError) as caught:
+        load_base(str(base), 2)
+    assert words in str(caught.value)
+    assert str(base) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("content", ["null", "[]", '{"model": null}'])
+def test_a_tokenizer_file_of_something_else(base, name, content):
+    (base / name).write_text(content)
+    with pytest.raises(CheckpointError, match="its tokenizer cannot be loaded"):
+        load_tokenizer(str(base))
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_base_of_git_lfs_pointers(base, name):
+    (base / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(CheckpointError, match=rf"{name} is a git-LFS pointer.*git lfs pull"):
+        load_base(str(base), 2)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "~nosuchuser/x", "a\0b"])
+def test_a_name_that_no_folder_can_have(name):
+    with pytest.raises(CheckpointError) as caught:
+        load_base(name, 2)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.bool_, np.uint8])
+def test_a_delta_of_other_numbers(checkpoint, dtype):
+    change_delta(checkpoint, lambda tensors: tensors.update({"classifier.bias": np.zeros(2, dtype)}))
+    message = refusal(checkpoint)
+    assert "classifier.bias holds" in message
+    assert "expected floating-point numbers" in message

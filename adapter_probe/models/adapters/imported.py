@@ -18,7 +18,7 @@ SiteKind = Literal["attention", "ffn"]
 SITE_KINDS: tuple[SiteKind, ...] = get_args(SiteKind)
 SkipFrom = Literal["output", "sum", "normed"]
 LearnedScale = Literal["none", "one", "channel"]
-InnerKind = Literal["low_rank", "scale_input", "scale_output", "norm"]
+InnerKind = Literal["low_rank", "decomposed", "scale_input", "scale_output", "norm"]
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,11 @@ class InnerSpec:
 
     Attributes:
         module: its dotted name in the base.
-        kind: ``low_rank`` adds scale * B A r to what the map makes of r; ``scale_input`` and
-            ``scale_output`` multiply by a vector (and by scale); ``norm`` puts a normalisation with
-            weights of its own in place of the base's.
-        rank: of ``low_rank``.
+        kind: ``low_rank`` adds scale * B A r to what the map makes of r; ``decomposed`` also gives each row
+            of W + scale * B A the length that was trained for it; ``scale_input`` and ``scale_output``
+            multiply by a vector (and by scale); ``norm`` puts a normalisation with weights of its own in
+            place of the base's.
+        rank: of ``low_rank`` and ``decomposed``.
         scale: a constant.
         bias: B A r + b in place of B A r; of ``norm``, whether it has one.
     """
@@ -150,5 +151,5 @@ class Imported:
             "sizes": sorted({spec.size for spec in self.bottlenecks}),
             "activations": sorted({spec.activation for spec in self.bottlenecks}),
             "inner": dict(sorted(counts.items())),
-            "ranks": sorted({spec.rank for spec in self.inner if spec.kind == "low_rank"}),
+            "ranks": sorted({spec.rank for spec in self.inner if spec.rank}),
         }

@@ -64,6 +64,30 @@ class LowRank(Inner):
         return out + self._scale * self.up(self.down(read))
 
 
+class Decomposed(LowRank):
+    """``m / |V| * V r + b`` by rows, with ``V = W + scale * B A`` and a trained length m for each row of V.
+
+    Source: Liu et al. 2024 (arXiv 2402.09353), section 4.
+
+    Args:
+        module: the linear map that it changes, whose weights it reads whenever it acts.
+    """
+
+    def __init__(self, module: nn.Module, inputs: int, outputs: int, spec: InnerSpec):
+        super().__init__(inputs, outputs, spec)
+        self.magnitude = nn.Parameter(torch.ones(outputs))
+        self._changed = (module,)  # in a tuple, so that the module is not its own grandchild
+
+    def after(self, read: Tensor, out: Tensor) -> Tensor:
+        """See `Inner.after`."""
+        (module,) = self._changed
+        weight = module.weight if isinstance(module, nn.Linear) else module.weight.T  # [outputs, inputs]
+        rows = weight + self._scale * (self.up.weight @ self.down.weight)
+        factor = self.magnitude / torch.linalg.vector_norm(rows, dim=1)
+        bias = 0.0 if module.bias is None else module.bias
+        return factor * (super().after(read, out) - bias) + bias
+
+
 class Rescale(Inner):
     """What a map reads, or what it gives with its bias, times scale and a vector, one factor a channel.
 
@@ -122,6 +146,8 @@ def make_inner(module: nn.Module, spec: InnerSpec) -> Inner:
     inputs, outputs = linear_shape(module, spec.module)
     if spec.kind == "low_rank":
         return LowRank(inputs, outputs, spec)
+    if spec.kind == "decomposed":
+        return Decomposed(module, inputs, outputs, spec)
     return Rescale(inputs if spec.kind == "scale_input" else outputs, spec)
 
 

@@ -1,0 +1,287 @@
+"""PEFT's `adapter_config.json`: every field read, known to change nothing, or refused by name.
+
+Checked against PEFT 0.3 to 0.21.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import regex
+
+from adapter_probe.errors import CheckpointError
+from adapter_probe.metrics import Kind
+
+from .files import flag, number, refuse_unknown, shown, texts, whole_number
+from .foreign import refuse
+
+CONFIG = "adapter_config.json"
+SUPPORTED_TYPES = ("LORA", "IA3", "LN_TUNING")
+TASK_TYPES: dict[str, Kind] = {
+    "SEQ_CLS": "classification",
+    "QUESTION_ANS": "extractive",
+    "CAUSAL_LM": "causal",
+}
+# By the end of a transformers class's name, where there is no task type but the class is named.
+_CLASSES: dict[str, Kind] = {
+    "ForSequenceClassification": "classification",
+    "ForQuestionAnswering": "extractive",
+    "ForCausalLM": "causal",
+    "LMHeadModel": "causal",
+}
+# Fields that make LoRA another method where they are set.
+REFUSED_FIELDS = {
+    "use_qalora": "QALoRA",
+    "use_bdlora": "block-diagonal LoRA",
+    "alora_invocation_tokens": "activated LoRA",
+    "layer_replication": "replicated layers",
+    "target_parameters": "LoRA on bare parameters",
+    "trainable_token_indices": "trained tokens",
+    "arrow_config": "Arrow routing",
+    "kasa_config": "KaSA",
+    "monteclora_config": "MonteCLoRA",
+    "velora_config": "VeLoRA",
+    "megatron_config": "Megatron",
+    "enable_lora": "merged LoRA of PEFT before 0.3",
+}
+_READ = (
+    "peft_type", "task_type", "auto_mapping", "base_model_name_or_path", "revision", "r", "lora_alpha",
+    "rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "lora_bias", "bias", "target_modules",
+    "exclude_modules", "layers_to_transform", "layers_pattern", "modules_to_save", "feedforward_modules",
+    "init_lora_weights", "ensure_weight_tying",
+)  # fmt: skip
+# How the weights started and trained, how they are stored, and what belongs to a field that is not set.
+_NO_EFFECT = (
+    "peft_version", "inference_mode", "lora_dropout", "fan_in_fan_out", "megatron_core", "loftq_config",
+    "eva_config", "corda_config", "lora_ga_config", "runtime_config", "qalora_group_size", "init_ia3_weights",
+    "merge_weights", "unsloth_fixed",
+)  # fmt: skip
+# With other starts the base's own weights were changed along.
+_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
+_BIASES = ("none", "all", "lora_only")
+_MATCH_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class PeftConfig:
+    """A configuration, every field of the right type.
+
+    Attributes:
+        path: of the file.
+        type: LORA, IA3 or LN_TUNING.
+        kind: of the task, or None where the file does not say.
+        base, revision: of the model it was trained on, or None.
+        rank, alpha: of LoRA, where no pattern says otherwise.
+        ranks, alphas: by pattern of the modules' names.
+        rslora: LoRA is scaled by alpha / sqrt(rank), not alpha / rank.
+        dora: weight-decomposed LoRA.
+        lora_bias: B has a bias.
+        bias: which biases of the base were trained along.
+        target, exclude: a pattern, names (or ends of names from a dot on), or None for the family's own.
+        layers: numbers of the layers with adapters, or None for all.
+        layers_pattern: names of the lists of layers; empty for any.
+        saved: names of the modules that were trained whole.
+        feedforward: which modules (IA)^3 scales at their input, like `target`.
+        ties: trained embeddings are one tensor at input and output.
+    """
+
+    path: Path
+    type: str
+    kind: Kind | None
+    base: str | None
+    revision: str | None
+    rank: int
+    alpha: float
+    ranks: dict[str, int]
+    alphas: dict[str, float]
+    rslora: bool
+    dora: bool
+    lora_bias: bool
+    bias: str
+    target: str | tuple[str, ...] | None
+    exclude: str | tuple[str, ...] | None
+    layers: tuple[int, ...] | None
+    layers_pattern: tuple[str, ...]
+    saved: tuple[str, ...]
+    feedforward: str | tuple[str, ...] | None
+    ties: bool
+
+    def rank_of(self, module: str) -> int:
+        """The rank that a module's LoRA should have."""
+        return self._by_pattern(self.ranks, module, self.rank)
+
+    def scale_of(self, module: str) -> float:
+        """What LoRA's change to a module is multiplied by."""
+        rank = self.rank_of(module)
+        alpha = float(self._by_pattern(self.alphas, module, self.alpha))
+        return alpha / (math.sqrt(rank) if self.rslora else rank)
+
+    def targets(self, module: str) -> bool | None:
+        """Whether a module should have an adapter; None where the file leaves that to PEFT's tables."""
+        if self.target is None or self.target in ("all-linear", "dummy-target-modules"):
+            return None
+        if self._named(self.exclude, module) or self.saves(module):
+            return False
+        if isinstance(self.target, str):
+            return self._matches(self.target, module)
+        if module in self.target:
+            return True
+        return self._named(self.target, module) and self._in_layers(module)
+
+    def saves(self, module: str) -> bool:
+        """Whether a module was trained whole, or lies in one that was."""
+        return any(f".{name}." in f".{module}." for name in self.saved)
+
+    def scales_input(self, module: str) -> bool:
+        """Whether (IA)^3 scales what a module reads, not what it gives."""
+        return self._named(self.feedforward, module)
+
+    def _named(self, names: str | tuple[str, ...] | None, module: str) -> bool:
+        if isinstance(names, str):
+            return self._matches(names, module)
+        return any(module == name or module.endswith(f".{name}") for name in names or ())
+
+    def _in_layers(self, module: str) -> bool:
+        if self.layers is None:
+            return True
+        if not self.layers_pattern:
+            found = re.match(r".*?\.[^.]*\.(\d+)\.", module)
+        else:
+            patterns = (rf"(?:^|.*?\.){pattern}\.(\d+)\." for pattern in self.layers_pattern)
+            found = next((match for p in patterns if (match := self._match(p, module))), None)
+        return found is not None and int(found[1]) in self.layers
+
+    def _by_pattern(self, patterns: Mapping[str, Any], module: str, default: Any) -> Any:
+        """The value of the first pattern that a module's name, or the end of it from a dot on, is."""
+        for pattern, value in patterns.items():
+            if self._match(rf"(.*\.)?({pattern})$", module):
+                return value
+        return default
+
+    def _matches(self, pattern: str, module: str) -> bool:
+        return self._match(rf"(?:{pattern})\Z", module) is not None
+
+    def _match(self, pattern: str, module: str) -> Any:
+        """A match from the start on, in bounded time: patterns can be made that take for ever.
+
+        Raises:
+            CheckpointError: it is no pattern, or takes too long.
+        """
+        try:
+            re.compile(pattern)
+            return regex.match(pattern, module, timeout=_MATCH_SECONDS)
+        except TimeoutError as error:
+            said = f"{self.path}: matching {shown(pattern)} takes too long; simplify the pattern"
+            raise CheckpointError(said) from error
+        except (re.error, regex.error, OverflowError, RecursionError) as error:
+            raise CheckpointError(
+                f"{self.path}: {shown(pattern)} is no regular expression: {error}"
+            ) from error
+
+
+def read_config(path: Path, document: Mapping[str, Any]) -> PeftConfig:
+    """Check a parsed ``adapter_config.json``.
+
+    Raises:
+        CheckpointError: a kind of adapter, a field or a value that is not supported, or not known.
+    """
+    kind = document.get("peft_type")
+    if kind not in SUPPORTED_TYPES:
+        raise CheckpointError(
+            f"checkpoint {path.parent} is of the PEFT type {shown(kind)}, which is not supported; supported "
+            f"are {', '.join(SUPPORTED_TYPES)}"
+        )
+    _refuse_fields(path, document)
+    is_lora = kind == "LORA"
+    for name in ("r", "lora_alpha"):
+        if is_lora and name not in document:
+            raise CheckpointError(f"{path} lacks {name}")
+    ranks = _pattern(path, "rank_pattern", document.get("rank_pattern"))
+    alphas = _pattern(path, "alpha_pattern", document.get("alpha_pattern"))
+    bias = document.get("bias", "none")
+    if bias not in _BIASES:
+        raise CheckpointError(f"{path}: bias is {shown(bias)}, expected one of {', '.join(_BIASES)}")
+    return PeftConfig(
+        path=path,
+        type=kind,
+        kind=_task_kind(path, document),
+        base=_text(path, document, "base_model_name_or_path"),
+        revision=_text(path, document, "revision"),
+        rank=whole_number(path, "r", document["r"], 1) if is_lora else 0,
+        alpha=number(path, "lora_alpha", document["lora_alpha"]) if is_lora else 0.0,
+        ranks={k: whole_number(path, f"rank_pattern of {k!r}", v, 1) for k, v in ranks.items()},
+        alphas={k: number(path, f"alpha_pattern of {k!r}", v) for k, v in alphas.items()},
+        rslora=flag(path, "use_rslora", document.get("use_rslora")),
+        dora=flag(path, "use_dora", document.get("use_dora")),
+        lora_bias=flag(path, "lora_bias", document.get("lora_bias")),
+        bias=bias,
+        target=_names(path, document, "target_modules"),
+        exclude=_names(path, document, "exclude_modules"),
+        layers=_layers(path, document.get("layers_to_transform")),
+        layers_pattern=_one_or_more(path, document, "layers_pattern"),
+        saved=texts(path, "modules_to_save", document.get("modules_to_save")),
+        feedforward=_names(path, document, "feedforward_modules"),
+        ties=flag(path, "ensure_weight_tying", document.get("ensure_weight_tying")),
+    )
+
+
+def _refuse_fields(path: Path, document: Mapping[str, Any]) -> None:
+    for name, what in REFUSED_FIELDS.items():
+        if document.get(name):
+            raise refuse(path.parent, f"{what} ({name})")
+    refuse_unknown(path, document, (*_READ, *_NO_EFFECT, *REFUSED_FIELDS), "PEFT 0.21")
+    start = document.get("init_lora_weights")
+    if not any(start is known or start == known for known in _STARTS):
+        raise refuse(path.parent, f"init_lora_weights {shown(start)}, which changes the base's weights")
+
+
+def _task_kind(path: Path, document: Mapping[str, Any]) -> Kind | None:
+    task, mapping = document.get("task_type"), document.get("auto_mapping")
+    if task is not None:
+        if not isinstance(task, str) or task not in TASK_TYPES:
+            raise CheckpointError(
+                f"checkpoint {path.parent} has the task type {shown(task)}; supported are "
+                f"{', '.join(TASK_TYPES)}"
+            )
+        return TASK_TYPES[task]
+    cls = mapping.get("base_model_class") if isinstance(mapping, dict) else None
+    return next((kind for end, kind in _CLASSES.items() if str(cls).endswith(end)), None)
+
+
+def _text(path: Path, document: Mapping[str, Any], name: str) -> str | None:
+    value = document.get(name)
+    if value is not None and not isinstance(value, str):
+        raise CheckpointError(f"{path}: {name} is {shown(value)}, expected a string")
+    return value or None
+
+
+def _names(path: Path, document: Mapping[str, Any], name: str) -> str | tuple[str, ...] | None:
+    value = document.get(name)
+    return value if value is None or isinstance(value, str) else texts(path, name, value)
+
+
+def _one_or_more(path: Path, document: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    names = _names(path, document, name)
+    return (names,) if names and isinstance(names, str) else tuple(names or ())
+
+
+def _layers(path: Path, value: object) -> tuple[int, ...] | None:
+    numbers = [value] if isinstance(value, int) else value
+    if numbers is None or numbers == []:
+        return None
+    if not isinstance(numbers, list):
+        raise CheckpointError(f"{path}: layers_to_transform is {shown(value)}, expected whole numbers")
+    return tuple(whole_number(path, "layers_to_transform", number) for number in numbers)
+
+
+def _pattern(path: Path, name: str, value: object) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: {name} is {shown(value)}, expected an object")
+    return value
