@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from adapter_probe.studies.wording import columns, file_lists, score_text
-
 from . import options
 from . import slurm as cluster
-from .console import command, show, show_json
-from .figures import draw_results
-from .sweep import grid, plain_rows, run_sweep, show_plan, spread_text
-
-if TYPE_CHECKING:
-    import pandas as pd
+from .console import command
+from .sweep import show_sweep, show_sweep_plan
 
 
 @command
@@ -58,46 +52,21 @@ def init_sweep(
     kept: the same command resumes, and a wider one adds what is new.
     """
     from adapter_probe.jobs.running import Resources
-    from adapter_probe.models.methods import Adapters
-    from adapter_probe.training.settings import TrainingSettings
+    from adapter_probe.studies.drawing import draw_into_folder
+    from adapter_probe.studies.init_sweep import init_sweep_requests, run_init_sweep
+    from adapter_probe.studies.sweeps import SweepSettings
 
     resources = Resources(workers, threads, device, cluster.choose_cluster(
         slurm, slurm_config, detach, partition=partition, gpus_per_task=gpus_per_task, time=time, mem=mem,
         max_parallel=max_parallel, setup=setup,
     ))  # fmt: skip
-    tasks = options.find_tasks([task], [data] if data else None, metric)
-    methods = [Adapters(size, std) for std in options.numbers(stds, "--stds")]
-    requests = grid(
-        base, tasks, methods, TrainingSettings(batch_size=batch_size, warmup=warmup, dtype=dtype),
-        learning_rates=options.numbers(learning_rates, "--learning-rates"),
-        epochs=options.whole_numbers(epochs, "--epochs"), seeds=seeds, max_length=max_length,
-        max_train=max_train,
+    settings = SweepSettings(
+        options.numbers(learning_rates, "--learning-rates"), options.whole_numbers(epochs, "--epochs"),
+        seeds, batch_size, warmup, metric, max_length, max_train, dtype,
     )  # fmt: skip
+    requests = init_sweep_requests(base, task, data, options.numbers(stds, "--stds"), size, settings)
     if dry_run:
-        show_plan(requests, out, resources, json=json)
+        show_sweep_plan(requests, out, resources, json)
         return
-    report = _write(run_sweep("init-sweep", requests, out, resources), out, paper)
-    show_json(report) if json else show(_text(report))
-
-
-def _write(frame: pd.DataFrame, out: Path, paper: bool) -> dict[str, Any]:
-    """Write ``sweep.csv`` and its figure; return what to say."""
-    from adapter_probe.analysis.sweeps import init_sweep_table
-    from adapter_probe.results.atomic import write_csv
-    from adapter_probe.results.schema import SWEEP_CSV, SWEEP_TABLES, TRIALS_CSV
-    from adapter_probe.results.sealing import sealed
-
-    table = init_sweep_table(frame)
-    with sealed(out, SWEEP_TABLES):
-        write_csv(out / SWEEP_CSV, table)
-    files = {"trials": str(out / TRIALS_CSV), "sweep": str(out / SWEEP_CSV), **draw_results(out, paper=paper)}
-    return {"points": plain_rows(table), "files": files}
-
-
-def _text(report: dict[str, Any]) -> str:
-    rows = []
-    for point in report["points"]:
-        rows.append((f"std {point['init_std']:g}", spread_text(point)))
-    first = report["points"][0]
-    rows.append(("majority class", score_text(first["majority_score"], first["metric"])))
-    return f"{columns(rows)}\n\n{file_lists([report['files'].values()])}"
+    study = run_init_sweep(requests, out, resources)
+    show_sweep(study, draw_into_folder(study.record, paper=paper), json)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from adapter_probe.errors import DataError, TrainingError
-
-if TYPE_CHECKING:
-    from adapter_probe.data.tasks import TaskSpec
+from adapter_probe.errors import TrainingError
 
 Base = Annotated[str, typer.Option(help="Pretrained encoder: a folder or a hub id.", show_default=False)]
 TaskHelp = "Task by name (cola, glue/mrpc, squad, ...) or a folder with train and validation files."
 DataHelp = "Folder with the files of a task that is named."
 LearningRates = Annotated[
-    str, typer.Option(help="Peaks to try, comma-separated; the best on validation counts.")
+    str,
+    typer.Option(
+        help="Peaks to try, comma-separated; the best on validation counts (seeds left, then mean)."
+    ),
 ]
 Epochs = Annotated[str, typer.Option(help="Numbers of epochs to try, comma-separated.")]
 Seeds = Annotated[int, typer.Option(help="Runs a point, with seeds 0, 1, ...")]
@@ -89,17 +88,3 @@ def numbers(text: str, option: str) -> list[float]:
             f"{option} {text!r} is neither a list of numbers such as 1e-3,1e-2 nor a range of whole decades "
             "such as 1e-7:1"
         ) from None
-
-
-def find_tasks(names: Sequence[str], data: Sequence[Path] | None, metric: str | None) -> list[TaskSpec]:
-    """The tasks of ``--task`` and ``--data``: presets, or folders.
-
-    Raises:
-        DataError: a task cannot be found, or there is not one data folder for each task.
-    """
-    from adapter_probe.data.tasks import find_task, locate_task
-
-    if data and len(data) != len(names):
-        raise DataError(f"{len(data)} --data for {len(names)} --task; give one for each, in the same order")
-    places = [locate_task(name, folder) for name, folder in zip(names, data or [None] * len(names))]
-    return [find_task(folder, preset=preset, metric=metric) for preset, folder in places]

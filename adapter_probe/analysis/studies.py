@@ -156,7 +156,7 @@ def load_record(folder: Path) -> StudyRecord:
     trials = _read_if_there(folder / schema.TRIALS_CSV, schema.TRIALS)
     if (folder / schema.SWEEP_CSV).is_file():
         sweep = read_table(folder / schema.SWEEP_CSV, schema.SWEEP, schema.CHOICE)
-        return SweepRecord(folder, sweep, trials, _identity(folder, schema.SWEEP_CSV))
+        return SweepRecord(folder, sweep, trials, study_identity(folder, schema.SWEEP_CSV))
     if (folder / schema.TRADEOFF_CSV).is_file():
         return TradeoffRecord(
             folder,
@@ -164,7 +164,7 @@ def load_record(folder: Path) -> StudyRecord:
             _read_if_there(folder / schema.AGGREGATE_CSV, schema.AGGREGATE),
             _read_sizes(folder / schema.SIZES_CSV),
             trials,
-            _identity(folder, schema.TRADEOFF_CSV),
+            study_identity(folder, schema.TRADEOFF_CSV),
         )
     names = ", ".join((schema.SPANS_CSV, schema.SWEEP_CSV, schema.TRADEOFF_CSV))
     raise ResultsError(f"{folder} holds nothing to draw: there is none of {names} in it")
@@ -215,7 +215,7 @@ def _read_sizes(path: Path) -> pd.DataFrame | None:
     return read_table(path, {**schema.SIZES, **dict.fromkeys(tasks, "number")})
 
 
-def _identity(folder: Path, table: str) -> dict[str, object]:
+def study_identity(folder: Path, table: str) -> dict[str, object]:
     """What the trials have in common, and the hash of the table that is drawn."""
     shared = (
         read_json(folder / schema.STUDY)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -110,12 +112,12 @@ def shared_facts(trials: Sequence[Trial]) -> tuple[dict[str, Any], dict[str, Any
 
 
 def estimate_seconds(trials: Iterable[Trial], device: torch.device) -> dict[str, float]:
-    """Estimated seconds of each trial, by id, from a few steps of each kind measured here.
+    """Estimated seconds of each trial, by id, from its inputs' loading and a few steps measured here.
 
     Trials that differ only in initialisation, learning rate or seed cost the same, and are measured once.
     """
-    known: dict[str, float] = {}
-    last: tuple[str, Facts] | None = None
+    known: dict[str, tuple[float, float]] = {}  # seconds to load, and of an epoch
+    last: tuple[str, Facts, float] | None = None
     estimates = {}
     for trial in trials:
         request = trial.request
@@ -123,10 +125,19 @@ def estimate_seconds(trials: Iterable[Trial], device: torch.device) -> dict[str,
         cost = hash_json([task, {**request.method.to_json(), "init_std": None}, request.settings.batch_size])
         if cost not in known:
             if last is None or last[0] != task:
-                last = (task, gather(request))
-            known[cost] = seconds_of(request, last[1], device) / request.settings.epochs
-        estimates[trial.id] = known[cost] * request.settings.epochs
+                start = time.monotonic()
+                last = (task, gather(request), time.monotonic() - start)
+            known[cost] = (last[2], seconds_of(request, last[1], device) / request.settings.epochs)
+        loading, epoch = known[cost]
+        estimates[trial.id] = loading + epoch * request.settings.epochs
     return estimates
+
+
+def seconds_of_start() -> float:
+    """Seconds that a worker takes before its first trial, by starting one that imports the same."""
+    start = time.monotonic()
+    subprocess.run([sys.executable, "-c", f"import {__name__}, transformers"], check=False)
+    return time.monotonic() - start
 
 
 def _shared(request: TrainingRequest) -> dict[str, Any]:

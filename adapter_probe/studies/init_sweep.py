@@ -1,0 +1,192 @@
+"""The initialisation sweep as one call and one object: does the initialisation's scale matter?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from adapter_probe.analysis.studies import SweepRecord, study_identity
+from adapter_probe.analysis.sweeps import init_sweep_table
+from adapter_probe.results import schema
+from adapter_probe.results.atomic import write_csv
+
+from .drawing import html_of, save_figures
+from .sweeps import SweepSettings, find_tasks, majority_rows, plain_rows, run_trials, spread_text
+from .wording import columns
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from adapter_probe.jobs.running import Resources
+    from adapter_probe.jobs.slurm_options import SlurmOptions
+    from adapter_probe.training.request import TrainingRequest
+
+STDS = tuple(float(f"1e{power}") for power in range(-7, 1))  # of Houlsby et al. 2019, section 3.6
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class InitSweep:
+    """A finished initialisation sweep; what `adapter_probe.init_sweep` and `adapter_probe.load` return.
+
+    Attributes:
+        record: its tables and identity as plain data.
+    """
+
+    record: SweepRecord
+
+    @property
+    def folder(self) -> Path:
+        """Where the results lie."""
+        return self.record.folder
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per task, initialisation std and adapter size, ``sweep.csv``.
+
+        `n` trials with a score of the chosen learning rate and epochs, their `mean`, `sem` (standard error),
+        `min` and `max`, fractions in the metric's own units; how many `diverged`; `majority_score`, that of
+        always predicting the commonest class. See `adapter_probe.analysis.sweeps.chosen_trials`.
+        """
+        return self.record.sweep
+
+    @property
+    def trials(self) -> pd.DataFrame | None:
+        """One row per training run, ``trials.csv``: its settings, `score`, `diverged`, parameters."""
+        return self.record.trials
+
+    def plot(self, ax: Axes | None = None, *, paper: bool = False) -> Axes:
+        """Draw the score against the initialisation's std.
+
+        Args:
+            ax: where to draw; by default the current Axes.
+            paper: overlay the values that Houlsby et al. (2019) published.
+        """
+        import matplotlib.pyplot as plt
+
+        from adapter_probe.figures.init_sweep import draw, sweep_series
+
+        series = sweep_series(self.record.sweep, self.record.trials, paper)
+        return draw(series, ax if ax is not None else plt.gca())
+
+    def save(self, folder: str | Path, **look: Any) -> list[Path]:
+        """Write the figures, their numbers and captions; the paths written.
+
+        Args:
+            folder: made if missing.
+            look: `style`, `column`, `formats`, `paper`; see `adapter_probe.studies.drawing.draw_gallery`.
+        """
+        return save_figures([self.record], folder, **look)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The table in words: a point and its score."""
+        points = plain_rows(self.table)
+        tasks, sizes = ({point.get(name) for point in points} for name in ("task", "size"))
+        rows = []
+        for point in points:
+            name = f"std {point['init_std']:g}"
+            name = f"size {point['size']}, {name}" if len(sizes) > 1 else name
+            rows.append((f"{point['task']}: {name}" if len(tasks) > 1 else name, spread_text(point)))
+        return [*rows, *majority_rows(points)]
+
+    def __repr__(self) -> str:
+        tasks = ", ".join(map(str, self.table["task"].unique()))
+        return f"Initialisation sweep on {tasks}\n{columns(self.rows())}"
+
+    def _repr_html_(self) -> str:
+        return html_of(self.plot, repr(self))
+
+
+def init_sweep(
+    base: str | Path,
+    task: str | Path,
+    out: str | Path,
+    *,
+    data: str | Path | None = None,
+    stds: Sequence[float] = STDS,
+    size: int = 64,
+    seeds: int = 3,
+    learning_rates: Sequence[float] = (3e-4,),
+    epochs: Sequence[int] = (3,),
+    batch_size: int = 32,
+    warmup: float = 0.1,
+    metric: str | None = None,
+    max_length: int | None = None,
+    max_train: int | None = None,
+    dtype: str = "float32",
+    workers: int = 0,
+    threads: int = 1,
+    device: str = "auto",
+    cluster: SlurmOptions | None = None,
+    progress: bool = True,
+) -> InitSweep:
+    """Retrain adapters over initialisation stds (Houlsby et al. 2019, Figure 6, right).
+
+    Every trial is kept in `out`: the same call goes on where it was interrupted, and a wider one adds what is
+    new.
+
+    Args:
+        base: pretrained model: a folder or a Hugging Face hub id.
+        task: name of a known task, or a folder with train and validation files.
+        out: folder of the trials and tables.
+        data: folder with the files of a task that is named.
+        stds: of the normal from which weights are drawn, before truncation at two std; the realised std is
+            0.88 of it.
+        size: bottleneck width.
+        seeds: trials of each combination, with the seeds 0, 1, ...
+        learning_rates: peaks to try; at each std the best on validation counts, by the share of seeds that
+            did not diverge, then by the mean.
+        epochs: numbers of epochs to try, likewise.
+        batch_size: examples a step.
+        warmup: share of the steps.
+        metric: the score, if not the task's own.
+        max_length: cut examples to this many tokens.
+        max_train: train on a fixed random subset of this size.
+        dtype: ``float32`` or ``bfloat16``, of the frozen base and its products.
+        workers: processes that train side by side; 0 for one a core, or one on an accelerator.
+        threads: of each process; 0 for torch's own choice.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
+        cluster: train on a SLURM cluster.
+        progress: show a progress bar.
+
+    Raises:
+        CheckpointError, ModelError, DataError: the base or the data cannot be used, or a size or std.
+        TrainingError: a setting out of range, or trials that failed.
+        ResultsError: the folder is in use, holds another study, or cannot be written.
+        JobsDetached: `cluster` asks not to wait for the jobs.
+    """
+    from adapter_probe.jobs.running import Resources
+
+    settings = SweepSettings(
+        learning_rates, epochs, seeds, batch_size, warmup, metric, max_length, max_train, dtype
+    )
+    requests = init_sweep_requests(base, task, data, stds, size, settings)
+    return run_init_sweep(requests, Path(out), Resources(workers, threads, device, cluster), progress)
+
+
+def init_sweep_requests(
+    base: str | Path,
+    task: str | Path,
+    data: str | Path | None,
+    stds: Sequence[float],
+    size: int,
+    settings: SweepSettings,
+) -> list[TrainingRequest]:
+    """The trainings of a sweep; see `init_sweep` for the arguments and errors."""
+    from adapter_probe.models.methods import Adapters
+
+    tasks = find_tasks([task], None if data is None else [data], settings.metric)
+    return settings.requests(str(base), tasks, [Adapters(size, std) for std in stds])
+
+
+def run_init_sweep(
+    requests: Sequence[TrainingRequest], out: Path, resources: Resources, progress: bool = True
+) -> InitSweep:
+    """Train what the folder lacks and write ``trials.csv`` and ``sweep.csv``; see `init_sweep`."""
+    trials = run_trials("init-sweep", requests, out, resources, progress)
+    table = init_sweep_table(trials)
+    write_csv(out / schema.SWEEP_CSV, table)
+    return InitSweep(SweepRecord(out, table, trials, study_identity(out, schema.SWEEP_CSV)))

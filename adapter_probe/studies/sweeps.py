@@ -1,0 +1,195 @@
+"""What the sweeps share: every combination of settings as a trial, and the table of all trials."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adapter_probe.errors import DataError, TrainingError
+
+from .wording import score_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from adapter_probe.data.tasks import TaskSpec
+    from adapter_probe.jobs.running import Resources
+    from adapter_probe.jobs.trials import Trial
+    from adapter_probe.models.methods import Method
+    from adapter_probe.training.request import TrainingRequest
+
+
+@dataclass(frozen=True)
+class SweepSettings:
+    """How the trials of a sweep train: with every combination of learning rate, epochs and seed.
+
+    Attributes:
+        learning_rates: peaks to try; for each point of a table the best on validation counts.
+        epochs: numbers of epochs to try, likewise.
+        seeds: trials of each combination, with the seeds 0, 1, ...
+        batch_size: examples a step.
+        warmup: share of the steps.
+        metric: the score, if not the task's own.
+        max_length: cut examples to this many tokens.
+        max_train: train on a fixed random subset of this size.
+        dtype: of the frozen base and its products.
+    """
+
+    learning_rates: Sequence[float]
+    epochs: Sequence[int] = (3,)
+    seeds: int = 3
+    batch_size: int = 32
+    warmup: float = 0.1
+    metric: str | None = None
+    max_length: int | None = None
+    max_train: int | None = None
+    dtype: str = "float32"
+
+    def requests(
+        self, base: str, tasks: Sequence[TaskSpec], methods: Sequence[Method]
+    ) -> list[TrainingRequest]:
+        """Every combination of task, method, learning rate, epochs and seed, a task's together.
+
+        Raises:
+            TrainingError: an empty list, fewer than one seed, or a setting out of range.
+        """
+        from adapter_probe.training.request import TrainingRequest
+        from adapter_probe.training.settings import TrainingSettings
+
+        if self.seeds < 1:
+            raise TrainingError(f"--seeds {self.seeds} is not allowed; give at least 1")
+        rates, epochs = self.learning_rates, self.epochs
+        lists = {"--task": tasks, "methods": methods, "--learning-rates": rates, "--epochs": epochs}
+        if empty := [name for name, values in lists.items() if not values]:
+            raise TrainingError(f"{empty[0]}: the list is empty, so there is nothing to train")
+        chosen = [
+            TrainingSettings(n, self.batch_size, rate, self.warmup, seed, self.dtype)
+            for rate in rates
+            for n in epochs
+            for seed in range(self.seeds)
+        ]
+        return [
+            TrainingRequest(base, task, method, settings, self.max_length, max_train=self.max_train)
+            for task in tasks
+            for method in methods
+            for settings in chosen
+        ]
+
+
+def find_tasks(
+    names: Sequence[str | Path], data: Sequence[str | Path] | None, metric: str | None
+) -> list[TaskSpec]:
+    """The tasks of some names, which are presets or folders, with the folders of their data.
+
+    Raises:
+        DataError: a task cannot be found, or there is not one data folder for each task.
+    """
+    from adapter_probe.data.tasks import find_task, locate_task
+
+    if data and len(data) != len(names):
+        raise DataError(f"{len(data)} --data for {len(names)} --task; give one for each, in the same order")
+    folders = [None if folder is None else Path(folder) for folder in data or [None] * len(names)]
+    places = [locate_task(str(name), folder) for name, folder in zip(names, folders)]
+    return [find_task(folder, preset=preset, metric=metric) for preset, folder in places]
+
+
+def run_trials(
+    study: str, requests: Sequence[TrainingRequest], out: Path, resources: Resources, progress: bool
+) -> pd.DataFrame:
+    """Train what is missing and return the table of all trials in the folder, which is also written.
+
+    Raises:
+        JobsDetached: jobs were sent and not waited for.
+        TrainingError: trials failed; the line says how many, why the first did, and where its log is.
+        ResultsError: the folder is in use or holds another study.
+    """
+    from adapter_probe.jobs.running import Jobs, describe_lost, run_jobs
+    from adapter_probe.jobs.trials import finished, plan_trials, shared_facts, write_requests
+    from adapter_probe.results.atomic import claim
+    from adapter_probe.results.trials import claim_study, read_trials, trial_frame, write_trials
+
+    trials = plan_trials(requests)
+    with claim(out):
+        claim_study(out, study, *shared_facts(trials))
+        write_requests(out, trials)
+        done = finished(out, trials)
+        left = {trial.folder(out): trial.n_steps for trial in trials if trial.id not in done}
+        jobs = Jobs(out, left, len(trials), "trials", "steps")
+        try:
+            failures = run_jobs(jobs, resources, progress) if left else []
+        finally:
+            frame = trial_frame(read_trials(out))
+            write_trials(out, frame)
+    # What counts is what is on the disk: a worker may have been killed after its last word.
+    if lost := [trial.folder(out) for trial in trials if trial.id not in finished(out, [trial])]:
+        raise TrainingError(describe_lost(jobs, failures, lost))
+    return frame
+
+
+def plan_sweep(requests: Sequence[TrainingRequest], out: Path, resources: Resources) -> dict[str, Any]:
+    """The trials, which are done, and a measured estimate of the seconds for the others, as plain JSON."""
+    from adapter_probe.jobs.trials import estimate_seconds, finished, plan_trials, seconds_of_start
+    from adapter_probe.models.device import choose_device, use_threads
+
+    device = choose_device("auto" if resources.cluster else resources.device)
+    if not resources.cluster:
+        use_threads(resources.threads)
+    trials = plan_trials(requests)
+    done = finished(out, trials)
+    left = [trial for trial in trials if trial.id not in done]
+    seconds = estimate_seconds(left, device)
+    count = min(resources.at_a_time(len(left)), max(1, len(left)))
+    starts = len(left) if resources.cluster else count  # a task of a cluster does one trial
+    wall = (sum(seconds.values()) + starts * seconds_of_start()) / count if left else 0.0
+    return {
+        "trials": [_plan_row(trial, trial.id in done, seconds.get(trial.id)) for trial in trials],
+        "done": len(done),
+        "left": len(left),
+        "workers": resources.at_a_time(len(left)),
+        "seconds_left": wall,
+        "folder": str(out),
+    }
+
+
+def _plan_row(trial: Trial, done: bool, seconds: float | None) -> dict[str, Any]:
+    request = trial.request
+    chosen = {name: getattr(request.settings, name) for name in ("learning_rate", "epochs", "seed")}
+    return {"trial": trial.id, "task": request.task.name, "method": request.method.to_json(), **chosen,
+            "done": done, "seconds": seconds}  # fmt: skip
+
+
+def plain_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """A table's rows for JSON: an empty field is null."""
+    rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records", double_precision=15))
+    return rows
+
+
+def spread_text(point: Mapping[str, Any]) -> str:
+    """Mean, s.e.m. and number of a point's trials."""
+    metric, n = point["metric"], point["n"]
+    lost = f", {point['diverged']} diverged" if point["diverged"] else ""
+    if not n:
+        return f"no score{lost}"
+    around = "" if point["sem"] is None else f" ± {score_text(point['sem'], metric)}"
+    return f"{score_text(point['mean'], metric)}{around} (n = {n}{lost}), lr {point['learning_rate']:g}"
+
+
+def majority_rows(points: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """The score of always predicting the commonest class, a row a task; and which points are no better."""
+    rows = []
+    for task in dict.fromkeys(point["task"] for point in points):
+        own = [point for point in points if point["task"] == task]
+        majority, metric = own[0]["majority_score"], own[0]["metric"]
+        text = score_text(majority, metric)
+        poor = [] if majority is None else [p for p in own if p["mean"] is None or p["mean"] <= majority]
+        several = len({point["task"] for point in points}) > 1
+        rows.append(
+            (
+                f"{task}: majority class" if several else "majority class",
+                f"{text}; {len(poor)} of {len(own)} points are no better" if poor else text,
+            )
+        )
+    return rows

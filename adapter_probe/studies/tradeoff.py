@@ -1,0 +1,255 @@
+"""The trade-off as one call and one object: what does each trained parameter buy?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from adapter_probe.analysis.studies import TradeoffRecord, study_identity
+from adapter_probe.analysis.sweeps import aggregate_table, size_table, tradeoff_table
+from adapter_probe.errors import ResultsError
+from adapter_probe.results import schema
+from adapter_probe.results.atomic import write_csv
+
+from .drawing import html_of, save_figures
+from .sweeps import SweepSettings, find_tasks, majority_rows, plain_rows, run_trials, spread_text
+from .wording import columns
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from adapter_probe.jobs.running import Resources
+    from adapter_probe.jobs.slurm_options import SlurmOptions
+    from adapter_probe.models.methods import Method
+    from adapter_probe.training.request import TrainingRequest
+
+# Houlsby et al. 2019, sections 3.1 and 3.3, for a base of 12 layers.
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+TOP_K = (0, 1, 2, 3, 5, 7, 9, 11, 12)
+LEARNING_RATES = (3e-5, 3e-4, 3e-3)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Tradeoff:
+    """A finished trade-off; what `adapter_probe.tradeoff` and `adapter_probe.load` return.
+
+    Attributes:
+        record: its tables and identity as plain data.
+    """
+
+    record: TradeoffRecord
+
+    @property
+    def folder(self) -> Path:
+        """Where the results lie."""
+        return self.record.folder
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per task and method, ``tradeoff.csv``.
+
+        `n` trials with a score of the chosen learning rate and epochs, their `mean`, `sem` (standard error),
+        `min` and `max`, fractions in the metric's own units; how many `diverged`; `trained_parameters` with
+        and without the head, and `percent_of_base`, without it.
+        """
+        return self.record.tradeoff
+
+    @property
+    def trials(self) -> pd.DataFrame | None:
+        """One row per training run, ``trials.csv``: its settings, `score`, `diverged`, parameters."""
+        return self.record.trials
+
+    @property
+    def aggregate(self) -> pd.DataFrame | None:
+        """One row per method, ``aggregate.csv``: the score less full fine-tuning's over tasks, in points."""
+        return self.record.aggregate
+
+    @property
+    def sizes(self) -> pd.DataFrame | None:
+        """One row per adapter size, ``sizes.csv``: mean scores over tasks."""
+        return self.record.sizes
+
+    def plot(self, ax: Axes | None = None, *, task: str | None = None, paper: bool = False) -> Axes:
+        """Draw the score against the trained parameters.
+
+        Args:
+            ax: where to draw; by default the current Axes.
+            task: which; may be left out where there is one.
+            paper: overlay the values that Houlsby et al. (2019) published.
+
+        Raises:
+            ResultsError: no such task, or several and none named.
+        """
+        import matplotlib.pyplot as plt
+
+        from adapter_probe.figures.tradeoff import task_curves
+        from adapter_probe.figures.tradeoff_panel import draw
+
+        points, tasks = self.table, list(self.table["task"].unique())
+        if (task is None and len(tasks) > 1) or (task is not None and task not in tasks):
+            raise ResultsError(f"task {task!r} is not in {self.folder}; give one of {', '.join(tasks)}")
+        own = points[points["task"] == (tasks[0] if task is None else task)]
+        (curve,) = task_curves(own, self.trials, paper)
+        return draw(curve, ax if ax is not None else plt.gca())
+
+    def save(self, folder: str | Path, **look: Any) -> list[Path]:
+        """Write the figures, their numbers and captions, and the tables for a paper; the paths written.
+
+        Args:
+            folder: made if missing.
+            look: `style`, `column`, `formats`, `paper`; see `adapter_probe.studies.drawing.draw_gallery`.
+        """
+        return save_figures([self.record], folder, **look)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The table in words: a point and its score."""
+        points = plain_rows(self.table)
+        rows = [
+            (
+                f"{point['task']}: {point['label']}",
+                f"{spread_text(point)}, {point['trained_parameters_without_head']:,} parameters "
+                f"({point['percent_of_base']:.2f} % of the base)",
+            )
+            for point in points
+        ]
+        return [*rows, *majority_rows(points)]
+
+    def __repr__(self) -> str:
+        tasks = ", ".join(map(str, self.table["task"].unique()))
+        return f"Trade-off on {tasks}\n{columns(self.rows())}"
+
+    def _repr_html_(self) -> str:
+        return html_of(lambda ax: self.plot(ax, task=str(self.table["task"].iloc[0])), repr(self))
+
+
+def tradeoff(
+    base: str | Path,
+    task: str | Path | Sequence[str | Path],
+    out: str | Path,
+    *,
+    data: str | Path | Sequence[str | Path] | None = None,
+    sizes: Sequence[int] = SIZES,
+    top_k: Sequence[int] | None = None,
+    layernorm: bool = True,
+    full: bool = True,
+    head_only: bool = False,
+    init_std: float = 1e-2,
+    seeds: int = 3,
+    learning_rates: Sequence[float] = LEARNING_RATES,
+    epochs: Sequence[int] = (3,),
+    batch_size: int = 32,
+    warmup: float = 0.1,
+    metric: str | None = None,
+    max_length: int | None = None,
+    max_train: int | None = None,
+    dtype: str = "float32",
+    workers: int = 0,
+    threads: int = 1,
+    device: str = "auto",
+    cluster: SlurmOptions | None = None,
+    progress: bool = True,
+) -> Tradeoff:
+    """Score methods against the parameters that they train (Houlsby et al. 2019, Figures 1, 3, 4 and 5).
+
+    Every trial is kept in `out`: the same call goes on where it was interrupted, and a wider one adds what is
+    new.
+
+    Args:
+        base: pretrained model: a folder or a Hugging Face hub id.
+        task: one or several: names of known tasks, or folders with train and validation files.
+        out: folder of the trials and tables.
+        data: folders with the files of the tasks, one for each.
+        sizes: of adapters.
+        top_k: numbers of layers to fine-tune from the top; by default those of the paper that the base has.
+        layernorm: also train LayerNorms and head alone.
+        full: also fine-tune everything, which the aggregate compares with.
+        head_only: also train a head on the frozen encoder.
+        init_std: of the adapters.
+        seeds: trials of each combination, with the seeds 0, 1, ...
+        learning_rates: peaks to try; for each method the best on validation counts, by the share of seeds
+            that did not diverge, then by the mean.
+        epochs: numbers of epochs to try, likewise.
+        batch_size: examples a step.
+        warmup: share of the steps.
+        metric: the score, if not the tasks' own.
+        max_length: cut examples to this many tokens.
+        max_train: train on a fixed random subset of this size.
+        dtype: ``float32`` or ``bfloat16``, of the frozen base and its products.
+        workers: processes that train side by side; 0 for one a core, or one on an accelerator.
+        threads: of each process; 0 for torch's own choice.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
+        cluster: train on a SLURM cluster.
+        progress: show a progress bar.
+
+    Raises:
+        CheckpointError, ModelError, DataError: the base or the data cannot be used, or a size, k or std.
+        TrainingError: a setting out of range, or trials that failed.
+        ResultsError: the folder is in use, holds another study, or cannot be written.
+        JobsDetached: `cluster` asks not to wait for the jobs.
+    """
+    from adapter_probe.jobs.running import Resources
+
+    settings = SweepSettings(
+        learning_rates, epochs, seeds, batch_size, warmup, metric, max_length, max_train, dtype
+    )
+    tasks = [task] if isinstance(task, (str, Path)) else task
+    folders = [data] if isinstance(data, (str, Path)) else data
+    methods = methods_of(base, sizes, top_k, init_std, layernorm=layernorm, full=full, head_only=head_only)
+    requests = settings.requests(str(base), find_tasks(tasks, folders, metric), methods)
+    return run_tradeoff(requests, Path(out), Resources(workers, threads, device, cluster), progress)
+
+
+def methods_of(
+    base: str | Path,
+    sizes: Sequence[int],
+    top_k: Sequence[int] | None,
+    init_std: float,
+    *,
+    layernorm: bool,
+    full: bool,
+    head_only: bool,
+) -> list[Method]:
+    """The methods of a trade-off, fewest parameters first within each kind; see `tradeoff`."""
+    from adapter_probe.checkpoints.base import load_config
+    from adapter_probe.models.bases.anatomy import anatomy_for
+    from adapter_probe.models.methods import (
+        Adapters,
+        FullFineTuning,
+        HeadOnly,
+        LayerNormOnly,
+        TopLayers,
+        possible_top_k,
+    )
+
+    config = load_config(str(base))
+    possible = possible_top_k(anatomy_for(config).layer_names(config))
+    # The default is the paper's list for 12 layers; a k that was asked for and is not possible is refused.
+    layers = [k for k in TOP_K if k in possible] if top_k is None else top_k
+    return [
+        *(Adapters(size, init_std) for size in sizes),
+        *(TopLayers(k) for k in layers),
+        *([LayerNormOnly()] if layernorm else []),
+        *([HeadOnly()] if head_only else []),
+        *([FullFineTuning()] if full else []),
+    ]
+
+
+def run_tradeoff(
+    requests: Sequence[TrainingRequest], out: Path, resources: Resources, progress: bool = True
+) -> Tradeoff:
+    """Train what the folder lacks and write the tables; see `tradeoff`."""
+    trials = run_trials("tradeoff", requests, out, resources, progress)
+    table, sizes, aggregate = tradeoff_table(trials), None, None
+    write_csv(out / schema.TRADEOFF_CSV, table)
+    if (table["method"] == "adapters").any():
+        sizes = size_table(trials)
+        write_csv(out / schema.SIZES_CSV, sizes)
+    if table.loc[table["method"] == "full", "mean"].notna().any():
+        aggregate = aggregate_table(trials)
+        write_csv(out / schema.AGGREGATE_CSV, aggregate)
+    identity = study_identity(out, schema.TRADEOFF_CSV)
+    return Tradeoff(TradeoffRecord(out, table, aggregate, sizes, trials, identity))

@@ -1,0 +1,175 @@
+"""The sweeps from Python: the command's own tables, frames in memory as on disk, a figure on given Axes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+
+from adapter_probe.errors import DataError, JobsDetached, ResultsError, TrainingError
+from adapter_probe.jobs.running import Resources
+from adapter_probe.jobs.trials import run_trial
+from adapter_probe.studies.init_sweep import InitSweep, init_sweep, init_sweep_requests
+from adapter_probe.studies.loading import load
+from adapter_probe.studies.sweeps import SweepSettings, majority_rows, plan_sweep
+from adapter_probe.studies.tradeoff import Tradeoff, tradeoff
+
+
+@pytest.fixture(autouse=True)
+def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials run here, one after the other, in place of in workers."""
+    import torch
+
+    from adapter_probe.jobs.local import LocalProcesses
+
+    def run(self, jobs, on_step):
+        for job in jobs:
+            run_trial(job, torch.device("cpu"), lambda now, job=job: on_step(job, now.step))
+        return []
+
+    monkeypatch.setattr(LocalProcesses, "run", run)
+
+
+@pytest.fixture(scope="module")
+def two_tasks(tiny_task: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folders = []
+    for name, n_rows in (("first", 64), ("second", 40)):
+        folder = tmp_path_factory.mktemp("tasks") / name
+        folder.mkdir()
+        for split in ("train", "validation"):
+            lines = (tiny_task / f"{split}.jsonl").read_text().splitlines()
+            (folder / f"{split}.jsonl").write_text("\n".join(lines[:n_rows]))
+        folders.append(folder)
+    return folders
+
+
+@pytest.fixture
+def sweep(tiny_base: Callable[..., Path], two_tasks, tmp_path) -> InitSweep:
+    return init_sweep(
+        tiny_base("bert"), two_tasks[0], tmp_path / "sweep", stds=(0.01, 0.1), size=2, seeds=2,
+        learning_rates=(0.01,), epochs=(1,), threads=1, progress=False,
+    )  # fmt: skip
+
+
+def same_frames(one, other) -> None:
+    for name in ("table", "trials"):
+        pd.testing.assert_frame_equal(getattr(one, name), getattr(other, name), check_dtype=False)
+    assert one.record.identity == other.record.identity
+
+
+def test_an_init_sweep(sweep, capfd, tmp_path):
+    assert list(sweep.table["init_std"]) == [0.01, 0.1]
+    assert (sweep.table["n"] == 2).all()
+    for _, point in sweep.table.iterrows():
+        own = sweep.trials[sweep.trials["init_std"] == point["init_std"]]
+        assert point["mean"] == pytest.approx(own["score"].mean())
+    again = load(sweep.folder)
+    assert isinstance(again, InitSweep)
+    same_frames(sweep, again)
+    assert repr(sweep) == repr(again)
+    assert "std 0.01" in repr(sweep)
+    assert "majority class" in repr(sweep)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_figure_on_given_axes(sweep, tmp_path):
+    figure, axes = plt.subplots(1, 2)
+    assert sweep.plot(axes[1]) is axes[1]
+    assert axes[1].lines
+    assert not axes[0].lines
+    assert sweep._repr_html_().startswith("<img")
+    paths = sweep.save(tmp_path / "figures", formats=("pdf",))
+    assert {path.suffix for path in paths} >= {".pdf", ".csv"}
+    plt.close(figure)
+
+
+def test_a_wider_sweep_trains_what_is_new(tiny_base, two_tasks, sweep, monkeypatch):
+    before = {path: path.stat().st_mtime_ns for path in sweep.folder.glob("trials/*/trial.json")}
+    wider = init_sweep(
+        tiny_base("bert"), two_tasks[0], sweep.folder, stds=(0.01, 0.1, 0.5), size=2, seeds=2,
+        learning_rates=(0.01,), epochs=(1,), progress=False,
+    )  # fmt: skip
+    assert list(wider.table["init_std"]) == [0.01, 0.1, 0.5]
+    assert all(path.stat().st_mtime_ns == at for path, at in before.items())
+
+
+def test_a_tradeoff_over_two_tasks(tiny_base, two_tasks, tmp_path):
+    study = tradeoff(
+        tiny_base("bert"), two_tasks, tmp_path / "t", sizes=(2,), top_k=(1,), seeds=1,
+        learning_rates=(0.01, 0.001), epochs=(1,), progress=False,
+    )  # fmt: skip
+    assert sorted(study.table["label"].unique()) == [
+        "LayerNorm only", "adapters 2", "full fine-tuning", "top layer"
+    ]  # fmt: skip
+    assert len(study.trials) == 2 * 4 * 2
+    for _, point in study.table.iterrows():
+        own = study.trials[
+            (study.trials["task"] == point["task"]) & (study.trials["method"] == point["method"])
+        ]
+        assert point["mean"] == pytest.approx(own["score"].max())  # of one seed, the best rate's score
+    again = load(study.folder)
+    assert isinstance(again, Tradeoff)
+    same_frames(study, again)
+    for name in ("aggregate", "sizes"):
+        pd.testing.assert_frame_equal(getattr(study, name), getattr(again, name), check_dtype=False)
+    with pytest.raises(ResultsError, match="give one of first, second"):
+        study.plot()
+    axes = study.plot(plt.figure().subplots(), task="second")
+    assert axes.lines or axes.collections
+    plt.close("all")
+    assert "second: majority class" in repr(study)
+    assert study._repr_html_().startswith("<img")
+
+
+def test_what_it_would_cost(tiny_base, two_tasks, tmp_path):
+    settings = SweepSettings((0.01,), (1,), seeds=3)
+    requests = init_sweep_requests(tiny_base("bert"), two_tasks[0], None, (0.1,), 2, settings)
+    plan = plan_sweep(requests, tmp_path / "s", Resources(workers=1))
+    trained = sum(trial["seconds"] for trial in plan["trials"])
+    assert (plan["left"], plan["workers"]) == (3, 1)
+    assert plan["seconds_left"] > trained + 0.5  # no worker starts in less
+    assert not (tmp_path / "s").exists()
+    json.dumps(plan)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"stds": ()}, TrainingError, "the list is empty"),
+        ({"seeds": 0}, TrainingError, "--seeds 0"),
+        ({"task": "no-such-task"}, DataError, "no-such-task"),
+        ({"workers": -1}, TrainingError, "--workers -1"),
+    ],
+)
+def test_bad_arguments(change, error, words, tiny_base, two_tasks, tmp_path):
+    arguments = {"base": tiny_base("bert"), "task": two_tasks[0], "out": tmp_path / "s", **change}
+    with pytest.raises(error, match=words):
+        init_sweep(**arguments)
+    assert not (tmp_path / "s").exists()
+
+
+def test_jobs_that_nobody_waits_for(tiny_base, two_tasks, tmp_path, monkeypatch):
+    from adapter_probe.jobs import running
+    from adapter_probe.jobs.slurm import Submission
+    from adapter_probe.jobs.slurm_options import SlurmOptions
+
+    monkeypatch.setattr(
+        running.SlurmArray, "submit", lambda self, jobs: Submission(self.name, (), tuple(jobs), ())
+    )
+    arguments = {"stds": (0.1,), "size": 2, "seeds": 2, "epochs": (1,), "progress": False}
+    with pytest.raises(JobsDetached) as caught:
+        init_sweep(tiny_base("bert"), two_tasks[0], tmp_path, cluster=SlurmOptions(detach=True), **arguments)
+    assert (caught.value.report["jobs"], caught.value.report["sent_now"]) == (2, 2)
+    assert (tmp_path / "trials.csv").exists()
+
+
+def test_points_no_better_than_the_majority_class():
+    point = {"task": "a", "metric": "accuracy", "majority_score": 0.5, "mean": 0.5}
+    assert majority_rows([point, {**point, "mean": 0.7}, {**point, "mean": None}]) == [
+        ("majority class", "50.0 %; 2 of 3 points are no better")
+    ]
+    assert majority_rows([{**point, "majority_score": None}]) == [("majority class", "undefined")]
