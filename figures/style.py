@@ -80,12 +80,17 @@ def _venue_style(venue: Venue) -> dict[str, object]:
 
 def label_size() -> float:
     """Points, in the style in force."""
-    return float(matplotlib.rcParams["axes.labelsize"])
+    return points("axes.labelsize")
 
 
 def tick_size() -> float:
     """Points, in the style in force: of tick labels, notes and legends."""
-    return float(matplotlib.rcParams["xtick.labelsize"])
+    return points("xtick.labelsize")
+
+
+def points(size: str) -> float:
+    """A size of the style in force, such as ``axes.labelsize``, in points; its words are relative."""
+    return FontProperties(size=matplotlib.rcParams[size]).get_size_in_points()
 
 
 def unit() -> float:

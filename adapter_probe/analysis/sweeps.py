@@ -143,7 +143,7 @@ def aggregate_table(trials: pd.DataFrame, seed: int = 0, n_resamples: int = N_RE
             "trained_parameters_without_head": group["trained_parameters_without_head"].mean(),
             "percent_of_base": group["percent_of_base"].mean(), **_over_tasks(differences),
         })  # fmt: skip
-    frame = pd.DataFrame(rows)
+    frame = pd.DataFrame(rows).astype({"size": "Int64", "k": "Int64"})
     frame["on_frontier"] = pareto_frontier(frame["trained_parameters_without_head"], frame["p50_points"])
     return frame.sort_values(["method", "trained_parameters_without_head"], ignore_index=True)
 

@@ -162,6 +162,7 @@ def trial_frame(records: Iterable[TrialRecord]) -> pd.DataFrame:
     """
     frame = pd.DataFrame([_row(record) for record in records], columns=list(TRIAL_COLUMNS))
     frame = frame.astype({"size": "Int64", "k": "Int64", "best_epoch": "Int64"})
+    frame = frame.fillna({"activation": "", "sites": ""})  # as a table read back has them
     return frame.sort_values(list(_ORDER), ignore_index=True, kind="stable")
 
 
