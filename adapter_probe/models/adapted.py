@@ -96,11 +96,13 @@ class AdaptedModel(nn.Module):
     def _make_layers(self) -> list[Layer]:
         encoder, anatomy = self.base.base_model, self.anatomy
         shared, angles = anatomy.layer_groups is not None, Angles(encoder)
+        parallel = anatomy.parallel is not None and bool(getattr(encoder.config, anatomy.parallel))
         return [
             Layer(
                 parts,
                 anatomy.attention(encoder, parts.attention, angles),
                 anatomy.pre_norm,
+                parallel,
                 number=number if shared else None,
             )
             for number, parts in enumerate(layer_parts(encoder, anatomy))
@@ -322,7 +324,7 @@ class AdaptedModel(nn.Module):
         and after the last layer included), ``pooler``, ``head`` and ``base``. A causal model's output
         embedding is pretrained, so it is of the ``base``.
         """
-        modules = [norm for layer in self.layers for norm in layer.norms]
+        modules = [norm for layer in self.layers for norm in layer.parts.norms]
         modules += outer_norms(self.base.base_model, self.anatomy)
         norms = {id(p) for module in modules for p in module.parameters()}
         for name, parameter in self.base.named_parameters():

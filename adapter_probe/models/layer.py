@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -15,7 +16,7 @@ from adapter_probe.models.adapters.configured import ConfiguredBottleneck
 from adapter_probe.models.adapters.in_place import activated
 from adapter_probe.models.adapters.low_rank import Inner
 from adapter_probe.models.bases.attention import Attention
-from adapter_probe.models.bases.parts import LayerParts
+from adapter_probe.models.bases.parts import Dropout, LayerParts
 
 if TYPE_CHECKING:
     from adapter_probe.data.packing import Group
@@ -37,13 +38,16 @@ class Site:
     Attributes:
         forks_early: what is switched here changes what the sublayer computes, so that it has to run twice,
             once with and once without.
+        keeps_input: the sublayer that follows reads this one's input: in a layer whose sublayers stand side
+            by side, the states after the first are ``[nodes, tokens, 2 * hidden]``, the sum and that input.
+        reads_sum: the residual sum is not the sublayer's input: the second site of such a layer.
     """
 
     def __init__(self, holder: nn.Module, name: str, norm: nn.Module):
         self._holder, self._name = holder, name
         self.norm = norm
         self.pretrained_norm = norm
-        self.forks_early = False
+        self.forks_early = self.keeps_input = self.reads_sum = False
         self._inner: list[Inner] = []
         self._on = True
 
@@ -60,10 +64,21 @@ class Site:
     @property
     def shares_sum(self) -> bool:
         """Whether on and off differ by what is added to one and the same residual sum."""
-        return self.adapter is not None and self.adapter.only_adds and not self._inner
+        if self.adapter is None or self._inner or self.keeps_input:
+            return False
+        return self.adapter.only_adds
 
     def install(self, adapter: Bottleneck | ConfiguredBottleneck) -> None:
-        """Put an adapter here; it shows in the model's state dict as ``<sublayer>.adapter.*``."""
+        """Put an adapter here; it shows in the model's state dict as ``<sublayer>.adapter.*``.
+
+        Raises:
+            ModelError: a parallel adapter where the sublayer's input is not at hand.
+        """
+        if self.reads_sum and adapter.parallel:
+            raise ModelError(
+                "a parallel adapter after a feed-forward network that stands beside the attention is not "
+                "supported; allowed are sequential adapters"
+            )
         self._holder.add_module(self._name, adapter)
 
     def hold(self, inner: Inner, early: bool) -> None:
@@ -106,8 +121,10 @@ class Site:
         """
         norm = norm or self.norm
         if self.adapter is None or not self._on:
-            return norm(x + residual)
-        return self.adapter.finish(x, residual, norm, groups)
+            states = norm(x + residual)
+        else:
+            states = self.adapter.finish(x, residual, norm, groups)
+        return torch.cat([states, residual], dim=-1) if self.keeps_input else states
 
 
 class Layer:
@@ -120,23 +137,28 @@ class Layer:
         parts: the layer's modules.
         attention: how it attends.
         pre_norm: see `Anatomy`.
+        parallel: whether the sublayers stand side by side.
         number: the layer's, where other layers share its modules: its adapters are then its own, named
             ``<sublayer>.adapter.<number>.*``. None where the modules are the layer's alone.
     """
 
-    def __init__(self, parts: LayerParts, attention: Attention, pre_norm: bool, number: int | None = None):
+    def __init__(
+        self,
+        parts: LayerParts,
+        attention: Attention,
+        pre_norm: bool,
+        parallel: bool = False,
+        number: int | None = None,
+    ):
         self.parts = parts
-        self._attention, self._pre_norm = attention, pre_norm
-        attention_norm, ffn_norm = (nn.Identity() if pre_norm else norm for norm in self.norms)
+        self._attention, self._pre_norm, self._parallel = attention, pre_norm, parallel
+        norms = (parts.attention_norm, parts.ffn_norm)
+        attention_norm, ffn_norm = (nn.Identity() if pre_norm else norm for norm in norms)
         self.sites = (
             Site(*_place(parts.attention_site, number), attention_norm),
             Site(*_place(parts.ffn_site, number), ffn_norm),
         )
-
-    @property
-    def norms(self) -> tuple[nn.Module, nn.Module]:
-        """The LayerNorms of the attention and the feed-forward sublayer, wherever they stand."""
-        return self.parts.attention_norm, self.parts.ffn_norm
+        self.sites[0].keeps_input = self.sites[1].reads_sum = parallel
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Those that the layer computes with: of its parts, and what its attention reads by itself."""
@@ -156,8 +178,13 @@ class Layer:
             ModelError: the module belongs to neither sublayer.
         """
         parts = self.parts
-        attend = (*parts.attention.modules(), parts.attention_out, parts.attention_norm)
-        feed = (parts.ffn_in, parts.ffn_gate, parts.ffn_out, parts.ffn_norm)
+        attend = (
+            *parts.attention.modules(),
+            parts.attention_out,
+            parts.attention_norm,
+            parts.attention_post_norm,
+        )
+        feed = (parts.ffn_in, parts.ffn_gate, parts.ffn_out, parts.ffn_norm, parts.ffn_post_norm)
         for site, members in zip(self.sites, (attend, feed)):
             if any(member is module for member in members):
                 return site.hold(inner, early=module is not site.norm)
@@ -180,17 +207,32 @@ class Layer:
         entering = parts.attention_norm(hidden) if self._pre_norm else hidden
         context = self._attention(parts, entering, groups, wanted)
         out = _drop(parts.attention_out(context), parts.attention_out_dropout)
+        if parts.attention_post_norm is not None:
+            out = parts.attention_post_norm(out)
         return out, hidden if wanted is None else hidden[:, wanted]
 
     def ffn(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """The feed-forward sublayer up to its site: (projected output, residual), shaped as `hidden`."""
+        """The feed-forward sublayer up to its site: (projected output, residual).
+
+        Args:
+            hidden: ``[nodes, tokens, hidden]``; twice as wide where the sublayers stand side by side, see
+                `Site.keeps_input`.
+
+        Returns:
+            Two tensors ``[nodes, tokens, hidden]``.
+        """
         parts = self.parts
+        residual, hidden = hidden.chunk(2, dim=-1) if self._parallel else (hidden, hidden)
         entering = parts.ffn_norm(hidden) if self._pre_norm else hidden
-        if parts.ffn_gate is None:
-            inner = activated(parts.activation, parts.ffn_in(entering))
-        else:
+        if parts.ffn_in_gated:
+            gate, inner = parts.ffn_in(entering).chunk(2, dim=-1)
+            inner = activated(parts.activation, gate) * inner
+        elif parts.ffn_gate is not None:
             inner = activated(parts.activation, parts.ffn_gate(entering)) * parts.ffn_in(entering)
-        return _drop(parts.ffn_out(inner), parts.ffn_out_dropout), hidden
+        else:
+            inner = activated(parts.activation, parts.ffn_in(entering))
+        out = _drop(parts.ffn_out(_drop(inner, parts.ffn_inner_dropout)), parts.ffn_out_dropout)
+        return out if parts.ffn_post_norm is None else parts.ffn_post_norm(out), residual
 
 
 def _place(module: nn.Module, number: int | None) -> tuple[nn.Module, str]:
@@ -202,6 +244,6 @@ def _place(module: nn.Module, number: int | None) -> tuple[nn.Module, str]:
     return module.get_submodule(ADAPTER), str(number)
 
 
-def _drop(x: Tensor, dropout: nn.Dropout | None) -> Tensor:
+def _drop(x: Tensor, dropout: Dropout | None) -> Tensor:
     """`dropout`, without calling the module."""
     return x if dropout is None else F.dropout(x, dropout.p, dropout.training)

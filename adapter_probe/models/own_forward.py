@@ -37,11 +37,7 @@ class OwnForward:
         encoder.register_forward_pre_hook(self._begin)
         parts.whole.register_forward_pre_hook(self._enter)
         parts.whole.register_forward_hook(self._leave, always_call=True)
-        ends = (
-            parts.attention_out_dropout or parts.attention_out,
-            parts.ffn_out_dropout or parts.ffn_out,
-        )
-        for end in dict.fromkeys(ends):  # one dropout may end both sublayers
+        for end in dict.fromkeys(parts.ends):  # one dropout may end both sublayers
             end.register_forward_hook(self._adapt)
         if pre_norm:
             parts.ffn_norm.register_forward_pre_hook(self._before_ffn)

@@ -80,7 +80,7 @@ class Bottleneck(nn.Module):
         self.inner = nn.ModuleList(zero_linear(size, size) for _ in range(hidden_layers - 1))
         self.up = zero_linear(size, hidden)
         self.activation = activation
-        self._parallel = placement == "parallel"
+        self.parallel = placement == "parallel"
         self._multiplies = interaction == "multiply"
 
     only_adds = True
@@ -98,7 +98,7 @@ class Bottleneck(nn.Module):
         Returns:
             ``[nodes or rows, tokens, hidden]``.
         """
-        source = residual if self._parallel else x
+        source = residual if self.parallel else x
         assert source is not None, "a parallel adapter reads the sublayer's input"
         activation = _ACTIVATIONS[self.activation]
         states = activation(self.norm(self.down(source if rows is None else source[rows])))

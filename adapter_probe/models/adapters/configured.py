@@ -58,6 +58,11 @@ class ConfiguredBottleneck(nn.Module):
         self._activation = activation_named(spec.activation)
 
     @property
+    def parallel(self) -> bool:
+        """Whether it reads the sublayer's input."""
+        return self.spec.parallel
+
+    @property
     def only_adds(self) -> bool:
         """Whether it just adds its `change` to the residual sum."""
         spec = self.spec

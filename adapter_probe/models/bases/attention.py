@@ -237,7 +237,8 @@ class Attention:
 
 def _rate(parts: LayerParts) -> float:
     """Share of the attention weights that drops out now."""
-    return parts.attention_dropout.p if parts.attention_dropout.training else 0.0
+    dropout = parts.attention_dropout
+    return dropout.p if dropout is not None and dropout.training else 0.0
 
 
 class CausalAttention(Attention):

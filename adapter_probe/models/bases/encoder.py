@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from .family import Anatomy
 from .parts import LayerParts, find_parts, submodule
@@ -62,7 +63,8 @@ def embed(
     if anatomy.position_embeddings is not None:
         if positions is None:
             positions = torch.arange(input_ids.shape[1], device=input_ids.device)
-        hidden = hidden + submodule(encoder, anatomy.position_embeddings)(positions)
+        table = submodule(encoder, anatomy.position_embeddings).weight
+        hidden = hidden + F.embedding(positions + anatomy.position_offset, table)
     for name in (anatomy.embedding_dropout, anatomy.projection):
         if name is not None and _is_there(encoder, anatomy, name):
             hidden = submodule(encoder, name)(hidden)

@@ -31,6 +31,7 @@ class Anatomy:
             for question answering; the last is a linear map.
         embeddings: the module that takes token ids; with `token_types` also `token_type_ids`.
         position_embeddings: learned positions, where the module above does not add them itself.
+        position_offset: the row of the first position in them.
         embedding_dropout: what drops out after that sum, where the module above does not do it itself.
         projection: a map from embedding width to hidden width.
         norms: LayerNorms outside the layers, `final_norm` aside.
@@ -43,6 +44,8 @@ class Anatomy:
         layer_groups: name in the configuration of the number of layer modules, where fewer modules than
             there are layers serve in turn, neighbours sharing one; {} in `layers` is then that module's.
         pre_norm: the sublayers normalise what enters them, and nothing follows their residual sum.
+        parallel: name in the configuration of the switch for sublayers side by side: both read what enters
+            the layer, and one sum follows.
         attention: how it attends.
         layer: the names inside a layer.
         allowed: configuration fields, each with the values that the engine can run.
@@ -56,6 +59,7 @@ class Anatomy:
     embeddings: str = "embeddings"
     token_types: bool = True
     position_embeddings: str | None = None
+    position_offset: int = 0
     embedding_dropout: str | None = None
     projection: str | None = None
     norms: tuple[str, ...] = ("embeddings.LayerNorm",)
@@ -67,6 +71,7 @@ class Anatomy:
     layers: str = "encoder.layer.{}"
     layer_groups: str | None = None
     pre_norm: bool = False
+    parallel: str | None = None
     attention: type[Attention] = Attention
     layer: LayerNames = field(default_factory=LayerNames)
     allowed: tuple[tuple[str, tuple[object, ...]], ...] = ()

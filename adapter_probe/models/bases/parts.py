@@ -19,13 +19,16 @@ class LayerNames:
         qkv: the projection to all three, where it is one module: all queries, then all keys, then all values.
         qkv_by_head: each head's three lie together instead.
         query_norm, key_norm: LayerNorms of every head's queries and keys.
-        attention_dropout: of the attention weights: a dropout module, or a number beside the module's flags.
+        attention_dropout: of the attention weights. Each dropout is a module, or a number that one keeps.
         attention_out, ffn_out: the projections that end the sublayers.
-        attention_out_dropout, ffn_out_dropout: what drops out after them. Adapters follow it.
+        attention_out_dropout, ffn_out_dropout: what drops out after them.
+        attention_post_norm, ffn_post_norm: LayerNorms between these and the residual sum. Adapters follow.
         attention_norm, ffn_norm: the sublayer's LayerNorm, after its residual sum or at its entrance.
         attention_site, ffn_site: the modules that hold the adapters, so that the state dict names them
             ``<site>.adapter.*``; "" is the layer itself.
         ffn_gate: a second projection beside `ffn_in`; the activation acts on it and multiplies `ffn_in`.
+        ffn_in_gated: `ffn_in` is both: its output's first half is the gate, its second what that multiplies.
+        ffn_inner_dropout: what drops out between activation and `ffn_out`.
     """
 
     attention: str = "attention.self"
@@ -39,13 +42,17 @@ class LayerNames:
     attention_dropout: str = "attention.self.dropout"
     attention_out: str = "attention.output.dense"
     attention_out_dropout: str | None = "attention.output.dropout"
+    attention_post_norm: str | None = None
     attention_norm: str = "attention.output.LayerNorm"
     attention_site: str = "attention.output"
     ffn_in: str = "intermediate.dense"
     ffn_gate: str | None = None
+    ffn_in_gated: bool = False
     activation: str = "intermediate.intermediate_act_fn"
+    ffn_inner_dropout: str | None = None
     ffn_out: str = "output.dense"
     ffn_out_dropout: str | None = "output.dropout"
+    ffn_post_norm: str | None = None
     ffn_norm: str = "output.LayerNorm"
     ffn_site: str = "output"
 
@@ -65,6 +72,9 @@ class _Rate:
         return self._owner.training
 
 
+Dropout = nn.Dropout | _Rate
+
+
 @dataclass(frozen=True)
 class LayerParts:
     """One layer's modules, found by `LayerNames`; None for what the family does not have.
@@ -82,18 +92,36 @@ class LayerParts:
     qkv_by_head: bool
     query_norm: nn.Module | None
     key_norm: nn.Module | None
-    attention_dropout: nn.Dropout | _Rate
+    attention_dropout: Dropout | None
     attention_out: nn.Module
-    attention_out_dropout: nn.Dropout | None
+    attention_out_dropout: Dropout | None
+    attention_post_norm: nn.Module | None
     attention_norm: nn.Module
     attention_site: nn.Module
     ffn_in: nn.Module
     ffn_gate: nn.Module | None
+    ffn_in_gated: bool
     activation: nn.Module
+    ffn_inner_dropout: Dropout | None
     ffn_out: nn.Module
-    ffn_out_dropout: nn.Dropout | None
+    ffn_out_dropout: Dropout | None
+    ffn_post_norm: nn.Module | None
     ffn_norm: nn.Module
     ffn_site: nn.Module
+
+    @property
+    def norms(self) -> list[nn.Module]:
+        """Every LayerNorm of the layer."""
+        return [module for name, module in vars(self).items() if name.endswith("norm") and module is not None]
+
+    @property
+    def ends(self) -> tuple[nn.Module, nn.Module]:
+        """The last module of each sublayer before its site."""
+        last = []
+        for kind in ("attention", "ffn"):
+            names = (f"{kind}_post_norm", f"{kind}_out_dropout", f"{kind}_out")
+            last.append(next(m for m in (getattr(self, n) for n in names) if isinstance(m, nn.Module)))
+        return last[0], last[1]
 
     @property
     def computing(self) -> list[nn.Module]:
@@ -108,18 +136,21 @@ def find_parts(layer: nn.Module, names: LayerNames) -> LayerParts:
     Raises:
         ModelError: a part is not where the names say.
     """
-    found = {
-        part: submodule(layer, name) if isinstance(name, str) else name
-        for part, name in vars(names).items()
-        if part != "attention_dropout"
-    }
-    owner, _, attribute = names.attention_dropout.rpartition(".")
-    dropout = getattr(submodule(layer, owner), attribute, None)
-    if dropout is None:
-        raise _absent(layer, names.attention_dropout)
-    if not isinstance(dropout, nn.Module):
-        dropout = _Rate(submodule(layer, owner), attribute)
-    return LayerParts(whole=layer, attention_dropout=dropout, **found)
+    found = {part: value for part, value in vars(names).items() if not isinstance(value, str)}
+    for part, name in vars(names).items():
+        if isinstance(name, str):
+            found[part] = (_dropout if part.endswith("dropout") else submodule)(layer, name)
+    return LayerParts(whole=layer, **found)
+
+
+def _dropout(layer: nn.Module, name: str) -> Dropout | None:
+    owner, _, attribute = name.rpartition(".")
+    found = getattr(submodule(layer, owner), attribute, None)
+    if found is None:
+        raise _absent(layer, name)
+    if isinstance(found, nn.Identity):  # in place of a dropout at rate 0
+        return None
+    return found if isinstance(found, nn.Module) else _Rate(submodule(layer, owner), attribute)
 
 
 def submodule(module: nn.Module, name: str) -> nn.Module:

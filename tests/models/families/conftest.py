@@ -1,13 +1,14 @@
 """Small random models of the families beyond the BERT-like ones, and runs of them without the engine.
 
-A test that asks for `family` runs for each of them, one that asks for `encoder` or `decoder` for these, and
-one that asks for `kind` for one of those that are alike.
+A test that asks for `family` runs for each of them, one that asks for `encoder`, `decoder` or `span_family`
+for these, and one that asks for `kind` for one of those that are alike. The quick tests are those of one
+family for every row of the table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -15,14 +16,17 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from transformers import (
+    MODEL_FOR_QUESTION_ANSWERING_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
+    PretrainedConfig,
 )
 
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.bases.anatomy import anatomy_for
 from adapter_probe.models.methods import Adapters, Method
 
 LAYERS, WORDS = 3, 35
@@ -40,6 +44,9 @@ class Family:
         norms: name, within the layer, of each sublayer's LayerNorm.
         outer_norms: LayerNorms outside the layers, by full name.
         pre_norm: LayerNorms stand before the sublayers.
+        causal: a decoder.
+        pads: whether transformers' own forward gives a padded batch what it gives each text alone. Not where
+            rotations depend on the longest text, nor for Gemma 2, whose padding is NaN in float64.
         modules: which layer module serves each layer.
         dropouts: configuration fields with dropout probabilities.
         config: what else is configured.
@@ -53,6 +60,8 @@ class Family:
     outer_norms: tuple[str, ...]
     config: dict = field(default_factory=dict)
     pre_norm: bool = False
+    causal: bool = False
+    pads: bool = True
     modules: tuple[int, ...] = tuple(range(LAYERS))
     dropouts: tuple[str, ...] = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
@@ -94,27 +103,72 @@ def _gpt2(**config: object) -> Family:
         ("transformer.ln_f",),
         {"n_inner": 64, "bos_token_id": 1, "eos_token_id": 2, **config},
         pre_norm=True,
+        causal=True,
         dropouts=("resid_pdrop", "embd_pdrop", "attn_pdrop"),
     )
 
 
-def _llama(model_type: str, **config: object) -> Family:
+def _llama(
+    model_type: str,
+    ends: tuple[str, str] = ("self_attn.o_proj", "mlp.down_proj"),
+    dropouts: tuple[str, ...] = ("attention_dropout",),
+    **config: object,
+) -> Family:
     return Family(
         model_type,
         "model.layers.{}",
-        ("self_attn.o_proj", "mlp.down_proj"),
+        ends,
         ("self_attn", "mlp"),
         ("input_layernorm", "post_attention_layernorm"),
         ("model.norm",),
-        {"num_key_value_heads": 2, **config},
+        {"num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2, **config},
         pre_norm=True,
-        dropouts=("attention_dropout",),
+        causal=True,
+        dropouts=dropouts,
+    )
+
+
+def _gemma(model_type: str, **config: object) -> Family:
+    """Of head width 6, a window of 8 in all layers but the second."""
+    windows = {
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "sliding_window": 8,
+    }
+    ends = ("post_attention_layernorm", "post_feedforward_layernorm")
+    return _llama(model_type, ends, head_dim=6, query_pre_attn_scalar=7, **windows, **config)
+
+
+def _phi3(**config: object) -> Family:
+    ends, dropouts = ("resid_attn_dropout", "resid_mlp_dropout"), ("attention_dropout", "resid_pdrop")
+    return _llama("phi3", ends, dropouts, **config)
+
+
+def _gpt_neox(parallel: bool) -> Family:
+    return Family(
+        "gpt_neox",
+        "gpt_neox.layers.{}",
+        ("post_attention_dropout", "post_mlp_dropout"),
+        ("attention", "mlp"),
+        ("input_layernorm", "post_attention_layernorm"),
+        ("gpt_neox.final_layer_norm",),
+        {
+            "use_parallel_residual": parallel,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
+        pre_norm=True,
+        causal=True,
+        dropouts=("attention_dropout", "hidden_dropout", "classifier_dropout"),
     )
 
 
 _TWO_WAYS = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False}
 _SCALED = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0,
            "high_freq_factor": 4.0, "original_max_position_embeddings": 16}  # fmt: skip
+
+_LONG = {"rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "long_factor": [3.0, 5.0],
+         "short_factor": [1.0, 1.5], "original_max_position_embeddings": 10}  # fmt: skip
 
 FAMILIES: dict[str, Family] = {
     "distilbert": Family(
@@ -152,13 +206,42 @@ FAMILIES: dict[str, Family] = {
     "llama, scaled": _llama("llama", head_dim=6, attention_bias=True, mlp_bias=True, rope_parameters=_SCALED),
     "mistral": _llama("mistral", sliding_window=40),
     "qwen2": _llama("qwen2", num_key_value_heads=1),
+    "qwen3": _llama("qwen3", head_dim=6, use_sliding_window=True, sliding_window=8, max_window_layers=1),
+    "gemma2": replace(_gemma("gemma2", attn_logit_softcapping=2.0, final_logit_softcapping=3.0), pads=False),
+    "gemma3": _gemma("gemma3_text", final_logit_softcapping=None),
+    "phi3": _phi3(sliding_window=8),
+    "phi3, long": replace(_phi3(original_max_position_embeddings=10, rope_parameters=_LONG), pads=False),
+    "smollm3": _llama("smollm3", no_rope_layers=[1, 0, 1], use_sliding_window=False),
+    "gpt_neox": _gpt_neox(parallel=True),
+    "gpt_neox, in turn": _gpt_neox(parallel=False),
+    "opt": Family(
+        "opt",
+        "model.decoder.layers.{}",
+        ("self_attn.out_proj", "fc2"),
+        ("self_attn", ""),
+        ("self_attn_layer_norm", "final_layer_norm"),
+        ("model.decoder.final_layer_norm",),
+        {"ffn_dim": 64, "word_embed_proj_dim": 32, "bos_token_id": 1, "eos_token_id": 2},
+        pre_norm=True,
+        causal=True,
+        dropouts=("dropout", "attention_dropout"),
+    ),
+    "modernbert": Family(
+        "modernbert",
+        "model.layers.{}",
+        ("attn.out_drop", "mlp.Wo"),
+        ("attn", "mlp"),
+        ("attn_norm", "mlp_norm"),
+        ("model.embeddings.norm", "model.final_norm"),
+        {"local_attention": 8, "norm_bias": True, "global_attn_every_n_layers": 2, "cls_token_id": 1,
+         "sep_token_id": 2, "bos_token_id": 1, "eos_token_id": 2},
+        pre_norm=True,
+        dropouts=("attention_dropout", "embedding_dropout", "mlp_dropout", "classifier_dropout"),
+    ),
 }  # fmt: skip
 
 
-def plain_model(
-    name: str, *, spans: bool = False, causal: bool = False, dropout: float = 0.0, **changes: object
-) -> nn.Module:
-    """A model of transformers, random everywhere and in evaluation mode, in float64."""
+def _config(name: str, dropout: float = 0.0, **changes: object) -> PretrainedConfig:
     family = FAMILIES[name]
     config = {
         "vocab_size": WORDS,
@@ -172,7 +255,14 @@ def plain_model(
         **dict.fromkeys(family.dropouts, dropout),
         **changes,
     }
-    made = AutoConfig.for_model(family.model_type, **config)
+    return AutoConfig.for_model(family.model_type, **config)
+
+
+def plain_model(
+    name: str, *, spans: bool = False, causal: bool = False, dropout: float = 0.0, **changes: object
+) -> nn.Module:
+    """A model of transformers, random everywhere and in evaluation mode, in float64."""
+    made = _config(name, dropout, **changes)
     made.num_labels = 2 if spans else 3
     kind = AutoModelForQuestionAnswering if spans else AutoModelForSequenceClassification
     model = (AutoModelForCausalLM if causal else kind).from_config(made).double().eval()
@@ -284,14 +374,23 @@ class Separate:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     asked = {
+        "span_family": [name for name in FAMILIES if _has_span_head(name)],
         "family": list(FAMILIES),
         "encoder": [name for name, family in FAMILIES.items() if not family.pre_norm],
         "kind": ["distilbert", "mpnet", "albert, two groups", "deberta-v3", "deberta", "gpt2", "llama"],
-        "decoder": [name for name, family in FAMILIES.items() if family.pre_norm],
+        "decoder": [name for name, family in FAMILIES.items() if family.causal],
     }
     for argument, names in asked.items():
         if argument in metafunc.fixturenames:
-            metafunc.parametrize(argument, names)
+            quick = {anatomy_for(_config(name)): name for name in reversed(names)}.values()
+            marks = [() if argument == "kind" or name in quick else pytest.mark.slow for name in names]
+            metafunc.parametrize(
+                argument, [pytest.param(name, marks=mark) for name, mark in zip(names, marks)]
+            )
+
+
+def _has_span_head(name: str) -> bool:
+    return type(_config(name)) in MODEL_FOR_QUESTION_ANSWERING_MAPPING
 
 
 @pytest.fixture(scope="session", name="families")

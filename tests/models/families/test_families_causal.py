@@ -14,7 +14,7 @@ from adapter_probe.errors import ModelError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.probe.tree import forward_variants
 
-TOLERANCE = 1e-6
+TOLERANCE = 1e-5  # some families compute parts in float32 whatever the model's type
 
 
 @pytest.mark.parametrize("tied", [True, False])

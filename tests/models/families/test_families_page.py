@@ -13,7 +13,12 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.bases.anatomy import ANATOMIES
-from adapter_probe.models.bases.attention import Attention, CausalAttention, CausalRotaryAttention
+from adapter_probe.models.bases.attention import (
+    Attention,
+    CausalAttention,
+    CausalRotaryAttention,
+    RotaryAttention,
+)
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.bases.relative import (
     BiasedAttention,
@@ -28,9 +33,10 @@ WORDS = {
     Attention: "plain",
     BiasedAttention: "bias a distance, shared by layers",
     DisentangledAttention: "disentangled",
-    InterleavedDisentangledAttention: "disentangled, one projection",
-    CausalAttention: "causal, one projection",
-    CausalRotaryAttention: "causal, rotary, grouped heads",
+    InterleavedDisentangledAttention: "disentangled",
+    CausalAttention: "causal",
+    RotaryAttention: "rotary",
+    CausalRotaryAttention: "causal, rotary",
 }
 
 
@@ -39,17 +45,27 @@ def row(anatomy: Anatomy) -> tuple[str, ...]:
     notes = [f"positions less {lost}"] if lost else []
     if anatomy.layer_groups:
         notes.append("layers share weights")
-    skipped = {"is_decoder", "add_cross_attention"}
+    if anatomy.parallel:
+        notes.append(f"sublayers side by side where `{anatomy.parallel}`")
+    if anatomy.layer.query_norm:
+        notes.append("queries and keys are normalised")
+    skipped = {"is_decoder", "add_cross_attention", "is_causal", "use_bidirectional_attention"}
     notes += [f"`{name}` {values[0]!r} only" for name, values in anatomy.allowed if name not in skipped]
     return (
         ", ".join(f"`{name}`" for name in anatomy.model_types),
-        "before" if anatomy.pre_norm else "after",
+        _where_norms_are(anatomy),
         WORDS[anatomy.attention],
         anatomy.reads,
         "yes" if anatomy.token_types else "no",
         ", ".join(f"`{name}`" for name in (*anatomy.norms, anatomy.final_norm) if name),
         "; ".join(notes),
     )
+
+
+def _where_norms_are(anatomy: Anatomy) -> str:
+    if not anatomy.pre_norm:
+        return "after"
+    return "before and inside" if anatomy.layer.ffn_post_norm else "before"
 
 
 def table() -> str:
