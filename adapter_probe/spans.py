@@ -123,6 +123,29 @@ class VariantSet:
     masks: np.ndarray
 
 
+def effective(variants: VariantSet, has_adapter: np.ndarray) -> VariantSet:
+    """The same variants without what a model lacks: a site without an adapter is always on.
+
+    A span without any adapter is left out, and of spans that switch the same adapters the shortest stays.
+
+    Args:
+        variants: the intact model first.
+        has_adapter: bool ``[sites]``.
+    """
+    masks = variants.masks | ~has_adapter
+    switched = (~masks).any(axis=0).reshape(-1, SITES_PER_LAYER).any(axis=1)  # [layers]
+    tightest: dict[bytes, tuple[int, int]] = {}  # by mask: layers and row
+    for row, span in enumerate(variants.spans):
+        if span is not None and switched[span.first : span.last + 1].any():
+            size = (span.n_layers, row)
+            tightest[masks[row].tobytes()] = min(size, tightest.get(masks[row].tobytes(), size))
+    chosen = {row for _, row in tightest.values()}
+    kept = [row for row, span in enumerate(variants.spans) if span is None or row in chosen]
+    return VariantSet(
+        tuple(variants.names[row] for row in kept), tuple(variants.spans[row] for row in kept), masks[kept]
+    )
+
+
 def span_variants(
     n_layers: int,
     sites: SiteChoice = "both",

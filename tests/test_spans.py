@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter_probe.errors import ResultsError
-from adapter_probe.spans import Span, SpanChoice, contiguous_spans, span_variants
+from adapter_probe.spans import Span, SpanChoice, contiguous_spans, effective, span_variants
 
 SITES = {"both": ("attention", "ffn"), "attention": ("attention",), "ffn": ("ffn",)}
 
@@ -124,3 +124,29 @@ def test_layers_that_take_no_part_stay_on():
 def test_spans_that_are_not_there_are_refused(choice: dict, words: str):
     with pytest.raises(ResultsError, match=words):
         span_variants(6, choice=SpanChoice(**choice))
+
+
+@pytest.mark.parametrize("complement", [False, True])
+@pytest.mark.parametrize("sites", ["both", "attention", "ffn"])
+@pytest.mark.parametrize(
+    "choice", [SpanChoice(), SpanChoice(group=2), SpanChoice("single"), SpanChoice("prefix")]
+)
+def test_effective_variants_by_their_definition(sites: str, complement: bool, choice: SpanChoice):
+    has_adapter = np.ones(12, dtype=bool)
+    has_adapter[[2, 3, 6, 8, 9]] = False  # none in layers 1 and 4, a feed-forward one alone in layer 3
+    whole = span_variants(6, sites, complement, choice)
+    found = effective(whole, has_adapter)
+    switched = (~(whole.masks | ~has_adapter)).any(axis=0)
+    seen: dict[bytes, Span] = {}
+    for span, mask in zip(whole.spans, whole.masks | ~has_adapter):
+        if span and switched[2 * span.first : 2 * span.last + 2].any():
+            known = seen.get(mask.tobytes())
+            seen[mask.tobytes()] = span if known is None or span.n_layers < known.n_layers else known
+    assert set(seen.values()) == {span for span in found.spans if span}
+    assert sum(span is not None for span in found.spans) == len(seen)
+    for name, span, mask in zip(found.names, found.spans, found.masks):
+        row = whole.names.index(name)
+        assert span == whole.spans[row]
+        assert mask.tolist() == (whole.masks[row] | ~has_adapter).tolist()
+    assert found.names[0] == "intact"
+    assert ("none" in found.names) == ("none" in whole.names)

@@ -22,20 +22,35 @@ def interactions(drops: np.ndarray) -> np.ndarray:
         shaped as `drops`; NaN below the diagonal.
     """
     n = drops.shape[-1]
-    below = np.tril_indices(n, -1)
-    padded = np.zeros((*drops.shape[:-2], n + 1, n + 1))
-    padded[..., :n, 1:] = drops  # padded[a, b + 1] = d[a, b]
-    padded[..., below[0], below[1] + 1] = 0.0  # a span whose last layer is below its first is empty
-    m = padded[..., :n, 1:] - padded[..., 1:, 1:] - padded[..., :n, :n] + padded[..., 1:, :n]
-    m[..., below[0], below[1]] = np.nan
+    first, last = np.triu_indices(n)
+    m = np.full(drops.shape, np.nan)
+    m[..., first, last] = span_interactions(drops[..., first, last], n)
+    return m
+
+
+def span_interactions(drops: np.ndarray, n_layers: int) -> np.ndarray:
+    """The same from drops ``[..., spans]`` of all spans, in the order of `contiguous_spans`."""
+    first, last = np.triu_indices(n_layers)
+    empty = len(first)  # the column of the empty span, which costs nothing
+    place = np.full((n_layers + 1, n_layers + 1), empty)
+    place[first, last + 1] = np.arange(empty)  # by first layer and one past the last
+    padded = np.concatenate([drops, np.zeros((*drops.shape[:-1], 1))], axis=-1)
+    m = padded[..., place[first, last + 1]]
+    m -= padded[..., place[first + 1, last + 1]]
+    m -= padded[..., place[first, last]]
+    m += padded[..., place[first + 1, last]]
     return m
 
 
 def shares(drops: np.ndarray) -> np.ndarray:
     """Each layer's share of the drop of all layers, ``[..., layers]``, from drops as in `interactions`."""
-    n = drops.shape[-1]
-    first, last = np.triu_indices(n)
-    each = interactions(drops)[..., first, last] / (last - first + 1)  # [..., spans]
-    layers = np.arange(n)[:, None]
+    first, last = np.triu_indices(drops.shape[-1])
+    return layer_shares(interactions(drops)[..., first, last], drops.shape[-1])
+
+
+def layer_shares(interactions: np.ndarray, n_layers: int) -> np.ndarray:
+    """The same from interactions ``[..., spans]`` of all spans, in the order of `contiguous_spans`."""
+    first, last = np.triu_indices(n_layers)
+    layers = np.arange(n_layers)[:, None]
     inside = (first <= layers) & (layers <= last)  # [layers, spans]
-    return each @ inside.T.astype(float)
+    return interactions @ (inside / (last - first + 1)).T

@@ -55,6 +55,11 @@ def removed_row(results: AblationResults) -> int:
     return int(np.argmin(results.masks.sum(axis=1)))
 
 
+def switched_layers(results: AblationResults) -> np.ndarray:
+    """Bool ``[layers]``: which layers have an adapter that some variant switches off."""
+    return (~results.masks).any(axis=0).reshape(-1, SITES_PER_LAYER).any(axis=1)
+
+
 def study_kind(results: AblationResults) -> Study:
     """Whether the spans were ablated or kept, read off the masks."""
     layer_of_site = np.arange(results.masks.shape[1]) // SITES_PER_LAYER
@@ -96,13 +101,14 @@ def span_scores(results: AblationResults) -> pd.DataFrame:
 def span_units(frame: pd.DataFrame) -> np.ndarray | None:
     """The layers, or groups of layers, that the spans are made of: int ``[units, 2]``, first and last layer.
 
-    None where they were not all studied by themselves, so that nothing says what each one is worth.
+    None where they were not all studied by themselves, so that nothing says what each one is worth. Between
+    them may lie layers without adapters.
 
     Args:
         frame: columns `first` and `last`.
     """
     first, last = np.unique(frame["first"]), np.unique(frame["last"])
-    if len(first) != len(last) or (first[1:] != last[:-1] + 1).any() or (len(first) == 1 and (first != last)):
+    if len(first) != len(last) or (first[1:] <= last[:-1]).any() or (len(first) == 1 and (first != last)):
         return None
     units = np.stack([first, last], axis=1)
     studied = set(zip(frame["first"], frame["last"]))

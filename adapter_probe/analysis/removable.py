@@ -23,6 +23,7 @@ from adapter_probe.results.ablation import AblationResults
 
 Basis = Literal["estimate", "interval"]
 BASES: tuple[Basis, ...] = ("estimate", "interval")
+_ROUNDING = 1e-12  # of a variance: below, the difference does not vary
 _JUDGED_BY = {"estimate": "delta_points", "interval": "ci_low_points"}
 
 
@@ -159,16 +160,33 @@ def non_monotone(spans: np.ndarray, drops: np.ndarray, resampled: np.ndarray) ->
     """
     first, last = spans.T
     known = ~np.isnan(drops) & ~np.isnan(resampled).any(axis=0)
+    errors = np.ascontiguousarray((resampled - drops).T)  # [spans, resamples]
+    spread = np.cov(errors, bias=True).reshape(len(spans), len(spans))
     flagged = np.zeros(len(spans), dtype=bool)
     for outer in np.flatnonzero(known):
-        inside = known & (first >= first[outer]) & (last <= last[outer])
-        gaps = drops[inside] - drops[outer]  # of the span itself: 0
-        if not (gaps > 0).any():
-            continue
-        noise = resampled[:, inside] - resampled[:, [outer]] - gaps
-        error = noise.std(axis=0)
-        varies = error > 0
-        greatest = (noise[:, varies] / error[varies]).max(axis=1, initial=0.0)
-        bound = np.quantile(greatest, LEVEL)
-        flagged[outer] = bool((gaps[varies] / error[varies] > bound).any())
+        inside = np.flatnonzero(known & (first >= first[outer]) & (last <= last[outer]))
+        own = spread[inside, inside] + spread[outer, outer]
+        variance = own - 2 * spread[inside, outer]
+        inside, variance = inside[variance > _ROUNDING * own], variance[variance > _ROUNDING * own]
+        studentised = (drops[inside] - drops[outer]) / np.sqrt(variance)
+        if (studentised > 0).any():
+            order = np.argsort(-studentised)  # the likeliest to exceed the greatest first
+            scale = 1 / np.sqrt(variance[order])
+            flagged[outer] = _exceeds_noise(studentised.max(), errors[outer], errors, inside[order], scale)
     return flagged
+
+
+def _exceeds_noise(
+    observed: float, outer: np.ndarray, errors: np.ndarray, inside: np.ndarray, scale: np.ndarray
+) -> bool:
+    """Whether `observed` is above the 95th percentile of the greatest ``(errors[i] - outer) * scale[i]``."""
+    n = len(outer)
+    greatest, noise = np.zeros(n), np.empty(n)
+    for inner, factor in zip(inside, scale):
+        np.subtract(errors[inner], outer, out=noise)
+        noise *= factor
+        np.maximum(greatest, noise, out=greatest)
+        # The greatest only grows: once it reaches what was observed often enough, the rest cannot matter.
+        if np.count_nonzero(greatest >= observed) > (1 - LEVEL) * n + 1:
+            return False
+    return bool(observed > np.quantile(greatest, LEVEL))

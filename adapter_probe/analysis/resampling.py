@@ -25,7 +25,12 @@ Scorer = Callable[[np.ndarray], np.ndarray]
 """From counts float32 ``[resamples, examples]`` to scores float64 ``[resamples, variants]``."""
 
 
-def bootstrap_scores(results: AblationResults, n_resamples: int = N_RESAMPLES, seed: int = 0) -> np.ndarray:
+def bootstrap_scores(
+    results: AblationResults,
+    n_resamples: int = N_RESAMPLES,
+    seed: int = 0,
+    more: np.ndarray | None = None,
+) -> np.ndarray:
     """Scores of every variant on resampled examples.
 
     Questions are drawn by paragraph: questions on one text are not independent.
@@ -34,14 +39,16 @@ def bootstrap_scores(results: AblationResults, n_resamples: int = N_RESAMPLES, s
         results: predictions and labels.
         n_resamples: how many resamples.
         seed: of the draws; the same seed draws the same examples for every variant.
+        more: further predictions to score on the same examples, ``[rows, examples]``.
 
     Returns:
-        float64 ``[resamples, variants]``, fractions; NaN where a resample leaves the score undefined, or
-        where the variant lacks a prediction.
+        float64 ``[resamples, variants + rows]``, fractions; NaN where a resample leaves the score
+        undefined, or where the variant lacks a prediction.
     """
     labels = results.labels
-    complete = metrics.is_complete(results.predictions)  # what lacks a prediction has no score
-    predictions = results.predictions[complete]
+    rows = results.predictions if more is None else np.concatenate([results.predictions, more])
+    complete = metrics.is_complete(rows)  # what lacks a prediction has no score
+    predictions = rows[complete]
     clusters = labels if results.kind == "extractive" else None
     score = weighted_scorer(results.metric, predictions, labels)
     # What is counted is at most one number a variant and class.

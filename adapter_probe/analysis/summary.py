@@ -19,14 +19,26 @@ from adapter_probe.analysis.deltas import (
     span_scores,
     span_units,
     study_kind,
+    switched_layers,
     within_tolerance,
 )
+from adapter_probe.analysis.removable import spans_with_adapters
+from adapter_probe.analysis.significance import ALPHA
 from adapter_probe.results.ablation import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER
 
 if TYPE_CHECKING:
     from adapter_probe.analysis.tables import AblationTables
 
+_GUESSES = {
+    "classification": "always answering with the commonest class",
+    "regression": "a constant answer",
+    "causal": "a choice at random",
+}
+_NOTHING = (
+    "beyond chance (5 % level) there is nothing here that a span could cost, and the differences between "
+    "spans mean nothing."
+)
 TOLERANCES = (0.5, 1.0, 2.0)
 """Drops, in points, that a reader may be willing to pay for fewer adapters."""
 
@@ -49,15 +61,19 @@ def summary(
         `nonfinite_examples`, by variant, how many of its outputs are NaN or infinite, which leaves it
         without a score (empty where all is well); `layer_parameters`, in the adapters of each layer that the
         study switches (None where layers share adapters, or unknown); and the keys of :func:`span_summary`.
-        With tables also `significant_spans` and `tested_spans`, how many drops or gains are beyond chance, of
-        how many, and for an ablation `longest_removable_surely`, judged by the worse end of the 95 %
-        interval, and `layer_shares_points`.
+        With tables also, as the first, `warning` (why the differences between spans mean nothing; None where
+        they mean something), `significant_spans` and `tested_spans`, how many drops or gains are
+        beyond chance, of how many, and for an ablation `longest_removable_surely`, judged by the worse end of
+        the 95 % interval, and `layer_shares_points`.
     """
     scores = row_scores(results)
     intact, removed = scores[intact_row(results)], scores[removed_row(results)]
     study = study_kind(results)
     frame = span_scores(results)
+    if study == "ablated":
+        frame = spans_with_adapters(frame, switched_layers(results))
     return {
+        **({} if tables is None else {"warning": _warning(tables, intact, removed, results)}),
         "study": study,
         "metric": results.metric,
         "kind": results.kind,
@@ -76,6 +92,15 @@ def summary(
     }
 
 
+def _warning(tables: AblationTables, intact: float, removed: float, results: AblationResults) -> str | None:
+    """Why the spans mean nothing, if they do; the first thing that a reader must know."""
+    if tables.chance_p >= ALPHA or intact < results.chance_score:
+        return f"The intact model is not better than {_GUESSES[results.kind]}: {_NOTHING}"
+    if tables.removed_p >= ALPHA or metrics.points(results.metric, removed - intact) > 0:
+        return f"The model is not worse with all of these adapters off: {_NOTHING}"
+    return None
+
+
 def _layer_parameters(results: AblationResults) -> list[int] | None:
     """Parameters by layer at the sites that some variant switches off."""
     counts = results.settings.get("site_parameters")
@@ -86,9 +111,9 @@ def _layer_parameters(results: AblationResults) -> list[int] | None:
 
 
 def _statistics(tables: AblationTables, study: Study) -> dict[str, object]:
-    spans, removable = tables.spans, tables.removable
-    tested = int(spans["p_holm"].count())
-    counts = {"significant_spans": int(spans["significant"].sum()), "tested_spans": tested}
+    removable = tables.removable
+    tested = int(tables.spans["p_holm"].count())
+    counts = {"significant_spans": int(tables.spans["significant"].sum()), "tested_spans": tested}
     if study != "ablated":
         return counts
     sure = removable[removable["basis"] == "interval"]

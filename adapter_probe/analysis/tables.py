@@ -7,17 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from adapter_probe.analysis.attribution import interactions, shares
+from adapter_probe.analysis.attribution import layer_shares, span_interactions
 from adapter_probe.analysis.deltas import (
+    drop_points,
     intact_row,
+    removed_row,
     span_scores,
     span_units,
     study_kind,
+    switched_layers,
     without_noise,
 )
-from adapter_probe.analysis.removable import non_monotone, removable_table
+from adapter_probe.analysis.removable import non_monotone, removable_table, spans_with_adapters
 from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores
-from adapter_probe.analysis.significance import ALPHA, holm, interval, span_p
+from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, interval, span_p
 from adapter_probe.analysis.summary import TOLERANCES
 from adapter_probe.metrics import CHOICES, points
 from adapter_probe.results.ablation import AblationResults
@@ -39,13 +42,20 @@ class AblationTables:
             `interaction_high_points` (of the drop: positive = the span costs beyond its parts) and
             `non_monotone`, see the function of that name.
         layers: a row a layer: the single-layer span, and the layer's share of the drop of all layers with its
-            interval. Where groups of layers were switched, a row a group, `layer` to `last_layer`.
-        removable: the longest removable spans, see `removable_table`.
+            interval. Where groups of layers were switched, a row a group, `layer` to `last_layer`. A layer
+            without adapters has no single-layer span, and the share 0.
+        removable: the longest removable spans, see `removable_table`; `n_layers` counts the layers that have
+            adapters.
+        chance_p: two-sided bootstrap p of the intact score against guessing: always the commonest class, a
+            correlation of 0, or a choice at random. NaN where there is no such score.
+        removed_p: p of the variant with all adapters off that the study switches, against the intact model.
     """
 
     spans: pd.DataFrame
     layers: pd.DataFrame
     removable: pd.DataFrame
+    chance_p: float
+    removed_p: float
 
 
 def resamples_for(results: AblationResults) -> int:
@@ -76,13 +86,14 @@ def ablation_tables(
         ResultsError: no intact row, or a span stands in two rows.
     """
     frame = span_scores(results)
-    rows, intact = _rows_of(results, frame), intact_row(results)
-    sampled = bootstrap_scores(results, n_resamples or resamples_for(results), seed)  # [resamples, variants]
-    deltas = without_noise(
-        points(results.metric, sampled[:, rows] - sampled[:, [intact]])
-    )  # [resamples, spans]
-    p = np.where(np.isnan(frame["delta_points"]), np.nan, span_p(results, rows, intact, deltas))
-    adjusted, deltas = holm(p), deltas[:N_RESAMPLES]
+    rows, intact, removed = _rows_of(results, frame), intact_row(results), removed_row(results)
+    sampled, chance = _resampled(results, n_resamples or resamples_for(results), seed)
+    deltas = without_noise(points(results.metric, sampled - sampled[:, [intact]]))  # [resamples, variants]
+    p = span_p(results, np.append(rows, removed), intact, deltas[:, np.append(rows, removed)])
+    p, removed_p = np.where(np.isnan(frame["delta_points"]), np.nan, p[:-1]), float(p[-1])
+    chance_p = float(bootstrap_p(without_noise(100 * (sampled[:, intact] - chance)[:, None]))[0])
+    p[(results.masks[rows] == results.masks[intact]).all(axis=1)] = np.nan  # all kept: nothing to test
+    adjusted, deltas = holm(p), deltas[:N_RESAMPLES, rows]
     low, high = interval(deltas)
     frame = frame.assign(
         ci_low_points=low, ci_high_points=high, p_value=p, p_holm=adjusted, significant=adjusted < ALPHA,
@@ -92,19 +103,31 @@ def ablation_tables(
     if study_kind(results) != "ablated":
         spans = frame.assign(**dict.fromkeys(_INTERACTION, np.nan), non_monotone=False)
         layers = _single_layers(frame, n_layers).assign(**dict.fromkeys(_SHARE, np.nan))
-        return AblationTables(spans, layers, removable_table(frame.iloc[:0], TOLERANCES))
+        removable = removable_table(frame.iloc[:0], TOLERANCES)
+        return AblationTables(spans, layers, removable, chance_p, removed_p)
     grids = _DropGrids(frame, deltas, n_layers)
     spans = frame.assign(**dict(zip(_INTERACTION, grids.interactions())))
     spans["non_monotone"] = non_monotone(
-        frame[["first", "last"]].to_numpy(), -frame["delta_points"].to_numpy(), -deltas
+        frame[["first", "last"]].to_numpy(), drop_points(frame["delta_points"]), -deltas
     )
-    layers = _single_layers(frame, n_layers)
-    if grids.units is not None:
-        own = pd.DataFrame(dict(zip(_SHARE, grids.shares())), index=grids.units[:, 0])
-        layers = layers.join(own, on="layer")
-    else:
-        layers = layers.assign(**dict.fromkeys(_SHARE, np.nan))
-    return AblationTables(spans, layers, removable_table(frame, TOLERANCES))
+    layers = _with_shares(results, _single_layers(frame, n_layers), grids)
+    removable = removable_table(spans_with_adapters(frame, switched_layers(results)), TOLERANCES)
+    return AblationTables(spans, layers, removable, chance_p, removed_p)
+
+
+def _resampled(
+    results: AblationResults, n_resamples: int, seed: int
+) -> tuple[np.ndarray, np.ndarray | float]:
+    """Resampled scores ``[resamples, variants]``, and those of guessing: ``[resamples]`` or one for all.
+
+    A correlation's chance is 0; NaN where nothing says what guessing would score.
+    """
+    if results.kind == "classification":
+        constant = np.full(len(results.labels), np.bincount(results.labels).argmax())
+        sampled = bootstrap_scores(results, n_resamples, seed, more=constant[None])
+        return sampled[:, :-1], sampled[:, -1]
+    sampled = bootstrap_scores(results, n_resamples, seed)
+    return sampled, 0.0 if results.kind == "regression" else results.chance_score
 
 
 def _rows_of(results: AblationResults, frame: pd.DataFrame) -> np.ndarray:
@@ -125,21 +148,40 @@ class _DropGrids:
     def __init__(self, frame: pd.DataFrame, deltas: np.ndarray, n_layers: int):
         self.units = span_units(frame)
         ends = np.repeat(np.arange(n_layers)[:, None], 2, axis=1) if self.units is None else self.units
+        self._n = n = len(ends)
         first, last = np.searchsorted(ends[:, 0], frame["first"]), np.searchsorted(ends[:, 1], frame["last"])
-        self._at = (slice(None), first, last)
-        self._drops = np.full((1, len(ends), len(ends)), np.nan)
+        order = np.zeros((n, n), dtype=int)
+        order[np.triu_indices(n)] = np.arange(n * (n + 1) // 2)
+        self._at = (slice(None), order[first, last])  # of the frame's rows among all spans of units
+        self._drops = np.full((1, n * (n + 1) // 2), np.nan)
         self._drops[self._at] = -frame["delta_points"].to_numpy()
-        self._resampled = np.full((len(deltas), len(ends), len(ends)), np.nan)  # [resamples, units, units]
+        self._resampled = np.full((len(deltas), self._drops.shape[1]), np.nan)  # [resamples, spans of units]
         self._resampled[self._at] = -deltas
 
     def interactions(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of each span: the interaction and its interval."""
-        found = without_noise(interactions(self._drops)[self._at][0])
-        return found, *interval(interactions(self._resampled)[self._at])
+        found = without_noise(span_interactions(self._drops, self._n)[self._at][0])
+        return found, *interval(span_interactions(self._resampled, self._n)[self._at])
 
     def shares(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of each unit: its share and the interval."""
-        return without_noise(shares(self._drops)[0]), *interval(shares(self._resampled))
+        found, sampled = (
+            layer_shares(span_interactions(drops, self._n), self._n)
+            for drops in (self._drops, self._resampled)
+        )
+        return without_noise(found[0]), *interval(sampled)
+
+
+def _with_shares(results: AblationResults, layers: pd.DataFrame, grids: _DropGrids) -> pd.DataFrame:
+    """The layers with their shares: NaN where they were not all studied, 0 where there is no adapter."""
+    if grids.units is None:
+        return layers.assign(**dict.fromkeys(_SHARE, np.nan))
+    own = pd.DataFrame(dict(zip(_SHARE, grids.shares())), index=grids.units[:, 0])
+    layers = layers.join(own, on="layer")
+    if counts := results.settings.get("site_parameters"):
+        bare = np.reshape(counts, (-1, SITES_PER_LAYER)).sum(axis=1) == 0
+        layers.loc[bare[layers["layer"]] & layers["share_points"].isna().to_numpy(), list(_SHARE)] = 0.0
+    return layers
 
 
 def _single_layers(frame: pd.DataFrame, n_layers: int) -> pd.DataFrame:

@@ -117,8 +117,7 @@ def plan_ablation(request: AblationRequest, folder: Path) -> dict[str, Any]:
     else:
         ablation = AblationRun(request, run)
     engine = Engine(request)
-    # A site without an adapter is the same on and off, and no reason to fork.
-    masks = request.variants.masks | ~request.checkpoint.model.has_adapter
+    masks = request.variants.masks
     seconds = engine.seconds_per_token() * (ablation.tokens_total - ablation.tokens_done)
     done, parts = ablation.parts_done()
     return {

@@ -21,7 +21,7 @@ from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import CheckpointError, DataError, ResultsError
 from adapter_probe.metrics import check_metric
 from adapter_probe.models.adapted import AdaptedModel, NormChoice
-from adapter_probe.spans import SITES_PER_LAYER, SiteChoice, SpanChoice, VariantSet, span_variants
+from adapter_probe.spans import SITES_PER_LAYER, SiteChoice, SpanChoice, VariantSet, effective, span_variants
 
 from .given_data import with_data
 from .plan import choose_tokens_per_pass
@@ -91,8 +91,9 @@ class AblationRequest:
 
     @property
     def variants(self) -> VariantSet:
-        """The rows of the study, the intact model first."""
-        return self.settings.variants(len(self.checkpoint.model.layers))
+        """The rows of the study, the intact model first; each span switches adapters that no other does."""
+        model = self.checkpoint.model
+        return effective(self.settings.variants(len(model.layers)), model.has_adapter)
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -60,8 +60,9 @@ def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     Args:
         report: as in ``summary.json``.
     """
-    metric = report["metric"]
+    metric, warning = report["metric"], report.get("warning")
     rows = [
+        *([] if warning is None else [("note", warning)]),
         ("task", f"{report['task']}, {report['split']}, {report['n_examples']:,} examples, {metric}"),
         ("intact", score_text(report["intact_score"], metric)),
         (
@@ -87,13 +88,8 @@ def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     if "significant_spans" in report:
         counted = f"{report['significant_spans']} of {report['tested_spans']} spans (p < 0.05 after Holm)"
         rows.append(("beyond chance", counted))
-    for tolerance, span in report["shortest_sufficient" if kept else "longest_removable"].items():
-        what = "shortest span enough" if kept else "longest span removable"
-        rows.append((f"{what} within {_tolerance(tolerance, metric)}", span_text(span, metric)))
-    for tolerance, span in report.get("longest_removable_surely", {}).items():
-        if span is not None:
-            within = f"  by the 95 % interval, within {_tolerance(tolerance, metric)}"
-            rows.append((within, span_text(span, metric)))
+    if warning is None:
+        rows += _span_rows(report, kept)
     if nonfinite := report["nonfinite_examples"]:
         listed = ", ".join(f"{name} ({n:,})" for name, n in list(nonfinite.items())[:_MOST_LISTED])
         more = ", ..." if len(nonfinite) > _MOST_LISTED else ""
@@ -119,6 +115,19 @@ def _single_text(single: dict[str, Any], metric: str) -> str:
     last = single.get("last_layer", single["layer"])
     where = f"layer {last}" if last == single["layer"] else f"layers {single['layer']}-{last}"
     return f"{where}, {points(single['delta_points'], metric)}"
+
+
+def _span_rows(report: Mapping[str, Any], kept: bool) -> list[tuple[str, str]]:
+    """The spans to act on."""
+    metric, rows = report["metric"], []
+    for tolerance, span in report["shortest_sufficient" if kept else "longest_removable"].items():
+        what = "shortest span enough" if kept else "longest span removable"
+        rows.append((f"{what} within {_tolerance(tolerance, metric)}", span_text(span, metric)))
+    for tolerance, span in report.get("longest_removable_surely", {}).items():
+        if span is not None:
+            within = f"  by the 95 % interval, within {_tolerance(tolerance, metric)}"
+            rows.append((within, span_text(span, metric)))
+    return rows
 
 
 def guard_rows(guard: dict[str, Any]) -> list[tuple[str, str]]:
@@ -241,8 +250,3 @@ def plan_summary(plan: dict[str, Any]) -> str:
 
 def _memory(n_bytes: int | None, device: str) -> str:
     return "unknown" if n_bytes is None else f"{n_bytes / 1e9:.1f} GB on {device}"
-
-
-def count_text(n: int) -> str:
-    """A parameter count."""
-    return f"{n:,}"

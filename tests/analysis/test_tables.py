@@ -17,6 +17,7 @@ from adapter_probe.analysis.resampling import draw_counts
 from adapter_probe.analysis.summary import summary
 from adapter_probe.analysis.tables import ablation_tables, resamples_for
 from adapter_probe.errors import ResultsError
+from adapter_probe.spans import effective, span_variants
 
 
 def test_spans_keep_their_scores_and_gain_statistics(make_results):
@@ -78,7 +79,8 @@ def test_kept_spans_have_no_interactions(make_results):
     assert tables.spans["interaction_points"].isna().all()
     assert tables.layers["share_points"].isna().all()
     assert not tables.spans["non_monotone"].any()
-    assert tables.spans["p_holm"].notna().all()
+    # All layers kept is the intact model: no test.
+    assert tables.spans["p_holm"].isna().tolist() == [False, False, True, False, False, False]
     # A span that is enough when kept is none that can go.
     assert tables.removable["n_layers"].isna().all()
     assert tables.removable["tolerance_points"].tolist() == [0.5, 0.5, 1.0, 1.0, 2.0, 2.0]
@@ -188,3 +190,97 @@ def test_an_intact_model_that_is_not_finite_is_refused(make_results):
     logits[0, 4, 1] = np.nan
     with pytest.raises(ResultsError, match="intact model's outputs are NaN or infinite for 1 of 40 examples"):
         ablation_tables(dataclasses.replace(make_results(3), logits=logits))
+
+
+@pytest.fixture
+def judged(make_results):
+    """Results in which the variants' predictions are right as often as asked, of 60 examples."""
+
+    def make(n_right: list[int], metric: str = "accuracy"):
+        results = make_results(2, n_examples=60, n_labels=2, metric=metric)
+        labels = (np.arange(60) % 3 == 0).astype(np.int64)
+        order = np.random.default_rng(1).permutation(60)
+        logits = np.zeros((len(n_right), 60, 2), dtype=np.float32)
+        for row, n in enumerate(n_right):
+            said = labels.copy()
+            said[order[n:]] = 1 - labels[order[n:]]
+            logits[row, np.arange(60), said] = 1
+        return dataclasses.replace(results, labels=labels, logits=logits)
+
+    return make
+
+
+def test_what_learned_something_has_no_warning(judged):
+    results = judged([58, 50, 41, 55])
+    found = summary(results, ablation_tables(results))
+    assert next(iter(found)) == "warning"
+    assert found["warning"] is None
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "f1", "macro_f1", "mcc"])
+def test_a_model_that_says_the_commonest_class_is_told_first(judged, metric):
+    results = judged([58, 50, 41, 55], metric)
+    logits = np.zeros_like(results.logits)
+    logits[:, :, 0] = 1  # whatever is switched off
+    results = dataclasses.replace(results, logits=logits)
+    found = summary(results, ablation_tables(results))
+    assert found["warning"].startswith(
+        "The intact model is not better than always answering with the commonest"
+    )
+
+
+def test_a_little_better_than_the_commonest_class_is_not_beyond_it(judged):
+    found = judged([43, 50, 41, 20])
+    assert summary(found, ablation_tables(found))["warning"] is not None
+
+
+@pytest.mark.parametrize("removed", [58, 57, 59])
+def test_adapters_that_are_not_missed_are_told_first(judged, removed):
+    results = judged([58, 50, removed, 55])  # intact, 0-0, 0-1, 1-1
+    found = summary(results, ablation_tables(results))
+    assert found["warning"].startswith("The model is not worse with all of these adapters off")
+
+
+def test_a_regression_that_learned_nothing(make_results):
+    results = make_results(2, n_labels=1, metric="spearman")  # random
+    found = summary(results, ablation_tables(results))
+    assert found["warning"].startswith("The intact model is not better than a constant answer")
+
+
+@pytest.mark.parametrize("gone", [[0], [2], [4], [0, 2], [1, 2]])
+def test_layers_without_adapters_are_no_spans_and_no_tests(make_results, gone):
+    """Against the same study of a model that has the other layers only."""
+    whole = make_results(5, n_examples=200)
+    variants = effective(span_variants(5), np.repeat(~np.isin(np.arange(5), gone), 2))
+    rows = [whole.row_names.index(name) for name in variants.names]
+    left = [layer for layer in range(5) if layer not in gone]
+    assert set(variants.names) == {"intact"} | {f"{a}-{b}" for i, a in enumerate(left) for b in left[i:]}
+    settings = {"site_parameters": [0 if layer in gone else 7 for layer in range(5) for _ in range(2)]}
+    bare = dataclasses.replace(
+        whole,
+        masks=variants.masks,
+        spans=whole.spans[rows],
+        row_names=variants.names,
+        logits=whole.logits[rows],
+        settings=settings,
+    )
+    small = dataclasses.replace(
+        bare,
+        masks=span_variants(len(left)).masks,
+        spans=np.array([(-1, -1)] + [(i, j) for i in range(len(left)) for j in range(i, len(left))]),
+        settings={},
+    )
+    found, expected = ablation_tables(bare), ablation_tables(small)
+    places = ["first", "last", "n_layers"]
+    pd.testing.assert_frame_equal(found.spans.drop(columns=places), expected.spans.drop(columns=places))
+    said, told = summary(bare, found), summary(small, expected)
+    for name in ("tested_spans", "significant_spans", "warning"):
+        assert said[name] == told[name]
+    for tolerance, span in told["longest_removable"].items():
+        ends = span and {**span, "first": left[span["first"]], "last": left[span["last"]]}
+        assert said["longest_removable"][tolerance] == ends
+    assert found.removable["n_layers"].equals(expected.removable["n_layers"])
+    shares = found.layers["share_points"]
+    assert shares[left].tolist() == pytest.approx(expected.layers["share_points"].tolist())
+    assert (shares[gone] == 0).all()
+    assert found.layers["delta_points"].isna().tolist() == [layer in gone for layer in range(5)]
