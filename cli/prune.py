@@ -102,4 +102,5 @@ def _text(pruned: dict[str, Any]) -> str:
         ("time", f"{100 * saved:.1f} % less for an evaluation on this machine"),
         ("checkpoint", pruned["checkpoint"]),
     ]
-    return columns([row for row in rows if row[1]])
+    text = columns([row for row in rows if row[1]])
+    return f"{pruned['warning']}\n\n{text}" if pruned["warning"] else text

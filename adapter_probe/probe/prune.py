@@ -18,6 +18,7 @@ from adapter_probe import metrics
 from adapter_probe.checkpoints.description import DESCRIPTION
 from adapter_probe.checkpoints.native import DELTA, OpenedCheckpoint, open_checkpoint, save_checkpoint
 from adapter_probe.data.packing import PackedBatch, cut_by_tokens, pack
+from adapter_probe.data.requests_encoding import EncodedRequests, pack_requests
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.adapters.imported import Imported
@@ -169,7 +170,10 @@ def _timed_batch(request: AblationRequest) -> PackedBatch:
     """A few examples at random, the same each time."""
     lengths = request.encoded.lengths
     order = np.argsort(np.random.default_rng(0).random(len(lengths)))
-    return pack(request.encoded, cut_by_tokens(lengths, order, _TIMED_TOKENS)[0]).to(request.device)
+    items = cut_by_tokens(lengths, order, _TIMED_TOKENS)[0]
+    if isinstance(request.encoded, EncodedRequests):
+        return pack_requests(request.encoded, items, request.device).packed
+    return pack(request.encoded, items).to(request.device)
 
 
 def _time(models: Sequence[AdaptedModel], batch: PackedBatch, step: Callable[[int], None]) -> list[float]:

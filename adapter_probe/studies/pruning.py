@@ -26,7 +26,7 @@ from adapter_probe.probe.request import AblationRequest, AblationSettings, prepa
 from adapter_probe.results.ablation import AblationResults, load_ablation, read_spans
 from adapter_probe.results.atomic import read_json
 from adapter_probe.results.identity import describe_changes, list_changes
-from adapter_probe.results.schema import MANIFEST, PREDICTIONS, SPANS_CSV
+from adapter_probe.results.schema import MANIFEST, PREDICTIONS, SPANS_CSV, SUMMARY
 from adapter_probe.spans import SITES_PER_LAYER, Span
 
 ChosenOn = Literal["half", "all"]
@@ -51,6 +51,8 @@ class Pruning:
         adapter_parameters_before, adapter_parameters_after: parameters in adapters.
         seconds_before, seconds_after: of one evaluation of a few examples on this machine.
         checkpoint: the new checkpoint's folder.
+        warning: why the ablation that the span was chosen by says nothing, such as a model that is no better
+            than guessing; None where it says something.
     """
 
     span: Span
@@ -68,6 +70,7 @@ class Pruning:
     seconds_before: float
     seconds_after: float
     checkpoint: Path
+    warning: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +81,7 @@ class _Choice:
     chosen_on: ChosenOn | None = None
     n_examples: int | None = None
     measured: np.ndarray | None = None
+    warning: str | None = None
 
 
 def prune(
@@ -158,7 +162,8 @@ def _choose(request: AblationRequest, checkpoint: Path, within: float, basis: Ba
             "that the span is chosen on; give a greater --within"
         )
     span = Span(int(found["first"]), int(found["last"]))
-    return _Choice(span, "all" if results is None else "half", n_examples, measured)
+    said = read_json(folder / SUMMARY).get("warning") if (folder / SUMMARY).is_file() else None
+    return _Choice(span, "all" if results is None else "half", n_examples, measured, said)
 
 
 def _refuse_other(
@@ -211,4 +216,5 @@ def _measured(pruned: Pruned, choice: _Choice, out: Path) -> Pruning:
         pruned.seconds_before,
         pruned.seconds_after,
         out,
+        choice.warning,
     )

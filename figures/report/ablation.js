@@ -69,7 +69,7 @@ function advice(data, cells, { tolerance, within }, found, choose) {
   const best = found[1] || found[0];
   const missing = [" This folder has no intervals; ", code("adapter-probe ablate"), AGAIN];
   const amount = `${within} of ${plural(cells.length, "span")} ${within === 1 ? "is" : "are"}`;
-  const prune = best && data.study !== "kept" && data.sites === "both";
+  const prune = best && !data.warning && data.study !== "kept" && data.sites === "both";
   return [
     removable(data, found[0], tolerance, false, choose),
     intervals && removable(data, found[1], tolerance, true, choose),
@@ -89,7 +89,7 @@ function legend(data, cells) {
   return el(
     "ul",
     { class: "legend" },
-    item("key-single", "single layer"),
+    item("key-single", data.units.every(([first, last]) => first === last) ? "single layer" : "one group"),
     item("key-stairs", "your tolerance"),
     item("key-badge", data.study === "kept" ? "shortest that suffices" : "longest that can go"),
     cells.some((cell) => known(cell.ci_low_points)) && item("key-badge sure", "\u2026by its interval"),
@@ -163,7 +163,7 @@ function views(data, report, map) {
 
 /** The parts that follow the pointer, the choice and the slider; returns what draws them. */
 function workbench(data, report, cells) {
-  const whole = cells.find((cell) => cell.first === 0 && cell.last === data.nLayers - 1) || cells[0];
+  const whole = cells.find((cell) => cell.down === 0 && cell.across === data.units.length - 1) || cells[0];
   const state = { tolerance: report.tolerance, chosen: whole, followsSlider: true };
   const card = spanCard(data);
   const examples = data.examples && examplesCard(data);
@@ -211,6 +211,7 @@ function ablationSection(data, report) {
       null,
       el("h2", { id }, data.task),
       el("p", { class: "note" }, about.join(" \u00b7 ")),
+      data.warning && el("p", { class: "warning", role: "note" }, data.warning),
       tiles(data),
     ),
     el(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from adapter_probe.analysis.deltas import drop_points, span_grid
+from adapter_probe.analysis.deltas import drop_points, span_units
 from adapter_probe.analysis.removable import longest_removable, shortest_sufficient, tolerance_steps
 from adapter_probe.analysis.staircase import staircase
 from adapter_probe.analysis.studies import AblationRecord
@@ -23,9 +23,9 @@ from .examples import Texts, examples_content, flip_counts
 from .tables import number, settings_rows, short_name, table
 
 _SPAN_COLUMNS = (
-    "first", "last", "score", "delta_points", "drop", "level", "ci_low_points", "ci_high_points", "p_value",
-    "p_holm", "significant", "interaction_points", "interaction_low_points", "interaction_high_points",
-    "interaction_level", "non_monotone", "to_wrong", "to_right",
+    "first", "last", "down", "across", "score", "delta_points", "drop", "level", "ci_low_points",
+    "ci_high_points", "p_value", "p_holm", "significant", "interaction_points", "interaction_low_points",
+    "interaction_high_points", "interaction_level", "non_monotone", "to_wrong", "to_right",
 )  # fmt: skip
 _LAYER_HEADS = {
     "ci_low_points": "from", "ci_high_points": "to (95 %)", "p_holm": "Holm p",
@@ -85,7 +85,9 @@ def ablation_content(
         "sites": _sites(record),
         "metric": metric_name(said.metric),
         "percent": said.metric in IN_PERCENT,
-        "nLayers": int(record.spans["last"].max()) + 1,
+        "warning": record.summary.get("warning"),
+        "nLayers": int(record.summary.get("n_layers") or record.spans["last"].max() + 1),
+        "units": _units(record.spans).tolist(),
         "nExamples": said.n_examples,
         "intact_score": intact,
         "removed_score": None if intact is None or removed is None else number(intact + removed / 100),
@@ -113,7 +115,10 @@ def slider_steps(spans: pd.DataFrame, study: str, start: float) -> list[dict[str
     """
     spans, drops = spans.reset_index(drop=True), drop_points(spans["delta_points"])
     spans = spans if "ci_low_points" in spans else spans.assign(ci_low_points=np.nan)
-    best, grid = shortest_sufficient if study == "kept" else longest_removable, drop_points(span_grid(spans))
+    best = shortest_sufficient if study == "kept" else longest_removable
+    down, across = _places(spans)
+    grid = np.full((max(across) + 1, max(across) + 1), np.nan)
+    grid[down, across] = drops
     steps = []
     for tolerance in tolerance_steps(drops, start):
         found = [best(spans, tolerance, basis) for basis in ("estimate", "interval")]
@@ -132,7 +137,10 @@ def slider_steps(spans: pd.DataFrame, study: str, start: float) -> list[dict[str
 def _spans_table(
     ablation: ReportedAblation, scale: DropScale, interaction_scale: DropScale
 ) -> dict[str, list]:
+    down, across = _places(ablation.record.spans)
     frame = ablation.record.spans.assign(
+        down=down,
+        across=across,
         drop=ablation.drops,
         level=_levels(ablation.drops, scale),
         interaction_level=_levels(ablation.interactions, interaction_scale),
@@ -140,6 +148,18 @@ def _spans_table(
     if ablation.results is not None:
         frame = frame.join(flip_counts(ablation.results).set_index(["first", "last"]), on=["first", "last"])
     return table(frame, [name for name in _SPAN_COLUMNS if name not in frame or not frame[name].isna().all()])
+
+
+def _units(spans: pd.DataFrame) -> np.ndarray:
+    """The layers or groups of layers that the grid shows, ``[units, 2]``; all layers where spans say none."""
+    units = span_units(spans)
+    return np.repeat(np.arange(spans["last"].max() + 1)[:, None], 2, axis=1) if units is None else units
+
+
+def _places(spans: pd.DataFrame) -> tuple[list[int], list[int]]:
+    """Row and column of each span in the grid of units, ``[spans]`` each."""
+    first, last = ({layer: place for place, layer in enumerate(ends)} for ends in _units(spans).T.tolist())
+    return [first[layer] for layer in spans["first"]], [last[layer] for layer in spans["last"]]
 
 
 def _layers(record: AblationRecord) -> dict[str, Any] | None:

@@ -1,5 +1,6 @@
-// One grid of spans: row = first layer, column = last. Colours are levels; the staircase parts the spans
-// within the tolerance from those beyond it; single layers are outlined; a ring says "not significant".
+// One grid of spans: row = first layer or group of layers, column = last. Colours are levels; the staircase
+// parts the spans within the tolerance from those beyond it; single layers are outlined; a ring says "not
+// significant".
 
 const CELL = 40;
 const MARGIN = { left: 46, top: 8, right: 8, bottom: 48 };
@@ -16,8 +17,8 @@ function spanLabel(data, cell) {
 
 /** Gives the cell its `node`, and `paint(words, level)` which fills it. */
 function drawCell(data, colours, cell) {
-  const x = cell.last * CELL;
-  const y = cell.first * CELL;
+  const x = cell.across * CELL;
+  const y = cell.down * CELL;
   const square = (inset, kind) =>
     svg("rect", {
       x: x + inset,
@@ -27,7 +28,7 @@ function drawCell(data, colours, cell) {
       class: kind,
     });
   const box = square(0.8, "box");
-  const outline = cell.first === cell.last && square(1.8, "single");
+  const outline = cell.down === cell.across && square(1.8, "single");
   const text = svg("text", { x: x + CELL / 2, y: y + CELL / 2 + 0.5, class: "value" });
   const ring = { cx: x + CELL - 6.8, cy: y + 6.8, r: 2.8, class: "ring" };
   if (outline) outline.style.stroke = colours.single;
@@ -43,12 +44,13 @@ function drawCell(data, colours, cell) {
 }
 
 /** Words grow with the grid, which is drawn smaller the more layers there are. */
-function heatmapAxes(n, verb) {
+function heatmapAxes(units, verb) {
+  const n = units.length;
   const step = n > 30 ? 4 : n > MANY_LAYERS ? 2 : 1;
   const size = n * CELL;
   const grow = Math.max(1, n / 15);
-  const middle = (layer) => (layer + 0.5) * CELL;
-  const layers = [...Array(n).keys()].filter((layer) => layer % step === 0);
+  const middle = (place) => (place + 0.5) * CELL;
+  const places = [...units.keys()].filter((place) => place % step === 0);
   const word = (x, y, kind, text, turn) =>
     svg(
       "text",
@@ -65,8 +67,8 @@ function heatmapAxes(n, verb) {
   return svg(
     "g",
     { "aria-hidden": "true" },
-    layers.map((layer) => word(-9, middle(layer), "tick end", String(layer))),
-    layers.map((layer) => word(middle(layer), size + 15, "tick middle", String(layer))),
+    places.map((place) => word(-9, middle(place), "tick end", String(units[place][0]))),
+    places.map((place) => word(middle(place), size + 15, "tick middle", String(units[place][1]))),
     word(size / 2, size + 22 + 16 * grow, "axis middle", title("last")),
     word(-size / 2, -18 - 16 * grow, "axis middle", title("first"), "rotate(-90)"),
   );
@@ -93,9 +95,10 @@ function corner(n) {
 }
 
 function heatmapFrame(data, children) {
-  const size = data.nLayers * CELL;
+  const n = data.units.length;
+  const size = n * CELL;
   const { top, right } = MARGIN;
-  const [left, bottom] = [MARGIN.left, MARGIN.bottom].map((room) => room * Math.max(1, data.nLayers / 20));
+  const [left, bottom] = [MARGIN.left, MARGIN.bottom].map((room) => room * Math.max(1, n / 20));
   const how = data.study === "kept" ? "kept on" : "switched off";
   const what = `change of ${data.metric} by span of layers ${how}`;
   const attributes = {
@@ -103,21 +106,21 @@ function heatmapFrame(data, children) {
     viewBox: `${-left} ${-top} ${size + left + right} ${size + top + bottom}`,
     role: "grid",
     "aria-label": `${data.task}: ${what}. Arrow keys move between spans, Enter keeps one.`,
-    css: { "--cells": String(data.nLayers) },
+    css: { "--cells": String(n) },
   };
   return svg("svg", attributes, children);
 }
 
 /** Which span an arrow key leads to. */
 function nextSpan(at, n) {
-  return ({ first, last }, key) => {
+  return ({ down, across }, key) => {
     const goals = {
-      ArrowLeft: [first, last - 1],
-      ArrowRight: [first, last + 1],
-      ArrowUp: [first - 1, last],
-      ArrowDown: [first + 1, last],
-      Home: [first, first],
-      End: [first, n - 1],
+      ArrowLeft: [down, across - 1],
+      ArrowRight: [down, across + 1],
+      ArrowUp: [down - 1, across],
+      ArrowDown: [down + 1, across],
+      Home: [down, down],
+      End: [down, n - 1],
     };
     return goals[key] && at(...goals[key]);
   };
@@ -125,14 +128,14 @@ function nextSpan(at, n) {
 
 /** `on` is {enter(cell), leave(cell), choose(cell)}. */
 function heatmap(data, colours, cells, on) {
-  const n = data.nLayers;
+  const n = data.units.length;
   const kept = data.study === "kept";
-  const grid = new Map(cells.map((cell) => [`${cell.first} ${cell.last}`, cell]));
-  const at = (first, last) => grid.get(`${first} ${last}`);
+  const grid = new Map(cells.map((cell) => [`${cell.down} ${cell.across}`, cell]));
+  const at = (down, across) => grid.get(`${down} ${across}`);
   for (const cell of cells) drawCell(data, colours, cell);
-  const rowOf = (first) => cells.filter((cell) => cell.first === first).map((cell) => cell.node);
-  const rows = [...Array(n).keys()].map((first) =>
-    svg("g", { role: "row", "aria-label": `first layer ${first}` }, rowOf(first)),
+  const rowOf = (down) => cells.filter((cell) => cell.down === down).map((cell) => cell.node);
+  const rows = data.units.map(([first], down) =>
+    svg("g", { role: "row", "aria-label": `first layer ${first}` }, rowOf(down)),
   );
   const stairs = ["stairs halo", "stairs"].map((kind) =>
     svg("path", { class: kind, transform: `scale(${CELL})` }),
@@ -141,19 +144,19 @@ function heatmap(data, colours, cells, on) {
   const badges = [badge(false), badge(true)];
   const over = svg("g", { class: "over", "aria-hidden": "true" }, stairs, badges, cursor);
   const note = corner(n);
-  const node = heatmapFrame(data, [heatmapAxes(n, kept ? "kept" : "ablated"), rows, over, note.node]);
+  const node = heatmapFrame(data, [heatmapAxes(data.units, kept ? "kept" : "ablated"), rows, over, note.node]);
   roving(cells, cells[0], nextSpan(at, n), on);
   const step = (path, found) => {
     for (const line of stairs) line.setAttribute("d", path);
     found.forEach((cell, i) => {
       badges[i].toggleAttribute("hidden", !cell || (i === 0 && found[1] === cell));
-      const place = cell && `translate(${cell.last * CELL + 8} ${(cell.first + 1) * CELL - 8})`;
+      const place = cell && `translate(${cell.across * CELL + 8} ${(cell.down + 1) * CELL - 8})`;
       if (cell) badges[i].setAttribute("transform", place);
     });
   };
   const show = (cell) => {
-    cursor.setAttribute("x", cell.last * CELL);
-    cursor.setAttribute("y", cell.first * CELL);
+    cursor.setAttribute("x", cell.across * CELL);
+    cursor.setAttribute("y", cell.down * CELL);
     const change = known(cell.drop) ? pointsOf(cell.delta_points) : "undefined";
     const interval = known(cell.ci_low_points)
       ? `95% interval ${range(cell.ci_low_points, cell.ci_high_points)}`

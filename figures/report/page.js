@@ -48,7 +48,7 @@ const title = studies.length ? "Which adapters earn their keep?" : "What do trai
 const page = document.getElementById("page");
 page.classList.toggle(
   "wide",
-  report.ablations.some((data) => data.nLayers > MANY_LAYERS),
+  report.ablations.some((data) => data.units.length > MANY_LAYERS),
 );
 fill(page, [
   el("header", { class: "masthead" }, el("p", null, "adapter-probe"), el("h1", null, title)),

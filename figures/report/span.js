@@ -61,13 +61,13 @@ function flips(data, cell) {
 }
 
 function interactionMeaning({
-  first,
-  last,
+  down,
+  across,
   interaction_points: value,
   interaction_low_points: low,
   interaction_high_points: high,
 }) {
-  if (first === last) return "a single layer: its own drop";
+  if (down === across) return "not divided further: its own drop";
   if (known(low) && low <= 0 && high >= 0) return "not told apart from none";
   const more = "the layers back each other up: together they cost more";
   const less = "the layers overlap: together they cost less";

@@ -75,6 +75,15 @@ def test_the_span_is_chosen_on_one_half_and_measured_on_the_other(within, progra
     assert report["delta_points"] == pytest.approx(100 * (after - before))
 
 
+def test_a_warning_of_the_ablation_is_said_first(program, ablated, tmp_path):
+    folder = shutil.copytree(ablated, tmp_path / "c")
+    summary = json.loads((folder / "ablation" / "summary.json").read_text())
+    warning = "The intact model is not better than always answering with the commonest class."
+    (folder / "ablation" / "summary.json").write_text(json.dumps({**summary, "warning": warning}))
+    outcome = program("prune", folder, "--within", 100, "--out", tmp_path / "p")
+    assert outcome.stdout.startswith(f"{warning}\n\npruned")
+
+
 def test_without_predictions_the_cost_is_said_to_be_optimistic(program, ablated, tmp_path):
     folder = shutil.copytree(ablated, tmp_path / "c")
     (folder / "ablation" / "predictions.npz").unlink()

@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from adapter_probe.analysis.deltas import drop_points, span_grid, span_scores
@@ -18,6 +19,7 @@ from adapter_probe.figures.levels import DropScale
 from adapter_probe.figures.report.ablation import ReportedAblation, ablation_content, joint_scale
 from adapter_probe.figures.report.examples import Texts
 from adapter_probe.results.ablation import load_ablation, read_spans, save_predictions, write_spans
+from adapter_probe.results.atomic import write_json
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +77,8 @@ def test_an_older_folder_lacks_the_statistics_and_nothing_else(content_of, make_
     content = content_of(make_ablation(statistics=False))
     assert [row[0] for row in content["layers"]["table"]["rows"]] == list("012345")
     assert set(content["spans"]["columns"]) == {
-        "first", "last", "score", "delta_points", "drop", "level", "interaction_points", "interaction_level",
-        "to_wrong", "to_right",
+        "first", "last", "down", "across", "score", "delta_points", "drop", "level", "interaction_points",
+        "interaction_level", "to_wrong", "to_right",
     }  # fmt: skip
     assert all(step["bound"] is None for step in content["steps"])
 
@@ -226,3 +228,31 @@ def test_questions_come_with_the_answers_they_got(content_of, questions: tuple[P
     for variant, span in enumerate(spans, 1):
         assert span["to_wrong"] == (match[0] & ~match[variant]).sum()
         assert span["to_right"] == (~match[0] & match[variant]).sum()
+
+
+def test_groups_of_layers_stand_side_by_side(content_of, tmp_path: Path):
+    units = [(2, 3), (4, 5), (6, 7)]  # layers 0 and 1 have no adapters
+    rows_of = [(units[i][0], units[j][1]) for i in range(3) for j in range(i, 3)]
+    frame = pd.DataFrame(rows_of, columns=["first", "last"])
+    frame = frame.assign(
+        n_layers=frame["last"] - frame["first"] + 1,
+        score=0.8,
+        delta_points=[0.0, -2, -3, 0, -4, 0],
+        n_examples=9,
+    )
+    write_spans(tmp_path, frame)
+    content = content_of(tmp_path)
+    assert content["units"] == [list(unit) for unit in units]
+    places = [(row["down"], row["across"]) for row in rows(content["spans"])]
+    assert places == [(i, j) for i in range(3) for j in range(i, 3)]
+    (step,) = (step for step in content["steps"] if step["tolerance"] == 1)
+    assert (step["estimate"], step["within"]) == (0, 3)
+    assert step["stairs"] == "M1 0V1M2 1V2M1 1H2M2 2H3"
+
+
+def test_a_warning_of_the_summary_comes_along(content_of, make_ablation):
+    folder = make_ablation(n_layers=2)
+    assert content_of(folder)["warning"] is None
+    said = json.loads((folder / "summary.json").read_text())
+    write_json(folder / "summary.json", {"warning": "The spans mean nothing.", **said})
+    assert content_of(folder)["warning"] == "The spans mean nothing."
