@@ -16,6 +16,7 @@ from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.packing import pack
 from adapter_probe.data.splits import Split
 from adapter_probe.errors import DataError, ModelError
+from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.device import choose_device
 from adapter_probe.probe.plan import choose_tokens_per_pass, cut_batches
 from adapter_probe.probe.tree import forward_variants
@@ -185,7 +186,12 @@ class Model:
 
 
 def open_model(
-    checkpoint: str | Path, *, base: str | None = None, device: str = "auto", dtype: str = "float32"
+    checkpoint: str | Path,
+    *,
+    base: str | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+    anatomy: Anatomy | None = None,
 ) -> Model:
     """Open a checkpoint: one of this project, of AdapterHub's `adapters`, of PEFT or of the paper's code.
 
@@ -194,6 +200,8 @@ def open_model(
         base: folder or Hugging Face hub id of the base model, if it is not where the checkpoint says.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
         dtype: ``float32``, ``float64`` or ``bfloat16``, of weights and arithmetic.
+        anatomy: where the base's parts are, for a family that is not supported by itself; see
+            docs/families.md.
 
     Raises:
         CheckpointError: no checkpoint, damaged files, or a base that is missing or does not fit.
@@ -202,6 +210,6 @@ def open_model(
     if dtype not in _DTYPES:
         raise ModelError(f"dtype {dtype!r} is not allowed; give one of {', '.join(_DTYPES)}")
     where = choose_device(device)
-    opened = open_checkpoint(checkpoint, base)
-    opened.model.to(device=where, dtype=getattr(torch, dtype)).eval()
+    opened = open_checkpoint(checkpoint, base, anatomy=anatomy, dtype=getattr(torch, dtype))
+    opened.model.to(where)
     return Model(opened)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import adapter_probe
 from adapter_probe.checkpoints.base import load_base
 from adapter_probe.checkpoints.description import Description
 from adapter_probe.checkpoints.native import save_checkpoint
@@ -52,9 +53,11 @@ def test_a_checkpoint_opens_by_an_anatomy(
     with pytest.raises(CheckpointError, match="family 'ernie' is not supported"):
         open_checkpoint(tmp_path / "checkpoint")
     opened = open_checkpoint(tmp_path / "checkpoint", anatomy=ERNIE)
+    public = adapter_probe.open(tmp_path / "checkpoint", anatomy=ERNIE, device="cpu")
     batch = pack(tiny_examples("bert", [5, 9]), [0, 1])
     with torch.no_grad():
         torch.testing.assert_close(opened.model(batch), model(batch))
+    assert public.logits(["a", "b"]).shape == (2, 2)
 
 
 def test_a_checkpoint_opens_in_the_precision_asked_for(bert_checkpoint: Path, tiny_examples: Callable):
