@@ -33,7 +33,7 @@ from adapter_probe.models.methods import TopLayers
 from adapter_probe.results.rundir import RunDirectory
 from adapter_probe.training import loop
 from adapter_probe.training.features import FrozenFeatures
-from adapter_probe.training.request import Facts, TrainingRequest, gather, ready_model
+from adapter_probe.training.request import TrainingInputs, TrainingRequest, build_model, load_inputs
 from adapter_probe.training.settings import TrainingSettings
 
 GRID = (0, 1, 2, 3, 5, 7, 9, 11, 12)  # of the paper's figures; those above the base's depth are left out
@@ -49,12 +49,12 @@ def main() -> None:
     base, what = prepare(folder, options.real, sentences)
     task = find_task(train=[folder / "train.tsv"], validation=[folder / "validation.tsv"])
     request = TrainingRequest(str(base), task, TopLayers(0), TrainingSettings(epochs=EPOCHS))
-    facts = gather(request)
-    grid = [k for k in GRID if k <= facts.base.identity.n_layers]
+    inputs = load_inputs(request)
+    grid = [k for k in GRID if k <= inputs.base.identity.n_layers]
     grid = grid[:2] if options.tiny else grid
     rows = {}
     for k in grid:
-        rows[k] = compare(replace(request, method=TopLayers(k)), facts, rounds)
+        rows[k] = compare(replace(request, method=TopLayers(k)), inputs, rounds)
         print(f"top-layers-cache: k = {k} is done", file=sys.stderr)
     record = {
         "machine": {"processor": processor(), "threads": options.threads},
@@ -84,13 +84,13 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def compare(request: TrainingRequest, facts: Facts, rounds: int) -> dict[str, Any]:
+def compare(request: TrainingRequest, inputs: TrainingInputs, rounds: int) -> dict[str, Any]:
     """Seconds with and without the cache, and their ratio, paired within the round."""
     seconds: dict[str, list[float]] = {"with": [], "without": []}
     for number in range(rounds):
         for way in ("with", "without") if number % 2 == 0 else ("without", "with"):
             with uncached() if way == "without" else nullcontext():
-                seconds[way].append(train(request, facts))
+                seconds[way].append(train(request, inputs))
     ratios = [slow / fast for fast, slow in zip(seconds["with"], seconds["without"])]
     return {**{way: spread(values) for way, values in seconds.items()}, "ratio": spread(ratios)}
 
@@ -102,16 +102,16 @@ def uncached() -> Iterator[None]:
         yield
 
 
-def train(request: TrainingRequest, facts: Facts) -> float:
+def train(request: TrainingRequest, inputs: TrainingInputs) -> float:
     """Seconds of one training, its validations and saving included."""
-    base = replace(facts.base, model=deepcopy(facts.base.model))
-    model = ready_model(request, base, torch.device("cpu"))
+    base = replace(inputs.base, model=deepcopy(inputs.base.model))
+    model = build_model(request, base, torch.device("cpu"))
     with (
         tempfile.TemporaryDirectory(dir=SCRATCH) as folder,
         RunDirectory(Path(folder) / "run", {}, plan={}) as run,
     ):
         trainer = loop.Trainer(
-            model, facts.objective, settings=request.settings, run=run, report=lambda progress: None
+            model, inputs.objective, settings=request.settings, run=run, report=lambda progress: None
         )
         start = time.perf_counter()
         trainer.train()

@@ -151,7 +151,7 @@ def _method(name: str, k: int | None, adapters: Adapters) -> Method:
 
 def run_training(request: TrainingRequest, out: Path, device: torch.device) -> Description:
     """Train with a progress bar."""
-    from adapter_probe.training.checkpoint import train_checkpoint
+    from adapter_probe.training.checkpoint import best_score, train_checkpoint
 
     metric = request.task.metric
     with ExitStack() as stack:
@@ -161,7 +161,8 @@ def run_training(request: TrainingRequest, out: Path, device: torch.device) -> D
             if not bars:  # not before everything has been checked and training runs
                 bars.append(stack.enter_context(progress_bar("train", now.n_steps, "steps", now.step - 1)))
             bar = bars[0]
-            scores = f", best {metric} {max(now.epoch_scores):.3f}" if now.epoch_scores else ""
+            best = best_score(now.epoch_scores)
+            scores = "" if best is None else f", best {metric} {best:.3f}"
             bar.set_postfix_str(f"loss {now.loss:.3f}{scores}", refresh=False)
             bar.update(now.step - bar.n)
 
@@ -173,18 +174,22 @@ def _outcome(description: Description, out: Path) -> dict[str, Any]:
         "task": description.task.name,
         "metric": description.task.metric,
         "score": description.scores[description.task.metric],
+        "majority_score": description.training.get("majority_score"),
         "validation_scores": description.training["validation_scores"],
         "checkpoint": str(out),
     }
 
 
 def _text(outcome: dict[str, Any]) -> str:
-    metric = outcome["metric"]
+    metric, score, majority = outcome["metric"], outcome["score"], outcome["majority_score"]
     epochs = ", ".join(score_text(score, metric) for score in outcome["validation_scores"])
+    no_better = majority is not None and (score is None or score <= majority)
+    warning = "; the model is no better, so an ablation would say nothing" if no_better else ""
     return columns(
         [
             ("task", outcome["task"]),
-            (f"best {metric}", f"{score_text(outcome['score'], metric)} (epochs: {epochs})"),
+            (f"best {metric}", f"{score_text(score, metric)} (epochs: {epochs})"),
+            ("majority class", f"{score_text(majority, metric)}{warning}"),
             ("checkpoint", outcome["checkpoint"]),
         ]
     )

@@ -93,7 +93,7 @@ def run_jobs(jobs: Jobs, resources: Resources, progress: bool) -> list[Failure]:
     say(f"{jobs.kind}: {jobs.total}, {jobs.total - left} done, {count} at a time", progress)
     if resources.cluster is None:
         device = str(choose_device(resources.device))
-        command, environment = _worker(device, resources.threads)
+        command, environment = _worker(device, resources.threads, min(count, left))
         executor = LocalProcesses(command, count, environment, jobs.folder / "logs")
         with _bar(jobs, progress) as (on_step, _):
             failures = executor.run(jobs.folders, on_step)
@@ -106,7 +106,7 @@ def run_jobs(jobs: Jobs, resources: Resources, progress: bool) -> list[Failure]:
 
 
 def _run_on_cluster(jobs: Jobs, resources: Resources, options: SlurmOptions, progress: bool) -> list[Failure]:
-    command, environment = _worker(resources.device, resources.threads)
+    command, environment = _worker(resources.device, resources.threads, workers=1)
     cpus = max(1, resources.threads)
     array = SlurmArray(command, environment, jobs.folder / "slurm", options, cpus_per_task=cpus)
     submission = array.submit(jobs.folders)
@@ -127,9 +127,9 @@ def _run_on_cluster(jobs: Jobs, resources: Resources, options: SlurmOptions, pro
         raise
 
 
-def _worker(device: str, threads: int) -> tuple[list[str], dict[str, str]]:
+def _worker(device: str, threads: int, workers: int) -> tuple[list[str], dict[str, str]]:
     """The worker program and its variables; the interpreter has the same path on a cluster's nodes."""
-    command = [sys.executable, "-m", "adapter_probe.jobs.worker"]
+    command = [sys.executable, "-m", "adapter_probe.jobs.worker", "--workers", str(workers)]
     variables = {"TOKENIZERS_PARALLELISM": "false", **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
     return [*command, "--device", device, "--threads", str(threads)], variables
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-from adapter_probe import metrics
 from adapter_probe.checkpoints.base import BaseIdentity
 from adapter_probe.checkpoints.native import library_versions
 from adapter_probe.errors import AdapterProbeError, Diverged, ResultsError, TrainingError
@@ -30,8 +29,14 @@ from adapter_probe.results.rundir import PARTS, RunDirectory
 from adapter_probe.results.trials import TRIAL, TRIALS_FOLDER, Counts, TrialRecord, read_trial, write_trial
 from adapter_probe.training.checkpoint import STATE_FOLDER
 from adapter_probe.training.estimate import seconds_of
-from adapter_probe.training.loop import Report, Trainer
-from adapter_probe.training.request import Facts, TrainingRequest, gather, identity_of, ready_model
+from adapter_probe.training.loop import OnProgress, Trainer
+from adapter_probe.training.request import (
+    TrainingInputs,
+    TrainingRequest,
+    build_model,
+    identity_of,
+    load_inputs,
+)
 
 REQUEST = "request.json"
 _ID_LENGTH = 16
@@ -72,8 +77,8 @@ def plan_trials(requests: Iterable[TrainingRequest]) -> list[Trial]:
     trials: dict[str, Trial] = {}
     for request in requests:
         if (key := hash_json(_shared(request))) not in known:
-            facts = gather(request)
-            known[key] = (facts.fingerprints, len(facts.objective.train), facts.base.identity)
+            inputs = load_inputs(request)
+            known[key] = (inputs.fingerprints, len(inputs.objective.train), inputs.base.identity)
         fingerprints, n_train, base = known[key]
         check_depth(request.method, base.n_layers)
         name = hash_json(identity_of(request, fingerprints))[:_ID_LENGTH]
@@ -84,7 +89,7 @@ def plan_trials(requests: Iterable[TrainingRequest]) -> list[Trial]:
     return list(trials.values())
 
 
-def shared_facts(trials: Sequence[Trial]) -> tuple[dict[str, Any], dict[str, Any]]:
+def shared_settings(trials: Sequence[Trial]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What all trials of a study must have in common, and what determines each of its tasks, as plain JSON.
 
     Args:
@@ -117,7 +122,7 @@ def estimate_seconds(trials: Iterable[Trial], device: torch.device) -> dict[str,
     Trials that differ only in initialisation, learning rate or seed cost the same, and are measured once.
     """
     known: dict[str, tuple[float, float]] = {}  # seconds to load, and of an epoch
-    last: tuple[str, Facts, float] | None = None
+    last: tuple[str, TrainingInputs, float] | None = None
     estimates = {}
     for trial in trials:
         request = trial.request
@@ -126,7 +131,7 @@ def estimate_seconds(trials: Iterable[Trial], device: torch.device) -> dict[str,
         if cost not in known:
             if last is None or last[0] != task:
                 start = time.monotonic()
-                last = (task, gather(request), time.monotonic() - start)
+                last = (task, load_inputs(request), time.monotonic() - start)
             known[cost] = (last[2], seconds_of(request, last[1], device) / request.settings.epochs)
         loading, epoch = known[cost]
         estimates[trial.id] = loading + epoch * request.settings.epochs
@@ -170,13 +175,14 @@ def finished(out: Path, trials: Iterable[Trial]) -> dict[str, TrialRecord]:
     return {identity: record for identity, record in found.items() if record is not None}
 
 
-def run_trial(folder: Path, device: torch.device, report: Report) -> TrialRecord:
+def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: int = 1) -> TrialRecord:
     """Train one trial, or go on with it; a finished one is read and left as it is.
 
     Args:
         folder: with its ``request.json``.
         device: where to run.
         report: called after every step.
+        workers: trials side by side on this machine.
 
     Raises:
         AdapterProbeError: the request, the base or the data cannot be used, or the folder cannot be written.
@@ -184,12 +190,13 @@ def run_trial(folder: Path, device: torch.device, report: Report) -> TrialRecord
     if (record := read_trial(folder)) is not None:
         return record
     request = read_request(folder)
-    facts = gather(request)
-    with RunDirectory(folder / STATE_FOLDER, identity_of(request, facts.fingerprints), plan={}) as run:
+    inputs = load_inputs(request)
+    with RunDirectory(folder / STATE_FOLDER, identity_of(request, inputs.fingerprints), plan={}) as run:
         remove_leftovers(folder)
         clock = _Clock(folder)
-        model = ready_model(request, facts.base, device)
-        trainer = Trainer(model, facts.objective, settings=request.settings, run=run, report=report)
+        model = build_model(request, inputs.base, device)
+        settings, objective = request.settings, inputs.objective
+        trainer = Trainer(model, objective, settings=settings, run=run, report=report, workers=workers)
         diverged = False
         try:
             with clock:
@@ -201,11 +208,11 @@ def run_trial(folder: Path, device: torch.device, report: Report) -> TrialRecord
             task=request.task.name,
             metric=request.task.metric,
             method=request.method.to_json(),
-            settings=request.settings.to_json(),
+            settings=settings.to_json(),
             scores=tuple(None if math.isnan(score) else score for score in trainer.scores),
             diverged=diverged,
-            majority_score=_majority(request, facts),
-            counts=count_parameters(model, facts.base.missing),
+            majority_score=inputs.majority_score(request.task.metric),
+            counts=count_parameters(model, inputs.base.missing),
             seconds=clock.seconds,
             versions=library_versions(),
         )
@@ -246,11 +253,6 @@ def count_parameters(model: AdaptedModel, missing: frozenset[str]) -> Counts:
             trained += parameter.numel()
             without_head += parameter.numel() * (not of_head)
     return Counts(trained, without_head, base, len(model.layers))
-
-
-def _majority(request: TrainingRequest, facts: Facts) -> float | None:
-    score = float(metrics.majority_score(request.task.metric, facts.splits["validation"].labels))
-    return None if math.isnan(score) else score
 
 
 class _Clock:

@@ -39,17 +39,18 @@ def main(do: Do | None = None) -> None:
     parser = argparse.ArgumentParser(prog="adapter_probe.jobs.worker")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--notes", type=Path)
     parser.add_argument("job", type=Path, nargs="?")
     options = parser.parse_args()
-    do = do or (lambda job, report: _do(job, options.device, options.threads, report))
+    do = do or (lambda job, report: _do(job, report, options.device, options.threads, options.workers))
     if options.job is None:
         _answer_stdin(do)
     else:
         _run_array_task(do, options.job, options.notes / f"{options.job.name}.json")
 
 
-def _do(job: Path, device: str, threads: int, report: Callable[[int], None]) -> None:
+def _do(job: Path, report: Callable[[int], None], device: str, threads: int, workers: int) -> None:
     from adapter_probe.models.device import choose_device, use_threads
 
     from .shards import SHARD, run_shard
@@ -59,7 +60,7 @@ def _do(job: Path, device: str, threads: int, report: Callable[[int], None]) -> 
     if (job / SHARD).exists():
         run_shard(job, choose_device(device), report)
     else:
-        run_trial(job, choose_device(device), lambda now: report(now.step))
+        run_trial(job, choose_device(device), lambda now: report(now.step), workers)
 
 
 class _Steps:

@@ -107,13 +107,13 @@ def run_trials(
         ResultsError: the folder is in use or holds another study.
     """
     from adapter_probe.jobs.running import Jobs, describe_lost, run_jobs
-    from adapter_probe.jobs.trials import finished, plan_trials, shared_facts, write_requests
+    from adapter_probe.jobs.trials import finished, plan_trials, shared_settings, write_requests
     from adapter_probe.results.atomic import claim
     from adapter_probe.results.trials import claim_study, read_trials, trial_frame, write_trials
 
     trials = plan_trials(requests)
     with claim(out):
-        claim_study(out, study, *shared_facts(trials))
+        claim_study(out, study, *shared_settings(trials))
         write_requests(out, trials)
         done = finished(out, trials)
         left = {trial.folder(out): trial.n_steps for trial in trials if trial.id not in done}

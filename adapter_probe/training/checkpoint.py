@@ -15,14 +15,14 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.results.atomic import remove_leftovers
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory
 
-from .loop import Report, Trainer
-from .request import TrainingRequest, gather, identity_of, ready_model
+from .loop import OnProgress, Trainer
+from .request import TrainingRequest, build_model, identity_of, load_inputs
 
 STATE_FOLDER = "training"
 
 
 def train_checkpoint(
-    request: TrainingRequest, out: Path, device: torch.device, report: Report
+    request: TrainingRequest, out: Path, device: torch.device, report: OnProgress
 ) -> Description:
     """Train, or go on training, and save the best epoch to `out`.
 
@@ -35,22 +35,27 @@ def train_checkpoint(
     """
     settings, task = request.settings, request.task
     _refuse_foreign(out)
-    facts = gather(request)
-    with RunDirectory(out / STATE_FOLDER, identity_of(request, facts.fingerprints), plan={}) as run:
+    inputs = load_inputs(request)
+    with RunDirectory(out / STATE_FOLDER, identity_of(request, inputs.fingerprints), plan={}) as run:
         remove_leftovers(out)
         if (out / DESCRIPTION).exists():
             shutil.rmtree(run.path / PARTS, ignore_errors=True)
             return read_description(out)
-        model = ready_model(request, facts.base, device)
-        best, scores = Trainer(model, facts.objective, settings=settings, run=run, report=report).train()
+        model = build_model(request, inputs.base, device)
+        best, scores = Trainer(model, inputs.objective, settings=settings, run=run, report=report).train()
         description = Description(
             method=request.method,
-            base=facts.base.identity,
+            base=inputs.base.identity,
             task=task,
-            max_length=facts.max_length,
+            max_length=inputs.max_length,
             delta_sha256="",
-            tokenizer=facts.fingerprints["tokenizer"],
-            training={**settings.to_json(), "optimizer": "Adam", "validation_scores": scores},
+            tokenizer=inputs.fingerprints["tokenizer"],
+            training={
+                **settings.to_json(),
+                "optimizer": "Adam",
+                "validation_scores": scores,
+                "majority_score": inputs.majority_score(task.metric),
+            },
             scores={task.metric: best_score(scores)},
         )
         save_checkpoint(out, best, description)

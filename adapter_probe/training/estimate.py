@@ -13,22 +13,22 @@ from adapter_probe.data.packing import pack
 
 from .features import FrozenFeatures
 from .objectives import Objective
-from .request import Facts, TrainingRequest, ready_model
+from .request import TrainingInputs, TrainingRequest, build_model
 
 _STEPS = 3  # the first pays for set-up and is not counted
 _EVALUATED = 64  # examples
 
 
-def seconds_of(request: TrainingRequest, facts: Facts, device: torch.device) -> float:
+def seconds_of(request: TrainingRequest, inputs: TrainingInputs, device: torch.device) -> float:
     """Estimated seconds of a whole training, evaluations and the one pass through frozen layers included.
 
     Args:
         request: the training.
-        facts: of its base and task; left as they are.
+        inputs: of its base and task; left as they are.
         device: where to measure.
     """
-    model = ready_model(request, replace(facts.base, model=deepcopy(facts.base.model)), device)
-    objective, settings = facts.objective, request.settings
+    model = build_model(request, replace(inputs.base, model=deepcopy(inputs.base.model)), device)
+    objective, settings = inputs.objective, request.settings
     lengths = objective.train.lengths
     order = np.argsort(lengths, kind="stable")
     middle = order[max(0, len(order) // 2 - settings.batch_size // 2) :][: settings.batch_size]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,6 +14,22 @@ from adapter_probe.models.adapted import AdaptedModel
 
 MAX_BYTES = 4 << 30
 TOKENS_PER_BATCH = 4096
+_SHARE = 4  # of the memory, a fourth for the features of all trainings side by side
+
+
+def feature_bytes(workers: int = 1) -> int:
+    """Most memory for the features of one training, training and validation set together.
+
+    Args:
+        workers: trainings side by side on this machine.
+    """
+    if "SLURM_MEM_PER_NODE" in os.environ:  # of this task alone, in MiB
+        memory = int(os.environ["SLURM_MEM_PER_NODE"]) << 20
+    elif hasattr(os, "sysconf"):
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    else:
+        memory = _SHARE * MAX_BYTES
+    return min(MAX_BYTES, memory // (_SHARE * workers))
 
 
 class FrozenFeatures:
@@ -43,6 +61,11 @@ class FrozenFeatures:
             features = model.frozen_features(batch).float().cpu()
             states[self._rows(batch)] = features
         self._states = states
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory that the features take."""
+        return 0 if self._states is None else self._states.nbytes
 
     @property
     def kept(self) -> bool:

@@ -23,14 +23,14 @@ from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.results.rundir import RunDirectory
 
 from .batches import epoch_batches
-from .features import FrozenFeatures
+from .features import FrozenFeatures, feature_bytes
 from .objectives import Objective
 from .settings import TrainingSettings
 
 STATE_PART = 0
 _MOMENTS = ("exp_avg", "exp_avg_sq")  # of Adam, a parameter each
 SECONDS_BETWEEN_SAVES = 60.0
-Report = Callable[["Progress"], None]
+OnProgress = Callable[["Progress"], None]
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ class Trainer:
         settings: how to train.
         run: an entered folder in which the state is kept.
         report: called after every step and every evaluation.
+        workers: trainings side by side on this machine, which share the memory for frozen layers' outputs.
     """
 
     def __init__(
@@ -76,10 +77,12 @@ class Trainer:
         *,
         settings: TrainingSettings,
         run: RunDirectory,
-        report: Report,
+        report: OnProgress,
+        workers: int = 1,
     ):
         self._model, self._objective, self._settings = model, objective, settings
         self._run, self._report = run, report
+        self._feature_bytes = feature_bytes(workers)
         self._trained = {n: p for n, p in model.base.named_parameters() if p.requires_grad}
         self._delta = model.named_delta()  # these, and running averages that training moves
         self._optimizer = torch.optim.Adam(self._trained.values(), lr=settings.learning_rate)
@@ -105,8 +108,9 @@ class Trainer:
         whole = True  # whether parameters, moments, step and scores belong together
         try:
             with self._seeded_elsewhere(), self._precision():
-                self._features = FrozenFeatures(self._model, self._objective.train)
-                self._validation_features = FrozenFeatures(self._model, self._objective.validation)
+                self._features = FrozenFeatures(self._model, self._objective.train, self._feature_bytes)
+                left = self._feature_bytes - self._features.n_bytes
+                self._validation_features = FrozenFeatures(self._model, self._objective.validation, left)
                 for batch_indices, last_of_epoch in self._remaining():
                     whole = False
                     loss = self._step(batch_indices)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from adapter_probe import metrics
 from adapter_probe.checkpoints.base import (
     LoadedBase,
     load_base,
@@ -74,7 +76,7 @@ class TrainingRequest:
 
 
 @dataclass(frozen=True, eq=False)
-class Facts:
+class TrainingInputs:
     """What a request comes down to: a base's weights and a task's tokens. The same for all methods.
 
     Attributes:
@@ -91,8 +93,13 @@ class Facts:
     max_length: int
     fingerprints: dict[str, Any]
 
+    def majority_score(self, metric: str) -> float | None:
+        """The score of always predicting the validation set's commonest class; None where undefined."""
+        score = float(metrics.majority_score(metric, self.splits["validation"].labels))
+        return None if math.isnan(score) else score
 
-def gather(request: TrainingRequest) -> Facts:
+
+def load_inputs(request: TrainingRequest) -> TrainingInputs:
     """Load the base and read and encode the data.
 
     Raises:
@@ -121,7 +128,7 @@ def gather(request: TrainingRequest) -> Facts:
         "tokens": {name: examples.encoded.fingerprint for name, examples in splits.items()},
         "data": {**task.fingerprints, "train": splits["train"].rows.fingerprint},
     }
-    return Facts(base, splits, _objective(task, splits), limit, fingerprints)
+    return TrainingInputs(base, splits, _objective(task, splits), limit, fingerprints)
 
 
 def _objective(task: TaskSpec, splits: Mapping[str, Examples]) -> Objective:
@@ -136,7 +143,7 @@ def identity_of(request: TrainingRequest, fingerprints: Mapping[str, Any]) -> di
 
     Args:
         request: the request.
-        fingerprints: of its `Facts`, or of those of another request on the same base and task.
+        fingerprints: of its `TrainingInputs`, or of those of another request on the same base and task.
     """
     task = request.task
     return {
@@ -148,7 +155,7 @@ def identity_of(request: TrainingRequest, fingerprints: Mapping[str, Any]) -> di
     }
 
 
-def ready_model(request: TrainingRequest, base: LoadedBase, device: torch.device) -> AdaptedModel:
+def build_model(request: TrainingRequest, base: LoadedBase, device: torch.device) -> AdaptedModel:
     """The base under the request's method on its device, what trains chosen.
 
     Raises:

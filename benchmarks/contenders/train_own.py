@@ -17,7 +17,7 @@ from adapter_probe.models.methods import Adapters
 from adapter_probe.results.rundir import RunDirectory
 from adapter_probe.training.batches import epoch_batches
 from adapter_probe.training.loop import Progress, Trainer
-from adapter_probe.training.request import TrainingRequest, gather, ready_model
+from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
 from adapter_probe.training.settings import TrainingSettings
 
 
@@ -31,10 +31,10 @@ class TrainOwn(Contender):
         task = find_task(train=[data / "train.tsv"], validation=[data / "validation.tsv"])
         training = TrainingSettings(epochs=1, batch_size=settings["batch_size"], dtype=settings["dtype"])
         self._request = TrainingRequest(settings["base"], task, Adapters(settings["size"]), training)
-        self._facts = gather(self._request)
+        self._inputs = load_inputs(self._request)
         self._first, self._last = settings["warm_up"], settings["warm_up"] + settings["steps"]
         self._scratch = Path(settings["scratch"])
-        lengths = self._facts.objective.train.lengths
+        lengths = self._inputs.objective.train.lengths
         batches = epoch_batches(lengths, training.batch_size, training.seed, epoch=0)
         self._tokens = int(sum(lengths[batch].sum() for batch in batches[self._first : self._last]))
         return {}
@@ -42,15 +42,15 @@ class TrainOwn(Contender):
     def run(self, share: int, shares: int) -> dict[str, Any]:
         """A training from the start; the steps after the warm-up and before the last are timed."""
         shutil.rmtree(self._scratch, ignore_errors=True)
-        base = replace(self._facts.base, model=deepcopy(self._facts.base.model))
-        model = ready_model(self._request, base, torch.device("cpu"))
+        base = replace(self._inputs.base, model=deepcopy(self._inputs.base.model))
+        model = build_model(self._request, base, torch.device("cpu"))
         moments: dict[int, float] = {}
 
         def note(progress: Progress) -> None:
             moments[progress.step] = time.perf_counter()
 
         with RunDirectory(self._scratch, {"training": share}, plan={}) as run:
-            settings, objective = self._request.settings, self._facts.objective
+            settings, objective = self._request.settings, self._inputs.objective
             Trainer(model, objective, settings=settings, run=run, report=note).train()
         shutil.rmtree(self._scratch, ignore_errors=True)
         return {"tokens": self._tokens, "timed": moments[self._last] - moments[self._first]}

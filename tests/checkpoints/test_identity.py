@@ -18,7 +18,7 @@ from adapter_probe.errors import CheckpointError, ResultsError
 from adapter_probe.models.methods import Adapters
 from adapter_probe.probe.request import AblationSettings, prepare_ablation
 from adapter_probe.results.rundir import RunDirectory
-from adapter_probe.training.request import TrainingRequest, gather, identity_of
+from adapter_probe.training.request import TrainingRequest, identity_of, load_inputs
 from adapter_probe.training.settings import TrainingSettings
 
 HARMLESS = {
@@ -174,7 +174,7 @@ def test_a_trial_is_another_after_a_change_of_the_base(base, tiny_task):
     request = TrainingRequest(str(base), task, Adapters(size=2), settings)
 
     def identity() -> dict:
-        return identity_of(request, gather(request).fingerprints)
+        return identity_of(request, load_inputs(request).fingerprints)
 
     first = identity()
     edit(base / "config.json", **HARMLESS)

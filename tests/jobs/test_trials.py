@@ -19,7 +19,7 @@ from adapter_probe.jobs.trials import (
     plan_trials,
     read_request,
     run_trial,
-    shared_facts,
+    shared_settings,
     write_requests,
 )
 from adapter_probe.models.methods import Adapters, FullFineTuning, HeadOnly, LayerNormOnly, TopLayers
@@ -215,14 +215,14 @@ def test_two_tasks_of_one_name(request_for, tiny_task):
     other = request_for(task=tiny_task)
     other = dataclasses.replace(other, task=dataclasses.replace(other.task, name=one.task.name))
     with pytest.raises(TrainingError, match="two different tasks are called"):
-        shared_facts(plan_trials([one, other]))
+        shared_settings(plan_trials([one, other]))
 
 
 @pytest.mark.parametrize("change", [{"warmup": 0.5}, {"dtype": "bfloat16"}])
 def test_trials_that_the_table_cannot_tell_apart_do_not_share_a_study(request_for, tmp_path, change):
     request = request_for()
-    claim_study(tmp_path, "tradeoff", *shared_facts(plan_trials([request])))
+    claim_study(tmp_path, "tradeoff", *shared_settings(plan_trials([request])))
     other = dataclasses.replace(request, settings=dataclasses.replace(request.settings, **change))
     (name,) = change
     with pytest.raises(ResultsError, match=f"{name}: "):
-        claim_study(tmp_path, "tradeoff", *shared_facts(plan_trials([other])))
+        claim_study(tmp_path, "tradeoff", *shared_settings(plan_trials([other])))

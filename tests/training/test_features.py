@@ -11,7 +11,7 @@ import adapter_probe.training.features as features
 import adapter_probe.training.loop as loop
 from adapter_probe.models.methods import Adapters, HeadOnly, TopLayers
 from adapter_probe.training.features import FrozenFeatures
-from adapter_probe.training.request import TrainingRequest, gather, ready_model
+from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
 from adapter_probe.training.settings import TrainingSettings
 
 METHODS = [TopLayers(0), TopLayers(1), TopLayers(2), HeadOnly()]
@@ -23,8 +23,8 @@ def prepared(tiny_base, short_task):
 
     def make(method, family="bert"):
         request = TrainingRequest(str(tiny_base(family)), find_task(short_task), method, TrainingSettings())
-        facts = gather(request)
-        return ready_model(request, facts.base, torch.device("cpu")), facts.objective.train
+        inputs = load_inputs(request)
+        return build_model(request, inputs.base, torch.device("cpu")), inputs.objective.train
 
     return make
 
@@ -51,7 +51,7 @@ def test_a_model_that_trains_from_the_bottom_keeps_nothing(prepared):
 @pytest.mark.parametrize("method", METHODS)
 def test_training_with_and_without(method, tiny_base, short_task, train, tmp_path, monkeypatch):
     kept = train(tiny_base("bert"), short_task, tmp_path / "kept", method=method)
-    monkeypatch.setattr(loop, "FrozenFeatures", lambda model, encoded: FrozenFeatures(model, encoded, 0))
+    monkeypatch.setattr(loop, "FrozenFeatures", lambda model, encoded, _: FrozenFeatures(model, encoded, 0))
     anew = train(tiny_base("bert"), short_task, tmp_path / "anew", method=method)
     assert kept.training["validation_scores"] == anew.training["validation_scores"]
     first, second = (load_file(tmp_path / name / "delta.safetensors") for name in ("kept", "anew"))
@@ -79,3 +79,31 @@ def test_frozen_layers_run_once_an_example(tiny_base, short_task, train, tmp_pat
     task, tokenizer = find_task(short_task), load_tokenizer(str(tiny_base("bert")))
     tokens = [encode(tokenizer, load_split(task, s), 40).lengths.sum() for s in ("train", "validation")]
     assert sum(rows) == sum(tokens)
+
+
+def test_all_trainings_of_a_machine_fit_its_memory(monkeypatch):
+    sizes = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 6 << 18}  # 6 GiB
+    monkeypatch.setattr(features.os, "sysconf", sizes.__getitem__)
+    assert 4 * features.feature_bytes(1) == 6 << 30
+    assert 3 * features.feature_bytes(3) == features.feature_bytes(1)
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "1024")
+    assert features.feature_bytes() == 256 << 20
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "9000000")
+    assert features.feature_bytes() == features.MAX_BYTES
+
+
+def test_both_sets_share_the_memory(tiny_base, short_task, train, tmp_path, monkeypatch):
+    """Where the training set's features leave no room, the validation set's are computed anew."""
+    made = []
+
+    def noted(model, encoded, max_bytes):
+        made.append(FrozenFeatures(model, encoded, max_bytes))
+        return made[-1]
+
+    monkeypatch.setattr(loop, "FrozenFeatures", noted)
+    train(tiny_base("bert"), short_task, tmp_path / "roomy", method=TopLayers(1))
+    assert [one.kept for one in made] == [True, True]
+    monkeypatch.setattr(loop, "feature_bytes", lambda _: made[0].n_bytes + 10)
+    train(tiny_base("bert"), short_task, tmp_path / "tight", method=TopLayers(1))
+    assert [one.kept for one in made[2:]] == [True, False]
+    assert made[3].n_bytes == 0

@@ -40,6 +40,8 @@ def test_it_learns_and_says_so_truly(tiny_base, tiny_task, train, tmp_path):
     rows = read(tiny_task / "validation.jsonl")
     right = outputs(tmp_path / "c", rows).argmax(1) == [row["label"] == "positive" for row in rows]
     assert described.scores == {"accuracy": right.mean()}
+    positive = np.mean([row["label"] == "positive" for row in rows])
+    assert described.training["majority_score"] == max(positive, 1 - positive)
     assert right.mean() > 0.8
     assert read_description(tmp_path / "c") == described
 
@@ -57,7 +59,7 @@ def test_the_best_epoch_is_kept(scores, best, tiny_base, short_task, train, tmp_
         return original(model, encoded, **options)
 
     monkeypatch.setattr(objectives, "evaluate", evaluate)
-    monkeypatch.setattr(objectives.metrics, "score", lambda *_: next(given))
+    monkeypatch.setattr(objectives.metrics, "score", lambda *_: next(given, 0.5))
     described = train(tiny_base("bert"), short_task, tmp_path / "c", epochs=3)
     assert described.training["validation_scores"] == [None if np.isnan(s) else s for s in scores]
     assert described.scores == {"accuracy": scores[best]}
@@ -173,13 +175,13 @@ def test_dropout_is_on(tiny_base, short_task, train, tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", ["labels", "answers"])
 def test_outputs_that_are_not_finite_have_no_score(kind, bad, tiny_base, short_task, monkeypatch):
     from adapter_probe.data.tasks import find_task
-    from adapter_probe.training.request import TrainingRequest, gather
+    from adapter_probe.training.request import TrainingRequest, load_inputs
     from adapter_probe.training.settings import TrainingSettings
 
     request = TrainingRequest(
         str(tiny_base("bert")), find_task(short_task), Adapters(size=2), TrainingSettings()
     )
-    objective = gather(request).objective
+    objective = load_inputs(request).objective
     if kind == "answers":
         monkeypatch.setattr(objectives, "decode_windows", lambda *_: pytest.fail("decoded"))
         objective.score = objectives.AnswerObjective.score.__get__(objective)
