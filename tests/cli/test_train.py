@@ -1,4 +1,4 @@
-"""What `train` prints beside the score: that of the commonest class, and a word where the model is no better."""
+"""The majority class beside the score that `train` prints, and a word where the model is no better."""
 
 from __future__ import annotations
 
