@@ -8,35 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from byte_tokenizer import byte_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from adapter_probe.data.requests import FORM_METRICS, Request, choose_metric, load_requests, seal_requests
 from adapter_probe.data.requests_encoding import count_texts, encode_requests
 from adapter_probe.errors import DataError
-
-TEMPLATE = (
-    "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
-    "{% if add_generation_prompt %}[assistant] {% endif %}"
-)
-
-
-def byte_tokenizer(bos: bool) -> PreTrainedTokenizerFast:
-    """A token a byte, and a few merges over word boundaries, so that texts do not cut where words do."""
-    merges = [("Ġ", "a"), ("Ġa", "b"), ("a", "b"), ("Ċ", "Ċ")]
-    vocabulary = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    for one, other in merges:
-        vocabulary[one + other] = len(vocabulary)
-    vocabulary |= {"<s>": len(vocabulary), "</s>": len(vocabulary) + 1}
-    made = Tokenizer(models.BPE(vocabulary, merges))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    made.decoder = decoders.ByteLevel()
-    if bos:
-        made.post_processor = processors.TemplateProcessing(
-            "<s> $A", special_tokens=[("<s>", vocabulary["<s>"])]
-        )
-    names = {"bos_token": "<s>"} if bos else {}
-    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="</s>", chat_template=TEMPLATE, **names)
 
 
 @pytest.fixture(params=[True, False], ids=["BOS", "EOS alone"])

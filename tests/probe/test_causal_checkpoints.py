@@ -1,0 +1,236 @@
+"""PEFT's LoRA on causal models, ablated: against PEFT itself with its scaling set to zero, layer by layer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from byte_tokenizer import byte_tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+
+import adapter_probe
+from adapter_probe.errors import CheckpointError, DataError, ResultsError
+from adapter_probe.metrics import LOSSES
+
+peft = pytest.importorskip("peft")
+
+LAYERS, MOST = 3, 40
+CHOICES = [
+    {"context": "ab ab", "choices": ["ab", "c", "abab ab"], "gold": 1},
+    {"context": "one two ", "choices": ["three", "ab"], "gold": 0},
+    {"context": "", "choices": ["ab ab", "ab c"], "gold": 1},
+    {"context": "a much longer context than the model reads", "choices": ["yes", "no"], "gold": 0},
+]
+PAIRS = [
+    {"sentence_good": f"Cats {verb}.", "sentence_bad": f"Cats {verb}s.", "field": "a", "UID": str(i % 2)}
+    for i, verb in enumerate(("purr", "sleep", "ab"))
+]
+COMPLETIONS = [{"prompt": "Say: ", "completion": "ab"}, {"prompt": "", "completion": "ab ab"}]
+TEXTS = [{"text": "a text that is longer than what the model reads at once"}, {"text": "ab"}]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LoRA far from the identity on a tiny random Llama, both in folders."""
+    folder, tokenizer = tmp_path_factory.mktemp("causal"), byte_tokenizer(True)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=24, intermediate_size=40, num_hidden_layers=LAYERS,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=MOST,
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    base = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in base.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    base.save_pretrained(folder / "base")
+    tokenizer.save_pretrained(folder / "base")
+    made = peft.LoraConfig(
+        task_type="CAUSAL_LM", r=4, lora_alpha=8, target_modules=["v_proj", "down_proj"],
+    )  # fmt: skip
+    model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(folder / "base"), made)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.copy_(0.4 * torch.randn_like(parameter))
+    model.save_pretrained(folder / "lora")
+    return folder / "lora"
+
+
+class Reference:
+    """PEFT's own model, every text run whole and alone."""
+
+    def __init__(self, checkpoint: Path):
+        base = AutoModelForCausalLM.from_pretrained(checkpoint.parent / "base", dtype=torch.float32)
+        self.model = peft.PeftModel.from_pretrained(base, checkpoint).eval()
+        self.tokenizer = AutoTokenizer.from_pretrained(checkpoint.parent / "base")
+        self.layers = self.model.base_model.model.model.layers
+
+    def switch(self, off: range) -> None:
+        """PEFT's scaling of a layer's LoRA: as trained, or zero."""
+        for number, layer in enumerate(self.layers):
+            for module in layer.modules():
+                if isinstance(getattr(module, "scaling", None), dict):
+                    module.scaling["default"] = 0.0 if number in off else 8 / 4
+
+    def likelihood(self, context: list[int], continuation: list[int]) -> float:
+        text = (context + continuation)[-(MOST + 1) :]
+        with torch.no_grad():
+            logits = self.model(torch.tensor([text[:-1]])).logits[0].log_softmax(-1)
+        places = range(len(text) - 1 - len(continuation), len(text) - 1)
+        return sum(float(logits[place, text[place + 1]]) for place in places)
+
+    def continuation(self, context: str, continuation: str) -> float:
+        """By the convention: encoded together with its context, and cut."""
+        if not context.strip():
+            ids = self.tokenizer.encode(context + continuation, add_special_tokens=False)
+            return self.likelihood([self.tokenizer.bos_token_id], ids)
+        cut = self.tokenizer.encode(context.rstrip())
+        return self.likelihood(cut, self.tokenizer.encode(context + continuation)[len(cut) :])
+
+    def text(self, text: str) -> float:
+        ids, done, total = self.tokenizer.encode(text), 0, 0.0
+        while done < len(ids):
+            own = ids[done : done + MOST]
+            before = [self.tokenizer.bos_token_id, *ids][: done + 1]
+            if done:
+                before = before[-(MOST + 1 - len(own)) :]
+            total += self.likelihood(before, own)
+            done += len(own)
+        return total
+
+    def sums(self, row: dict) -> list[float]:
+        if "text" in row:
+            return [self.text(row["text"])]
+        if "completion" in row:
+            return [self.continuation(row["prompt"], row["completion"])]
+        if "choices" in row:
+            return [self.continuation(row["context"], f" {choice}") for choice in row["choices"]]
+        return [self.continuation("", f" {row[name]}") for name in ("sentence_good", "sentence_bad")]
+
+
+@pytest.fixture(scope="module")
+def ablated(
+    checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., adapter_probe.Ablation]:
+    def run(rows: list[dict], **options: object) -> adapter_probe.Ablation:
+        folder = tmp_path_factory.mktemp("run")
+        data = folder / "rows.jsonl"
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        return adapter_probe.ablate(checkpoint, data=data, out=folder / "out", progress=False, **options)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "rows", [CHOICES, PAIRS, COMPLETIONS, TEXTS], ids=["choices", "pairs", "completions", "texts"]
+)
+def test_log_likelihoods_are_pefts(rows, checkpoint, ablated):
+    results, reference = ablated(rows).results, Reference(checkpoint)
+    for (first, last), found in zip(results.spans.tolist(), results.logits):
+        reference.switch(range(first, last + 1) if first >= 0 else range(0))
+        for row, sums in zip(rows, found):
+            expected = reference.sums(row)
+            np.testing.assert_allclose(sums[: len(expected)], expected, rtol=1e-5)
+            assert (sums[len(expected) :] == 0).all()
+    assert np.ptp(results.logits[:, :, 0], axis=0).min() > 0.01  # the LoRA matters
+    assert results.kind == "causal"
+
+
+def test_scores_are_those_of_the_sums(checkpoint, ablated):
+    reference = Reference(checkpoint)
+    reference.switch(range(0))
+    sums = [np.array(reference.sums(row)) for row in CHOICES]
+    gold = [row["gold"] for row in CHOICES]
+    sizes = {
+        "accuracy": [np.ones(len(s)) for s in sums],
+        "acc_norm": [np.array([len(c) for c in row["choices"]]) for row in CHOICES],
+        "acc_bytes": [np.array([len(c.encode()) for c in row["choices"]]) for row in CHOICES],
+    }
+    for metric, divided_by in sizes.items():
+        expected = np.mean([int(np.argmax(s / d)) == g for s, d, g in zip(sums, divided_by, gold)])
+        assert ablated(CHOICES, metric=metric).summary["intact_score"] == pytest.approx(expected)
+    nats = sum(-reference.sums(row)[0] for row in TEXTS)
+    n_bytes = sum(len(row["text"].encode()) for row in TEXTS)
+    assert ablated(TEXTS).summary["intact_score"] == pytest.approx(nats / n_bytes / np.log(2), rel=1e-5)
+    assert ablated(TEXTS).summary["metric"] == "bits_per_byte"
+    assert ablated(COMPLETIONS).summary["metric"] == "nll"
+    assert ablated(TEXTS, metric="word_perplexity").summary["intact_score"] == pytest.approx(
+        np.exp(nats / sum(len(row["text"].split()) for row in TEXTS)), rel=1e-4
+    )
+
+
+def test_groups_of_the_data_are_kept(ablated):
+    assert ablated(PAIRS).results.groups.tolist() == ["a/0", "a/1", "a/0"]
+    assert ablated(TEXTS).results.groups is None
+
+
+def test_other_metrics_on_the_same_folder_need_no_new_pass(checkpoint, tmp_path):
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in CHOICES), encoding="utf-8")
+    out = tmp_path / "out"
+    first = adapter_probe.ablate(checkpoint, data=data, out=out, progress=False)
+    parts = {path: path.stat().st_mtime_ns for path in out.rglob("*part*")}
+    again = adapter_probe.ablate(checkpoint, data=data, out=out, progress=False, metric="acc_norm")
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*part*")} == parts
+    np.testing.assert_array_equal(first.results.logits, again.results.logits)
+    assert again.summary["metric"] == "acc_norm"
+
+
+def test_suffixes_in_bfloat16(checkpoint, ablated):
+    study = ablated(CHOICES, spans="suffix", precision="bfloat16")
+    assert study.spans[["first", "last"]].to_numpy().tolist() == [[0, 2], [1, 2], [2, 2]]
+    whole = ablated(CHOICES, spans="suffix").results.logits
+    np.testing.assert_allclose(study.results.logits, whole, rtol=0.05, atol=0.3)
+    assert np.abs(study.results.logits - whole).max() > 0
+
+
+def test_what_is_not_possible_is_one_line(checkpoint, ablated, tmp_path):
+    with pytest.raises(ResultsError, match="precision 'mixed' is not possible for task"):
+        ablated(CHOICES, precision="mixed")
+    with pytest.raises(DataError, match="metric 'nll' does not fit rows of form 'choice'"):
+        ablated(CHOICES, metric="nll")
+    with pytest.raises(DataError, match="metric 'mcc' does not fit causal"):
+        ablated(CHOICES, metric="mcc")
+    with pytest.raises(CheckpointError, match=r"give a file with a language model's rows \(--data FILE\)"):
+        adapter_probe.ablate(checkpoint, out=tmp_path / "out", progress=False)
+    assert all(metric != "accuracy" for metric in LOSSES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [CHOICES, TEXTS], ids=["choices", "texts"])
+def test_lm_evals_own_run_scores_the_same(rows, checkpoint, ablated, tmp_path):
+    """The library's model class and task, on PEFT's model."""
+    lm_eval = pytest.importorskip("lm_eval")
+    huggingface = pytest.importorskip("lm_eval.models.huggingface")
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    task: dict = {
+        "task": "rows", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(data)}},
+        "test_split": "test",
+    }  # fmt: skip
+    if "text" in rows[0]:
+        metrics = ["bits_per_byte", "byte_perplexity", "word_perplexity"]
+        task |= {"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{text}}"}
+    else:
+        metrics = ["acc", "acc_norm", "acc_bytes"]
+        task |= {"output_type": "multiple_choice", "doc_to_text": "context", "doc_to_target": "gold"}
+        task["doc_to_choice"] = "choices"
+    task["metric_list"] = [{"metric": metric} for metric in metrics]
+    reference = Reference(checkpoint)
+    model = huggingface.HFLM(
+        pretrained=reference.model, tokenizer=reference.tokenizer, max_length=MOST, device="cpu", batch_size=1
+    )
+    for off in (range(0), range(1, 3)):
+        reference.switch(off)
+        found = lm_eval.simple_evaluate(model, tasks=[task], bootstrap_iters=0)["results"]["rows"]
+        for metric in metrics:
+            spans = ablated(rows, metric="accuracy" if metric == "acc" else metric)
+            ours = spans.summary["intact_score"]
+            if off:
+                ours = float(spans.spans.set_index(["first", "last"]).loc[(1, 2), "score"])
+            assert ours == pytest.approx(found[f"{metric},none"], rel=1e-5)
