@@ -66,6 +66,9 @@ def read_json_file(path: Path) -> dict[str, Any]:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file, or of a torch file, of which nothing but tensors is loaded.
 
+    They come by name: safetensors has an order of its own in every process, and the order of a method's parts
+    is part of its identity.
+
     Raises:
         CheckpointError: the file cannot be read, holds something else, is compressed, or holds tensors that
             are no finite real numbers.
@@ -88,7 +91,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
     ):
         raise CheckpointError(f"{path} does not hold named tensors")
-    return {name: _checked(path, name, tensor, size) for name, tensor in tensors.items()}
+    return {name: _checked(path, name, tensor, size) for name, tensor in sorted(tensors.items())}
 
 
 def _refuse_compressed(path: Path) -> None:
