@@ -167,7 +167,7 @@ def _layers(record: AblationRecord) -> dict[str, Any] | None:
     if record.layers is None:
         return None
     alone = f"{'on' if record.overview.study == 'kept' else 'off'} alone"
-    heads = {"layer": "layer", "delta_points": f"{alone} (points)", **_LAYER_HEADS}
+    heads = {"layer": "layer", "delta_points": f"change {alone} (points)", **_LAYER_HEADS}
     return {
         "heading": f"Each layer {alone}" if record.shares is None else "Which layers carry the drop",
         "figure": figures_of(record).get(ATTRIBUTION),

@@ -117,7 +117,7 @@ const drawing = ({ title, caption, source, width }) =>
   el(
     "figure",
     { class: "drawn" },
-    el("img", { src: source, alt: title, width }),
+    el("div", { class: "scroll" }, el("img", { class: width > 700 ? "wide" : null, src: source, alt: title, width })),
     el("figcaption", { class: "note" }, caption),
   );
 

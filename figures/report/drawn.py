@@ -84,11 +84,12 @@ def cell_text(name: str, value: object, metric: str | None) -> str:
     if name in _SCORES:
         return bare_score(plain, metric)
     if name == "sem":
-        return f"{100 * plain:.2f}" if metric in IN_PERCENT else f"{plain:.3f}"
+        return f"{100 * plain:.2f}" if metric is None or metric in IN_PERCENT else f"{plain:.3f}"
     if name.startswith("p_"):
         return "< 0.001" if plain < 0.001 else f"{plain:.3f}"
     if name.endswith("_points"):
-        return f"{plain:+.2f}".replace("-", "−")
+        text = f"{plain:+.2f}".replace("-", "−")
+        return "0.00" if float(plain) == 0 else text
     if name in _SHORT:
         return f"{float(value):.3g}"  # type: ignore[arg-type]
     return f"{plain:,.0f}" if isinstance(plain, int) or name in _WHOLE else f"{100 * plain:.1f}"

@@ -57,6 +57,7 @@ function percentText(share) {
 
 /** 25,600,000 in few characters. */
 function shortNumber(value) {
-  const unit = value >= 1e9 ? [1e9, " B"] : value >= 1e6 ? [1e6, " M"] : value >= 1e4 ? [1e3, " k"] : [1, ""];
+  const unit = value >= 1e9 ? [1e9, " B"] : value >= 1e6 ? [1e6, " M"] : value >= 1e4 ? [1e3, " k"] : null;
+  if (!unit) return count(value);
   return String(Number((value / unit[0]).toPrecision(3))) + unit[1];
 }

@@ -84,6 +84,7 @@ def test_numbers_are_told_by_their_kind(tradeoff_folder, tmp_path: Path):
     record = load_record(tmp_path / "t")
     sizes, points = table_of(content, 2), table_of(content, 0)
     assert sizes["mean score"].tolist() == [f"{100 * score:.1f}" for score in record.sizes["mean_score"]]
+    assert sizes["sem"].tolist() == [f"{100 * sem:.2f}" for sem in record.sizes["sem"]]
     assert sizes["size"].tolist() == [str(size) for size in record.sizes["size"]]
     counts = record.tradeoff["trained_parameters_without_head"]
     assert points["parameters without the head"].tolist() == [f"{count:,}" for count in counts]
