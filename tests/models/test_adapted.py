@@ -18,7 +18,8 @@ from adapter_probe.errors import ModelError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import Adapters
 
-FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "data2vec-text", "electra")
+ROBERTAS = ("xlm-roberta", "camembert", "data2vec-text")  # of the same row in the table
+FAMILIES = ("bert", "roberta", "electra", *(pytest.param(n, marks=pytest.mark.slow) for n in ROBERTAS))
 
 
 def generator(seed: int = 0) -> torch.Generator:

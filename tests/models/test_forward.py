@@ -13,7 +13,8 @@ from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.packing import pack
 from adapter_probe.models.adapted import AdaptedModel
 
-FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "data2vec-text", "electra")
+ROBERTAS = ("xlm-roberta", "camembert", "data2vec-text")  # of the same row in the table
+FAMILIES = ("bert", "roberta", "electra", *(pytest.param(n, marks=pytest.mark.slow) for n in ROBERTAS))
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
 LENGTHS = (5, 12, 1, 5, 40, 12, 3, 5, 2)
 

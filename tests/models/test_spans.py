@@ -15,7 +15,8 @@ from adapter_probe.errors import ModelError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import Adapters, FullFineTuning, TopLayers
 
-FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "data2vec-text", "electra")
+ROBERTAS = ("xlm-roberta", "camembert", "data2vec-text")  # of the same row in the table
+FAMILIES = ("bert", "roberta", "electra", *(pytest.param(n, marks=pytest.mark.slow) for n in ROBERTAS))
 LENGTHS = (5, 12, 1, 5, 12, 3)
 
 

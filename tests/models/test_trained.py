@@ -35,6 +35,8 @@ METHODS: tuple[Method, ...] = (
 FROZEN_BELOW = ((TopLayers(0), 3), (TopLayers(1), 2), (TopLayers(2), 1), (TopLayers(3), 0), (HeadOnly(), 3))
 every_method = pytest.mark.parametrize("method", METHODS, ids=str)
 
+FAMILIES = ("bert", *(pytest.param(name, marks=pytest.mark.slow) for name in ("roberta", "electra")))
+
 
 def expected_to_train(model: AdaptedModel) -> set[str]:
     """By the names of transformers' own modules, without the engine's grouping."""
@@ -73,7 +75,7 @@ def one_step(model: AdaptedModel, trained: dict, encoded: Encoded) -> set[str]:
     return {n for n, tensor in model.base.state_dict().items() if not torch.equal(tensor, before[n])}
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "electra"])
+@pytest.mark.parametrize("family", FAMILIES)
 @every_method
 def test_what_changes_in_a_step_is_what_trains(
     family: str, method: Method, make_model: Callable, tiny_examples: Callable
@@ -151,7 +153,7 @@ def test_only_adapters_add_anything(method: Method, make_model: Callable):
 
 
 @pytest.mark.parametrize("spans", [False, True])
-@pytest.mark.parametrize("family", ["bert", "roberta", "electra"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("method", "lowest"), FROZEN_BELOW, ids=str)
 def test_frozen_features_are_the_models_own_hidden_states(
     family: str, method: Method, lowest: int, spans: bool, make_model: Callable, tiny_examples: Callable
@@ -203,7 +205,7 @@ def test_where_the_embeddings_train_nothing_is_frozen(
     assert all(module.training for module in model.train().modules())
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "electra"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("method", "lowest"), FROZEN_BELOW, ids=str)
 def test_dropout_acts_above_the_lowest_trained_layer_alone(
     family: str, method: Method, lowest: int, make_model: Callable, tiny_examples: Callable
@@ -235,7 +237,7 @@ def set_dropout(modules: list, probability: float) -> None:
                 part.p = probability
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "electra"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
     "method", [TopLayers(0), TopLayers(2), HeadOnly(), LayerNormOnly(), FullFineTuning()], ids=str
 )

@@ -32,6 +32,8 @@ VARIANTS = (
 )
 SMALL = tuple(replace(method, size=5, init_std=0.3) for method in VARIANTS)
 
+FAMILIES = ("bert", *(pytest.param(name, marks=pytest.mark.slow) for name in ("roberta", "electra")))
+
 
 def label(method: Adapters) -> str:
     record = method.to_json()
@@ -60,7 +62,7 @@ def packed(model: AdaptedModel, encoded: Encoded) -> torch.Tensor:
     return model(batch)[torch.from_numpy(batch.index).argsort()]
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "electra"])
+@pytest.mark.parametrize("family", FAMILIES)
 @every_variant
 def test_the_models_own_forward_agrees(
     family: str, method: Adapters, make_model: Callable, tiny_examples: Callable
@@ -74,7 +76,7 @@ def test_the_models_own_forward_agrees(
             assert (own - padded(plain, encoded)).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "electra"])
+@pytest.mark.parametrize("family", FAMILIES)
 @every_variant
 def test_with_its_output_weights_at_zero_it_is_the_base(
     family: str, method: Adapters, make_model: Callable, tiny_examples: Callable
