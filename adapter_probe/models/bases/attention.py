@@ -172,6 +172,9 @@ class Attention:
         Returns:
             bool ``[1, 1, length, length]`` or, for some queries, ``[rows, 1, queries, length]``.
         """
+        window = self._window or group.length
+        if not self.causal and group.sees is None and group.length <= window:
+            return None
         tokens = torch.arange(group.length, device=key.device)
         here = tokens if at is None else at  # [queries] or [rows, queries]
         allowed: Tensor | None = None
@@ -179,12 +182,11 @@ class Attention:
             allowed = group.sees[here]
         elif self.causal:
             allowed = tokens <= here[..., None]
-        if self._window is not None and group.length > self._window:
+        if group.length > window:
             places = tokens if group.positions is None else group.positions
-            near = (places[here][..., None] - places).abs() < self._window
+            near = (places[here][..., None] - places).abs() < window
             allowed = near if allowed is None else allowed & near
-        if allowed is None:
-            return None
+        assert allowed is not None
         return allowed[None, None] if at is None else allowed[:, None]
 
     def _group(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertLMHeadModel
 
-from adapter_probe.data.packing import pack
+from adapter_probe.data.packing import Group, PackedBatch, pack
 from adapter_probe.errors import ModelError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.probe.tree import forward_variants
@@ -54,6 +54,42 @@ def test_logits_are_made_where_they_are_wanted(adapted_model: Callable, random_e
         torch.testing.assert_close(states, whole, rtol=0, atol=TOLERANCE)
         logits = torch.cat([out.logits[0] for out in own])[some]
         torch.testing.assert_close(model.output_embedding(states[some]), logits, rtol=0, atol=TOLERANCE)
+
+
+CONTEXT, ENDS = 6, (3, 5)
+
+
+def branched() -> tuple[PackedBatch, list[list[int]]]:
+    """A context of 6 tokens with ends of 3 and 5, and which tokens of the batch each text is."""
+    positions = torch.cat([torch.arange(CONTEXT), *(CONTEXT + torch.arange(n) for n in ENDS)])
+    length = len(positions)
+    texts = [[*range(CONTEXT), *range(6, 9)], [*range(CONTEXT), *range(9, 14)]]
+    sees = torch.zeros(length, length, dtype=torch.bool)
+    for text in texts:
+        for place, token in enumerate(text):
+            sees[token, text[: place + 1]] = True
+    ids = torch.from_numpy(np.random.default_rng(3).integers(5, 35, length))
+    group = Group(0, 1, length, positions=positions, sees=sees)
+    return PackedBatch(np.array([0]), (group,), ids, None, torch.tensor([0])), texts
+
+
+def test_texts_may_share_a_context(decoder: str, adapted_model: Callable):
+    """Also beyond a sliding window of 8, where positions count and not places in the batch."""
+    if decoder == "phi3, long":
+        pytest.skip("refused, see the next test")
+    model = adapted_model(decoder, causal=True)
+    batch, texts = branched()
+    with torch.no_grad():
+        logits = model(batch)
+        for text in texts:
+            own = model.base(batch.input_ids[text][None]).logits[0]
+            torch.testing.assert_close(logits[text], own, rtol=0, atol=TOLERANCE)
+
+
+def test_rotations_by_the_texts_length_are_not_shared(adapted_model: Callable):
+    model = adapted_model("phi3, long", causal=True)
+    with torch.no_grad(), pytest.raises(ModelError, match=r"beyond 10 tokens .*'longrope'.* share a context"):
+        model(branched()[0])
 
 
 @pytest.mark.parametrize("tied", [True, False])
