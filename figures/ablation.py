@@ -1,198 +1,176 @@
-"""The ablation's figure: one or several grids of spans side by side, one scale, one colour bar."""
+"""The figures of ablations as papers print them: several grids on one scale, shares beside interactions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from adapter_probe.analysis.deltas import drop_points
-from adapter_probe.analysis.studies import AblationOverview
+from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
+from adapter_probe.analysis.studies import AblationRecord
+from adapter_probe.errors import ResultsError
 
 from . import style
-from .captions import heatmap_caption
-from .drawing import Drawing, Place, add_axes
-from .heatmap import draw
-from .levels import DropScale, draw_scale
+from .attribution import attribution, interaction_label, interactions, layers_of, legend_entries
+from .captions import attribution_caption, heatmap_caption, joint_caption
+from .drawing import Drawing
+from .heatmap import Grid, draw_grid, heatmap, joint_scale, label_of, scale_of
+from .layout import WIDE, fit_height, legend_below, new_figure
+from .levels import DivergingScale, Scale, draw_colorbar
 from .venues import Look
-from .wording import ablation_notes, drop_label, task_label, test_name
+from .wording import common_metric, drop_label, points_text, task_label
 
-STEM = "heatmap"
-# Units: around and between the grids, then the colour bar below or beside them.
-_LEFT, _BETWEEN, _RIGHT, _TOP, _BELOW = 27.0, 22.0, 2.0, 3.0, 25.0
-_BAR, _BAR_GAP, _BAR_TICKS, _LINE = 8.0, 5.0, 12.0, 10.0
-_BAR_BESIDE, _GAIN_WORD, _LONGEST_BAR = 54.0, 28.0, 330.0
-_SMALLEST_GRID = 72.0  # points
-WIDE = 4.5  # inches: from here on, grids stand side by side and one alone has its bar beside it
+_NARROWEST, _LOWEST_ROW = 1.5, 2.0  # inches: of a grid with its words
 
 
-@dataclass(frozen=True, eq=False)
-class Panel:
-    """One grid of the figure.
-
-    Attributes:
-        frame: columns `first`, `last`, `delta_points` and, optionally, `significant` and `non_monotone`.
-        facts: whose grid it is; None for a published one.
-        notes: lines for the empty corner, the first one the task.
-    """
-
-    frame: pd.DataFrame
-    facts: AblationOverview | None = None
-    notes: tuple[str, ...] = ()
-
-
-def ablation_panel(frame: pd.DataFrame, facts: AblationOverview) -> Panel:
-    """An ablation's grid with its notes."""
-    return Panel(frame, facts, ablation_notes(facts))
-
-
-def heatmap(panels: Sequence[Panel], look: Look, identity: Mapping[str, object]) -> Drawing:
+def heatmap_drawing(grids: Sequence[Grid], look: Look, identity: Mapping[str, object]) -> Drawing:
     """The figure of one or several ablations, with its CSV and caption.
 
-    Raises:
-        ResultsError: a frame is not a grid of spans.
-    """
-    own = [panel.facts for panel in panels if panel.facts is not None]
-    metrics = {facts.metric for facts in own}
-    # A published grid beside ours is of accuracy.
-    metric = metrics.pop() if len(metrics) == 1 else None
-    if len(own) < len(panels) and metric != "accuracy":
-        metric = None
-    split = own[0].split if len({facts.split for facts in own}) == 1 else ""
-    figure = ablation_figure(
-        panels, look, study=own[0].study, metric=metric, split=split, preferred_wide=len(panels) > 1
-    )
-    names = " and ".join(dict.fromkeys(task_label(facts.task) for facts in own))
-    title = f"{names}: score by span of {own[0].study} layers"
-    caption = heatmap_caption(panels, look.tolerance)
-    return Drawing(STEM, title, figure, _numbers(panels), caption, identity)
-
-
-def _numbers(panels: Sequence[Panel]) -> pd.DataFrame:
-    """The panels' frames below one another, with a column that says whose they are."""
-    named = []
-    for panel in panels:
-        name = task_label(panel.facts.task) if panel.facts else f"{panel.notes[0]} (Houlsby et al. 2019)"
-        named.append(panel.frame.copy())
-        named[-1].insert(0, "grid", name)
-    return pd.concat(named, ignore_index=True) if len(named) > 1 else panels[0].frame
-
-
-def ablation_figure(
-    panels: Sequence[Panel],
-    look: Look,
-    *,
-    study: str = "ablated",
-    metric: str | None = "accuracy",
-    split: str = "validation",
-    preferred_wide: bool = False,
-) -> Figure:
-    """Grids in rows, exactly as wide as the venue asks for; the bar stands beside a single grid if wide.
-
     Args:
-        panels: one a grid, from the upper left.
+        grids: ours, and published ones between them.
         look: sizes and the tolerance.
-        study: what happened to the spans; it names the axes.
-        metric: what the drops are of; None if the panels differ in it.
-        split: which data; a word on the colour bar.
-        preferred_wide: whether it fills the text's width where the look leaves that open.
+        identity: what determines the numbers.
 
     Raises:
-        ValueError: no panels, or a width that leaves no room for them.
-        ResultsError: a frame is not a grid of spans.
+        ResultsError: a frame is not a grid of spans, or the grids do not fit the width.
     """
-    width = look.width("full" if preferred_wide else "half")
-    scale = DropScale.spanning(np.concatenate([drop_points(panel.frame["delta_points"]) for panel in panels]))
+    own = [grid.overview for grid in grids if grid.overview is not None]
+    metrics = {overview.metric for overview in own}
+    metrics |= {"accuracy"} if len(own) < len(grids) else set()  # the published drops are of accuracy
+    metric = metrics.pop() if len(metrics) == 1 else None
+    split = own[0].split if len({overview.split for overview in own}) == 1 else ""
+    label = " ".join(drop_label(metric, split).split())
+    figure = heatmap_figure(grids, look, label)
+    names = " and ".join(dict.fromkeys(task_label(overview.task) for overview in own))
+    title = f"{names}: score by span of {own[0].study} layers"
+    caption = heatmap_caption(grids, look.tolerance)
+    return Drawing("heatmap", title, figure, _spans_drawn(grids), caption, identity)
+
+
+def _spans_drawn(grids: Sequence[Grid]) -> pd.DataFrame:
+    """The grids' frames below one another, with a column that says whose they are."""
+    named = []
+    for grid in grids:
+        name = task_label(grid.overview.task) if grid.overview else f"{grid.notes[0]} (Houlsby et al. 2019)"
+        named.append(grid.frame.copy())
+        named[-1].insert(0, "grid", name)
+    return pd.concat(named, ignore_index=True) if len(named) > 1 else grids[0].frame
+
+
+def heatmap_figure(grids: Sequence[Grid], look: Look, label: str) -> Figure:
+    """Grids in rows, exactly as wide as the venue asks for; the bar stands beside a single grid if wide."""
+    width = look.width("full" if len(grids) > 1 else "half")
     with style.paper_style(look.venue):
-        beside = len(panels) == 1 and width >= WIDE
-        label = " ".join(drop_label(metric, split, look.tolerance).split())
-        layout = lay_out(len(panels), 72 * width, 72 * look.venue.tallest, beside, label)
-        figure = Figure(figsize=(width, layout.height / 72))
-        for index, (panel, place) in enumerate(zip(panels, layout.grids)):
-            ax = draw(
-                panel.frame,
-                add_axes(figure, place),
-                notes=panel.notes,
-                tolerance=look.tolerance,
-                scale=scale,
-                study=study,
-                test=test_name(panel.facts.metric) if panel.facts else None,
-            )
-            if index % layout.columns:
-                ax.set_ylabel("")
-        draw_scale(
-            scale, add_axes(figure, layout.bar), label=layout.label, tolerance=look.tolerance, vertical=beside
-        )
-    return figure
+        rows, columns = shape_of(len(grids), width)
+        figure = new_figure(width, width * (rows / columns + 1))
+        axes = [figure.add_subplot(rows, columns, index + 1) for index in range(len(grids))]
+        scale = joint_scale(grids)
+        for index, (grid, ax) in enumerate(zip(grids, axes)):
+            draw_grid(grid, ax, tolerance=look.tolerance, notes=True, scale=scale)
+            ax.set_ylabel("" if index % columns else ax.get_ylabel())
+        where = "right" if len(grids) == 1 and width >= WIDE else "bottom"
+        _add_bar(scale, axes, f"{label}; black line = {points_text(look.tolerance)}", where, look.tolerance)
+        return fit_height(figure, max(look.venue.tallest, rows * _LOWEST_ROW))
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Where grids and bar stand, points.
-
-    Attributes:
-        height: of the figure.
-        columns: grids in a row.
-        grids: their places, row by row.
-        bar: the colour bar's place.
-        label: the bar's label, broken into lines that fit.
-    """
-
-    height: float
-    columns: int
-    grids: tuple[Place, ...]
-    bar: Place
-    label: str
-
-
-def lay_out(n_grids: int, width: float, tallest: float, beside: bool, label: str) -> Layout:
-    """Square grids, as large as width and height let them be but an inch at least; in the style in force.
+def joint_drawing(record: AverageRecord | ComparisonRecord, look: Look) -> Drawing:
+    """The figure of the mean of several ablations, or of the difference of two, with its CSV and caption.
 
     Raises:
-        ValueError: no grids, or a width that leaves no room for them.
+        ResultsError: the spans are not a grid.
     """
-    u = style.unit()
-    columns = n_columns(n_grids, width)
-    rows = -(-n_grids // max(columns, 1))
-    if beside:
-        label = style.wrapped(label, style.label_size(), min(0.8 * width, tallest) - u * (_TOP + _BELOW))
-    else:
-        label = style.wrapped(label, style.label_size(), width - 4)
-    lines = 1 + label.count("\n")
-    foot = 0.0 if beside else u * (_BAR_GAP + _BAR + _BAR_TICKS + _LINE * lines)
-    right = _BAR_BESIDE + _LINE * (lines - 1) if beside else _RIGHT
-    margins = u * (_LEFT + right + _BETWEEN * (columns - 1))
-    across = (width - margins) / columns if columns else 0.0
-    # Where the height would press the grids flat, the figure is taller than was asked for.
-    side = min(across, max((tallest - foot) / max(rows, 1) - u * (_TOP + _BELOW), _SMALLEST_GRID))
-    if across < _SMALLEST_GRID:
-        raise ValueError(f"{n_grids} grids do not fit {width / 72:g} inches: each needs at least one inch")
-    indent = (across - side) * columns / 2  # grids that the height bounds stand in the middle
-    height = u * (_TOP + _BELOW) * rows + side * rows + foot
-    grids = []
-    for index in range(n_grids):
-        row, column = divmod(index, columns)
-        x = indent + u * _LEFT + column * (side + u * _BETWEEN)
-        grids.append((x, height - (row + 1) * (u * _TOP + side) - row * u * _BELOW, side, side))
-    bar = _place_bar(width, foot, beside, grids[0])
-    return Layout(height, columns, tuple(grids), bar, label)
+    width, mean = look.width("half"), isinstance(record, AverageRecord)
+    label, scale = label_of(record), scale_of(record)
+    with style.paper_style(look.venue):
+        figure = new_figure(width, 2 * width)
+        ax = heatmap(record, figure.add_subplot(), tolerance=look.tolerance, colorbar=False, scale=scale)
+        where = "right" if width >= WIDE else "bottom"
+        line = f"; black line = {points_text(look.tolerance)}" if mean else ""
+        _add_bar(scale, [ax], label + line, where, look.tolerance if mean else None)
+        fit_height(figure, max(look.venue.tallest, _LOWEST_ROW))
+    stem, caption = "average" if mean else "comparison", joint_caption(record, look.tolerance)
+    title = f"{label}: {', '.join(record.names)}"
+    return Drawing(stem, title, figure, record.spans, caption, {"studies": dict(record.identity)})
 
 
-def n_columns(n_grids: int, width: float) -> int:
-    """Grids in a row: up to three where there is room, and four as two and two."""
-    if width < 72 * WIDE:
-        return min(n_grids, 1)
-    return 2 if n_grids == 4 else min(n_grids, 3)
+def shape_of(n_grids: int, width: float) -> tuple[int, int]:
+    """Rows and columns: up to three grids side by side where there is room, and four as two and two.
+
+    Raises:
+        ResultsError: a grid would be narrower than an inch and a half with its words.
+    """
+    columns = 1 if width < WIDE else 2 if n_grids == 4 else min(n_grids, 3)
+    if width / columns < _NARROWEST:
+        raise ResultsError(f"{n_grids} grids do not fit {width:g} inches: each needs {_NARROWEST} inches")
+    return -(-n_grids // columns), columns
 
 
-def _place_bar(width: float, foot: float, beside: bool, grid: Place) -> Place:
-    u = style.unit()
-    x, y, side, _ = grid
-    if beside:
-        return x + side + 14 * u, y + 0.1 * side, u * _BAR, 0.8 * side
-    length = min(width - u * (_LEFT + _GAIN_WORD + _RIGHT + 8), u * _LONGEST_BAR)
-    start = u * _LEFT + (width - u * (_LEFT + _RIGHT - _GAIN_WORD) - length) / 2
-    return start, foot - u * (_BAR_GAP + _BAR), length, u * _BAR
+def _add_bar(
+    scale: Scale, axes: Sequence[Axes], label: str, where: str, tolerance: float | None = None
+) -> None:
+    """The colour bar of several grids; its label fits the figure's width, or half of it beside a grid."""
+    length = (0.4 if where == "right" else 0.74) * 72 * axes[0].figure.get_figwidth()
+    text = style.wrapped(label, style.label_size(), length)
+    draw_colorbar(scale, *axes, label=text, tolerance=tolerance, location=where)
+
+
+def attribution_drawing(
+    records: Sequence[AblationRecord], look: Look, identity: Mapping[str, object]
+) -> Drawing:
+    """The figure of one or several ablations' shares and interactions, with its CSV and caption.
+
+    Raises:
+        ResultsError: a frame is not a grid of spans, or the grids do not fit the width.
+    """
+    names = [task_label(record.overview.task) for record in records]
+    figure = attribution_figure(records, look)
+    numbers = pd.concat([_shares_drawn(record, name) for record, name in zip(records, names)])
+    title = f"{' and '.join(dict.fromkeys(names))}: shares of the drop by layer, interactions of spans"
+    caption = attribution_caption(records)
+    return Drawing("attribution", title, figure, numbers.reset_index(drop=True), caption, identity)
+
+
+def attribution_figure(records: Sequence[AblationRecord], look: Look) -> Figure:
+    """Grids above the shares; a single grid in a wide figure has them beside it."""
+    width = look.width("full")
+    values = np.concatenate([record.spans["interaction_points"].to_numpy(float) for record in records])
+    scale = DivergingScale.spanning(values)
+    with style.paper_style(look.venue):
+        figure = new_figure(width, 3 * width)
+        beside = len(records) == 1 and width >= WIDE
+        low = 0.3 if width >= WIDE else 0.5  # height of the shares over width
+        rows, columns = (1, 1) if beside else shape_of(len(records), width)
+        heights = [1] if beside else [1] * rows + [low * columns]
+        spec = figure.add_gridspec(len(heights), 2 if beside else columns, height_ratios=heights)
+        axes = [figure.add_subplot(spec[divmod(index, columns)]) for index in range(len(records))]
+        shares = figure.add_subplot(spec[0, 1] if beside else spec[rows, :])
+        shares.set_box_aspect(1.0 if beside else low)
+        for index, (record, ax) in enumerate(zip(records, axes)):
+            interactions(record, ax, colorbar=False, scale=scale)
+            ax.set_ylabel("" if index % columns else ax.get_ylabel())
+        _add_bar(scale, axes, interaction_label(common_metric(records)), "bottom")
+        attribution(records, shares, legend=False)
+        legend_below(figure, *legend_entries(records))
+        return fit_height(figure, max(look.venue.tallest, len(heights) * _LOWEST_ROW))
+
+
+def _shares_drawn(record: AblationRecord, name: str) -> pd.DataFrame:
+    """Everything drawn, in rows: what it is, of which span, with its interval; drops are positive."""
+    layers, spans = layers_of(record), record.spans
+    alone = {"low": -layers.get("ci_high_points", np.nan), "high": -layers.get("ci_low_points", np.nan)}
+    share = {end: layers.get(f"share_{end}_points", np.nan) for end in ("low", "high")}
+    apart = {end: spans.get(f"interaction_{end}_points", np.nan) for end in ("low", "high")}
+    kinds = (
+        ("layer share", layers["layer"], layers["layer"], layers["share_points"], share),
+        ("layer alone", layers["layer"], layers["layer"], -layers["delta_points"], alone),
+        ("interaction", spans["first"], spans["last"], spans["interaction_points"], apart),
+    )
+    parts = [
+        pd.DataFrame({"task": name, "quantity": kind, "first": first, "last": last, "drop_points": value,
+                      "low_points": ends["low"], "high_points": ends["high"]})
+        for kind, first, last, value, ends in kinds
+    ]  # fmt: skip
+    return pd.concat(parts, ignore_index=True)

@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import drop_points
+from adapter_probe.analysis.studies import AblationOverview, AblationRecord
 from adapter_probe.metrics import METRICS
 
 from .curves import far_below
 from .wording import (
+    NOTHING_LEARNED,
     bare_score,
+    common_metric,
     count_text,
+    drop_name,
     metric_name,
+    nothing_learned,
     points_text,
     range_text,
     task_label,
@@ -24,10 +30,7 @@ from .wording import (
 )
 
 if TYPE_CHECKING:
-    from adapter_probe.analysis.studies import AblationOverview
-
-    from .ablation import Panel
-    from .attribution import Attributed
+    from .heatmap import Grid
     from .init_sweep import SweepSeries
     from .tradeoff_panel import TaskCurve
 
@@ -41,21 +44,23 @@ _ARROWS = "Hollow marks with an arrow at the foot lie below the axis; their valu
 SOURCE = "Houlsby et al. (2019)"
 
 
-def heatmap_caption(panels: Sequence[Panel], tolerance: float) -> str:
+def heatmap_caption(grids: Sequence[Grid], tolerance: float) -> str:
     """For one or several grids of spans."""
-    own = [panel for panel in panels if panel.facts is not None]
-    frame = pd.concat([panel.frame for panel in panels], ignore_index=True)
-    study = own[0].facts.study
-    metrics = {panel.facts.metric for panel in own}
+    own = [grid for grid in grids if grid.overview is not None]
+    overviews = [grid.overview for grid in own]
+    frame = pd.concat([grid.frame for grid in grids], ignore_index=True)
+    study = overviews[0].study
+    metrics = {overview.metric for overview in overviews}
     metric = metrics.pop() if len(metrics) == 1 else None
     parts = [
-        f"Drop in {own[0].facts.split} {metric_name(metric)} ({unit_name(metric)}) when {_STUDIES[study]}.",
+        *_warnings(overviews),
+        f"Drop in {overviews[0].split} {metric_name(metric)} ({unit_name(metric)}) when {_STUDIES[study]}.",
         f"Rows are the first, columns the last {study} layer; green frames mark single layers.",
         f"The black line parts spans that cost at most {points_text(tolerance)} from those that cost more.",
-        *(_whose(panel.facts) for panel in own),
+        *(_whose(overview) for overview in overviews),
     ]
     if (drop_points(frame["delta_points"]) < 0).any():
-        parts.append("Blue, with a plus: the score improves.")
+        parts.append("Blue, with a minus: the drop is negative, the score improves.")
     if "significant" in frame:
         parts.append(_test_sentence(own))
     if "non_monotone" in frame and frame["non_monotone"].eq(True).any():
@@ -63,7 +68,7 @@ def heatmap_caption(panels: Sequence[Panel], tolerance: float) -> str:
             "A triangle marks a span that costs less than a shorter one inside it (simultaneous 95% paired"
             " bootstrap bound over the spans inside it; not corrected over spans)."
         )
-    if len(own) < len(panels):
+    if len(own) < len(grids):
         parts.append(
             f"Grids marked as of {SOURCE} are the published ones, BERT-base, in points of validation"
             " accuracy."
@@ -71,53 +76,85 @@ def heatmap_caption(panels: Sequence[Panel], tolerance: float) -> str:
     return " ".join([*parts, _undefined(int(frame["delta_points"].isna().sum()), "Crossed-out spans")])
 
 
-def _whose(facts: AblationOverview) -> str:
+def joint_caption(record: AverageRecord | ComparisonRecord, tolerance: float) -> str:
+    """For a grid of means over studies, or of differences of two."""
+    names, unit = ", ".join(record.names), unit_name(record.metric)
+    drop = f"{drop_name(record.metric)} in {metric_name(record.metric)} ({unit})"
+    scores = ", ".join(bare_score(score, record.metric) for score in record.intact_scores)
+    about = f"{count_text(record.n_examples, 'example')}, intact {scores}"
+    tested = f"Holm-corrected over {int(record.spans['p_holm'].notna().sum())} spans."
+    if isinstance(record, ComparisonRecord):
+        return (
+            f"Difference of the {drop} when {_STUDIES['ablated']}: {record.names[1]} less {record.names[0]}"
+            f" ({about}). Red: {record.names[1]} loses more; blue, with a minus: less. A ring marks a span"
+            " whose difference is not significant at 0.05 by a two-sided paired bootstrap test over examples,"
+            f" {tested}"
+        )
+    return (
+        f"Mean {drop} over {len(record.names)} studies ({names};"
+        f" {about}) when {_STUDIES['ablated']}. Below each mean, where it fits, the standard deviation over"
+        " the studies. The black line parts spans whose mean is at most"
+        f" {points_text(tolerance)} from those that cost more. A ring marks a span whose mean does not differ"
+        f" from 0 at 0.05 by a two-sided bootstrap test over studies and examples, {tested}"
+    )
+
+
+def _warnings(overviews: Iterable[AblationOverview]) -> list[str]:
+    """A sentence for each study that measured nothing."""
+    return [
+        f"{task_label(one.task)}: the intact model is {NOTHING_LEARNED}, so its spans mean nothing."
+        for one in overviews
+        if nothing_learned(one)
+    ]
+
+
+def _whose(overview: AblationOverview) -> str:
     """One checkpoint in a sentence."""
-    intact = "undefined" if facts.intact is None else bare_score(facts.intact, facts.metric)
-    said = [count_text(facts.n_examples, "example"), f"intact {metric_name(facts.metric)} {intact}"]
-    if facts.majority is not None:
-        said.append(f"majority class {bare_score(facts.majority, facts.metric)}")
-    return f"{task_label(facts.task)}: one trained checkpoint, {', '.join(said)}."
+    intact = "undefined" if overview.intact is None else bare_score(overview.intact, overview.metric)
+    said = [count_text(overview.n_examples, "example"), f"intact {metric_name(overview.metric)} {intact}"]
+    if overview.majority is not None:
+        said.append(f"majority class {bare_score(overview.majority, overview.metric)}")
+    return f"{task_label(overview.task)}: one trained checkpoint, {', '.join(said)}."
 
 
-def _test_sentence(own: Sequence[Panel]) -> str:
-    tests = _tests(panel.facts for panel in own)
-    spans = {int(panel.frame["p_holm"].notna().sum()) for panel in own if "p_holm" in panel.frame}
+def _test_sentence(own: Sequence[Grid]) -> str:
+    tests = _tests(grid.overview for grid in own)
+    spans = {int(grid.frame["p_holm"].notna().sum()) for grid in own if "p_holm" in grid.frame}
     over = f" over {' or '.join(map(str, sorted(spans)))} spans" if spans else ""
     ring = "A ring marks a span that does not differ from the intact model at 0.05 by"
     return f"{ring} {tests}, Holm-corrected{over}."
 
 
-def _tests(facts: Iterable[AblationOverview]) -> str:
+def _tests(overviews: Iterable[AblationOverview]) -> str:
     """The tests behind the p-values, in words."""
     found = dict.fromkeys(
         _MCNEMAR
         if test_name(one.metric) == "McNemar"
         else f"a two-sided paired bootstrap test over {_units(one)}"
-        for one in facts
+        for one in overviews
         if one.metric is not None
     )
     return " or ".join(found) or "a two-sided test"
 
 
-def _units(facts: AblationOverview) -> str:
+def _units(overview: AblationOverview) -> str:
     """What the bootstrap draws: questions on one paragraph are not independent."""
-    return "paragraphs" if facts.metric in METRICS["extractive"] else "examples"
+    return "paragraphs" if overview.metric in METRICS["extractive"] else "examples"
 
 
 def _undefined(n: int, what: str) -> str:
     return f"{what} are undefined ({n})." if n else "No value is undefined."
 
 
-def attribution_caption(panels: Sequence[Attributed]) -> str:
+def attribution_caption(records: Sequence[AblationRecord]) -> str:
     """For the layer shares and the interactions of one or several ablations."""
-    facts = [panel.facts for panel in panels]
-    layers = pd.concat([panel.layers for panel in panels], ignore_index=True)
-    spans = pd.concat([panel.spans for panel in panels], ignore_index=True)
-    metrics = {one.metric for one in facts}
-    metric = metrics.pop() if len(metrics) == 1 else None
+    overviews = [record.overview for record in records]
+    layers = pd.concat([record.shares for record in records], ignore_index=True)
+    spans = pd.concat([record.spans for record in records], ignore_index=True)
+    metric = common_metric(records)
     parts = [
-        f"How the drop in {facts[0].split} {metric_name(metric)} ({unit_name(metric)}) with every layer's"
+        *_warnings(overviews),
+        f"How the drop in {overviews[0].split} {metric_name(metric)} ({unit_name(metric)}) with every layer's"
         " adapters off is shared out between the layers.",
         "Grid: interaction of each span of layers, what switching it off costs beyond its parts, m(a,b) ="
         " d(a,b) − d(a+1,b) − d(a,b−1) + d(a+1,b−1) with d(a,b) the drop of span a to b; red is extra loss,"
@@ -125,17 +162,17 @@ def attribution_caption(panels: Sequence[Attributed]) -> str:
         "Bars: each layer's share, the sum of m(a,b)/(b−a+1) over the spans that contain it (the Myerson"
         " value on the chain of layers); the shares sum to the whole drop.",
         "Diamonds: the drop of the layer alone.",
-        *(_whose(one) for one in facts),
+        *(_whose(one) for one in overviews),
     ]
     if "share_low_points" in layers:
-        units = " or ".join(dict.fromkeys(_units(one) for one in facts))
+        units = " or ".join(dict.fromkeys(_units(one) for one in overviews))
         parts.append(
             f"Lines are 95% paired bootstrap intervals over {units}; in the grid, squares whose interval"
             " includes 0 are small, the others have their number where it fits."
         )
     if "p_holm" in layers:
         parts.append(
-            f"Filled diamonds: significant at 0.05 by {_tests(facts)}, Holm-corrected over all spans."
+            f"Filled diamonds: significant at 0.05 by {_tests(overviews)}, Holm-corrected over all spans."
         )
     missing = int(layers["share_points"].isna().sum() + spans["interaction_points"].isna().sum())
     return " ".join([*parts, _undefined(missing, "Values left out")])

@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
-from adapter_probe.analysis.published import PUBLISHED_TASKS, published_ablation
+from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.studies import AblationRecord, StudyRecord, SweepRecord, TradeoffRecord
-from adapter_probe.errors import ResultsError
 
-from .ablation import Panel, ablation_panel, heatmap
+from .ablation import attribution_drawing, heatmap_drawing, joint_drawing
 from .aggregate import aggregate
-from .attribution import Attributed, attribution
 from .drawing import Drawing
+from .heatmap import Grid, published_grid
 from .init_sweep import SweepSeries, init_sweep, sweep_series
 from .paper_tables import glue_table, tasks_table
 from .size_robustness import size_robustness
@@ -23,7 +22,7 @@ from .table_layouts import removable_table, sizes_table, tradeoff_table
 from .tables import Table
 from .tradeoff import task_curves, tradeoff
 from .venues import Look
-from .wording import known_task, signed, task_label
+from .wording import ablation_notes, task_label
 
 
 @dataclass(frozen=True)
@@ -53,10 +52,7 @@ def write_gallery(studies: Sequence[StudyRecord], folder: str | Path, look: Look
         ResultsError: a table is not a grid of spans, the grids do not fit the width, or a file cannot be
             written.
     """
-    try:
-        drawings = list(figures_of(studies, look))
-    except ValueError as error:  # of the layout
-        raise ResultsError(f"style {look.venue.name}: {error}") from None
+    drawings = list(figures_of(studies, look))
     figures = [Made("figure", d.stem, d.caption, d.write(folder, look)) for d in drawings]
     tables = [Made("table", t.stem, t.caption, t.write(folder)) for t in tables_of(studies, look.paper)]
     return figures + tables
@@ -66,14 +62,16 @@ def figures_of(studies: Sequence[StudyRecord], look: Look) -> Iterator[Drawing]:
     """The figures, one after the other: ablations side by side, sweeps in one, each trade-off by itself.
 
     Raises:
-        ResultsError: a table is not a grid of spans.
-        ValueError: the grids do not fit the width.
+        ResultsError: a table is not a grid of spans, or the grids do not fit the width.
     """
     ablations = _named([study for study in studies if isinstance(study, AblationRecord)])
     for kind, same in groupby(
         sorted(ablations, key=lambda s: s.overview.study), key=lambda s: s.overview.study
     ):
         yield from _ablation_figures(list(same), look, "" if kind == "ablated" else "-kept")
+    for study in studies:
+        if isinstance(study, (AverageRecord, ComparisonRecord)):
+            yield joint_drawing(study, look)
     sweeps = [study for study in studies if isinstance(study, SweepRecord)]
     if sweeps:
         series = [
@@ -108,34 +106,24 @@ def tables_of(studies: Sequence[StudyRecord], paper: bool) -> Iterator[Table]:
 
 
 def _ablation_figures(studies: Sequence[AblationRecord], look: Look, suffix: str) -> Iterator[Drawing]:
-    panels = [ablation_panel(study.spans, study.overview) for study in studies]
-    if look.paper and not suffix:
-        panels = _with_published(panels)
-    yield _renamed(heatmap(panels, look, _identity(studies)), suffix)
+    grids = [Grid(study.spans, ablation_notes(study.overview), study.overview) for study in studies]
+    if look.paper:
+        grids = _with_published(grids)
+    yield _renamed(heatmap_drawing(grids, look, _identity(studies)), suffix)
     shared = [study for study in studies if study.shares is not None]
     groups = [shared] if len(shared) <= _TOGETHER else [[study] for study in shared]
     for group in filter(None, groups):
-        parts = [Attributed(study.spans, study.shares, study.overview) for study in group]
         own = _suffix(group[0], shared) if len(groups) > 1 else ""
-        yield _renamed(attribution(parts, look, _identity(group)), own)
+        yield _renamed(attribution_drawing(group, look, _identity(group)), own)
 
 
-def _with_published(panels: Sequence[Panel]) -> list[Panel]:
+def _with_published(grids: Sequence[Grid]) -> list[Grid]:
     """Each published grid right of the last of ours on its task."""
-    known = [known_task(panel.facts.task.split(", ")[0]) for panel in panels]
-    out: list[Panel] = []
-    for index, (panel, task) in enumerate(zip(panels, known)):
-        out.append(panel)
-        if task in PUBLISHED_TASKS and task not in known[index + 1 :]:
-            frame = published_ablation(task)
-            whole = frame.loc[frame["n_layers"].idxmax(), "delta_points"]
-            notes = (
-                task_label(task),
-                "Houlsby et al. 2019",
-                "BERT-base, accuracy",
-                f"all removed: {signed(whole)}",
-            )
-            out.append(Panel(frame, None, notes))
+    theirs = [published_grid(grid.overview) for grid in grids]
+    names = [None if grid is None else grid.notes[0] for grid in theirs]
+    out: list[Grid] = []
+    for index, (grid, published) in enumerate(zip(grids, theirs)):
+        out += [grid] if published is None or names[index] in names[index + 1 :] else [grid, published]
     return out
 
 

@@ -1,110 +1,312 @@
-"""What every grid of spans shares: axes, square cells, outlined single layers, notes in the corner."""
+"""A grid of spans: row = first layer, column = last. Cells by seaborn, and what every grid has on top.
+
+Sizes that depend on the cells' size, such as their numbers, are set when the axes are drawn: a grid fits any
+axes, and still does after these are resized.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.axis import Axis
+from matplotlib.backend_bases import FigureCanvasBase
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import EllipseCollection, LineCollection, PolyCollection
+from matplotlib.ticker import FuncFormatter, Locator
+
+from adapter_probe.analysis.staircase import Segment
+from adapter_probe.errors import ResultsError
 
 from . import style
+from .layout import before_drawing, size_in_points
+from .levels import Scale, as_drawn, mappable
 
-GAP, OUTLINE = 0.7, 0.8  # units: between cells, and around single layers
-SMALLEST_NUMBER, LARGEST_NUMBER = style.SMALLEST_SIZE, 7.5  # points, and units
-_INDENT, _LEADING, _TASK_EXTRA = 3.0, 1.28, 1.0  # of the notes: units, line height over font size, points
-_LEAST_NOTE = 6.0  # points: below this, lines are folded first
+SMALLEST_NUMBER = style.SMALLEST_SIZE
 _UNDEFINED = "#8c8c8c"
+_GAP, _OUTLINE = 0.7, 0.8  # units: between cells, and around single layers
+_SMALL_CELL = 5.0  # points: below it, no gaps between cells, and dots in place of rings
+_INSET = 0.24  # cells: how far small squares are drawn in on each side
+_INDENT, _LEADING = 0.4, 1.28  # of the notes, in their letters' size
+_SQUARE = np.array([(0, 0), (1, 0), (1, 1), (0, 1)])
 
 
-def prepare_axes(ax: Axes, n_layers: int, x_label: str, y_label: str) -> float:
-    """Set limits, ticks and labels; returns the side of a cell in points."""
-    ax.set(xlim=(-0.5, n_layers - 0.5), ylim=(n_layers - 0.5, -0.5), aspect="equal")
-    ax.set_xlabel(x_label, labelpad=2 * style.unit())
-    ax.spines[:].set_visible(False)
-    ax.apply_aspect()
-    side = 72 * ax.get_position().width * ax.figure.get_figwidth()
-    short = f"{y_label.split()[0]} layer"
-    ax.set_ylabel(style.fitting([y_label, short], style.label_size(), side), labelpad=2 * style.unit())
-    cell = side / n_layers
-    room = 1.5 * style.text_width("00", style.tick_size())
-    step = next(step for step in (1, 2, 4, 5, 10, 20, n_layers) if step * cell >= room or step >= n_layers)
-    ax.set_xticks(range(0, n_layers, step))
-    ax.set_yticks(range(0, n_layers, step))
-    return float(cell)
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Where spans stand in their grid.
+
+    A grid has a row for each first layer that occurs and a column for each last one, so that groups of
+    layers, some layers of a model and single layers have grids without gaps.
+
+    Attributes:
+        firsts: the rows' layers, ascending.
+        lasts: the columns' layers, ascending.
+        places: int ``[spans, 2]``, each span's row and column.
+    """
+
+    firsts: np.ndarray
+    lasts: np.ndarray
+    places: np.ndarray
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame, column: str) -> Cells:
+        """The grid of a frame with the columns `first`, `last` and the one given.
+
+        Raises:
+            ResultsError: no rows, a missing column, a span given twice or reversed.
+        """
+        if missing := [name for name in ("first", "last", column) if name not in frame]:
+            found = ", ".join(map(str, frame.columns))
+            raise ResultsError(f"spans need the column {missing[0]!r}; the columns are {found}")
+        if frame.empty:
+            raise ResultsError("there are no spans to lay out")
+        first, last = frame["first"].to_numpy(int), frame["last"].to_numpy(int)
+        if (wrong := np.flatnonzero((first < 0) | (first > last))).size:
+            raise ResultsError(f"span {first[wrong[0]]}-{last[wrong[0]]} is not a span of layers")
+        if frame.duplicated(["first", "last"]).any():
+            raise ResultsError("a span is given twice")
+        firsts, rows = np.unique(first, return_inverse=True)
+        lasts, columns = np.unique(last, return_inverse=True)
+        return cls(firsts, lasts, np.column_stack([rows, columns]))
+
+    def matrix(self, values: np.ndarray) -> np.ndarray:
+        """Values ``[spans]`` as ``[rows, columns]``, NaN where there is no span."""
+        grid = np.full((len(self.firsts), len(self.lasts)), np.nan)
+        grid[self.places[:, 0], self.places[:, 1]] = values
+        return grid
+
+    def squares(self, chosen: np.ndarray, inset: float = 0.0) -> np.ndarray:
+        """Corners ``[chosen, 4, 2]`` as x, y of the cells chosen, each drawn in by `inset` cells."""
+        return self.places[chosen][:, None, ::-1] + inset + (1 - 2 * inset) * _SQUARE
+
+    @property
+    def shortest(self) -> np.ndarray:
+        """Bool ``[spans]``: single layers, or single groups; no other span lies inside one of these."""
+        rows, columns = self.places.T
+        inside = (rows >= rows[:, None]) & (columns <= columns[:, None])  # [spans, spans]
+        return inside.sum(axis=1) == 1
 
 
-def squares(cells: np.ndarray, inset: float = 0.0) -> np.ndarray:
-    """Corners `[cells, 4, 2]` as x, y of the cells, each drawn in by `inset` cells."""
-    corners = (0.5 - inset) * np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)])
-    return cells[:, None, ::-1] + corners
+def draw_cells(
+    cells: Cells,
+    values: np.ndarray,
+    ax: Axes,
+    *,
+    scale: Scale,
+    texts: Sequence[str],
+    studied: str = "ablated",
+    small: np.ndarray | None = None,
+) -> None:
+    """Draw the cells in the colours of their levels, with a number each where it fits.
+
+    A dash marks cells that are coloured as gains and have no number: in greyscale blue looks like red.
+
+    Args:
+        cells: the grid.
+        values: points, ``[spans]``; NaN is crossed out.
+        ax: where.
+        scale: the levels.
+        texts: the numbers ``[spans]``; an empty one for none. A second line is shown where it fits too.
+        studied: what happened to the spans; it names the axes.
+        small: bool ``[spans]``: cells drawn as small squares, without a number.
+    """
+    known = ~np.isnan(values)
+    small = known & small if small is not None else np.zeros(len(values), bool)
+    _draw_squares(cells, np.where(small, np.nan, values), ax, scale, texts)
+    mesh, numbers = ax.collections[-1], list(ax.texts)
+    texts = [number.get_text() for number in numbers]
+    squares = cells.squares(small, _INSET)
+    colours = scale.colours(values[small])
+    ax.add_collection(PolyCollection(squares, facecolors=colours, linewidths=0, label="small cells"))
+    _draw_dashes(cells, small & scale.is_gain(values), values, ax, scale, height=0.5)
+    dashes = _draw_dashes(cells, known & ~small & scale.is_gain(values), values, ax, scale)
+    _cross_out(cells, ~known, ax)
+    frames = PolyCollection([], facecolors="none", edgecolors=style.GREEN, label="single layers", zorder=2)
+    ax.add_collection(frames, autolim=False)
+    _name_axes(cells, ax, studied)
+
+    def fit(ax: Axes) -> None:
+        cell, unit = cell_size(ax), style.unit()
+        gap, width = min(_GAP * unit, 0.1 * cell), min(_OUTLINE * unit, 0.15 * cell)
+        gap = gap if cell > _SMALL_CELL else 0.0
+        mesh.set_linewidth(gap)
+        frames.set_linewidth(width)
+        frames.set_verts(cells.squares(cells.shortest, (gap + width) / 2 / cell))
+        size = number_size(texts, cell)
+        shown = texts if size else [text.split("\n")[0] for text in texts]
+        size = size or number_size(shown, cell)
+        for number, text in zip(numbers, shown):
+            number.set(visible=size is not None, size=size or SMALLEST_NUMBER, text=text)
+        dashes.set_visible(size is None)
+        dashes.set_linewidth(min(0.6 * unit, 0.1 * cell))
+
+    before_drawing(ax, fit)
 
 
-def draw_cells(ax: Axes, cells: np.ndarray, colours: Sequence[str], cell: float, inset: float = 0.0) -> None:
-    """Fill the cells `[cells, 2]`, first and last layer, drawn in by a white gap or by `inset` cells."""
-    filled = squares(cells, max(inset, GAP * style.unit() / 2 / cell))
-    ax.add_collection(PolyCollection(filled, facecolors=colours, linewidths=0, label="cells"))
+def _draw_squares(cells: Cells, values: np.ndarray, ax: Axes, scale: Scale, texts: Sequence[str]) -> None:
+    """The filled cells and their numbers, in black or white."""
+    figure = ax.get_figure(root=True)
+    if type(figure.canvas) is FigureCanvasBase:  # one that cannot draw: seaborn would turn to pyplot instead
+        FigureCanvasAgg(figure)
+    colours, data = mappable(scale), cells.matrix(as_drawn(values))
+    labels = np.full(data.shape, "", dtype=object)
+    labels[cells.places[:, 0], cells.places[:, 1]] = texts
+    numbered = 1.5 * size_in_points(ax)[0] / data.shape[1] > 2 * SMALLEST_NUMBER
+    sns.heatmap(
+        data, mask=np.isnan(data), vmin=0, vmax=1, cmap=colours.cmap, norm=colours.norm, cbar=False,
+        square=True, annot=labels if numbered else None, fmt="", annot_kws={"va": "center", "linespacing": 1.0},
+        linewidths=_GAP * style.unit(), linecolor=ax.get_facecolor(), xticklabels=False, yticklabels=False,
+        ax=ax,
+    )  # fmt: skip
+    for text in ax.texts:
+        column, row = (int(place) for place in text.get_position())
+        text.set(color=style.text_colour(colours.to_rgba(data[row, column])[:3]), in_layout=False)
 
 
-def draw_undefined(ax: Axes, cells: np.ndarray, cell: float) -> None:
-    """Cross the cells out; lines, as not every program that shows SVG knows hatching."""
-    frames = squares(cells, GAP * style.unit() / cell)  # [cells, 4, 2]
-    width = 0.5 * style.unit()
-    look = {"colors": _UNDEFINED, "linewidths": width}
+def _draw_dashes(
+    cells: Cells, chosen: np.ndarray, values: np.ndarray, ax: Axes, scale: Scale, height: float = 0.8
+) -> LineCollection:
+    """A short level line in each cell chosen, at a height that leaves the middle to the ring."""
+    row, column = cells.places[chosen].T
+    y = row + height
+    ends = np.stack([column + 0.36, y, column + 0.64, y], axis=1).reshape(-1, 2, 2)
+    inks = [style.text_colour(colour) for colour in scale.colours(values[chosen])]
+    dashes = LineCollection(ends, colors=inks, linewidths=0.6 * style.unit(), label="dashes")
+    ax.add_collection(dashes)
+    return dashes
+
+
+def _cross_out(cells: Cells, chosen: np.ndarray, ax: Axes) -> None:
+    """Undefined cells; lines, as not every program that shows SVG knows hatching."""
+    frames = cells.squares(chosen, 0.05)  # [chosen, 4, 2]
     strokes = [corners[list(pair)] for corners in frames for pair in ((0, 2), (1, 3))]
-    ax.add_collection(LineCollection(strokes, label="undefined", **look))
-    ax.add_collection(PolyCollection(frames, facecolors="none", edgecolors=_UNDEFINED, linewidths=width))
+    strokes += [corners[[0, 1, 2, 3, 0]] for corners in frames]
+    width = 0.5 * style.unit()
+    ax.add_collection(LineCollection(strokes, colors=_UNDEFINED, linewidths=width, label="undefined"))
 
 
-def draw_outlines(ax: Axes, cells: np.ndarray, cell: float) -> None:
-    """Frame the single layers, inside their cells so that the black line stays whole where both meet."""
-    frames = squares(cells[cells[:, 0] == cells[:, 1]], (GAP + OUTLINE) * style.unit() / 2 / cell)
-    look = {"facecolors": "none", "edgecolors": style.GREEN, "linewidths": OUTLINE * style.unit()}
-    ax.add_collection(PolyCollection(frames, label="single layers", zorder=2, **look))
+def cell_size(ax: Axes) -> float:
+    """Side of a cell in points, as the axes are now placed."""
+    left, right = ax.get_xlim()
+    return size_in_points(ax)[0] / (right - left)
 
 
 def number_size(texts: Sequence[str], cell: float) -> float | None:
     """Font size at which the widest number fits its cell, points; None if that is too small to read."""
-    widest = max((style.text_width(text, 1.0) for text in texts), default=1.0)
-    size = min(LARGEST_NUMBER * style.unit(), 0.4 * cell, 0.89 * cell / widest)
+    lines = {line for text in texts for line in text.split("\n")}
+    widest = max((style.text_width(line, 1.0) for line in lines), default=1.0)
+    tall = 0.33 if any("\n" in text for text in texts) else 0.4
+    size = min(1.05 * style.tick_size(), tall * cell, 0.89 * cell / max(widest, 0.1))
     return size if size >= SMALLEST_NUMBER else None
 
 
-def place_notes(ax: Axes, lines: Sequence[str], n_layers: int, cell: float) -> None:
+class _LayerLocator(Locator):
+    """Every place, or every second, fourth, ... where their layers' numbers would touch."""
+
+    def __init__(self, layers: np.ndarray, offset: float):
+        self._n, self._offset, self._height = len(layers), offset, style.tick_size()
+        self._width = style.text_width(str(layers[-1]), self._height)
+
+    def __call__(self) -> np.ndarray:
+        upright = self.axis.axis_name == "y"
+        widest = self._height if upright else self._width
+        cell = size_in_points(self.axis.axes)[upright] / self._n
+        steps = (1, 2, 4, 5, 10, 20, self._n)
+        step = next(step for step in steps if step * cell >= 1.4 * widest or step >= self._n)
+        return np.arange(0, self._n, step) + self._offset
+
+
+def number_layers(axis: Axis, layers: np.ndarray, offset: float = 0.5) -> None:
+    """Have an axis name the layers that stand at `offset`, 1 + `offset`, ..."""
+    axis.set_major_locator(_LayerLocator(layers, offset))
+    axis.set_major_formatter(FuncFormatter(lambda x, _: str(layers[int(x)])))
+
+
+def _name_axes(cells: Cells, ax: Axes, studied: str) -> None:
+    ax.set_xlabel(f"last {studied} layer")
+    ax.set_ylabel(f"first {studied} layer")
+    ax.tick_params(axis="y", labelrotation=0)
+    number_layers(ax.xaxis, cells.lasts)
+    number_layers(ax.yaxis, cells.firsts)
+
+
+def draw_staircase(ax: Axes, edges: Sequence[Segment]) -> None:
+    """The tolerance's line with a halo; outlines of single layers stand between the two."""
+    lines = [
+        LineCollection(edges, colors=colour, capstyle="projecting", zorder=zorder, label=label)
+        for colour, zorder, label in ((ax.get_facecolor(), 1.9, "halo"), (style.ink(), 2.1, "staircase"))
+    ]
+    for line in lines:
+        ax.add_collection(line, autolim=False)
+
+    def fit(ax: Axes) -> None:
+        for line, units in zip(lines, (style.BORDER_HALO, style.BORDER)):
+            line.set_linewidth(min(units * style.unit(), 0.3 * cell_size(ax)))
+
+    before_drawing(ax, fit)
+
+
+def draw_rings(ax: Axes, places: np.ndarray) -> None:
+    """A ring in each cell ``[cells, 2]``: its upper right corner, or its middle without numbers."""
+    rings = EllipseCollection(
+        [0.16], [0.16], [0], units="xy", offsets=places[:, ::-1] + 0.5, offset_transform=ax.transData,
+        facecolors=style.WHITE, edgecolors=style.INK, zorder=4, label="rings",
+    )  # fmt: skip
+    ax.add_collection(rings, autolim=False)
+
+    def fit(ax: Axes) -> None:
+        cell = cell_size(ax)
+        numbered = any(text.get_visible() and text.get_transform() == ax.transData for text in ax.texts)
+        rings.set_offsets(places[:, ::-1] + ((0.83, 0.17) if numbered else (0.5, 0.45)))
+        rings.set_widths([0.16 if numbered else 0.3])
+        rings.set_heights([0.16 if numbered else 0.3])
+        rings.set_linewidth(0.4 * style.unit() if cell > _SMALL_CELL else 0.0)
+        rings.set_facecolor(style.WHITE if cell > _SMALL_CELL else style.INK)
+
+    before_drawing(ax, fit)
+
+
+def draw_triangles(ax: Axes, places: np.ndarray, inks: Sequence[str]) -> None:
+    """A triangle that fills the lower left corner of each cell ``[cells, 2]``, in black or white."""
+    corner = places[:, ::-1] + (0.06, 0.94)  # clear of the gap, in which the black line runs
+    shape = np.array([(0, 0), (0.2, 0), (0, -0.2)])
+    triangles = corner[:, None] + shape  # [cells, 3, 2]
+    ax.add_collection(PolyCollection(triangles, facecolors=inks, linewidths=0, label="triangles", zorder=1.5))
+
+
+def write_notes(ax: Axes, lines: Sequence[str], cells: Cells) -> None:
     """Set the lines in the lower left corner, as large as keeps them clear of the cells.
 
-    Where even the smallest letters do not fit, lines in the way stay out: the caption says what they do.
+    Where even the smallest letters do not fit, lines in the way stay out, the first one last.
     """
-    if n_layers == 1 or not lines:
-        return
-    folded = [part for line in lines for part in line.replace(", n =", ",\nn =").split("\n")]
-    sizes = np.arange(style.tick_size(), style.SMALLEST_SIZE - 0.1, -0.5)
-    options = [(list(lines), s) for s in sizes[sizes >= _LEAST_NOTE]] + [(folded, s) for s in sizes]
-    last = (_without_those_in_the_way(folded, sizes[-1], n_layers, cell), sizes[-1])
-    chosen, size = next((o for o in options if not _in_the_way(*o, n_layers, cell)), last)
-    indent = _INDENT * style.unit()
-    for index, line in enumerate(reversed(chosen)):
-        offset = (indent, indent + index * _LEADING * size)
-        task = index == len(chosen) - 1
-        place = {"xytext": offset, "xycoords": "axes fraction", "textcoords": "offset points"}
-        ax.annotate(line, (0, 0), size=size + task * _TASK_EXTRA, **place)
+    at = {"xycoords": "axes fraction", "textcoords": "offset points", "in_layout": False}
+    notes = [ax.annotate(line, (0, 0), xytext=(0, 0), **at) for line in lines]
+    starts = np.array([cells.places[cells.places[:, 0] == row, 1].min() for row in range(len(cells.firsts))])
 
+    def in_the_way(shown: Sequence[str], size: float, cell: float) -> list[int]:
+        """Which lines reach the cells beside them."""
+        found = []
+        for index, line in enumerate(shown):
+            bottom = _INDENT * size + (len(shown) - 1 - index) * _LEADING * size
+            rows = len(starts) - 1 - np.arange(int(bottom // cell), int((bottom + size) // cell) + 1)
+            free = cell * starts[np.clip(rows, 0, None)].min()
+            if rows.min() < 0 or _INDENT * size + style.text_width(line, size) > free - _INDENT * size:
+                found.append(index)
+        return found
 
-def _without_those_in_the_way(lines: Sequence[str], size: float, n_layers: int, cell: float) -> list[str]:
-    """As many lines as fit; the first, the task, goes last."""
-    left = list(lines)
-    while left and (found := _in_the_way(left, size, n_layers, cell)):
-        del left[max(found) or min(1, len(left) - 1)]
-    return left
+    def fit(ax: Axes) -> None:
+        sizes = np.arange(style.tick_size(), style.SMALLEST_SIZE - 0.1, -0.5)
+        cell, shown = cell_size(ax), list(range(len(lines)))
+        size = next((size for size in sizes if not in_the_way(lines, size, cell)), sizes[-1])
+        while shown and (bad := in_the_way([lines[i] for i in shown], size, cell)):
+            del shown[max(bad) or min(1, len(shown) - 1)]
+        for index, note in enumerate(notes):
+            note.set(visible=index in shown, size=size)
+        for above, index in enumerate(reversed(shown)):
+            notes[index].xyann = (_INDENT * size, _INDENT * size + above * _LEADING * size)
 
-
-def _in_the_way(lines: Sequence[str], size: float, n_layers: int, cell: float) -> list[int]:
-    """Which lines end where the lowest cell at their height has begun."""
-    indent, found = _INDENT * style.unit(), []
-    for index, line in enumerate(reversed(lines)):
-        own_size = size + _TASK_EXTRA * (index == len(lines) - 1)
-        top = indent + index * _LEADING * size + own_size
-        row = n_layers - 1 - int(top // cell)
-        if indent + style.text_width(line, own_size) > row * cell - indent:
-            found.append(len(lines) - 1 - index)
-    return found
+    before_drawing(ax, fit)

@@ -1,8 +1,8 @@
-"""One grid of layer spans: what the score loses without each span's adapters (Houlsby et al. 2019, Fig. 6).
+"""What the score loses without each span's adapters (Houlsby et al. 2019, Fig. 6), on any Matplotlib axes.
 
 Row = first layer of the span, column = last. Colours are the levels of `DropScale`; a black line parts the
 spans within the tolerance from those beyond it; single layers are outlined. Nothing rests on colour alone:
-lightness falls with the drop, gains carry a plus, and line and outlines differ in place and weight.
+lightness falls with the drop, gains carry a minus, and line and outlines differ in place and weight.
 A ring in a cell's upper right corner says that the difference is not significant, a triangle in its lower
 left one that a shorter span inside this one costs more.
 """
@@ -10,82 +10,249 @@ left one that a shorter span inside this one costs more.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PolyCollection
 
-from adapter_probe.analysis.deltas import Study, drop_points, span_grid
+from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
+from adapter_probe.analysis.deltas import Study, drop_points
+from adapter_probe.analysis.published import PUBLISHED_TASKS, published_ablation
+from adapter_probe.analysis.staircase import staircase
+from adapter_probe.analysis.studies import AblationOverview, AblationRecord
 
 from . import style
-from .grid import (
-    GAP,
-    OUTLINE,
-    draw_cells,
-    draw_outlines,
-    draw_undefined,
-    number_size,
-    place_notes,
-    prepare_axes,
+from .grid import Cells, draw_cells, draw_rings, draw_staircase, draw_triangles, write_notes
+from .layout import size_in_points
+from .levels import DivergingScale, DropScale, Scale, draw_colorbar
+from .wording import (
+    ablation_notes,
+    drop_label,
+    drop_name,
+    drop_text,
+    joint_notes,
+    known_task,
+    one_decimal,
+    task_label,
+    test_name,
+    unit_name,
 )
-from .levels import DropScale
-from .wording import cell_text
 
-Segment = tuple[tuple[float, float], tuple[float, float]]
+
+def heatmap(
+    record: AblationRecord | AverageRecord | ComparisonRecord,
+    ax: Axes | None = None,
+    *,
+    tolerance: float = 1.0,
+    paper: bool = False,
+    colorbar: bool = True,
+    notes: bool = True,
+    scale: Scale | None = None,
+) -> Axes:
+    """Draw an ablation's drops by span, their mean over several ablations, or the difference of two.
+
+    Args:
+        record: an ablation, an average or a comparison.
+        ax: where; by default the current axes. A colour bar takes its room from it.
+        tolerance: points of drop that the black line stands for; differences have none.
+        paper: of an ablation, whether the published grid of the same task, where there is one, takes the right half of the
+            axes' place.
+        colorbar: whether to draw one.
+        notes: whether task, scores and signs are explained in the empty corner.
+        scale: the levels; by default the smallest scale that is true of the drops.
+
+    Returns:
+        the axes of the record's grid.
+
+    Raises:
+        ResultsError: the spans are not a grid.
+    """
+    ax = plt.gca() if ax is None else ax
+    if not isinstance(record, AblationRecord):
+        label, scale = label_of(record), scale or scale_of(record)
+        said = joint_notes(record) if notes else None
+        if isinstance(record, ComparisonRecord):
+            frame = record.spans.assign(delta_points=-record.spans["difference_points"])
+            return difference(frame, ax, label=label, colorbar=colorbar, notes=said, scale=scale)
+        shared = {"label": label, "colorbar": colorbar, "notes": said, "scale": scale}
+        return draw(record.spans, ax, tolerance=tolerance, spread="sd_points", **shared)
+    overview = record.overview
+    published = published_grid(overview) if paper else None
+    label = label_of(record)
+    grid = Grid(record.spans, ablation_notes(overview), overview)
+    axes = [ax] if published is None else [ax, _right_half(ax)]
+    grids = [grid] if published is None else [grid, published]
+    if scale is None:
+        scale = joint_scale(grids)
+    for one, place in zip(grids, axes):
+        draw_grid(one, place, tolerance=tolerance, notes=notes, scale=scale)
+    if colorbar:
+        _add_bar(scale, axes, label, tolerance)
+    return ax
+
+
+def label_of(record: AblationRecord | AverageRecord | ComparisonRecord) -> str:
+    """What the colour bar says."""
+    if isinstance(record, AblationRecord):
+        return drop_label(record.overview.metric, record.overview.split)
+    if isinstance(record, AverageRecord):
+        return f"mean {drop_label(record.metric)}"
+    return f"difference of {drop_name(record.metric)}s ({unit_name(record.metric)})"
+
+
+def scale_of(record: AverageRecord | ComparisonRecord) -> Scale:
+    """The smallest scale that is true of the record."""
+    if isinstance(record, ComparisonRecord):
+        return DivergingScale.spanning(record.spans["difference_points"].to_numpy(float))
+    return DropScale.spanning(drop_points(record.spans["delta_points"]))
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Spans with what is said beside them.
+
+    Attributes:
+        frame: as for `draw`.
+        notes: lines for the empty corner, the first one the task.
+        overview: whose spans they are; None for published ones.
+    """
+
+    frame: pd.DataFrame
+    notes: Sequence[str]
+    overview: AblationOverview | None
+
+
+def published_grid(overview: AblationOverview) -> Grid | None:
+    """The paper's grid of the same task, if there is one."""
+    task = known_task(overview.task.split(", ")[0])
+    if task not in PUBLISHED_TASKS or overview.study != "ablated":
+        return None
+    frame = published_ablation(task)
+    whole = -float(frame.loc[frame["n_layers"].idxmax(), "delta_points"])
+    notes = ["Houlsby et al. 2019", "BERT-base, accuracy", f"all removed: drop {one_decimal(whole)}"]
+    return Grid(frame, [task_label(task), *notes], None)
+
+
+def joint_scale(grids: Sequence[Grid]) -> DropScale:
+    """The smallest scale that is true of all the grids."""
+    return DropScale.spanning(np.concatenate([drop_points(grid.frame["delta_points"]) for grid in grids]))
+
+
+def draw_grid(grid: Grid, ax: Axes, *, tolerance: float, notes: bool, scale: DropScale) -> Axes:
+    """Draw one grid without a colour bar."""
+    overview = grid.overview
+    return draw(
+        grid.frame,
+        ax,
+        tolerance=tolerance,
+        colorbar=False,
+        notes=grid.notes if notes else None,
+        scale=scale,
+        study=overview.study if overview else "ablated",
+        test=test_name(overview.metric) if overview else None,
+    )
+
+
+def _right_half(ax: Axes) -> Axes:
+    """New axes in the right half of the place of others, which keep the left one."""
+    spec = ax.get_subplotspec()
+    if spec is None:
+        x, y, width, height = ax.get_position(original=True).bounds
+        ax.set_position((x, y, 0.45 * width, height))
+        return ax.figure.add_axes((x + 0.55 * width, y, 0.45 * width, height))
+    halves = spec.subgridspec(1, 2)
+    ax.set_subplotspec(halves[0])
+    return ax.figure.add_subplot(halves[1])
 
 
 def draw(
     frame: pd.DataFrame,
-    ax: Axes,
+    ax: Axes | None = None,
     *,
-    n_layers: int | None = None,
-    notes: Sequence[str] = (),
-    tolerance: float = 1.0,
-    scale: DropScale | None = None,
+    label: str = "drop (points)",
+    tolerance: float | None = 1.0,
+    colorbar: bool = True,
+    notes: Sequence[str] | None = (),
+    scale: Scale | None = None,
     study: Study = "ablated",
     test: str | None = None,
+    spread: str | None = None,
 ) -> Axes:
-    """Draw one grid, without its colour bar. Numbers and notes are set to fit the axes' present size.
+    """Draw any table of spans: drops of one study, their mean over several, or a difference of two.
 
     Args:
-        frame: columns `first`, `last`, `delta_points` (negative = loss). With a bool column `significant`,
-            cells where it is False carry a ring; with `non_monotone`, those where it is True a triangle. An
-            undefined delta (NaN) is crossed out.
-        ax: within `style.paper_style`, already at its place.
-        n_layers: layers of the model; by default one more than the greatest last layer.
-        notes: lines for the empty corner. A single layer leaves no such corner and gets no notes.
-        tolerance: points that the black line stands for.
-        scale: the levels; by default the smallest scale that is true of the frame.
+        frame: columns `first`, `last`, `delta_points`; what is drawn is its negative, the drop. With a bool
+            column `significant`, cells where it is False carry a ring; with `non_monotone`, those where it
+            is True a triangle. An undefined delta (NaN) is crossed out.
+        ax: where; by default the current axes.
+        label: what the colour bar says, with the unit.
+        tolerance: points that the black line stands for; None for no line.
+        colorbar: whether to draw one.
+        notes: lines for the empty corner, before those that explain the signs; None for none at all.
+        scale: the levels; by default the smallest `DropScale` that is true of the frame. A `DivergingScale`
+            is for differences.
         study: what happened to the spans; it names the axes.
         test: what the rings rest on, a word for the notes.
+        spread: a column that stands below the numbers, after a ±, where it fits.
 
     Raises:
         ResultsError: the frame is not a grid of spans.
     """
-    drops = drop_points(span_grid(frame, n_layers=n_layers))  # [first, last]
-    n_layers = len(drops)
+    ax = plt.gca() if ax is None else ax
+    cells = Cells.of(frame, "delta_points")
+    drops = drop_points(frame["delta_points"])  # [spans]
     scale = DropScale.spanning(drops) if scale is None else scale
-    cells = frame[["first", "last"]].to_numpy(int)  # [cells, 2]
-    values = drops[cells[:, 0], cells[:, 1]]  # [cells]
-    known = ~np.isnan(values)
-    cell = prepare_axes(ax, n_layers, f"last {study} layer", f"first {study} layer")
-    draw_cells(ax, cells[known], scale.colours(values[known]), cell)
-    draw_undefined(ax, cells[~known], cell)
-    border = tolerance_border(drops, tolerance)
-    _draw_lines(ax, border, style.WHITE, style.BORDER_HALO)
-    draw_outlines(ax, cells, cell)
-    _draw_lines(ax, border, style.INK, style.BORDER)
-    _draw_numbers(ax, cells[known], values[known], scale, cell)
-    legend = [] if known.all() else ["crossed out: undefined"]
+    texts = [drop_text(drop) for drop in drops]
+    if spread is not None:
+        texts = [f"{text}\n± {drop_text(sd)}" for text, sd in zip(texts, frame[spread])]
+    draw_cells(cells, drops, ax, scale=scale, texts=texts, studied=study)
+    said = [] if np.isfinite(drops).all() else ["crossed out: undefined"]
+    if tolerance is not None:
+        draw_staircase(ax, staircase(cells.matrix(drops), tolerance))
     if (marked := marked_cells(frame, "non_monotone", True)).any():
-        _draw_triangles(ax, cells[marked], values[marked], scale, cell)
-        legend.append("◣ a shorter span inside costs more")
+        inks = [style.text_colour(colour) for colour in scale.colours(drops[marked])]
+        draw_triangles(ax, cells.places[marked], inks)
+        said.append("◣ a shorter span inside costs more")
     if (unsure := marked_cells(frame, "significant", False)).any():
-        _draw_rings(ax, cells[unsure], cell)
-        legend.append(f"○ not significant ({test}, Holm)" if test else "○ not significant")
-    place_notes(ax, [*notes, *legend], n_layers, cell)
+        draw_rings(ax, cells.places[unsure])
+        sign = "○" if len(cells.lasts) <= 24 else "○ or dot:"
+        said.append(f"{sign} not significant" + (f" ({test}, Holm)" if test else ""))
+    if notes is not None:
+        write_notes(ax, [*notes, *said], cells)
+    if colorbar:
+        _add_bar(scale, [ax], label, tolerance)
     return ax
+
+
+def _add_bar(scale: Scale, axes: Sequence[Axes], label: str, tolerance: float | None) -> None:
+    text = style.wrapped(label, style.label_size(), 0.8 * size_in_points(axes[0])[1])
+    draw_colorbar(scale, *axes, label=text, tolerance=tolerance)
+
+
+def difference(
+    frame: pd.DataFrame,
+    ax: Axes | None = None,
+    *,
+    label: str = "difference of drops (points)",
+    colorbar: bool = True,
+    notes: Sequence[str] | None = (),
+    scale: DivergingScale | None = None,
+) -> Axes:
+    """Draw the difference of two studies' drops, span by span, on a scale with a neutral middle.
+
+    Args:
+        frame: as for `draw`; `delta_points` is the difference of the deltas, so that what is drawn is that
+            of the drops: red where the second study loses more.
+        ax: where; by default the current axes.
+        label: what the colour bar says.
+        colorbar: whether to draw one.
+        notes: lines for the empty corner; None for none at all.
+        scale: the levels; by default the smallest that is true of the frame.
+    """
+    scale = DivergingScale.spanning(drop_points(frame["delta_points"])) if scale is None else scale
+    return draw(frame, ax, label=label, tolerance=None, colorbar=colorbar, notes=notes, scale=scale)
 
 
 def marked_cells(frame: pd.DataFrame, column: str, value: bool) -> np.ndarray:
@@ -93,65 +260,3 @@ def marked_cells(frame: pd.DataFrame, column: str, value: bool) -> np.ndarray:
     if column not in frame.columns:
         return np.zeros(len(frame), dtype=bool)
     return (frame[column].to_numpy(bool) == value) & frame["delta_points"].notna().to_numpy()
-
-
-def tolerance_border(drops: np.ndarray, tolerance: float) -> list[Segment]:
-    """The edges that part a cell within the tolerance from a neighbour beyond it, for grids of any shape.
-
-    Args:
-        drops: points, `[first, last]`; NaN where there is no cell. An edge needs a number on both sides.
-        tolerance: points; a drop of exactly this much is within.
-
-    Returns:
-        Segments `((x, y), (x, y))` one cell long; cell `[first, last]` spans `last ± 0.5` by `first ± 0.5`.
-    """
-    within, cells = drops <= tolerance, ~np.isnan(drops)
-    beside = (within[:, 1:] != within[:, :-1]) & cells[:, 1:] & cells[:, :-1]
-    below = (within[1:] != within[:-1]) & cells[1:] & cells[:-1]
-    upright = [((c + 0.5, r - 0.5), (c + 0.5, r + 0.5)) for r, c in np.argwhere(beside).tolist()]
-    level = [((c - 0.5, r + 0.5), (c + 0.5, r + 0.5)) for r, c in np.argwhere(below).tolist()]
-    return upright + level
-
-
-def _draw_lines(ax: Axes, segments: list[Segment], colour: str, width: float) -> None:
-    look = {"colors": colour, "linewidths": width * style.unit(), "capstyle": "projecting"}  # whole corners
-    ax.add_collection(LineCollection(segments, label="border", zorder=2, **look))
-
-
-def _draw_numbers(ax: Axes, cells: np.ndarray, values: np.ndarray, scale: DropScale, cell: float) -> None:
-    """Write the drops where the widest fits its cell; elsewhere gains alone are marked, by their plus."""
-    texts = [cell_text(value) for value in values]
-    if (size := number_size(texts, cell)) is None:
-        texts = ["+" if value < 0 else "" for value in values]
-        size = 0.65 * cell
-    for (first, last), text, colour in zip(cells, texts, scale.colours(values)):
-        if text:
-            ink = style.text_colour(colour)
-            ax.text(last, first, text, size=size, color=ink, ha="center", va="center_baseline")
-
-
-def _draw_rings(ax: Axes, cells: np.ndarray, cell: float) -> None:
-    """A small ring in the upper right corner of each cell."""
-    unit = style.unit()
-    radius = float(np.clip(0.08 * cell, 0.7, 2.0 * unit))
-    margin = ((GAP / 2 + OUTLINE) * unit + radius + 0.5) / cell
-    look = {
-        "s": (2 * radius) ** 2,
-        "facecolors": style.WHITE,
-        "edgecolors": style.INK,
-        "linewidths": 0.4 * unit,
-    }
-    ax.scatter(cells[:, 1] + 0.5 - margin, cells[:, 0] - 0.5 + margin, label="rings", zorder=4, **look)
-
-
-def _draw_triangles(ax: Axes, cells: np.ndarray, values: np.ndarray, scale: DropScale, cell: float) -> None:
-    """A small triangle that fills the lower left corner of each cell, in black or white."""
-    unit = style.unit()
-    side = float(np.clip(0.2 * cell, 1.6, 4.0 * unit)) / cell
-    # Clear of the gap, in which the black line runs.
-    x, y = cells[:, 1] - 0.5 + GAP * unit / cell, cells[:, 0] + 0.5 - GAP * unit / cell  # [cells]
-    corners = np.stack([np.stack([x, y], 1), np.stack([x + side, y], 1), np.stack([x, y - side], 1)], 1)
-    colours = [style.text_colour(colour) for colour in scale.colours(values)]
-    ax.add_collection(
-        PolyCollection(corners, facecolors=colours, linewidths=0, label="triangles", zorder=1.5)
-    )

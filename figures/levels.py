@@ -1,16 +1,23 @@
-"""The one scale of drops that all grids share: a few discrete levels, the same colours in every figure."""
+"""The scales of colour that all grids share: a few discrete levels, the same colours in every figure.
+
+Drops have theirs, light where nothing is lost, blue where something is gained. Interactions, and differences
+of drops, have one with a neutral middle, whose other levels have the colours of drops and gains of that size.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
-from matplotlib.colors import BoundaryNorm, ListedColormap
-from matplotlib.transforms import blended_transform_factory
+from matplotlib.colors import BoundaryNorm, ListedColormap, to_hex
+from matplotlib.ticker import Formatter
 
 from . import style
+from .layout import size_in_points
 
 DROP_EDGES = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 GAIN_EDGES = (1.0, 2.0, 5.0)
@@ -21,8 +28,12 @@ GAIN_EDGES = (1.0, 2.0, 5.0)
 DROP_COLOURS = ("#f9e5d4", "#f6b995", "#f58860", "#ed4e3e", "#ca1a50", "#8b1d5b", "#491d49", "#170f28")
 GAIN_COLOURS = ("#c6dbef", "#9ecae1", "#6baed6", "#3182bd")  # ColorBrewer Blues
 
-_TIP = 0.05  # length of the bar's open ends, in lengths of the part between them
-_LABEL_DROP = 1.55  # from a horizontal bar's foot to its label, in thicknesses of the bar
+DIVERGING_EDGES = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
+"""Points, on either side. A level holds its outer edge."""
+
+_NEUTRAL = "#f4f4f2"
+_MORE = DROP_COLOURS[1:7]  # colours of the drops between the same edges
+_LESS = (*GAIN_COLOURS, "#1c6099", "#08306b")
 
 
 @dataclass(frozen=True)
@@ -59,69 +70,156 @@ class DropScale:
 
     def colours(self, drops: np.ndarray) -> list[str]:
         """Colour of each drop `[drops]`, as hex."""
-        return [colour_of(int(level)) for level in self.levels(drops)]
+        return [
+            GAIN_COLOURS[-level - 1] if level < 0 else DROP_COLOURS[level - 1]
+            for level in self.levels(drops).tolist()
+        ]
+
+    def is_gain(self, drops: np.ndarray) -> np.ndarray:
+        """Where a drop has the colour of a gain, bool of the same shape."""
+        return drops < 0
 
     @property
     def edges(self) -> tuple[float, ...]:
         """Edges on the colour bar in ascending order of drop; gains are negative."""
         return (*(-edge for edge in reversed(GAIN_EDGES[: self.n_gains - 1])), *DROP_EDGES)
 
+    @property
+    def shown(self) -> list[str]:
+        """Colours below the first edge, between the edges and, if there is such a level, above the last."""
+        gains = list(reversed(GAIN_COLOURS[: self.n_gains]))
+        return [*gains, *DROP_COLOURS[: len(DROP_EDGES) - 1 + self.beyond]]
 
-def colour_of(level: int) -> str:
-    """Colour of a level, the same on every scale."""
-    return GAIN_COLOURS[-level - 1] if level < 0 else DROP_COLOURS[level - 1]
 
+@dataclass(frozen=True)
+class DivergingScale:
+    """Levels for values around 0, points; positive = more loss.
 
-def draw_scale(
-    scale: DropScale, cax: Axes, *, label: str, tolerance: float, vertical: bool = False
-) -> Colorbar:
-    """Draw the colour bar into `cax`, with the tolerance marked as it is in the grid.
+    A level is a whole number: 0 up to half a point on either side, 1 up to 1 point, ... The last level shown
+    on either side is open.
 
-    The gain end is always there and open; the other end is open only if a drop lies beyond the last edge.
-    A horizontal bar's label is centred on the figure.
+    Attributes:
+        n_less: levels below 0, at least 1.
+        n_more: levels above 0, at least 1.
     """
-    shown = [*range(-scale.n_gains, 0), *range(1, len(DROP_EDGES) + scale.beyond)]
-    colours = [colour_of(level) for level in shown]
-    inner = ListedColormap(colours[1:-1] if scale.beyond else colours[1:])
-    inner = inner.with_extremes(under=colours[0], over=colours[-1])
-    bar = Colorbar(
-        cax,
-        cmap=inner,
-        norm=BoundaryNorm(scale.edges, inner.N),
-        extend="both" if scale.beyond else "min",
-        extendfrac=_TIP,
-        orientation="vertical" if vertical else "horizontal",
-        ticks=scale.edges,
-        spacing="uniform",
-    )
-    bar.set_ticklabels(_edge_labels(scale, cax, vertical))
+
+    n_less: int = 1
+    n_more: int = 1
+
+    @property
+    def beyond(self) -> bool:
+        """Always: the level beyond the last edge is shown."""
+        return True
+
+    @classmethod
+    def spanning(cls, values: np.ndarray) -> DivergingScale:
+        """The smallest scale that is true of all `values` (any shape; NaN is skipped)."""
+        finite = np.round(np.asarray(values)[np.isfinite(values)], 9)
+        counts = (
+            int(np.searchsorted(DIVERGING_EDGES, side * finite, side="left").max(initial=1))
+            for side in (-1, 1)
+        )
+        return cls(*(max(1, count) for count in counts))
+
+    @property
+    def edges(self) -> tuple[float, ...]:
+        """Edges on the colour bar, ascending."""
+        return (
+            *(-edge for edge in reversed(DIVERGING_EDGES[: self.n_less])),
+            *DIVERGING_EDGES[: self.n_more],
+        )
+
+    @property
+    def shown(self) -> list[str]:
+        """Colours below the first edge, between the edges, and above the last."""
+        return [*reversed(_LESS[: self.n_less]), _NEUTRAL, *_MORE[: self.n_more]]
+
+    def is_gain(self, values: np.ndarray) -> np.ndarray:
+        """Where a value has one of the colours below 0, bool of the same shape."""
+        return np.round(values, 9) < -DIVERGING_EDGES[0]
+
+    def colours(self, values: np.ndarray) -> list[str]:
+        """Colour of each value `[values]`, as hex; NaN is not allowed."""
+        colours = mappable(self)
+        return [to_hex(colours.to_rgba(value)) for value in as_drawn(values)]
+
+
+Scale = DropScale | DivergingScale
+
+
+def mappable(scale: Scale) -> ScalarMappable:
+    """The scale as Matplotlib's norm and colour map, for values that went through `as_drawn`."""
+    shown = scale.shown
+    inner = ListedColormap(shown[1:-1] if scale.beyond else shown[1:])
+    inner = inner.with_extremes(under=shown[0], over=shown[-1])
+    return ScalarMappable(BoundaryNorm(scale.edges, inner.N), inner)
+
+
+def as_drawn(values: np.ndarray) -> np.ndarray:
+    """Values for `mappable`: Matplotlib's levels hold their lower edge, ours the one farther from 0."""
+    values = np.round(np.asarray(values, dtype=np.float64), 9)
+    return np.where(values > 0, np.nextafter(values, -np.inf), values)
+
+
+class _EdgeFormatter(Formatter):
+    """The edges in words; every second or third one, counted from 0, where they would touch."""
+
+    def __init__(self, edges: Sequence[float]):
+        self._labels = [f"{edge:g}".replace("-", "−") for edge in edges]
+        self._zero = int(np.searchsorted(edges, 0.0))
+        size = style.tick_size()
+        self._widest = max(style.text_width(label, size) for label in self._labels) + 3, 1.1 * size
+
+    def __call__(self, value: float, position: int | None = None) -> str:
+        upright = self.axis.axis_name == "y"
+        needed = self._widest[upright] * (len(self._labels) - 1)
+        step = next(
+            n for n in (1, 2, 3, 4) if needed <= n * size_in_points(self.axis.axes)[upright] or n == 4
+        )
+        return self._labels[position] if position is not None and (position - self._zero) % step == 0 else ""
+
+
+def draw_colorbar(
+    scale: Scale,
+    *axes: Axes,
+    label: str,
+    tolerance: float | None = None,
+    location: str = "right",
+) -> Colorbar:
+    """A colour bar that takes its room from the axes given, with the tolerance marked as in the grid.
+
+    The lower end is open; the other one is open only if a value lies beyond the last edge.
+    """
+    upright, room = location == "right", {}
+    if axes[0].figure.get_layout_engine() is None:  # nothing else makes room for the words beside the bar
+        words = 3.5 * style.tick_size() + (2 + label.count("\n")) * 1.2 * style.label_size()
+        room = {"fraction": min(0.5, words / size_in_points(axes[0])[not upright])}
+    bar = axes[0].figure.colorbar(
+        mappable(scale), ax=axes[0] if len(axes) == 1 else axes, location=location, ticks=scale.edges,
+        format=_EdgeFormatter(scale.edges), extend="both" if scale.beyond else "min", extendfrac=0.05,
+        spacing="uniform", shrink=0.8 if upright or len(axes) > 1 else 1.0, aspect=25 if upright else 35,
+        **room,
+    )  # fmt: skip
     bar.outline.set_linewidth(0.6 * style.unit())
-    line = cax.axhline if vertical else cax.axvline
-    line(tolerance, color=style.WHITE, linewidth=style.BORDER_HALO * style.unit())
-    line(tolerance, color=style.INK, linewidth=style.BORDER * style.unit())
-    _write_labels(bar, label, vertical)
+    if tolerance is not None:
+        for colour, width in ((style.WHITE, style.BORDER_HALO), (style.INK, style.BORDER)):
+            line = bar.ax.axhline if upright else bar.ax.axvline
+            line(tolerance, color=colour, linewidth=width * style.unit())
+    bar.set_label(label, linespacing=0.95)
+    if isinstance(scale, DropScale):
+        _name_gains(bar, upright)
     return bar
 
 
-def _edge_labels(scale: DropScale, cax: Axes, vertical: bool) -> list[str]:
-    """The edges in words; every second one, counted from 0, where they would touch."""
-    labels = [f"+{-edge:g}" if edge < 0 else f"{edge:g}" for edge in scale.edges]
-    size, zero = style.tick_size(), scale.edges.index(0.0)
-    widest = size if vertical else max(style.text_width(label, size) for label in labels) + 2
-    box, figure = cax.get_position(), cax.figure
-    length = 72 * (box.height * figure.get_figheight() if vertical else box.width * figure.get_figwidth())
-    if widest * (len(labels) - 1) > length:
-        labels = [label if (index - zero) % 2 == 0 else "" for index, label in enumerate(labels)]
-    return labels
-
-
-def _write_labels(bar: Colorbar, label: str, vertical: bool) -> None:
-    bar.set_label(label, labelpad=3 * style.unit(), linespacing=0.95)
-    tip = {"xytext": (0, -2), "ha": "center", "va": "top", "xy": (0.5, -_TIP)}
-    if not vertical:
-        tip = {"xytext": (-3, 0), "ha": "right", "va": "center", "xy": (-_TIP, 0.5)}
-        across = blended_transform_factory(bar.ax.figure.transFigure, bar.ax.transAxes)
-        bar.ax.xaxis.set_label_coords(0.5, -_LABEL_DROP, transform=across)
+def _name_gains(bar: Colorbar, upright: bool) -> None:
+    """A word at the open end below 0."""
+    at = {"xy": (1, -0.05), "xytext": (2, 0), "ha": "left", "va": "top"}
+    if not upright:
+        at = {"xy": (-0.05, 0.5), "xytext": (-3, 0), "ha": "right", "va": "center"}
     bar.ax.annotate(
-        "gain (+)", xycoords="axes fraction", textcoords="offset points", size=style.tick_size(), **tip
+        "gain" if upright else "gain (−)",
+        xycoords="axes fraction",
+        textcoords="offset points",
+        size=style.tick_size(),
+        **at,
     )

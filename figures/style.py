@@ -9,10 +9,11 @@ from functools import lru_cache
 from pathlib import Path
 
 import matplotlib
+from matplotlib.cbook import is_math_text
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
-from matplotlib.textpath import TextPath
+from matplotlib.textpath import text_to_path
 
 from adapter_probe import __version__
 from adapter_probe.errors import ResultsError
@@ -23,6 +24,7 @@ from .venues import DEFAULT_FORMATS, FORMATS, PAPER, Venue
 
 INK, WHITE, GREEN = "#000000", "#ffffff", "#009e73"  # green: Okabe and Ito's, safe for colour-blind readers
 GRID, FAINT = "#e4e4e4", "#666666"
+FILLS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7")  # areas: Okabe and Ito's as well
 BORDER, BORDER_HALO = 1.2, 2.2  # units: the tolerance line, and the white that lifts it off dark cells
 SMALLEST_SIZE = 5.0  # points: no letter is smaller, whatever the venue
 PNG_DPI = 300
@@ -45,6 +47,8 @@ _STYLE = {
     "axes.spines.right": False,
     "legend.frameon": False,
     "lines.solid_capstyle": "butt",
+    "figure.constrained_layout.h_pad": 0.04,
+    "figure.constrained_layout.w_pad": 0.02,
 }
 
 
@@ -71,6 +75,9 @@ def _venue_style(venue: Venue) -> dict[str, object]:
         "mathtext.fontset": "dejavusans" if venue.sans else "stix",
         "font.size": venue.label,
         "axes.labelsize": venue.label,
+        "lines.linewidth": 1.1 * unit,
+        "lines.markersize": 3.4 * unit,
+        "axes.labelpad": 2.0 * unit,
         **ticks,
         **lines,
         **lengths,
@@ -93,8 +100,13 @@ def points(size: str) -> float:
     return FontProperties(size=matplotlib.rcParams[size]).get_size_in_points()
 
 
+def ink() -> str:
+    """Colour of lines on the axes' background: black, unless the style in force is dark."""
+    return str(matplotlib.rcParams["text.color"])
+
+
 def unit() -> float:
-    """Points of one unit of layout: gaps, lines and marks grow with the letters."""
+    """Points by which gaps, lines and marks grow with the letters: 1 where axis labels have 8 points."""
     return label_size() / _UNIT_LABEL
 
 
@@ -170,39 +182,44 @@ def text_colour(background: str) -> str:
     return max((INK, WHITE), key=lambda ink: contrast(ink, background))
 
 
+def in_force() -> dict[str, object]:
+    """What of the style in force the sizes here follow from, for `matplotlib.rc_context` later on."""
+    names = (
+        "font.family",
+        "font.size",
+        "axes.labelsize",
+        "xtick.labelsize",
+        "text.color",
+        "mathtext.fontset",
+    )
+    return {name: matplotlib.rcParams[name] for name in names}
+
+
+@lru_cache(maxsize=4096)
+def _relative_width(text: str, family: tuple[str, ...]) -> float:
+    font = FontProperties(family=list(family), size=100)
+    return text_to_path.get_text_width_height_descent(text, font, ismath=bool(is_math_text(text)))[0] / 100
+
+
 def text_width(text: str, size: float) -> float:
-    """Width of a text at a font size, both in points, in the style's font; independent of any device."""
-    return size * _relative_width(text, _font_of_style())
+    """Width of one line at a font size, both in points, in the style's font; independent of any device."""
+    return size * _relative_width(text, tuple(matplotlib.rcParams["font.family"]))
 
 
 def wrapped(text: str, size: float, width: float) -> str:
-    """The text in lines no wider than `width` points, broken after a semicolon if that is enough."""
+    """The text in lines no wider than `width` points, if possible broken before a unit in brackets."""
     if text_width(text, size) <= width:
         return text
     lines: list[str] = []
-    for part in text.split("; "):
-        words = part.split()
-        lines.append(words[0])
-        for word in words[1:]:
-            fits = text_width(f"{lines[-1]} {word}", size) <= width
-            lines[-1:] = [f"{lines[-1]} {word}"] if fits else [lines[-1], word]
+    for part in text.replace(" (", "\n(").split("\n"):
+        first, *words = part.split()
+        lines.append(first)
+        for word in words:
+            longer = f"{lines[-1]} {word}"
+            lines[-1:] = [longer] if text_width(longer, size) <= width else [lines[-1], word]
     return "\n".join(lines)
 
 
 def fitting(texts: Sequence[str], size: float, width: float) -> str:
     """The first of the texts that is no wider than `width` points, else the last."""
     return next((text for text in texts if text_width(text, size) <= width), texts[-1])
-
-
-def _font_of_style() -> str:
-    font = str(matplotlib.rcParams["font.family"][0])
-    return font if font in (SERIF, SANS) else SERIF
-
-
-@lru_cache(maxsize=4096)
-def _relative_width(text: str, font: str) -> float:
-    if not text.strip():
-        return 0.0
-    known = FontProperties(family=[font], math_fontfamily="dejavusans" if font == SANS else "stix")
-    # The control points bound the curves closely enough, and their exact extents take ten times as long.
-    return float(TextPath((0, 0), text, size=100, prop=known).vertices[:, 0].max()) / 100

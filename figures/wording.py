@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+
 from adapter_probe import metrics
-from adapter_probe.analysis.studies import AblationOverview
+from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
+from adapter_probe.analysis.studies import AblationOverview, AblationRecord
 
 # The others are correlations, which are not shares of anything.
-IN_PERCENT = ("accuracy", "f1", "macro_f1", "squad_f1", "exact_match")
+IN_PERCENT = ("accuracy", "f1", "macro_f1", "squad_f1", "exact_match", *metrics.CHOICES)
 _TASKS = {
     "cola": "CoLA", "sst2": "SST-2", "mrpc": "MRPC", "stsb": "STS-B", "qqp": "QQP", "mnli": "MNLI-m",
     "mnli-mm": "MNLI-mm", "qnli": "QNLI", "rte": "RTE", "squad": "SQuAD",
@@ -36,16 +40,24 @@ def literal(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def cell_text(drop: float) -> str:
-    """A drop in a cell: `1.2`, from 10 on `12`; a gain has a plus, `+0.3`."""
+def drop_text(drop: float) -> str:
+    """A drop in a cell: `1.2`, from 10 on `12`; a gain is a negative drop, `−0.3`. Empty for NaN."""
+    if math.isnan(drop):
+        return ""
     size = f"{abs(drop):.1f}" if abs(drop) < 9.95 else f"{abs(drop):.0f}"
-    return f"+{size}" if drop < 0 else size
+    return f"−{size}" if drop < 0 and float(size) else size
+
+
+def one_decimal(points: float) -> str:
+    """A number of points: `13.5`, `−0.3`, and `0.0` for what rounds to nothing."""
+    text = f"{points:.1f}"
+    return "0.0" if float(text) == 0 else text.replace("-", "−")
 
 
 def signed(points: float) -> str:
     """A difference with its sign: `−5.1`, `+0.3`, and `0.0` for what rounds to nothing."""
-    text = f"{points:+.1f}"
-    return "0.0" if float(text) == 0 else text.replace("-", "−")
+    text = one_decimal(points)
+    return f"+{text}" if points > 0 and text != "0.0" else text
 
 
 def score_text(score: float, metric: str | None) -> str:
@@ -70,7 +82,14 @@ def metric_name(metric: str | None) -> str:
 
 def unit_name(metric: str | None) -> str:
     """What a hundredth of the score is called."""
+    if metric in metrics.LOSSES:
+        return f"0.01 {metrics.LOSS_UNITS.get(metric, '')}".rstrip()
     return "percentage points" if metric in IN_PERCENT else "points of 0.01"
+
+
+def drop_name(metric: str | None) -> str:
+    """What a loss of score is: a drop, or of a language model's loss a rise."""
+    return "rise" if metric in metrics.LOSSES else "drop"
 
 
 def score_axis(metric: str | None) -> tuple[float, str]:
@@ -96,11 +115,15 @@ def range_text(values: list[int], noun: str) -> str:
     return count_text(high, noun) if low == high else f"{low}–{high} {noun}s"
 
 
-def drop_label(metric: str | None, split: str, tolerance: float) -> str:
+def drop_label(metric: str | None, split: str = "") -> str:
     """What a colour bar of drops says; `metric` None where the panels differ in it."""
-    return (
-        f"drop in {split} {metric_name(metric)} ({unit_name(metric)}); black line = {points_text(tolerance)}"
-    )
+    return f"{drop_name(metric)} in {f'{split} {metric_name(metric)}'.strip()} ({unit_name(metric)})"
+
+
+def common_metric(records: Iterable[AblationRecord]) -> str | None:
+    """The metric of all the ablations; None where they differ in it."""
+    metrics = {record.overview.metric for record in records}
+    return metrics.pop() if len(metrics) == 1 else None
 
 
 def test_name(metric: str | None) -> str | None:
@@ -110,12 +133,35 @@ def test_name(metric: str | None) -> str | None:
     return "McNemar" if metric == "accuracy" else "bootstrap"
 
 
-def ablation_notes(facts: AblationOverview) -> tuple[str, ...]:
+def ablation_notes(overview: AblationOverview) -> list[str]:
     """The lines beside a grid: the task, the intact score, all removed, the majority class."""
-    score = "undefined" if facts.intact is None else score_text(facts.intact, facts.metric)
-    lost = "undefined" if facts.removed_delta is None else signed(facts.removed_delta)
-    notes = [literal(task_label(facts.task)), f"intact {score}, n = {facts.n_examples:,}"]
-    notes.append(f"{facts.removed}: {lost}")
-    if facts.majority is not None:
-        notes.append(f"majority class {bare_score(facts.majority, facts.metric)}")
-    return tuple(notes)
+    score = "undefined" if overview.intact is None else score_text(overview.intact, overview.metric)
+    notes = [f"{literal(task_label(overview.task))}, n = {overview.n_examples:,}", f"intact {score}"]
+    lost = "undefined" if overview.removed_delta is None else one_decimal(-overview.removed_delta)
+    notes.append(f"{overview.removed}: {drop_name(overview.metric)} {lost}")
+    if overview.majority is not None:
+        notes.append(f"majority class {bare_score(overview.majority, overview.metric)}")
+    return notes + ([f"{NOTHING_LEARNED}:", "spans mean nothing"] if nothing_learned(overview) else [])
+
+
+def joint_notes(record: AverageRecord | ComparisonRecord) -> list[str]:
+    """The lines beside a grid of means or differences: of what, how many examples, the intact scores."""
+    scores = [bare_score(score, record.metric) for score in record.intact_scores]
+    if isinstance(record, ComparisonRecord):
+        names = [literal(name) for name in record.names]
+        notes = [f"{names[1]} less {names[0]}", f"n = {record.n_examples:,}, {metric_name(record.metric)}"]
+        return notes + [f"{name}: intact {score}" for name, score in zip(names, scores)]
+    low, high = min(scores), max(scores)
+    intact = low if low == high else f"{low} to {high}"
+    return [f"mean ± s.d. of {len(record.names)} studies", f"n = {record.n_examples:,}",
+            f"intact {metric_name(record.metric)} {intact}"]  # fmt: skip
+
+
+NOTHING_LEARNED = "no better than the majority class"
+
+
+def nothing_learned(overview: AblationOverview) -> bool:
+    """Whether the intact model is no better than the commonest class, so that its spans tell nothing."""
+    if overview.intact is None or overview.majority is None or overview.metric in metrics.LOSSES:
+        return False
+    return overview.intact <= overview.majority

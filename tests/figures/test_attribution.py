@@ -1,30 +1,38 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 
-from adapter_probe.analysis.published import published_ablation
-from adapter_probe.analysis.studies import AblationOverview
-from adapter_probe.figures import interactions, style
-from adapter_probe.figures.attribution import Attributed, attribution, attribution_figure
-from adapter_probe.figures.drawing import add_axes
-from adapter_probe.figures.interactions import EDGES, InteractionScale, interaction_text
+from adapter_probe.analysis.studies import AblationOverview, AblationRecord
+from adapter_probe.errors import ResultsError
+from adapter_probe.figures.ablation import attribution_drawing, attribution_figure
+from adapter_probe.figures.attribution import attribution, interactions
+from adapter_probe.figures.heatmap import heatmap
 from adapter_probe.figures.venues import PAPER, Look
 
-FACTS = AblationOverview("cola", "validation", "ablated", "accuracy", 1043, 0.74, -5.5, majority=0.69)
+OVERVIEW = AblationOverview("cola", "validation", "ablated", "accuracy", 1043, 0.74, -5.5, majority=0.69)
 
 
 @pytest.fixture
-def attributed(make_frame, with_statistics):
-    def make(n_layers: int = 6, seed: int = 0, task: str = "cola", width: float = 1.0) -> Attributed:
-        frame = make_frame(n_layers, seed=seed)
-        spans, layers = with_statistics(frame, width)
-        return Attributed(spans, layers, AblationOverview(task, *list(vars(FACTS).values())[1:]))
+def record(make_frame, with_statistics):
+    def make(n_layers: int = 6, seed: int = 0, task: str = "cola", width: float = 1.0) -> AblationRecord:
+        spans, layers = with_statistics(make_frame(n_layers, seed=seed), width)
+        overview = AblationOverview(**{**vars(OVERVIEW), "task": task})
+        return AblationRecord(Path("results"), spans, layers, None, overview, {}, {})
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def _no_figure_stays_open():
+    yield
+    plt.close("all")
 
 
 def shares_axes(figure: Figure):
@@ -41,8 +49,8 @@ def brute_force_interactions(spans: pd.DataFrame) -> dict[tuple[int, int], float
     }
 
 
-def test_bars_and_diamonds_are_the_shares_and_single_drops(attributed):
-    panel = attributed()
+def test_bars_and_diamonds_are_the_shares_and_single_drops(record):
+    panel = record()
     figure = attribution_figure([panel], Look(PAPER))
     beyond = brute_force_interactions(panel.spans)
     expected = [sum(m / (b - a + 1) for (a, b), m in beyond.items() if a <= layer <= b) for layer in range(6)]
@@ -56,9 +64,9 @@ def test_bars_and_diamonds_are_the_shares_and_single_drops(attributed):
     assert sum(expected) == pytest.approx(-panel.spans.set_index(["first", "last"])["delta_points"][0, 5])
 
 
-def test_the_csv_holds_what_is_drawn(attributed):
-    panel = attributed()
-    frame = attribution([panel], Look(PAPER), {}).frame
+def test_the_csv_holds_what_is_drawn(record):
+    panel = record()
+    frame = attribution_drawing([panel], Look(PAPER), {}).frame
     drawn = frame[frame["quantity"] == "interaction"].set_index(["first", "last"])["drop_points"]
     for span, value in brute_force_interactions(panel.spans).items():
         assert drawn[span] == pytest.approx(value)
@@ -69,27 +77,27 @@ def test_the_csv_holds_what_is_drawn(attributed):
 
 
 @pytest.mark.parametrize(("n", "column"), [(2, "half"), (4, "full")])
-def test_tidy_with_several(attributed, assert_tidy, n, column):
-    panels = [attributed(12, seed, task) for seed, task in enumerate(["cola", "mnli", "rte", "sst2"][:n])]
+def test_tidy_with_several(record, assert_tidy, n, column):
+    panels = [record(12, seed, task) for seed, task in enumerate(["cola", "mnli", "rte", "sst2"][:n])]
     figure = attribution_figure(panels, Look(PAPER, column))
     assert_tidy(figure)
     assert len(shares_axes(figure).patches) == 12 * n
 
 
-def test_the_caption_says_what_a_reviewer_asks(attributed):
-    caption = attribution([attributed()], Look(PAPER), {}).caption
+def test_the_caption_says_what_a_reviewer_asks(record):
+    caption = attribution_drawing([record()], Look(PAPER), {}).caption
     for words in ("1,043 examples", "95% paired bootstrap", "McNemar", "Holm", "Myerson", "majority class"):
         assert words in caption
 
 
-def test_without_intervals_nothing_is_said_of_them(attributed):
-    panel = attributed()
-    bare = Attributed(
-        panel.spans[["first", "last", "n_layers", "delta_points", "interaction_points"]],
-        panel.layers[["layer", "delta_points", "share_points"]],
-        panel.facts,
+def test_without_intervals_nothing_is_said_of_them(record):
+    panel = record()
+    bare = replace(
+        panel,
+        spans=panel.spans[["first", "last", "n_layers", "delta_points", "interaction_points"]],
+        layers=panel.layers[["layer", "delta_points", "share_points"]],
     )
-    drawing = attribution([bare], Look(PAPER), {})
+    drawing = attribution_drawing([bare], Look(PAPER), {})
     assert "bootstrap" not in drawing.caption
     assert "Holm" not in drawing.caption
     words = [text.get_text() for legend in drawing.figure.legends for text in legend.get_texts()]
@@ -97,36 +105,46 @@ def test_without_intervals_nothing_is_said_of_them(attributed):
     assert not any("interval" in text for text in words)
 
 
-def test_squares_are_small_where_the_interval_holds_zero(attributed):
-    panel = attributed(5, width=1.0)
-    with style.paper_style():
-        figure = Figure(figsize=(3, 3))
-        ax = interactions.draw(panel.spans, add_axes(figure, (30, 30, 170, 170)))
-    sizes = [
-        path.get_extents().width
-        for collection in ax.collections
-        if not isinstance(collection, PathCollection)
-        for path in collection.get_paths()
-        if 0.1 < path.get_extents().width < 1 and len(path.vertices) in (4, 5)
-    ]
-    clear = ((panel.spans["interaction_low_points"] > 0) | (panel.spans["interaction_high_points"] < 0)).sum()
-    assert 0 < clear < len(panel.spans)
-    large = sum(size > 0.8 for size in sizes)
-    assert large >= clear
-    assert sum(size < 0.8 for size in sizes) == len(panel.spans) - clear
+def test_squares_are_small_where_the_interval_holds_zero(record):
+    panel = record(5, width=1.0)
+    ax = interactions(panel, plt.figure(figsize=(4, 4)).gca())
+    full = ~ax.collections[0].get_array().mask
+    small = next(c for c in ax.collections if c.get_label() == "small cells")
+    centres = [path.vertices[:4].mean(axis=0) for path in small.get_paths()]
+    spans = panel.spans
+    clear = (spans["interaction_low_points"] > 0) | (spans["interaction_high_points"] < 0)
+    assert 0 < clear.sum() < len(spans)
+    assert {tuple(cell) for cell in np.argwhere(full)} == set(
+        zip(spans["first"][clear], spans["last"][clear])
+    )
+    assert {(int(y), int(x)) for x, y in centres} == set(zip(spans["first"][~clear], spans["last"][~clear]))
+    assert max(np.ptp(path.vertices[:, 0]) for path in small.get_paths()) < 0.6
 
 
-def test_the_scale_holds_every_value():
-    values = published_ablation("mnli")["delta_points"].to_numpy()
-    scale = InteractionScale.spanning(values)
-    assert len(scale.edges) == scale.n_less + scale.n_extra
-    assert scale.colours(np.array([0.0, -0.4]))[0] == scale.colours(np.array([0.49]))[0]
-    extra = [scale.colours(np.array([edge + 0.01]))[0] for edge in EDGES[: scale.n_extra]]
-    assert len(set(extra)) == len(extra)
-    brightness = [style.luminance(colour) for colour in extra]
-    assert brightness == sorted(brightness, reverse=True)  # the same order in greyscale
+def test_a_gain_has_the_sign_here_that_it_has_in_the_heatmap(make_frame, with_statistics, record):
+    spans, layers = with_statistics(make_frame(3, [-2.2, 1.0, 3.0, 0.4, 1.0, 4.0]), 0.1)
+    one = replace(record(), spans=spans, layers=layers)
+    _, (left, right) = plt.subplots(1, 2, figsize=(10, 5))
+    said = []
+    for ax in (heatmap(one, left), interactions(one, right)):
+        said.append(next(t.get_text() for t in ax.texts if t.get_position() == (0.5, 0.5)))
+    assert said == ["−2.2", "−2.2"]
+    _, ax = plt.subplots()
+    attribution(one, ax)
+    (alone,) = [c for c in ax.collections if c.get_label() == "alone"]
+    assert alone.get_offsets()[0, 1] == pytest.approx(-2.2)
 
 
-@pytest.mark.parametrize(("value", "text"), [(0.04, "0.0"), (-0.04, "0.0"), (-1.26, "−1.3"), (12.4, "12")])
-def test_interaction_text(value, text):
-    assert interaction_text(value) == text
+def test_on_the_users_own_axes(record):
+    before = dict(plt.rcParams)
+    _, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
+    assert attribution(record(), left) is left
+    plt.sca(right)
+    assert attribution([record(), record(6, 1, "rte")], legend=False) is right
+    assert (left.get_legend() is None, right.get_legend() is None) == (False, True)
+    assert dict(plt.rcParams) == before
+
+
+def test_a_study_without_shares_is_refused(record):
+    with pytest.raises(ResultsError, match="results: there are no shares of layers"):
+        attribution(replace(record(), layers=None))

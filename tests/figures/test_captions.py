@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from adapter_probe.analysis.studies import AblationOverview
-from adapter_probe.figures.ablation import Panel
-from adapter_probe.figures.attribution import Attributed
+from adapter_probe.analysis.studies import AblationOverview, AblationRecord
 from adapter_probe.figures.captions import (
     aggregate_caption,
     attribution_caption,
@@ -17,11 +16,16 @@ from adapter_probe.figures.captions import (
     size_robustness_caption,
     tradeoff_caption,
 )
+from adapter_probe.figures.heatmap import Grid
 from adapter_probe.figures.init_sweep import SweepSeries
 from adapter_probe.figures.tradeoff_panel import TaskCurve
 
 FACTS = AblationOverview("cola", "validation", "ablated", "accuracy", 1043, 0.742, -5.5, majority=0.691)
 SQUAD = AblationOverview("squad", "test", "ablated", "squad_f1", 1, 0.9, -1.0)
+
+
+def record(spans: pd.DataFrame, layers: pd.DataFrame, overview: AblationOverview) -> AblationRecord:
+    return AblationRecord(Path("results"), spans, layers, None, overview, {}, {})
 
 
 @pytest.fixture
@@ -56,7 +60,7 @@ def aggregate_points(**columns: object) -> pd.DataFrame:
 
 
 def test_a_heatmap_says_n_the_test_and_the_correction(spans):
-    caption = heatmap_caption([Panel(spans, FACTS)], 1.0)
+    caption = heatmap_caption([Grid(spans, [], FACTS)], 1.0)
     assert "Drop in validation accuracy (percentage points)" in caption
     assert (
         "CoLA: one trained checkpoint, 1,043 examples, intact accuracy 74.2%, majority class 69.1%."
@@ -70,56 +74,71 @@ def test_a_heatmap_says_n_the_test_and_the_correction(spans):
 
 def test_the_test_is_that_of_the_metric(spans):
     facts = replace(FACTS, metric="mcc", intact=0.5812)
-    caption = heatmap_caption([Panel(spans, facts)], 0.5)
+    caption = heatmap_caption([Grid(spans, [], facts)], 0.5)
     assert "points of 0.01" in caption
     assert "intact Matthews correlation 0.581" in caption
     assert "a two-sided paired bootstrap test over examples, Holm-corrected" in caption
     assert "McNemar" not in caption
-    assert "over paragraphs" in heatmap_caption([Panel(spans, SQUAD)], 1.0)
+    assert "over paragraphs" in heatmap_caption([Grid(spans, [], SQUAD)], 1.0)
 
 
 def test_what_is_not_drawn_is_not_explained(spans, make_frame):
     bare = make_frame(3, [3.0, 2.5, 1.2, 0.2, 4.0, 5.0])
-    caption = heatmap_caption([Panel(bare, replace(FACTS, metric=None, majority=None))], 1.0)
+    caption = heatmap_caption([Grid(bare, [], replace(FACTS, metric=None, majority=None))], 1.0)
     for word in ("ring", "triangle", "Blue", "majority", "bootstrap", "McNemar", "Houlsby"):
         assert word not in caption
     marked = bare.assign(non_monotone=[False] * 5 + [True], delta_points=-np.arange(6.0) + 0.5)
-    caption = heatmap_caption([Panel(marked, FACTS), Panel(bare, None, ("CoLA",))], 1.0)
-    assert "Blue, with a plus: the score improves." in caption
+    caption = heatmap_caption([Grid(marked, [], FACTS), Grid(bare, ["CoLA"], None)], 1.0)
+    assert "Blue, with a minus: the drop is negative, the score improves." in caption
     assert "simultaneous 95% paired bootstrap bound over the spans inside it; not corrected" in caption
     assert "Houlsby et al. (2019) are the published ones" in caption
 
 
 def test_undefined_spans_are_counted(spans):
     frame = spans.assign(delta_points=[np.nan, np.nan, *spans["delta_points"][2:]])
-    caption = heatmap_caption([Panel(frame, replace(FACTS, intact=None))], 1.0)
+    caption = heatmap_caption([Grid(frame, [], replace(FACTS, intact=None))], 1.0)
     assert caption.endswith("Crossed-out spans are undefined (2).")
     assert "intact accuracy undefined" in caption
 
 
 def test_tests_over_several_checkpoints(spans):
     fewer = spans.assign(p_holm=[np.nan, *spans["p_holm"][1:]])
-    caption = heatmap_caption([Panel(spans, FACTS), Panel(fewer, replace(SQUAD, split="validation"))], 1.0)
+    caption = heatmap_caption(
+        [Grid(spans, [], FACTS), Grid(fewer, [], replace(SQUAD, split="validation"))], 1.0
+    )
     assert "Drop in validation score (points of 0.01)" in caption
     assert "model's or a two-sided paired bootstrap test over paragraphs" in caption
     assert "Holm-corrected over 5 or 6 spans" in caption
     assert "SQuAD: one trained checkpoint, 1 example," in caption
 
 
+def test_a_model_that_learned_nothing_is_named_first(spans):
+    facts = replace(FACTS, intact=0.691)
+    caption = heatmap_caption([Grid(spans, [], facts)], 1.0)
+    assert caption.startswith(
+        "CoLA: the intact model is no better than the majority class, so its spans mean"
+    )
+    layers = pd.DataFrame({"layer": range(3), "share_points": 1.0})
+    assert attribution_caption([record(spans, layers, facts)]).startswith(
+        "CoLA: the intact model is no better"
+    )
+    assert "no better" not in heatmap_caption([Grid(spans, [], FACTS)], 1.0)
+
+
 def test_kept_spans(spans):
-    caption = heatmap_caption([Panel(spans, replace(FACTS, study="kept"))], 1.0)
+    caption = heatmap_caption([Grid(spans, [], replace(FACTS, study="kept"))], 1.0)
     assert "only the adapters in a contiguous span of layers are kept on" in caption
     assert "last kept layer" in caption or "columns the last kept layer" in caption
 
 
 def test_attribution_names_what_is_resampled(make_frame, with_statistics):
     spans, layers = with_statistics(make_frame(3, [3.0, 2.5, 1.2, 0.2, 4.0, 5.0]))
-    caption = attribution_caption([Attributed(spans, layers, SQUAD)])
+    caption = attribution_caption([record(spans, layers, SQUAD)])
     assert "95% paired bootstrap intervals over paragraphs" in caption
     assert "Holm-corrected over all spans" in caption
     assert "m(a,b) = d(a,b) − d(a+1,b) − d(a,b−1) + d(a+1,b−1)" in caption
     lost = spans.assign(interaction_points=[np.nan, *spans["interaction_points"][1:]])
-    assert attribution_caption([Attributed(lost, layers, SQUAD)]).endswith("left out are undefined (1).")
+    assert attribution_caption([record(lost, layers, SQUAD)]).endswith("left out are undefined (1).")
 
 
 def test_a_sweep_counts_its_seeds_and_what_diverged():

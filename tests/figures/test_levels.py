@@ -8,7 +8,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from adapter_probe.figures import levels, style
-from adapter_probe.figures.levels import DropScale
+from adapter_probe.figures.levels import DivergingScale, DropScale
 
 drops = st.floats(-200, 200).map(lambda x: round(x, 3) + 0.0)
 edges = st.sampled_from([s * e for s in (-1, 1) for e in (0, 0.5, 1, 2, 5, 10, 20, 50)])
@@ -89,28 +89,69 @@ def test_numbers_can_be_read_on_every_colour(colour):
     assert style.contrast(style.text_colour(colour), colour) > 4.5
 
 
-@pytest.mark.parametrize("vertical", [False, True])
+@pytest.mark.parametrize("location", ["right", "bottom"])
 @pytest.mark.parametrize(
     ("scale", "ticks"),
     [
         (DropScale(1, False), "0 0.5 1 2 5 10 20 50"),
-        (DropScale(3, True), "+2 +1 0 0.5 1 2 5 10 20 50"),
+        (DropScale(3, True), "−2 −1 0 0.5 1 2 5 10 20 50"),
+        (DivergingScale(2, 1), "−1 −0.5 0.5"),
     ],
 )
-def test_the_bar_tells_the_truth(scale, ticks, vertical):
+def test_the_bar_tells_the_truth(scale, ticks, location):
     with style.paper_style():
-        figure = Figure()
-        bar = levels.draw_scale(
-            scale, figure.add_axes((0.1, 0.1, 0.8, 0.8)), label="x", tolerance=1.0, vertical=vertical
-        )
+        figure = Figure(figsize=(6, 6))
+        ax = figure.add_axes((0.1, 0.1, 0.8, 0.8))
+        bar = levels.draw_colorbar(scale, ax, label="x", tolerance=1.0, location=location)
         figure.draw_without_rendering()
-    axis = bar.ax.yaxis if vertical else bar.ax.xaxis
+    axis = bar.ax.yaxis if location == "right" else bar.ax.xaxis
     assert [text.get_text() for text in axis.get_ticklabels()] == ticks.split()
     assert bar.extend == ("both" if scale.beyond else "min")
-    # In the middle of each interval the bar shows the colour that a cell of that drop has.
+    # In the middle of each interval the bar shows the colour that a cell of that value has.
     bounds = np.array(scale.edges)
-    for drop in (bounds[1:] + bounds[:-1]) / 2:
-        assert to_hex(bar.cmap(bar.norm(drop))) == scale.colours(np.array([drop]))[0]
+    for value in (bounds[1:] + bounds[:-1]) / 2:
+        assert to_hex(bar.cmap(bar.norm(value))) == scale.colours(np.array([value]))[0]
     assert to_hex(bar.cmap.get_under()) == scale.colours(np.array([-99.0]))[0]
     if scale.beyond:
         assert to_hex(bar.cmap.get_over()) == scale.colours(np.array([99.0]))[0]
+
+
+def test_labels_of_a_short_bar_are_thinned_but_keep_zero():
+    with style.paper_style():
+        figure = Figure(figsize=(1.6, 2))
+        ax = figure.add_axes((0.2, 0.2, 0.6, 0.6))
+        bar = levels.draw_colorbar(DropScale(3, True), ax, label="x", location="bottom")
+        figure.draw_without_rendering()
+    shown = [text.get_text() for text in bar.ax.get_xticklabels()]
+    assert "0" in shown
+    assert shown.count("") >= len(shown) // 2
+
+
+@settings(deadline=None)
+@given(drop_lists)
+def test_what_is_drawn_has_the_colour_of_its_level(values):
+    """Matplotlib's norm, on values as they are drawn, agrees with the levels counted by hand."""
+    values = np.array(values)
+    scale = DropScale.spanning(values)
+    colours = levels.mappable(scale)
+    drawn = [to_hex(colours.to_rgba(value)) for value in levels.as_drawn(values)]
+    assert drawn == scale.colours(values)
+
+
+@settings(deadline=None)
+@given(drop_lists)
+def test_a_diverging_scale_is_symmetric_in_its_edges(values):
+    values = np.array(values)
+    scale = DivergingScale.spanning(values)
+    counts = np.searchsorted(levels.DIVERGING_EDGES, np.round(np.abs(values), 9))
+    assert scale.n_more == max([1, *counts[values > 0]])
+    assert scale.n_less == max([1, *counts[values < 0]])
+    neutral = scale.colours(np.zeros(1))[0]
+    assert [colour == neutral for colour in scale.colours(values)] == (counts == 0).tolist()
+    assert (scale.is_gain(values) == ((values < 0) & (counts > 0))).all()
+
+
+def test_more_loss_is_darker_on_the_diverging_scale():
+    scale = DivergingScale(6, 6)
+    brightness = [style.luminance(c) for c in scale.colours(np.array(levels.DIVERGING_EDGES) + 0.01)]
+    assert brightness == sorted(brightness, reverse=True)  # the same order in greyscale

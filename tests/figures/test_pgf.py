@@ -7,15 +7,16 @@ import subprocess
 import pytest
 
 from adapter_probe.analysis.published import published_ablation
-from adapter_probe.figures.ablation import Panel, ablation_figure
+from adapter_probe.figures.ablation import heatmap_figure
+from adapter_probe.figures.heatmap import Grid
 from adapter_probe.figures.pgf import mathtext_to_latex, pgf_picture
 from adapter_probe.figures.venues import PAPER, Look
 
 
 @pytest.fixture(scope="module")
 def picture() -> str:
-    panel = Panel(published_ablation("cola"), None, (r"a\$ & 50% _of_ $10^{-2}$", "all removed: −13.5"))
-    return pgf_picture(ablation_figure([panel], Look(PAPER)), "title\nof it", '{"a":1}')
+    grid = Grid(published_ablation("cola"), [r"a\$ & 50% _of_ $10^{-2}$", "all removed: −13.5"], None)
+    return pgf_picture(heatmap_figure([grid], Look(PAPER), "drop (points)"), "title\nof it", '{"a":1}')
 
 
 def test_it_is_as_wide_as_the_figure(picture):

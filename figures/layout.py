@@ -1,0 +1,104 @@
+"""Figures as wide as a venue asks and as high as their content needs, by Matplotlib's constrained layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import matplotlib
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backend_bases import RendererBase
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from . import style
+
+WIDE = 4.5  # inches: from here on, panels stand side by side
+_ROUNDS, _SETTLED = 5, 0.005  # of layout; inches
+_LEGEND_PAD = 0.4  # of its letters' size: above and below a legend
+
+
+class BeforeDrawing(Artist):
+    """Calls a function each time that axes are drawn, when their place and size are final."""
+
+    def __init__(self, adjust: Callable[[Axes], None]):
+        """`adjust` gets the axes and may move, resize or hide what else is in them."""
+        super().__init__()
+        self._adjust, self._style = adjust, style.in_force()
+        self.set_zorder(-100)
+        self.set_in_layout(False)
+
+    def draw(self, renderer: RendererBase) -> None:
+        """Adjust; nothing of its own is seen."""
+        with matplotlib.rc_context(self._style):  # a figure may be drawn and saved in different ones
+            self._adjust(self.axes)
+
+
+def before_drawing(ax: Axes, adjust: Callable[[Axes], None]) -> None:
+    """Have `adjust(ax)` called whenever the axes are about to be drawn."""
+    ax.add_artist(BeforeDrawing(adjust))
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of so many inches, not yet of the right height, that no window knows of."""
+    figure = Figure(figsize=(width, height), layout="constrained", dpi=36)  # seaborn draws it again and again
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def size_in_points(ax: Axes) -> tuple[float, float]:
+    """Width and height of axes as they are now placed, points."""
+    width, height = 72 / ax.get_figure(root=True).dpi * ax.bbox.size
+    return float(width), float(height)
+
+
+def legend_below(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> None:
+    """A legend below everything, in as few rows as the figure's width allows."""
+    size = style.tick_size()
+    column = max((style.text_width(label, size) for label in labels), default=0.0) + 4.5 * size
+    columns = max(1, min(len(labels), int((72 * figure.get_figwidth() - size) / column)))
+    rows = -(-len(labels) // columns)
+    if labels:
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=-(-len(labels) // rows), handlelength=2.4,
+            handletextpad=0.5, columnspacing=1.6, labelspacing=0.35, borderpad=0, borderaxespad=_LEGEND_PAD,
+        )  # fmt: skip
+
+
+def fit_height(figure: Figure, tallest: float) -> Figure:
+    """Give the figure the height that its panels need, at most `tallest` inches, and fix all places.
+
+    Every panel has an aspect, so that its width, which does not change with the figure's height, tells how
+    high it should be. What stands around the panels changes a little with the height: a few rounds settle it.
+    """
+    figure.set_dpi(style.PNG_DPI)
+    panels = [(ax, ax.get_box_aspect() or ax.get_data_ratio()) for ax in figure.axes if ax.get_subplotspec()]
+    held = [(ax, ax.get_aspect(), ax.get_box_aspect()) for ax, _ in panels]
+    for ax, _ in panels:  # let them fill their places: a margin is measured from what is drawn
+        ax.set_box_aspect(None)
+        ax.set_aspect("auto")
+    for _ in range(_ROUNDS):
+        figure.get_layout_engine().execute(figure)
+        height = min(_needed_height(figure, panels), tallest)
+        if abs(height - figure.get_figheight()) < _SETTLED:
+            break
+        figure.set_figheight(height)
+    for ax, aspect, box_aspect in held:
+        ax.set_aspect(aspect)
+        ax.set_box_aspect(box_aspect)
+    figure.set_layout_engine("none")
+    return figure
+
+
+def _needed_height(figure: Figure, panels: Sequence[tuple[Axes, float]]) -> float:
+    """Inches at which every row is as high as its panels' aspects ask; sets the rows' ratios too."""
+    width, height = figure.get_size_inches()
+    grid = panels[0][0].get_gridspec()
+    needed, given = np.zeros(grid.nrows), np.zeros(grid.nrows)  # inches
+    for ax, aspect in panels:
+        row, place = ax.get_subplotspec().rowspan.start, ax.get_position(original=True)
+        needed[row] = max(needed[row], aspect * place.width * width)
+        given[row] = place.height * height
+    grid.set_height_ratios(needed)
+    return float(height + (needed - given).sum())
