@@ -14,7 +14,7 @@ from adapter_probe.analysis.studies import AblationRecord
 from adapter_probe.errors import ResultsError
 
 from . import style
-from .attribution import attribution, interaction_label, interactions, layers_of, legend_entries
+from .attribution import STEM, attribution, interaction_label, interactions, layers_of, legend_entries
 from .captions import attribution_caption, heatmap_caption, joint_caption
 from .drawing import Drawing
 from .heatmap import Grid, draw_grid, heatmap, joint_scale, label_of, scale_of
@@ -130,7 +130,7 @@ def attribution_drawing(
     numbers = pd.concat([_shares_drawn(record, name) for record, name in zip(records, names)])
     title = f"{' and '.join(dict.fromkeys(names))}: shares of the drop by layer, interactions of spans"
     caption = attribution_caption(records)
-    return Drawing("attribution", title, figure, numbers.reset_index(drop=True), caption, identity)
+    return Drawing(STEM, title, figure, numbers.reset_index(drop=True), caption, identity)
 
 
 def attribution_figure(records: Sequence[AblationRecord], look: Look) -> Figure:

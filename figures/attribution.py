@@ -28,6 +28,7 @@ from .layout import size_in_points
 from .levels import DIVERGING_EDGES, DivergingScale, draw_colorbar
 from .wording import common_metric, drop_text, literal, one_decimal, task_label, unit_name
 
+STEM = "attribution"
 _HATCHES = ("", "/////", ".....", "xxxxx")
 _GROUP, _BAR_SHARE = 0.86, 0.62  # of a layer's place, and of a task's part of it
 

@@ -57,8 +57,8 @@ def heatmap(
         record: an ablation, an average or a comparison.
         ax: where; by default the current axes. A colour bar takes its room from it.
         tolerance: points of drop that the black line stands for; differences have none.
-        paper: of an ablation, whether the published grid of the same task, where there is one, takes the right half of the
-            axes' place.
+        paper: of an ablation, whether the published grid of the same task, where there is one, takes the
+            right half of the axes' place.
         colorbar: whether to draw one.
         notes: whether task, scores and signs are explained in the empty corner.
         scale: the levels; by default the smallest scale that is true of the drops.

@@ -70,10 +70,7 @@ class DropScale:
 
     def colours(self, drops: np.ndarray) -> list[str]:
         """Colour of each drop `[drops]`, as hex."""
-        return [
-            GAIN_COLOURS[-level - 1] if level < 0 else DROP_COLOURS[level - 1]
-            for level in self.levels(drops).tolist()
-        ]
+        return [colour_of(level) for level in self.levels(drops).tolist()]
 
     def is_gain(self, drops: np.ndarray) -> np.ndarray:
         """Where a drop has the colour of a gain, bool of the same shape."""
@@ -89,6 +86,11 @@ class DropScale:
         """Colours below the first edge, between the edges and, if there is such a level, above the last."""
         gains = list(reversed(GAIN_COLOURS[: self.n_gains]))
         return [*gains, *DROP_COLOURS[: len(DROP_EDGES) - 1 + self.beyond]]
+
+
+def colour_of(level: int) -> str:
+    """Colour of a level of drops, the same on every scale."""
+    return GAIN_COLOURS[-level - 1] if level < 0 else DROP_COLOURS[level - 1]
 
 
 @dataclass(frozen=True)

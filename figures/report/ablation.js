@@ -134,8 +134,8 @@ function views(data, report, map) {
   const unit = data.percent ? "percentage points" : "points of 0.01";
   const bar = colourBar(report.scale, report.colours, {
     title: `drop in ${data.metric} (${unit})`,
-    low: "gain",
-    edge: (value) => (value < 0 ? `+${-value}` : String(value)),
+    low: "gain (\u2212)",
+    edge: (value) => String(value).replace("-", "\u2212"),
   });
   const other = colourBar(report.interactionScale, report.colours, {
     title: "interaction (points of drop)",

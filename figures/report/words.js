@@ -23,10 +23,11 @@ function signed(points, digits = 1) {
   return Number(text) === 0 ? (0).toFixed(digits) : (points > 0 ? "+" : "") + minus(text);
 }
 
-/** A drop as its cell shows it: 1.2, from 10 on 12; a gain has a plus. */
+/** A drop as its cell shows it: 1.2, from 10 on 12; a gain is a negative drop, -0.3. */
 function cellText(drop) {
   const size = Math.abs(drop);
-  return (drop < 0 ? "+" : "") + fixed(size, size < 9.95 ? 1 : 0);
+  const text = fixed(size, size < 9.95 ? 1 : 0);
+  return (drop < 0 && Number(text) !== 0 ? "−" : "") + text;
 }
 
 /** An interaction as its cell shows it: extra loss has no sign, as a drop has none, overlap has a minus. */
