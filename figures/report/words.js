@@ -27,7 +27,7 @@ function signed(points, digits = 1) {
 function cellText(drop) {
   const size = Math.abs(drop);
   const text = fixed(size, size < 9.95 ? 1 : 0);
-  return (drop < 0 && Number(text) !== 0 ? "−" : "") + text;
+  return (drop < 0 && Number(text) !== 0 ? MINUS : "") + text;
 }
 
 /** An interaction as its cell shows it: extra loss has no sign, as a drop has none, overlap has a minus. */
