@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .errors import AdapterProbeError, CheckpointError, DataError, ModelError, ResultsError, TrainingError
     from .studies.ablation import Ablation, ablate
-    from .studies.comparison import Average, Comparison, average, compare
+    from .studies.comparison import Average, Comparison, Exchange, average, compare, exchange
     from .studies.init_sweep import InitSweep, init_sweep
     from .studies.loading import load
     from .studies.model import Model
@@ -33,6 +33,8 @@ _MODULES = {
     "average": "studies.comparison",
     "Comparison": "studies.comparison",
     "compare": "studies.comparison",
+    "Exchange": "studies.comparison",
+    "exchange": "studies.comparison",
     "InitSweep": "studies.init_sweep",
     "init_sweep": "studies.init_sweep",
     "load": "studies.loading",
@@ -50,9 +52,9 @@ _MODULES = {
 _NAMES_THERE = {"open": "open_model"}  # a module of ours keeps Python's own `open`
 
 __all__ = [
-    "Ablation", "AdapterProbeError", "Average", "CheckpointError", "Comparison", "DataError", "InitSweep",
-    "Model", "ModelError", "ResultsError", "Tradeoff", "TrainingError", "__version__", "ablate", "average",
-    "compare", "init_sweep", "load", "open", "tradeoff",
+    "Ablation", "AdapterProbeError", "Average", "CheckpointError", "Comparison", "DataError", "Exchange",
+    "InitSweep", "Model", "ModelError", "ResultsError", "Tradeoff", "TrainingError", "__version__", "ablate",
+    "average", "compare", "exchange", "init_sweep", "load", "open", "tradeoff",
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from adapter_probe.errors import ResultsError
-from adapter_probe.studies.wording import ablation_summary, plan_summary
+from adapter_probe.studies.wording import ablation_summary, columns, exchange_rows, plan_summary
 
 from . import slurm as cluster
 from .console import command, show, show_json
@@ -75,6 +75,15 @@ def ablate(
             show_default=False,
         ),
     ] = None,
+    against: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="File with examples of what the base could do before: what each span costs on the task is "
+            "set against what leaving it out changes there; repeatable.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Results folder. Default: inside the checkpoint.", show_default=False),
@@ -104,6 +113,7 @@ def ablate(
     from adapter_probe.jobs.shards import AblationOrder
     from adapter_probe.probe.request import AblationSettings
     from adapter_probe.studies.ablation import plan_order, run_order
+    from adapter_probe.studies.comparison import exchange
 
     if not tolerance >= 0:
         raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 or more points")
@@ -120,16 +130,25 @@ def ablate(
         plan = plan_order(order, out, device=device, threads=threads)
         show_json(plan) if json else show(plan_summary(plan))
         return
-    study = run_order(order, out, device=device, threads=threads, cluster=nodes)
+    others = tuple(map(str, against or ()))
+    study = run_order(order, out, device=device, threads=threads, cluster=nodes, against=others)
     report = report_of(study, tolerance)
     show_json(report) if json else show(ablation_summary(report))
+    if study.against is not None and not json:
+        show("\n" + columns(exchange_rows(exchange(study, study.against).record)))
 
 
 def report_of(study: Ablation, tolerance: float = 1.0) -> dict[str, Any]:
     """Draw a finished ablation into its folder; its summary with the paths of all files."""
     from adapter_probe.results.schema import LAYERS_CSV, PREDICTIONS, REMOVABLE_CSV, SPANS_CSV
+    from adapter_probe.studies.comparison import exchange
     from adapter_probe.studies.drawing import draw_into_folder
 
     names = {"spans": SPANS_CSV, "layers": LAYERS_CSV, "removable": REMOVABLE_CSV, "predictions": PREDICTIONS}
     files = {name: str(study.folder / file) for name, file in names.items()}
-    return {**study.summary, "files": {**files, **draw_into_folder(study.record, tolerance=tolerance)}}
+    files |= draw_into_folder(study.record, tolerance=tolerance)
+    if study.against is None:
+        return {**study.summary, "files": files}
+    files |= {path.stem + path.suffix.replace(".", "_"): str(path) for path in
+              exchange(study, study.against).save(study.folder)}  # fmt: skip
+    return {**study.summary, "against": report_of(study.against, tolerance), "files": files}

@@ -38,14 +38,6 @@ def prune(
     base: Annotated[
         str | None, typer.Option(help="Folder or hub id of the base, if it has moved.", show_default=False)
     ] = None,
-    data: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Examples to measure the cost on, in place of those the checkpoint remembers; repeatable.",
-            metavar="FILE",
-            show_default=False,
-        ),
-    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Outcome as JSON.")] = False,
 ) -> None:
@@ -63,7 +55,6 @@ def prune(
         within=within,
         basis=basis,
         base=base,
-        data=data or (),
         device=device,
     )
     record = _record(pruned)

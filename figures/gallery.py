@@ -9,11 +9,13 @@ from itertools import groupby
 from pathlib import Path
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
+from adapter_probe.analysis.exchange import ExchangeRecord
 from adapter_probe.analysis.studies import AblationRecord, StudyRecord, SweepRecord, TradeoffRecord
 
 from .ablation import attribution_drawing, heatmap_drawing, joint_drawing
 from .aggregate import aggregate
 from .drawing import Drawing
+from .exchange import exchange_drawing
 from .heatmap import Grid, published_grid
 from .init_sweep import SweepSeries, init_sweep, sweep_series
 from .paper_tables import glue_table, tasks_table
@@ -72,6 +74,8 @@ def figures_of(studies: Sequence[StudyRecord], look: Look) -> Iterator[Drawing]:
     for study in studies:
         if isinstance(study, (AverageRecord, ComparisonRecord)):
             yield joint_drawing(study, look)
+        elif isinstance(study, ExchangeRecord):
+            yield exchange_drawing(study, look)
     sweeps = [study for study in studies if isinstance(study, SweepRecord)]
     if sweeps:
         series = [

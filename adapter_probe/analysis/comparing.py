@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from adapter_probe import metrics
 from adapter_probe.analysis.deltas import intact_row, row_scores, span_scores, study_kind, without_noise
 from adapter_probe.analysis.resampling import bootstrap_scores
 from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, interval
@@ -170,7 +171,7 @@ def _samples(
         rows = [place[span] for span in zip(frame["first"], frame["last"])]
         scores = bootstrap_scores(results, n_resamples, seed)
         frames.append(frame)
-        samples.append(100 * (scores[:, rows] - scores[:, [intact_row(results)]]))
+        samples.append(metrics.points(results.metric, scores[:, rows] - scores[:, [intact_row(results)]]))
     return frames, samples
 
 

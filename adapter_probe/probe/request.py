@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -152,10 +151,39 @@ def prepare_ablation(
             f"precision 'mixed' is not possible for task {task.name!r}, a {task.kind} task: only the choice "
             "of a class can be told safe from rounding. Allowed are 'float32', 'float64' and 'bfloat16'"
         )
-    examples = _load_examples(opened, data, split, max_examples)
+    examples, metric = _judged_on(opened, data, split, metric, max_examples)
+    return AblationRequest(opened, examples, metric, settings, device, tokens_per_pass)
+
+
+def on_other_data(
+    request: AblationRequest, data: Sequence[str | Path], max_examples: int | None = None
+) -> AblationRequest:
+    """The same model and settings on other examples, by their own metric; nothing is opened again.
+
+    Args:
+        request: an ablation.
+        data: files with the examples.
+        max_examples: use a fixed random subset of this size.
+
+    Raises:
+        DataError: the examples cannot be read or do not fit the task.
+    """
+    examples, metric = _judged_on(request.checkpoint, data, "validation", None, max_examples)
+    return replace(request, examples=examples, metric=metric)
+
+
+def _judged_on(
+    opened: OpenedCheckpoint,
+    data: Sequence[str | Path],
+    split: str,
+    metric: str | None,
+    max_examples: int | None,
+) -> tuple[Examples, str]:
+    """The examples, and what they are scored by."""
+    examples, task = _load_examples(opened, data, split, max_examples), opened.description.task
     refuse_unknown_tokens(examples.encoded, opened.description.base)
     own = choose_metric(metric, examples.rows.form) if isinstance(examples.rows, Requests) else task.metric
-    return AblationRequest(opened, examples, metric or own, settings, device, tokens_per_pass)
+    return examples, metric or own
 
 
 def _refuse_without_adapters(
@@ -185,8 +213,7 @@ def _load_examples(
         raise DataError(f"split {split!r} is not one of {', '.join(SPLITS)}")
     task, limit = opened.description.task, opened.description.max_length
     if data:
-        files = {split: tuple(map(os.path.abspath, data))}  # a link's own name says of what type the file is
-        task = replace(task, files=files, validation_share=0.0)
+        task = replace(task, files={split: tuple(str(Path(path).resolve()) for path in data)})
     return load_examples(
         opened.tokenizer, task, split, limit, max_examples=max_examples, expect_fingerprint=not data
     )

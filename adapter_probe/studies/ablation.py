@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from adapter_probe.jobs.slurm_options import SlurmOptions
     from adapter_probe.probe.request import AblationRequest, Precision
 
+BESIDE = "against-"
+"""How the folder with the same variants on other data begins, inside the ablation's own."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Ablation:
@@ -41,10 +44,13 @@ class Ablation:
 
     Attributes:
         record: its tables, summary and identity as plain data.
+        against: the same variants on other examples, where `ablate` was given some; `adapter_probe.exchange`
+            sets the two against one another.
     """
 
     record: AblationRecord
     _results: AblationResults | None = field(default=None)
+    against: Ablation | None = None
 
     @property
     def folder(self) -> Path:
@@ -131,12 +137,14 @@ class Ablation:
 
     def __repr__(self) -> str:
         rows = dict(ablation_rows(self.record.summary)) if self.record.summary else {}
-        longest = [(name, value) for name, value in rows.items() if name.startswith(("longest", "shortest"))]
+        advice = [
+            f"{name}: {value}" for name, value in rows.items() if name.startswith(("longest", "shortest"))
+        ]
         return "\n".join(
             [
                 f"Ablation of {rows.get('task', self.folder)}",
                 f"intact {rows.get('intact')}, all switched off {rows.get('all switched off')}",
-                "; ".join(f"{name} point(s): {value}" for name, value in longest[1:2]),
+                rows.get("note") or (advice[1] if len(advice) > 1 else ", ".join(advice)),
             ]
         )
 
@@ -164,6 +172,7 @@ def ablate(
     precision: Precision = "float32",
     tokens_per_pass: int | None = None,
     out: str | Path | None = None,
+    against: str | Path | Sequence[str | Path] = (),
     cluster: SlurmOptions | None = None,
     progress: bool = True,
 ) -> Ablation:
@@ -191,6 +200,8 @@ def ablate(
         precision: of weights and arithmetic; "mixed" computes most predictions in bfloat16.
         tokens_per_pass: bound on the rows (variants x tokens) that pass a layer together.
         out: results folder.
+        against: files with examples of something else that the model can do, such as what the base could do
+            before: they are scored under the same variants, see `Ablation.against`.
         cluster: compute on a SLURM cluster.
         progress: show a progress bar.
 
@@ -204,13 +215,16 @@ def ablate(
     from adapter_probe.jobs.shards import AblationOrder
     from adapter_probe.probe.request import AblationSettings
 
-    files = (data,) if isinstance(data, (str, Path)) else data
+    files, others = ((one,) if isinstance(one, (str, Path)) else one for one in (data, against))
     order = AblationOrder(
         str(checkpoint),
         AblationSettings(sites, complement, layernorm, precision, spans, group, layers), base,
         tuple(map(str, files)), split, metric, max_examples, tokens_per_pass,
     )  # fmt: skip
-    return run_order(order, out, device=device, threads=threads, cluster=cluster, progress=progress)
+    return run_order(
+        order, out, device=device, threads=threads, cluster=cluster, against=tuple(map(str, others)),
+        progress=progress,
+    )  # fmt: skip
 
 
 def run_order(
@@ -220,17 +234,24 @@ def run_order(
     device: str = "auto",
     threads: int = 0,
     cluster: SlurmOptions | None = None,
+    against: Sequence[str] = (),
     progress: bool = True,
 ) -> Ablation:
     """`ablate`, for an ablation whose arguments are already put together."""
     from adapter_probe.jobs.running import Resources
     from adapter_probe.jobs.shards import compute_in_shards
+    from adapter_probe.probe.request import on_other_data
 
     say(f"opening {order.checkpoint}", progress and sys.stderr.isatty())
     request, folder = _prepare(order, out, device, threads, cluster)
     if cluster is not None:
         compute_in_shards(order, request, folder, Resources(0, threads, device, cluster), cluster)
-    return run_ablation(request, folder, progress=progress)
+    study = run_ablation(request, folder, progress=progress)
+    if not against:
+        return study
+    other = on_other_data(request, against, order.max_examples)
+    beside = folder / f"{BESIDE}{Path(against[0]).stem}"
+    return replace(study, against=run_ablation(other, beside, progress=progress))
 
 
 def plan_order(

@@ -1,4 +1,4 @@
-"""Comparing and averaging ablations: one call and one object each."""
+"""Ablations set against one another: compared, averaged, or one data set against another."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from adapter_probe.analysis.comparing import (
     average_ablations,
     compare_ablations,
 )
+from adapter_probe.analysis.exchange import ExchangeRecord, exchange_of
 from adapter_probe.errors import ResultsError
 
-from .ablation import Ablation
+from .ablation import BESIDE, Ablation
 from .drawing import html_of, save_figures
 from .loading import load
-from .wording import average_rows, columns, comparison_rows
+from .wording import average_rows, columns, comparison_rows, exchange_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -90,6 +91,38 @@ class Average:
         return html_of(self.heatmap, columns(average_rows(self.record)))
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Exchange:
+    """Costs and gains of every span on two data sets; what `adapter_probe.exchange` returns.
+
+    Attributes:
+        record: the two changes per span as plain data.
+    """
+
+    record: ExchangeRecord
+
+    @property
+    def spans(self) -> pd.DataFrame:
+        """One row per span, see `adapter_probe.analysis.exchange.ExchangeRecord`."""
+        return self.record.spans
+
+    def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw every span as a point: change on the task against change on the other data."""
+        from adapter_probe.figures.exchange import exchange
+
+        return exchange(self.record, ax, **options)
+
+    def save(self, folder: str | Path, **look: Any) -> list[Path]:
+        """Write the figure with its numbers and caption; see `Ablation.save`."""
+        return save_figures([self.record], folder, **look)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name}: {value}" for name, value in exchange_rows(self.record))
+
+    def _repr_html_(self) -> str:
+        return html_of(self.plot, columns(exchange_rows(self.record)))
+
+
 def compare(a: Ablation | str | Path, b: Ablation | str | Path) -> Comparison:
     """What each span costs in `b` beyond what it costs in `a`, with paired intervals.
 
@@ -116,6 +149,24 @@ def average(studies: Sequence[Ablation | str | Path]) -> Average:
     """
     ablations = _ablations(studies)
     return Average(average_ablations([study.results for study in ablations], _names(ablations)))
+
+
+def exchange(task: Ablation | str | Path, other: Ablation | str | Path) -> Exchange:
+    """What each span costs on a task, and what leaving it out gives back on other data.
+
+    Args:
+        task: an ablation on what the adapters were trained for, or its results folder.
+        other: an ablation of the same checkpoint and spans on a measure of what the base could do before.
+
+    Raises:
+        ResultsError: one is no ablation, or they are not of one checkpoint under the same variants.
+    """
+    studies = _ablations([task, other])
+    names = [str(study.record.overview.task) for study in studies]
+    if studies[1].folder.name.startswith(BESIDE):
+        names[1] = studies[1].folder.name.removeprefix(BESIDE)
+    first, second = names if names[0] != names[1] else _names(studies)
+    return Exchange(exchange_of(studies[0].results, studies[1].results, (first, second)))
 
 
 def _ablations(studies: Sequence[Ablation | str | Path]) -> list[Ablation]:

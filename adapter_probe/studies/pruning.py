@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -93,11 +92,10 @@ def prune(
     within: float | None = None,
     basis: Basis = "estimate",
     base: str | None = None,
-    data: Sequence[str | Path] = (),
     device: str = "auto",
     progress: bool = True,
 ) -> Pruning:
-    """Write a checkpoint without a span's adapters; it opens like any other. PEFT's stays in PEFT's format.
+    """Write a checkpoint without a span's adapters; it opens like any other.
 
     Give either `span` or `within`. The span within a tolerance is chosen by the ablation in the checkpoint's
     folder, on a fixed random half of its examples, and scores and interval are of the other half.
@@ -109,7 +107,6 @@ def prune(
         within: the longest span goes that costs at most this many points.
         basis: for `within`: judge by the drop as measured, or by the worse end of its 95 % interval.
         base: folder or hub id of the base, if it has moved.
-        data: files to measure the cost on; a checkpoint of another library remembers none.
         device: where to run, such as ``cpu`` or ``cuda:1``; ``auto`` is the accelerator if there is one.
         progress: show a progress bar on stderr.
 
@@ -123,7 +120,7 @@ def prune(
         raise ResultsError("give either --span FIRST-LAST or --within POINTS")
     if within is not None:
         _refuse_unchoosable(checkpoint, within)
-    request = prepare_ablation(checkpoint, AblationSettings(), choose_device(device), base=base, data=data)
+    request = prepare_ablation(checkpoint, AblationSettings(), choose_device(device), base=base)
     choice = _Choice(span) if span is not None else _choose(request, checkpoint, within, basis)
     pruned = prune_checkpoint(request, checkpoint, choice.span, out, progress)
     return _measured(pruned, choice, out)

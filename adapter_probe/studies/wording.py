@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
+    from adapter_probe.analysis.exchange import ExchangeRecord
 
 _MOST_LISTED = 5
 
@@ -162,6 +163,25 @@ def comparison_rows(record: ComparisonRecord) -> list[tuple[str, str]]:
         around = f"95 % interval {row['ci_low_points']:+.1f} to {row['ci_high_points']:+.1f}"
         rows.append((what, f"{layers}, {points(row['difference_points'])} of drop, {around}"))
     return rows
+
+
+def exchange_rows(record: ExchangeRecord) -> list[tuple[str, str]]:
+    """What leaving spans out costs on one data set and gives back on another, as (what, value)."""
+    (task, other), frame = record.names, record.spans
+    told = [
+        f"{name}: {score_text(score, metric)} {metric}, {n:,} examples"
+        for name, score, metric, n in zip(
+            record.names, record.intact_scores, record.metrics, record.n_examples
+        )
+    ]
+    rows = [("intact", "; ".join(told))]
+    best = frame[frame["on_frontier"]].sort_values("task_points", ascending=False)
+    for row in best.itertuples(index=False):
+        layers = f"layer {row.first}" if row.first == row.last else f"layers {row.first}-{row.last}"
+        change = f"{points(row.task_points, record.metrics[0])} on {task}, "
+        change += f"{points(row.other_points, record.metrics[1])} on {other}"
+        rows.append((f"frontier: {layers} off", change))
+    return rows if len(rows) > 1 else [*rows, ("frontier", "the intact model alone")]
 
 
 def average_rows(record: AverageRecord) -> list[tuple[str, str]]:

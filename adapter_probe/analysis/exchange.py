@@ -1,0 +1,93 @@
+"""What a span costs on one data set and gives back on another, under the same variants of one model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from adapter_probe.analysis.deltas import intact_row, row_scores, study_kind
+from adapter_probe.analysis.sweeps import pareto_frontier
+from adapter_probe.analysis.tables import ablation_tables
+from adapter_probe.errors import ResultsError
+from adapter_probe.results.ablation import AblationResults
+
+_SPAN = ["first", "last", "n_layers"]
+_CARRIED = {
+    "delta_points": "points", "ci_low_points": "low_points", "ci_high_points": "high_points",
+    "significant": "significant",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class ExchangeRecord:
+    """Every span as a point: its change on the task against its change on another data set.
+
+    Attributes:
+        names: of the task and of the other data.
+        metrics: of the scores on both.
+        spans: one row per span: `first`, `last`, `n_layers`; `task_points` and `other_points`, the change of
+            the score in points when the span is off (negative = worse, also of losses), each with its 95 %
+            paired bootstrap interval `..._low_points`, `..._high_points` and `..._significant` (after Holm's
+            correction); `on_frontier`: no other span, nor the intact model, is at least as good on both and
+            better on one.
+        intact_scores: on both.
+        n_examples: of both.
+        identity: what determines the numbers of each, by name.
+    """
+
+    names: tuple[str, str]
+    metrics: tuple[str, str]
+    spans: pd.DataFrame
+    intact_scores: tuple[float, float]
+    n_examples: tuple[int, int]
+    identity: Mapping[str, object]
+
+
+def exchange_of(
+    task: AblationResults, other: AblationResults, names: tuple[str, str] = ("task", "other")
+) -> ExchangeRecord:
+    """Set an ablation on a task against one of the same checkpoint and spans on other data.
+
+    Args:
+        task: scored on what the adapters were trained for.
+        other: scored on a measure of what the base could do before.
+        names: of the two.
+
+    Raises:
+        ResultsError: they are not of one checkpoint, or differ in spans or settings.
+    """
+    _check_same_model(task, other, names)
+    sides = []
+    for side, results in (("task", task), ("other", other)):
+        frame = ablation_tables(results).spans
+        renamed = {old: f"{side}_{new}" for old, new in _CARRIED.items()}
+        sides.append(frame[[*_SPAN, *renamed]].rename(columns=renamed))
+    spans = sides[0].merge(sides[1], on=_SPAN, validate="one_to_one")
+    # The intact model is the point (0, 0) with which every span competes.
+    cost = -np.append(spans["task_points"], 0.0)
+    frontier = pareto_frontier(cost, np.append(spans["other_points"], 0.0))[:-1]
+    scores = tuple(float(row_scores(one)[intact_row(one)]) for one in (task, other))
+    return ExchangeRecord(
+        names, (task.metric, other.metric), spans.assign(on_frontier=frontier), scores,
+        (len(task.labels), len(other.labels)), dict(zip(names, (task.identity, other.identity))),
+    )  # fmt: skip
+
+
+def _check_same_model(task: AblationResults, other: AblationResults, names: tuple[str, str]) -> None:
+    """Refuse what is not the same model under the same variants.
+
+    Raises:
+        ResultsError: see `exchange_of`.
+    """
+    pair = f"{names[0]} and {names[1]} are no two measures of one model"
+    apart = ("data", "tokens")
+    ours, theirs = ({k: v for k, v in one.identity.items() if k not in apart} for one in (task, other))
+    if changed := sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)):
+        raise ResultsError(
+            f"{pair}: they differ in {', '.join(changed)}; ablate one checkpoint with equal settings on both"
+        )
+    if study_kind(task) != study_kind(other) or not np.array_equal(task.masks, other.masks):
+        raise ResultsError(f"{pair}: their variants differ; ablate the same --spans on both")
