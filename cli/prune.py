@@ -27,7 +27,7 @@ def prune(
     within: Annotated[
         float | None,
         typer.Option(
-            help="The longest span that costs at most this many points, by the ablation in the checkpoint.",
+            help="The longest span that costs at most this many points, by an ablation of the checkpoint.",
             show_default=False,
         ),
     ] = None,
@@ -37,6 +37,21 @@ def prune(
     ] = "estimate",
     base: Annotated[
         str | None, typer.Option(help="Folder or hub id of the base, if it has moved.", show_default=False)
+    ] = None,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="File with labelled examples in place of the remembered ones; repeatable.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    ablation: Annotated[
+        Path | None,
+        typer.Option(
+            help="For --within: results of the ablation to choose by. Default: inside the checkpoint.",
+            show_default=False,
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Outcome as JSON.")] = False,
@@ -55,6 +70,8 @@ def prune(
         within=within,
         basis=basis,
         base=base,
+        data=data or (),
+        ablation=ablation,
         device=device,
     )
     record = _record(pruned)

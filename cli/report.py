@@ -58,4 +58,4 @@ def report(
         where = "share it only where the data may go"
         say(f"the page holds the texts that flip, out of {made.n_texts:,}; {where}")
     elif examples:
-        say("no example of a regression flips, so there are no texts to show")
+        say("only examples with classes or answers to questions can flip, so there are no texts to show")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -92,13 +93,15 @@ def prune(
     within: float | None = None,
     basis: Basis = "estimate",
     base: str | None = None,
+    data: Sequence[str | Path] = (),
+    ablation: str | Path | None = None,
     device: str = "auto",
     progress: bool = True,
 ) -> Pruning:
     """Write a checkpoint without a span's adapters; it opens like any other.
 
-    Give either `span` or `within`. The span within a tolerance is chosen by the ablation in the checkpoint's
-    folder, on a fixed random half of its examples, and scores and interval are of the other half.
+    Give either `span` or `within`. The span within a tolerance is chosen by an ablation of the checkpoint, on
+    a fixed random half of its examples, and scores and interval are of the other half.
 
     Args:
         checkpoint: folder of a trained checkpoint.
@@ -107,6 +110,9 @@ def prune(
         within: the longest span goes that costs at most this many points.
         basis: for `within`: judge by the drop as measured, or by the worse end of its 95 % interval.
         base: folder or hub id of the base, if it has moved.
+        data: files with the examples, in place of the remembered ones; a checkpoint of another library
+            remembers none.
+        ablation: results of the ablation to choose by; by default where `adapter_probe.ablate` puts them.
         device: where to run, such as ``cpu`` or ``cuda:1``; ``auto`` is the accelerator if there is one.
         progress: show a progress bar on stderr.
 
@@ -118,18 +124,31 @@ def prune(
     checkpoint, out = Path(checkpoint), Path(out)
     if (span is None) == (within is None):
         raise ResultsError("give either --span FIRST-LAST or --within POINTS")
+    default = f"ablation-data-{Path(data[0]).stem}" if data else "ablation"
+    folder = Path(ablation) if ablation is not None else checkpoint / default
     if within is not None:
-        _refuse_unchoosable(checkpoint, within)
-    request = prepare_ablation(checkpoint, AblationSettings(), choose_device(device), base=base)
-    choice = _Choice(span) if span is not None else _choose(request, checkpoint, within, basis)
+        _refuse_unchoosable(folder, checkpoint, within)
+    request = prepare_ablation(checkpoint, AblationSettings(), choose_device(device), base=base, data=data)
+    request = _remembering(request, data)
+    choice = _Choice(span) if span is not None else _choose(request, folder, checkpoint, within, basis)
     pruned = prune_checkpoint(request, checkpoint, choice.span, out, progress)
     return _measured(pruned, choice, out)
 
 
-def _refuse_unchoosable(checkpoint: Path, within: float) -> None:
+def _remembering(request: AblationRequest, data: Sequence[str | Path]) -> AblationRequest:
+    """The same request, whose checkpoint remembers the files of its data where it remembered none."""
+    opened, rows = request.checkpoint, request.examples.rows
+    if opened.description.task.files:
+        return request
+    files = {rows.name: tuple(str(Path(path).resolve()) for path in data)}
+    task = replace(opened.description.task, files=files, fingerprints={rows.name: rows.fingerprint})
+    description = replace(opened.description, task=task)
+    return replace(request, checkpoint=replace(opened, description=description))
+
+
+def _refuse_unchoosable(folder: Path, checkpoint: Path, within: float) -> None:
     if not within >= 0:
         raise ResultsError(f"--within {within} is not allowed; give 0 or more points")
-    folder = checkpoint / "ablation"
     if not any((folder / name).is_file() for name in (PREDICTIONS, SPANS_CSV)):
         raise ResultsError(
             f"{folder} holds no finished ablation; run `adapter-probe ablate {checkpoint}` first, or give "
@@ -137,13 +156,12 @@ def _refuse_unchoosable(checkpoint: Path, within: float) -> None:
         )
 
 
-def _choose(request: AblationRequest, checkpoint: Path, within: float, basis: Basis) -> _Choice:
-    """The longest span within the tolerance by the ablation in the checkpoint's folder.
+def _choose(request: AblationRequest, folder: Path, checkpoint: Path, within: float, basis: Basis) -> _Choice:
+    """The longest span within the tolerance by the ablation in `folder`.
 
     Raises:
         ResultsError: the ablation is of something else, has no intervals, or no span is within.
     """
-    folder = checkpoint / "ablation"
     results = load_ablation(folder) if (folder / PREDICTIONS).is_file() else None
     _refuse_other(folder, checkpoint, request, results)
     if results is None:

@@ -154,9 +154,9 @@ def _checkpoint_of(record: AblationRecord, checkpoints: Sequence[Path]) -> Path 
 def _texts(folder: Path, results: AblationResults, spec: TaskSpec, data: Sequence[Path]) -> Texts | None:
     """The texts of an ablation's examples, known to be the ones by their fingerprint.
 
-    None for a regression, of which no example flips.
+    None for a regression and a language model, of which the page shows no examples.
     """
-    if results.kind == "regression":
+    if results.kind not in ("classification", "extractive"):
         return None
     split, n_examples = results.settings.get("split", "validation"), len(results.labels)
     given = [replace(spec, files={split: tuple(str(path.resolve()) for path in data)})] if data else []

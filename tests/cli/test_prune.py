@@ -156,3 +156,23 @@ def test_the_ablation_of_other_weights_is_not_gone_by(program, ablated, tmp_path
 
 def test_a_checkpoint_is_not_overwritten(program, ablated):
     assert "holds a checkpoint already" in program("prune", ablated, "--span", "0", "--out", ablated).refusal
+
+
+def test_a_checkpoint_of_another_library_with_its_data(program, tmp_path):
+    fixtures = Path(__file__).parents[1] / "checkpoints" / "fixtures"
+    folder = shutil.copytree(fixtures / "peft" / "lora-everywhere", tmp_path / "c")
+    data, base = tmp_path / "dev.jsonl", ("--base", fixtures / "bases" / "bert")
+    data.write_text("".join(json.dumps({"text": f"w{n}", "label": n % 3}) + "\n" for n in range(24)))
+    assert program("ablate", folder, *base, "--data", data).code == 0
+    options = ("--within", 100, *base, "--data", data, "--out", tmp_path / "p", "--json")
+    outcome = program("prune", folder, *options)
+    assert (json.loads(outcome.stdout)["chosen_on"], outcome.code) == ("half", 0)
+    opened = json.loads(program("inspect", tmp_path / "p", "--json").stdout)
+    assert opened["n_sites"] == 0
+    (folder / "ablation-data-dev").rename(tmp_path / "moved")
+    refusal = program("prune", folder, *options, "--ablation", tmp_path / "elsewhere").refusal
+    assert f"{tmp_path / 'elsewhere'} holds no finished ablation" in refusal
+    assert (
+        "holds a checkpoint already"
+        in program("prune", folder, *options, "--ablation", tmp_path / "moved").refusal
+    )

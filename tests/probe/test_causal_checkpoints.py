@@ -15,6 +15,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 import adapter_probe
 from adapter_probe.errors import CheckpointError, DataError, ResultsError
 from adapter_probe.metrics import LOSSES
+from adapter_probe.spans import Span
+from adapter_probe.studies.pruning import prune
 
 peft = pytest.importorskip("peft")
 
@@ -234,3 +236,19 @@ def test_lm_evals_own_run_scores_the_same(rows, checkpoint, ablated, tmp_path):
             if off:
                 ours = float(spans.spans.set_index(["first", "last"]).loc[(1, 2), "score"])
             assert ours == pytest.approx(found[f"{metric},none"], rel=1e-5)
+
+
+@pytest.mark.parametrize("rows", [CHOICES, TEXTS], ids=["choices", "texts"])
+def test_a_pruned_checkpoint_is_the_one_with_the_span_off(rows, checkpoint, ablated, tmp_path: Path):
+    study = ablated(rows * 3)
+    data = study.folder.parent / "rows.jsonl"
+    options = {"data": [data], "ablation": study.folder, "progress": False}
+    pruned = prune(checkpoint, tmp_path / "p", within=1e6, **options)
+    assert (pruned.span, pruned.chosen_on) == (Span(0, LAYERS - 1), "half")
+    assert pruned.n_examples + pruned.n_examples_chosen_on == len(rows) * 3
+    given = prune(checkpoint, tmp_path / "q", span=Span(1, 1), **options)
+    row = study.spans.query("first == 1 and last == 1").iloc[0]
+    assert given.score_after == pytest.approx(row["score"], rel=1e-5)
+    assert given.delta_points == pytest.approx(row["delta_points"], abs=1e-3)
+    again = adapter_probe.ablate(tmp_path / "q", progress=False)  # it remembers the data
+    assert again.summary["intact_score"] == pytest.approx(row["score"], rel=1e-5)
