@@ -26,7 +26,7 @@ from . import style
 from .grid import Cells, draw_cells, number_layers, write_notes
 from .layout import size_in_points
 from .levels import DIVERGING_EDGES, DivergingScale, draw_colorbar
-from .wording import common_metric, drop_text, literal, one_decimal, task_label, unit_name
+from .wording import common_metric, drop_name, drop_text, literal, one_decimal, task_label, unit_name
 
 STEM = "attribution"
 _HATCHES = ("", "/////", ".....", "xxxxx")
@@ -63,7 +63,8 @@ def attribution(
     number_layers(ax.xaxis, names, 0.0)
     ax.tick_params(axis="x", length=0)
     ax.set_xlabel("layer")
-    ax.set_ylabel(f"drop ({unit_name(common_metric(records))})")
+    metric = common_metric(records)
+    ax.set_ylabel(f"{drop_name(metric)} ({unit_name(metric)})")
     if legend:
         handles, words = legend_entries(records)
         low, high = ax.get_ylim()

@@ -19,6 +19,7 @@ from .wording import (
     bare_score,
     common_metric,
     count_text,
+    drop_label,
     drop_name,
     metric_name,
     nothing_learned,
@@ -54,7 +55,8 @@ def heatmap_caption(grids: Sequence[Grid], tolerance: float) -> str:
     metric = metrics.pop() if len(metrics) == 1 else None
     parts = [
         *_warnings(overviews),
-        f"Drop in {overviews[0].split} {metric_name(metric)} ({unit_name(metric)}) when {_STUDIES[study]}.",
+        f"{drop_name(metric).capitalize()} in {overviews[0].split} {metric_name(metric)}"
+        f" ({unit_name(metric)}) when {_STUDIES[study]}.",
         f"Rows are the first, columns the last {study} layer; green frames mark single layers.",
         f"The black line parts spans that cost at most {points_text(tolerance)} from those that cost more.",
         *(_whose(overview) for overview in overviews),
@@ -154,7 +156,7 @@ def attribution_caption(records: Sequence[AblationRecord]) -> str:
     metric = common_metric(records)
     parts = [
         *_warnings(overviews),
-        f"How the drop in {overviews[0].split} {metric_name(metric)} ({unit_name(metric)}) with every layer's"
+        f"How the {drop_label(metric, overviews[0].split)} with every layer's"
         " adapters off is shared out between the layers.",
         "Grid: interaction of each span of layers, what switching it off costs beyond its parts, m(a,b) ="
         " d(a,b) − d(a+1,b) − d(a,b−1) + d(a+1,b−1) with d(a,b) the drop of span a to b; red is extra loss,"

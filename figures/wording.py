@@ -130,7 +130,7 @@ def test_name(metric: str | None) -> str | None:
     """The test behind the p-values of an ablation, as `adapter_probe.analysis.significance` chooses it."""
     if metric is None:
         return None
-    return "McNemar" if metric == "accuracy" else "bootstrap"
+    return "McNemar" if metric in metrics.CHOICES else "bootstrap"
 
 
 def ablation_notes(overview: AblationOverview) -> list[str]:

@@ -83,6 +83,8 @@ def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     single = report["best_single_layer" if kept else "largest_single_layer_drop"]
     rise = "drop" if _loss_unit(metric) is None else "rise"
     name = "best layer alone" if kept else f"largest single-layer {rise}"
+    if single is not None and "last_layer" in single:
+        name = "best group alone" if kept else f"largest {rise} of a group"
     if single is not None:
         telling = kept or single["delta_points"] < 0  # where nothing drops, no layer stands out
         rows.append((name, _single_text(single, metric) if telling else "none"))
