@@ -12,7 +12,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all lint format bench
+.PHONY: help demo test test-slow test-all lint format bench
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -20,15 +20,21 @@ help: ## list the targets
 demo: $(VENV)/.installed-demo ## train adapters on a small generated task, ablate them, draw the heatmap
 	@$(BIN)/adapter-probe demo $(ARGS)
 
-test: $(VENV)/.installed-dev ## the quick tests
+test: $(VENV)/.installed-dev ## the edit loop: in this process, under 3 minutes on two cores
 	@$(PYTEST) -m "not slow and not real_data" $(ARGS)
+
+test-slow: $(VENV)/.installed-dev ## the others: kills, a cluster, a browser, every style and family, real data
+	@$(PYTEST) -m "slow or real_data" $(ARGS)
 
 test-all: $(VENV)/.installed-dev ## every test; those on real data skip where the data is absent
 	@$(PYTEST) $(ARGS)
 
-lint: $(VENV)/.installed-dev ## ruff: rules and layout
+lint: $(VENV)/.installed-dev ## ruff: rules and layout; mypy: the types of the public API
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@mkdir -p build/types/adapter_probe
+	@cd build/types && ln -sfn $(foreach part,$(wildcard adapter_probe/*) cli figures,../../../$(part)) adapter_probe/
+	@cd build/types && ../../$(BIN)/python -m mypy --config-file ../../pyproject.toml
 
 format: $(VENV)/.installed-dev ## let ruff mend what it can
 	@$(BIN)/ruff check --fix .

@@ -187,7 +187,8 @@ def gather_shards(out: Path, run: RunDirectory) -> None:
     for folder in sorted((out / SHARDS).glob("shard-*")):
         if not (folder / MANIFEST).exists():
             continue
-        if changes := describe_changes(read_json(folder / MANIFEST).get("identity", {}), run.identity):
+        identity: Any = read_json(folder / MANIFEST).get("identity", {})
+        if changes := describe_changes(identity, dict(run.identity)):
             raise ResultsError(f"{folder} is a shard of another run: {list_changes(changes)}. Remove it")
         if (folder / GUARD).exists() and not (out / GUARD).exists():
             write_json(out / GUARD, read_json(folder / GUARD))  # every shard measured the same sample

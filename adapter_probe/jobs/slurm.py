@@ -143,7 +143,8 @@ class SlurmArray:
         waiting = {job: known[job.resolve().name] for job in jobs}
         failures: list[Failure] = []
         gone: dict[Path, float] = {}
-        pause, asked, alive = min(1.0, patience.queue), -math.inf, {}
+        pause, asked = min(1.0, patience.queue), -math.inf
+        alive: dict[str, ArrayTask] | None = {}
         while waiting:
             for job, task in list(waiting.items()):
                 note = self._read_note(job, task)

@@ -56,7 +56,7 @@ def draw_gallery(
     return write_gallery(records, folder, Look(VENUES[style], column, wanted, tolerance, paper))
 
 
-def save_figures(records: Sequence[StudyRecord], folder: str | Path, **look: Any) -> list[Path]:
+def save_figures(records: Sequence[Any], folder: str | Path, **look: Any) -> list[Path]:
     """`draw_gallery`, and the paths that it wrote."""
     return [path for made in draw_gallery(records, folder, **look) for path in made.files]
 

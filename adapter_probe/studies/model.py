@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -180,8 +180,10 @@ class Model:
         pairs = [not isinstance(row, str) for row in rows]
         if any(pairs) and not (all(pairs) and all(len(row) == 2 for row in rows)):
             raise DataError("texts are neither all strings nor all pairs of strings")
+        first: Any
+        second: Any
         first, second = zip(*rows) if all(pairs) else (tuple(rows), None)
-        split = Split(tuple(first), second, np.zeros(len(rows), np.int64), "texts", "")
+        split = Split(first, second, np.zeros(len(rows), np.int64), "texts", "")
         return encode(self.tokenizer, split, about.max_length)
 
 

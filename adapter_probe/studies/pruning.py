@@ -130,7 +130,11 @@ def prune(
         _refuse_unchoosable(folder, checkpoint, within)
     request = prepare_ablation(checkpoint, AblationSettings(), choose_device(device), base=base, data=data)
     request = _remembering(request, data)
-    choice = _Choice(span) if span is not None else _choose(request, folder, checkpoint, within, basis)
+    if span is not None:
+        choice = _Choice(span)
+    else:
+        assert within is not None
+        choice = _choose(request, folder, checkpoint, within, basis)
     pruned = prune_checkpoint(request, checkpoint, choice.span, out, progress)
     return _measured(pruned, choice, out)
 
@@ -172,7 +176,7 @@ def _choose(request: AblationRequest, folder: Path, checkpoint: Path, within: fl
             raise ResultsError(f"{folder} has too few examples to choose a span on half of them; give --span")
         spans, n_examples = span_costs(restricted(results, chosen), basis), len(chosen)
     adapted = request.checkpoint.model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=1)
-    found = longest_removable(spans_with_adapters(spans, adapted), within, basis)
+    found = longest_removable(spans_with_adapters(spans, np.asarray(adapted)), within, basis)
     if found is None:
         judged = "by the estimate" if basis == "estimate" else "by the 95 % interval"
         raise ResultsError(

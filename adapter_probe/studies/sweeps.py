@@ -91,7 +91,7 @@ def find_tasks(
 
     if data and len(data) != len(names):
         raise DataError(f"{len(data)} --data for {len(names)} --task; give one for each, in the same order")
-    folders = [None if folder is None else Path(folder) for folder in data or [None] * len(names)]
+    folders = [Path(folder) for folder in data] if data else [None] * len(names)
     places = [locate_task(str(name), folder) for name, folder in zip(names, folders)]
     return [find_task(folder, preset=preset, metric=metric) for preset, folder in places]
 

@@ -15,6 +15,7 @@ from adapter_probe.data.answers import choose_windows, decode_windows, score_ans
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples
 from adapter_probe.data.packing import PackedBatch
+from adapter_probe.data.questions import Questions
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.evaluation import evaluate
 
@@ -49,7 +50,7 @@ class LabelObjective:
     """
 
     def __init__(self, train: Examples, validation: Examples, kind: str, metric: str):
-        self.train, self.validation = train.encoded, validation.encoded
+        self.train, self.validation = _encoded(train), _encoded(validation)
         self._kind, self._metric = kind, metric
         self._targets = torch.from_numpy(train.labels)
         self._labels = validation.labels
@@ -80,7 +81,9 @@ class AnswerObjective:
 
     def __init__(self, train: Examples, validation: Examples, metric: str):
         assert train.windows is not None, "questions are cut into windows"
-        self.train, self.validation = train.encoded, validation.encoded
+        assert validation.windows is not None
+        assert isinstance(validation.rows, Questions)
+        self.train, self.validation = _encoded(train), _encoded(validation)
         self._targets = torch.from_numpy(train.windows.labels)
         self._questions, self._windows = validation.rows, validation.windows
         self._metric = metric
@@ -105,3 +108,8 @@ class AnswerObjective:
         exact, f1 = score_answers(self._questions, choose_windows(self._windows, decoded))
         scores = {"exact_match": exact, "squad_f1": f1}[self._metric]
         return float(metrics.score(self._metric, scores[0], self._questions.paragraph))
+
+
+def _encoded(examples: Examples) -> Encoded:
+    assert isinstance(examples.encoded, Encoded), "a language model's requests are not trained on"
+    return examples.encoded

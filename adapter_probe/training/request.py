@@ -18,6 +18,7 @@ from adapter_probe.checkpoints.base import (
     refuse_unknown_tokens,
 )
 from adapter_probe.checkpoints.identity import tokenizer_parts, training_identity
+from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.squad import WindowSettings
@@ -122,6 +123,7 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
         for name, size in (("train", request.max_train), ("validation", None))
     }
     for examples in splits.values():
+        assert isinstance(examples.encoded, Encoded)
         refuse_unknown_tokens(examples.encoded, base.identity)
     fingerprints = {
         **training_identity(base.identity.to_json(), tokenizer_parts(tokenizer)),
