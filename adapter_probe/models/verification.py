@@ -64,7 +64,7 @@ def check_forward(model: AdaptedModel) -> None:
     encoded = _tokens(int(base.config.vocab_size), base.config.pad_token_id)
     batch = pack(encoded, range(len(encoded))).to(device)
     with torch.no_grad(), _evaluating(base):
-        states, logits = _own_states(base, model.layers, batch)
+        states, logits = _own_states(model, batch)
         _compare(base, "the embeddings", lambda: model.embed(batch), states[0])
         for number, layer in enumerate(model.layers):
             entering, own = states[number], states[number + 1]
@@ -75,8 +75,8 @@ def check_forward(model: AdaptedModel) -> None:
 
 def _tokens(n_words: int, padding: int | None) -> Encoded:
     words = np.array([word for word in range(n_words) if word != padding])
-    draw = np.random.default_rng(0)
-    return Encoded(tuple(draw.choice(words, length) for length in LENGTHS), None, "")
+    drawn = np.random.default_rng(0).choice(words, max(LENGTHS))
+    return Encoded(tuple(drawn[:length] for length in LENGTHS), None, "")
 
 
 @contextmanager
@@ -91,13 +91,12 @@ def _evaluating(module: nn.Module) -> Iterator[None]:
             part.training = mode
 
 
-def _own_states(
-    base: PreTrainedModel, layers: Sequence[Layer], batch: PackedBatch
-) -> tuple[list[Tensor], Tensor | None]:
+def _own_states(model: AdaptedModel, batch: PackedBatch) -> tuple[list[Tensor], Tensor | None]:
     """What enters every layer and what leaves the last, ``[1, tokens, hidden]`` each, and the logits.
 
     The logits are None where an imported head is not applied by the model's own forward.
     """
+    base, layers = model.base, model.layers
     passes: list[list[Tensor]] = []  # of each example, the input of every layer
     outputs: list[Tensor] = []  # of the layer that ran last
 
@@ -113,8 +112,10 @@ def _own_states(
             part.register_forward_pre_hook(enter, with_kwargs=True),
             part.register_forward_hook(leave),
         ]
+    # A shorter text is the beginning of the longest, and in a causal model one pass is enough for both.
+    prefixes = model.head_kind == "causal"
     try:
-        for rows in batch.rows:
+        for rows in batch.rows[-1:] if prefixes else batch.rows:
             passes.append([])
             logits.append(_own_logits(base, batch.input_ids[rows][None]))
             passes[-1] += outputs
@@ -123,6 +124,9 @@ def _own_states(
             handle.remove()
     if len(passes[0]) != len(layers) + 1:
         raise _misfit(base, "the number of layers", f"{len(layers)} in place of {len(passes[0]) - 1}")
+    if prefixes:
+        logits = [logits[0][:length] for length in LENGTHS]
+        passes = [[state[:, :length] for state in passes[0]] for length in LENGTHS]
     states = [torch.cat(pieces, dim=1) for pieces in zip(*passes)]
     return states, None if logits[0] is None else torch.cat(logits)
 
