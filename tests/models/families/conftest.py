@@ -377,7 +377,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         "span_family": [name for name in FAMILIES if _has_span_head(name)],
         "family": list(FAMILIES),
         "encoder": [name for name, family in FAMILIES.items() if not family.pre_norm],
-        "kind": ["distilbert", "mpnet", "albert, two groups", "deberta-v3", "deberta", "gpt2", "llama"],
+        "kind": [
+            "distilbert",
+            "mpnet",
+            "albert, two groups",
+            "deberta-v3",
+            "deberta",
+            "gpt2",
+            "llama",
+            "gemma2",
+            "phi3",
+            "gpt_neox",
+            "opt",
+            "modernbert",
+        ],
         "decoder": [name for name, family in FAMILIES.items() if family.causal],
     }
     for argument, names in asked.items():

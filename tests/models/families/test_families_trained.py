@@ -34,7 +34,9 @@ POSSIBLE = {"albert, two groups": (0, 1, 3)}  # layers that share weights train 
 
 
 def made(name: str, method: Method, adapted_model: Callable) -> AdaptedModel | None:
-    """None where the family cannot: its layers share their weights."""
+    """None where the family cannot: its layers share their weights, or its sublayers one input."""
+    if name == "gpt_neox" and getattr(method, "placement", "") == "parallel":
+        return None
     if isinstance(method, TopLayers) and method.k not in POSSIBLE.get(name, (0, 1, 2, 3)):
         return None
     return adapted_model(name, method)
@@ -44,8 +46,9 @@ def expected_to_train(model: AdaptedModel, family: object) -> set[str]:
     """By the names of transformers' own modules."""
     method, encoder = model.method, f"{model.base.base_model_prefix}."
     layers = [f"{family.layer.format(module)}." for module in family.modules]
-    norms = {f"{norm}." for norm in family.outer_norms}
-    norms |= {f"{layer}{norm}." for layer in layers for norm in family.norms}
+    modules = model.base.named_modules()
+    norms = {f"{name}." for name, part in modules if "Norm" in type(part).__name__ and ".adapter" not in name}
+    assert norms >= {f"{norm}." for norm in family.outer_norms}
 
     def trains(name: str) -> bool:
         head, pooler = not name.startswith(encoder), ".pooler." in name
@@ -54,7 +57,7 @@ def expected_to_train(model: AdaptedModel, family: object) -> set[str]:
             case Adapters():
                 return head or adapter or norm or (pooler and method.train_pooler)
             case TopLayers():
-                after = family.pre_norm and name.startswith(family.outer_norms)
+                after = family.pre_norm and name.startswith(family.outer_norms[-1])
                 return head or pooler or after or name.startswith(tuple(layers[3 - method.k :]))
             case LayerNormOnly():
                 return head or norm
@@ -81,7 +84,7 @@ def test_what_changes_in_a_step_is_what_trains(
 ):
     model = made(kind, method, adapted_model)
     if model is None:
-        with pytest.raises(ModelError, match=f"k {method.k} is not possible: the base's layers share"):
+        with pytest.raises(ModelError, match=r"not possible: the base's layers share|beside the attention"):
             adapted_model(kind, method)
         return
     trained = model.choose_trained(frozenset())
@@ -140,13 +143,13 @@ def test_frozen_features_are_the_models_own_states(
     batch = pack(encoded, range(4))
     features = model.train().frozen_features(batch)
     assert not features.requires_grad
-    read = slice(None) if lowest < 3 else slice(-1, None) if families[kind].pre_norm else slice(1)
+    read = slice(None) if lowest < 3 else slice(-1, None) if families[kind].causal else slice(1)
     states = [own_states(model, families[kind], encoded, example) for example in batch.index]
     expected = [entering[lowest][read] for entering in states]
-    torch.testing.assert_close(features, torch.cat(expected), rtol=0, atol=1e-6)
+    torch.testing.assert_close(features, torch.cat(expected), rtol=0, atol=1e-5)
     with torch.no_grad():
         whole = model.eval()(batch)
-        torch.testing.assert_close(model.forward_from(features, batch), whole, rtol=0, atol=1e-6)
+        torch.testing.assert_close(model.forward_from(features, batch), whole, rtol=0, atol=1e-5)
         kept = FrozenFeatures(model.float(), encoded)
         assert kept.kept == (lowest > 0)
         torch.testing.assert_close(kept.forward(batch).double(), whole, rtol=0, atol=1e-4)
