@@ -16,7 +16,7 @@ from adapter_probe.figures.levels import DropScale
 from adapter_probe.figures.report.examples import Texts
 from adapter_probe.figures.report.page import write_report
 from adapter_probe.figures.wording import drop_text
-from adapter_probe.results.ablation import read_spans
+from adapter_probe.results.ablation import read_spans, write_spans
 
 if TYPE_CHECKING:
     from conftest import Browser
@@ -386,3 +386,12 @@ def test_spans_that_were_kept_read_as_such(browser: Browser, make_ablation, repo
     words = f"By the estimate, the adapters of {name_of(span)} alone suffice within 5 points"
     assert words in browser.text(".advice")
     assert "alone" in browser.text(".span-card h3")
+
+
+def test_a_gain_at_the_worst_is_said_as_a_gain(browser: Browser, make_ablation, reported, tmp_path: Path):
+    folder = make_ablation(n_layers=2)
+    frame = read_spans(folder)
+    frame["delta_points"], frame["ci_low_points"], frame["ci_high_points"] = 1.0, 0.4, 1.6
+    write_spans(folder, frame)
+    browser.open(write_report(tmp_path / "report.html", [reported(folder)]))
+    assert "500 of 500 adapter parameters (100%), at worst +0.4 points." in browser.text(".advice")
