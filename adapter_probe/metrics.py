@@ -9,6 +9,7 @@ as they are. Losses of language models are in nats or bits, or perplexities, and
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Literal
 
 import numpy as np
@@ -124,8 +125,10 @@ def check_metric(metric: str, kind: str, n_labels: int | None = None) -> None:
     if kind == "classification" and n_labels not in (None, 2):
         allowed = tuple(name for name in allowed if name != "f1")
     if metric not in allowed:
+        near = get_close_matches(metric, allowed, 1)
         task = f"{kind} with {n_labels} labels" if metric == "f1" and n_labels else kind
-        raise DataError(f"metric {metric!r} does not fit {task}; allowed: {', '.join(allowed)}")
+        meant = f"did you mean {near[0]!r}? " if near and metric not in _WORDS else ""
+        raise DataError(f"metric {metric!r} does not fit {task}; {meant}allowed: {', '.join(allowed)}")
 
 
 def predictions_from_logits(logits: np.ndarray, kind: str) -> np.ndarray:

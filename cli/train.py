@@ -60,6 +60,11 @@ def train(
         typer.Option(help="Cut examples to this many tokens.", show_default=False),
     ] = None,
     max_train: options.MaxTrain = None,
+    encoding: Annotated[str, typer.Option(help="Encoding of the data files, such as latin-1.")] = "utf-8",
+    validation_share: Annotated[
+        float,
+        typer.Option(help="Share of the training rows to validate on, where there are no validation files."),
+    ] = 0.0,
     method: Annotated[
         Literal["adapters", "top_layers", "layernorm_only", "head_only", "full"],
         typer.Option(help="What trains. The options up to --hidden-layers are the adapters'."),
@@ -122,7 +127,19 @@ def train(
     settings = TrainingSettings(epochs, batch_size, learning_rate, warmup, seed, dtype)
     preset, folder = locate_task(task, data)
     spec = find_task(
-        folder, train_file or (), validation_file or (), (), text, text_b, label, kind, metric, name, preset
+        folder,
+        train_file or (),
+        validation_file or (),
+        (),
+        text,
+        text_b,
+        label,
+        kind,
+        metric,
+        name,
+        preset,
+        encoding,
+        validation_share,
     )
     description = run_training(
         TrainingRequest(base, spec, chosen, settings, max_length, max_train=max_train),

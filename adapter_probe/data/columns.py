@@ -27,6 +27,7 @@ _PAIRS = (
 _TEXTS = ("text", "sentence", "review", "content", "comment", "tweet", "question")
 _LABELS = ("label", "labels", "gold_label", "class", "category", "target", "sentiment", "is_duplicate")
 _LABELS += ("score", "stars", "rating", "quality", "relatedness_score")
+_OPTIONS = {"text": ("--text", 1), "second text": ("--text-b", 2), "label": ("--label", 0)}
 _HIDDEN = ("", None, -1, *HIDDEN, [], {"text": [], "answer_start": []})
 
 
@@ -58,10 +59,11 @@ def choose_columns(rows: Rows, text: str | None, text_b: str | None, label: str 
 def _checked(rows: Rows, text: str | None, text_b: str | None, label: str | None) -> Columns:
     for role, column in (("text", text), ("second text", text_b), ("label", label)):
         if column not in (*rows.names, None) or (column is None and role != "second text"):
-            missing = "no column with a usual name" if column is None else f"no column {column!r}"
+            missing = f"no {role} column found" if column is None else f"no column {column!r} for the {role}"
+            option, number = _OPTIONS[role]
             raise DataError(
-                f"{rows.path}: {missing} for the {role}; name one (or its number from 0, if the file has no "
-                f"header); columns found: {listed(rows.names)}"
+                f"{rows.path}: {missing} (columns: {listed(rows.names)}); name it with {option} COLUMN, or "
+                f"{option} {number} for a file without header"
             )
     columns = Columns(text, text_b, label)
     if len(set(columns.names)) < len(columns.names):

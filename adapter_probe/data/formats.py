@@ -16,7 +16,7 @@ from pathlib import Path
 
 from adapter_probe.data.squad_json import QUESTION_COLUMNS, flatten, is_squad
 from adapter_probe.data.wording import listed, shown
-from adapter_probe.errors import DataError
+from adapter_probe.errors import DataError, one_line
 
 # Some of GLUE's QQP rows are broken over several lines. Every copy of the set leaves them out.
 _QQP_HEADER = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
@@ -178,6 +178,26 @@ def _json_type(value: object) -> str:
     return kinds.get(type(value), "a number")
 
 
+def read_parquet(path: Path) -> Rows:
+    """Read a Parquet file's rows; its place counts rows from 1.
+
+    Raises:
+        DataError: pyarrow is not installed, or the file is no Parquet file or has no rows.
+    """
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        raise DataError(f"{path}: Parquet needs pyarrow; pip install 'adapter-probe[parquet]'") from None
+    try:
+        records = parquet.read_table(path).to_pylist()
+    except (ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read as Parquet ({one_line(error)})") from None
+    if not records:
+        raise DataError(f"{path}: no rows")
+    return Rows(path, tuple(records[0]), records, list(range(1, len(records) + 1)), "row")
+
+
+PARQUET = ".parquet"
 FORMATS: dict[str, Callable[[Path, str, Sequence[str]], Rows]] = {
     ".csv": _read_csv,
     ".tsv": _read_tsv,

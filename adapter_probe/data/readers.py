@@ -1,15 +1,17 @@
 """Read labelled rows from local files, every row with the place that an error must name.
 
-Text is UTF-8, with or without a byte order mark.
+Text is UTF-8, with or without a byte order mark, unless another encoding is named.
 """
 
 from __future__ import annotations
 
+import codecs
 import re
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from adapter_probe.data.formats import FORMATS, Rows, looks_like_cola
+from adapter_probe.data.formats import FORMATS, PARQUET, Rows, looks_like_cola, read_parquet
 from adapter_probe.data.wording import listed, shown
 from adapter_probe.errors import DataError
 
@@ -20,11 +22,16 @@ _SPLIT_WORDS = {
     **dict.fromkeys(("test", "testing"), "test"),
 }
 _RAW_MRPC = re.compile(r"msr_paraphrase_(train|test)\.txt")  # tab-separated, whatever the name says
+_SUFFIXES = (*FORMATS, PARQUET)
+_LINES_OF_TEXT = (
+    ". Make a table of lines such as 'label:text' by sed 's/:/\\t/' FILE.txt > FILE.tsv and name the columns "
+    "by --label 0 --text 1"
+)
 _NOT_ROWS = ("dev_ids.tsv",)  # which pairs of MRPC's training file GLUE validates on
 
 
-def read_rows(path: str | Path, columns: Sequence[str] = ()) -> Rows:
-    """Read a ``.csv``, ``.tsv``, ``.jsonl`` or ``.json`` file, or one of MRPC's ``msr_paraphrase_*.txt``.
+def read_rows(path: str | Path, columns: Sequence[str] = (), encoding: str = "utf-8") -> Rows:
+    """Read a CSV, TSV, JSON Lines, JSON or Parquet file, or one of MRPC's ``msr_paraphrase_*.txt``.
 
     SQuAD's JSON layout gives one row a question, with columns id, question, context and answers.
 
@@ -35,15 +42,23 @@ def read_rows(path: str | Path, columns: Sequence[str] = ()) -> Rows:
     Args:
         path: the file.
         columns: columns that the caller means to use, names or numbers from 0.
+        encoding: of text files.
 
     Raises:
-        DataError: the file cannot be read, is of another type, is not UTF-8, is malformed or has no rows.
+        DataError: the file cannot be read, is of another type, is not in this encoding, is malformed or has
+            no rows.
     """
     path = Path(path)
+    _refuse_unreadable(path)
     reader = FORMATS.get(".tsv" if _is_raw_mrpc(path.name) else path.suffix.lower())
+    if path.suffix.lower() == PARQUET:
+        return read_parquet(path)
     if reader is None:
-        raise DataError(f"{path}: unknown file type {shown(path.suffix)}; allowed: {', '.join(FORMATS)}")
-    text = read_text(path)
+        raise DataError(
+            f"{path}: unknown file type {shown(path.suffix)}; allowed: {', '.join(_SUFFIXES)}"
+            + (_LINES_OF_TEXT if path.suffix.lower() == ".txt" else "")
+        )
+    text = read_text(path, encoding)
     if not text.strip():
         raise DataError(f"{path}: the file is empty")
     rows = reader(path, text, columns)
@@ -91,7 +106,7 @@ def find_files(
     if not claims:
         raise DataError(
             f"{folder}: no data files; expected train.*, validation.* or dev.*, test.* "
-            f"({', '.join(FORMATS)}); found: {listed(names) or 'nothing'}"
+            f"({', '.join(_SUFFIXES)}); found: {listed(names) or 'nothing'}"
         )
     chosen = {split: _settle(folder, split, claims[split], mismatched) for split in splits if split in claims}
     return {split: tuple(folder / name for name in names) for split, names in chosen.items()}
@@ -106,8 +121,16 @@ def split_words(name: str) -> list[str]:
     return re.split(r"[^a-z0-9]+", Path(name).stem.lower())
 
 
+def name_of_file(name: str) -> str:
+    """A file's name without suffix and the words of its split: ``trec`` for ``trec-train.tsv``."""
+    stem = Path(name).stem
+    words = re.findall(r"[^\W_]+", stem)
+    split = {word for word in words if word.lower() in _SPLIT_WORDS}
+    return stem if words and not split else "-".join(word for word in words if word not in split)
+
+
 def _split_of(name: str) -> str | None:
-    if (Path(name).suffix.lower() not in FORMATS and not _is_raw_mrpc(name)) or name in _NOT_ROWS:
+    if (Path(name).suffix.lower() not in _SUFFIXES and not _is_raw_mrpc(name)) or name in _NOT_ROWS:
         return None
     words = [word for word in split_words(name) if word not in ("matched", "mismatched")] or [""]
     return _SPLIT_WORDS.get(words[0], _SPLIT_WORDS.get(words[-1]))
@@ -129,21 +152,39 @@ def _settle(folder: Path, split: str, names: list[str], mismatched: bool) -> lis
     return names
 
 
-def read_text(path: Path) -> str:
-    """A UTF-8 file's text.
+def _refuse_unreadable(path: Path) -> None:
+    """A pipe would be waited on for ever, and a folder is no file."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DataError(f"{path}: cannot be read ({reason})") from None
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "a pipe, socket or device"
+        raise DataError(f"{path}: is {what}, expected a file")
+
+
+def read_text(path: Path, encoding: str = "utf-8") -> str:
+    """A regular file's text, without a byte order mark.
 
     Raises:
-        DataError: it cannot be read, or is not UTF-8.
+        DataError: it cannot be read, or is not in this encoding.
     """
+    _refuse_unreadable(path)
     try:
+        codecs.lookup(encoding)
         content = path.read_bytes()
+        return content.decode(encoding).removeprefix("\ufeff")
+    except LookupError:
+        raise DataError(f"unknown encoding {encoding!r}; give one such as utf-8, latin-1 or utf-16") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
-    try:
-        return content.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
+    except UnicodeError as error:
+        start = getattr(error, "start", 0)
+        line = content.count(b"\n", 0, start) + 1
+        byte = f", byte 0x{content[start]:02x}" if start < len(content) else ""
         hint = " (it looks like UTF-16)" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
         raise DataError(
-            f"{path} line {line}: not UTF-8, byte 0x{content[error.start]:02x}{hint}; save the file as UTF-8"
+            f"{path} line {line}: not {encoding.upper()}{byte}{hint}; save the file as UTF-8, or name its "
+            "encoding with --encoding, such as latin-1"
         ) from None

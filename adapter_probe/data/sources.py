@@ -16,14 +16,14 @@ from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import DataError
 
 
-def read_source(entry: str | Path, columns: Sequence[str] = ()) -> Rows:
+def read_source(entry: str | Path, columns: Sequence[str] = (), encoding: str = "utf-8") -> Rows:
     """Read a file, or a split on the hub; see `read_rows` and `read_hub`.
 
     Raises:
         DataError: it cannot be read.
     """
     on_hub = HubSplit.parse(str(entry))
-    return read_rows(entry, columns) if on_hub is None else read_hub(on_hub)
+    return read_rows(entry, columns, encoding) if on_hub is None else read_hub(on_hub)
 
 
 def read_split(spec: TaskSpec, split: str) -> list[Rows]:
@@ -36,9 +36,45 @@ def read_split(spec: TaskSpec, split: str) -> list[Rows]:
         raise DataError(
             f"task {spec.name!r} has no labelled split {split!r}; it has: {', '.join(spec.files)}"
         )
-    tables = [read_source(entry, spec.columns.names) for entry in spec.files[split]]
+    tables = [read_source(entry, spec.columns.names, spec.encoding) for entry in spec.files[split]]
+    tables = share_out(tables, split, spec.validation_share)
     preset = None if spec.preset is None else find_preset(spec.preset)
     return judged(preset, tables, spec.columns.label)
+
+
+def share_out(tables: list[Rows], split: str, validation_share: float) -> list[Rows]:
+    """The rows of the training files that make the training or the validation split; the same every time.
+
+    Args:
+        tables: the training files.
+        split: train or validation.
+        validation_share: of the rows, drawn at random; 0 where the validation split has files of its own.
+
+    Raises:
+        DataError: one of both would have no rows.
+    """
+    if not validation_share or split == "test":
+        return tables
+    n_rows = sum(len(rows.records) for rows in tables)
+    n_validation = round(validation_share * n_rows)
+    if not 0 < n_validation < n_rows:
+        raise DataError(
+            f"a validation share of {validation_share} of {n_rows} rows leaves no rows to "
+            f"{'validate on' if n_validation == 0 else 'train on'}"
+        )
+    # Raw generator output is the part of NumPy's random streams that never changes between versions.
+    drawn = np.argsort(np.random.PCG64(1).random_raw(n_rows), kind="stable")[:n_validation]
+    chosen = np.isin(np.arange(n_rows), drawn, invert=split == "train").tolist()
+    ends = np.cumsum([len(rows.records) for rows in tables]).tolist()
+    parts = (_kept(rows, chosen[end - len(rows.records) : end]) for rows, end in zip(tables, ends))
+    return [rows for rows in parts if rows.records]
+
+
+def _kept(rows: Rows, wanted: Sequence[bool]) -> Rows:
+    records, numbers = (
+        [item for item, keep in zip(items, wanted) if keep] for items in (rows.records, rows.numbers)
+    )
+    return replace(rows, records=records, numbers=numbers)
 
 
 def judged(preset: Preset | None, tables: list[Rows], label: str) -> list[Rows]:
@@ -47,13 +83,9 @@ def judged(preset: Preset | None, tables: list[Rows], label: str) -> list[Rows]:
         return tables
     kept = []
     for rows in tables:
-        keep = [value != preset.skipped_label for value in rows.column(label)]
-        records, numbers = (
-            [item for item, wanted in zip(items, keep) if wanted] for items in (rows.records, rows.numbers)
-        )
-        if not records:
+        kept.append(_kept(rows, [value != preset.skipped_label for value in rows.column(label)]))
+        if not kept[-1].records:
             raise DataError(f"{rows.path}: every label is {preset.skipped_label!r}, which marks none")
-        kept.append(replace(rows, records=records, numbers=numbers))
     return kept
 
 

@@ -42,6 +42,9 @@ class TaskSpec:
         fingerprints: split to the SHA-256 of its texts and labels in order, wherever the files lie.
         preset: the named task whose conventions the rows follow (0 and 1 standing for which class, rows to
             leave out), see `adapter_probe.data.presets`; None for any other task.
+        encoding: of the files.
+        validation_share: share of the training files' rows that make the validation split; 0 where it has
+            files of its own.
     """
 
     name: str
@@ -52,11 +55,14 @@ class TaskSpec:
     files: dict[str, tuple[str, ...]]
     fingerprints: dict[str, str]
     preset: str | None = None
+    encoding: str = "utf-8"
+    validation_share: float = 0.0
 
     def to_json(self) -> dict[str, object]:
-        """The task as plain JSON values; `from_json` reads them back."""
+        """The task as plain JSON values; `from_json` reads them back. What is as usual may be left out."""
+        usual = {"encoding": "utf-8", "validation_share": 0.0}
         return {
-            **asdict(self),
+            **{name: value for name, value in asdict(self).items() if value != usual.get(name)},
             "label_names": list(self.label_names),
             "files": {split: list(paths) for split, paths in self.files.items()},
         }
@@ -89,6 +95,8 @@ class TaskSpec:
             files={split: tuple(_strings(files, split, f"{source}: files")) for split in files},
             fingerprints={split: _entry(prints, split, str, f"{source}: fingerprints") for split in prints},
             preset=_optional(record.get("preset"), source, "preset"),
+            encoding=_optional(record.get("encoding"), source, "encoding") or "utf-8",
+            validation_share=_share(record.get("validation_share", 0.0), source),
         )
         _check_spec(spec, source)
         return spec
@@ -102,6 +110,12 @@ def _expect(holds: bool, source: str, key: str, value: object, expected: str) ->
 def _optional(value: object, source: str, key: str) -> str | None:
     _expect(value is None or isinstance(value, str), source, key, value, "a string or null")
     return value
+
+
+def _share(value: object, source: str) -> float:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    _expect(number and 0 <= value < 1, source, "validation_share", value, "a number from 0 to below 1")
+    return float(value)
 
 
 def _entry(record: Mapping[str, object], key: str, kind: type, source: str) -> object:

@@ -21,8 +21,8 @@ from adapter_probe.data.presets import (
     preset_named,
 )
 from adapter_probe.data.questions import Questions, assemble_questions, load_questions
-from adapter_probe.data.readers import SPLITS, find_files
-from adapter_probe.data.sources import judged, read_source
+from adapter_probe.data.readers import SPLITS, find_files, name_of_file
+from adapter_probe.data.sources import judged, read_source, share_out
 from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.data.splits import Split, assemble, load_split
 from adapter_probe.errors import DataError
@@ -80,6 +80,8 @@ def find_task(
     metric: str | None = None,
     name: str | None = None,
     preset: str | None = None,
+    encoding: str = "utf-8",
+    validation_share: float = 0.0,
 ) -> TaskSpec:
     """Find out what a folder or some files hold; whatever is given overrides the guess.
 
@@ -99,14 +101,22 @@ def find_task(
         name: the task's name; by default the preset's, or that of the folder.
         preset: a task known by name, such as ``glue/cola``, which says columns, classes and metric. Without
             folder and files it is read from the Hugging Face hub.
+        encoding: of the files.
+        validation_share: split this share of the training rows off as the validation split, which then has
+            no files of its own.
 
     Raises:
         DataError: no data are found, or they cannot be read as one task; the message says where and why.
     """
     chosen = None if preset is None else _of_kind(find_preset(preset), kind)
     files = _task_files(chosen, folder, {"train": train, "validation": validation, "test": test})
+    if validation_share:
+        files = _split_off(files, validation_share)
     asked = tuple(column for column in (text, text_b, label) if column is not None)
-    tables = {split: [read_source(entry, asked) for entry in entries] for split, entries in files.items()}
+    tables = {
+        split: share_out([read_source(entry, asked, encoding) for entry in entries], split, validation_share)
+        for split, entries in files.items()
+    }
     lead = next(iter(files))  # the train split, or the first there is
     if chosen is None or asked:
         columns = choose_columns(tables[lead][0], text, text_b, label)
@@ -117,7 +127,7 @@ def find_task(
     tables = {split: judged(chosen, rows, columns.label) for split, rows in tables.items()}
     kind, classes = _kind_and_classes(chosen, kind, tables[lead], columns)
     spec = TaskSpec(
-        name=name or (_name_of(files[lead][0]) if chosen is None else chosen.name),
+        name=name or (_name_of(files[lead][0], folder is None) if chosen is None else chosen.name),
         kind=kind,
         metric=metric or (default_metric(kind) if chosen is None else chosen.metric),
         label_names=classes,
@@ -125,6 +135,8 @@ def find_task(
         files=files,
         fingerprints={},
         preset=None if chosen is None else chosen.name,
+        encoding=encoding,
+        validation_share=validation_share,
     )
     check_metric(spec.metric, kind, len(classes) or None)
     read = assemble_questions if kind == "extractive" else assemble
@@ -159,10 +171,30 @@ def _settled(entry: str | Path) -> str:
     return str(entry) if HubSplit.parse(str(entry)) else os.path.abspath(entry)
 
 
-def _name_of(entry: str) -> str:
-    """The name of a folder, or of a dataset on the hub."""
+def _split_off(files: dict[str, tuple[str, ...]], share: float) -> dict[str, tuple[str, ...]]:
+    """The sources with the training split's as the validation split's too."""
+    if not 0 < share < 1:
+        raise DataError(f"validation share {share} is not allowed; give a share between 0 and 1, such as 0.1")
+    if "train" not in files or "validation" in files:
+        there = ", ".join(files)
+        raise DataError(
+            f"a validation share needs training files and no validation files; the splits are {there}"
+        )
+    return {
+        split: files[split if split != "validation" else "train"] for split in ("train", "validation")
+    } | {split: entries for split, entries in files.items() if split == "test"}
+
+
+def _name_of(entry: str, named: bool) -> str:
+    """The name of a folder, or of a dataset on the hub.
+
+    A file that was named goes by its own name, as far as that is not just its split's: several data sets may
+    lie in one folder.
+    """
     on_hub = HubSplit.parse(entry)
-    return Path(entry).parent.name if on_hub is None else on_hub.dataset.rpartition("/")[2]
+    if on_hub is not None:
+        return on_hub.dataset.rpartition("/")[2]
+    return (named and name_of_file(entry)) or Path(entry).parent.name
 
 
 def _kind_and_classes(

@@ -7,6 +7,7 @@ same wherever it is computed, and it is counted once: it has its number.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ class AblationOrder:
         if base is not None and (folder := Path(base).expanduser()).is_dir():
             base = str(folder.resolve())
         places = {"checkpoint": str(Path(self.checkpoint).resolve()), "base": base}
-        return {**to_record(self), **places, "data": [str(Path(path).resolve()) for path in self.data]}
+        return {**to_record(self), **places, "data": [os.path.abspath(path) for path in self.data]}
 
 
 def compute_in_shards(

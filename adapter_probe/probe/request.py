@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -213,7 +214,8 @@ def _load_examples(
         raise DataError(f"split {split!r} is not one of {', '.join(SPLITS)}")
     task, limit = opened.description.task, opened.description.max_length
     if data:
-        task = replace(task, files={split: tuple(str(Path(path).resolve()) for path in data)})
+        files = {split: tuple(map(os.path.abspath, data))}  # a link's own name says of what type the file is
+        task = replace(task, files=files, validation_share=0.0)
     return load_examples(
         opened.tokenizer, task, split, limit, max_examples=max_examples, expect_fingerprint=not data
     )

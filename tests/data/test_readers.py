@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import sys
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -119,7 +122,7 @@ def test_a_header_may_consist_of_numbers(write):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.parquet", b"PAR1", "a.parquet: unknown file type '.parquet'; allowed: .csv, .tsv, .jsonl, .json"),
+        ("a.xlsx", b"PK", "a.xlsx: unknown file type '.xlsx'; allowed: .csv, .tsv, .jsonl, .json, .parquet"),
         ("a.csv", "", "a.csv: the file is empty"),
         ("a.jsonl", "\n  \n", "a.jsonl: the file is empty"),
         ("a.csv", "text,label\n", "a.csv: no rows; columns found: 'text', 'label'"),
@@ -219,9 +222,52 @@ def test_the_paraphrase_corpus_is_tab_separated_text(write):
     assert rows.records == [
         {"Quality": "1", "#1 ID": "7", "#2 ID": "8", "#1 String": 'He said "no".', "#2 String": "He said no."}
     ]
-    assert refused(read_rows, write("notes.txt", line)).endswith(
-        "notes.txt: unknown file type '.txt'; allowed: .csv, .tsv, .jsonl, .json"
+    message = refused(read_rows, write("notes.txt", line))
+    assert "notes.txt: unknown file type '.txt'; allowed: .csv, .tsv" in message
+    assert "Make a table of lines such as 'label:text' by sed 's/:/\\t/' FILE.txt > FILE.tsv" in message
+
+
+def test_another_encoding_is_read_if_it_is_named(write):
+    path = write("a.csv", "text,label\ncafé,1\n".encode("latin-1"))
+    assert read_rows(path, encoding="latin-1").texts("text") == ["café"]
+    assert refused(read_rows, path).endswith("or name its encoding with --encoding, such as latin-1")
+    assert refused(read_rows, path, (), "ascii").startswith(f"{path} line 2: not ASCII, byte 0xe9; save")
+    assert refused(read_rows, path, (), "latin-99") == (
+        "unknown encoding 'latin-99'; give one such as utf-8, latin-1 or utf-16"
     )
+
+
+def test_parquet_is_read_as_pandas_writes_it(tmp_path):
+    pytest.importorskip("pyarrow")
+    frame = pd.DataFrame({"text": ["a", "b"], "label": [1, 0]})
+    frame.to_parquet(tmp_path / "train.parquet")
+    rows = read_rows(tmp_path / "train.parquet")
+    assert rows.names == ("text", "label")
+    assert rows.records == frame.to_dict("records")
+    assert rows.where(1) == f"{tmp_path / 'train.parquet'} row 2"
+    assert find_files(tmp_path) == {"train": (tmp_path / "train.parquet",)}
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1")
+    assert "cannot be read as Parquet" in refused(read_rows, tmp_path / "broken.parquet")
+
+
+def test_parquet_without_pyarrow_names_the_extra(write, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    path = write("a.parquet", b"PAR1")
+    assert refused(read_rows, path) == f"{path}: Parquet needs pyarrow; pip install 'adapter-probe[parquet]'"
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+def test_what_is_no_file_is_refused_and_never_waited_for(tmp_path, name):
+    path = tmp_path / name
+    os.mkfifo(path)
+    assert refused(read_rows, path) == f"{path}: is a pipe, socket or device, expected a file"
+    path.unlink()
+    path.symlink_to(path)
+    assert refused(read_rows, path).startswith(f"{path}: cannot be read (")
+    path.unlink()
+    path.mkdir()
+    assert refused(read_rows, path) == f"{path}: is a folder, expected a file"
 
 
 def test_ragged_file_without_header(write):
@@ -309,12 +355,12 @@ def test_colas_two_dev_files_are_one_split(tmp_path):
 
 
 def test_folders_that_do_not_say_their_splits(tmp_path):
-    assert refused(find_files, tmp_path).endswith("(.csv, .tsv, .jsonl, .json); found: nothing")
-    (tmp_path / "train.parquet").write_text("x")
+    assert refused(find_files, tmp_path).endswith("(.csv, .tsv, .jsonl, .json, .parquet); found: nothing")
+    (tmp_path / "train.xlsx").write_text("x")
     (tmp_path / "train").mkdir()
     message = f"{tmp_path}: no data files; expected train.*, validation.* or dev.*, test.* "
     assert refused(find_files, tmp_path).startswith(message)
-    assert refused(find_files, tmp_path).endswith("found: 'train', 'train.parquet'")
+    assert refused(find_files, tmp_path).endswith("found: 'train', 'train.xlsx'")
     (tmp_path / "train.csv").write_text("x")
     (tmp_path / "train_small.csv").write_text("x")
     assert refused(find_files, tmp_path) == (

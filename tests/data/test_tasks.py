@@ -308,23 +308,26 @@ def test_max_examples_takes_a_nested_sample_in_file_order(folder):
         (
             "title,label\na,1\n",
             {},
-            "train.csv: no column with a usual name for the text; name one (or its numb",
+            "train.csv: no text column found (columns: 'title', 'label'); name it with --text COLUMN",
         ),
         (
             "text,note\na,1\n",
             {},
-            "name for the label; name one (or its number from 0, if the file has no header)",
+            "no label column found (columns: 'text', 'note'); name it with --label COLUMN, or --label 0",
         ),
-        ("text,note\na,1\n", {}, "; columns found: 'text', 'note'"),
-        (f"{HEADER}a,1\n", {"label": "y"}, "train.csv: no column 'y' for the label; name one"),
-        (f"{HEADER}a,1\n", {"text_b": "b"}, "train.csv: no column 'b' for the second text; name one"),
+        (
+            f"{HEADER}a,1\n",
+            {"label": "y"},
+            "train.csv: no column 'y' for the label (columns: 'text', 'label'); name it",
+        ),
+        (f"{HEADER}a,1\n", {"text_b": "b"}, "train.csv: no column 'b' for the second text (columns: "),
         (
             f"{HEADER}a,1\n",
             {"label": "text"},
-            "train.csv: no column with a usual name for the text; name one",
+            "train.csv: no text column found (columns: 'text', 'label'); name it",
         ),
         (f"{HEADER}a,1\n", {"text": "text", "label": "text"}, "need different columns, got 'text', 'text'"),
-        ("a,1\nb,0\n", {"text": "2", "label": "1"}, "train.csv: no column '2' for the text; name one"),
+        ("a,1\nb,0\n", {"text": "2", "label": "1"}, "train.csv: no column '2' for the text (columns: "),
         (f"{HEADER}a,1\nb,\n", {}, "train.csv line 3: the label is empty"),
         (
             f"{HEADER}a,1\nb,1\n",
@@ -557,3 +560,70 @@ def test_real_question_answering(shared_dir):
     assert (task.name, task.kind, task.metric, task.label_names) == ("squad", "extractive", "squad_f1", ())
     assert task.columns == Columns("question", "context", "answers")
     assert list(task.files) == ["train", "validation"]
+
+
+def test_a_share_of_the_training_rows_to_validate_on(folder):
+    here = folder(train_jsonl=labelled(*(["no", "yes"] * 20)), test_jsonl=labelled("no", "yes"))
+    task = find_task(here, validation_share=0.25)
+    train, validation = load_split(task, "train"), load_split(task, "validation")
+    assert (len(train), len(validation), len(load_split(task, "test"))) == (30, 10, 2)
+    assert sorted(train.texts + validation.texts) == sorted(f"text {i}" for i in range(40))
+    again = TaskSpec.from_json(json.loads(json.dumps(task.to_json())))
+    assert again == task
+    assert load_split(again, "validation", expect_fingerprint=True).texts == validation.texts
+
+
+def test_a_share_over_several_files(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_text(labelled(*(["no", "yes"] * 10)).replace("text ", f"{name} "))
+    files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    task = find_task(train=files, validation_share=0.5)
+    whole = load_split(find_task(train=files), "train")
+    parts = load_split(task, "train").texts + load_split(task, "validation").texts
+    assert sorted(parts) == sorted(whole.texts)
+    assert len(load_split(task, "validation")) == 20
+
+
+@pytest.mark.parametrize(
+    ("share", "message"),
+    [
+        (1.5, "validation share 1.5 is not allowed; give a share between 0 and 1, such as 0.1"),
+        (0.01, "a validation share of 0.01 of 4 rows leaves no rows to validate on"),
+        (0.99, "a validation share of 0.99 of 4 rows leaves no rows to train on"),
+    ],
+)
+def test_impossible_shares(folder, share, message):
+    here = folder(train_jsonl=labelled("no", "yes", "no", "yes"))
+    assert refused(find_task, here, validation_share=share) == message
+
+
+def test_a_share_beside_validation_files(folder):
+    here = folder(train_jsonl=labelled("no", "yes"), dev_jsonl=labelled("no", "yes"))
+    assert refused(find_task, here, validation_share=0.5) == (
+        "a validation share needs training files and no validation files; the splits are train, validation"
+    )
+
+
+def test_an_encoding_is_remembered(tmp_path):
+    (tmp_path / "train.csv").write_bytes(f"{HEADER}café,0\nthé,1\n".encode("latin-1"))
+    task = find_task(tmp_path, encoding="latin-1")
+    assert task.to_json()["encoding"] == "latin-1"
+    assert load_split(TaskSpec.from_json(task.to_json()), "train").texts == ("café", "thé")
+    assert "encoding" not in replace(task, encoding="utf-8").to_json()
+
+
+def test_two_data_sets_in_one_folder_have_two_names(tmp_path):
+    for name in ("trec-train.csv", "MR_train.csv", "train.csv", "reviews.csv"):
+        (tmp_path / name).write_text(BINARY)
+    names = {path.name: find_task(train=path).name for path in tmp_path.iterdir()}
+    assert names == {
+        "trec-train.csv": "trec", "MR_train.csv": "MR", "train.csv": tmp_path.name, "reviews.csv": "reviews",
+    }  # fmt: skip
+
+
+def test_the_metric_that_was_meant(folder):
+    here = folder(train_jsonl=labelled("no", "yes"))
+    assert refused(find_task, here, metric="f1_macro") == (
+        "metric 'f1_macro' does not fit classification; did you mean 'macro_f1'? allowed: "
+        "accuracy, mcc, f1, macro_f1"
+    )
