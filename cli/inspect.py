@@ -35,8 +35,10 @@ def inspect(
 def _facts(opened: OpenedCheckpoint) -> dict[str, Any]:
     model, description = opened.model, opened.description
     counts = model.parameter_counts()
-    groups = {"base", "layernorms", "pooler"}
-    pretrained = sum(p.numel() for g, n, p in model.named_roles() if g in groups and n not in opened.missing)
+    # As in sweeps: what the base lacked belongs to the head, and shares of the base do not count the head.
+    body = [(r, n, p.numel()) for r, n, p in model.named_roles() if r != "head" and n not in opened.missing]
+    pretrained = sum(size for role, _, size in body if role != "adapters")
+    trained_body = sum(size for _, name, size in body if name in opened.trained)
     trained = sum(p.numel() for _, name, p in model.named_roles() if name in opened.trained)
     return {
         "base": description.base.name,
@@ -50,7 +52,8 @@ def _facts(opened: OpenedCheckpoint) -> dict[str, Any]:
         "method": _method(description.method),
         "parameters": counts,
         "trained_parameters": trained,
-        "trained_percent_of_base": 100 * trained / pretrained,
+        "trained_parameters_without_head": trained_body,
+        "percent_of_base": 100 * trained_body / pretrained,
         "adapters_percent_of_base": 100 * counts["adapters"] / pretrained,
         "notes": list(opened.notes),
     }
@@ -81,7 +84,8 @@ def _text(facts: dict[str, Any]) -> str:
         (
             "trained",
             f"{facts['trained_parameters']:>12,} parameters, "
-            f"{facts['trained_percent_of_base']:.2f} % of the base",
+            f"{facts['trained_parameters_without_head']:,} without the head, "
+            f"{facts['percent_of_base']:.2f} % of the base",
         ),
     ]
     return "\n".join([columns(rows), *(f"\n{note}" for note in facts["notes"])])

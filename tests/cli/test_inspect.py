@@ -34,7 +34,8 @@ def test_the_numbers(program, trained, tiny_base):
     }
     trained_count = ADAPTERS + NORMS + HEAD
     assert facts["trained_parameters"] == trained_count
-    assert facts["trained_percent_of_base"] == pytest.approx(100 * trained_count / base)
+    assert facts["trained_parameters_without_head"] == trained_count - HEAD
+    assert facts["percent_of_base"] == pytest.approx(100 * (trained_count - HEAD) / base)
     assert facts["adapters_percent_of_base"] == pytest.approx(100 * ADAPTERS / base)
     assert (facts["n_layers"], facts["n_sites"], facts["hidden_size"]) == (LAYERS, 2 * LAYERS, HIDDEN)
     assert (facts["family"], facts["base"]) == ("bert", str(tiny_base("bert")))
@@ -54,8 +55,8 @@ def test_a_base_without_pooler(
     trained_count = ADAPTERS + NORMS + HEAD + POOLER
     assert facts["trained_parameters"] == trained_count
     assert facts["parameters"]["base"] == n_parameters(base) - NORMS
-    # The pooler is no part of such a base: it came with the task.
-    assert facts["trained_percent_of_base"] == pytest.approx(100 * trained_count / n_parameters(base))
+    # The pooler is no part of such a base: it came with the task, as the head did.
+    assert facts["percent_of_base"] == pytest.approx(100 * (ADAPTERS + NORMS) / n_parameters(base))
 
 
 def test_the_text_gives_the_same_numbers(program, trained, tiny_base):
@@ -63,7 +64,8 @@ def test_the_text_gives_the_same_numbers(program, trained, tiny_base):
     base = n_parameters(tiny_base("bert"))
     for number in (ADAPTERS, NORMS, POOLER, HEAD, base - NORMS - POOLER, ADAPTERS + NORMS + HEAD):
         assert f" {number:,} parameters" in outcome.stdout
-    assert f"{100 * (ADAPTERS + NORMS + HEAD) / base:.2f} % of the base" in outcome.stdout
+    assert f"{ADAPTERS + NORMS:,} without the head" in outcome.stdout
+    assert f"{100 * (ADAPTERS + NORMS) / base:.2f} % of the base" in outcome.stdout
     for part in (
         str(tiny_base("bert")),
         "3, adapters at 6 sites, hidden size 32",

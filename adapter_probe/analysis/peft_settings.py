@@ -1,0 +1,42 @@
+"""What an ablation says about the next LoRA, as lines for PEFT's `LoraConfig`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from adapter_probe.spans import Span
+
+
+def layers_to_transform(layers: Iterable[int], removed: Span) -> str:
+    """The layers that keep their adapters when a span goes.
+
+    Args:
+        layers: numbers of the layers that have adapters.
+        removed: the layers to leave out.
+    """
+    kept = [layer for layer in sorted(layers) if not removed.first <= layer <= removed.last]
+    return f"layers_to_transform={kept}"
+
+
+def rank_pattern(layers: Sequence[int], shares: Sequence[float], rank: int) -> str:
+    """Ranks by layer, in proportion to the layers' shares of the drop; their sum is that of `rank` everywhere.
+
+    A layer without a share, or one whose adapters do harm, gets rank 1, the least that LoRA can have. What
+    rounding leaves goes to the layers with the greatest remainders.
+
+    Args:
+        layers: numbers of the layers with adapters.
+        shares: each layer's share of the drop, points; the sign is that of a loss.
+        rank: of the LoRA that was ablated, at least 1.
+    """
+    weights = np.clip(np.asarray(shares, dtype=float), 0, None)
+    weights = weights / weights.sum() if weights.sum() > 0 else np.full(len(weights), 1 / len(weights))
+    spare = (rank - 1) * len(weights)
+    exact = 1 + spare * weights
+    ranks = np.floor(exact).astype(int)
+    order = np.argsort(ranks - exact, kind="stable")
+    ranks[order[: rank * len(weights) - ranks.sum()]] += 1
+    # PEFT matches a pattern against the end of a module's name, from a dot on.
+    return "rank_pattern={" + ", ".join(rf'r"{n}\..*": {r}' for n, r in zip(layers, ranks)) + "}"

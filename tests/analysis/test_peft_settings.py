@@ -1,0 +1,47 @@
+"""Lines for PEFT's configuration, read by Python and by PEFT."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adapter_probe.analysis.peft_settings import layers_to_transform, rank_pattern
+from adapter_probe.spans import Span
+
+
+def read(line: str) -> dict:
+    return eval(f"dict({line})")
+
+
+def test_the_layers_that_stay():
+    assert read(layers_to_transform(range(6), Span(2, 4))) == {"layers_to_transform": [0, 1, 5]}
+    assert read(layers_to_transform([1, 3, 5], Span(0, 3))) == {"layers_to_transform": [5]}
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(-50, 50), min_size=1, max_size=40), st.integers(1, 64))
+def test_ranks_keep_the_budget_and_the_order(shares: list[float], rank: int):
+    ranks = list(read(rank_pattern(range(len(shares)), shares, rank))["rank_pattern"].values())
+    assert sum(ranks) == rank * len(shares)
+    assert min(ranks) >= 1
+    order = np.argsort(shares)
+    for low, high in itertools.pairwise(order):
+        assert ranks[low] <= ranks[high] + 1  # remainders may differ by one between near equals
+
+
+def test_shares_are_followed():
+    line = rank_pattern([0, 1, 2, 3], [1.0, 0.0, -2.0, 3.0], 4)
+    assert read(line)["rank_pattern"] == {r"0\..*": 4, r"1\..*": 1, r"2\..*": 1, r"3\..*": 10}
+
+
+def test_peft_matches_the_patterns():
+    other = pytest.importorskip("peft.utils.other")
+    patterns = read(rank_pattern([1, 11], [1.0, 3.0], 4))["rank_pattern"]
+    for layer in (1, 11):
+        for name in (f"model.layers.{layer}.self_attn.q_proj", f"transformer.h.{layer}.attn.c_attn"):
+            assert other.get_pattern_key(patterns, name) == rf"{layer}\..*"
+    assert other.get_pattern_key(patterns, "model.layers.21.mlp.up_proj") == "model.layers.21.mlp.up_proj"
