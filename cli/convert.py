@@ -14,7 +14,9 @@ from .console import command, say, show
 def convert(
     source: Annotated[Path, typer.Argument(help="Folder of a checkpoint.", show_default=False)],
     out: Annotated[Path, typer.Argument(help="Folder of the new one.", show_default=False)],
-    to: Annotated[Literal["adapterhub", "native"], typer.Option(help="Format to write.", show_default=False)],
+    to: Annotated[
+        Literal["adapterhub", "native", "peft"], typer.Option(help="Format to write.", show_default=False)
+    ],
     base: Annotated[
         str | None, typer.Option(help="Folder or hub id of the base, if it has moved.", show_default=False)
     ] = None,
@@ -32,9 +34,11 @@ def convert(
 ) -> None:
     """Write a checkpoint in another format; what would be lost is named and refused.
 
-    AdapterHub's format has no place for trained LayerNorms: without --lossy they are not dropped.
+    This project's own format (native) holds all that can be opened. AdapterHub's holds this project's
+    bottleneck adapters, but not trained LayerNorms: without --lossy they are not dropped. PEFT's holds LoRA,
+    DoRA, (IA)³ or tuned LayerNorms.
     """
-    from adapter_probe.checkpoints.converting import to_adapterhub, to_native
+    from adapter_probe.checkpoints.converting import to_adapterhub, to_native, to_peft
     from adapter_probe.checkpoints.opening import open_checkpoint
     from adapter_probe.probe.given_data import with_data
 
@@ -43,6 +47,8 @@ def convert(
         if data:
             opened = with_data(source, opened, data, "validation")
         to_native(opened, out)
+    elif to == "peft":
+        to_peft(opened, out, source)
     else:
         for what in to_adapterhub(opened, out, lossy):
             say(f"{what} are left out" if what.endswith("s") else f"{what} is left out")

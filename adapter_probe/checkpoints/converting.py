@@ -7,17 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from adapter_probe.errors import CheckpointError
+from adapter_probe.models.adapters.imported import Imported
+from adapter_probe.models.layer import ADAPTER
 from adapter_probe.models.methods import Adapters
 from adapter_probe.results.atomic import make_folder
 
 from .description import DESCRIPTION
+from .files import read_json_file
 from .native import DELTA, OpenedCheckpoint, save_checkpoint
+from .peft import is_peft
+from .peft_config import CONFIG, read_config
+from .peft_writing import WRITABLE, write_peft
 
 # The library's names, and the version whose format this is.
-_CONFIG, _WEIGHTS = "adapter_config.json", "pytorch_adapter.bin"
+_WEIGHTS = "pytorch_adapter.bin"
 _HEAD_CONFIG, _HEAD_WEIGHTS = "head_config.json", "pytorch_model_head.bin"
 _VERSION = "adapters.1.3.0"
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "swish": "swish", "tanh": "tanh"}
@@ -27,7 +33,8 @@ _PARTS = {
     "up.weight": "adapter_up.weight",
     "up.bias": "adapter_up.bias",
 }
-FORMATS = ("adapterhub", "native")
+FORMATS = ("adapterhub", "native", "peft")
+_FAMILIES = ("bert", "roberta", "xlm-roberta", "electra")
 
 
 def to_native(opened: OpenedCheckpoint, out: Path) -> None:
@@ -37,7 +44,7 @@ def to_native(opened: OpenedCheckpoint, out: Path) -> None:
         CheckpointError: `out` holds something, or the checkpoint's data are not known.
         ResultsError: it cannot be written.
     """
-    _refuse_full(out)
+    refuse_full(out)
     if not opened.description.task.files:
         raise CheckpointError(
             "this project's format remembers the data, and this checkpoint knows of none; give a file with "
@@ -48,6 +55,35 @@ def to_native(opened: OpenedCheckpoint, out: Path) -> None:
         **dict(opened.model.base.named_buffers()),
     }
     save_checkpoint(out, {name: parameters[name] for name in opened.trained}, opened.description)
+
+
+def to_peft(
+    opened: OpenedCheckpoint, out: Path, source: Path | None = None, method: Imported | None = None
+) -> None:
+    """Write a folder that PEFT loads.
+
+    Args:
+        opened: with adapters of one of PEFT's types.
+        out: the new folder.
+        source: folder of the checkpoint, which may name its base otherwise than where it was found.
+        method: what of its adapters to write; None for all.
+
+    Raises:
+        CheckpointError: `out` holds something, or PEFT has no such adapters.
+        ResultsError: it cannot be written.
+    """
+    refuse_full(out)
+    model, description = opened.model, opened.description
+    chosen = method or description.method
+    tensors = {n: p for n, p in model.base.named_parameters() if n in opened.trained}
+    if method is not None:
+        kept = tuple(f"{spec.module}.{ADAPTER}." for spec in method.inner)
+        tensors = {n: t for n, t in tensors.items() if f".{ADAPTER}." not in n or n.startswith(kept)}
+    name, revision = description.base.name, description.base.revision
+    if source is not None and is_peft(source):
+        config = read_config(source / CONFIG, read_json_file(source / CONFIG))
+        name, revision = (config.base, config.revision) if config.base else (name, revision)
+    write_peft(out, chosen, tensors, model.base, model.anatomy, description.task.kind, name, revision)
 
 
 def lost_in_adapterhub(opened: OpenedCheckpoint) -> list[str]:
@@ -77,19 +113,24 @@ def to_adapterhub(opened: OpenedCheckpoint, out: Path, lossy: bool = False) -> l
         CheckpointError: the format cannot express the adapters, or something would be lost without `lossy`.
         ResultsError: `out` cannot be written.
     """
-    _refuse_full(out)
+    refuse_full(out)
     method = opened.description.method
     if not isinstance(method, Adapters):
         raise CheckpointError(
-            f"only this project's bottleneck adapters can be written for AdapterHub, not {method.name}"
+            f"only this project's bottleneck adapters can be written for AdapterHub, on {_families()}, not "
+            f"{method.name}; PEFT's format can hold {WRITABLE}"
         )
+    _refuse_family(opened)
     for what, value, allowed in (
         ("interaction", method.interaction, "add"),
         ("norm", method.norm, "none"),
         ("hidden_layers", method.hidden_layers, 1),
     ):
         if value != allowed:
-            raise CheckpointError(f"AdapterHub has no adapters with {what} {value!r}; allowed is {allowed!r}")
+            raise CheckpointError(
+                f"AdapterHub has no adapters with {what} {value!r}; what can be written has interaction "
+                "'add', norm 'none' and hidden_layers 1"
+            )
     lost = lost_in_adapterhub(opened)
     if lost and not lossy:
         raise CheckpointError(
@@ -100,8 +141,13 @@ def to_adapterhub(opened: OpenedCheckpoint, out: Path, lossy: bool = False) -> l
     return lost
 
 
-def _refuse_full(out: Path) -> None:
-    if any((out / name).exists() for name in (DESCRIPTION, DELTA, _CONFIG)):
+def refuse_full(out: Path) -> None:
+    """Never write over a checkpoint.
+
+    Raises:
+        CheckpointError: the folder holds one.
+    """
+    if any((out / name).exists() for name in (DESCRIPTION, DELTA, CONFIG)):
         raise CheckpointError(f"{out} holds a checkpoint already; choose another folder")
 
 
@@ -111,7 +157,7 @@ def _write(opened: OpenedCheckpoint, method: Adapters, out: Path) -> None:
     for name, tensor in model.state_dict().items():
         holder, inside, part = name.partition(".adapter.")
         if inside:
-            adapters[f"{_library_name(model, holder)}.adapters.task.{_PARTS[part]}"] = tensor.clone()
+            adapters[f"{holder}.adapters.task.{_PARTS[part]}"] = tensor.clone()
         elif not name.startswith(f"{model.base_model_prefix}."):
             head[name] = tensor.clone()
     common = {
@@ -130,16 +176,20 @@ def _write(opened: OpenedCheckpoint, method: Adapters, out: Path) -> None:
         out / _HEAD_CONFIG,
         {**common, "config": None, "name": None, "label2id": labels, "num_labels": len(names)},
     )
-    _dump(out / _CONFIG, {**common, "config": _config(method, opened.model.hidden_size), "name": "task"})
+    _dump(out / CONFIG, {**common, "config": _config(method, opened.model.hidden_size), "name": "task"})
 
 
-def _library_name(model: nn.Module, holder: str) -> str:
-    """Where the library keeps what stands at a site."""
-    if model.config.model_type in {"bert", "roberta", "xlm-roberta", "electra"}:
-        return holder
-    raise CheckpointError(
-        f"writing adapters of a {model.config.model_type} model for AdapterHub is not supported"
-    )
+def _families() -> str:
+    return f"{', '.join(_FAMILIES[:-1])} and {_FAMILIES[-1]}"
+
+
+def _refuse_family(opened: OpenedCheckpoint) -> None:
+    family = opened.model.base.config.model_type
+    if family not in _FAMILIES:
+        raise CheckpointError(
+            f"writing adapters of a {family} model for AdapterHub is not supported; supported are "
+            f"{_families()}"
+        )
 
 
 def _config(method: Adapters, hidden: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import Imported, InnerSpec
 
+from .description import DESCRIPTION
 from .files import first_file, read_json_file, read_tensors
 from .foreign import BaseShape, ForeignCheckpoint, Translated, refuse_left
 from .peft_config import CONFIG, PeftConfig, read_config
@@ -29,6 +30,12 @@ _LORA = {
     "lora_magnitude_vector": "magnitude",  # before PEFT 0.11
 }
 _NORM = {"ln_tuning_layers.weight": "weight", "ln_tuning_layers.bias": "bias"}
+
+
+def is_peft(folder: Path) -> bool:
+    """Whether PEFT wrote the checkpoint in a folder."""
+    path = folder / CONFIG
+    return path.is_file() and not (folder / DESCRIPTION).is_file() and "peft_type" in read_json_file(path)
 
 
 def read(folder: Path) -> ForeignCheckpoint:

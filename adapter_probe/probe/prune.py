@@ -15,8 +15,10 @@ import numpy as np
 import torch
 
 from adapter_probe import metrics
-from adapter_probe.checkpoints.description import DESCRIPTION
-from adapter_probe.checkpoints.native import DELTA, OpenedCheckpoint, open_checkpoint, save_checkpoint
+from adapter_probe.checkpoints.converting import refuse_full, to_peft
+from adapter_probe.checkpoints.native import OpenedCheckpoint, save_checkpoint
+from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.checkpoints.peft import is_peft
 from adapter_probe.data.packing import PackedBatch, cut_by_tokens, pack
 from adapter_probe.data.requests_encoding import EncodedRequests, pack_requests
 from adapter_probe.errors import CheckpointError
@@ -79,14 +81,17 @@ def prune_checkpoint(
     total = int(request.encoded.lengths.sum()) + 2 * (_TIMED_ROUNDS + 1) * batch.n_tokens
     with progress_bar("prune", total, "tokens", enabled=progress) as bar:
         results = _results(request, span, bar.update)
-        _save_without(opened, span, out, {request.metric: _score(results, 1)})
+        _save_without(opened, span, source, out, {request.metric: _score(results, 1)})
         smaller = open_checkpoint(out, opened.description.base.name).model.to(request.device).eval()
         seconds = _time([model, smaller], batch, bar.update)
     counts = [m.parameter_counts()["adapters"] for m in (model, smaller)]
     return Pruned(span, *counts, *seconds, results)
 
 
-def _save_without(opened: OpenedCheckpoint, span: Span, out: Path, scores: dict[str, float | None]) -> None:
+def _save_without(
+    opened: OpenedCheckpoint, span: Span, source: Path, out: Path, scores: dict[str, float | None]
+) -> None:
+    """In PEFT's format where the checkpoint is PEFT's, else in this project's."""
     description, method, model = opened.description, opened.description.method, opened.model
     assert isinstance(method, Adapters | Imported), "nothing else has adapters"
     gone = _adapter_tensors(model, span)
@@ -98,6 +103,9 @@ def _save_without(opened: OpenedCheckpoint, span: Span, out: Path, scores: dict[
     layers = sorted({*before, *range(span.first, span.last + 1)})
     training = {**description.training, "pruned_layers": layers}
     method = _without(method, span, kept.keys())
+    if is_peft(source):
+        to_peft(opened, out, source, method)
+        return
     save_checkpoint(out, kept, replace(description, method=method, training=training, scores=scores))
 
 
@@ -121,8 +129,7 @@ def _refuse_unfit(opened: OpenedCheckpoint, span: Span, source: Path, out: Path)
             f"checkpoint {source} shares the adapters of layers {span} with other layers; they cannot go "
             "alone"
         )
-    if any((out / name).exists() for name in (DESCRIPTION, DELTA)):
-        raise CheckpointError(f"{out} holds a checkpoint already; choose another --out")
+    refuse_full(out)
 
 
 def _without(method: Adapters | Imported, span: Span, kept: Set[str]) -> Adapters | Imported:

@@ -98,7 +98,7 @@ def prune(
     device: str = "auto",
     progress: bool = True,
 ) -> Pruning:
-    """Write a checkpoint without a span's adapters; it opens like any other.
+    """Write a checkpoint without a span's adapters; it opens like any other. PEFT's stays in PEFT's format.
 
     Give either `span` or `within`. The span within a tolerance is chosen by an ablation of the checkpoint, on
     a fixed random half of its examples, and scores and interval are of the other half.

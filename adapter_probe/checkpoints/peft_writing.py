@@ -1,0 +1,188 @@
+"""Write what PEFT alone loads: LoRA, DoRA, (IA)^3 and tuned LayerNorms."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from adapter_probe.errors import CheckpointError
+from adapter_probe.metrics import Kind
+from adapter_probe.models.adapters.imported import Imported, InnerSpec
+from adapter_probe.models.bases.family import Anatomy
+from adapter_probe.results.atomic import make_folder, write_bytes, write_json
+
+from .peft_config import CONFIG, read_config
+
+WEIGHTS = "adapter_model.safetensors"
+WRITABLE = "LoRA, DoRA, (IA)³ or tuned LayerNorms, one of them at a time"
+_TYPES = {
+    "low_rank": "LORA",
+    "decomposed": "LORA",
+    "scale_input": "IA3",
+    "scale_output": "IA3",
+    "norm": "LN_TUNING",
+}
+_TASKS: dict[Kind, str] = {
+    "classification": "SEQ_CLS",
+    "regression": "SEQ_CLS",
+    "extractive": "QUESTION_ANS",
+    "causal": "CAUSAL_LM",
+}
+_PREFIX = "base_model.model."
+
+
+def write_peft(
+    out: Path,
+    method: object,
+    tensors: Mapping[str, Tensor],
+    base: PreTrainedModel,
+    anatomy: Anatomy,
+    kind: Kind,
+    name: str,
+    revision: str | None = None,
+) -> None:
+    """Write a folder that `peft.PeftModel.from_pretrained` loads.
+
+    Args:
+        out: the folder; it is no checkpoint until its last file, the configuration, is there.
+        method: what was added to the base.
+        tensors: all that differs from the base, by their names in this project's model.
+        base: the model, for the names and kinds of its modules.
+        anatomy: where its layers are.
+        kind: of the task.
+        name: folder or hub id of the base, as PEFT should find it.
+        revision: of the base on the hub.
+
+    Raises:
+        CheckpointError: PEFT has no such adapters.
+        ResultsError: the folder cannot be written.
+    """
+    specs = _writable(method)
+    modules = dict(base.named_modules())
+    changed = {spec.module for spec in specs}
+    document = {
+        "peft_type": _TYPES[specs[0].kind],
+        "task_type": _TASKS[kind],
+        "base_model_name_or_path": name,
+        "revision": revision,
+        "inference_mode": True,
+        "modules_to_save": _whole(tensors, changed, base) or None,
+        **_targets(specs, base, anatomy),
+    }
+    if document["peft_type"] != "LN_TUNING":
+        document["fan_in_fan_out"] = type(modules[specs[0].module]).__name__ == "Conv1D"
+    if document["peft_type"] == "LORA":
+        whole = tuple(f"{name}." for name in document["modules_to_save"] or ())
+        others = [key for key in tensors if ".adapter." not in key and not key.startswith(whole)]
+        document |= _lora_settings(specs, biases=bool(others))
+    if document["peft_type"] == "IA3":
+        reading = [spec.module for spec in specs if spec.kind == "scale_input"]
+        if reading:  # which PEFT wants to find among the others
+            document["target_modules"] = sorted(changed)
+        document["feedforward_modules"] = reading
+    theirs = {}
+    for spec in specs:
+        theirs |= _tensors_of(spec, tensors)
+    for key, tensor in tensors.items():
+        module, _, parameter = key.rpartition(".")
+        if ".adapter." not in key:
+            theirs[f"{module}.base_layer.{parameter}" if module in changed else key] = tensor
+    plain = {f"{_PREFIX}{key}": tensor.detach().cpu().contiguous().clone() for key, tensor in theirs.items()}
+    make_folder(out)
+    write_bytes(out / WEIGHTS, safetensors.torch.save(plain, metadata={"format": "pt"}))
+    write_json(out / CONFIG, document)
+
+
+def _writable(method: object) -> tuple[InnerSpec, ...]:
+    """The adapters, if they are all of one of PEFT's types.
+
+    Raises:
+        CheckpointError: they are not, or there are none.
+    """
+    if not isinstance(method, Imported):
+        raise CheckpointError(f"PEFT's format can hold {WRITABLE}, not {getattr(method, 'name', method)}")
+    kinds = {_TYPES[spec.kind] for spec in method.inner}
+    mixed = {"low_rank", "decomposed"} <= {spec.kind for spec in method.inner}
+    if method.bottlenecks or method.head is not None or len(kinds) != 1 or mixed:
+        held = " and ".join(method.kinds) if method.inner or method.bottlenecks else "no adapters at all"
+        own = " with a head of its library's own" if method.head is not None else ""
+        raise CheckpointError(f"PEFT's format can hold {WRITABLE}, not {held}{own}")
+    return method.inner
+
+
+def _whole(tensors: Iterable[str], changed: set[str], base: PreTrainedModel) -> list[str]:
+    """Names of the modules that were trained whole: heads by their own name, others by the full one."""
+    names, held = set(), set(tensors)
+    for key in held:
+        module = key.rpartition(".")[0]
+        if ".adapter." in key or module in changed:
+            continue
+        if not module.startswith(f"{base.base_model_prefix}."):
+            names.add(module.partition(".")[0])
+        elif {f"{module}.{own}" for own, _ in base.get_submodule(module).named_parameters()} <= held:
+            names.add(module)
+    return sorted(names)
+
+
+def _targets(specs: tuple[InnerSpec, ...], base: PreTrainedModel, anatomy: Anatomy) -> dict[str, Any]:
+    """Which modules hold adapters: by the ends of their names and the layers, or else each by its name."""
+    wanted = {spec.module for spec in specs}
+    layers = [f"{base.base_model_prefix}.{name}." for name in dict.fromkeys(anatomy.layer_names(base.config))]
+    places = [
+        (n, m.removeprefix(layer)) for m in wanted for n, layer in enumerate(layers) if m.startswith(layer)
+    ]
+    kept = sorted({number for number, _ in places})
+    short: dict[str, Any] = {"target_modules": sorted({end for _, end in places}), "exclude_modules": None}
+    if _TYPES[specs[0].kind] == "LORA":
+        short["layers_to_transform"] = kept if len(kept) < len(layers) else None
+    config = read_config(Path(CONFIG), {"peft_type": "LORA", "r": 1, "lora_alpha": 1, **short})
+    if {name for name, _ in base.named_modules() if config.targets(name)} == wanted:
+        return short
+    return {"target_modules": sorted(wanted), "exclude_modules": None}
+
+
+def _lora_settings(specs: tuple[InnerSpec, ...], biases: bool) -> dict[str, Any]:
+    """Ranks and scales; PEFT's scale is alpha / r, so that alpha is the scale times the rank."""
+    alphas = {spec.module: _whole_number(spec.scale * spec.rank) for spec in specs}
+    rank = Counter(spec.rank for spec in specs).most_common(1)[0][0]
+    alpha = Counter(alphas.values()).most_common(1)[0][0]
+    return {
+        "r": rank,
+        "lora_alpha": alpha,
+        "rank_pattern": {_pattern(spec.module): spec.rank for spec in specs if spec.rank != rank},
+        "alpha_pattern": {_pattern(name): value for name, value in alphas.items() if value != alpha},
+        "lora_dropout": 0.0,
+        "use_rslora": False,
+        "use_dora": specs[0].kind == "decomposed",
+        "lora_bias": specs[0].bias,
+        "bias": "all" if biases else "none",
+        "init_lora_weights": True,
+    }
+
+
+def _whole_number(value: float) -> float:
+    """Without the rounding of a division, so that alpha reads as it was given."""
+    return round(value) if abs(value - round(value)) < 1e-9 * max(1.0, abs(value)) else value
+
+
+def _pattern(module: str) -> str:
+    return "^" + module.replace(".", r"\.")
+
+
+def _tensors_of(spec: InnerSpec, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    own = f"{spec.module}.adapter."
+    parts = {key.removeprefix(own): tensor for key, tensor in tensors.items() if key.startswith(own)}
+    if spec.kind in ("low_rank", "decomposed"):
+        names = {"down.weight": "lora_A.weight", "up.weight": "lora_B.weight", "up.bias": "lora_B.bias"}
+        names["magnitude"] = "lora_magnitude_vector"
+        return {f"{spec.module}.{names[part]}": tensor for part, tensor in parts.items()}
+    if spec.kind == "norm":
+        return {f"{spec.module}.ln_tuning_layers.{part}": tensor for part, tensor in parts.items()}
+    factor = parts["factor"] * spec.scale
+    return {f"{spec.module}.ia3_l": factor[None] if spec.kind == "scale_input" else factor[:, None]}

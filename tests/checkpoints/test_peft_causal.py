@@ -1,0 +1,149 @@
+"""PEFT's adapters on causal language models, against the logits that PEFT computes here and now."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.errors import CheckpointError
+
+peft = pytest.importorskip("peft")
+
+FIXTURES = Path(__file__).parent / "fixtures"
+LAYERS, HIDDEN, VOCABULARY = 4, 16, 53
+IDS = torch.tensor([[2, 9, 14, 21, 7, 33, 3], [2, 30, 11, 8, 26, 50, 3]])
+_SIZES = {
+    "hidden_size": HIDDEN,
+    "intermediate_size": 24,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 2,
+}
+FAMILIES = {
+    "gpt2": {"n_embd": HIDDEN, "n_inner": 24, "n_layer": LAYERS, "n_head": 2, "n_positions": 24},
+    "llama": {**_SIZES, "num_key_value_heads": 1, "tie_word_embeddings": False},
+    "qwen2": {**_SIZES, "num_key_value_heads": 1, "tie_word_embeddings": True},
+}
+ATTENTION = {"gpt2": ["c_attn"], "llama": ["q_proj", "v_proj"], "qwen2": ["q_proj", "v_proj"]}
+EMBEDDING = {"gpt2": "wte", "llama": "embed_tokens", "qwen2": "embed_tokens"}
+
+
+@torch.no_grad()
+def randomise(module: torch.nn.Module, seed: int, only: tuple[str, ...] = ("",)) -> None:
+    """Every parameter with one of `only` in its name so far from its start that leaving it out shows."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in module.named_parameters():
+        if any(part in name for part in only):
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() > 1:
+                parameter.copy_(noise * 1.2 / parameter.shape[-1] ** 0.5)
+            else:
+                parameter.copy_(noise * 0.3 + 1.0)
+
+
+@pytest.fixture(scope="session")
+def causal_base(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """``causal_base(family) -> folder`` of a tiny random causal model."""
+    made: dict[str, Path] = {}
+
+    def make(family: str) -> Path:
+        if family not in made:
+            folder = tmp_path_factory.mktemp(f"causal-{family}")
+            shutil.copytree(FIXTURES / "bases" / "gpt2", folder, dirs_exist_ok=True)
+            config = AutoConfig.for_model(
+                family, vocab_size=VOCABULARY, bos_token_id=2, eos_token_id=3, **FAMILIES[family]
+            )
+            model = AutoModelForCausalLM.from_config(config)
+            randomise(model, 0)
+            model.save_pretrained(folder)
+            made[family] = folder
+        return made[family]
+
+    return make
+
+
+@pytest.fixture
+def trained(causal_base: Callable[[str], Path], tmp_path: Path) -> Callable[..., torch.nn.Module]:
+    """``trained(family, config, folder) -> PEFT's model``, whose checkpoint is then in the folder."""
+
+    def make(family: str, config, folder: Path) -> torch.nn.Module:
+        model = AutoModelForCausalLM.from_pretrained(causal_base(family))
+        model = peft.get_peft_model(model, config)
+        randomise(model, 1, ("lora_", "ln_tuning_layers", "modules_to_save"))
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "ia3_l" in name:
+                    parameter.add_(
+                        0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(5))
+                    )
+        model.save_pretrained(folder)
+        return model.eval()
+
+    return make
+
+
+def logits(model: torch.nn.Module) -> torch.Tensor:
+    with torch.no_grad():
+        return model(input_ids=IDS).logits
+
+
+def lora(**settings: object):
+    return peft.LoraConfig(task_type="CAUSAL_LM", r=2, lora_alpha=5, **settings)
+
+
+CASES = {
+    "plain": lambda family: lora(),
+    "all-linear": lambda family: lora(target_modules="all-linear"),
+    "patterns": lambda family: lora(
+        target_modules=ATTENTION[family],
+        use_rslora=True,
+        layers_to_transform=[1, 3],
+        rank_pattern={r"\.1\..*": 3},
+        alpha_pattern={ATTENTION[family][0]: 7},
+    ),
+    "layers-pattern": lambda family: lora(
+        target_modules=ATTENTION[family],
+        layers_to_transform=2,
+        layers_pattern="h" if family == "gpt2" else "layers",
+    ),
+    "by-regex": lambda family: lora(target_modules=rf".*\.(0|3)\..*({'|'.join(ATTENTION[family])})"),
+    "dora": lambda family: lora(target_modules="all-linear", use_dora=True),
+    "head": lambda family: lora(modules_to_save=["lm_head"]),
+    "embeddings": lambda family: lora(modules_to_save=[EMBEDDING[family]]),
+    "both-ends": lambda family: lora(modules_to_save=[EMBEDDING[family], "lm_head"]),
+    "ia3": lambda family: peft.IA3Config(task_type="CAUSAL_LM"),
+    "norms": lambda family: peft.LNTuningConfig(
+        task_type="CAUSAL_LM",
+        target_modules=["ln_1", "ln_2"] if family == "gpt2" else ["input_layernorm", "norm"],
+    ),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("case", CASES)
+def test_logits_are_pefts(case: str, family: str, trained, causal_base, tmp_path: Path):
+    model = trained(family, CASES[case](family), tmp_path / "c")
+    wanted = logits(model)
+    plain = logits(AutoModelForCausalLM.from_pretrained(causal_base(family)))
+    assert (wanted - plain).abs().max() > 1e-2  # or the test tests nothing
+    opened = open_checkpoint(tmp_path / "c", str(causal_base(family)))
+    assert opened.description.task.kind == "causal"
+    torch.testing.assert_close(logits(opened.model.base), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_the_class_tells_the_task_where_no_task_type_does(trained, causal_base, tmp_path: Path):
+    config = peft.LoraConfig(r=2, lora_alpha=5, target_modules=ATTENTION["llama"])
+    wanted = logits(trained("llama", config, tmp_path / "c"))
+    opened = open_checkpoint(tmp_path / "c", str(causal_base("llama")))
+    torch.testing.assert_close(logits(opened.model.base), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_trained_rows_of_the_vocabulary_are_refused(trained, causal_base, tmp_path: Path):
+    trained("llama", lora(trainable_token_indices=[1, 2]), tmp_path / "c")
+    with pytest.raises(CheckpointError, match="trained tokens"):
+        open_checkpoint(tmp_path / "c", str(causal_base("llama")))
