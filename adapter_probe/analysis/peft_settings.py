@@ -21,7 +21,7 @@ def layers_to_transform(layers: Iterable[int], removed: Span) -> str:
 
 
 def rank_pattern(layers: Sequence[int], shares: Sequence[float], rank: int) -> str:
-    """Ranks by layer, in proportion to the layers' shares of the drop; their sum is that of `rank` everywhere.
+    """Ranks by layer, in proportion to the layers' shares of the drop, of the sum that `rank` gives.
 
     A layer without a share, or one whose adapters do harm, gets rank 1, the least that LoRA can have. What
     rounding leaves goes to the layers with the greatest remainders.

@@ -91,7 +91,7 @@ def prune_checkpoint(
 def _save_without(
     opened: OpenedCheckpoint, span: Span, source: Path, out: Path, scores: dict[str, float | None]
 ) -> None:
-    """In PEFT's format where the checkpoint is PEFT's, else in this project's."""
+    """In PEFT's format where the checkpoint is PEFT's and some adapters stay, else in this project's."""
     description, method, model = opened.description, opened.description.method, opened.model
     assert isinstance(method, Adapters | Imported), "nothing else has adapters"
     gone = _adapter_tensors(model, span)
@@ -103,7 +103,7 @@ def _save_without(
     layers = sorted({*before, *range(span.first, span.last + 1)})
     training = {**description.training, "pruned_layers": layers}
     method = _without(method, span, kept.keys())
-    if is_peft(source):
+    if is_peft(source) and isinstance(method, Imported) and method.inner:  # PEFT cannot hold no adapters
         to_peft(opened, out, source, method)
         return
     save_checkpoint(out, kept, replace(description, method=method, training=training, scores=scores))

@@ -250,5 +250,6 @@ def test_a_pruned_checkpoint_is_the_one_with_the_span_off(rows, checkpoint, abla
     row = study.spans.query("first == 1 and last == 1").iloc[0]
     assert given.score_after == pytest.approx(row["score"], rel=1e-5)
     assert given.delta_points == pytest.approx(row["delta_points"], abs=1e-3)
-    again = adapter_probe.ablate(tmp_path / "q", progress=False)  # it remembers the data
+    assert (tmp_path / "q" / "adapter_config.json").exists()  # PEFT's, as it was, which remembers no data
+    again = adapter_probe.ablate(tmp_path / "q", data=data, progress=False)
     assert again.summary["intact_score"] == pytest.approx(row["score"], rel=1e-5)
