@@ -8,6 +8,7 @@ as they are. Losses of language models are in nats or bits, or perplexities, and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal
@@ -72,6 +73,36 @@ class ClassCounts:
     actual: np.ndarray
 
 
+CUSTOM = "custom:"
+"""How the name of a metric begins that is a function of the user's."""
+
+
+class CustomMetric(str):
+    """A metric of the user's, by its name (``custom:`` and the function's).
+
+    Args:
+        function: from labels ``[examples]`` and predictions ``[examples]``, class indices or a regression's
+            numbers, to a score; more is better. The bootstrap calls it for every variant and resample.
+    """
+
+    function: Callable[[np.ndarray, np.ndarray], float]
+
+    def __new__(cls, function: Callable[[np.ndarray, np.ndarray], float]) -> CustomMetric:
+        """A string with the function beside it."""
+        metric = super().__new__(cls, CUSTOM + getattr(function, "__name__", type(function).__name__))
+        metric.function = function
+        return metric
+
+    def __getnewargs__(self) -> tuple[Callable[[np.ndarray, np.ndarray], float]]:  # type: ignore[override]
+        """What a copy is made from."""
+        return (self.function,)
+
+    def scores(self, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Scores ``[rows]`` of predictions ``[rows, examples]``; NaN where one is not finite."""
+        found = np.array([float(self.function(labels, row)) for row in predictions])
+        return np.where(np.isfinite(found), found, np.nan)
+
+
 def default_metric(kind: str) -> str:
     """The metric used where none is named: accuracy, Spearman correlation, or F1 of the answers' words.
 
@@ -86,6 +117,8 @@ def metric_label(metric: str) -> str:
     Raises:
         DataError: the metric is unknown.
     """
+    if metric.startswith(CUSTOM):
+        return metric.removeprefix(CUSTOM)
     if metric not in _WORDS:
         raise DataError(f"unknown metric {metric!r}; allowed: {', '.join(_WORDS)}")
     return _WORDS[metric]
@@ -122,6 +155,8 @@ def check_metric(metric: str, kind: str, n_labels: int | None = None) -> None:
         DataError: the metric is unknown, belongs to the other kind, or is F1 with other than two classes.
     """
     allowed = METRICS[check_kind(kind)]
+    if isinstance(metric, CustomMetric) and kind in ("classification", "regression"):
+        return
     if kind == "classification" and n_labels not in (None, 2):
         allowed = tuple(name for name in allowed if name != "f1")
     if metric not in allowed:
@@ -186,9 +221,9 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
     that lacks a prediction (`NO_CLASS`, NaN or infinite) has no score: nan.
 
     Args:
-        metric: accuracy, mcc, f1 (of two classes; the last is the positive one: ``equivalent`` in MRPC,
-            ``duplicate`` in QQP, ``1`` of 0 and 1), macro_f1, pearson, spearman, squad_f1, exact_match, or
-            one of a language model's.
+        metric: a `CustomMetric`, or accuracy, mcc, f1 (of two classes; the last is the positive one:
+            ``equivalent`` in MRPC, ``duplicate`` in QQP, ``1`` of 0 and 1), macro_f1, pearson, spearman,
+            squad_f1, exact_match, or one of a language model's.
         predictions: ``[..., examples]``: class indices, or those of the likeliest choices; numbers for the
             correlations; for squad_f1 and exact_match what each question scores, in [0, 1]; for losses each
             example's negative log-likelihood, nats.
@@ -227,6 +262,10 @@ def is_complete(predictions: np.ndarray) -> np.ndarray:
 
 
 def _score_complete(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    if isinstance(metric, CustomMetric):
+        return metric.scores(predictions.reshape(-1, labels.size), labels)
+    if metric.startswith(CUSTOM):
+        raise DataError(f"the metric {metric!r} is known by its name only; give its function again")
     if metric in CHOICES:
         metric = "accuracy"
     if metric in LOSSES:
@@ -245,9 +284,10 @@ def majority_score(metric: str, labels: np.ndarray) -> float:
     language models, whose choices are no classes.
     """
     metric_label(metric)
-    if metric not in METRICS["classification"]:
-        return float("nan")
     labels = np.asarray(labels)
+    of_classes = isinstance(metric, CustomMetric) and labels.dtype.kind == "i"
+    if metric not in METRICS["classification"] and not of_classes:
+        return float("nan")
     return float(score(metric, np.full_like(labels, np.bincount(labels).argmax()), labels))
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from adapter_probe import metrics
-from adapter_probe.metrics import CHOICES, LOSSES, METRICS, ClassCounts
+from adapter_probe.metrics import CHOICES, LOSSES, METRICS, ClassCounts, CustomMetric
 from adapter_probe.results.ablation import AblationResults
 
 N_RESAMPLES = 10_000
@@ -96,6 +96,8 @@ def weighted_scorer(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
         predictions: ``[variants, examples]``, as `metrics.score` takes them.
         labels: ``[examples]``.
     """
+    if isinstance(metric, CustomMetric):
+        return _called(metric, predictions, labels)
     if metric in CHOICES:
         return _means((predictions == labels).astype(np.float32))  # whole numbers: exact
     if metric in LOSSES:
@@ -106,6 +108,16 @@ def weighted_scorer(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
         return _of_counts(metric, predictions, labels)
     values, targets = np.asarray(predictions, np.float64), np.asarray(labels, np.float64)
     return (_pearson if metric == "pearson" else _spearman)(values, targets)
+
+
+def _called(metric: CustomMetric, predictions: np.ndarray, labels: np.ndarray) -> Scorer:
+    """Of a function of the user's: each resample is written out."""
+
+    def score(counts: np.ndarray) -> np.ndarray:
+        drawn = (np.repeat(np.arange(len(labels)), row.astype(np.int64)) for row in counts)
+        return np.stack([metric.scores(predictions[:, examples], labels[examples]) for examples in drawn])
+
+    return score
 
 
 def _means(values: np.ndarray) -> Scorer:

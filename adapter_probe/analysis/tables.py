@@ -22,7 +22,7 @@ from adapter_probe.analysis.removable import non_monotone, removable_table, span
 from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores
 from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, interval, span_p
 from adapter_probe.analysis.summary import TOLERANCES
-from adapter_probe.metrics import CHOICES, points
+from adapter_probe.metrics import CHOICES, METRICS, points
 from adapter_probe.results.ablation import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER
 
@@ -127,7 +127,8 @@ def _resampled(
         sampled = bootstrap_scores(results, n_resamples, seed, more=constant[None])
         return sampled[:, :-1], sampled[:, -1]
     sampled = bootstrap_scores(results, n_resamples, seed)
-    return sampled, 0.0 if results.kind == "regression" else results.chance_score
+    correlation = results.metric in METRICS["regression"]
+    return sampled, 0.0 if correlation else results.chance_score
 
 
 def _rows_of(results: AblationResults, frame: pd.DataFrame) -> np.ndarray:

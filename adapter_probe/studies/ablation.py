@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,6 +15,7 @@ import pandas as pd
 
 from adapter_probe.analysis.studies import AblationRecord, ablation_record
 from adapter_probe.errors import ResultsError
+from adapter_probe.metrics import CustomMetric
 from adapter_probe.progress import progress_bar, say
 from adapter_probe.results import schema
 from adapter_probe.results.ablation import AblationResults, load_ablation, save_predictions, write_spans
@@ -165,7 +166,7 @@ def ablate(
     base: str | None = None,
     data: str | Path | Sequence[str | Path] = (),
     split: str = "validation",
-    metric: str | None = None,
+    metric: str | Callable[[np.ndarray, np.ndarray], float] | None = None,
     max_examples: int | None = None,
     device: str = "auto",
     threads: int = 0,
@@ -193,7 +194,9 @@ def ablate(
         base: folder or Hugging Face hub id of the base model, if it is not where the checkpoint says.
         data: one or several files with labelled examples, in place of those that the checkpoint remembers.
         split: which of the remembered splits.
-        metric: the score, if not the task's own.
+        metric: the score, if not the task's own: a name, or a function from labels and predictions (class
+            indices or a regression's numbers, ``[examples]`` each) to a score, more being better. The
+            bootstrap calls the function 10,000 times a variant.
         max_examples: use a fixed random subset of this size.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
         threads: of this process from now on; 0 for torch's own choice.
@@ -215,6 +218,7 @@ def ablate(
     from adapter_probe.jobs.shards import AblationOrder
     from adapter_probe.probe.request import AblationSettings
 
+    metric = CustomMetric(metric) if callable(metric) else metric
     files, others = ((one,) if isinstance(one, (str, Path)) else one for one in (data, against))
     order = AblationOrder(
         str(checkpoint),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import warnings
 
@@ -9,14 +10,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import binomtest
+from sklearn.metrics import cohen_kappa_score
 
 from adapter_probe.analysis.attribution import interactions, shares
-from adapter_probe.analysis.deltas import span_grid, span_scores
+from adapter_probe.analysis.deltas import row_scores, span_grid, span_scores
 from adapter_probe.analysis.removable import longest_removable, non_monotone
 from adapter_probe.analysis.resampling import draw_counts
 from adapter_probe.analysis.summary import summary
 from adapter_probe.analysis.tables import ablation_tables, resamples_for
-from adapter_probe.errors import ResultsError
+from adapter_probe.errors import DataError, ResultsError
+from adapter_probe.metrics import CustomMetric, metric_label
 from adapter_probe.spans import effective, span_variants
 
 
@@ -284,3 +287,33 @@ def test_layers_without_adapters_are_no_spans_and_no_tests(make_results, gone):
     assert shares[left].tolist() == pytest.approx(expected.layers["share_points"].tolist())
     assert (shares[gone] == 0).all()
     assert found.layers["delta_points"].isna().tolist() == [layer in gone for layer in range(5)]
+
+
+def test_a_metric_of_the_users_own(make_results):
+    """Accuracy and kappa as functions: the scores and intervals of the built-in one, and scikit-learn's."""
+    results = make_results(3, n_labels=2)
+    own = dataclasses.replace(results, metric=CustomMetric(lambda labels, said: (labels == said).mean()))
+    found, expected = ablation_tables(own, n_resamples=300), ablation_tables(results, n_resamples=300)
+    for column in ("score", "delta_points", "ci_low_points", "ci_high_points", "interaction_points"):
+        np.testing.assert_allclose(found.spans[column], expected.spans[column], atol=1e-9)
+    assert found.chance_p == expected.chance_p
+    kappa = dataclasses.replace(results, metric=CustomMetric(cohen_kappa_score))
+    scores = [cohen_kappa_score(results.labels, row) for row in results.predictions]
+    assert row_scores(kappa).tolist() == scores
+    assert (kappa.metric, metric_label(kappa.metric)) == ("custom:cohen_kappa_score", "cohen_kappa_score")
+    assert kappa.chance_score == 0.0
+    assert copy.deepcopy(kappa.metric).function is cohen_kappa_score
+    by_name = dataclasses.replace(results, metric="custom:cohen_kappa_score")  # as read from disk
+    with pytest.raises(DataError, match="is known by its name only; give its function again"):
+        row_scores(by_name)
+
+
+def test_a_metric_of_the_users_own_of_numbers(make_results):
+    def closeness(labels, predictions):
+        return -np.abs(labels - predictions).mean()
+
+    results = dataclasses.replace(make_results(2, n_labels=1), metric=CustomMetric(closeness))
+    tables = ablation_tables(results, n_resamples=100)
+    logits, labels = results.logits[1, :, 0], results.labels
+    assert tables.spans["score"][0] == pytest.approx(-np.abs(labels - logits).mean())
+    assert np.isnan(tables.chance_p)  # nothing says what guessing would score

@@ -103,3 +103,15 @@ def test_save_writes_figures_tables_and_captions(study, tmp_path):
     ):
         with pytest.raises(ap.ResultsError, match=word):
             study.save(tmp_path / "x", **wrong)
+
+
+def test_a_function_as_the_metric(study, checkpoint, tmp_path):
+    def balanced(labels, predictions):
+        return np.mean([(predictions[labels == c] == c).mean() if (labels == c).any() else 0 for c in (0, 1)])
+
+    own = ap.ablate(checkpoint, metric=balanced, max_examples=12, out=tmp_path, progress=False)
+    labels, predictions = own.results.labels, own.results.predictions
+    assert own.summary["metric"] == "custom:balanced"
+    assert own.summary["intact_score"] == pytest.approx(balanced(labels, predictions[0]))
+    assert ap.load(tmp_path).summary["metric"] == "custom:balanced"
+    assert "balanced" in repr(own)
