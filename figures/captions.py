@@ -115,7 +115,7 @@ def _whose(overview: AblationOverview) -> str:
     intact = "undefined" if overview.intact is None else bare_score(overview.intact, overview.metric)
     said = [count_text(overview.n_examples, "example"), f"intact {metric_name(overview.metric)} {intact}"]
     if overview.majority is not None:
-        said.append(f"majority class {bare_score(overview.majority, overview.metric)}")
+        said.append(f"{overview.baseline} {bare_score(overview.majority, overview.metric)}")
     return f"{task_label(overview.task)}: one trained checkpoint, {', '.join(said)}."
 
 

@@ -140,7 +140,7 @@ def ablation_notes(overview: AblationOverview) -> list[str]:
     lost = "undefined" if overview.removed_delta is None else one_decimal(-overview.removed_delta)
     notes.append(f"{overview.removed}: {drop_name(overview.metric)} {lost}")
     if overview.majority is not None:
-        notes.append(f"majority class {bare_score(overview.majority, overview.metric)}")
+        notes.append(f"{overview.baseline} {bare_score(overview.majority, overview.metric)}")
     return notes + ([f"{NOTHING_LEARNED}:", "spans mean nothing"] if nothing_learned(overview) else [])
 
 

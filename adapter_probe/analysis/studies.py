@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -40,9 +40,10 @@ class AblationOverview:
         intact: score with every adapter on, a fraction; None where undefined.
         removed_delta: points that the score changes by with everything off; None where undefined.
         removed: what everything is.
-        majority: score of the commonest class; None where undefined or unknown.
+        majority: score of the commonest class, or of a choice at random; None where undefined or unknown.
         layer_parameters: in the adapters of each layer that the study switches ``[layers]``; None where
             layers share adapters, or unknown.
+        baseline: what `majority` is the score of.
     """
 
     task: str
@@ -55,6 +56,7 @@ class AblationOverview:
     removed: str = _REMOVED["both"]
     majority: float | None = None
     layer_parameters: tuple[int, ...] | None = None
+    baseline: str = "majority class"
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,7 +242,8 @@ def _overview(found: Mapping[str, Any], path: Path, identity: Mapping[str, objec
         about = str(found["task"]), str(found["split"]), found["study"], found["metric"]
         parameters = _layer_parameters(found.get("layer_parameters"), found.get("n_layers"))
         said = int(found["n_examples"]), intact, lost, _removed(identity), majority, parameters
-        return AblationOverview(*about, *said)
+        overview = AblationOverview(*about, *said)
+        return replace(overview, baseline="random choice") if found.get("kind") == "causal" else overview
     except KeyError as error:
         raise ResultsError(f"{path} is damaged: it lacks {error.args[0]!r}") from None
     except (TypeError, ValueError, DataError) as error:

@@ -166,6 +166,13 @@ def test_scores_are_those_of_the_sums(checkpoint, ablated):
     )
 
 
+def test_the_baseline_is_a_choice_at_random(ablated):
+    study = ablated(CHOICES)
+    assert study.summary["majority_score"] == pytest.approx((1 / 3 + 3 / 2) / 4)
+    assert study.record.overview.baseline == "random choice"
+    assert ablated(TEXTS).record.overview.majority is None
+
+
 def test_groups_of_the_data_are_kept(ablated):
     assert ablated(PAIRS).results.groups.tolist() == ["a/0", "a/1", "a/0"]
     assert ablated(TEXTS).results.groups is None
