@@ -43,7 +43,8 @@ def bootstrap_scores(
 
     Returns:
         float64 ``[resamples, variants + rows]``, fractions; NaN where a resample leaves the score
-        undefined, or where the variant lacks a prediction.
+        undefined, or where the variant lacks a prediction. All NaN where there is but one example (or
+        paragraph) to draw, which says nothing of how others would have come out.
     """
     labels = results.labels
     rows = results.predictions if more is None else np.concatenate([results.predictions, more])
@@ -55,6 +56,8 @@ def bootstrap_scores(
     per_row = max(len(labels), len(predictions) * max(1, len(results.label_names)))
     chunks = draw_counts(len(labels), n_resamples, seed, clusters, max(1, _CHUNK_VALUES // per_row))
     scores, done = np.full((n_resamples, len(complete)), np.nan), 0
+    if len(np.unique(clusters) if clusters is not None else labels) < 2:
+        return scores
     for counts in chunks:
         scores[done : done + len(counts), complete] = score(counts)
         done += len(counts)

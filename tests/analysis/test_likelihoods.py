@@ -109,6 +109,19 @@ def test_the_intact_row_has_the_choices_drawn_at_random_beside_it():
     assert summary(results_of("nll"))["majority_score"] is None
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_single_text_has_no_interval_and_no_p():
+    results = results_of("bits_per_byte", n_examples=1)
+    tables = ablation_tables(results, n_resamples=100)
+    assert tables.spans["delta_points"].notna().all()
+    for name in ("ci_low_points", "ci_high_points", "p_value", "p_holm"):
+        assert tables.spans[name].isna().all()
+    assert not tables.spans["significant"].any()
+    assert not tables.spans["non_monotone"].any()
+    told = summary(results, tables)
+    assert told["longest_removable_surely"] == dict.fromkeys(("0.5", "1", "2"))
+
+
 def test_a_sum_that_is_not_finite_is_no_choice():
     results = results_of("accuracy")
     broken = results.logits.copy()
