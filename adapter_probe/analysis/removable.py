@@ -23,6 +23,9 @@ from adapter_probe.results.ablation import AblationResults
 
 Basis = Literal["estimate", "interval"]
 BASES: tuple[Basis, ...] = ("estimate", "interval")
+TOLERANCES = (0.5, 1.0, 2.0)
+"""Drops, in points, that a reader may be willing to pay for fewer adapters."""
+
 _ROUNDING = 1e-12  # of a variance: below, the difference does not vary
 _JUDGED_BY = {"estimate": "delta_points", "interval": "ci_low_points"}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -22,13 +21,11 @@ from adapter_probe.analysis.deltas import (
     switched_layers,
     within_tolerance,
 )
-from adapter_probe.analysis.removable import spans_with_adapters
+from adapter_probe.analysis.removable import TOLERANCES, spans_with_adapters
 from adapter_probe.analysis.significance import ALPHA
+from adapter_probe.analysis.tables import AblationTables
 from adapter_probe.results.ablation import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER
-
-if TYPE_CHECKING:
-    from adapter_probe.analysis.tables import AblationTables
 
 _GUESSES = {
     "classification": "always answering with the commonest class",
@@ -39,8 +36,6 @@ _NOTHING = (
     "beyond chance (5 % level) there is nothing here that a span could cost, and the differences between "
     "spans mean nothing."
 )
-TOLERANCES = (0.5, 1.0, 2.0)
-"""Drops, in points, that a reader may be willing to pay for fewer adapters."""
 
 
 def summary(

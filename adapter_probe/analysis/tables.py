@@ -18,10 +18,9 @@ from adapter_probe.analysis.deltas import (
     switched_layers,
     without_noise,
 )
-from adapter_probe.analysis.removable import non_monotone, removable_table, spans_with_adapters
+from adapter_probe.analysis.removable import TOLERANCES, non_monotone, removable_table, spans_with_adapters
 from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores
 from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, interval, span_p
-from adapter_probe.analysis.summary import TOLERANCES
 from adapter_probe.metrics import CHOICES, METRICS, points
 from adapter_probe.results.ablation import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER

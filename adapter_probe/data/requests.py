@@ -16,7 +16,7 @@ from adapter_probe.data.formats import FORMATS, Rows
 from adapter_probe.data.readers import read_rows, read_text
 from adapter_probe.data.sources import subset
 from adapter_probe.data.wording import listed, shown
-from adapter_probe.errors import DataError
+from adapter_probe.errors import DataError, one_line
 from adapter_probe.metrics import CHOICES, LOSSES
 
 Form = Literal["choice", "completion", "text"]
@@ -207,8 +207,7 @@ def _chat(row: _Row, tokenizer: Any) -> Request:
         before = tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
         whole = tokenizer.apply_chat_template(messages, tokenize=False)
     except Exception as error:  # templates are programs of their own
-        reason = " ".join(str(error).split())
-        raise row.error("messages", f"what the tokenizer's chat template takes ({reason})") from None
+        raise row.error("messages", f"what the tokenizer's chat template takes ({one_line(error)})") from None
     if not whole.startswith(before) or whole == before:
         raise row.error("messages", "turns that the tokenizer's chat template writes one after the other")
     return Request(before, (whole[len(before) :],), framed=False)

@@ -93,11 +93,6 @@ class Windows:
     def __len__(self) -> int:
         return len(self.question)
 
-    def context_mask(self, window: int) -> np.ndarray:
-        """Bool ``[tokens]``: which of a window's tokens are the context's, where alone an answer may lie."""
-        places = np.arange(self.encoded.lengths[window])
-        return (places >= self.context[window, 0]) & (places < self.context[window, 1])
-
 
 def encode_windows(
     tokenizer: OffsetTokenizer, questions: Questions, settings: WindowSettings = WindowSettings()

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from filelock import FileLock, Timeout
 
-from adapter_probe.errors import ResultsError
+from adapter_probe.errors import ResultsError, one_line
 from adapter_probe.results.identity import to_plain
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def _checksum(data: bytes | memoryview) -> bytes:
 
 
 def _reason(error: BaseException) -> str:
-    return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+    return getattr(error, "strerror", None) or one_line(error)
 
 
 def _sign(folder: Path) -> None:

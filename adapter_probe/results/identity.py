@@ -53,26 +53,6 @@ def hash_json(value: object) -> str:
     return hashlib.sha256(canonical_json(value).encode("ascii")).hexdigest()
 
 
-def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 of named arrays, in hex: names, dtypes, shapes and values, whatever their order or layout.
-
-    Big-endian arrays hash like little-endian ones, Fortran order like C order.
-
-    Raises:
-        TypeError: for an array of Python objects.
-    """
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        array = np.asarray(arrays[name])
-        if array.dtype.hasobject:
-            raise TypeError(f"cannot hash {name!r}: an array of Python objects has no bytes of its own")
-        array = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
-        # The header says how many bytes follow, so no two different sets of arrays feed the same bytes.
-        digest.update(json.dumps([name, array.dtype.str, array.shape]).encode("ascii") + b"\n")
-        digest.update(array.tobytes())
-    return digest.hexdigest()
-
-
 def shorten(value: object) -> str:
     """`value` in few characters for an error line: a hash by its start, a long text by its two ends."""
     text = value if isinstance(value, str) else canonical_json(value)

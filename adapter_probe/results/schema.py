@@ -2,9 +2,10 @@
 
 Everything that writes, reads, draws or reports results takes the names from here.
 
-Units: columns that end in ``_points`` are percentage points of the score (hundredths), signed as score minus
-intact score unless they speak of a drop; scores are fractions in the metric's own units; parameters are
-counts.
+Units: columns that end in ``_points`` are percentage points of the score (hundredths). ``delta_points`` and
+its interval ``ci_low_points``, ``ci_high_points`` are score minus intact score: a loss is negative. What is
+attributed is the drop, its negative: ``interaction_points``, ``share_points`` and their own intervals are
+positive for a loss. Scores are fractions in the metric's own units; parameters are counts.
 """
 
 from __future__ import annotations
