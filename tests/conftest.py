@@ -21,6 +21,13 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A cluster and a browser are no part of the edit loop."""
+    for item in items:
+        if {"session_cluster", "browser"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item):
     """Where a test on a cluster fails, the report says how the cluster stands."""

@@ -1,18 +1,27 @@
-"""The real program in real processes, cheaply: one server imports the libraries and forks a child a call."""
+"""The program: in this process where it is only called, in one of its own where it is killed or patched.
+
+Processes come cheap: one server imports the libraries and forks a child a call.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+
+from adapter_probe.cli.main import main
 
 SERVER = """
 import json, os, sys, traceback
@@ -111,20 +120,21 @@ class Command:
 
 
 class Program:
-    """`adapter-probe`, each call a process of its own."""
+    """`adapter-probe`."""
 
     def __init__(self, folder: Path):
-        self._folder, self._started = folder, []
-        self._server = subprocess.Popen(
-            [sys.executable, "-c", SERVER],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._folder, self._started, self._server = folder, [], None
 
     def ask(self, request: dict) -> int:
         """One request to the server, and its answer."""
+        if self._server is None:
+            self._server = subprocess.Popen(
+                [sys.executable, "-c", SERVER],
+                env={**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
         self._server.stdin.write(json.dumps(request) + "\n")
         self._server.stdin.flush()
         return int(self._server.stdout.readline())
@@ -148,8 +158,25 @@ class Program:
     def __call__(
         self, *arguments: object, before: str = "", folder: Path | None = None, **env: str
     ) -> Outcome:
-        """Run a command to its end."""
-        return self.start(*arguments, before=before, folder=folder, **env).result()
+        """Run a command to its end: in this process, unless Python is to run `before`."""
+        if before:
+            return self.start(*arguments, before=before, folder=folder, **env).result()
+        out, err, code, here = io.StringIO(), io.StringIO(), 0, Path.cwd()
+        words = ["adapter-probe", *map(str, arguments)]
+        patches = (patch.object(sys, "argv", words), patch.dict(os.environ, env))
+        with ExitStack() as stack:
+            for context in (*patches, redirect_stdout(out), redirect_stderr(err)):
+                stack.enter_context(context)
+            stack.callback(os.chdir, here)
+            os.chdir(folder or self._folder)
+            try:
+                main()
+            except SystemExit as stop:
+                code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+            except Exception:
+                traceback.print_exc()
+                code = 1
+        return Outcome(code, out.getvalue(), err.getvalue())
 
     def close(self) -> None:
         """End the server, and what a failed test left running."""
@@ -157,8 +184,9 @@ class Program:
             if not command.waited:
                 command.kill()
                 command.result()
-        self._server.stdin.close()
-        self._server.wait()
+        if self._server is not None:
+            self._server.stdin.close()
+            self._server.wait()
 
 
 @pytest.fixture(scope="session")

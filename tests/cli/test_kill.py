@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 # Many parts, so that there is much to interrupt; the figure takes long and has tests of its own.
 SMALL_PARTS = """
 import adapter_probe.figures.gallery, adapter_probe.probe.plan
@@ -75,7 +77,6 @@ def test_killed_at_a_system_call(name, number, after, ending, program, ablation,
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-@pytest.mark.slow
 def test_killed_at_random_again_and_again(program, ablation, undisturbed, tmp_path):
     generator, kills = random.Random(0), 0
     for _ in range(6):
@@ -136,7 +137,6 @@ loop.Trainer._step = step
 OFTEN = SLOW_STEPS + "loop.SECONDS_BETWEEN_SAVES = 0.0\n"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("before", [SLOW_STEPS, OFTEN], ids=["as it is", "saving each step"])
 def test_a_training_killed_at_random(before, program, train_arguments, trained, tmp_path):
     generator, kills = random.Random(0), 0

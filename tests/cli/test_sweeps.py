@@ -32,12 +32,14 @@ def tables(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.glob("*.csv"))}
 
 
+@pytest.mark.slow
 def test_two_workers_give_the_same_numbers_as_one(program, sweep, undisturbed, tmp_path):
     assert program(*sweep, "--out", tmp_path, "--workers", 2).code == 0
     assert tables(tmp_path) == tables(undisturbed)
     assert "trials.csv" in tables(undisturbed)
 
 
+@pytest.mark.slow
 def test_killed_twice_and_resumed(program, sweep, undisturbed, tmp_path):
     generator, kills = random.Random(0), 0
     for _ in range(2):
@@ -58,6 +60,7 @@ def test_killed_twice_and_resumed(program, sweep, undisturbed, tmp_path):
     assert tables(tmp_path) == tables(undisturbed)
 
 
+@pytest.mark.slow
 def test_a_wider_sweep_repeats_nothing(program, sweep, undisturbed, tmp_path):
     import shutil
 
@@ -82,6 +85,7 @@ def test_a_dry_run_trains_nothing(program, sweep, tmp_path):
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.slow
 def test_a_trade_off_over_every_method(program, tiny_base, tiny_task, tmp_path):
     outcome = program(
         "tradeoff", "--base", tiny_base("bert"), "--task", tiny_task, "--sizes", "1,4", "--top-k", "0,2",
@@ -135,6 +139,7 @@ def test_a_k_above_the_depth(program, tiny_base, tiny_task, tmp_path):
     assert "k 4 is above the depth of the base, which has 3 layers" in refusal
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_study_or_schema(program, sweep, undisturbed, tmp_path):
     import shutil
 
@@ -161,6 +166,7 @@ def test_a_folder_of_another_study_or_schema(program, sweep, undisturbed, tmp_pa
         assert word in refusal
 
 
+@pytest.mark.slow
 def test_two_sweeps_on_one_folder(program, sweep, tmp_path):
     first = program.start(*sweep, "--out", tmp_path)
     while not (tmp_path / "study.json").exists() and not first.ended:
@@ -170,6 +176,7 @@ def test_two_sweeps_on_one_folder(program, sweep, tmp_path):
     assert "is in use by another run" in second.refusal
 
 
+@pytest.mark.slow
 def test_a_worker_killed_by_the_system(program, sweep, undisturbed, tmp_path):
     """One trial's worker dies each time it starts; the others finish, and the next run mends it."""
     victim = sorted(path.name for path in undisturbed.glob("trials/*"))[1]

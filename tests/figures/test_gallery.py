@@ -153,12 +153,17 @@ def studies(tmp_path_factory, ablation_folder, sweep_folder, tradeoff_folder) ->
     )
 
 
+def in_tiers(left_out: str) -> list:
+    """The styles but one, all but the default marked slow."""
+    return [n if n == "paper" else pytest.param(n, marks=pytest.mark.slow) for n in VENUES if n != left_out]
+
+
 def letters(figure: Figure) -> list[Text]:
     """Every text that is printed."""
     return [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
 
 
-@pytest.mark.parametrize("name", [name for name in VENUES if name != "icml"])  # "paper" has its sizes
+@pytest.mark.parametrize("name", in_tiers("icml"))  # "paper" has its sizes
 @pytest.mark.parametrize("column", ["half", "full"])
 def test_every_style_and_column_draws_everything(studies, assert_tidy, name, column):
     venue = VENUES[name]
@@ -172,7 +177,7 @@ def test_every_style_and_column_draws_everything(studies, assert_tidy, name, col
             assert one.figure.get_figheight() <= venue.tallest + 1e-9
 
 
-@pytest.mark.parametrize("name", [name for name in VENUES if name != "talk"])
+@pytest.mark.parametrize("name", in_tiers("talk"))
 @pytest.mark.parametrize(("n_layers", "column"), [(12, "half"), (24, "full")])
 def test_every_cell_has_its_number(make_frame, name, n_layers, column):
     figure = heatmap_figure([Grid(make_frame(n_layers), [], None)], Look(VENUES[name], column), "drop")

@@ -38,7 +38,7 @@ def local(folder: Path, workers: int) -> LocalProcesses:
     return LocalProcesses([sys.executable, "-c", WORKER], workers, {"WORD": "pid "}, folder / "logs")
 
 
-@pytest.fixture(params=["local", "slurm"])
+@pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.slow)])
 def executor(request: pytest.FixtureRequest) -> Callable[[Path, int], LocalProcesses | SlurmArray]:
     """``executor(folder, workers)``: this machine's processes, and a cluster's."""
     if request.param == "local":

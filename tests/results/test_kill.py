@@ -16,7 +16,10 @@ import pytest
 from adapter_probe.results.ablation import SPAN_COLUMNS, AblationResults, save_predictions, write_spans
 from adapter_probe.results.rundir import RunDirectory
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX"),
+]
 
 N_PARTS, PER_PART, SPANS = 2, 4000, ((-1, -1), (0, 0), (0, 1), (1, 1))
 IDENTITY = {"data": {"fingerprint": "3f" * 32, "split": "validation"}, "dtype": "float32"}
