@@ -30,7 +30,7 @@ try:
     from adapter_probe.cli.main import main
     main()
 finally:
-    heavy = ("torch", "transformers", "scipy", "seaborn", "matplotlib.pyplot")
+    heavy = ("torch", "transformers", "tokenizers", "safetensors")
     loaded = [name for name in heavy if name in sys.modules]
     print("LOADED", loaded, file=sys.stderr)
 """
