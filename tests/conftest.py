@@ -22,9 +22,9 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A cluster and a browser are no part of the edit loop."""
+    """A cluster, a browser and figures drawn by processes of their own are no part of the edit loop."""
     for item in items:
-        if {"session_cluster", "browser"} & set(getattr(item, "fixturenames", ())):
+        if {"session_cluster", "browser", "drawn"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
 
 

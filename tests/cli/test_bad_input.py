@@ -239,6 +239,7 @@ os.{} = refuse
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["write", "fsync"])
 def test_a_full_disk(call, check, train_arguments, trained, tmp_path):
     for name, arguments in (("a", ("ablate", trained)), ("b", train_arguments)):
@@ -248,6 +249,7 @@ def test_a_full_disk(call, check, train_arguments, trained, tmp_path):
         assert not [path for path in out.rglob("*") if path.is_file() and not path.name.startswith(".lock")]
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_half_way(program, trained, tmp_path):
     # Every part fits, the results do not; with room again, the same command goes on.
     before = """

@@ -25,6 +25,7 @@ def run(monkeypatch: pytest.MonkeyPatch, out: Path, *arguments: str):
     return CliRunner().invoke(app, ["demo", "--out", str(out), *arguments])
 
 
+@pytest.mark.slow
 def test_the_demo_trains_ablates_and_draws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     first = run(monkeypatch, tmp_path, "--json")
     assert first.exit_code == 0, first.output

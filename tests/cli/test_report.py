@@ -273,6 +273,7 @@ def test_a_page_that_cannot_be_written_is_refused(checkpoint: Path):
     assert "cannot make the folder" in refusal(outcome)
 
 
+@pytest.mark.slow
 def test_no_torch_is_loaded(checkpoint: Path, tmp_path: Path):
     code = """
 import sys, typer
@@ -304,6 +305,7 @@ app()
     assert data_of(tmp_path / "report.html")["ablations"][0]["examples"] is not None
 
 
+@pytest.mark.slow
 def test_a_real_checkpoint(program, run, trained: Path, tmp_path: Path):
     folder = tmp_path / "checkpoint"
     shutil.copytree(trained, folder)

@@ -229,6 +229,7 @@ def test_bad_options(options, words, program, sweep, tmp_path):
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.slow
 def test_a_dry_run_for_a_cluster(program, sweep, tmp_path):
     (tmp_path / "lab.toml").write_text('partition = "long"\nmax-parallel = 5\n[sbatch]\naccount = "lab"\n')
     outcome = program(*sweep, "--out", tmp_path / "s", "--slurm", "--slurm-config", tmp_path / "lab.toml",
