@@ -96,7 +96,7 @@ class AdaptedModel(nn.Module):
     def _make_layers(self) -> list[Layer]:
         encoder, anatomy = self.base.base_model, self.anatomy
         shared, angles = anatomy.layer_groups is not None, Angles(encoder)
-        parallel = anatomy.parallel is not None and bool(getattr(encoder.config, anatomy.parallel))
+        parallel = anatomy.is_parallel(encoder.config)
         return [
             Layer(
                 parts,

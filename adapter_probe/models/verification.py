@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 LENGTHS = (3, 5)
 # Of what a layer adds. Some families compute LayerNorms in float32 whatever the model's type.
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+_FROM_TORCH = (RuntimeError, TypeError, ValueError, IndexError, AttributeError)
 _ROUNDINGS = 16  # how often a number may be rounded on the way through a layer
 
 
@@ -138,6 +139,11 @@ def _own_logits(base: PreTrainedModel, input_ids: Tensor) -> Tensor | None:
     except ModelError:  # see `install_head`
         base.base_model(input_ids=input_ids)
         return None
+    except _FROM_TORCH as error:
+        raise ModelError(
+            f"the own forward of this {base.config.model_type} model fails on a few tokens, "
+            f"{_first_line(error)}"
+        ) from error
     if "start_logits" in out:
         return torch.stack([out.start_logits[0], out.end_logits[0]], dim=-1)
     return out.logits if out.logits.dim() == 2 else out.logits[0]
@@ -168,8 +174,8 @@ def _compare(
     """
     try:
         ours = compute()
-    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise _misfit(base, what, f"it cannot be run, {str(error).splitlines()[0]}") from error
+    except _FROM_TORCH as error:
+        raise _misfit(base, what, f"it cannot be run, {_first_line(error)}") from error
     if ours.shape != own.shape:
         raise _misfit(base, what, f"shape {list(ours.shape)} in place of {list(own.shape)}")
     exact = own.double()
@@ -185,3 +191,7 @@ def _misfit(base: PreTrainedModel, what: str, how: str) -> ModelError:
         f"the anatomy does not fit this {base.config.model_type} model: {what} differs from transformers' "
         f"own forward, {how}"
     )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -12,7 +12,8 @@ from adapter_probe.models.bases.anatomy import anatomy_for, length_limit, suppor
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "data2vec-text", "electra")
 OTHERS = ("distilbert", "mpnet", "albert", "deberta-v2", "deberta", "gpt2", "llama", "mistral", "qwen2",
-          "qwen3", "gemma2", "gemma3_text", "phi3", "gpt_neox", "opt", "smollm3", "modernbert")  # fmt: skip
+          "qwen3", "gemma", "gemma2", "gemma3_text", "phi3", "gpt_neox", "opt", "smollm3",
+          "modernbert")  # fmt: skip
 
 
 def test_these_families_are_supported():

@@ -11,7 +11,7 @@ from .parts import LayerNames
 _CAUSAL = (("is_causal", (True, None)), ("use_bidirectional_attention", (False, None)))
 
 _LLAMA = Anatomy(
-    model_types=("llama", "mistral", "qwen2", "smollm3"),
+    model_types=("llama", "mistral", "qwen2", "smollm3", "gemma"),
     head=("score",),
     reads="last",
     embeddings="embed_tokens",

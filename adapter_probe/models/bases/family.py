@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
+
+from adapter_probe.errors import ModelError
 
 from .attention import Attention
 from .parts import LayerNames
@@ -78,7 +80,23 @@ class Anatomy:
 
     def layer_names(self, config: object) -> tuple[str, ...]:
         """Dotted name of every layer's module, bottom first; a module that serves several layers repeats."""
-        n_layers = int(config.num_hidden_layers)  # type: ignore[attr-defined]
-        n_modules = n_layers if self.layer_groups is None else int(getattr(config, self.layer_groups))
+        n_layers = int(config_value(config, "num_hidden_layers"))
+        n_modules = n_layers if self.layer_groups is None else int(config_value(config, self.layer_groups))
         # As in the shared layers' own code, whose groups need not be of equal size.
         return tuple(self.layers.format(int(i / (n_layers / n_modules))) for i in range(n_layers))
+
+    def is_parallel(self, config: object) -> bool:
+        """Whether the sublayers stand side by side."""
+        return self.parallel is not None and bool(config_value(config, self.parallel))
+
+
+def config_value(config: object, name: str) -> Any:
+    """A field that an anatomy names.
+
+    Raises:
+        ModelError: the configuration has none of that name.
+    """
+    value = getattr(config, name, None)
+    if value is None:
+        raise ModelError(f"{type(config).__name__} has no {name!r}; the anatomy does not fit the model")
+    return value

@@ -206,6 +206,7 @@ FAMILIES: dict[str, Family] = {
     "llama, scaled": _llama("llama", head_dim=6, attention_bias=True, mlp_bias=True, rope_parameters=_SCALED),
     "mistral": _llama("mistral", sliding_window=40),
     "qwen2": _llama("qwen2", num_key_value_heads=1),
+    "gemma": _llama("gemma", head_dim=6),
     "qwen3": _llama("qwen3", head_dim=6, use_sliding_window=True, sliding_window=8, max_window_layers=1),
     "gemma2": replace(_gemma("gemma2", attn_logit_softcapping=2.0, final_logit_softcapping=3.0), pads=False),
     "gemma3": _gemma("gemma3_text", final_logit_softcapping=None),
