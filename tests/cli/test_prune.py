@@ -107,6 +107,7 @@ def test_the_ablation_of_another_checkpoint_is_refused(
     assert not (tmp_path / "p").exists()
 
 
+@pytest.mark.slow
 def test_layers_that_are_pruned_already_are_not_pruned_again(program, ablated, tmp_path):
     assert program("prune", ablated, "--span", "0", "--out", tmp_path / "p").code == 0
     assert "layer 0" in program("prune", tmp_path / "p", "--span", "0-1", "--out", tmp_path / "q").refusal
@@ -158,6 +159,7 @@ def test_a_checkpoint_is_not_overwritten(program, ablated):
     assert "holds a checkpoint already" in program("prune", ablated, "--span", "0", "--out", ablated).refusal
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_library_with_its_data(program, tmp_path):
     fixtures = Path(__file__).parents[1] / "checkpoints" / "fixtures"
     folder = shutil.copytree(fixtures / "peft" / "lora-everywhere", tmp_path / "c")
