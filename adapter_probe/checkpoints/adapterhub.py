@@ -15,7 +15,7 @@ from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import BottleneckSpec, Imported, InnerSpec
 
 from .adapterhub_config import check_bottleneck, check_inner, parts_of
-from .adapterhub_head import HEAD_CONFIG, HEAD_WEIGHTS, Head, read_head, translate_head
+from .adapterhub_head import HEAD_CONFIG, HEAD_WEIGHTS, head_of_class, read_head, translate_head
 from .files import first_file, read_json_file, read_tensors, refuse_unknown, shown
 from .foreign import BaseShape, ForeignCheckpoint, Translated, refuse, refuse_left
 
@@ -81,7 +81,7 @@ def read(folder: Path) -> ForeignCheckpoint:
         files += [folder / HEAD_CONFIG, head]
         tensors |= read_tensors(head)
     config = documents[CONFIG]
-    told = read_head(folder, documents[HEAD_CONFIG]) if head is not None else Head()
+    told = read_head(folder, documents[HEAD_CONFIG]) if head is not None else head_of_class(config)
     return ForeignCheckpoint(
         folder=folder,
         library="adapters"
@@ -167,7 +167,9 @@ def translate(source: ForeignCheckpoint, base: BaseShape) -> Translated:
             held[n].add(inside)
     check_inner(source.folder, config, held, base)
     method = Imported(source.library, config.kinds, tuple(bottlenecks), tuple(inner), head)
-    return Translated(method, out, _notes(config, base))
+    # A head that is tied to the input embedding is saved with the adapter all the same.
+    frozen = frozenset(name for name in base.tied if name in out)
+    return Translated(method, out, _notes(config, base), frozen)
 
 
 def _notes(config: Any, base: BaseShape) -> tuple[str, ...]:

@@ -21,8 +21,14 @@ HEAD_WEIGHTS = ("model_head.safetensors", "pytorch_model_head.bin")
 _CLASSES: tuple[tuple[str, Kind], ...] = (
     ("ForSequenceClassification", "classification"),
     ("ForQuestionAnswering", "extractive"),
+    ("ForCausalLM", "causal"),
+    ("LMHeadModel", "causal"),
 )
-_FLEXIBLE: dict[str, Kind] = {"classification": "classification", "question_answering": "extractive"}
+_FLEXIBLE: dict[str, Kind] = {
+    "classification": "classification",
+    "question_answering": "extractive",
+    "causal_lm": "causal",
+}
 SUPPORTED_HEADS = (*(f"*{name}" for name, _ in _CLASSES), *(f"flexible {name}" for name in _FLEXIBLE))
 
 
@@ -64,6 +70,15 @@ def read_head(folder: Path, document: dict[str, Any]) -> Head:
     if n < 2:
         raise CheckpointError(f"{path} does not say how many labels the head has")
     return Head(kind, n, names)
+
+
+def head_of_class(document: dict[str, Any]) -> Head:
+    """What the class that held an adapter tells of its task, where no head was saved with it."""
+    return (
+        Head("causal")
+        if str(document.get("model_class")).endswith(("ForCausalLM", "LMHeadModel"))
+        else Head()
+    )
 
 
 def _kind(folder: Path, document: dict[str, Any]) -> Kind:
@@ -108,6 +123,8 @@ def translate_head(
     for key in list(tensors):
         if match := pattern.fullmatch(key):
             found.setdefault(int(match[1]), {})[match[2]] = tensors.pop(key)
+    if config["head_type"] == "causal_lm":
+        return _output_embedding(folder, found, base, out)
     extractive = config["head_type"] == "question_answering"
     layers = int(config.get("layers", 1 if extractive else 2))
     if len(found) != layers:
@@ -124,6 +141,23 @@ def translate_head(
         return None
     activation = config.get("activation_function", "tanh")
     return HeadSpec(layers, activation, bool(config.get("use_pooler")), bool(config.get("bias", True)))
+
+
+def _output_embedding(
+    folder: Path, found: dict[int, dict[str, Tensor]], base: BaseShape, out: dict[str, Tensor]
+) -> None:
+    """A causal head of the library: the output embedding alone is a family's own head.
+
+    Raises:
+        CheckpointError: it is more than that.
+    """
+    if [set(parts) for parts in found.values()] != [{"weight"}]:
+        raise CheckpointError(
+            f"checkpoint {folder} has a causal head with a bias or of several layers; allowed is the output "
+            "embedding alone"
+        )
+    name = next(name for name in ("lm_head", "embed_out") if name in base.modules)
+    out[f"{name}.weight"] = next(iter(found.values()))["weight"]
 
 
 def _of_adapter(key: str) -> bool:

@@ -183,12 +183,12 @@ def build(
         anatomy.layer_names(base.config),
         native.tied_embeddings(base),
     )
-    translated = translate(source, shape)
+    own = dict(base.named_parameters(remove_duplicate=False))
+    translated = translate(source, shape).without_copies(own, loaded.identity.name)
     try:
         model = native.make_model(loaded, translated.method, translated.tensors)
     except ModelError as error:
         raise CheckpointError(f"checkpoint {source.folder}: {error}") from error
-    translated = translated.without_copies(dict(base.named_parameters()), loaded.identity.name)
     _load(model, translated, loaded, source)
     return model, translated
 

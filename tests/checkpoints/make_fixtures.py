@@ -7,7 +7,7 @@ Run by hand, in an environment of its own, never by the tests:
     env/bin/python tests/checkpoints/make_fixtures.py adapterhub peft
     python -m venv old
     old/bin/pip install adapters==1.0.1 torch==2.13.0
-    old/bin/python tests/checkpoints/make_fixtures.py adapterhub-1.0
+    old/bin/python tests/checkpoints/make_fixtures.py adapterhub-1.0 causal-1.0
 
 Each case is a folder that the library wrote, on a tiny random base in ``fixtures/bases``, and an
 ``expected.npz`` in it: ``skipped`` bool ``[runs, layers]`` and ``logits`` ``[runs, examples, labels]``, the
@@ -310,6 +310,48 @@ def make_adapterhub(only: list[str], cases: dict[str, tuple] | None = None) -> N
         print(case, sorted(path.name for path in folder.iterdir()))
 
 
+def make_causal(only: list[str]) -> None:
+    """Checkpoints of the `adapters` library on causal language models: ``logits.npz`` ``[tokens, "
+    "vocabulary]``."""
+    import adapters
+    from adapters import AutoAdapterModel, LoRAConfig, SeqBnConfig
+    from adapters.heads import CausalLMHead
+    from transformers import AutoModelForCausalLM
+
+    cases = {
+        "gpt2-lora": ("gpt2", LoRAConfig(r=2, alpha=6), False),
+        "gpt2-pfeiffer": ("gpt2", SeqBnConfig(reduction_factor=4), False),
+        "gpt2-flex": ("gpt2", SeqBnConfig(reduction_factor=4), True),
+    }
+    for case, (family, config, flexible) in cases.items():
+        folder = FIXTURES / "causal" / case
+        if only and case not in only:
+            continue
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        torch.manual_seed(0)
+        if flexible:
+            model = AutoAdapterModel.from_pretrained(base(family))
+            model.add_prediction_head(CausalLMHead(model, "task"))
+        else:
+            model = AutoModelForCausalLM.from_pretrained(base(family))
+            adapters.init(model)
+        model.add_adapter("task", config=config)
+        randomise(model, 1, only="adapters.task" if case != "gpt2-lora" else "loras.task")
+        if flexible:
+            model.active_head = "task"  # which the library ties to the input embedding
+        model.set_active_adapters("task")
+        model.name_or_path = model.config._name_or_path = f"tiny-random/{family}"
+        model.save_adapter(folder, "task")
+        if flexible:
+            model.save_head(folder, "task")
+        model.eval()
+        with torch.no_grad():
+            outputs = [model(input_ids=torch.tensor([ids])).logits[0].numpy() for ids in make_texts()]
+        np.savez_compressed(folder / "logits.npz", logits=np.concatenate(outputs).astype(np.float32))
+        print(case, sorted(path.name for path in folder.iterdir()))
+
+
 def peft_cases() -> dict[str, tuple]:
     """By folder: family, configuration."""
     from peft import IA3Config, LNTuningConfig, LoraConfig
@@ -436,6 +478,7 @@ def main() -> None:
     makers = {
         "adapterhub": make_adapterhub,
         "adapterhub-1.0": lambda only: make_adapterhub(only, adapterhub_1_0_cases()),
+        "causal-1.0": make_causal,
         "peft": make_peft,
     }
     only = [name for name in sys.argv[1:] if name not in makers]
