@@ -20,8 +20,8 @@ help: ## list the targets
 demo: $(VENV)/.installed-demo ## train adapters on a small generated task, ablate them, draw the heatmap
 	@$(BIN)/adapter-probe demo $(ARGS)
 
-test: $(VENV)/.installed-dev ## the edit loop: in this process, under 3 minutes on two cores
-	@$(PYTEST) -m "not slow and not real_data" $(ARGS)
+test: $(VENV)/.installed-dev ## the edit loop: in-process, few hypothesis examples
+	@$(PYTEST) -m "not slow and not real_data" --hypothesis-profile=quick $(ARGS)
 
 test-slow: $(VENV)/.installed-dev ## the others: kills, a cluster, a browser, every style and family, real data
 	@$(PYTEST) -m "slow or real_data" $(ARGS)
