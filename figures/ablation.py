@@ -153,7 +153,7 @@ def attribution_figure(records: Sequence[AblationRecord], look: Look) -> Figure:
             ax.set_ylabel("" if index % columns else ax.get_ylabel())
         _add_bar(scale, axes, interaction_label(common_metric(records)), "bottom")
         attribution(records, shares, legend=False)
-        legend_below(figure, *legend_entries(records))
+        legend_below(figure, legend_entries(records))
         return fit_height(figure, max(look.venue.tallest, len(heights) * _LOWEST_ROW))
 
 

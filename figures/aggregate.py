@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -21,28 +22,24 @@ from adapter_probe.analysis.sweeps import METHOD_LABELS
 from . import style
 from .captions import aggregate_caption
 from .curves import (
+    CURVES,
     METHODS,
     Entry,
     decade_ticks,
+    explain,
     far_below,
-    legend_height,
     line_of,
     look_of,
     mark_far_below,
-    place_legend,
-    small_ticks,
-    take_foot,
     tidy_axes,
 )
-from .drawing import Drawing, Place, add_axes
-from .labels import Room, write_notes
-from .tradeoff_panel import CURVES
+from .drawing import Drawing
+from .layout import WIDE, fit_height, legend_below, new_figure
 from .venues import Look
 from .wording import GLUE, count_text, known_task
 
 STEM = "tradeoff-aggregate"
-_LEFT, _RIGHT, _TOP, _BELOW, _BETWEEN, _ASPECT = 34.0, 5.0, 4.0, 25.0, 12.0, 0.62  # units; height over width
-_LOWEST = 75.0  # units: of a panel, even if the figure is then taller than was asked for
+_ASPECT, _LOWEST_ROW = 0.62, 1.4  # height over width of a panel; inches
 _ZERO_BELOW = 6.0  # how many times fewer parameters than the fewest: where none at all is drawn
 
 
@@ -62,7 +59,7 @@ VIEWS = (
 )
 
 
-def aggregate(
+def aggregate_drawing(
     frame: pd.DataFrame, tasks: Sequence[str], look: Look, identity: Mapping[str, object]
 ) -> Drawing:
     """The figure over all tasks, with its CSV and caption.
@@ -91,39 +88,22 @@ def _set_of(tasks: Sequence[str]) -> str:
 def aggregate_figure(frame: pd.DataFrame, look: Look, published: pd.DataFrame | None = None) -> Figure:
     """Percentiles and interquartile mean, side by side or one above the other, on one scale."""
     width = look.width("full")
+    columns = 2 if width >= WIDE else 1
     with style.paper_style(look.venue):
-        legend = legend_of(frame, published)
-        places, tall = _lay_out(72 * width, 72 * look.venue.tallest, legend_height(legend, 72 * width))
-        figure = Figure(figsize=(width, tall / 72))
+        figure = new_figure(width, 3 * width)
         height, limits = _height(frame, published), _limits(frame, published)
-        beside = places[0][1] == places[1][1]
-        for index, (view, place) in enumerate(zip(VIEWS, places)):
-            theirs = None if index else published
-            shown = {"published": theirs, "limits": limits, "numbered": beside or bool(index)}
-            ax = draw(frame, add_axes(figure, place), view=view, **shown)
+        for index, view in enumerate(VIEWS):
+            ax = figure.add_subplot(3 - columns, columns, index + 1)
+            ax.set_box_aspect(_ASPECT)
+            draw(frame, ax, view=view, published=None if index else published, limits=limits, legend=False)
             ax.set_ylim(*height)
-            _write(ax, frame, view, theirs)
-            if beside and index:
+            if columns == 2 and index:
                 ax.tick_params(axis="y", labelleft=False)
                 ax.set_ylabel("")
-        place_legend(figure, legend, 0.0, 0.0, 72 * width)
-    return figure
-
-
-def _lay_out(width: float, tallest: float, words: float) -> tuple[list[Place], float]:
-    """Places of both panels, and the figure's height, points."""
-    u = style.unit()
-    foot, left = words + u * _BELOW, u * _LEFT
-    if width >= 72 * 4.5:
-        across = (width - u * (_LEFT + _RIGHT + _BETWEEN)) / 2
-        tall = min(_ASPECT * across, tallest - foot - u * _TOP)
-        places = [(left + index * (across + u * _BETWEEN), foot, across, tall) for index in range(2)]
-        return places, foot + tall + u * _TOP
-    across = width - u * (_LEFT + _RIGHT)
-    tall = min(0.85 * _ASPECT * across, (tallest - foot - u * (_TOP + _BETWEEN)) / 2)
-    tall = max(tall, _LOWEST * u)
-    places = [(left, foot + index * (tall + u * _BETWEEN), across, tall) for index in (1, 0)]
-    return places, foot + 2 * tall + u * (_TOP + _BETWEEN)
+            if columns == 1 and not index:
+                ax.set_xlabel("")
+        legend_below(figure, legend_entries(frame, published))
+        return fit_height(figure, max(look.venue.tallest, (3 - columns) * _LOWEST_ROW))
 
 
 def _positions(frame: pd.DataFrame) -> np.ndarray:
@@ -147,28 +127,30 @@ def _height(frame: pd.DataFrame, published: pd.DataFrame | None) -> tuple[float,
 
 def draw(
     frame: pd.DataFrame,
-    ax: Axes,
+    ax: Axes | None = None,
     *,
     view: View = VIEWS[0],
     published: pd.DataFrame | None = None,
     limits: tuple[float, float] | None = None,
-    numbered: bool = True,
+    legend: bool = True,
 ) -> Axes:
-    """Draw one view into axes that already stand at their place, within `style.paper_style`.
+    """Draw one view of the trade-off over all tasks.
 
     Lines with a band for adapters and top layers, points with a bar for the rest; a black rim marks the
     Pareto frontier; the dotted line is full fine-tuning.
 
     Args:
         frame: columns of ``aggregate.csv``.
-        ax: where.
+        ax: where; by default the current axes.
         view: which columns.
         published: the paper's percentiles, whose middles are drawn thin and hollow; None for none.
         limits: of the parameters; by default as wide as what is drawn.
-        numbered: whether the parameters stand below.
+        legend: whether to explain lines and signs.
     """
+    ax = plt.gca() if ax is None else ax
     tidy_axes(ax)
-    _set_labels(ax, numbered)
+    ax.set_xlabel("trained parameters per task, without the head")
+    ax.set_ylabel("score − full fine-tuning (points)")
     ax.axhline(0, color=style.FAINT, linestyle=":", linewidth=0.9 * style.unit(), zorder=1.5)
     if published is not None:
         for method, rows in published.groupby("method"):
@@ -181,7 +163,10 @@ def draw(
             _draw_method(ax, x[chosen], frame[chosen], method, view)
     values = frame.loc[far, view.middle].to_numpy(float)
     mark_far_below(ax, frame.loc[far, "method"], x[far], values, digits=1)
-    _set_ticks(ax, frame, limits or _limits(frame, published), numbered)
+    _set_ticks(ax, frame, limits or _limits(frame, published))
+    middle, spread = view.words.split(", ")
+    notes = [middle, f"{spread}, {count_text(int(frame['n_tasks'].max()), 'task')}"]
+    explain(ax, legend_entries(frame, published) if legend else [], notes)
     return ax
 
 
@@ -201,16 +186,6 @@ def _draw_method(ax: Axes, x: np.ndarray, rows: pd.DataFrame, method: str, view:
         ax.plot(x[best], middle[best], zorder=3.5, label="frontier", **(look_of(mark) | rim))
 
 
-def _set_labels(ax: Axes, numbered: bool) -> None:
-    """As much as the axes' sides hold; the caption says the rest."""
-    room, size = Room(ax), style.label_size()
-    shared = "trained parameters per task"
-    if numbered:
-        ax.set_xlabel(style.fitting([f"{shared}, without the head", shared], size, room.width))
-    texts = ["score − full fine-tuning (points)", "difference (points)"]
-    ax.set_ylabel(style.fitting(texts, size, room.height))
-
-
 def _limits(frame: pd.DataFrame, published: pd.DataFrame | None) -> tuple[float, float]:
     """Of the parameters, wide enough for ours and the paper's."""
     known = [_positions(frame)]
@@ -218,46 +193,20 @@ def _limits(frame: pd.DataFrame, published: pd.DataFrame | None) -> tuple[float,
     return float(np.concatenate(known).min()) / 1.8, float(np.concatenate(known).max()) * 1.8
 
 
-def _set_ticks(ax: Axes, frame: pd.DataFrame, limits: tuple[float, float], numbered: bool) -> None:
+def _set_ticks(ax: Axes, frame: pd.DataFrame, limits: tuple[float, float]) -> None:
     """A tick a decade, and one that says 0 where a method trains nothing but the head."""
     counts = frame["trained_parameters_without_head"].to_numpy(float)
     nothing = (counts == 0).any() and (counts > 0).any()
     decade_ticks(ax, *limits, least=0.5 * counts[counts > 0].min() if nothing else None)
-    ax.tick_params(axis="x", labelbottom=numbered)
     if nothing:
         place = float(_positions(frame)[counts == 0][0])
-        small_ticks(ax, np.array([place]), top=False, length=2.0)
-        at = {
-            "xycoords": ax.get_xaxis_transform(),
-            "textcoords": "offset points",
-            "ha": "center",
-            "va": "top",
-        }
-        word = "0" if numbered else ""
-        ax.annotate(word, (place, 0), xytext=(0, -4 * style.unit()), size=style.tick_size(), **at)
+        decades = ax.get_xticks()
+        labels = ["0", *(f"$10^{{{np.log10(value):.0f}}}$" for value in decades)]
+        ax.set_xticks([place, *decades], labels=labels)
 
 
-def _write(ax: Axes, frame: pd.DataFrame, view: View, published: pd.DataFrame | None) -> None:
-    """Say what the panel shows, where nothing is drawn."""
-    room, x = Room(ax), _positions(frame)
-    for method in METHODS:
-        chosen = (frame["method"] == method).to_numpy()
-        for name in (view.low, view.middle, view.high):
-            values = frame.loc[chosen, name].to_numpy(float)
-            room.take_line(x[chosen], values)
-            room.take_points(x[chosen], values, 2.4 * style.unit())
-    if published is not None:
-        for _, rows in published.groupby("method"):
-            room.take_line(rows["trained_parameters"], rows["p50_points"], 1.5 * style.unit())
-    room.take_line(np.array(ax.get_xlim()), np.zeros(2), 0.4)
-    for place in x[far_below(frame, VIEWS[0].middle)]:
-        take_foot(room, float(place))
-    middle, spread = view.words.split(", ")
-    write_notes(room, [middle, f"{spread}, {count_text(int(frame['n_tasks'].max()), 'task')}"])
-
-
-def legend_of(frame: pd.DataFrame, published: pd.DataFrame | None) -> list[Entry]:
-    """The legend's entries: methods, the frontier, the paper."""
+def legend_entries(frame: pd.DataFrame, published: pd.DataFrame | None) -> list[Entry]:
+    """Handles and words: methods, the frontier, the paper."""
     unit = style.unit()
     entries: list[Entry] = [
         (line_of(mark), METHOD_LABELS[name])

@@ -66,7 +66,7 @@ def attribution(
     metric = common_metric(records)
     ax.set_ylabel(f"{drop_name(metric)} ({unit_name(metric)})")
     if legend:
-        handles, words = legend_entries(records)
+        handles, words = zip(*legend_entries(records))
         low, high = ax.get_ylim()
         ax.set_ylim(low, high + 0.08 * len(words) * (high - low))  # intervals are no hindrance to "best"
         ax.legend(handles, words, frameon=False)
@@ -115,7 +115,7 @@ def _draw_alone(ax: Axes, layers: pd.DataFrame, x: np.ndarray) -> None:
     ax.scatter(x, -layers["delta_points"], facecolors=fill, zorder=4, label="alone", **look)
 
 
-def legend_entries(records: Sequence[AblationRecord]) -> tuple[list[Artist], list[str]]:
+def legend_entries(records: Sequence[AblationRecord]) -> list[tuple[Artist, str]]:
     """Handles and words: bars by task, then the diamonds."""
     layers = pd.concat([layers_of(record) for record in records])
     interval = ", 95% interval" if "share_low_points" in layers else ""
@@ -133,7 +133,7 @@ def legend_entries(records: Sequence[AblationRecord]) -> tuple[list[Artist], lis
             look = {"markersize": 2.6 * style.unit(), "markeredgewidth": 0.5 * style.unit()}
             handle = Line2D([], [], linestyle="", marker="D", color=ink, markerfacecolor=fill, **look)
             entries.append((handle, f"layer alone, {word}" if tested else "layer alone"))
-    return [handle for handle, _ in entries], [words for _, words in entries]
+    return entries
 
 
 def _total(record: AblationRecord) -> float:

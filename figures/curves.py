@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import Bbox
 
 from . import style
-from .labels import Room
+from .layout import before_drawing
 
 FOOT = 0.06  # of the axes' height: where marks stand that have no value, or one below the axis
+CURVES = ("adapters", "top_layers")  # methods that a line joins
 _FAR = 0.6  # of the range of scores
+
+_SIDES = np.array(
+    [(0, 1), (0, -1), (1, 0), (-1, 0), (0.8, 0.8), (0.8, -0.8), (-0.8, 0.8), (-0.8, -0.8)]
+)  # of a mark, where its label may stand: above first
 
 Entry = tuple[Artist, str]
 """A legend's handle and its words."""
-
-_HANDLE, _PAD, _COLUMN_GAP, _ROW = 2.4, 0.5, 1.6, 1.35  # of a legend, in its letters' sizes
 
 
 @dataclass(frozen=True)
@@ -62,21 +67,17 @@ SERIES = (
 
 
 def tidy_axes(ax: Axes) -> None:
-    """Light grid below the data."""
-    unit = style.unit()
+    """Light grid below the data, and few ticks on the scores' axis."""
     ax.set_axisbelow(True)
-    ax.grid(True, which="major", color=style.GRID, linewidth=0.5 * unit)
+    ax.grid(True, which="major", color=style.GRID, linewidth=0.5 * style.unit())
     ax.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))  # no halves: short labels
-    ax.xaxis.labelpad = ax.yaxis.labelpad = 2 * unit
 
 
 def decade_ticks(ax: Axes, low: float, high: float, least: float | None = None) -> None:
-    """Log axis from `low` to `high`: a tick a decade, small ones between, drawn as one.
-
-    Matplotlib's own small ticks are objects with labels; forty of them a panel take most of a figure's time.
+    """Log axis from `low` to `high`: a tick a decade, small ones between.
 
     Args:
-        ax: at its place.
+        ax: where.
         low: limit.
         high: limit.
         least: the first value that ticks make sense for; by default `low`.
@@ -85,23 +86,28 @@ def decade_ticks(ax: Axes, low: float, high: float, least: float | None = None) 
     ax.set_xlim(low, high)
     first, last = np.floor(np.log10(least or low)), np.ceil(np.log10(high))
     decades = 10.0 ** np.arange(first, last + 1)
-    shown = decades[(decades >= (least or low)) & (decades <= high)]
-    ax.xaxis.set_major_locator(FixedLocator(shown))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"$10^{{{np.log10(value):.0f}}}$"))
-    ax.xaxis.set_minor_locator(NullLocator())
     between = np.outer(decades, np.arange(2, 10)).ravel()
-    small_ticks(ax, between[(between >= (least or low)) & (between <= high)], top=False)
+    ax.xaxis.set_major_locator(FixedLocator(_within(decades, least or low, high)))
+    ax.xaxis.set_minor_locator(NullLocator())
+    small_ticks(ax, _within(between, least or low, high), 0.0)
 
 
-def small_ticks(ax: Axes, places: np.ndarray, *, top: bool, length: float = 1.2) -> None:
-    """Tick marks without labels outside the lower or upper end, `length` units long."""
-    unit, height = style.unit(), 72 * ax.get_position().height * ax.figure.get_figheight()
-    start, end = (1.0, 1 + length * unit / height) if top else (0.0, -length * unit / height)
-    marks = [((x, start), (x, end)) for x in places]
-    look = {"colors": style.INK, "linewidths": (0.4 if length < 2 else 0.6) * unit, "clip_on": False}
-    ax.add_collection(
-        LineCollection(marks, transform=ax.get_xaxis_transform(), label="ticks", **look), autolim=False
-    )
+def small_ticks(ax: Axes, places: np.ndarray, foot: float) -> None:
+    """Marks without labels at the lower (0) or upper (1) end, drawn as one.
+
+    Matplotlib's own are objects with labels; forty of them a panel take most of a figure's time.
+    """
+    ends = (foot, foot + (0.015 if foot else -0.015))
+    marks = LineCollection(
+        [[(x, end) for end in ends] for x in places], colors=style.ink(), linewidths=0.4 * style.unit(),
+        transform=ax.get_xaxis_transform(), clip_on=False, label="ticks",
+    )  # fmt: skip
+    marks.set_in_layout(False)
+    ax.add_collection(marks, autolim=False)
+
+
+def _within(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    return values[(values >= low) & (values <= high)]
 
 
 def line_of(mark: Mark, *, published: bool = False) -> Line2D:
@@ -119,7 +125,7 @@ def look_of(mark: Mark, *, published: bool = False) -> dict[str, object]:
             "markeredgewidth": 0.6 * unit,
         }  # fmt: skip
     return {
-        "color": mark.colour, "marker": mark.marker, "linestyle": mark.line, "linewidth": 1.1 * unit,
+        "color": mark.colour, "marker": mark.marker, "linestyle": mark.line,
         "markersize": mark.size * unit, "markeredgewidth": 0.0,
     }  # fmt: skip
 
@@ -156,11 +162,12 @@ def mark_far_below(ax: Axes, methods: Sequence[str], x: np.ndarray, values: np.n
         ax.annotate(text, (place, FOOT), xycoords=at, xytext=(2 * unit, 0), size=style.tick_size(), **words)
 
 
-def take_foot(room: Room, x: float) -> None:
-    """Keep words away from where `mark_far_below` puts a point."""
-    ((left, _),) = room.place(np.array([x]), np.array([1.0]))
-    unit = style.unit()
-    room.take_box((left - 4 * unit, 0.0, left + 5.5 * style.tick_size(), FOOT * room.height + 5 * unit))
+def draw_trials(ax: Axes, x: pd.Series, y: pd.Series, colour: str) -> None:
+    """Single trials as small dots."""
+    sns.scatterplot(
+        x=x.to_numpy(float), y=y.to_numpy(float), color=colour, s=(1.9 * style.unit()) ** 2, alpha=0.45,
+        linewidth=0, zorder=2.5, label="trials", legend=False, ax=ax,
+    )  # fmt: skip
 
 
 def dot_of() -> Line2D:
@@ -169,43 +176,71 @@ def dot_of() -> Line2D:
                   markeredgewidth=0, alpha=0.6)  # fmt: skip
 
 
-def legend_layout(entries: Sequence[Entry], width: float) -> tuple[int, int, float]:
-    """Columns, rows and letter size with which the legend fits `width` points."""
-    size = style.tick_size()
-    widest = max((style.text_width(label, size) for _, label in entries), default=0.0)
-    column = widest + (_HANDLE + _PAD) * size
-    gap = _COLUMN_GAP * size
-    if column > width:
-        return 1, len(entries), max(style.SMALLEST_SIZE, size * width / column)
-    most = min(len(entries), int((width + gap) / (column + gap)))
-    rows = -(-len(entries) // most) if most else 0
-    return (-(-len(entries) // rows) if rows else 0), rows, size  # no more columns than these rows need
+@dataclass(frozen=True)
+class PointLabel:
+    """A word beside a mark, at `x` and `y` in data, in its series' colour."""
+
+    text: str
+    x: float
+    y: float
+    colour: str
 
 
-def legend_height(entries: Sequence[Entry], width: float) -> float:
-    """Points that the legend fills."""
-    _, rows, size = legend_layout(entries, width)
-    return size * _ROW * rows + 2 * style.unit() if rows else 0.0
+def label_points(ax: Axes, labels: Sequence[PointLabel]) -> None:
+    """Write each label above, below or beside its mark, wherever nothing is drawn; else not at all."""
+    at = {"textcoords": "offset points", "va": "center", "ha": "center", "in_layout": False}
+    words = [ax.annotate(one.text, (one.x, one.y), (0, 0), color=one.colour, **at) for one in labels]
+
+    def place(ax: Axes) -> None:
+        size, pixels = style.tick_size(), ax.get_figure(root=True).dpi / 72
+        taken, boxes = _what_is_drawn(ax), []
+        for one, word in zip(labels, words):
+            half = pixels * np.array([style.text_width(one.text, size) / 2 + 0.5, 0.42 * size])
+            reach = half + 2.6 * pixels * style.unit()
+            middle = ax.transData.transform((one.x, one.y))
+            options = [(side * reach, _box(middle + side * reach, half)) for side in _SIDES]
+            free = [o for o in options if _is_free(o[1], ax.bbox, taken, boxes)]
+            word.set(visible=bool(free), size=size)
+            if free:
+                word.xyann = tuple(free[0][0] / pixels)
+                boxes.append(free[0][1])
+
+    before_drawing(ax, place)
 
 
-def place_legend(figure: Figure, entries: Sequence[Entry], x: float, y: float, width: float) -> None:
-    """Set the legend, in rows and centred, its lower left corner at `x`, `y` points."""
-    if not entries:
-        return
-    across, up = 72 * figure.get_size_inches()
-    columns, _, size = legend_layout(entries, width)
-    figure.legend(
-        [handle for handle, _ in entries],
-        [label for _, label in entries],
-        loc="lower center",
-        bbox_to_anchor=((x + width / 2) / across, (y + style.unit()) / up),
-        ncols=columns,
-        fontsize=size,
-        handlelength=_HANDLE,
-        handletextpad=_PAD,
-        columnspacing=_COLUMN_GAP,
-        labelspacing=_ROW - 1.0,
-        borderpad=0,
-        borderaxespad=0,
-        numpoints=1,
-    )
+def _box(middle: np.ndarray, half: np.ndarray) -> Bbox:
+    return Bbox([middle - half, middle + half])
+
+
+def _is_free(box: Bbox, within: Bbox, taken: np.ndarray, boxes: Sequence[Bbox]) -> bool:
+    inside = box.x0 > within.x0 and box.x1 < within.x1 and box.y0 > within.y0 and box.y1 < within.y1
+    return inside and not box.count_contains(taken) and not box.count_overlaps(boxes)
+
+
+def _what_is_drawn(ax: Axes) -> np.ndarray:
+    """Pixels on the lines, bars and marks in axes, ``[samples, 2]``; a sample every few pixels."""
+    found = [np.zeros((0, 2))]
+    paths = [line.get_transform().transform(line.get_xydata()) for line in ax.lines]
+    for collection in ax.collections:
+        offsets = np.ma.filled(collection.get_offsets().astype(float), np.nan)
+        found.append(collection.get_offset_transform().transform(offsets))
+        if isinstance(collection, LineCollection):
+            paths += [collection.get_transform().transform(segment) for segment in collection.get_segments()]
+    for path in paths:
+        for start, end in pairwise(path):
+            if np.isfinite([start, end]).all():
+                found.append(np.linspace(start, end, 2 + int(np.hypot(*(end - start)) / 4)))
+        found.append(path)
+    samples = np.concatenate(found)
+    return samples[np.isfinite(samples).all(axis=1)]
+
+
+def explain(ax: Axes, entries: Sequence[Entry], notes: Sequence[str] = ()) -> None:
+    """A legend, headed by the notes, wherever the axes are emptiest."""
+    if entries or notes:
+        legend = ax.legend(
+            [handle for handle, _ in entries], [label for _, label in entries], title="\n".join(notes),
+            title_fontsize=style.tick_size(), fontsize=style.tick_size(), frameon=False, alignment="left",
+            borderpad=0.2, borderaxespad=0.3, handlelength=2.0,
+        )  # fmt: skip
+        legend.set_in_layout(False)

@@ -7,16 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from adapter_probe.results.atomic import make_folder, write_csv, write_text
 
 from . import style
 from .venues import Look
-
-Place = tuple[float, float, float, float]
-"""x, y, width and height from the figure's lower left corner, points."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +49,3 @@ class Drawing:
         write_csv(csv, self.frame)
         write_text(text, self.caption + "\n")
         return (*paths, csv, text)
-
-
-def add_axes(figure: Figure, place: Place) -> Axes:
-    """Axes at a place in points."""
-    width, height = 72 * figure.get_size_inches()
-    x, y, w, h = place
-    return figure.add_axes((x / width, y / height, w / width, h / height))

@@ -13,16 +13,16 @@ from adapter_probe.analysis.exchange import ExchangeRecord
 from adapter_probe.analysis.studies import AblationRecord, StudyRecord, SweepRecord, TradeoffRecord
 
 from .ablation import attribution_drawing, heatmap_drawing, joint_drawing
-from .aggregate import aggregate
+from .aggregate import aggregate_drawing
 from .drawing import Drawing
 from .exchange import exchange_drawing
 from .heatmap import Grid, published_grid
-from .init_sweep import SweepSeries, init_sweep, sweep_series
+from .init_sweep import SweepSeries, init_sweep_drawing, sweep_series
 from .paper_tables import glue_table, tasks_table
-from .size_robustness import size_robustness
+from .size_robustness import size_robustness_drawing
 from .table_layouts import removable_table, sizes_table, tradeoff_table
 from .tables import Table
-from .tradeoff import task_curves, tradeoff
+from .tradeoff import task_curves, tradeoff_drawing
 from .venues import Look
 from .wording import ablation_notes, task_label
 
@@ -81,7 +81,7 @@ def figures_of(studies: Sequence[StudyRecord], look: Look) -> Iterator[Drawing]:
         series = [
             _in_folder(one, s, sweeps) for s in sweeps for one in sweep_series(s.sweep, s.trials, look.paper)
         ]
-        yield init_sweep(series, look, _identity(sweeps))
+        yield init_sweep_drawing(series, look, _identity(sweeps))
     tradeoffs = [study for study in studies if isinstance(study, TradeoffRecord)]
     for study in tradeoffs:
         yield from _tradeoff_figures(study, look, _suffix(study, tradeoffs))
@@ -133,12 +133,12 @@ def _with_published(grids: Sequence[Grid]) -> list[Grid]:
 
 def _tradeoff_figures(study: TradeoffRecord, look: Look, suffix: str) -> Iterator[Drawing]:
     curves = task_curves(study.tradeoff, study.trials, look.paper)
-    yield _renamed(tradeoff(curves, look, study.identity), suffix)
+    yield _renamed(tradeoff_drawing(curves, look, study.identity), suffix)
     tasks = list(dict.fromkeys(study.tradeoff["task"]))
     if study.aggregate is not None and study.aggregate["n_tasks"].max() > 1:
-        yield _renamed(aggregate(study.aggregate, tasks, look, study.identity), suffix)
+        yield _renamed(aggregate_drawing(study.aggregate, tasks, look, study.identity), suffix)
     if study.sizes is not None and len(study.sizes) > 1:
-        yield _renamed(size_robustness(study.sizes, look, study.identity), suffix)
+        yield _renamed(size_robustness_drawing(study.sizes, look, study.identity), suffix)
 
 
 def _named(studies: list[AblationRecord]) -> list[AblationRecord]:

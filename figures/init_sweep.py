@@ -7,29 +7,39 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 
 from adapter_probe.analysis.published import PUBLISHED_TASKS, published_init_sweep
+from adapter_probe.analysis.studies import SweepRecord
 from adapter_probe.analysis.sweeps import chosen_trials
 
 from . import style
 from .captions import init_sweep_caption
-from .curves import SERIES, Entry, Mark, dot_of, legend_height, line_of, look_of, place_legend, tidy_axes
-from .drawing import Drawing, add_axes
-from .labels import Room, text_box
+from .curves import (
+    SERIES,
+    Entry,
+    Mark,
+    decade_ticks,
+    dot_of,
+    draw_trials,
+    explain,
+    line_of,
+    look_of,
+    tidy_axes,
+)
+from .drawing import Drawing
+from .layout import WIDE, fit_height, legend_below, new_figure
 from .venues import Look
-from .wording import known_task, literal, score_axis, task_label
+from .wording import bare_score, known_task, literal, score_axis, task_label
 
 STEM = "init-sweep"
 _POINT = ["task", "metric", "method", "size", "init_std"]
 DEFAULT_STD = 1e-2  # the paper's
-_LEFT, _RIGHT, _TOP, _BELOW, _ASPECT = 32.0, 5.0, 4.0, 25.0, 0.66  # units; height over width
 _DODGE = 0.07  # decades between the raw trials of two series
-_ROW = 9.0  # units: a row at the foot, where a series' diverged trials are marked
-_PLACES = 17  # along its line, where the name of the majority class is tried
+_ROW = 0.08  # of the axes' height: a row at the foot, where a series' diverged trials are marked
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,49 +94,56 @@ def _trials_of(points: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame:
     return chosen.merge(points[keys].drop_duplicates(), on=keys, how="inner")
 
 
-def init_sweep(series: Sequence[SweepSeries], look: Look, identity: Mapping[str, object]) -> Drawing:
+def init_sweep(
+    record: SweepRecord, ax: Axes | None = None, *, paper: bool = False, legend: bool = True
+) -> Axes:
+    """Draw the score against the initialisation's std.
+
+    Args:
+        record: the sweep.
+        ax: where; by default the current axes.
+        paper: whether the published curve stands beside ours.
+        legend: whether to explain the lines and signs.
+    """
+    return draw(sweep_series(record.sweep, record.trials, paper), ax, legend=legend)
+
+
+def init_sweep_drawing(series: Sequence[SweepSeries], look: Look, identity: Mapping[str, object]) -> Drawing:
     """The figure of one or several tasks, with its CSV and caption."""
+    width = look.width("half")
+    with style.paper_style(look.venue):
+        figure = new_figure(width, 2 * width)
+        ax = draw(series, figure.add_subplot(), legend=False)
+        ax.set_box_aspect(0.66 if width < WIDE else 0.45)
+        legend_below(figure, legend_entries(series))
+        fit_height(figure, look.venue.tallest)
     names = " and ".join(dict.fromkeys(one.name for one in series))
     title = f"{names}: score against the initialisation's std"
-    figure = init_sweep_figure(series, look)
     return Drawing(STEM, title, figure, _numbers(series), init_sweep_caption(series), identity)
 
 
-def init_sweep_figure(series: Sequence[SweepSeries], look: Look) -> Figure:
-    """One axes, the legend below."""
-    width = look.width("half")
-    with style.paper_style(look.venue):
-        u = style.unit()
-        across = 72 * width - u * (_LEFT + _RIGHT)
-        legend = _legend(series)
-        words = legend_height(legend, 72 * width)
-        foot = words + u * _BELOW
-        tall = min(_ASPECT * across, 72 * look.venue.tallest - foot - u * _TOP, 170 * u)
-        figure = Figure(figsize=(width, (foot + tall + u * _TOP) / 72))
-        draw(series, add_axes(figure, (u * _LEFT, foot, across, tall)))
-        place_legend(figure, legend, 0.0, 0.0, 72 * width)
-    return figure
-
-
-def draw(series: Sequence[SweepSeries], ax: Axes) -> Axes:
-    """Draw the sweeps into axes that already stand at their place, within `style.paper_style`.
+def draw(series: Sequence[SweepSeries], ax: Axes | None = None, *, legend: bool = True) -> Axes:
+    """Draw one or several sweeps.
 
     Means with their s.e.m.; single trials as small dots; a cross at the foot, with their number, where trials
     diverged; the majority class dotted; the paper's curve thin and hollow.
     """
+    ax = plt.gca() if ax is None else ax
     metrics = {one.metric for one in series}
     factor, label = score_axis(metrics.pop() if len(metrics) == 1 else None)
     tidy_axes(ax)
     ax.set_xscale("log")
     ax.set_xlabel(r"std $\sigma$ of the initialisation")
-    texts = [f"validation {label}", label]
-    ax.set_ylabel(style.fitting(texts, style.label_size(), 1.1 * Room(ax).height))
+    ax.set_ylabel(f"validation {label}")
     shifts = (np.arange(len(series)) - (len(series) - 1) / 2) * _DODGE
     for one, mark, shift in zip(series, _marks(series), shifts):
         _draw_series(ax, one, mark, factor, 10**shift)
     _set_limits(ax, series, factor)
     _draw_diverged(ax, series)
-    _label_lines(ax, series, factor)
+    if _shows_default(series):
+        ax.axvline(DEFAULT_STD, zorder=1, **_default_line())
+    if legend:
+        explain(ax, legend_entries(series))
     return ax
 
 
@@ -141,8 +158,7 @@ def _draw_series(ax: Axes, one: SweepSeries, mark: Mark, factor: float, shift: f
         ax.plot(one.published["init_std"], factor * one.published["mean"], zorder=2, **look)
     if one.trials is not None:
         dots = one.trials[one.trials["score"].notna()]
-        look = {"s": (1.9 * unit) ** 2, "color": mark.colour, "alpha": 0.45, "linewidths": 0}
-        ax.scatter(shift * dots["init_std"], factor * dots["score"], zorder=2.5, label="trials", **look)
+        draw_trials(ax, shift * dots["init_std"], factor * dots["score"], mark.colour)
     x, y = points["init_std"], factor * points["mean"]
     ax.errorbar(x, y, factor * points["sem"], elinewidth=0.8 * unit, zorder=3, **look_of(mark))
     if np.isfinite(one.majority):
@@ -152,22 +168,15 @@ def _draw_series(ax: Axes, one: SweepSeries, mark: Mark, factor: float, shift: f
 def _set_limits(ax: Axes, series: Sequence[SweepSeries], factor: float) -> None:
     """Room for every value, the majority lines and, at the foot, for what diverged."""
     stds = np.unique(np.concatenate([one.points["init_std"] for one in series]))
-    ax.set_xlim(stds[0] / 2.2, stds[-1] * 2.2)
-    room = Room(ax)
-    decades = np.arange(np.floor(np.log10(stds[0])), np.ceil(np.log10(stds[-1])) + 1)
-    step = 1 if len(decades) * 3.2 * style.tick_size() < room.width else 2
-    ax.xaxis.set_major_locator(FixedLocator(10 ** decades[(len(decades) - 1) % step :: step]))
-    ax.xaxis.set_minor_locator(FixedLocator(10**decades) if step > 1 else NullLocator())
-    ax.xaxis.set_minor_formatter(NullFormatter())
+    decade_ticks(ax, stds[0] / 2.2, stds[-1] * 2.2)
+    ax.xaxis.set_minor_locator(NullLocator())
     shown = [one.points[name] for one in series for name in ("mean", "min", "max", "majority_score")]
     shown += [one.published["mean"] for one in series if one.published is not None]
     values = factor * np.concatenate([values.to_numpy(float) for values in shown])
     values = values[np.isfinite(values)]
     low, high = (values.min(), values.max()) if values.size else (0.0, factor)
-    spare = max(high - low, 0.02 * factor)
-    rows = len(_with_diverged(series))
-    foot = min(0.6, (style.unit() * (_ROW * rows + 5) if rows else 0.06 * room.height) / room.height)
-    inside = spare / (1 - foot - 0.06)  # the axes' height in data, with the foot and a little above
+    foot = 0.06 + _ROW * len(_with_diverged(series))  # of the axes' height
+    inside = max(high - low, 0.02 * factor) / (1 - foot - 0.06)
     ax.set_ylim(low - foot * inside, high + 0.06 * inside)
 
 
@@ -178,89 +187,48 @@ def _with_diverged(series: Sequence[SweepSeries]) -> list[int]:
 
 def _draw_diverged(ax: Axes, series: Sequence[SweepSeries]) -> None:
     """A cross a point with trials that diverged, and how many of all; a row at the foot a series."""
-    unit, across, room = style.unit(), ax.get_xaxis_transform(), Room(ax)
+    unit, across = style.unit(), ax.get_xaxis_transform()
     cross = {"marker": "x", "markersize": 3.4 * unit, "markeredgewidth": 0.9 * unit, "linestyle": ""}
-    words = {
-        "ha": "right",
-        "va": "center_baseline",
-        "size": 0.9 * style.tick_size(),
-        "annotation_clip": False,
-    }
+    words = {"ha": "right", "va": "center_baseline", "size": 0.9 * style.tick_size()}
     for row, index in enumerate(_with_diverged(series)):
         points, colour = series[index].points, _marks(series)[index].colour
-        level = (row + 0.5) * _ROW * unit
+        level = 0.03 + (row + 0.5) * _ROW
         for one in points[points["diverged"] > 0].itertuples():
-            ax.plot([one.init_std], [level / room.height], transform=across, color=colour, zorder=4, **cross)
-            at = {"xycoords": across, "xytext": (-2.4 * unit, level), "textcoords": "offset points"}
+            ax.plot([one.init_std], [level], transform=across, color=colour, zorder=4, **cross)
+            at = {"xycoords": across, "xytext": (-2.4 * unit, 0), "textcoords": "offset points"}
             text = f"{one.diverged}/{one.n + one.diverged} "
-            ax.annotate(text, (one.init_std, 0), color=colour, **at, **words)
+            ax.annotate(text, (one.init_std, level), color=colour, **at, **words)
 
 
-def _label_lines(ax: Axes, series: Sequence[SweepSeries], factor: float) -> None:
-    """Name the paper's std and the majority classes, where nothing else is."""
-    room = _room_of(ax, series, factor)
-    low, high = ax.get_xlim()
-    if low < DEFAULT_STD < high:
-        ax.axvline(
-            DEFAULT_STD, color=style.FAINT, linestyle=(0, (4, 2)), linewidth=0.6 * style.unit(), zorder=1
-        )
-    size, stems = style.tick_size(), set()
-    for one, mark in zip(series, _marks(series)):
-        if not np.isfinite(one.majority) or one.majority in stems:
-            continue
-        stems.add(one.majority)
-        shown = f"{factor * one.majority:.1f}%" if factor > 1 else f"{one.majority:.3f}"
-        text = f"majority class, {shown}"
-        ((_, y),) = room.place(np.array([DEFAULT_STD]), np.array([factor * one.majority]))
-        width = style.text_width(text, size)
-        boxes = [
-            text_box(text, size, left, bottom)
-            for left in np.linspace(3.0, room.width - width - 3.0, _PLACES)
-            for bottom in (y + 1.5, y - size - 1.5)
-        ]
-        box = min((box for box in boxes if room.holds(box)), key=room.crowd, default=None)
-        if box is not None and not room.crowd(box):
-            room.write(text, box, size, mark.colour if len(series) > 1 else style.FAINT)
+def _shows_default(series: Sequence[SweepSeries]) -> bool:
+    stds = np.concatenate([one.points["init_std"] for one in series])
+    return bool(stds.min() / 2.2 < DEFAULT_STD < stds.max() * 2.2)
 
 
-def _room_of(ax: Axes, series: Sequence[SweepSeries], factor: float) -> Room:
-    room, unit = Room(ax), style.unit()
-    for one in series:
-        x, y = one.points["init_std"].to_numpy(float), factor * one.points["mean"].to_numpy(float)
-        room.take_line(x, y)
-        room.take_points(x, y, 3 * unit)
-        for at, mean, sem in zip(x, y, factor * one.points["sem"].to_numpy(float)):
-            room.take_line(np.array([at, at]), np.array([mean - sem, mean + sem]), unit)
-        for end in ("min", "max"):
-            room.take_points(x, factor * one.points[end].to_numpy(float), 1.5 * unit)
-        if one.published is not None:
-            room.take_line(one.published["init_std"], factor * one.published["mean"])
-        if np.isfinite(one.majority):
-            level = np.full(2, factor * one.majority)
-            room.take_line(np.array(ax.get_xlim()), level, 0.4)
-    if rows := len(_with_diverged(series)):
-        room.take_box((0.0, 0.0, room.width, rows * _ROW * unit))
-    return room
+def _default_line() -> dict[str, object]:
+    return {"color": style.FAINT, "linestyle": (0, (4, 2)), "linewidth": 0.6 * style.unit()}
 
 
-def _legend(series: Sequence[SweepSeries]) -> list[Entry]:
-    entries: list[Entry] = [
-        (line_of(mark), f"{literal(one.name)}, mean ± s.e.m.") for one, mark in zip(series, _marks(series))
-    ]
+def legend_entries(series: Sequence[SweepSeries]) -> list[Entry]:
+    """Handles and words: means, the paper's, majority classes, then the signs."""
+    marked = list(zip(series, _marks(series)))
+    entries: list[Entry] = [(line_of(mark), f"{literal(one.name)}, mean ± s.e.m.") for one, mark in marked]
     entries += [
         (line_of(mark, published=True), f"{one.name}, Houlsby et al. 2019")
-        for one, mark in zip(series, _marks(series))
+        for one, mark in marked
         if one.published is not None
     ]
+    majorities = {one.majority: (one, mark) for one, mark in reversed(marked) if np.isfinite(one.majority)}
+    for one, mark in reversed(majorities.values()):
+        line = Line2D([], [], color=mark.colour, linestyle=":", linewidth=0.9 * style.unit())
+        entries.append((line, f"majority class, {bare_score(one.majority, one.metric)}"))
     if any(one.trials is not None and len(one.trials) for one in series):
         entries.append((dot_of(), "single trial"))
-    if any(one.points["diverged"].sum() for one in series):
+    if _with_diverged(series):
         cross = Line2D([], [], linestyle="", marker="x", color=style.FAINT, markersize=3.6 * style.unit())
         entries.append((cross, "diverged, of all"))
-    line = Line2D([], [], color=style.FAINT, linestyle=(0, (4, 2)), linewidth=0.6 * style.unit())
-    stds = np.concatenate([one.points["init_std"] for one in series])
-    if stds.min() / 2.2 < DEFAULT_STD < stds.max() * 2.2:
-        entries.append((line, "default $10^{-2}$"))
+    if _shows_default(series):
+        entries.append((Line2D([], [], **_default_line()), "default $10^{-2}$"))
     return entries
 
 

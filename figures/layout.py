@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from . import style
 
 WIDE = 4.5  # inches: from here on, panels stand side by side
-_ROUNDS, _SETTLED = 5, 0.005  # of layout; inches
+_ROUNDS, _SETTLED = 5, 0.01  # of layout; inches
 _LEGEND_PAD = 0.4  # of its letters' size: above and below a legend
 
 
@@ -53,8 +53,9 @@ def size_in_points(ax: Axes) -> tuple[float, float]:
     return float(width), float(height)
 
 
-def legend_below(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> None:
+def legend_below(figure: Figure, entries: Sequence[tuple[Artist, str]]) -> None:
     """A legend below everything, in as few rows as the figure's width allows."""
+    handles, labels = [handle for handle, _ in entries], [label for _, label in entries]
     size = style.tick_size()
     column = max((style.text_width(label, size) for label in labels), default=0.0) + 4.5 * size
     columns = max(1, min(len(labels), int((72 * figure.get_figwidth() - size) / column)))

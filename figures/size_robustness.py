@@ -6,30 +6,28 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
+from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.ticker import NullLocator
 
 from adapter_probe.analysis.published import published_sizes
 
 from . import style
 from .captions import size_robustness_caption
-from .curves import METHODS, Entry, Mark, legend_height, line_of, look_of, place_legend, tidy_axes
-from .drawing import Drawing, add_axes
-from .labels import Room, spread
+from .curves import METHODS, Mark, look_of, tidy_axes
+from .drawing import Drawing
+from .layout import WIDE, fit_height, legend_below, new_figure
 from .venues import Look
 from .wording import literal, task_label
 
 STEM = "size-robustness"
 FIXED_COLUMNS = ("size", "n_tasks", "mean_score", "sem")
-_LEFT, _TOP, _BELOW, _ASPECT = 32.0, 4.0, 25.0, 0.9  # units; height over width
-_TASK_COLOURS = ("#56b4e9", "#009e73", "#cc79a7", "#b8860b", "#0072b2", "#7f7f7f")
-_DASHES = ("-", "--", "-.", ":")
 _MEAN = Mark("#000000", "o", "-", 3.8)
 
 
-def size_robustness(frame: pd.DataFrame, look: Look, identity: Mapping[str, object]) -> Drawing:
+def size_robustness_drawing(frame: pd.DataFrame, look: Look, identity: Mapping[str, object]) -> Drawing:
     """The figure, with its CSV and caption.
 
     Args:
@@ -52,103 +50,62 @@ def tasks_of(frame: pd.DataFrame) -> list[str]:
 
 
 def size_robustness_figure(frame: pd.DataFrame, look: Look, published: pd.DataFrame | None = None) -> Figure:
-    """One axes, tasks named at their lines' ends, the legend below."""
+    """One axes, the legend below."""
     width = look.width("half")
     with style.paper_style(look.venue):
-        u, size = style.unit(), style.tick_size()
-        names = [literal(task_label(task)) for task in tasks_of(frame)]
-        labels = names if len(names) > 1 else []
-        right = 8 * u + min(max((style.text_width(name, size) for name in labels), default=0.0), 24 * width)
-        legend = _legend(names, published)
-        foot = legend_height(legend, 72 * width) + u * _BELOW
-        across = 72 * width - u * _LEFT - right
-        tall = min(_ASPECT * across, 72 * look.venue.tallest - foot - u * _TOP, 190 * u)
-        figure = Figure(figsize=(width, (foot + tall + u * _TOP) / 72))
-        draw(frame, add_axes(figure, (u * _LEFT, foot, across, tall)), published=published)
-        place_legend(figure, legend, 0.0, 0.0, 72 * width)
-    return figure
+        figure = new_figure(width, 2 * width)
+        ax = draw(frame, figure.add_subplot(), published=published, legend=False)
+        ax.set_box_aspect(0.8 if width < WIDE else 0.5)
+        legend_below(figure, list(zip(*ax.get_legend_handles_labels())))
+        return fit_height(figure, look.venue.tallest)
 
 
-def draw(frame: pd.DataFrame, ax: Axes, *, published: pd.DataFrame | None = None) -> Axes:
-    """Draw the lines into axes that already stand at their place, within `style.paper_style`.
+def draw(
+    frame: pd.DataFrame,
+    ax: Axes | None = None,
+    *,
+    published: pd.DataFrame | None = None,
+    legend: bool = True,
+) -> Axes:
+    """Draw the score against adapter size: a line a task, and their mean with its standard error.
 
     Args:
         frame: columns of ``sizes.csv``, scores as fractions.
-        ax: where; names of tasks stand to its right.
+        ax: where; by default the current axes.
         published: the paper's means; None for none.
+        legend: whether to name the lines.
     """
-    unit = style.unit()
-    frame = frame.sort_values("size")
-    x = frame["size"].to_numpy(float)
+    ax = plt.gca() if ax is None else ax
+    frame, tasks = frame.sort_values("size"), tasks_of(frame)
+    names = {task: literal(task_label(task)) for task in tasks}
+    mean = "mean over tasks ± s.e.m." if len(tasks) != 1 else f"{names[tasks[0]]}, mean ± s.e.m."
     tidy_axes(ax)
     ax.grid(False, axis="x")
     ax.set_xscale("log", base=2)
-    ax.set_xlabel("adapter size")
-    texts = ["validation score × 100", "score × 100"]
-    ax.set_ylabel(style.fitting(texts, style.label_size(), 1.05 * Room(ax).height))
-    ends = []
-    tasks = tasks_of(frame)
-    for index, task in enumerate(tasks if len(tasks) > 1 else []):  # one task is the mean
-        y = 100 * frame[task].to_numpy(float)
-        colour, dash = _TASK_COLOURS[index % len(_TASK_COLOURS)], _DASHES[index % len(_DASHES)]
-        ax.plot(x, y, color=colour, linestyle=dash, linewidth=0.9 * unit, zorder=2)
-        known = np.flatnonzero(np.isfinite(y))
-        if known.size:
-            ends.append((y[known[-1]], literal(task_label(task)), colour))
+    x, sem = frame["size"].astype(float), 100 * frame["sem"]
+    bars = {"elinewidth": 0.8 * style.unit(), "zorder": 4, **look_of(_MEAN), "color": style.ink()}
+    ax.errorbar(x, 100 * frame["mean_score"], sem, label=mean, **bars)
     if published is not None:
-        look = look_of(METHODS["adapters"], published=True) | {"color": style.INK}
-        ax.plot(published["size"], 100 * published["mean_score"], zorder=3, **look)
-    mean, sem = 100 * frame["mean_score"], 100 * frame["sem"]
-    ax.errorbar(x, mean, sem, elinewidth=0.8 * unit, zorder=4, **look_of(_MEAN))
-    _set_ticks(ax, x, published)
-    _name_lines(ax, ends)
-    return ax
-
-
-def _set_ticks(ax: Axes, x: np.ndarray, published: pd.DataFrame | None) -> None:
-    sizes = np.unique(x if published is None else np.concatenate([x, published["size"].to_numpy(float)]))
+        look = look_of(METHODS["adapters"], published=True) | {"color": style.ink()}
+        label = "Houlsby et al. 2019, 8 GLUE tasks"
+        ax.plot(published["size"], 100 * published["mean_score"], zorder=3, label=label, **look)
+    if len(tasks) > 1:  # one task is the mean
+        lines = frame.melt("size", tasks, "task", "score").dropna()
+        lines = lines.assign(size=lines["size"].astype(float), score=100 * lines["score"].astype(float))
+        lines["task"] = lines["task"].map(names)
+        sns.lineplot(
+            lines, x="size", y="score", hue="task", style="task", estimator=None, zorder=2, ax=ax,
+            palette=sns.color_palette("colorblind", len(tasks)), linewidth=0.9 * style.unit(),
+        )  # fmt: skip
+        ax.get_legend().remove()
+    sizes = np.unique(np.concatenate([x, [] if published is None else published["size"].astype(float)]))
     ax.set_xlim(sizes[0] / 1.35, sizes[-1] * 1.35)
-    room = Room(ax)
-    places = room.place(sizes, np.full(len(sizes), ax.get_ylim()[0]))[:, 0]
-    gap = style.text_width("000", style.tick_size()) + 3
-    shown = [sizes[-1]]  # from the greatest down, as many as do not touch
-    for size, place in zip(sizes[-2::-1], places[-2::-1]):
-        if room.place(np.array(shown[-1:]), np.array([ax.get_ylim()[0]]))[0, 0] - place >= gap:
-            shown.append(size)
-    ax.xaxis.set_major_locator(FixedLocator(shown))
+    ax.set_xticks(
+        sizes[:: 1 + len(sizes) // 9], labels=[f"{size:.0f}" for size in sizes[:: 1 + len(sizes) // 9]]
+    )
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xticks(shown, [f"{size:.0f}" for size in shown])
-
-
-def _name_lines(ax: Axes, ends: list[tuple[float, str, str]]) -> None:
-    """Each task's name right of its line's end, moved apart where they would overlap."""
-    if not ends:
-        return
-    room, size = Room(ax), style.tick_size()
-    at = room.place(np.full(len(ends), ax.get_xlim()[1]), np.array([end for end, _, _ in ends]))[:, 1]
-    heights = spread(at.tolist(), 1.05 * size, 0.3 * size, room.height - 0.3 * size)
-    for (_, name, colour), height, origin in zip(ends, heights, at):
-        unit = style.unit()
-        here = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
-        ax.annotate(name, (1, 0), xytext=(5 * unit, height), va="center_baseline", size=size,
-                    color=_dark(colour), **here)  # fmt: skip
-        share = origin / room.height, height / room.height
-        edge = 1 + 4 * unit / room.width
-        ax.plot([1, edge], share, color=colour, linewidth=0.4 * unit, transform=ax.transAxes, clip_on=False)
-
-
-def _dark(colour: str) -> str:
-    """The colour, or black where it would be hard to read as letters."""
-    return colour if style.contrast(colour, style.WHITE) >= 3 else style.INK
-
-
-def _legend(names: list[str], published: pd.DataFrame | None) -> list[Entry]:
-    if len(names) == 1:
-        entries: list[Entry] = [(line_of(_MEAN), f"{names[0]}, mean ± s.e.m.")]
-    else:
-        one = Line2D([], [], color="#7f7f7f", linewidth=0.9 * style.unit())
-        entries = [(line_of(_MEAN), "mean over tasks ± s.e.m."), (one, "one task")]
-    if published is not None:
-        look = look_of(METHODS["adapters"], published=True) | {"color": style.INK}
-        entries.append((Line2D([], [], **look), "Houlsby et al. 2019, 8 GLUE tasks"))
-    return entries
+    ax.set_xlabel("adapter size")
+    ax.set_ylabel("validation score × 100")
+    if legend:
+        ax.legend(frameon=False)
+    return ax

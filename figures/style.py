@@ -218,8 +218,3 @@ def wrapped(text: str, size: float, width: float) -> str:
             longer = f"{lines[-1]} {word}"
             lines[-1:] = [longer] if text_width(longer, size) <= width else [lines[-1], word]
     return "\n".join(lines)
-
-
-def fitting(texts: Sequence[str], size: float, width: float) -> str:
-    """The first of the texts that is no wider than `width` points, else the last."""
-    return next((text for text in texts if text_width(text, size) <= width), texts[-1])

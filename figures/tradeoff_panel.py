@@ -7,24 +7,33 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from adapter_probe.analysis.sweeps import METHOD_LABELS
 
 from . import style
 from .curves import (
     FOOT,
     METHODS,
+    Entry,
+    PointLabel,
     decade_ticks,
+    dot_of,
+    draw_trials,
+    explain,
     far_below,
+    label_points,
+    line_of,
     look_of,
     mark_far_below,
     small_ticks,
-    take_foot,
     tidy_axes,
 )
-from .labels import Room, write_beside, write_notes
 from .wording import literal, score_axis
 
-CURVES = ("adapters", "top_layers")  # methods that a line joins
 _SHARES = (0.01, 0.1, 1.0, 10.0, 100.0)  # % of the base, on the upper axis
 _SIZES_SHOWN, _FEW = (1, 8, 64, 512), 5  # of many adapter sizes; how many are not many
 
@@ -59,19 +68,26 @@ class TaskCurve:
 
 
 def draw(
-    curve: TaskCurve, ax: Axes, *, limits: tuple[float, float] | None = None, top_axis: bool = True
+    curve: TaskCurve,
+    ax: Axes | None = None,
+    *,
+    limits: tuple[float, float] | None = None,
+    top_axis: bool = True,
+    legend: bool = True,
 ) -> Axes:
-    """Draw one task into axes that already stand at their place, within `style.paper_style`.
+    """Draw one task.
 
     Means with their s.e.m.; single trials as small dots, crosses at the foot where trials diverged; full
     fine-tuning's mean dotted over its s.e.m.; the Pareto frontier as a grey staircase.
 
     Args:
         curve: the task.
-        ax: where.
+        ax: where; by default the current axes.
         limits: of the parameters; by default those of this task.
         top_axis: whether the share of the base stands above.
+        legend: whether to explain lines and signs, below the task's name.
     """
+    ax = plt.gca() if ax is None else ax
     factor, label = score_axis(curve.metric)
     tidy_axes(ax)
     decade_ticks(ax, *(limits or limits_of([curve])))
@@ -91,12 +107,12 @@ def draw(
     _draw_diverged(ax, curve)
     points = curve.points[far_below(curve.points, "mean")]
     x = points["trained_parameters"].to_numpy(float)
-    mark_far_below(
-        ax, points["method"], x, factor * points["mean"].to_numpy(float), digits=1 if factor > 1 else 2
-    )
+    values = factor * points["mean"].to_numpy(float)
+    mark_far_below(ax, points["method"], x, values, digits=1 if factor > 1 else 2)
     if top_axis and np.isfinite(curve.base_parameters):
         _add_top_axis(ax, curve.base_parameters)
-    _write(ax, curve, factor)
+    explain(ax, legend_entries([curve]) if legend else [], _notes(curve, factor))
+    label_points(ax, _labels(curve, factor))
     return ax
 
 
@@ -122,14 +138,14 @@ def _draw_full(ax: Axes, curve: TaskCurve, factor: float) -> None:
     if np.isfinite(mean):
         ax.axhline(mean, color=style.FAINT, linestyle=":", linewidth=0.8 * style.unit(), zorder=1.5)
     if np.isfinite(mean) and sem > 0:
-        ax.axhspan(mean - sem, mean + sem, color=style.INK, alpha=0.09, linewidth=0, zorder=1)
+        ax.axhspan(mean - sem, mean + sem, color=style.ink(), alpha=0.09, linewidth=0, zorder=1)
 
 
 def _draw_frontier(ax: Axes, curve: TaskCurve, factor: float) -> None:
     x, y = frontier(curve.points)
     if len(x) > 1:
-        look = {"color": style.INK, "alpha": 0.55, "linewidth": 0.6 * style.unit(), "zorder": 1.8}
-        ax.step(x, factor * y, where="post", label="frontier", **look)
+        look = {"color": style.ink(), "alpha": 0.55, "linewidth": 0.6 * style.unit(), "zorder": 1.8}
+        ax.plot(np.repeat(x, 2)[1:], factor * np.repeat(y, 2)[:-1], label="frontier", **look)
 
 
 def frontier(points: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -152,13 +168,11 @@ def _draw_published(ax: Axes, curve: TaskCurve, factor: float) -> None:
 
 
 def _draw_trials(ax: Axes, curve: TaskCurve, factor: float) -> None:
-    if curve.trials is None:
-        return
-    known = curve.trials[curve.trials["score"].notna() & curve.trials["method"].isin(list(METHODS))]
-    colours = [METHODS[method].colour for method in known["method"]]
-    look = {"s": (1.9 * style.unit()) ** 2, "alpha": 0.45, "linewidths": 0, "zorder": 2.5}
-    ax.scatter(known["trained_parameters"].astype(float), factor * known["score"], c=colours, label="trials",
-               **look)  # fmt: skip
+    trials = pd.DataFrame(columns=["method"]) if curve.trials is None else curve.trials
+    for method, mark in METHODS.items():
+        known = trials[trials["method"] == method]
+        if len(known := known[known["score"].notna()] if len(known) else known):
+            draw_trials(ax, known["trained_parameters"], factor * known["score"], mark.colour)
 
 
 def _set_height(ax: Axes, curve: TaskCurve, factor: float) -> None:
@@ -187,36 +201,61 @@ def _draw_diverged(ax: Axes, curve: TaskCurve) -> None:
 
 def _add_top_axis(ax: Axes, base: float) -> None:
     """The share of the base, in percent, above the parameters."""
-    unit, (low, high) = style.unit(), ax.get_xlim()
-    shares = [share for share in _SHARES if low <= share * base / 100 <= high]
-    places = [share * base / 100 for share in shares]
-    small_ticks(ax, np.array(places), top=True, length=2.0)
-    between = np.outer(_SHARES, np.arange(2, 10)).ravel() * base / 100
-    small_ticks(ax, between[(between >= low) & (between <= high)], top=True)
-    at = {"xycoords": ax.get_xaxis_transform(), "textcoords": "offset points", "ha": "center", "va": "bottom"}
-    for share, place in zip(shares, places):
-        ax.annotate(f"{share:g}", (place, 1), xytext=(0, 3.5 * unit), size=style.tick_size(), **at)
-    above = (4.5 * unit) + style.tick_size()
-    at["xycoords"] = "axes fraction"
-    ax.annotate("% of the base", (0.5, 1), xytext=(0, above), size=style.label_size(), **at)
-    ax.spines["top"].set_visible(True)
+    factor = 100 / base
+    top = ax.secondary_xaxis("top", functions=(lambda count: count * factor, lambda share: share / factor))
+    low, high = (factor * limit for limit in ax.get_xlim())
+    top.xaxis.set_major_locator(FixedLocator([share for share in _SHARES if low <= share <= high]))
+    top.xaxis.set_major_formatter("{x:g}")
+    top.xaxis.set_minor_locator(NullLocator())
+    top.set_xlabel("% of the base")
+    between = np.outer(_SHARES, np.arange(2, 10)).ravel()
+    small_ticks(ax, between[(between >= low) & (between <= high)] / factor, 1.0)
 
 
-def _write(ax: Axes, curve: TaskCurve, factor: float) -> None:
-    """The task's name, full fine-tuning's score, and a few sizes and depths, where nothing else is."""
-    room, unit = _room_of(ax, curve, factor), style.unit()
+def _notes(curve: TaskCurve, factor: float) -> list[str]:
+    """The task's name and full fine-tuning's score."""
     lines = [literal(curve.name)]
     mean, sem = (factor * value for value in _full(curve))
     if np.isfinite(mean):
         digits = 1 if factor > 1 else 3
         spread = f" ± {sem:.{digits + (factor > 1)}f}" if np.isfinite(sem) else ""
         lines.append(f"full: {mean:.{digits}f}{spread}")
-    write_notes(room, lines)
+    return lines
+
+
+def _labels(curve: TaskCurve, factor: float) -> list[PointLabel]:
+    """A few sizes and depths beside their marks."""
     words = named_points(curve.points)
-    for row in curve.points[curve.points["mean"].notna()].itertuples():
-        if row.Index in words:
-            write_beside(room, words[row.Index], float(row.trained_parameters), factor * row.mean,
-                         colour=METHODS[row.method].colour, clearance=3.6 * unit)  # fmt: skip
+    known = curve.points[curve.points["mean"].notna() & ~far_below(curve.points, "mean")]
+    return [
+        PointLabel(words[index], float(count), factor * mean, METHODS[method].colour)
+        for index, count, mean, method in zip(
+            known.index, known["trained_parameters"], known["mean"], known["method"]
+        )
+        if index in words
+    ]
+
+
+def legend_entries(curves: Sequence[TaskCurve]) -> list[Entry]:
+    """Handles and words: methods, then what else is drawn."""
+    points = pd.concat([curve.points for curve in curves], ignore_index=True)
+    unit = style.unit()
+    entries: list[Entry] = [
+        (line_of(mark), METHOD_LABELS[name])
+        for name, mark in METHODS.items()
+        if (points["method"] == name).any()
+    ]
+    grey = Line2D([], [], color=style.ink(), alpha=0.55, linewidth=0.6 * unit)
+    entries.append((grey, "Pareto frontier"))
+    if any(curve.trials is not None and len(curve.trials) for curve in curves):
+        entries.append((dot_of(), "single trial"))
+    if points["diverged"].sum():
+        look = {"markersize": 3.4 * unit, "markeredgewidth": 0.9 * unit, "color": style.FAINT}
+        entries.append((Line2D([], [], linestyle="", marker="x", **look), "trials diverged"))
+    if any(curve.published is not None for curve in curves):
+        look = look_of(METHODS["adapters"], published=True) | {"color": style.FAINT}
+        entries.append((Line2D([], [], **look), "Houlsby et al. 2019"))
+    return entries
 
 
 def named_points(points: pd.DataFrame) -> dict[int, str]:
@@ -231,32 +270,3 @@ def named_points(points: pd.DataFrame) -> dict[int, str]:
     depths = points.loc[points["method"] == "top_layers", "k"].dropna().astype(int).sort_values()
     shown = {*depths.iloc[:2], *depths.iloc[[len(depths) // 2, -1]]} if len(depths) else set()
     return {**words, **{index: f"k = {k}" for index, k in depths.items() if k in shown}}
-
-
-def _room_of(ax: Axes, curve: TaskCurve, factor: float) -> Room:
-    room, unit = Room(ax), style.unit()
-    x, mean = (curve.points[name].to_numpy(float) for name in ("trained_parameters", "mean"))
-    room.take_points(x, factor * mean, 2.4 * unit)
-    sem = curve.points["sem"].to_numpy(float)
-    for place, low, high in zip(x, factor * (mean - sem), factor * (mean + sem)):
-        room.take_line(np.array([place, place]), np.array([low, high]))
-    if curve.trials is not None:
-        counts, scores = (curve.trials[name].to_numpy(float) for name in ("trained_parameters", "score"))
-        room.take_points(counts, factor * scores, 1.2 * unit)
-    for method in CURVES:
-        chosen = (curve.points["method"] == method).to_numpy()
-        room.take_line(x[chosen], factor * mean[chosen])
-    if curve.published is not None:
-        for _, rows in curve.published.groupby("method"):
-            room.take_line(rows["trained_parameters"], factor * rows["mean"], 1.5 * unit)
-    full = factor * _full(curve)[0]
-    if np.isfinite(full):
-        room.take_line(np.array(ax.get_xlim()), np.array([full, full]), 0.4)
-    for x_lost in curve.points.loc[curve.points["diverged"] > 0, "trained_parameters"]:
-        ((px, _),) = room.place(np.array([float(x_lost)]), np.array([ax.get_ylim()[0]]))
-        room.take_box((px - 4 * unit, 0.0, px + 4 * unit, FOOT * room.height + 4 * unit))
-    for x_low in curve.points.loc[far_below(curve.points, "mean"), "trained_parameters"]:
-        take_foot(room, float(x_low))
-    x, best = frontier(curve.points)
-    room.take_line(np.repeat(x, 2)[1:], factor * np.repeat(best, 2)[:-1])
-    return room

@@ -65,12 +65,9 @@ class InitSweep:
             ax: where to draw; by default the current Axes.
             paper: overlay the values that Houlsby et al. (2019) published.
         """
-        import matplotlib.pyplot as plt
+        from adapter_probe.figures.init_sweep import init_sweep
 
-        from adapter_probe.figures.init_sweep import draw, sweep_series
-
-        series = sweep_series(self.record.sweep, self.record.trials, paper)
-        return draw(series, ax if ax is not None else plt.gca())
+        return init_sweep(self.record, ax, paper=paper)
 
     def save(self, folder: str | Path, **look: Any) -> list[Path]:
         """Write the figures, their numbers and captions; the paths written.

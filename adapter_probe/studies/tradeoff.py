@@ -11,7 +11,6 @@ import pandas as pd
 
 from adapter_probe.analysis.studies import TradeoffRecord, study_identity
 from adapter_probe.analysis.sweeps import aggregate_table, size_table, tradeoff_table
-from adapter_probe.errors import ResultsError
 from adapter_probe.results import schema
 from adapter_probe.results.atomic import write_csv
 
@@ -84,17 +83,9 @@ class Tradeoff:
         Raises:
             ResultsError: no such task, or several and none named.
         """
-        import matplotlib.pyplot as plt
+        from adapter_probe.figures.tradeoff import tradeoff
 
-        from adapter_probe.figures.tradeoff import task_curves
-        from adapter_probe.figures.tradeoff_panel import draw
-
-        points, tasks = self.table, list(self.table["task"].unique())
-        if (task is None and len(tasks) > 1) or (task is not None and task not in tasks):
-            raise ResultsError(f"task {task!r} is not in {self.folder}; give one of {', '.join(tasks)}")
-        own = points[points["task"] == (tasks[0] if task is None else task)]
-        (curve,) = task_curves(own, self.trials, paper)
-        return draw(curve, ax if ax is not None else plt.gca())
+        return tradeoff(self.record, ax, task=task, paper=paper)
 
     def save(self, folder: str | Path, **look: Any) -> list[Path]:
         """Write the figures, their numbers and captions, and the tables for a paper; the paths written.

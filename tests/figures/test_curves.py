@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,19 +14,16 @@ from adapter_probe.figures import style
 from adapter_probe.figures.curves import (
     METHODS,
     SERIES,
+    PointLabel,
     decade_ticks,
+    explain,
     far_below,
-    legend_height,
-    legend_layout,
-    line_of,
+    label_points,
     look_of,
     mark_far_below,
-    place_legend,
 )
-from adapter_probe.figures.drawing import add_axes
+from adapter_probe.figures.layout import fit_height, legend_below, new_figure
 from adapter_probe.figures.venues import VENUES
-
-words = st.text("abcdefgh ", min_size=1, max_size=30)
 
 
 def points(rows: list[tuple[str, int | None, float]]) -> pd.DataFrame:
@@ -49,8 +47,8 @@ def test_published_marks_are_hollow_and_thinner():
     for mark in METHODS.values():
         with style.paper_style():
             ours, theirs = look_of(mark), look_of(mark, published=True)
+            assert theirs["linewidth"] < matplotlib.rcParams["lines.linewidth"]
         assert theirs["markerfacecolor"] == style.WHITE
-        assert theirs["linewidth"] < ours["linewidth"]
         assert (ours["marker"], ours["color"]) == (theirs["marker"], theirs["color"])
 
 
@@ -73,7 +71,7 @@ def test_without_anything_else_nothing_is_far():
 
 def test_what_lies_below_says_its_value():
     with style.paper_style():
-        ax = add_axes(Figure(figsize=(3, 2)), (20, 20, 180, 110))
+        ax = Figure(figsize=(3, 2)).add_axes((0.1, 0.1, 0.8, 0.8))
         ax.set_ylim(50, 60)
         mark_far_below(ax, ["head_only", "top_layers"], np.array([1.0, 2.0]), np.array([36.46, -4.25]), 1)
     assert [text.get_text() for text in ax.texts] == [" ↓ 36.5", " ↓ −4.2"]
@@ -91,11 +89,12 @@ def test_what_lies_below_says_its_value():
 def test_a_tick_a_decade(low, high, least, decades):
     with style.paper_style():
         figure = Figure(figsize=(3, 2))
-        ax = add_axes(figure, (20, 20, 180, 110))
+        ax = figure.add_axes((0.1, 0.1, 0.8, 0.8))
         decade_ticks(ax, low, high, least)
         figure.draw_without_rendering()
     assert np.log10(ax.get_xticks()).round(9).tolist() == decades
-    assert [text.get_text() for text in ax.get_xticklabels()] == [f"$10^{{{d}}}$" for d in decades]
+    labels = [text.get_text() for text in ax.get_xticklabels()]
+    assert labels == [rf"$\mathdefault{{10^{{{d}}}}}$" for d in decades]
     (small,) = [c for c in ax.collections if c.get_label() == "ticks"]
     places = [segment[0][0] for segment in small.get_segments()]
     assert all((least or low) <= place <= high for place in places)
@@ -104,27 +103,65 @@ def test_a_tick_a_decade(low, high, least, decades):
     assert sorted(places) == pytest.approx(expected)
 
 
-@settings(deadline=None, max_examples=30)
-@given(st.lists(words, min_size=1, max_size=9), st.floats(120, 520), st.sampled_from(list(VENUES)))
-def test_a_legend_takes_the_room_that_was_foreseen(labels, width, name):
+@pytest.mark.parametrize("name", list(VENUES))
+@pytest.mark.parametrize("n_labels", [1, 3, 9])
+def test_a_legend_stands_below_and_fits_the_figure(name, n_labels):
     with style.paper_style(VENUES[name]):
-        entries = [(Line2D([], [], label="x"), label) for label in labels]
-        columns, rows, size = legend_layout(entries, width)
-        assert columns * rows >= len(labels) > columns * (rows - 1)
-        assert style.SMALLEST_SIZE <= size <= style.tick_size()
-        figure = Figure(figsize=(width / 72, 4), dpi=300)
-        place_legend(figure, entries, 0.0, 0.0, width)
-        figure.draw_without_rendering()
-        box = figure.legends[0].get_window_extent()
-        assert box.height * 72 / 300 <= legend_height(entries, width) + 1
-        assert box.width * 72 / 300 <= width + 2 or size == style.SMALLEST_SIZE
-        assert box.y0 >= 0
+        figure = new_figure(VENUES[name].half, 4)
+        figure.add_subplot().set_box_aspect(0.6)
+        legend_below(figure, [(Line2D([], []), f"a label, {index}") for index in range(n_labels)])
+        fit_height(figure, 9)
+    legend = figure.legends[0].get_window_extent()
+    assert len(figure.legends[0].get_texts()) == n_labels
+    assert legend.y0 >= 0
+    assert legend.y1 <= figure.axes[0].get_tightbbox().y0
+    assert 0 <= legend.x0 <= legend.x1 <= figure.bbox.width
 
 
-def test_no_legend_takes_no_room():
+def test_no_entries_no_legend():
+    figure = new_figure(2, 2)
+    legend_below(figure, [])
+    assert figure.legends == []
+
+
+def labelled(marks: list[tuple[float, float]]):
     with style.paper_style():
-        assert legend_height([], 200) == 0
-        figure = Figure()
-        place_legend(figure, [], 0, 0, 200)
-        assert figure.legends == []
-        assert line_of(SERIES[0]).get_marker() == SERIES[0].marker
+        figure = Figure(figsize=(3, 2), dpi=300)
+        ax = figure.add_axes((0.1, 0.1, 0.8, 0.8), xlim=(0, 1), ylim=(0, 1))
+        x, y = np.array(marks).T
+        ax.plot(x, y, linestyle="", marker="o", markersize=3.4)
+        label_points(ax, [PointLabel(f"k = {i}", a, b, "black") for i, (a, b) in enumerate(marks)])
+        figure.draw_without_rendering()
+    return ax, [text for text in ax.texts if text.get_visible()]
+
+
+unit_floats = st.floats(0, 1)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(unit_floats, unit_floats), min_size=1, max_size=20))
+def test_labels_keep_clear_of_marks_and_of_one_another(marks):
+    ax, words = labelled(marks)
+    boxes = [word.get_window_extent() for word in words]
+    places = ax.transData.transform(np.array(marks))
+    for index, box in enumerate(boxes):
+        assert ax.bbox.padded(3).contains(box.x0, box.y0)
+        assert ax.bbox.padded(3).contains(box.x1, box.y1)
+        assert not box.padded(-2).count_contains(places)
+        assert not any(box.padded(-3).overlaps(other) for other in boxes[:index])
+
+
+def test_a_free_mark_gets_its_label_above_and_a_crowded_one_none():
+    _, (word,) = labelled([(0.5, 0.5)])
+    assert word.xyann[1] > 0
+    grid = np.linspace(0, 1, 40)
+    _, words = labelled([(x, y) for x in grid for y in grid])
+    assert words == []
+
+
+def test_a_legend_with_notes_alone_is_its_title():
+    with style.paper_style():
+        ax = Figure().add_subplot()
+        explain(ax, [], ["CoLA", "full: 75.1"])
+    assert ax.get_legend().get_title().get_text() == "CoLA\nfull: 75.1"
+    assert ax.get_legend().get_texts() == []

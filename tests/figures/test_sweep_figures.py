@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 
 from adapter_probe.analysis import sweeps
 from adapter_probe.analysis.published import published_init_sweep, published_tradeoff
-from adapter_probe.figures.aggregate import aggregate
+from adapter_probe.analysis.studies import SweepRecord, TradeoffRecord
+from adapter_probe.errors import ResultsError
+from adapter_probe.figures.aggregate import aggregate_drawing
 from adapter_probe.figures.curves import METHODS
-from adapter_probe.figures.init_sweep import init_sweep, sweep_series
-from adapter_probe.figures.size_robustness import size_robustness
-from adapter_probe.figures.tradeoff import task_curves, tradeoff
+from adapter_probe.figures.init_sweep import init_sweep, init_sweep_drawing, sweep_series
+from adapter_probe.figures.size_robustness import size_robustness_drawing
+from adapter_probe.figures.tradeoff import task_curves, tradeoff, tradeoff_drawing
 from adapter_probe.figures.tradeoff_panel import frontier
 from adapter_probe.figures.venues import PAPER, Look
 
@@ -28,10 +31,10 @@ def draw_all(sweep_trials, tradeoff_trials):
         curves = task_curves(table, second, look.paper)
         overall = sweeps.aggregate_table(second, n_resamples=100)
         return {
-            "init": init_sweep(series, look, {}),
-            "tradeoff": tradeoff(curves, look, {}),
-            "aggregate": aggregate(overall, list(tasks), look, {}),
-            "sizes": size_robustness(sweeps.size_table(second), look, {}),
+            "init": init_sweep_drawing(series, look, {}),
+            "tradeoff": tradeoff_drawing(curves, look, {}),
+            "aggregate": aggregate_drawing(overall, list(tasks), look, {}),
+            "sizes": size_robustness_drawing(sweeps.size_table(second), look, {}),
         }
 
     return draw
@@ -176,17 +179,26 @@ def test_every_figure_comes_with_its_numbers_and_caption(drawn, tmp_path):
         assert paths[2].read_text(encoding="utf-8") == f"{drawing.caption}\n"
 
 
-def test_the_majority_class_is_named_clear_of_the_error_bars(sweep_trials):
-    trials = sweep_trials(("cola",))
-    low = trials["init_std"] == 1e-5
-    trials.loc[low, "score"] = [0.691, 0.75, 0.81]
-    series = sweep_series(sweeps.init_sweep_table(trials), trials, paper=False)
-    figure = init_sweep(series, Look(PAPER), {}).figure
+def test_the_majority_class_is_named_in_the_legend(drawn):
+    words = [text.get_text() for text in drawn["init"].figure.legends[0].get_texts()]
+    assert {"majority class, 69.1%", "majority class, 35.4%"} <= set(words)
+
+
+def test_on_the_users_own_axes(sweep_trials, tradeoff_trials, tmp_path):
+    first, second = sweep_trials(("cola",)), tradeoff_trials(("cola", "mnli"))
+    sweep = SweepRecord(tmp_path, sweeps.init_sweep_table(first), first, {})
+    trade = TradeoffRecord(tmp_path, sweeps.tradeoff_table(second), None, None, second, {})
+    before = dict(plt.rcParams)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+    assert init_sweep(sweep, left) is left
+    plt.sca(right)
+    assert tradeoff(trade, task="mnli", paper=True, legend=False) is right
+    assert dict(plt.rcParams) == before
     figure.draw_without_rendering()
-    (ax,) = figure.axes
-    (name,) = [text for text in ax.texts if text.get_text().startswith("majority class")]
-    box = name.get_window_extent()
-    for segment in ax.containers[0][2][0].get_segments():
-        ends = np.array(segment) if len(segment) else np.zeros((0, 2))
-        for place in ax.transData.transform(np.linspace(ends[0], ends[1], 50)) if len(ends) else ():
-            assert not box.contains(*place)
+    assert left.get_legend().get_texts()
+    assert right.get_legend().get_title().get_text().startswith("MNLI-m")
+    with pytest.raises(ResultsError, match=r"task 'rte' is not in .*; give one of cola, mnli"):
+        tradeoff(trade, task="rte")
+    with pytest.raises(ResultsError, match="give one of cola, mnli"):
+        tradeoff(trade)
+    plt.close(figure)
