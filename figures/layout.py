@@ -57,12 +57,14 @@ def legend_below(figure: Figure, entries: Sequence[tuple[Artist, str]]) -> None:
     """A legend below everything, in as few rows as the figure's width allows."""
     handles, labels = [handle for handle, _ in entries], [label for _, label in entries]
     size = style.tick_size()
-    column = max((style.text_width(label, size) for label in labels), default=0.0) + 4.5 * size
-    columns = max(1, min(len(labels), int((72 * figure.get_figwidth() - size) / column)))
-    rows = -(-len(labels) // columns)
+    widths = [style.text_width(label, size) + 4.5 * size for label in labels]  # points, with handle and gap
+    for rows in range(1, len(labels) + 1):
+        columns = np.array_split(widths, -(-len(labels) // rows))  # as Matplotlib fills them
+        if sum(map(max, columns)) <= 72 * figure.get_figwidth():
+            break
     if labels:
         figure.legend(
-            handles, labels, loc="outside lower center", ncols=-(-len(labels) // rows), handlelength=2.4,
+            handles, labels, loc="outside lower center", ncols=len(columns), handlelength=2.4,
             handletextpad=0.5, columnspacing=1.6, labelspacing=0.35, borderpad=0, borderaxespad=_LEGEND_PAD,
         )  # fmt: skip
 

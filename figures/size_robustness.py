@@ -9,6 +9,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
@@ -56,7 +57,9 @@ def size_robustness_figure(frame: pd.DataFrame, look: Look, published: pd.DataFr
         figure = new_figure(width, 2 * width)
         ax = draw(frame, figure.add_subplot(), published=published, legend=False)
         ax.set_box_aspect(0.8 if width < WIDE else 0.5)
-        legend_below(figure, list(zip(*ax.get_legend_handles_labels())))
+        entries = list(zip(*ax.get_legend_handles_labels()))
+        entries.sort(key=lambda entry: not isinstance(entry[0], ErrorbarContainer))  # the mean first
+        legend_below(figure, entries)
         return fit_height(figure, look.venue.tallest)
 
 
@@ -100,9 +103,8 @@ def draw(
         ax.get_legend().remove()
     sizes = np.unique(np.concatenate([x, [] if published is None else published["size"].astype(float)]))
     ax.set_xlim(sizes[0] / 1.35, sizes[-1] * 1.35)
-    ax.set_xticks(
-        sizes[:: 1 + len(sizes) // 9], labels=[f"{size:.0f}" for size in sizes[:: 1 + len(sizes) // 9]]
-    )
+    shown = sizes[:: -1 - len(sizes) // 9]  # from the greatest down, few enough not to touch
+    ax.set_xticks(shown, labels=[f"{size:.0f}" for size in shown])
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel("adapter size")
     ax.set_ylabel("validation score × 100")
