@@ -8,6 +8,7 @@ import matplotlib
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backend_bases import RendererBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -83,8 +84,9 @@ def fit_height(figure: Figure, tallest: float) -> Figure:
         ax.set_aspect("auto")
     for _ in range(_ROUNDS):
         figure.get_layout_engine().execute(figure)
+        words = _labels(panels)
         height = min(_needed_height(figure, panels), tallest)
-        if abs(height - figure.get_figheight()) < _SETTLED:
+        if abs(height - figure.get_figheight()) < _SETTLED and words == _labels(panels):
             break
         figure.set_figheight(height)
     for ax, aspect, box_aspect in held:
@@ -103,5 +105,18 @@ def _needed_height(figure: Figure, panels: Sequence[tuple[Axes, float]]) -> floa
         row, place = ax.get_subplotspec().rowspan.start, ax.get_position(original=True)
         needed[row] = max(needed[row], aspect * place.width * width)
         given[row] = place.height * height
+        _wrap_label(ax.xaxis, 72 * place.width * width)
+        _wrap_label(ax.yaxis, 72 * min(aspect * place.width * width, given[row]))
     grid.set_height_ratios(needed)
     return float(height + (needed - given).sum())
+
+
+def _wrap_label(axis: Axis, length: float) -> None:
+    """Break an axis' label into lines that its `length` in points holds, and a little more."""
+    text = " ".join(axis.label.get_text().split())
+    axis.label.set_text(style.wrapped(text, axis.label.get_fontsize(), 1.05 * length))
+
+
+def _labels(panels: Sequence[tuple[Axes, float]]) -> list[str]:
+    """The axes' labels, broken as they are now."""
+    return [axis.label.get_text() for ax, _ in panels for axis in (ax.xaxis, ax.yaxis)]
