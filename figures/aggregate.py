@@ -39,7 +39,7 @@ from .venues import Look
 from .wording import GLUE, count_text, known_task
 
 STEM = "tradeoff-aggregate"
-_ASPECT, _LOWEST_ROW = 0.62, 1.4  # height over width of a panel; inches
+_ASPECT, _LOWEST_ROW, _LEGEND = 0.62, 1.2, 1.4  # height over width of a panel; inches
 _ZERO_BELOW = 6.0  # how many times fewer parameters than the fewest: where none at all is drawn
 
 
@@ -103,7 +103,7 @@ def aggregate_figure(frame: pd.DataFrame, look: Look, published: pd.DataFrame | 
             if columns == 1 and not index:
                 ax.set_xlabel("")
         legend_below(figure, legend_entries(frame, published))
-        return fit_height(figure, max(look.venue.tallest, (3 - columns) * _LOWEST_ROW))
+        return fit_height(figure, max(look.venue.tallest, _LEGEND + (3 - columns) * _LOWEST_ROW))
 
 
 def _positions(frame: pd.DataFrame) -> np.ndarray:

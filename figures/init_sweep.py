@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import LogLocator
 
 from adapter_probe.analysis.published import PUBLISHED_TASKS, published_init_sweep
 from adapter_probe.analysis.studies import SweepRecord
@@ -39,6 +39,7 @@ STEM = "init-sweep"
 _POINT = ["task", "metric", "method", "size", "init_std"]
 DEFAULT_STD = 1e-2  # the paper's
 _DODGE = 0.07  # decades between the raw trials of two series
+_LOWEST = 3.4  # inches: what a narrow figure with its legend may fill in any venue
 _ROW = 0.08  # of the axes' height: a row at the foot, where a series' diverged trials are marked
 
 
@@ -116,7 +117,7 @@ def init_sweep_drawing(series: Sequence[SweepSeries], look: Look, identity: Mapp
         ax = draw(series, figure.add_subplot(), legend=False)
         ax.set_box_aspect(0.66 if width < WIDE else 0.45)
         legend_below(figure, legend_entries(series))
-        fit_height(figure, look.venue.tallest)
+        fit_height(figure, look.venue.tallest if width >= WIDE else max(look.venue.tallest, _LOWEST))
     names = " and ".join(dict.fromkeys(one.name for one in series))
     title = f"{names}: score against the initialisation's std"
     return Drawing(STEM, title, figure, _numbers(series), init_sweep_caption(series), identity)
@@ -169,7 +170,7 @@ def _set_limits(ax: Axes, series: Sequence[SweepSeries], factor: float) -> None:
     """Room for every value, the majority lines and, at the foot, for what diverged."""
     stds = np.unique(np.concatenate([one.points["init_std"] for one in series]))
     decade_ticks(ax, stds[0] / 2.2, stds[-1] * 2.2)
-    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_locator(LogLocator())  # fewer decades where they would touch
     shown = [one.points[name] for one in series for name in ("mean", "min", "max", "majority_score")]
     shown += [one.published["mean"] for one in series if one.published is not None]
     values = factor * np.concatenate([values.to_numpy(float) for values in shown])

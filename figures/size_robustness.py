@@ -60,7 +60,7 @@ def size_robustness_figure(frame: pd.DataFrame, look: Look, published: pd.DataFr
         entries = list(zip(*ax.get_legend_handles_labels()))
         entries.sort(key=lambda entry: not isinstance(entry[0], ErrorbarContainer))  # the mean first
         legend_below(figure, entries)
-        return fit_height(figure, look.venue.tallest)
+        return fit_height(figure, look.venue.tallest if width >= WIDE else max(look.venue.tallest, 3.4))
 
 
 def draw(

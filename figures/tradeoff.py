@@ -22,7 +22,7 @@ from .venues import Look
 from .wording import known_task, task_label
 
 STEM = "tradeoff-tasks"
-_ASPECT, _LOWEST_ROW = 0.7, 1.2  # height over width of a panel; inches
+_ASPECT, _LOWEST_ROW, _LEGEND = 0.7, 1.2, 1.4  # height over width of a panel; inches
 _METRICS_PUBLISHED = {"mnli": "accuracy", "cola": "accuracy", "squad": "squad_f1"}
 
 
@@ -97,7 +97,7 @@ def tradeoff_figure(curves: Sequence[TaskCurve], look: Look) -> Figure:
             ax.tick_params(axis="x", labelbottom=last)
             ax.set_ylabel("" if len(metrics) == 1 and index % columns else ax.get_ylabel())
         legend_below(figure, legend_entries(curves))
-        return fit_height(figure, max(look.venue.tallest, rows * _LOWEST_ROW))
+        return fit_height(figure, max(look.venue.tallest, _LEGEND + rows * _LOWEST_ROW))
 
 
 def _numbers(curves: Sequence[TaskCurve]) -> pd.DataFrame:
