@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .studies.loading import load
     from .studies.model import Model
     from .studies.model import open_model as open
+    from .studies.pruning import prune
+    from .studies.reporting import report
     from .studies.tradeoff import Tradeoff, tradeoff
 
 __version__ = "0.1.0"
@@ -40,6 +42,8 @@ _MODULES = {
     "load": "studies.loading",
     "Model": "studies.model",
     "open": "studies.model",
+    "prune": "studies.pruning",
+    "report": "studies.reporting",
     "Tradeoff": "studies.tradeoff",
     "tradeoff": "studies.tradeoff",
     "AdapterProbeError": "errors",
@@ -54,7 +58,7 @@ _NAMES_THERE = {"open": "open_model"}  # a module of ours keeps Python's own `op
 __all__ = [
     "Ablation", "AdapterProbeError", "Average", "CheckpointError", "Comparison", "DataError", "Exchange",
     "InitSweep", "Model", "ModelError", "ResultsError", "Tradeoff", "TrainingError", "__version__", "ablate",
-    "average", "compare", "exchange", "init_sweep", "load", "open", "tradeoff",
+    "average", "compare", "exchange", "init_sweep", "load", "open", "prune", "report", "tradeoff",
 ]  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 from adapter_probe import metrics
 from adapter_probe.analysis.attribution import interactions, shares
 from adapter_probe.analysis.deltas import Study, span_grid
+from adapter_probe.analysis.peft_settings import layers_to_transform, rank_pattern
 from adapter_probe.analysis.summary import summary
 from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.errors import DataError, ResultsError
@@ -22,6 +23,7 @@ from adapter_probe.results import schema
 from adapter_probe.results.ablation import AblationResults, read_spans
 from adapter_probe.results.atomic import read_json
 from adapter_probe.results.schema import find_results, read_table
+from adapter_probe.spans import Span
 
 _SCORES = ("intact_score", "removed_delta_points", "majority_score")
 _REMOVED = {"both": "all removed", "attention": "all attention removed", "ffn": "all feed-forward removed"}
@@ -133,9 +135,27 @@ def ablation_record(results: AblationResults, folder: Path) -> AblationRecord:
     }
     if "guard" in settings:
         found["guard"] = settings["guard"]
+    if lines := _next_lora(found, tables.layers, settings.get("lora_rank")):
+        found["peft"] = lines
     overview = _overview(found, folder / schema.SUMMARY, results.identity)
     identity = results.identity
     return AblationRecord(folder, tables.spans, tables.layers, tables.removable, overview, identity, found)
+
+
+def _next_lora(found: Mapping[str, Any], layers: pd.DataFrame, rank: object) -> dict[str, str]:
+    """What an ablation of PEFT's LoRA says about the next one, as arguments of its `LoraConfig`."""
+    counts, removable = found.get("layer_parameters"), found.get("longest_removable", {}).get("1")
+    if not isinstance(rank, int) or not counts:
+        return {}
+    with_adapters = [layer for layer, count in enumerate(counts) if count]
+    lines = {}
+    if removable:
+        span = Span(removable["first"], removable["last"])
+        lines["layers_to_transform"] = layers_to_transform(with_adapters, span)
+    shares = layers.set_index("layer")["share_points"].reindex(with_adapters)
+    if shares.notna().all():
+        lines["rank_pattern"] = rank_pattern(with_adapters, shares.tolist(), rank)
+    return lines
 
 
 def load_records(folders: Iterable[str | Path]) -> list[StudyRecord]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 import numpy as np
 from torch import Tensor
 
+from adapter_probe.checkpoints import peft
 from adapter_probe.data.answers import Answers, choose_windows, decode_windows, score_answers
 from adapter_probe.data.packing import PackedBatch, pack
 from adapter_probe.data.questions import Questions
@@ -16,6 +18,8 @@ from adapter_probe.data.requests_encoding import EncodedRequests, count_texts
 from adapter_probe.errors import CheckpointError
 from adapter_probe.metrics import LOSSES
 from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.adapters.imported import Imported
+from adapter_probe.models.methods import Method
 from adapter_probe.results.ablation import AblationResults, continuation_sizes
 from adapter_probe.spans import VariantSet
 
@@ -99,6 +103,13 @@ def _read(request: AblationRequest, batch: PackedBatch, out: Tensor) -> Arrays:
     return vars(decode_windows(windows, batch.index, batch.rows, logits))
 
 
+def _lora_rank(method: Method | Imported) -> int:
+    """The commonest rank of a LoRA that PEFT trained; 0 for anything else."""
+    inner = method.inner if isinstance(method, Imported) and method.library == peft.LIBRARY else ()
+    ranks = Counter(spec.rank for spec in inner if spec.rank)
+    return ranks.most_common(1)[0][0] if ranks else 0
+
+
 def assemble(
     request: AblationRequest, variants: VariantSet, arrays: Arrays, guard: Guard | None = None
 ) -> AblationResults:
@@ -118,6 +129,8 @@ def assemble(
         "task": request.checkpoint.description.task.name,
         "site_parameters": request.checkpoint.model.site_parameters,
     }
+    if rank := _lora_rank(request.checkpoint.description.method):
+        settings["lora_rank"] = rank
     if guard is not None:
         n = len(request.encoded)
         settings["guard"] = {

@@ -93,6 +93,11 @@ def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("beyond chance", counted))
     if warning is None:
         rows += _span_rows(report, kept)
+    lines = report.get("peft", {})
+    if "layers_to_transform" in lines:
+        rows.append(("PEFT without the span within 1", lines["layers_to_transform"]))
+    if "rank_pattern" in lines:
+        rows.append(("PEFT with ranks by share", lines["rank_pattern"]))
     if nonfinite := report["nonfinite_examples"]:
         listed = ", ".join(f"{name} ({n:,})" for name, n in list(nonfinite.items())[:_MOST_LISTED])
         more = ", ..." if len(nonfinite) > _MOST_LISTED else ""

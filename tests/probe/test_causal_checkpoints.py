@@ -260,3 +260,14 @@ def test_a_pruned_checkpoint_is_the_one_with_the_span_off(rows, checkpoint, abla
     assert (tmp_path / "q" / "adapter_config.json").exists()  # PEFT's, as it was, which remembers no data
     again = adapter_probe.ablate(tmp_path / "q", data=data, progress=False)
     assert again.summary["intact_score"] == pytest.approx(row["score"], rel=1e-5)
+
+
+def test_the_summary_says_the_next_lora_in_pefts_words(ablated: Callable[..., adapter_probe.Ablation]):
+    """Both lines are arguments of `LoraConfig`, and the ranks are as many in all as those of the LoRA."""
+    summary = ablated(CHOICES).summary
+    lines = summary["peft"]
+    made = eval(f"LoraConfig(r=4, target_modules=['v_proj'], {', '.join(lines.values())})", vars(peft))
+    assert sum(made.rank_pattern.values()) == 4 * LAYERS
+    if removable := summary.get("longest_removable", {}).get("1"):
+        gone = range(removable["first"], removable["last"] + 1)
+        assert made.layers_to_transform == [n for n in range(LAYERS) if n not in gone]
