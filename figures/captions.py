@@ -13,7 +13,7 @@ from adapter_probe.analysis.deltas import drop_points
 from adapter_probe.analysis.studies import AblationOverview, AblationRecord
 from adapter_probe.metrics import METRICS
 
-from .curves import far_below
+from .curves import SweepSeries, far_below
 from .wording import (
     NOTHING_LEARNED,
     bare_score,
@@ -32,7 +32,6 @@ from .wording import (
 
 if TYPE_CHECKING:
     from .heatmap import Grid
-    from .init_sweep import SweepSeries
     from .tradeoff_panel import TaskCurve
 
 _BOOTSTRAP = "a two-sided paired bootstrap test over"

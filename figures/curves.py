@@ -31,6 +31,33 @@ Entry = tuple[Artist, str]
 """A legend's handle and its words."""
 
 
+@dataclass(frozen=True, eq=False)
+class SweepSeries:
+    """One task's sweep.
+
+    Attributes:
+        name: for the legend.
+        points: columns of ``sweep.csv``, of one task and size.
+        trials: rows of ``trials.csv`` that the points are of; None where there are none.
+        published: the paper's curve of the same task and metric, or None.
+    """
+
+    name: str
+    points: pd.DataFrame
+    trials: pd.DataFrame | None = None
+    published: pd.DataFrame | None = None
+
+    @property
+    def metric(self) -> str:
+        """The score's name."""
+        return str(self.points["metric"].iloc[0])
+
+    @property
+    def majority(self) -> float:
+        """The score of the commonest class, a fraction; NaN where unknown."""
+        return float(self.points["majority_score"].iloc[0])
+
+
 @dataclass(frozen=True)
 class Mark:
     """How a series looks; no two share a marker, so that no one needs the colour.

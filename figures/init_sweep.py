@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -22,6 +21,7 @@ from .curves import (
     SERIES,
     Entry,
     Mark,
+    SweepSeries,
     decade_ticks,
     dot_of,
     draw_trials,
@@ -41,33 +41,6 @@ DEFAULT_STD = 1e-2  # the paper's
 _DODGE = 0.07  # decades between the raw trials of two series
 _LOWEST = 3.4  # inches: what a narrow figure with its legend may fill in any venue
 _ROW = 0.08  # of the axes' height: a row at the foot, where a series' diverged trials are marked
-
-
-@dataclass(frozen=True, eq=False)
-class SweepSeries:
-    """One task's sweep.
-
-    Attributes:
-        name: for the legend.
-        points: columns of ``sweep.csv``, of one task and size.
-        trials: rows of ``trials.csv`` that the points are of; None where there are none.
-        published: the paper's curve of the same task and metric, or None.
-    """
-
-    name: str
-    points: pd.DataFrame
-    trials: pd.DataFrame | None = None
-    published: pd.DataFrame | None = None
-
-    @property
-    def metric(self) -> str:
-        """The score's name."""
-        return str(self.points["metric"].iloc[0])
-
-    @property
-    def majority(self) -> float:
-        """The score of the commonest class, a fraction; NaN where unknown."""
-        return float(self.points["majority_score"].iloc[0])
 
 
 def sweep_series(sweep: pd.DataFrame, trials: pd.DataFrame | None, paper: bool) -> list[SweepSeries]:

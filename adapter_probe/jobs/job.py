@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+RUNNING, DONE, FAILED, STOPPED = "running", "done", "failed", "stopped"
+"""What a worker notes of its job."""
+
 OnStep = Callable[[Path, int], None]
 """Called with a job's folder and its steps done so far."""
 

@@ -20,10 +20,9 @@ from typing import Any
 from adapter_probe.errors import ResultsError, TrainingError
 from adapter_probe.results.atomic import make_folder, read_json, write_json
 
-from .job import Failure, OnStep
+from .job import DONE, FAILED, STOPPED, Failure, OnStep
 from .slurm_options import SlurmOptions, minutes
 from .slurm_queue import ArrayTask, cancel, ending_of, longest_array, submit, tasks_called
-from .worker import DONE, FAILED, STOPPED
 
 SUBMITTED, NOTES = "submitted.json", "notes"
 _USUAL_REASONS = {"None", "Priority", "Resources", "JobArrayTaskLimit", "BeginTime", "Dependency"}

@@ -25,7 +25,8 @@ from typing import Any
 
 from adapter_probe.errors import AdapterProbeError, TrainingError
 
-RUNNING, DONE, FAILED, STOPPED = "running", "done", "failed", "stopped"
+from .job import DONE, FAILED, RUNNING, STOPPED
+
 Do = Callable[[Path, Callable[[int], None]], None]
 """Does the job of a folder; calls back with its steps done so far."""
 

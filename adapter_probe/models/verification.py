@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -25,7 +25,31 @@ from .layer import ADAPTER, Layer
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from .adapted import AdaptedModel
+    from .bases.family import Anatomy
+
+
+class PackedModel(Protocol):
+    """What of an `AdaptedModel` is held against the transformers model."""
+
+    base: PreTrainedModel
+    anatomy: Anatomy
+    layers: list[Layer]
+    head_kind: str
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+
+    @property
+    def reads_all_positions(self) -> bool:
+        """Whether the head reads every token."""
+
+    def embed(self, batch: PackedBatch) -> Tensor:
+        """Hidden states ``[1, tokens, hidden]`` that enter layer 0."""
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Outputs from the last layer's hidden states."""
+
 
 LENGTHS = (3, 5)
 # Of what a layer adds. Some families compute LayerNorms in float32 whatever the model's type.
@@ -50,7 +74,7 @@ def check_owners(layers: Sequence[Layer], family: str) -> None:
                 )
 
 
-def check_forward(model: AdaptedModel) -> None:
+def check_forward(model: PackedModel) -> None:
     """Hold the packed forward against the transformers model's own.
 
     Args:
@@ -92,7 +116,7 @@ def _evaluating(module: nn.Module) -> Iterator[None]:
             part.training = mode
 
 
-def _own_states(model: AdaptedModel, batch: PackedBatch) -> tuple[list[Tensor], Tensor | None]:
+def _own_states(model: PackedModel, batch: PackedBatch) -> tuple[list[Tensor], Tensor | None]:
     """What enters every layer and what leaves the last, ``[1, tokens, hidden]`` each, and the logits.
 
     The logits are None where an imported head is not applied by the model's own forward.
@@ -154,7 +178,7 @@ def _run(layer: Layer, hidden: Tensor, batch: PackedBatch) -> Tensor:
     return layer.sites[1].finish(*layer.ffn(hidden), batch.groups)
 
 
-def _head(model: AdaptedModel, hidden: Tensor, batch: PackedBatch) -> Tensor:
+def _head(model: PackedModel, hidden: Tensor, batch: PackedBatch) -> Tensor:
     if not model.reads_all_positions:
         hidden = hidden[:, read_positions(batch, model.anatomy, model.base.config.pad_token_id)]
     return model.head(hidden[0])
