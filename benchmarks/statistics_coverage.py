@@ -25,7 +25,7 @@ from adapter_probe.analysis.attribution import interactions, shares
 from adapter_probe.analysis.resampling import bootstrap_scores
 from adapter_probe.analysis.significance import holm, interval, span_p
 from adapter_probe.analysis.tables import ablation_tables
-from adapter_probe.results.ablation import AblationResults
+from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import span_variants
 
 N_SPANS, RIGHT, LOST = 78, 0.8, 0.05

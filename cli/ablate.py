@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from adapter_probe.errors import ResultsError
-from adapter_probe.studies.wording import ablation_summary, columns, exchange_rows, plan_summary
+from adapter_probe.studies.summaries import ablation_summary, columns, exchange_rows, plan_summary
 
 from . import slurm as cluster
 from .console import command, show, show_json

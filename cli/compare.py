@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from adapter_probe.studies.wording import columns, comparison_rows, file_lists
+from adapter_probe.studies.summaries import columns, comparison_rows, file_lists
 
 from . import options
 from .console import command, show, show_json

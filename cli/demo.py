@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from adapter_probe.models.device import choose_device
-from adapter_probe.studies.wording import ablation_summary
+from adapter_probe.studies.summaries import ablation_summary
 
 from .ablate import report_of
 from .console import command, say, show, show_json

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from adapter_probe.studies.wording import file_lists
+from adapter_probe.studies.summaries import file_lists
 
 from . import options
 from .console import command, say, show, show_json

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adapter_probe.studies.wording import columns, method_text
+from adapter_probe.studies.summaries import columns, method_text
 
 from .console import command, show, show_json
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from adapter_probe.errors import ResultsError
-from adapter_probe.studies.wording import columns, points, score_text
+from adapter_probe.studies.summaries import columns, points, score_text
 
 from .console import command, show, show_json
 
@@ -93,7 +93,7 @@ def _parse(text: str) -> Span:
 
 def _record(pruned: Pruning) -> dict[str, Any]:
     """The outcome as plain JSON; undefined numbers are null."""
-    from adapter_probe.results.identity import to_plain
+    from adapter_probe.results.fingerprints import to_plain
 
     plain = {**vars(pruned), "span": vars(pruned.span), "checkpoint": str(pruned.checkpoint)}
     return to_plain(plain)  # type: ignore[return-value]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from adapter_probe.errors import TrainingError
-from adapter_probe.studies.wording import columns
+from adapter_probe.studies.summaries import columns
 
 if TYPE_CHECKING:
     from adapter_probe.jobs.slurm_options import SlurmOptions

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapter_probe.studies.wording import columns, duration, file_lists, method_text
+from adapter_probe.studies.summaries import columns, duration, file_lists, method_text
 
 from .console import show, show_json
 

@@ -10,7 +10,7 @@ import typer
 
 from adapter_probe.models.device import choose_device
 from adapter_probe.progress import progress_bar
-from adapter_probe.studies.wording import columns, score_text
+from adapter_probe.studies.summaries import columns, score_text
 
 from . import options
 from .console import command, show, show_json

@@ -12,7 +12,7 @@ from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.exchange import ExchangeRecord
 from adapter_probe.analysis.studies import AblationRecord, StudyRecord, SweepRecord, TradeoffRecord
 
-from .ablation import attribution_drawing, heatmap_drawing, joint_drawing
+from .ablation_figures import attribution_drawing, heatmap_drawing, joint_drawing
 from .aggregate import aggregate_drawing
 from .drawing import Drawing
 from .exchange import exchange_drawing

@@ -18,7 +18,7 @@ from matplotlib.textpath import text_to_path
 from adapter_probe import __version__
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.atomic import make_folder, write_bytes
-from adapter_probe.results.identity import canonical_json
+from adapter_probe.results.fingerprints import canonical_json
 
 from .venues import DEFAULT_FORMATS, FORMATS, PAPER, Venue
 

@@ -17,7 +17,7 @@ from adapter_probe.analysis.resampling import bootstrap_scores
 from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, interval
 from adapter_probe.analysis.tables import resamples_for
 from adapter_probe.errors import ResultsError
-from adapter_probe.results.ablation import AblationResults
+from adapter_probe.results.ablation_files import AblationResults
 
 _SPAN = ["first", "last", "n_layers"]
 

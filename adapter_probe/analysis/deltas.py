@@ -15,7 +15,7 @@ import pandas as pd
 
 from adapter_probe import metrics
 from adapter_probe.errors import ResultsError
-from adapter_probe.results.ablation import SPAN_COLUMNS, AblationResults
+from adapter_probe.results.ablation_files import SPAN_COLUMNS, AblationResults
 from adapter_probe.spans import SITES_PER_LAYER
 
 Study = Literal["ablated", "kept"]

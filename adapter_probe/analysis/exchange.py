@@ -12,7 +12,7 @@ from adapter_probe.analysis.deltas import intact_row, row_scores, study_kind
 from adapter_probe.analysis.sweeps import pareto_frontier
 from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.errors import ResultsError
-from adapter_probe.results.ablation import AblationResults
+from adapter_probe.results.ablation_files import AblationResults
 
 _SPAN = ["first", "last", "n_layers"]
 _CARRIED = {

@@ -19,7 +19,7 @@ from adapter_probe.analysis.deltas import (
 )
 from adapter_probe.analysis.resampling import bootstrap_scores
 from adapter_probe.analysis.significance import LEVEL, interval
-from adapter_probe.results.ablation import AblationResults
+from adapter_probe.results.ablation_files import AblationResults
 
 Basis = Literal["estimate", "interval"]
 BASES: tuple[Basis, ...] = ("estimate", "interval")

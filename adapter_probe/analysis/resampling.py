@@ -15,7 +15,7 @@ import numpy as np
 
 from adapter_probe import metrics
 from adapter_probe.metrics import CHOICES, LOSSES, METRICS, ClassCounts, CustomMetric
-from adapter_probe.results.ablation import AblationResults
+from adapter_probe.results.ablation_files import AblationResults
 
 N_RESAMPLES = 10_000
 _CHUNK_VALUES = 4_000_000  # numbers in a chunk of counts or of what is counted: some tens of megabytes

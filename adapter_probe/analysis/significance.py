@@ -9,7 +9,7 @@ import numpy as np
 
 from adapter_probe.analysis.deltas import without_noise
 from adapter_probe.metrics import CHOICES
-from adapter_probe.results.ablation import AblationResults
+from adapter_probe.results.ablation_files import AblationResults
 
 LEVEL = 0.95
 ALPHA = 0.05

@@ -20,7 +20,7 @@ from adapter_probe.analysis.summary import summary
 from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.results import schema
-from adapter_probe.results.ablation import AblationResults, read_spans
+from adapter_probe.results.ablation_files import AblationResults, read_spans
 from adapter_probe.results.atomic import read_json
 from adapter_probe.results.schema import find_results, read_table
 from adapter_probe.spans import Span

@@ -24,7 +24,7 @@ from adapter_probe.analysis.deltas import (
 from adapter_probe.analysis.removable import TOLERANCES, spans_with_adapters
 from adapter_probe.analysis.significance import ALPHA
 from adapter_probe.analysis.tables import AblationTables
-from adapter_probe.results.ablation import AblationResults
+from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER
 
 _GUESSES = {

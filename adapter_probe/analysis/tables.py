@@ -22,7 +22,7 @@ from adapter_probe.analysis.removable import TOLERANCES, non_monotone, removable
 from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores
 from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, interval, span_p
 from adapter_probe.metrics import CHOICES, METRICS, points
-from adapter_probe.results.ablation import AblationResults
+from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER
 
 _INTERACTION = ("interaction_points", "interaction_low_points", "interaction_high_points")

@@ -34,7 +34,7 @@ from adapter_probe.errors import AdapterProbeError, CheckpointError, ModelError,
 from adapter_probe.models.bases.anatomy import anatomy_for
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.bases.heads import HeadKind
-from adapter_probe.results.identity import describe_changes
+from adapter_probe.results.fingerprints import describe_changes
 
 from .files import read_json_file, refuse_pointer, shown
 from .identity import config_settings, forward_settings

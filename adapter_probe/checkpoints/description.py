@@ -13,7 +13,7 @@ from adapter_probe.models.adapters.imported import Imported
 from adapter_probe.models.methods import Method, method_from_json
 from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json, write_json
-from adapter_probe.results.identity import hash_json
+from adapter_probe.results.fingerprints import hash_json
 
 from .base import BaseIdentity
 

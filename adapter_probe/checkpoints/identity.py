@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from adapter_probe.results.identity import hash_json, to_plain
+from adapter_probe.results.fingerprints import hash_json, to_plain
 
 # What names, describes or stores a model, and what steers text generation: none of it reaches the logits.
 _NO_EFFECT = frozenset((

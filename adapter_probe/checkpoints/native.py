@@ -27,7 +27,7 @@ from adapter_probe.models.adapters.install import install_head
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.methods import Method
 from adapter_probe.results.atomic import make_folder, write_bytes
-from adapter_probe.results.identity import describe_changes, list_changes
+from adapter_probe.results.fingerprints import describe_changes, list_changes
 
 from .base import (
     BaseIdentity,

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from adapter_probe.data.formats import Rows
 from adapter_probe.data.labels import HIDDEN
+from adapter_probe.data.quoting import listed
 from adapter_probe.data.readers import is_raw_cola
 from adapter_probe.data.spec import Columns
 from adapter_probe.data.squad_json import QUESTION_COLUMNS
-from adapter_probe.data.wording import listed
 from adapter_probe.errors import DataError
 
 # In order of preference, compared in lower case.

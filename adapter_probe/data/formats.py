@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from adapter_probe.data.quoting import listed, shown
 from adapter_probe.data.squad_json import QUESTION_COLUMNS, flatten, is_squad
-from adapter_probe.data.wording import listed, shown
 from adapter_probe.errors import DataError, one_line
 
 # Some of GLUE's QQP rows are broken over several lines. Every copy of the set leaves them out.

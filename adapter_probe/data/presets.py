@@ -12,10 +12,10 @@ from pathlib import Path
 
 from adapter_probe.data.formats import Rows
 from adapter_probe.data.hub import HubSplit, newest_commit
+from adapter_probe.data.quoting import listed
 from adapter_probe.data.readers import find_files, split_words
 from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.data.squad_json import QUESTION_COLUMNS
-from adapter_probe.data.wording import listed
 from adapter_probe.errors import DataError
 from adapter_probe.metrics import Kind
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from adapter_probe.data.formats import Rows
+from adapter_probe.data.quoting import shown
 from adapter_probe.data.sources import read_split, refuse_changed, subset
 from adapter_probe.data.spec import TaskSpec
-from adapter_probe.data.wording import shown
 from adapter_probe.errors import DataError
 
 _MOST_SHIFTED = 2  # characters by which copies of the set are known to misplace an answer

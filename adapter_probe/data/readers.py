@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from adapter_probe.data.formats import FORMATS, PARQUET, Rows, looks_like_cola, read_parquet
-from adapter_probe.data.wording import listed, shown
+from adapter_probe.data.quoting import listed, shown
 from adapter_probe.errors import DataError
 
 SPLITS = ("train", "validation", "test")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from adapter_probe.data.wording import shown
+from adapter_probe.data.quoting import shown
 from adapter_probe.errors import DataError
 
 QUESTION_COLUMNS = ("id", "question", "context", "answers")

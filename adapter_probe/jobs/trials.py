@@ -24,9 +24,16 @@ from adapter_probe.errors import AdapterProbeError, Diverged, ResultsError, Trai
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import check_depth
 from adapter_probe.results.atomic import make_folder, read_json, remove_leftovers, write_json
-from adapter_probe.results.identity import hash_json
+from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.results.rundir import PARTS, RunDirectory
-from adapter_probe.results.trials import TRIAL, TRIALS_FOLDER, Counts, TrialRecord, read_trial, write_trial
+from adapter_probe.results.trial_files import (
+    TRIAL,
+    TRIALS_FOLDER,
+    Counts,
+    TrialRecord,
+    read_trial,
+    write_trial,
+)
 from adapter_probe.training.checkpoint import STATE_FOLDER
 from adapter_probe.training.estimate import seconds_of
 from adapter_probe.training.loop import OnProgress, Trainer

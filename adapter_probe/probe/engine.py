@@ -20,7 +20,7 @@ from adapter_probe.errors import AdapterProbeError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json, write_json
-from adapter_probe.results.identity import hash_json
+from adapter_probe.results.fingerprints import hash_json
 
 from .guard import Guard, margin_errors, sample_size, sampled
 from .lanes import Lanes, return_free_memory, twin

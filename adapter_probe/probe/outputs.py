@@ -20,7 +20,7 @@ from adapter_probe.metrics import LOSSES
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.adapters.imported import Imported
 from adapter_probe.models.methods import Method
-from adapter_probe.results.ablation import AblationResults, continuation_sizes
+from adapter_probe.results.ablation_files import AblationResults, continuation_sizes
 from adapter_probe.spans import VariantSet
 
 from .guard import Guard, chance_beyond_sample, sample_size

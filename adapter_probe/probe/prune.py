@@ -27,7 +27,7 @@ from adapter_probe.models.adapters.imported import Imported
 from adapter_probe.models.layer import ADAPTER
 from adapter_probe.models.methods import Adapters
 from adapter_probe.progress import progress_bar
-from adapter_probe.results.ablation import AblationResults
+from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER, Span, VariantSet
 
 from .outputs import assemble, batch_outputs, joined

@@ -25,7 +25,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from adapter_probe.errors import ResultsError, one_line
-from adapter_probe.results.identity import to_plain
+from adapter_probe.results.fingerprints import to_plain
 
 if TYPE_CHECKING:
     import pandas as pd

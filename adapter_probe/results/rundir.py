@@ -27,7 +27,7 @@ from adapter_probe.results.atomic import (
     write_arrays,
     write_json,
 )
-from adapter_probe.results.identity import (
+from adapter_probe.results.fingerprints import (
     canonical_json,
     describe_changes,
     hash_json,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.atomic import read_json, write_json
-from adapter_probe.results.identity import hash_json
+from adapter_probe.results.fingerprints import hash_json
 
 CHECKSUMS, MANIFEST, STUDY = "checksums.json", "manifest.json", "study.json"
 _GROWS = "tasks"  # tasks may be added to a study, which leaves its tables as they are

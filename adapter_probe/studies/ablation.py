@@ -18,13 +18,13 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.metrics import CustomMetric
 from adapter_probe.progress import progress_bar, say
 from adapter_probe.results import schema
-from adapter_probe.results.ablation import AblationResults, load_ablation, save_predictions, write_spans
+from adapter_probe.results.ablation_files import AblationResults, load_ablation, save_predictions, write_spans
 from adapter_probe.results.atomic import write_csv, write_json
 from adapter_probe.results.sealing import sealed
 from adapter_probe.spans import SiteChoice
 
 from .drawing import html_of, save_figures
-from .wording import ablation_rows, columns
+from .summaries import ablation_rows, columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -261,8 +261,8 @@ def run_order(
 def plan_order(
     order: AblationOrder, out: str | Path | None = None, *, device: str = "auto", threads: int = 0
 ) -> dict[str, Any]:
-    """What an ablation would cost; see `adapter_probe.probe.ablation.plan_ablation`."""
-    from adapter_probe.probe.ablation import plan_ablation
+    """What an ablation would cost; see `adapter_probe.probe.resumable.plan_ablation`."""
+    from adapter_probe.probe.resumable import plan_ablation
 
     return plan_ablation(*_prepare(order, out, device, threads, None))
 
@@ -285,7 +285,7 @@ def run_ablation(request: AblationRequest, folder: Path, *, progress: bool = Tru
     Raises:
         ResultsError: the folder belongs to another run, is in use, or cannot be written.
     """
-    from adapter_probe.probe.ablation import AblationRun
+    from adapter_probe.probe.resumable import AblationRun
 
     with AblationRun.folder(request, folder) as run:
         for damaged in run.damaged:

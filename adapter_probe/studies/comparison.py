@@ -21,7 +21,7 @@ from adapter_probe.errors import ResultsError
 from .ablation import BESIDE, Ablation
 from .drawing import html_of, save_figures
 from .loading import load
-from .wording import average_rows, columns, comparison_rows, exchange_rows
+from .summaries import average_rows, columns, comparison_rows, exchange_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

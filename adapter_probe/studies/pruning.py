@@ -24,9 +24,9 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.models.device import choose_device
 from adapter_probe.probe.prune import Pruned, prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
-from adapter_probe.results.ablation import AblationResults, load_ablation, read_spans
+from adapter_probe.results.ablation_files import AblationResults, load_ablation, read_spans
 from adapter_probe.results.atomic import read_json
-from adapter_probe.results.identity import describe_changes, list_changes
+from adapter_probe.results.fingerprints import describe_changes, list_changes
 from adapter_probe.results.schema import MANIFEST, PREDICTIONS, SPANS_CSV, SUMMARY
 from adapter_probe.spans import SITES_PER_LAYER, Span
 

@@ -11,12 +11,12 @@ from adapter_probe.analysis.studies import AblationRecord, load_records
 from adapter_probe.checkpoints.identity import checkpoint_identity
 from adapter_probe.data.tasks import TaskSpec, load_questions, load_split
 from adapter_probe.errors import DataError, ResultsError
-from adapter_probe.figures.report.ablation import ReportedAblation
+from adapter_probe.figures.report.ablation_section import ReportedAblation
 from adapter_probe.figures.report.examples import Texts
 from adapter_probe.figures.report.page import write_report
-from adapter_probe.results.ablation import AblationResults, load_ablation
+from adapter_probe.results.ablation_files import AblationResults, load_ablation
 from adapter_probe.results.atomic import read_json
-from adapter_probe.results.identity import describe_changes, list_changes
+from adapter_probe.results.fingerprints import describe_changes, list_changes
 from adapter_probe.results.schema import PREDICTIONS
 
 DESCRIPTION = "adapter_probe.json"  # as `adapter_probe.checkpoints` writes it, which loads torch

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapter_probe.errors import DataError, TrainingError
 
-from .wording import score_text
+from .summaries import score_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,7 +109,7 @@ def run_trials(
     from adapter_probe.jobs.running import Jobs, describe_lost, run_jobs
     from adapter_probe.jobs.trials import finished, plan_trials, shared_settings, write_requests
     from adapter_probe.results.atomic import claim
-    from adapter_probe.results.trials import claim_study, read_trials, trial_frame, write_trials
+    from adapter_probe.results.trial_files import claim_study, read_trials, trial_frame, write_trials
 
     trials = plan_trials(requests)
     with claim(out):

@@ -15,8 +15,8 @@ from adapter_probe.results import schema
 from adapter_probe.results.atomic import write_csv
 
 from .drawing import html_of, save_figures
+from .summaries import columns
 from .sweeps import SweepSettings, find_tasks, majority_rows, plain_rows, run_trials, spread_text
-from .wording import columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

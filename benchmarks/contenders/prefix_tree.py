@@ -15,7 +15,7 @@ from plain_loop import about, open_case
 from protocol import Contender, serve
 
 from adapter_probe.models.evaluation import evaluate
-from adapter_probe.probe.ablation import AblationRun
+from adapter_probe.probe.resumable import AblationRun
 
 
 class PrefixTree(Contender):

@@ -10,7 +10,7 @@ import pandas as pd
 
 from adapter_probe.analysis.deltas import intact_row
 from adapter_probe.errors import ResultsError
-from adapter_probe.results.ablation import QUESTION_SCORES, AblationResults
+from adapter_probe.results.ablation_files import QUESTION_SCORES, AblationResults
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 

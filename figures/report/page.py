@@ -20,8 +20,8 @@ from adapter_probe.figures import style
 from adapter_probe.figures.levels import DROP_COLOURS, DROP_EDGES, GAIN_COLOURS, GAIN_EDGES, DropScale
 from adapter_probe.results.atomic import make_folder, write_text
 
-from .ablation import ReportedAblation, ablation_content, joint_scale
-from .sweeps import sweep_content
+from .ablation_section import ReportedAblation, ablation_content, joint_scale
+from .sweep_section import sweep_content
 
 SCRIPTS = (
     "dom.js", "words.js", "heatmap.js", "bar.js", "span.js", "examples.js", "ablation.js", "page.js",

@@ -13,7 +13,7 @@ from sklearn.metrics import matthews_corrcoef
 
 from adapter_probe.analysis import deltas
 from adapter_probe.errors import ResultsError
-from adapter_probe.results.ablation import SPAN_COLUMNS
+from adapter_probe.results.ablation_files import SPAN_COLUMNS
 
 
 def accuracy_by_loop(logits, labels) -> float:

@@ -13,7 +13,7 @@ from adapter_probe.analysis.resampling import bootstrap_scores, draw_counts
 from adapter_probe.analysis.summary import summary
 from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.metrics import CHOICES, LOSSES, METRICS, NO_CLASS, check_metric, metric_label, points
-from adapter_probe.results.ablation import COUNTED, AblationResults, load_ablation, save_predictions
+from adapter_probe.results.ablation_files import COUNTED, AblationResults, load_ablation, save_predictions
 from adapter_probe.spans import span_variants
 
 DIVIDED_BY = dict(zip(CHOICES[1:], COUNTED[1:3]))

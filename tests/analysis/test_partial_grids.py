@@ -11,7 +11,7 @@ import pytest
 from adapter_probe.analysis.deltas import span_units
 from adapter_probe.analysis.summary import summary
 from adapter_probe.analysis.tables import ablation_tables
-from adapter_probe.results.ablation import AblationResults
+from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import SpanChoice, VariantSet, span_variants
 
 NUMBERS = ["score", "delta_points", "ci_low_points", "ci_high_points", "p_value", "p_holm"]

@@ -11,7 +11,7 @@ from scipy.stats import pearsonr, spearmanr
 
 from adapter_probe import metrics
 from adapter_probe.analysis.resampling import bootstrap_scores, draw_counts, weighted_scorer
-from adapter_probe.results.ablation import AblationResults
+from adapter_probe.results.ablation_files import AblationResults
 
 
 def results_of(metric: str, n_examples: int = 90, n_labels: int = 2) -> AblationResults:

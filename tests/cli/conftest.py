@@ -30,7 +30,8 @@ import matplotlib.backends.backend_agg, matplotlib.backends.backend_pdf, matplot
 import matplotlib.style, pandas.io.formats.csvs, tokenizers, torch, transformers
 import transformers.models.bert.modeling_bert, transformers.models.roberta.modeling_roberta
 import adapter_probe.cli.main
-import adapter_probe.figures.ablation, adapter_probe.probe.ablation, adapter_probe.training.checkpoint
+import adapter_probe.figures.ablation_figures, adapter_probe.probe.resumable
+import adapter_probe.training.checkpoint
 
 answers = os.fdopen(os.dup(1), "w")
 

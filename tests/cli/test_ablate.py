@@ -288,9 +288,9 @@ def test_a_second_run_computes_nothing(own, program):
     assert program("ablate", own).code == 0
     first = files_in(own / "ablation")
     before = """
-import adapter_probe.probe.ablation
+import adapter_probe.probe.resumable
 def broken(*_, **__): raise AssertionError("computed again")
-adapter_probe.probe.ablation.forward_variants = broken
+adapter_probe.probe.resumable.forward_variants = broken
 """
     assert program("ablate", own, before=before).code == 0
     second = files_in(own / "ablation")

@@ -253,14 +253,14 @@ def test_a_full_disk(call, check, train_arguments, trained, tmp_path):
 def test_a_disk_that_fills_up_half_way(program, trained, tmp_path):
     # Every part fits, the results do not; with room again, the same command goes on.
     before = """
-import adapter_probe.probe.plan, adapter_probe.results.ablation, errno, os
+import adapter_probe.probe.plan, adapter_probe.results.ablation_files, errno, os
 adapter_probe.probe.plan.TOKENS_PER_PART["cpu"] = 60
 def refuse(*_): raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-original = adapter_probe.results.ablation.write_csv
+original = adapter_probe.results.ablation_files.write_csv
 def fill(*arguments):
     os.write = refuse
     original(*arguments)
-adapter_probe.results.ablation.write_csv = fill
+adapter_probe.results.ablation_files.write_csv = fill
 """
     out = tmp_path / "out"
     outcome = program("ablate", trained, "--out", out, before=before)

@@ -20,7 +20,7 @@ from adapter_probe.analysis.published import published_ablation
 from adapter_probe.analysis.sweeps import aggregate_table, init_sweep_table, size_table, tradeoff_table
 from adapter_probe.cli.main import app
 from adapter_probe.figures.style import PNG_DPI
-from adapter_probe.results.ablation import write_spans
+from adapter_probe.results.ablation_files import write_spans
 from adapter_probe.results.atomic import write_csv, write_json
 
 # Nothing that `figures` needs may load a model library.

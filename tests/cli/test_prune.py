@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from adapter_probe.analysis.removable import halves
-from adapter_probe.results.ablation import load_ablation
+from adapter_probe.results.ablation_files import load_ablation
 
 
 @pytest.fixture(scope="module")

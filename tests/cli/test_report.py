@@ -22,7 +22,7 @@ from adapter_probe.analysis.deltas import span_scores
 from adapter_probe.analysis.summary import summary
 from adapter_probe.cli.report import report
 from adapter_probe.data.tasks import find_task, load_questions, load_split
-from adapter_probe.results.ablation import AblationResults, save_predictions, write_spans
+from adapter_probe.results.ablation_files import AblationResults, save_predictions, write_spans
 from adapter_probe.results.atomic import write_json
 from adapter_probe.spans import span_variants
 

@@ -15,7 +15,7 @@ from adapter_probe.analysis.attribution import interactions, shares
 from adapter_probe.analysis.deltas import span_grid
 from adapter_probe.analysis.published import published_init_sweep, published_tradeoff
 from adapter_probe.figures import style
-from adapter_probe.results.ablation import write_spans
+from adapter_probe.results.ablation_files import write_spans
 from adapter_probe.results.atomic import write_csv, write_json
 from adapter_probe.spans import contiguous_spans
 

@@ -12,7 +12,7 @@ from adapter_probe.analysis.published import published_ablation
 from adapter_probe.analysis.studies import AblationOverview
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import style, wording
-from adapter_probe.figures.ablation import heatmap_figure
+from adapter_probe.figures.ablation_figures import heatmap_figure
 from adapter_probe.figures.heatmap import Grid
 from adapter_probe.figures.venues import FORMATS, PAPER, VENUES, Look, Venue
 

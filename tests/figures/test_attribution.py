@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from adapter_probe.analysis.studies import AblationOverview, AblationRecord
 from adapter_probe.errors import ResultsError
-from adapter_probe.figures.ablation import attribution_drawing, attribution_figure
+from adapter_probe.figures.ablation_figures import attribution_drawing, attribution_figure
 from adapter_probe.figures.attribution import attribution, interactions
 from adapter_probe.figures.heatmap import heatmap
 from adapter_probe.figures.venues import PAPER, Look

@@ -8,7 +8,7 @@ from matplotlib.text import Text
 from adapter_probe.analysis.studies import StudyRecord, load_records
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import style
-from adapter_probe.figures.ablation import heatmap_figure
+from adapter_probe.figures.ablation_figures import heatmap_figure
 from adapter_probe.figures.gallery import figures_of, tables_of, write_gallery
 from adapter_probe.figures.heatmap import Grid
 from adapter_probe.figures.venues import PAPER, VENUES, Look, Venue

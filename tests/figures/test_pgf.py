@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from adapter_probe.analysis.published import published_ablation
-from adapter_probe.figures.ablation import heatmap_figure
+from adapter_probe.figures.ablation_figures import heatmap_figure
 from adapter_probe.figures.heatmap import Grid
 from adapter_probe.figures.pgf import mathtext_to_latex, pgf_picture
 from adapter_probe.figures.venues import PAPER, Look

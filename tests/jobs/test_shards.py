@@ -19,10 +19,10 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.jobs.shards import AblationOrder, gather_shards, remove_shards, run_shard, write_shards
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import Adapters
-from adapter_probe.probe import ablation as engine
-from adapter_probe.probe.ablation import AblationRun
+from adapter_probe.probe import resumable as engine
 from adapter_probe.probe.engine import GUARD
 from adapter_probe.probe.request import AblationSettings
+from adapter_probe.probe.resumable import AblationRun
 
 CPU = torch.device("cpu")
 

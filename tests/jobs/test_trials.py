@@ -23,7 +23,7 @@ from adapter_probe.jobs.trials import (
     write_requests,
 )
 from adapter_probe.models.methods import Adapters, FullFineTuning, HeadOnly, LayerNormOnly, TopLayers
-from adapter_probe.results.trials import claim_study, read_trial
+from adapter_probe.results.trial_files import claim_study, read_trial
 from adapter_probe.training.loop import Trainer
 from adapter_probe.training.request import TrainingRequest
 from adapter_probe.training.settings import TrainingSettings

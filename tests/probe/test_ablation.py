@@ -14,10 +14,10 @@ from adapter_probe.checkpoints.base import load_base, load_tokenizer
 from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import DataError, ResultsError
-from adapter_probe.probe import ablation
-from adapter_probe.probe.ablation import AblationRun, plan_ablation
+from adapter_probe.probe import resumable
 from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
-from adapter_probe.results.ablation import AblationResults
+from adapter_probe.probe.resumable import AblationRun, plan_ablation
+from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.atomic import read_json
 from adapter_probe.spans import span_variants
 
@@ -32,7 +32,7 @@ def checkpoint(random_checkpoint: Callable[..., Path], tiny_task: Path) -> Path:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ablation.TOKENS_PER_PART, "cpu", 100)
+    monkeypatch.setitem(resumable.TOKENS_PER_PART, "cpu", 100)
 
 
 @pytest.fixture
@@ -186,10 +186,10 @@ def test_a_damaged_part_is_computed_again(prepared: Callable, small_parts: None,
 def test_a_resumed_run_keeps_the_parts_it_began_with(
     prepared: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    monkeypatch.setitem(ablation.TOKENS_PER_PART, "cpu", 100)
+    monkeypatch.setitem(resumable.TOKENS_PER_PART, "cpu", 100)
     whole = run(prepared(), tmp_path / "whole")
     interrupt(prepared(), tmp_path / "resumed", after=9)
-    monkeypatch.setitem(ablation.TOKENS_PER_PART, "cpu", 333)
+    monkeypatch.setitem(resumable.TOKENS_PER_PART, "cpu", 333)
     assert same(run(prepared(), tmp_path / "resumed"), whole)
 
 

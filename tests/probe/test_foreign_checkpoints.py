@@ -12,10 +12,10 @@ import torch
 from adapter_probe.checkpoints.converting import to_native
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.errors import CheckpointError, DataError
-from adapter_probe.probe.ablation import AblationRun
 from adapter_probe.probe.given_data import with_data
 from adapter_probe.probe.prune import prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
+from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.spans import Span
 
 FIXTURES = Path(__file__).parents[1] / "checkpoints" / "fixtures"

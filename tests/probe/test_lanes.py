@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from adapter_probe.probe import lanes
-from adapter_probe.probe.ablation import AblationRun
 from adapter_probe.probe.lanes import Lanes, Stopped
 from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
-from adapter_probe.results.ablation import AblationResults
+from adapter_probe.probe.resumable import AblationRun
+from adapter_probe.results.ablation_files import AblationResults
 
 FIXTURES = Path(__file__).parents[1] / "checkpoints" / "fixtures"
 
@@ -58,7 +58,7 @@ def ablate(request: AblationRequest, out: Path) -> tuple[AblationResults, list[i
 @pytest.mark.parametrize("case", ["adapterhub/houlsby", "adapterhub/flex-pooled", "peft/lora", "peft/norms"])
 @pytest.mark.parametrize("precision", ["float32", "mixed"])
 def test_lanes_change_no_result(case, precision, texts, threads, tmp_path, monkeypatch):
-    monkeypatch.setattr("adapter_probe.probe.ablation.TOKENS_PER_PART", {"cpu": 150})
+    monkeypatch.setattr("adapter_probe.probe.resumable.TOKENS_PER_PART", {"cpu": 150})
 
     def results(n: int) -> tuple[AblationResults, list[int]]:
         threads(n)

@@ -12,9 +12,9 @@ import torch
 
 from adapter_probe.errors import CheckpointError, ResultsError
 from adapter_probe.probe import engine, guard
-from adapter_probe.probe.ablation import AblationRun
 from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
-from adapter_probe.results.ablation import AblationResults
+from adapter_probe.probe.resumable import AblationRun
+from adapter_probe.results.ablation_files import AblationResults
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def prepared(random_checkpoint: Callable[..., Path], tiny_task: Path) -> Callabl
 @pytest.fixture
 def few_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "_LEAST", 4)
-    monkeypatch.setattr("adapter_probe.probe.ablation.TOKENS_PER_PART", {"cpu": 60})
+    monkeypatch.setattr("adapter_probe.probe.resumable.TOKENS_PER_PART", {"cpu": 60})
 
 
 def run(request: AblationRequest, out: Path) -> AblationResults:

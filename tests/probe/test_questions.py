@@ -16,9 +16,9 @@ from adapter_probe.checkpoints.native import open_checkpoint
 from adapter_probe.data.tasks import find_task
 from adapter_probe.models.methods import Adapters
 from adapter_probe.probe import outputs
-from adapter_probe.probe.ablation import AblationRun
 from adapter_probe.probe.request import AblationSettings, prepare_ablation
-from adapter_probe.results.ablation import load_ablation, save_predictions
+from adapter_probe.probe.resumable import AblationRun
+from adapter_probe.results.ablation_files import load_ablation, save_predictions
 from adapter_probe.training.checkpoint import train_checkpoint
 from adapter_probe.training.request import TrainingRequest
 from adapter_probe.training.settings import TrainingSettings

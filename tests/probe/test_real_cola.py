@@ -13,7 +13,7 @@ import torch
 
 from adapter_probe.checkpoints.native import open_checkpoint
 from adapter_probe.data.tasks import load_split
-from adapter_probe.results.ablation import load_ablation
+from adapter_probe.results.ablation_files import load_ablation
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_data, pytest.mark.timeout(3600)]
 N_TRAIN = 640

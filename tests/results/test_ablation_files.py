@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from adapter_probe.results import ablation
-from adapter_probe.results.ablation import (
+from adapter_probe.results import ablation_files
+from adapter_probe.results.ablation_files import (
     SPAN_COLUMNS,
     AblationResults,
     load_ablation,
@@ -153,7 +153,7 @@ def test_arrays_of_something_else_are_one_line(tmp_path: Path, refused: Callable
 
 def test_newer_predictions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable):
     with monkeypatch.context() as patch:
-        patch.setattr(ablation, "SCHEMA", 2)
+        patch.setattr(ablation_files, "SCHEMA", 2)
         save_predictions(tmp_path, small())
     with refused("schema is 2", "up to 1"):
         load_ablation(tmp_path)

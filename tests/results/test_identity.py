@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapter_probe.results.identity import (
+from adapter_probe.results.fingerprints import (
     canonical_json,
     describe_changes,
     hash_json,

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from adapter_probe.results.ablation import SPAN_COLUMNS, AblationResults, save_predictions, write_spans
+from adapter_probe.results.ablation_files import SPAN_COLUMNS, AblationResults, save_predictions, write_spans
 from adapter_probe.results.rundir import RunDirectory
 
 pytestmark = [

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from adapter_probe.results.ablation import read_spans, write_spans
+from adapter_probe.results.ablation_files import read_spans, write_spans
 from adapter_probe.results.rundir import RunDirectory
 from adapter_probe.results.schema import ABLATION_FILES, LAYERS_CSV, SPANS_CSV, read_table
 from adapter_probe.results.sealing import CHECKSUMS, sealed

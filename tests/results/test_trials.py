@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter_probe.errors import ResultsError
-from adapter_probe.results.trials import (
+from adapter_probe.results.trial_files import (
     TRIAL_COLUMNS,
     Counts,
     TrialRecord,

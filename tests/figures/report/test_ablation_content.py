@@ -16,9 +16,9 @@ from adapter_probe.analysis.deltas import drop_points, span_grid, span_scores
 from adapter_probe.analysis.staircase import staircase
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures.levels import DropScale
-from adapter_probe.figures.report.ablation import ReportedAblation, ablation_content, joint_scale
+from adapter_probe.figures.report.ablation_section import ReportedAblation, ablation_content, joint_scale
 from adapter_probe.figures.report.examples import Texts
-from adapter_probe.results.ablation import load_ablation, read_spans, save_predictions, write_spans
+from adapter_probe.results.ablation_files import load_ablation, read_spans, save_predictions, write_spans
 from adapter_probe.results.atomic import write_json
 
 

@@ -16,7 +16,7 @@ from adapter_probe.figures.levels import DropScale
 from adapter_probe.figures.report.examples import Texts
 from adapter_probe.figures.report.page import write_report
 from adapter_probe.figures.wording import drop_text
-from adapter_probe.results.ablation import read_spans, write_spans
+from adapter_probe.results.ablation_files import read_spans, write_spans
 
 if TYPE_CHECKING:
     from conftest import Browser

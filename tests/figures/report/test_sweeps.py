@@ -14,7 +14,7 @@ import pytest
 from adapter_probe.analysis.studies import load_record
 from adapter_probe.analysis.sweeps import init_sweep_table
 from adapter_probe.figures.gallery import write_gallery
-from adapter_probe.figures.report.sweeps import sweep_content
+from adapter_probe.figures.report.sweep_section import sweep_content
 from adapter_probe.figures.venues import PAPER, Look
 from adapter_probe.results.atomic import write_csv, write_json
 

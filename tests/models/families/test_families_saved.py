@@ -17,8 +17,8 @@ from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import ModelError
 from adapter_probe.models.methods import Adapters, TopLayers
-from adapter_probe.probe.ablation import AblationRun
 from adapter_probe.probe.request import AblationSettings, prepare_ablation
+from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.training.checkpoint import train_checkpoint
 from adapter_probe.training.request import TrainingRequest
 from adapter_probe.training.settings import TrainingSettings

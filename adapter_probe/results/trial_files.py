@@ -13,7 +13,7 @@ import pandas as pd
 from adapter_probe.errors import AdapterProbeError, ResultsError
 from adapter_probe.records import from_record, to_record
 from adapter_probe.results.atomic import read_json, write_csv, write_json
-from adapter_probe.results.identity import describe_changes, hash_json, list_changes, to_plain
+from adapter_probe.results.fingerprints import describe_changes, hash_json, list_changes, to_plain
 from adapter_probe.results.schema import STUDY, TRIAL, TRIALS_CSV, TRIALS_FOLDER
 from adapter_probe.results.sealing import sealed
 

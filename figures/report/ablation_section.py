@@ -16,7 +16,7 @@ from adapter_probe.analysis.studies import AblationRecord
 from adapter_probe.figures.attribution import STEM as ATTRIBUTION
 from adapter_probe.figures.levels import DropScale
 from adapter_probe.figures.wording import IN_PERCENT, metric_name
-from adapter_probe.results.ablation import AblationResults
+from adapter_probe.results.ablation_files import AblationResults
 
 from .drawn import figures_of, text_table
 from .examples import Texts, examples_content, flip_counts

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from adapter_probe.results.ablation import AblationResults
+from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.rundir import MANIFEST, RunDirectory
 
 from .engine import Engine, Report

@@ -13,7 +13,7 @@ import pandas as pd
 from adapter_probe import metrics
 from adapter_probe.errors import ResultsError, one_line
 from adapter_probe.results.atomic import read_arrays, write_arrays, write_csv
-from adapter_probe.results.identity import canonical_json
+from adapter_probe.results.fingerprints import canonical_json
 from adapter_probe.results.schema import (
     MOST_LAYERS,
     PREDICTIONS,
