@@ -1,0 +1,53 @@
+"""The program with everything loaded, and the unchanged inputs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from forked import ForkedProgram
+from subjects import SWEEP
+
+
+@pytest.fixture(scope="session")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedProgram]:
+    """The program, which forks."""
+    if not hasattr(os, "fork"):
+        pytest.skip("needs POSIX")
+    made = ForkedProgram(tmp_path_factory.mktemp("forked"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def sources(
+    forked: ForkedProgram,
+    tiny_base: Callable[..., Path],
+    tiny_task: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """Unchanged inputs: a checkpoint with its base and a few rows, two ablations, an initialisation sweep."""
+    folder = tmp_path_factory.mktemp("sources")
+    shutil.copytree(tiny_base("bert"), folder / "base")
+    shutil.copytree(tiny_task, folder / "task")
+    lines = sorted((tiny_task / "validation.jsonl").read_text().splitlines(keepends=True), key=len)
+    few = [[line for line in lines if f'"{label}"' in line][:3] for label in ("positive", "negative")]
+    (folder / "rows.jsonl").write_text("".join(few[0] + few[1]))
+    place = ["--base", folder / "base", "--task", folder / "task"]
+    rows = ["--base", folder / "base", "--data", folder / "rows.jsonl"]
+    for arguments in (
+        ["train", *place, "--size", 4, "--init-std", 0.2, "--learning-rate", 0.01, "--epochs", 2,
+         "--out", folder / "trained"],
+        ["ablate", folder / "trained"],
+        ["ablate", folder / "trained", *rows, "--out", folder / "out"],
+        ["ablate", folder / "trained", *rows, "--layernorm", "pretrained", "--out", folder / "other"],
+        [*SWEEP, *place, "--out", folder / "sweep"],
+        ["figures", folder / "out", "--format", "svg", "--out", folder / "figures"],
+        ["compare", folder / "out", folder / "other", "--format", "svg", "--out", folder / "figures"],
+        ["report", folder / "out", folder / "sweep", "-o", folder / "report.html"],
+    ):  # fmt: skip
+        forked.warm(arguments)
+    return folder

@@ -1,0 +1,407 @@
+"""What a user can hand in: how a folder of it is laid out, which files change, which command reads them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from truth import assert_same, examples_of, native_logits, peft_logits, switched_logits
+
+FIXTURES = Path(__file__).resolve().parents[1] / "checkpoints" / "fixtures"
+ROWS = (("w1 w2 w3", 0), ("w9", 1), ("w4 w40 w7 w7 w12", 2), ("w30 w31", 0))
+NO_FIGURES = """
+import adapter_probe.figures.gallery
+adapter_probe.figures.gallery.write_gallery = lambda *a, **k: []
+"""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One kind of input.
+
+    Attributes:
+        name: of the test.
+        files: patterns of what changes, relative to the folder.
+        lay: ``(folder, sources)`` puts the whole input there.
+        command: arguments of the program, for a folder.
+        judge: ``(folder, outcome, what was changed)`` raises AssertionError where an accepted input gave wrong
+            numbers, and anything else where the reference finds no sense in the input.
+        share: of the mutations.
+        on_results: whether the changed files are results, in ``out``.
+        reseal: ``(folder, generator)`` may write the changed tensors' checksum into the description.
+        before: Python to run in the program's process first.
+    """
+
+    name: str
+    files: tuple[str, ...]
+    lay: Callable[[Path, Path], None]
+    command: Callable[[Path], list[object]]
+    judge: Callable[[Path, Any, str], None]
+    share: float = 1.0
+    on_results: bool = False
+    reseal: Callable[[Path, random.Random], None] | None = None
+    before: str = NO_FIGURES
+
+
+def copy(source: Path, target: Path) -> None:
+    """A folder's files, without results inside."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("ablation*", "training", "expected.npz"))
+
+
+def predictions(place: Path) -> dict[str, np.ndarray]:
+    with np.load(place / "out" / "predictions.npz") as archive:
+        return dict(archive)
+
+
+def check_scores(place: Path, logits: np.ndarray, labels: np.ndarray) -> None:
+    """The tables against the logits: the intact accuracy, or the count of what is not finite."""
+    summary = json.loads((place / "out" / "summary.json").read_text())
+    finite = np.isfinite(logits).all(axis=(1, 2))
+    if finite[0]:
+        right = float((logits[0].argmax(-1) == labels).mean())
+        assert abs(summary["intact_score"] - right) < 1e-12, f"intact {summary['intact_score']}, not {right}"
+    else:
+        assert summary["intact_score"] is None, f"a score from what is not finite: {summary['intact_score']}"
+    bad = int((~finite).sum())
+    assert bad == len(summary["nonfinite_examples"]), f"{bad} variants not finite, and not said"
+
+
+def check_ablation(place: Path, texts: list[str], labels: list[int], right: np.ndarray) -> None:
+    """Predictions against logits ``[spans, examples, labels]``, and the scores with them."""
+    found = predictions(place)
+    assert found["labels"].tolist() == labels, f"labels {found['labels'].tolist()}, not {labels}"
+    assert_same(found["logits"], right, "logits")
+    check_scores(place, found["logits"], np.array(labels))
+
+
+# --- checkpoints and bases
+
+
+def lay_native(place: Path, sources: Path) -> None:
+    """A native checkpoint, its base, and a few rows."""
+    copy(sources / "trained", place / "checkpoint")
+    copy(sources / "base", place / "base")
+    shutil.copy(sources / "rows.jsonl", place / "rows.jsonl")
+
+
+def ablate(place: Path) -> list[object]:
+    """Ablate on the rows that lie there."""
+    return ["ablate", place / "checkpoint", "--base", place / "base", "--data", place / "rows.jsonl",
+            "--out", place / "out"]  # fmt: skip
+
+
+def judge_native(place: Path, _outcome: Any, _done: str) -> None:
+    spans = predictions(place)["spans"]
+    about = json.loads((place / "checkpoint" / "adapter_probe.json").read_text("utf-8"))
+    texts, labels = examples_of(place / "rows.jsonl", about["task"]["label_names"])
+    right = native_logits(place / "checkpoint", place / "base", texts, spans)
+    check_ablation(place, texts, labels, right)
+
+
+def reseal_native(place: Path, draw: random.Random) -> None:
+    """Half of the changed tensors come with their checksum, as if they had been trained so."""
+    file, about = place / "checkpoint" / "delta.safetensors", place / "checkpoint" / "adapter_probe.json"
+    if draw.random() < 0.5:
+        text = about.read_text("utf-8", errors="surrogateescape")
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        about.write_text(
+            re.sub(r'("delta_sha256": )"[0-9a-f]{64}"', rf'\1"{digest}"', text),
+            "utf-8",
+            errors="surrogateescape",
+        )
+
+
+def foreign(case: str, base: str) -> Callable[[Path, Path], None]:
+    def lay(place: Path, _sources: Path) -> None:
+        copy(FIXTURES / case, place / "checkpoint")
+        copy(FIXTURES / "bases" / base, place / "base")
+        names = ("bad", "fair", "good") if case.startswith("adapterhub") else (0, 1, 2)
+        rows = [{"text": text, "label": names[label]} for text, label in ROWS]
+        (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    return lay
+
+
+# What changes no number: bookkeeping, training, and what the tensors say as well.
+INERT = re.compile(
+    r"(model_name|model_class|name|version|model_type|config_id|dropout|init_weights|hidden_size|inference_mode|"
+    r"base_model_name_or_path|revision|peft_version|lora_dropout|id2label|label2id|activation_function|"
+    r"init_weights_seed|future)"
+)
+
+
+def judge_foreign(place: Path, _outcome: Any, done: str) -> None:
+    found = predictions(place)
+    texts, labels = [text for text, _ in ROWS], [label for _, label in ROWS]
+    right, length = switched_logits(place / "checkpoint", place / "base", texts, found["spans"])
+    check_ablation(place, texts, labels, right)
+    theirs = None
+    if (place / "checkpoint" / "adapter_model.safetensors").exists():
+        theirs = peft_logits(place / "checkpoint", place / "base", texts, length)
+    if theirs is not None:
+        assert_same(found["logits"][0], theirs, "logits by PEFT")
+    elif done and "config.json" in done and "->" in done and not INERT.search(done):
+        with np.load(place / "undisturbed" / "predictions.npz") as archive:
+            same = np.allclose(archive["logits"], found["logits"], equal_nan=True)
+        assert not same, "the changed setting changed no number"
+
+
+CHECKPOINT = ("checkpoint/*.json", "checkpoint/*.safetensors", "checkpoint/*.bin")
+BASE = ("base/*.json", "base/*.json", "base/*.safetensors")
+
+
+# --- data
+
+
+def lay_data(suffix: str) -> Callable[[Path, Path], None]:
+    def lay(place: Path, sources: Path) -> None:
+        copy(sources / "trained", place / "checkpoint")
+        copy(sources / "base", place / "base")
+        rows = [json.loads(line) for line in (sources / "rows.jsonl").read_text().splitlines()]
+        file = place / f"rows{suffix}"
+        if suffix == ".jsonl":
+            file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        elif suffix == ".json":
+            file.write_text(json.dumps(rows))
+        else:
+            mark = "\t" if suffix == ".tsv" else ","
+            file.write_text(
+                "".join(mark.join(row) + "\n" for row in [["text", "label"], *map(dict.values, rows)])
+            )
+
+    return lay
+
+
+def ablate_data(suffix: str) -> Callable[[Path], list[object]]:
+    return lambda place: [*ablate(place)[:4], "--data", place / f"rows{suffix}", "--out", place / "out"]
+
+
+def judge_data(suffix: str) -> Callable[[Path, Any, str], None]:
+    def judge(place: Path, _outcome: Any, _done: str) -> None:
+        names = json.loads((place / "checkpoint" / "adapter_probe.json").read_text())["task"]["label_names"]
+        texts, labels = examples_of(place / f"rows{suffix}", names)
+        spans = predictions(place)["spans"]
+        check_ablation(
+            place, texts, labels, native_logits(place / "checkpoint", place / "base", texts, spans)
+        )
+
+    return judge
+
+
+def lay_squad(place: Path, _sources: Path) -> None:
+    copy(FIXTURES / "adapterhub" / "qa-static", place / "checkpoint")
+    copy(FIXTURES / "bases" / "bert", place / "base")
+    asked = [("w1 w2", "w3 w4 w5 w6", "w4", 3), ("w9", "w10 w11 w12", "w11 w12", 4)]
+    paragraphs = [
+        {
+            "context": context,
+            "qas": [{"id": str(i), "question": question, "answers": [{"text": text, "answer_start": at}]}],
+        }
+        for i, (question, context, text, at) in enumerate(asked)
+    ]
+    (place / "rows.json").write_text(
+        json.dumps({"version": "1.1", "data": [{"title": "a", "paragraphs": paragraphs}]})
+    )
+
+
+def judge_squad(place: Path, _outcome: Any, _done: str) -> None:
+    data = json.loads((place / "rows.json").read_bytes().decode("utf-8-sig"))["data"]
+    asked = [(q, p["context"]) for article in data for p in article["paragraphs"] for q in p["qas"]]
+    summary = json.loads((place / "out" / "summary.json").read_text())
+    assert summary["n_examples"] == len(asked), f"{summary['n_examples']} examples, not {len(asked)}"
+    for question, context in asked:
+        for answer in question["answers"]:
+            at = answer["answer_start"]
+            assert type(at) is int and context[at : at + len(answer["text"])] == answer["text"], (
+                "not in the text"
+            )
+
+
+# --- options of a cluster
+
+TOML = """partition = "gpu"
+gpus-per-task = 1
+time = "1:30:00"
+mem = "16G"
+max-parallel = 4
+setup = ["module load cuda", "ulimit -n 4096"]
+[sbatch]
+account = "lab"
+nice = 100
+exclusive = true
+"""
+OPTIONS_ONLY = """
+import dataclasses, json, os
+import adapter_probe.jobs.slurm_options as slurm_options
+original = slurm_options.choose_options
+def choose(file, flags):
+    options = dataclasses.asdict(original(file, flags))
+    os.makedirs("out", exist_ok=True)
+    with open("out/options.json", "w") as out: json.dump(options, out)
+    raise SystemExit(0)
+slurm_options.choose_options = choose
+"""
+
+
+def lay_toml(place: Path, sources: Path) -> None:
+    lay_native(place, sources)
+    (place / "cluster.toml").write_text(TOML)
+
+
+def judge_toml(place: Path, _outcome: Any, _done: str) -> None:
+    try:
+        import tomllib
+    except ModuleNotFoundError:
+        import tomli as tomllib
+    given = {
+        key.replace("-", "_"): value
+        for key, value in tomllib.loads((place / "cluster.toml").read_text("utf-8")).items()
+    }
+    found = json.loads((place / "out" / "options.json").read_text())
+    setup = given.pop("setup", [])
+    assert found.pop("setup") == ([setup] if isinstance(setup, str) else [str(line) for line in setup])
+    extra = {key.replace("_", "-"): value for key, value in given.pop("sbatch", {}).items()}
+    assert found.pop("sbatch") == extra
+    for key, value in {
+        "partition": None,
+        "gpus_per_task": None,
+        "time": "4:00:00",
+        "mem": None,
+        "max_parallel": None,
+    }.items():
+        right = given.pop(key, value)
+        assert found[key] == (str(right) if key in ("time", "mem") and right is not None else right), key
+    assert not given, f"ignored: {sorted(given)}"
+    for value in [found["partition"], *extra.values()]:
+        assert str(value).isprintable(), f"a shell would read {value!r} as more"
+
+
+# --- results
+
+
+def lay_results(place: Path, sources: Path) -> None:
+    lay_native(place, sources)
+    copy(sources / "sweep", place / "sweep")
+
+
+SWEEP = ("init-sweep", "--stds", "1e-2:0.1", "--size", 2, "--seeds", 1, "--epochs", 1, "--learning-rates", 0.01,
+         "--max-train", 32, "--workers", 1)  # fmt: skip
+
+
+def lay_sweep(place: Path, sources: Path) -> None:
+    copy(sources / "base", place / "base")
+    shutil.copytree(sources / "task", place / "task")
+
+
+def judge_sweep(place: Path, _outcome: Any, done: str) -> None:
+    for name in ("trials.csv", "sweep.csv") if done else ():
+        found, right = ((place / folder / name).read_bytes() for folder in ("out", "undisturbed"))
+        assert found == right, f"{name} differs from the undisturbed one"
+
+
+def copy_results(place: Path) -> dict[str, bytes]:
+    """What people read, by its path: tables, figures and captions without what names the folder."""
+    return {
+        str(path.relative_to(place)): path.read_bytes().replace(str(place).encode(), b"")
+        for path in sorted(place.rglob("*"))
+        if path.is_file() and path.suffix in (".csv", ".svg", ".txt", ".md", ".tex", ".npz", ".html", ".safetensors")
+        and "parts" not in path.parts
+    }  # fmt: skip
+
+
+def judge_resumed(place: Path, _outcome: Any, done: str) -> None:
+    if not done:
+        return
+    found, right = copy_results(place / "out"), copy_results(place / "undisturbed")
+    for name in ("spans.csv", "layers.csv", "removable.csv", "predictions.npz"):
+        assert found[name] == right[name], f"{name} differs from the undisturbed one"
+
+
+def judge_drawn(place: Path, outcome: Any, done: str) -> None:
+    """Drawn from changed results: the same as from those unchanged, or the input should have been refused."""
+    found = copy_results(place / "drawn")
+    if not done:
+        shutil.copytree(place / "drawn", place / "right", dirs_exist_ok=True)
+        shutil.rmtree(place / "drawn")
+        return
+    right = copy_results(place / "right")
+    for name in right:
+        same = strip(found.get(name, b"")) == strip(right[name])
+        assert same, f"{name} differs from the undisturbed one"
+
+
+def strip(page: bytes) -> bytes:
+    """A page without the folders of temporary files."""
+    return re.sub(rb"/[\w./-]*pytest[\w./-]*", b"", page)
+
+
+RESULTS = tuple(
+    f"out/{name}" for name in ("*.csv", "manifest.json", "summary.json", "checksums.json", "predictions.npz")
+)
+
+
+def subject_drawn(
+    name: str, command: Callable[[Path], list[object]], files: tuple[str, ...], share: float
+) -> Subject:
+    return Subject(name, files, lay_drawn, command, judge_drawn, share, on_results=True, before="")
+
+
+def lay_drawn(place: Path, sources: Path) -> None:
+    """Finished results of an ablation in ``out``, of a second one in ``other``, of a sweep in ``sweep``."""
+    lay_native(place, sources)
+    for name in ("out", "other", "sweep"):
+        shutil.copytree(sources / name, place / name)
+    shutil.copytree(sources / "trained" / "ablation", place / "checkpoint" / "ablation")
+
+
+SUBJECTS = [
+    Subject("native-checkpoint", CHECKPOINT, lay_native, ablate, judge_native, 3.0, reseal=reseal_native),
+    Subject("native-base", BASE, lay_native, ablate, judge_native, 3.0),
+    *(
+        Subject(f"{case.replace('/', '-')}", (*CHECKPOINT, *CHECKPOINT, *BASE), foreign(case, base), ablate, judge_foreign, share)
+        for case, base, share in (
+            ("peft/lora", "bert", 2.0),
+            ("peft/lora-patterns", "bert", 1.5),
+            ("peft/ia3", "bert", 1.0),
+            ("peft/roberta-lora", "roberta", 0.5),
+            ("peft/gpt2-lora", "gpt2", 0.5),
+            ("peft/llama-lora", "llama", 0.5),
+            ("peft/deberta-lora", "deberta-v2", 0.5),
+            ("adapterhub/pfeiffer", "bert", 1.5),
+            ("adapterhub/houlsby", "bert", 1.5),
+            ("adapterhub/lora", "bert", 1.0),
+            ("adapterhub/union", "bert", 1.0),
+            ("adapterhub/flex-pooled", "bert", 1.0),
+        )
+    ),
+    *(
+        Subject(f"data{suffix.replace('.', '-')}", (f"rows{suffix}",), lay_data(suffix), ablate_data(suffix),
+                judge_data(suffix), 1.5)
+        for suffix in (".csv", ".tsv", ".jsonl", ".json")
+    ),
+    Subject("squad", ("rows.json",), lay_squad, ablate_data(".json"), judge_squad, 1.0),
+    Subject("cluster", ("cluster.toml",), lay_toml, lambda place: [*ablate(place), "--slurm", "--slurm-config",
+            place / "cluster.toml"], judge_toml, 1.0, before=OPTIONS_ONLY),
+    Subject("resumed", (*RESULTS, "out/parts/*.npz"), lay_native, ablate, judge_resumed, 2.0, on_results=True),
+    subject_drawn("figures", lambda place: ["figures", place / "out", "--format", "svg", "--out", place / "drawn"], RESULTS, 1.5),
+    Subject("resumed-sweep", ("out/*.csv", "out/*.json", "out/trials/*/trial.json", "out/trials/*/*.json"), lay_sweep,
+            lambda place: [*SWEEP, "--base", place / "base", "--task", place / "task", "--out", place / "out"],
+            judge_sweep, 1.0, on_results=True),
+    subject_drawn("sweep-figures", lambda place: ["figures", place / "sweep", "--format", "svg", "--out", place / "drawn"],
+                  ("sweep/trials.csv", "sweep/sweep.csv", "sweep/*.json", "sweep/trials/*/trial.json"), 1.5),
+    subject_drawn("report", lambda place: ["report", place / "out", place / "sweep", "-o", place / "drawn" / "report.html"],
+                  (*RESULTS, "sweep/*.csv", "sweep/*.json"), 1.5),
+    subject_drawn("compare", lambda place: ["compare", place / "out", place / "other", "--format", "svg", "--out", place / "drawn"],
+                  RESULTS, 1.0),
+    subject_drawn("prune", lambda place: ["prune", place / "checkpoint", "--base", place / "base", "--within", "50",
+                  "--out", place / "drawn"], tuple(f"checkpoint/ablation/{name.partition('/')[2]}" for name in RESULTS), 1.0),
+]  # fmt: skip
