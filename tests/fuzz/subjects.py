@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
 import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from truth import assert_same, examples_of, native_logits, peft_logits, switched_logits
@@ -32,8 +30,8 @@ class Subject:
         name: of the test.
         files: patterns of what changes, relative to the folder.
         lay: ``(folder, sources)`` puts the whole input there.
-        command: arguments of the program, for a folder.
-        judge: ``(folder, outcome, what was changed)`` raises AssertionError where an accepted input gave wrong
+        command: arguments of the program, which runs in the folder.
+        judge: ``(folder, what was changed)`` raises AssertionError where an accepted input gave wrong
             numbers, and anything else where the reference finds no sense in the input.
         share: of the mutations.
         on_results: whether the changed files are results, in ``out``.
@@ -44,8 +42,8 @@ class Subject:
     name: str
     files: tuple[str, ...]
     lay: Callable[[Path, Path], None]
-    command: Callable[[Path], list[object]]
-    judge: Callable[[Path, Any, str], None]
+    command: tuple[object, ...]
+    judge: Callable[[Path, str], None]
     share: float = 1.0
     on_results: bool = False
     reseal: Callable[[Path, random.Random], None] | None = None
@@ -93,15 +91,12 @@ def lay_native(place: Path, sources: Path) -> None:
     shutil.copy(sources / "rows.jsonl", place / "rows.jsonl")
 
 
-def ablate(place: Path) -> list[object]:
-    """Ablate on the rows that lie there."""
-    return ["ablate", place / "checkpoint", "--base", place / "base", "--data", place / "rows.jsonl",
-            "--out", place / "out"]  # fmt: skip
+ABLATE = ("ablate", "checkpoint", "--base", "base", "--out", "out", "--data")
 
 
-def judge_native(place: Path, _outcome: Any, _done: str) -> None:
+def judge_native(place: Path, _done: str) -> None:
     spans = predictions(place)["spans"]
-    about = json.loads((place / "checkpoint" / "adapter_probe.json").read_text("utf-8"))
+    about = json.loads((place / "checkpoint" / "adapter_probe.json").read_text("utf-8-sig"))
     texts, labels = examples_of(place / "rows.jsonl", about["task"]["label_names"])
     right = native_logits(place / "checkpoint", place / "base", texts, spans)
     check_ablation(place, texts, labels, right)
@@ -139,9 +134,13 @@ INERT = re.compile(
 )
 
 
-def judge_foreign(place: Path, _outcome: Any, done: str) -> None:
+def judge_foreign(place: Path, done: str) -> None:
     found = predictions(place)
     texts, labels = [text for text, _ in ROWS], [label for _, label in ROWS]
+    if (place / "checkpoint" / "head_config.json").exists():
+        head = json.loads((place / "checkpoint" / "head_config.json").read_text("utf-8-sig"))
+        numbers = head.get("label2id") or head["config"]["label2id"]
+        labels = [int(numbers[("bad", "fair", "good")[label]]) for label in labels]
     right, length = switched_logits(place / "checkpoint", place / "base", texts, found["spans"])
     check_ablation(place, texts, labels, right)
     theirs = None
@@ -149,7 +148,7 @@ def judge_foreign(place: Path, _outcome: Any, done: str) -> None:
         theirs = peft_logits(place / "checkpoint", place / "base", texts, length)
     if theirs is not None:
         assert_same(found["logits"][0], theirs, "logits by PEFT")
-    elif done and "config.json" in done and "->" in done and not INERT.search(done):
+    elif done.startswith(("adapter_config", "head_config")) and "->" in done and not INERT.search(done):
         with np.load(place / "undisturbed" / "predictions.npz") as archive:
             same = np.allclose(archive["logits"], found["logits"], equal_nan=True)
         assert not same, "the changed setting changed no number"
@@ -181,12 +180,8 @@ def lay_data(suffix: str) -> Callable[[Path, Path], None]:
     return lay
 
 
-def ablate_data(suffix: str) -> Callable[[Path], list[object]]:
-    return lambda place: [*ablate(place)[:4], "--data", place / f"rows{suffix}", "--out", place / "out"]
-
-
-def judge_data(suffix: str) -> Callable[[Path, Any, str], None]:
-    def judge(place: Path, _outcome: Any, _done: str) -> None:
+def judge_data(suffix: str) -> Callable[[Path, str], None]:
+    def judge(place: Path, _done: str) -> None:
         names = json.loads((place / "checkpoint" / "adapter_probe.json").read_text())["task"]["label_names"]
         texts, labels = examples_of(place / f"rows{suffix}", names)
         spans = predictions(place)["spans"]
@@ -213,7 +208,7 @@ def lay_squad(place: Path, _sources: Path) -> None:
     )
 
 
-def judge_squad(place: Path, _outcome: Any, _done: str) -> None:
+def judge_squad(place: Path, _done: str) -> None:
     data = json.loads((place / "rows.json").read_bytes().decode("utf-8-sig"))["data"]
     asked = [(q, p["context"]) for article in data for p in article["paragraphs"] for q in p["qas"]]
     summary = json.loads((place / "out" / "summary.json").read_text())
@@ -221,9 +216,8 @@ def judge_squad(place: Path, _outcome: Any, _done: str) -> None:
     for question, context in asked:
         for answer in question["answers"]:
             at = answer["answer_start"]
-            assert type(at) is int and context[at : at + len(answer["text"])] == answer["text"], (
-                "not in the text"
-            )
+            assert type(at) is int, f"an answer starts at {at!r}"
+            assert context[at : at + len(answer["text"])] == answer["text"], "not in the text"
 
 
 # --- options of a cluster
@@ -257,7 +251,7 @@ def lay_toml(place: Path, sources: Path) -> None:
     (place / "cluster.toml").write_text(TOML)
 
 
-def judge_toml(place: Path, _outcome: Any, _done: str) -> None:
+def judge_toml(place: Path, _done: str) -> None:
     try:
         import tomllib
     except ModuleNotFoundError:
@@ -293,8 +287,11 @@ def lay_results(place: Path, sources: Path) -> None:
     copy(sources / "sweep", place / "sweep")
 
 
-SWEEP = ("init-sweep", "--stds", "1e-2:0.1", "--size", 2, "--seeds", 1, "--epochs", 1, "--learning-rates", 0.01,
-         "--max-train", 32, "--workers", 1)  # fmt: skip
+SWEEP = (
+    "init-sweep", "--stds", "1e-2:0.1", "--size", 2, "--seeds", 1, "--epochs", 1, "--learning-rates", 0.01,
+    "--max-train", 32, "--workers", 1,
+)  # fmt: skip
+READ = (".csv", ".svg", ".txt", ".md", ".tex", ".npz", ".html", ".safetensors")
 
 
 def lay_sweep(place: Path, sources: Path) -> None:
@@ -302,7 +299,7 @@ def lay_sweep(place: Path, sources: Path) -> None:
     shutil.copytree(sources / "task", place / "task")
 
 
-def judge_sweep(place: Path, _outcome: Any, done: str) -> None:
+def judge_sweep(place: Path, done: str) -> None:
     for name in ("trials.csv", "sweep.csv") if done else ():
         found, right = ((place / folder / name).read_bytes() for folder in ("out", "undisturbed"))
         assert found == right, f"{name} differs from the undisturbed one"
@@ -310,15 +307,11 @@ def judge_sweep(place: Path, _outcome: Any, done: str) -> None:
 
 def copy_results(place: Path) -> dict[str, bytes]:
     """What people read, by its path: tables, figures and captions without what names the folder."""
-    return {
-        str(path.relative_to(place)): path.read_bytes().replace(str(place).encode(), b"")
-        for path in sorted(place.rglob("*"))
-        if path.is_file() and path.suffix in (".csv", ".svg", ".txt", ".md", ".tex", ".npz", ".html", ".safetensors")
-        and "parts" not in path.parts
-    }  # fmt: skip
+    paths = [path for path in sorted(place.rglob("*")) if path.is_file() and path.suffix in READ]
+    return {str(path.relative_to(place)): path.read_bytes() for path in paths if path.parent.name != "parts"}
 
 
-def judge_resumed(place: Path, _outcome: Any, done: str) -> None:
+def judge_resumed(place: Path, done: str) -> None:
     if not done:
         return
     found, right = copy_results(place / "out"), copy_results(place / "undisturbed")
@@ -326,33 +319,24 @@ def judge_resumed(place: Path, _outcome: Any, done: str) -> None:
         assert found[name] == right[name], f"{name} differs from the undisturbed one"
 
 
-def judge_drawn(place: Path, outcome: Any, done: str) -> None:
+def judge_drawn(place: Path, done: str) -> None:
     """Drawn from changed results: the same as from those unchanged, or the input should have been refused."""
-    found = copy_results(place / "drawn")
+    found = {
+        name: page.replace(str(place).encode(), b"") for name, page in copy_results(place / "drawn").items()
+    }
+    right = place / "right"
     if not done:
-        shutil.copytree(place / "drawn", place / "right", dirs_exist_ok=True)
+        for name, page in found.items():
+            (right / name).parent.mkdir(parents=True, exist_ok=True)
+            (right / name).write_bytes(page)
         shutil.rmtree(place / "drawn")
         return
-    right = copy_results(place / "right")
-    for name in right:
-        same = strip(found.get(name, b"")) == strip(right[name])
-        assert same, f"{name} differs from the undisturbed one"
+    for name, page in copy_results(right).items():
+        assert found.get(name) == page, f"{name} differs from the undisturbed one"
 
 
-def strip(page: bytes) -> bytes:
-    """A page without the folders of temporary files."""
-    return re.sub(rb"/[\w./-]*pytest[\w./-]*", b"", page)
-
-
-RESULTS = tuple(
-    f"out/{name}" for name in ("*.csv", "manifest.json", "summary.json", "checksums.json", "predictions.npz")
-)
-
-
-def subject_drawn(
-    name: str, command: Callable[[Path], list[object]], files: tuple[str, ...], share: float
-) -> Subject:
-    return Subject(name, files, lay_drawn, command, judge_drawn, share, on_results=True, before="")
+FILES = ("*.csv", "manifest.json", "summary.json", "checksums.json", "predictions.npz")
+RESULTS = tuple(f"out/{name}" for name in FILES)
 
 
 def lay_drawn(place: Path, sources: Path) -> None:
@@ -363,45 +347,71 @@ def lay_drawn(place: Path, sources: Path) -> None:
     shutil.copytree(sources / "trained" / "ablation", place / "checkpoint" / "ablation")
 
 
+def drawn(name: str, files: tuple[str, ...], share: float, *command: str) -> Subject:
+    """A command that makes something of finished results."""
+    return Subject(name, files, lay_drawn, command, judge_drawn, share, on_results=True, before="")
+
+
+def on_foreign(case: str, base: str, share: float) -> Subject:
+    """A checkpoint of another library."""
+    files = (*CHECKPOINT, *CHECKPOINT, *BASE)
+    command = (*ABLATE, "rows.jsonl")
+    return Subject(case.replace("/", "-"), files, foreign(case, base), command, judge_foreign, share)
+
+
+def on_data(suffix: str) -> Subject:
+    """A data file."""
+    file = f"rows{suffix}"
+    return Subject(f"data-{suffix[1:]}", (file,), lay_data(suffix), (*ABLATE, file), judge_data(suffix), 1.5)
+
+
+NATIVE = (*ABLATE, "rows.jsonl")
+SVG = ("--format", "svg", "--out", "drawn")
+SWEEP_FILES = ("sweep/trials.csv", "sweep/sweep.csv", "sweep/*.json")
 SUBJECTS = [
-    Subject("native-checkpoint", CHECKPOINT, lay_native, ablate, judge_native, 3.0, reseal=reseal_native),
-    Subject("native-base", BASE, lay_native, ablate, judge_native, 3.0),
-    *(
-        Subject(f"{case.replace('/', '-')}", (*CHECKPOINT, *CHECKPOINT, *BASE), foreign(case, base), ablate, judge_foreign, share)
-        for case, base, share in (
-            ("peft/lora", "bert", 2.0),
-            ("peft/lora-patterns", "bert", 1.5),
-            ("peft/ia3", "bert", 1.0),
-            ("peft/roberta-lora", "roberta", 0.5),
-            ("peft/gpt2-lora", "gpt2", 0.5),
-            ("peft/llama-lora", "llama", 0.5),
-            ("peft/deberta-lora", "deberta-v2", 0.5),
-            ("adapterhub/pfeiffer", "bert", 1.5),
-            ("adapterhub/houlsby", "bert", 1.5),
-            ("adapterhub/lora", "bert", 1.0),
-            ("adapterhub/union", "bert", 1.0),
-            ("adapterhub/flex-pooled", "bert", 1.0),
-        )
+    Subject("native-checkpoint", CHECKPOINT, lay_native, NATIVE, judge_native, 3.0, reseal=reseal_native),
+    Subject("native-base", BASE, lay_native, NATIVE, judge_native, 3.0),
+    on_foreign("peft/lora", "bert", 2.0),
+    on_foreign("peft/lora-patterns", "bert", 1.5),
+    on_foreign("peft/ia3", "bert", 1.0),
+    on_foreign("peft/roberta-lora", "roberta", 0.5),
+    on_foreign("peft/gpt2-lora", "gpt2", 0.5),
+    on_foreign("peft/llama-lora", "llama", 0.5),
+    on_foreign("peft/deberta-lora", "deberta-v2", 0.5),
+    on_foreign("adapterhub/pfeiffer", "bert", 1.5),
+    on_foreign("adapterhub/houlsby", "bert", 1.5),
+    on_foreign("adapterhub/lora", "bert", 1.0),
+    on_foreign("adapterhub/union", "bert", 1.0),
+    on_foreign("adapterhub/flex-pooled", "bert", 1.0),
+    *(on_data(suffix) for suffix in (".csv", ".tsv", ".jsonl", ".json")),
+    Subject("squad", ("rows.json",), lay_squad, (*ABLATE, "rows.json"), judge_squad),
+    Subject(
+        "cluster",
+        ("cluster.toml",),
+        lay_toml,
+        (*NATIVE, "--slurm", "--slurm-config", "cluster.toml"),
+        judge_toml,
+        before=OPTIONS_ONLY,
     ),
-    *(
-        Subject(f"data{suffix.replace('.', '-')}", (f"rows{suffix}",), lay_data(suffix), ablate_data(suffix),
-                judge_data(suffix), 1.5)
-        for suffix in (".csv", ".tsv", ".jsonl", ".json")
+    Subject(
+        "resumed", (*RESULTS, "out/parts/*.npz"), lay_native, NATIVE, judge_resumed, 2.0, on_results=True
     ),
-    Subject("squad", ("rows.json",), lay_squad, ablate_data(".json"), judge_squad, 1.0),
-    Subject("cluster", ("cluster.toml",), lay_toml, lambda place: [*ablate(place), "--slurm", "--slurm-config",
-            place / "cluster.toml"], judge_toml, 1.0, before=OPTIONS_ONLY),
-    Subject("resumed", (*RESULTS, "out/parts/*.npz"), lay_native, ablate, judge_resumed, 2.0, on_results=True),
-    subject_drawn("figures", lambda place: ["figures", place / "out", "--format", "svg", "--out", place / "drawn"], RESULTS, 1.5),
-    Subject("resumed-sweep", ("out/*.csv", "out/*.json", "out/trials/*/trial.json", "out/trials/*/*.json"), lay_sweep,
-            lambda place: [*SWEEP, "--base", place / "base", "--task", place / "task", "--out", place / "out"],
-            judge_sweep, 1.0, on_results=True),
-    subject_drawn("sweep-figures", lambda place: ["figures", place / "sweep", "--format", "svg", "--out", place / "drawn"],
-                  ("sweep/trials.csv", "sweep/sweep.csv", "sweep/*.json", "sweep/trials/*/trial.json"), 1.5),
-    subject_drawn("report", lambda place: ["report", place / "out", place / "sweep", "-o", place / "drawn" / "report.html"],
-                  (*RESULTS, "sweep/*.csv", "sweep/*.json"), 1.5),
-    subject_drawn("compare", lambda place: ["compare", place / "out", place / "other", "--format", "svg", "--out", place / "drawn"],
-                  RESULTS, 1.0),
-    subject_drawn("prune", lambda place: ["prune", place / "checkpoint", "--base", place / "base", "--within", "50",
-                  "--out", place / "drawn"], tuple(f"checkpoint/ablation/{name.partition('/')[2]}" for name in RESULTS), 1.0),
-]  # fmt: skip
+    Subject(
+        "resumed-sweep",
+        ("out/*.csv", "out/*.json", "out/trials/*/*.json"),
+        lay_sweep,
+        (*SWEEP, "--base", "base", "--task", "task", "--out", "out"),
+        judge_sweep,
+        on_results=True,
+    ),
+    drawn("figures", RESULTS, 1.5, "figures", "out", *SVG),
+    drawn("sweep-figures", (*SWEEP_FILES, "sweep/trials/*/trial.json"), 1.5, "figures", "sweep", *SVG),
+    drawn("report", (*RESULTS, *SWEEP_FILES), 1.5, "report", "out", "sweep", "-o", "drawn/report.html"),
+    drawn("compare", RESULTS, 1.0, "compare", "out", "other", *SVG),
+    drawn(
+        "prune",
+        tuple(f"checkpoint/ablation/{name}" for name in FILES),
+        1.0,
+        *("prune", "checkpoint", "--base", "base", "--within", "50", "--out", "drawn"),
+    ),
+]

@@ -17,11 +17,9 @@ import random
 import re
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 from mutations import mutate
 from subjects import SUBJECTS, Subject
@@ -54,6 +52,8 @@ def judge(subject: Subject, place: Path, outcome, done: str) -> Verdict:
     last = lines[-1][:300] if lines else ""
     if any(ord(sign) < 32 and sign not in "\n\r\t" for sign in outcome.stdout + outcome.stderr):
         return Verdict("failure", f"control characters reach the terminal: {last!r}")
+    if outcome.code is None:
+        return Verdict("failure", f"not ended after {SECONDS} s")
     if outcome.code == 2:
         if len(lines) != 1 or not lines[0].startswith("adapter-probe: ") or outcome.stdout:
             return Verdict("failure", f"{len(lines)} lines: {lines[:3]}")
@@ -61,7 +61,7 @@ def judge(subject: Subject, place: Path, outcome, done: str) -> Verdict:
     if outcome.code != 0:
         return Verdict("failure", f"exit code {outcome.code}: {last}")
     try:
-        subject.judge(place, outcome, done)
+        subject.judge(place, done)
     except AssertionError as error:
         return Verdict("failure", f"WRONG: {str(error)[:300]}")
     except Exception as error:  # the reference itself finds no sense in the input
@@ -72,12 +72,8 @@ def judge(subject: Subject, place: Path, outcome, done: str) -> Verdict:
 
 
 def run(subject: Subject, program, place: Path):
-    """A command on a mutated input; None where it does not end."""
-    command = program.start(*subject.command(place), before=LIMITS + subject.before, folder=place)
-    try:
-        return command.result(SECONDS)
-    except AssertionError:
-        return None
+    """A command on an input, with limits."""
+    return program(subject.command, folder=place, before=LIMITS + subject.before, seconds=SECONDS)
 
 
 @pytest.fixture(scope="module", params=SUBJECTS, ids=lambda subject: subject.name)
@@ -86,18 +82,18 @@ def subject(request: pytest.FixtureRequest) -> Subject:
 
 
 @pytest.fixture(scope="module")
-def original(subject, warm_program, sources, tmp_path_factory) -> Path:
+def original(subject, forked, sources, tmp_path_factory) -> Path:
     """The input as it is, ablated once: copied for every mutation."""
     place = tmp_path_factory.mktemp(subject.name)
     subject.lay(place, sources)
-    outcome = run(subject, warm_program, place)
-    assert outcome is not None and outcome.code == 0, outcome
-    subject.judge(place, outcome, "")
+    outcome = run(subject, forked, place)
+    assert outcome.code == 0, outcome
+    subject.judge(place, "")
     shutil.copytree(place / "out", place / "undisturbed")
     return place
 
 
-def test_one_line_or_the_right_numbers(subject, original, warm_program, tmp_path):
+def test_one_line_or_the_right_numbers(subject, original, forked, tmp_path):
     counts: dict[str, int] = {"refused": 0, "right": 0, "failure": 0}
     failures = []
     n = max(1, round(TOTAL * subject.share / sum(one.share for one in SUBJECTS)))
@@ -114,7 +110,7 @@ def test_one_line_or_the_right_numbers(subject, original, warm_program, tmp_path
         done = mutate(file, draw)
         if subject.reseal:
             subject.reseal(place, draw)
-        outcome = run(subject, warm_program, place)
+        outcome = run(subject, forked, place)
         verdict = (
             judge(subject, place, outcome, done) if outcome else Verdict("failure", f"hangs {SECONDS} s")
         )

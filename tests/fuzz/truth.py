@@ -81,8 +81,10 @@ def logits_of(model: torch.nn.Module, tokenizer: Any, texts: list[str], max_leng
     rows = []
     for text in texts:
         inputs = tokenizer(text, truncation=True, max_length=max_length, return_tensors="pt")
-        allowed = {"input_ids", "token_type_ids"} & set(tokenizer.model_input_names)
-        rows.append(model(**{name: value for name, value in inputs.items() if name in allowed}).logits[0])
+        if "token_type_ids" not in tokenizer.model_input_names:
+            inputs.pop("token_type_ids", None)
+        inputs.pop("attention_mask", None)
+        rows.append(model(**inputs).logits[0])
     return torch.stack(rows).float().numpy()
 
 
@@ -91,7 +93,7 @@ def native_logits(checkpoint: Path, base: Path, texts: list[str], spans: np.ndar
 
     The span ``(-1, -1)`` is the intact model.
     """
-    about = json.loads((checkpoint / "adapter_probe.json").read_text("utf-8"))
+    about = json.loads((checkpoint / "adapter_probe.json").read_text("utf-8-sig"))
     tensors = load_file(checkpoint / "delta.safetensors")
     labels = len(about["task"]["label_names"])
     model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=labels).float().eval()
@@ -119,7 +121,7 @@ def native_logits(checkpoint: Path, base: Path, texts: list[str], spans: np.ndar
     for name in {name.partition(".adapter.")[0] for name in tensors if ".adapter." in name}:
         hook(name, int(name.split(".layer.")[1].split(".")[0]))
     tokenizer = AutoTokenizer.from_pretrained(base)
-    out = []
+    out: list[np.ndarray] = []
     for first, last in spans.tolist():
         off.clear()
         off.update(range(first, last + 1) if first >= 0 else ())
