@@ -16,6 +16,7 @@ from adapter_probe.results.atomic import read_json, write_json
 from adapter_probe.results.fingerprints import hash_json
 
 from .base import BaseIdentity
+from .files import refuse_pointer
 
 DESCRIPTION = "adapter_probe.json"
 SCHEMA = 2
@@ -91,6 +92,7 @@ def read_description(folder: Path) -> Description:
         raise CheckpointError(f"checkpoint {folder}: no such folder")
     if not path.is_file():
         raise CheckpointError(f"{folder} is not a checkpoint: it has no {DESCRIPTION}")
+    refuse_pointer(path)
     try:
         document = read_json(path)
     except ResultsError as error:  # names the file itself
