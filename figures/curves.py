@@ -257,7 +257,7 @@ def _what_is_drawn(ax: Axes) -> np.ndarray:
         for start, end in pairwise(path):
             if np.isfinite([start, end]).all():
                 found.append(np.linspace(start, end, 2 + int(np.hypot(*(end - start)) / 4)))
-        found.append(path)
+        found.append(np.reshape(path, (-1, 2)))  # an undefined interval has no points
     samples = np.concatenate(found)
     return samples[np.isfinite(samples).all(axis=1)]
 

@@ -63,9 +63,7 @@ def test_a_unit_in_brackets_goes_into_a_line_of_its_own():
     assert style.wrapped("drop in score (points); line", 8, 80) == "drop in score\n(points); line"
 
 
-def test_fitting_takes_the_first_that_fits():
-    texts = ["a long text indeed", "shorter", "s"]
-    assert [style.fitting(texts, 8, width) for width in (500, 30, 1)] == texts
+def test_a_text_is_as_wide_as_its_letters_are_high():
     assert style.text_width("12", 14) == pytest.approx(2 * style.text_width("12", 7))
 
 
