@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import os
-import re
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -257,7 +256,7 @@ def test_tensors_that_hold_no_real_numbers(dtype, part, refused, trained, tmp_pa
 
 def bomb(file: Path, arrays: dict[str, int]) -> None:
     """An archive of zeros that is small on the disk, with sealed and whole members."""
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, size in arrays.items():
             header = io.BytesIO()
             np.lib.format.write_array_header_1_0(
@@ -274,7 +273,7 @@ def test_results_that_unpack_to_gigabytes(program, trained, tmp_path):
     out = tmp_path / "out"
     assert program("ablate", trained, "--out", out).code == 0
     right = (out / "spans.csv").read_bytes()
-    bomb(out / "predictions.npz", dict.fromkeys(("logits", "labels", "about"), 1 << 30))
+    bomb(out / "predictions.npz", {"logits": 1 << 30})
     limit = "import resource; resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, 3 << 30))"
     assert program.start("figures", out, before=limit).result(120).refusal
     shutil.copy(out / "predictions.npz", next((out / "parts").glob("*.npz")))
@@ -291,10 +290,10 @@ def test_a_pickle_that_unpacks_to_gigabytes(program, foreign):
     file = folder / "pytorch_adapter.bin"
     with zipfile.ZipFile(file) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, content in members.items():
             with archive.open(name, "w", force_zip64=True) as member:
-                if re.search(r"/data/\d+$", name):
+                if name.endswith("/data/0"):
                     for _ in range(64):
                         member.write(bytes(1 << 24))
                 else:
