@@ -207,7 +207,7 @@ def _add_top_axis(ax: Axes, base: float) -> None:
     top.xaxis.set_major_locator(FixedLocator([share for share in _SHARES if low <= share <= high]))
     top.xaxis.set_major_formatter("{x:g}")
     top.xaxis.set_minor_locator(NullLocator())
-    top.set_xlabel("% of the base")
+    top.set_xlabel("% of the base, head included")
     between = np.outer(_SHARES, np.arange(2, 10)).ravel()
     small_ticks(ax, between[(between >= low) & (between <= high)] / factor, 1.0)
 

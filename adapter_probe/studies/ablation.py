@@ -115,7 +115,7 @@ class Ablation:
         return heatmap(self.record, ax, tolerance=tolerance, **options)
 
     def attribution(self, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw how spans interact, and each layer's share of the drop; see `heatmap` for `ax`.
+        """Draw each layer's share of the drop of all layers, beside its drop alone; see `heatmap` for `ax`.
 
         Raises:
             ResultsError: the study has no shares: spans that were kept, or an undefined score.
@@ -249,7 +249,8 @@ def run_order(
     say(f"opening {order.checkpoint}", progress and sys.stderr.isatty())
     request, folder = _prepare(order, out, device, threads, cluster)
     if cluster is not None:
-        compute_in_shards(order, request, folder, Resources(0, threads, device, cluster), cluster)
+        resources = Resources(0, threads, device, cluster)
+        compute_in_shards(order, request, folder, resources, cluster, progress)
     study = run_ablation(request, folder, progress=progress)
     if not against:
         return study

@@ -226,20 +226,12 @@ def file_lists(groups: Iterable[Iterable[str | Path]]) -> str:
     )
 
 
-_METHODS = {
-    "adapters": "adapters",
-    "top_layers": "fine-tuning from the top",
-    "layernorm_only": "LayerNorms and head",
-    "head_only": "head on the frozen encoder",
-    "full": "full fine-tuning",
-    "imported": "adapters",
-}
-
-
 def method_text(method: dict[str, Any]) -> str:
     """A method with its settings."""
+    from adapter_probe.analysis.sweeps import METHOD_LABELS
+
     fields = [f"{name.replace('_', ' ')} {_field(v)}" for name, v in method.items() if name != "name" and v]
-    return ", ".join([_METHODS[method["name"]], *fields])
+    return ", ".join([METHOD_LABELS.get(method["name"], "adapters"), *fields])
 
 
 def _field(value: Any) -> str:
