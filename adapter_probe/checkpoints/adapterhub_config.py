@@ -1,6 +1,7 @@
 """The configurations of AdapterHub's libraries: each field read, known to change nothing, or refused.
 
-Checked against adapter-transformers 1 to 3 and adapters 0.1 to 1.3.
+Checked against the configuration classes of adapters 1.1 and 1.3. Fields of earlier releases, those of
+adapter-transformers included, are taken to mean the same; logits of adapters 1.0.1 are among the fixtures.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """PEFT's `adapter_config.json`: every field read, known to change nothing, or refused by name.
 
-Checked against PEFT 0.3 to 0.21.
+Checked against the configuration classes of PEFT 0.3 to 0.19 and 0.21.
 """
 
 from __future__ import annotations
