@@ -26,12 +26,12 @@ METRICS: dict[str, tuple[str, ...]] = {
     "regression": ("pearson", "spearman"),
     "extractive": ("squad_f1", "exact_match"),
     "causal": (
-        "accuracy", "acc_norm", "acc_bytes",
-        "nll", "perplexity", "bits_per_byte", "byte_perplexity", "word_perplexity",
+        "accuracy", "acc_norm", "acc_bytes", "greedy_accuracy",
+        "nll", "perplexity", "bits_per_byte", "byte_perplexity", "word_perplexity", "continuation_perplexity",
     ),
 }  # fmt: skip
-CHOICES, LOSSES = METRICS["causal"][:3], METRICS["causal"][3:]
-"""Of language models: shares of questions whose likeliest choice is the right one, and losses."""
+CHOICES, LOSSES = METRICS["causal"][:4], METRICS["causal"][4:]
+"""Of language models: shares of rows whose likeliest choice, or next tokens, are right, and losses."""
 
 LOSS_UNITS = {"nll": "nats", "bits_per_byte": "bits"}
 """What the losses are counted in, perplexities aside, which are numbers of equally likely continuations."""
@@ -55,6 +55,8 @@ _WORDS = {
     "bits_per_byte": "bits per byte",
     "byte_perplexity": "byte perplexity",
     "word_perplexity": "word perplexity",
+    "greedy_accuracy": "accuracy of greedy continuations",
+    "continuation_perplexity": "continuation perplexity",
 }
 
 

@@ -49,6 +49,15 @@ def ablate(
             show_default=False,
         ),
     ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="In place of --data: tasks of lm-evaluation-harness (extra lm-eval) by name, task file or "
+            "folder (with a /). Several are groups of one study, scored together.",
+            metavar="lm-eval:NAME[,NAME]",
+            show_default=False,
+        ),
+    ] = None,
     split: Annotated[
         Literal["train", "validation", "test"], typer.Option(help="Split of the remembered task.")
     ] = "validation",
@@ -112,7 +121,7 @@ def ablate(
     """
     from adapter_probe.jobs.shards import AblationOrder
     from adapter_probe.probe.request import AblationSettings
-    from adapter_probe.studies.ablation import plan_order, run_order
+    from adapter_probe.studies.ablation import plan_order, run_order, with_task
     from adapter_probe.studies.comparison import exchange
 
     if not tolerance >= 0:
@@ -124,7 +133,7 @@ def ablate(
     order = AblationOrder(
         str(checkpoint),
         AblationSettings(sites, complement, layernorm, precision, spans, group, layers), base,
-        tuple(map(str, data or ())), split, metric, max_examples, tokens_per_pass,
+        with_task(data or (), task), split, metric, max_examples, tokens_per_pass,
     )  # fmt: skip
     if dry_run:
         plan = plan_order(order, out, device=device, threads=threads)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from adapter_probe.data.encoding import Encoded, encode
+from adapter_probe.data.lm_eval_tasks import is_task, load_tasks
 from adapter_probe.data.questions import Questions, load_questions
 from adapter_probe.data.requests import Requests, load_requests
 from adapter_probe.data.requests_encoding import EncodedRequests, encode_requests
@@ -68,7 +69,11 @@ def load_examples(
         windows = encode_windows(tokenizer, questions, WindowSettings.within(max_length))
         return Examples(questions, windows.encoded, windows)
     if task.kind == "causal":
-        requests = load_requests(tokenizer, task.files[split], split, max_examples)
+        files = task.files[split]
+        if any(map(is_task, files)):
+            requests = load_tasks(files, split, max_examples)
+        else:
+            requests = load_requests(tokenizer, files, split, max_examples)
         return Examples(requests, encode_requests(tokenizer, requests, max_length))
     rows = load_split(task, split, max_examples, expect_fingerprint)
     return Examples(rows, encode(tokenizer, rows, max_length))

@@ -21,8 +21,8 @@ from adapter_probe.metrics import CHOICES, LOSSES
 
 Form = Literal["choice", "completion", "text"]
 FORM_METRICS: dict[Form, tuple[str, ...]] = {
-    "choice": CHOICES,
-    "completion": LOSSES,
+    "choice": CHOICES[:3],
+    "completion": (*LOSSES, "greedy_accuracy"),
     "text": ("bits_per_byte", "byte_perplexity", "word_perplexity", "nll", "perplexity"),
 }
 """Metrics that fit each form; the first is the default."""
@@ -39,6 +39,7 @@ class Request:
         gold: the right one.
         group: the part of the data it belongs to, or "".
         framed: whether the tokenizer adds its own first token; a chat template has written it already.
+        counts: characters, bytes and words of every choice, where they are not those of its text.
     """
 
     context: str
@@ -47,6 +48,7 @@ class Request:
     gold: int = 0
     group: str = ""
     framed: bool = True
+    counts: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,12 +60,14 @@ class Requests:
         rows: the examples.
         name: of the split.
         fingerprint: SHA-256 of the rows in order.
+        metrics: those that fit the rows, the first by default; empty for all of the form.
     """
 
     form: Form
     rows: tuple[Request, ...]
     name: str
     fingerprint: str
+    metrics: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -109,13 +113,13 @@ def seal_requests(form: Form, requests: Sequence[Request], name: str) -> Request
     return Requests(form, tuple(requests), name, hashlib.sha256(content).hexdigest())
 
 
-def choose_metric(asked: str | None, form: Form) -> str:
-    """The metric asked for, or the form's own.
+def choose_metric(asked: str | None, requests: Requests) -> str:
+    """The metric asked for, or the rows' own.
 
     Raises:
-        DataError: it does not fit rows of this form.
+        DataError: it does not fit them.
     """
-    allowed = FORM_METRICS[form]
+    allowed, form = requests.metrics or FORM_METRICS[requests.form], requests.form
     if asked not in (None, *allowed):
         raise DataError(f"metric {asked!r} does not fit rows of form {form!r}; allowed: {', '.join(allowed)}")
     return asked or allowed[0]

@@ -255,14 +255,19 @@ def pack_requests(encoded: EncodedRequests, index: np.ndarray, device: torch.dev
 def count_texts(requests: Requests, encoded: EncodedRequests) -> np.ndarray:
     """Tokens, characters, bytes and words of every continuation, int64 ``[examples, continuations, 4]``.
 
-    Words are what white space parts; without the delimiter before a choice, but for the tokens.
+    Without the delimiter before a choice, but for the tokens.
     """
     counts = np.zeros((len(requests), encoded.n_continuations, 4), dtype=np.int64)
     counts[..., 0] = encoded.n_tokens
     for example, request in enumerate(requests.rows):
-        for number, text in enumerate(request.choices):
-            counts[example, number, 1:] = len(text), len(text.encode()), len(re.split(r"\s+", text))
+        measured = request.counts or tuple(map(measure_text, request.choices))
+        counts[example, : len(measured), 1:] = measured
     return counts
+
+
+def measure_text(text: str) -> tuple[int, int, int]:
+    """Characters, bytes and words, which are what white space parts."""
+    return len(text), len(text.encode()), len(re.split(r"\s+", text))
 
 
 def _fingerprint(trees: Sequence[TokenTree], example: Sequence[int]) -> str:

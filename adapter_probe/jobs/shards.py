@@ -7,7 +7,6 @@ same wherever it is computed, and it is counted once: it has its number.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 
 import torch
 
+from adapter_probe.data.lm_eval_tasks import settle
 from adapter_probe.errors import AdapterProbeError, ResultsError, TrainingError
 from adapter_probe.probe.engine import GUARD
 from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
@@ -65,7 +65,7 @@ class AblationOrder:
         if base is not None and (folder := Path(base).expanduser()).is_dir():
             base = str(folder.resolve())
         places = {"checkpoint": str(Path(self.checkpoint).resolve()), "base": base}
-        return {**to_record(self), **places, "data": [os.path.abspath(path) for path in self.data]}
+        return {**to_record(self), **places, "data": [settle(path) for path in self.data]}
 
 
 def compute_in_shards(

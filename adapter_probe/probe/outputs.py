@@ -142,12 +142,14 @@ def assemble(
         }
     refuse_nonfinite_intact(request, arrays)
     task, rows = request.checkpoint.description.task, request.examples.rows
-    labels, answers, counts, groups = request.examples.labels, None, None, None
+    labels, answers, counts, groups, greedy = request.examples.labels, None, None, None, None
     if isinstance(rows, Requests):
         logits = summed_windows(request.encoded, arrays["logits"])
         counts = count_texts(rows, request.encoded)
         if request.metric in LOSSES:
             labels = continuation_sizes(request.metric, counts)[:, 0]
+        if request.metric == "greedy_accuracy":  # of completions, which are one item each
+            greedy = arrays["greedy"][..., 0]
         if any(row.group for row in rows.rows):
             groups = np.array([row.group for row in rows.rows])
     elif isinstance(rows, Questions):
@@ -172,4 +174,5 @@ def assemble(
         answers=answers,
         counts=counts,
         groups=groups,
+        greedy=greedy,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples
+from adapter_probe.data.lm_eval_tasks import is_task, settle
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.requests import Requests, choose_metric
 from adapter_probe.data.requests_encoding import EncodedRequests
@@ -127,8 +127,9 @@ def prepare_ablation(
         settings: what is switched off.
         device: where to run.
         base: folder or hub id of the base, if it is not where the checkpoint remembers it.
-        data: files to read instead of the remembered ones, with the same columns and labels. A checkpoint
-            of another library remembers none, so that it needs some.
+        data: files to read instead of the remembered ones, with the same columns and labels, or tasks of
+            lm-evaluation-harness (``lm-eval:NAME``). A checkpoint of another library remembers none, so that
+            it needs some.
         split: which of the remembered splits.
         metric: the score, if not the task's own.
         max_examples: use a fixed random subset of this size.
@@ -144,6 +145,11 @@ def prepare_ablation(
     opened = open_checkpoint(checkpoint, base, dtype=dtype)
     _refuse_without_adapters(checkpoint, opened, settings)
     opened.model.check_norms(settings.layernorm)
+    if opened.description.task.kind != "causal" and any(is_task(str(path)) for path in data):
+        raise DataError(
+            f"{data[0]}: tasks of lm-eval are for language models; checkpoint {checkpoint} is one of "
+            f"{opened.description.task.kind}"
+        )
     opened = with_data(checkpoint, opened, data, split)
     task = opened.description.task
     check_metric(metric or task.metric, task.kind, len(task.label_names) or None)
@@ -183,7 +189,7 @@ def _judged_on(
     """The examples, and what they are scored by."""
     examples, task = _load_examples(opened, data, split, max_examples), opened.description.task
     refuse_unknown_tokens(examples.encoded, opened.description.base)
-    own = choose_metric(metric, examples.rows.form) if isinstance(examples.rows, Requests) else task.metric
+    own = choose_metric(metric, examples.rows) if isinstance(examples.rows, Requests) else task.metric
     return examples, metric or own
 
 
@@ -214,7 +220,7 @@ def _load_examples(
         raise DataError(f"split {split!r} is not one of {', '.join(SPLITS)}")
     task, limit = opened.description.task, opened.description.max_length
     if data:
-        files = {split: tuple(map(os.path.abspath, data))}  # a link's own name says of what type the file is
+        files = {split: tuple(settle(str(path)) for path in data)}
         task = replace(task, files=files, validation_share=0.0)
     return load_examples(
         opened.tokenizer, task, split, limit, max_examples=max_examples, expect_fingerprint=not data

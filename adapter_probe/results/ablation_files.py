@@ -37,7 +37,7 @@ _DIVIDES = {
 
 SPAN_COLUMNS = tuple(SPANS)
 _ARRAYS = ("masks", "spans", "logits", "labels")
-_OPTIONAL = ("answers", "counts", "groups")
+_OPTIONAL = ("answers", "counts", "groups", "greedy")
 _TEXTS = ("row_names", "metric", "kind", "label_names", "identity", "settings")
 
 
@@ -66,6 +66,8 @@ class AblationResults:
         counts: int64 ``[examples, continuations, 4]``, what `COUNTED` says of every continuation, 0 where
             there is none; None but for language models.
         groups: str ``[examples]``, which part of the data each example belongs to; None where they say none.
+        greedy: bool ``[variants, examples]``, whether every token of the continuation is the likeliest one;
+            None but for ``greedy_accuracy``.
     """
 
     masks: np.ndarray
@@ -81,6 +83,7 @@ class AblationResults:
     answers: np.ndarray | None = None
     counts: np.ndarray | None = None
     groups: np.ndarray | None = None
+    greedy: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -101,6 +104,8 @@ class AblationResults:
             expected["counts"] = (n_examples, outputs, len(COUNTED))
         if self.groups is not None:
             expected["groups"] = (n_examples,)
+        if self.greedy is not None:
+            expected["greedy"] = (n_variants, n_examples)
         for name, shape in expected.items():
             if (got := getattr(self, name).shape) != shape:
                 raise ValueError(f"{name} should have shape {list(shape)}, got {list(got)}")
@@ -122,9 +127,13 @@ class AblationResults:
         """What `adapter_probe.metrics.score` takes with `labels`: ``[variants, examples]``.
 
         Class numbers or regression values; of question answering, what each question scores by the metric; of
-        a language model the likeliest choices, or for a loss each example's negative log-likelihood, nats. -1
-        or NaN where an output is not finite.
+        a language model the likeliest choices, or for a loss each example's negative log-likelihood, nats; 0
+        where the continuation is what the model says by itself and else 1. -1 or NaN where an output is not
+        finite.
         """
+        if self.greedy is not None:
+            finite = np.isfinite(self.logits).all(axis=-1)
+            return np.where(finite, 1 - self.greedy, metrics.NO_CLASS).astype(np.int64)
         if self.counts is not None:
             return metrics.predictions_from_likelihoods(
                 self.metric, self.logits, continuation_sizes(self.metric, self.counts)
@@ -138,7 +147,7 @@ class AblationResults:
         """The score without a model: of the commonest class, or of a choice drawn at random; else NaN."""
         if self.counts is None:
             return metrics.majority_score(self.metric, self.labels)
-        if self.metric in metrics.LOSSES:
+        if self.metric in metrics.LOSSES or self.greedy is not None:
             return float("nan")
         return float((1 / (self.counts[..., 0] > 0).sum(axis=1)).mean())
 
@@ -157,6 +166,10 @@ class AblationResults:
             wanted["answers"] = (np.int32, 3)
         if self.counts is not None:
             wanted["counts"] = (np.int64, 3)
+        if (self.metric == "greedy_accuracy") != (self.greedy is not None):
+            raise ValueError(f"metric {self.metric!r} does not go with greedy {self.greedy is not None}")
+        if self.greedy is not None:
+            wanted["greedy"] = (np.bool_, 2)
         for name, (dtype, n_axes) in wanted.items():
             array = getattr(self, name)
             if array.dtype != dtype or array.ndim != n_axes:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe.analysis.studies import AblationRecord, ablation_record
-from adapter_probe.errors import ResultsError
+from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.metrics import CustomMetric
 from adapter_probe.progress import progress_bar, say
 from adapter_probe.results import schema
@@ -165,6 +165,7 @@ def ablate(
     layernorm: Literal["trained", "pretrained"] = "trained",
     base: str | None = None,
     data: str | Path | Sequence[str | Path] = (),
+    task: str = "",
     split: str = "validation",
     metric: str | Callable[[np.ndarray, np.ndarray], float] | None = None,
     max_examples: int | None = None,
@@ -193,6 +194,8 @@ def ablate(
         layernorm: the LayerNorm after a switched-off adapter: the trained one, or the base's.
         base: folder or Hugging Face hub id of the base model, if it is not where the checkpoint says.
         data: one or several files with labelled examples, in place of those that the checkpoint remembers.
+        task: ``lm-eval:NAME[,NAME]`` in place of files: tasks of lm-evaluation-harness (extra ``lm-eval``) by
+            name, task file or folder; several are groups of one study, scored together.
         split: which of the remembered splits.
         metric: the score, if not the task's own: a name, or a function from labels and predictions (class
             indices or a regression's numbers, ``[examples]`` each) to a score, more being better. The
@@ -220,6 +223,7 @@ def ablate(
 
     metric = CustomMetric(metric) if callable(metric) else metric
     files, others = ((one,) if isinstance(one, (str, Path)) else one for one in (data, against))
+    files = with_task(files, task)
     order = AblationOrder(
         str(checkpoint),
         AblationSettings(sites, complement, layernorm, precision, spans, group, layers), base,
@@ -229,6 +233,21 @@ def ablate(
         order, out, device=device, threads=threads, cluster=cluster, against=tuple(map(str, others)),
         progress=progress,
     )  # fmt: skip
+
+
+def with_task(data: Sequence[str | Path], task: str | None) -> tuple[str, ...]:
+    """The files to judge on, or the tasks of lm-evaluation-harness in their place.
+
+    Raises:
+        DataError: both are given, or the task is none.
+    """
+    from adapter_probe.data.lm_eval_tasks import PREFIX, is_task
+
+    if task and not is_task(task):
+        raise DataError(f"task {task!r} is not allowed; give {PREFIX}NAME, or files with --data")
+    if task and data:
+        raise DataError(f"{data[0]} and task {task!r} are both given; give either --data or --task")
+    return (task,) if task else tuple(map(str, data))
 
 
 def run_order(

@@ -20,6 +20,7 @@ from adapter_probe.analysis.removable import (
     spans_with_adapters,
 )
 from adapter_probe.analysis.tables import ablation_tables
+from adapter_probe.data.lm_eval_tasks import settle
 from adapter_probe.errors import ResultsError
 from adapter_probe.models.device import choose_device
 from adapter_probe.probe.prune import Pruned, prune_checkpoint
@@ -144,7 +145,7 @@ def _remembering(request: AblationRequest, data: Sequence[str | Path]) -> Ablati
     opened, rows = request.checkpoint, request.examples.rows
     if opened.description.task.files:
         return request
-    files = {rows.name: tuple(str(Path(path).resolve()) for path in data)}
+    files = {rows.name: tuple(settle(str(path)) for path in data)}
     task = replace(opened.description.task, files=files, fingerprints={rows.name: rows.fingerprint})
     description = replace(opened.description, task=task)
     return replace(request, checkpoint=replace(opened, description=description))

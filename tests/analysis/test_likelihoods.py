@@ -28,7 +28,7 @@ PER = {
 def results_of(metric: str, n_examples: int = 40, n_layers: int = 3) -> AblationResults:
     generator = np.random.default_rng(3)
     variants = span_variants(n_layers)
-    most = 4 if metric in CHOICES else 1
+    most = 4 if metric in CHOICES and metric != "greedy_accuracy" else 1
     counts = np.zeros((n_examples, most, 4), np.int64)
     n_choices = generator.integers(2, 5, n_examples) if most > 1 else np.ones(n_examples, int)
     sums = np.zeros((len(variants.names), n_examples, most), np.float32)
@@ -37,10 +37,13 @@ def results_of(metric: str, n_examples: int = 40, n_layers: int = 3) -> Ablation
         sums[:, example, :n] = -generator.exponential(20, (len(sums), n))
     per = PER.get(metric, "tokens")
     labels = generator.integers(0, n_choices) if most > 1 else counts[:, 0, COUNTED.index(per)]
+    if metric in ("continuation_perplexity", "greedy_accuracy"):
+        labels = np.full(n_examples, int(metric == "continuation_perplexity"))
+    greedy = generator.random(sums.shape[:2]) < 0.5 if metric == "greedy_accuracy" else None
     spans = [(-1, -1) if s is None else (s.first, s.last) for s in variants.spans]
     return AblationResults(
         variants.masks, np.array(spans, np.int64), variants.names, sums, labels, metric, "causal", (), {}, {},
-        counts=counts, groups=np.array([f"part {i % 2}" for i in range(n_examples)]),
+        counts=counts, groups=np.array([f"part {i % 2}" for i in range(n_examples)]), greedy=greedy,
     )  # fmt: skip
 
 
@@ -50,14 +53,17 @@ def by_hand(results: AblationResults, row: int, examples: list[int]) -> float:
     for e in examples:
         n = int((results.counts[e, :, 0] > 0).sum())
         sums = [float(results.logits[row, e, k]) for k in range(n)]
-        if metric in CHOICES:
+        if metric == "greedy_accuracy":
+            hits += bool(results.greedy[row, e])
+        elif metric in CHOICES:
             sizes = [1] * n
             if metric in DIVIDED_BY:
                 sizes = [int(results.counts[e, k, COUNTED.index(DIVIDED_BY[metric])]) for k in range(n)]
             hits += max(range(n), key=lambda k: sums[k] / sizes[k]) == results.labels[e]
         else:
             nats.append(-sums[0])
-            units.append(int(results.counts[e, 0, COUNTED.index(PER.get(metric, "tokens"))]))
+            per = COUNTED.index(PER.get(metric, "tokens"))
+            units.append(1 if metric == "continuation_perplexity" else int(results.counts[e, 0, per]))
     if metric in CHOICES:
         return hits / len(examples)
     if metric == "nll":

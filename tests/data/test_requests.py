@@ -65,7 +65,7 @@ def test_forms_by_their_columns(write, tokenizer):
         read = load_requests(tokenizer, [write(row)], "test")
         assert (read.form, read.rows, read.name) == (form, (request,), "test")
         assert (
-            choose_metric(None, read.form)
+            choose_metric(None, read)
             == {"choice": "accuracy", "completion": "nll", "text": "bits_per_byte"}[form]
         )
 
@@ -107,8 +107,9 @@ def test_a_metric_of_another_form_is_refused():
     with pytest.raises(
         DataError, match="metric 'acc_norm' does not fit rows of form 'text'; allowed: bits_per_byte"
     ):
-        choose_metric("acc_norm", "text")
-    assert all(choose_metric(m, form) == m for form, metrics in FORM_METRICS.items() for m in metrics)
+        choose_metric("acc_norm", seal_requests("text", [], ""))
+    for form, metrics in FORM_METRICS.items():
+        assert all(choose_metric(m, seal_requests(form, [], "")) == m for m in metrics)
 
 
 def encode_pair_by_hand(tokenizer, context: str, continuation: str, most: int) -> tuple[list[int], list[int]]:

@@ -1,0 +1,242 @@
+"""Tasks of lm-evaluation-harness as requests that the library's own task builds.
+
+The right choice and the counts are those of the task's `process_results`. It and the task's aggregation are
+held against this project's metrics on drawn log-likelihoods, row by row, before anything runs; a metric that
+differs is not offered.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from adapter_probe.data.requests import Form, Request, Requests, seal_requests
+from adapter_probe.data.requests_encoding import measure_text
+from adapter_probe.data.sources import subset
+from adapter_probe.data.wording import listed
+from adapter_probe.errors import DataError, one_line
+from adapter_probe.metrics import CHOICES, LOSSES, predictions_from_likelihoods, score
+
+PREFIX = "lm-eval:"
+_FEWSHOT_SEED = 1234  # the library's own default
+_FORMS: dict[str, Form] = {
+    "multiple_choice": "choice", "loglikelihood": "completion", "loglikelihood_rolling": "text",
+}  # fmt: skip
+_OURS: dict[Form, dict[str, str]] = {
+    "choice": {"acc": "accuracy", "acc_norm": "acc_norm", "acc_bytes": "acc_bytes"},
+    "completion": {"acc": "greedy_accuracy", "perplexity": "continuation_perplexity"},
+    "text": {name: name for name in ("word_perplexity", "byte_perplexity", "bits_per_byte")},
+}
+"""The library's metrics by the names that they have here."""
+_MEASURES = {"acc_norm": 0, "acc_bytes": 1, "byte_perplexity": 1, "bits_per_byte": 1, "word_perplexity": 2}
+_DRAWS = 4
+
+
+def is_task(entry: str) -> bool:
+    """Whether this names tasks of lm-evaluation-harness and no file."""
+    return entry.startswith(PREFIX)
+
+
+def settle(entry: str) -> str:
+    """A file, or tasks, by names that hold in every folder."""
+    if not is_task(entry):
+        return os.path.abspath(entry)  # not resolved: a link's own name says of what type the file is
+    names = entry.removeprefix(PREFIX).split(",")
+    return PREFIX + ",".join(os.path.abspath(name) if _is_path(name) else name for name in names)
+
+
+def load_tasks(entries: Sequence[str], name: str, max_examples: int | None = None) -> Requests:
+    """The rows of some tasks, one after the other; several tasks are groups of one study.
+
+    Args:
+        entries: ``lm-eval:NAME[,NAME]``: names the library knows, task files (``.yaml``), or folders with
+            such files (written with a ``/``). A task file may run Python code of its folder.
+        name: of the split.
+        max_examples: keep at most this many rows: always the same ones, drawn at random, in the tasks' order.
+
+    Raises:
+        DataError: lm-eval is not installed, does not know a task or cannot read its data, or a task cannot be
+            scored here; the message names it.
+    """
+    tasks: dict[str, Any] = {}
+    for entry in entries:
+        if not is_task(entry):
+            raise DataError(f"{entry}: give either files or tasks of lm-eval, not both")
+        for wanted in entry.removeprefix(PREFIX).split(","):
+            found = _open(wanted)
+            if twice := tasks.keys() & found.keys():
+                raise DataError(f"{entry}: lm-eval task {min(twice)!r} is given twice; give every task once")
+            tasks |= found
+    read = {task_name: _read(task_name, task) for task_name, task in tasks.items()}
+    forms = {form: task_name for task_name, (form, _, _) in read.items()}
+    if len(forms) > 1:
+        raise DataError(
+            f"lm-eval tasks {listed(forms.values())} have rows of form {listed(forms)}; give one at a time"
+        )
+    ((form, first),) = forms.items()
+    metrics = [m for m in read[first][2] if all(m in offered for _, _, offered in read.values())]
+    if not metrics:
+        raise DataError(f"lm-eval tasks {listed(read)} have no metric in common; give one at a time")
+    rows = [
+        replace(row, group=task_name if len(read) > 1 else "")
+        for task_name, (_, own, _) in read.items()
+        for row in own
+    ]
+    keep = subset(len(rows), max_examples)
+    sealed = seal_requests(form, rows if keep is None else [rows[i] for i in keep], name)
+    return replace(sealed, metrics=tuple(metrics))
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or os.sep in name or name.endswith((".yaml", ".yml"))
+
+
+def _open(wanted: str) -> dict[str, Any]:
+    """The library's tasks by their names."""
+    try:
+        from lm_eval.tasks import TaskManager
+    except ModuleNotFoundError as error:
+        raise DataError(
+            f"{PREFIX}{wanted}: {error.name} is not installed; pip install 'adapter-probe[lm-eval]'"
+        ) from None
+    if not wanted or (_is_path(wanted) and not os.path.exists(wanted)):
+        raise DataError(f"{PREFIX}{wanted}: there is no such file or folder with tasks")
+    try:
+        if _is_path(wanted) and os.path.isdir(wanted):
+            manager = TaskManager(include_path=wanted, include_defaults=False)
+            found: dict[str, Any] = manager.load(list(manager.all_subtasks))["tasks"]
+        else:
+            manager = TaskManager(include_defaults=not _is_path(wanted))
+            found = manager.load([wanted])["tasks"]
+        for task in found.values():
+            task.set_fewshot_seed(_FEWSHOT_SEED)
+    except Exception as error:  # of lm-eval, datasets, the hub's library, or a task's own code
+        raise DataError(f"{PREFIX}{wanted}: lm-eval cannot open it: {one_line(error)}") from error
+    if not found:
+        raise DataError(f"{PREFIX}{wanted}: no task file lies there")
+    return found
+
+
+def _read(name: str, task: Any) -> tuple[Form, list[Request], list[str]]:
+    """A task's form, its rows, and the metrics by which they score here as there."""
+    form = _FORMS.get(task.OUTPUT_TYPE)
+    if form is None:
+        raise DataError(
+            f"lm-eval task {name!r} has output type {task.OUTPUT_TYPE!r}, allowed are {', '.join(_FORMS)}"
+        )
+    if task.get_config("filter_list"):
+        raise DataError(f"lm-eval task {name!r} filters the model's answers, which is not supported")
+    try:
+        task.build_all_requests(rank=0, world_size=1)
+        rows = [
+            _Row(name, task, form, number + 1, list(of_doc))
+            for number, (_, of_doc) in enumerate(groupby(task.instances, key=lambda one: one.doc_id))
+        ]
+        offered = [theirs for theirs in _OURS[form] if theirs in rows[0].scored(rows[0].drawn(0))]
+        requests = [row.request(offered) for row in rows] if offered else []
+        metrics = [_OURS[form][m] for m in offered if _agree(rows, m, requests)]
+    except DataError:
+        raise
+    except Exception as error:  # of lm-eval, datasets, or a task's own code
+        raise DataError(f"lm-eval task {name!r} cannot be built: {one_line(error)}") from error
+    if not metrics:
+        raise DataError(
+            f"lm-eval task {name!r} scores by {listed(task.aggregation())}, none of which is supported; for "
+            f"output type {task.OUTPUT_TYPE!r} allowed are {', '.join(_OURS[form])} as the library has them"
+        )
+    return form, requests, metrics
+
+
+@dataclass(frozen=True, eq=False)
+class _Row:
+    """One document of a task, with the library's requests for it."""
+
+    name: str
+    task: Any
+    form: Form
+    number: int
+    instances: list[Any]
+
+    def request(self, offered: Sequence[str]) -> Request:
+        """The same for this project, with the right choice, or the counts, that the task scores by."""
+        arguments = [instance.args for instance in self.instances]
+        if self.form == "text":
+            ((text,),) = arguments
+            return Request("", (text,), counts=(self._counts(text),))
+        contexts, continuations = {one[0] for one in arguments}, [one[1] for one in arguments]
+        if len(contexts) > 1 or any(len(one) != 2 for one in arguments):
+            raise self.error("has more than one context, or images or sound, which is not supported")
+        (context,) = contexts
+        if self.form == "completion":
+            return Request(context, tuple(continuations))
+        delimiter = self.task.get_config("target_delimiter") or ""
+        if not all(text.startswith(delimiter) for text in continuations):
+            delimiter = ""
+        choices = tuple(text[len(delimiter) :] for text in continuations)
+        return Request(context, choices, delimiter, self._gold(offered[0]))
+
+    def error(self, what: str) -> DataError:
+        return DataError(f"lm-eval task {self.name!r} row {self.number}: {what}")
+
+    def scored(self, sums: Sequence[float], greedy: bool = False) -> Mapping[str, Any]:
+        """What the task's own `process_results` makes of log-likelihoods."""
+        results = list(sums) if self.form == "text" else [(value, greedy) for value in sums]
+        made: Mapping[str, Any] = self.task.process_results(self.instances[0].doc, results)
+        return made
+
+    def drawn(self, draw: int) -> list[float]:
+        """Log-likelihoods as good as any; of choices in proportion to their lengths, so that each may win."""
+        values = -np.random.default_rng([self.number, draw]).uniform(0.1, 5, len(self.instances))
+        if self.form == "choice":
+            values *= [len(instance.args[1]) for instance in self.instances]
+        made: list[float] = values.tolist()
+        return made
+
+    def greedy(self, draw: int) -> bool:
+        """Whether the continuation is the likeliest one, drawn too."""
+        return bool(np.random.default_rng([self.number, draw, 1]).random() < 0.5)
+
+    def _gold(self, metric: str) -> int:
+        n = len(self.instances)
+        likely = [[-1e-3 if other == one else -1e9 for other in range(n)] for one in range(n)]
+        right = [number for number in range(n) if self.scored(likely[number])[metric] == 1]
+        if len(right) != 1:
+            raise self.error(f"has {len(right)} right choices of {n}; allowed is 1")
+        return right[0]
+
+    def _counts(self, text: str) -> tuple[int, int, int]:
+        """Characters, bytes and words by the task's own count, which may be of another text."""
+        characters, n_bytes, words = measure_text(text)
+        made = self.scored([-1.0])
+        for name in ("byte_perplexity", "bits_per_byte"):
+            n_bytes = made[name][1] if name in made else n_bytes
+        return characters, n_bytes, made["word_perplexity"][1] if "word_perplexity" in made else words
+
+
+def _agree(rows: Sequence[_Row], theirs: str, requests: Sequence[Request]) -> bool:
+    """Whether the task scores its rows, alone and together, as this project does, whatever the model says."""
+    ours, aggregate = _OURS[rows[0].form][theirs], rows[0].task.aggregation()[theirs]
+    for draw in range(_DRAWS):
+        items = [row.scored(row.drawn(draw), row.greedy(draw))[theirs] for row in rows]
+        said = [_said(ours, row, request, draw) for row, request in zip(rows, requests)]
+        predictions, labels = (np.array(values) for values in zip(*said))
+        if ours in CHOICES and [float(item) for item in items] != (predictions == labels).tolist():
+            return False
+        if not np.isclose(aggregate(items), score(ours, predictions, labels), rtol=1e-9):
+            return False
+    return True
+
+
+def _said(ours: str, row: _Row, request: Request, draw: int) -> tuple[float, int]:
+    """Prediction and label of a row by this project's metric."""
+    if ours == "greedy_accuracy":
+        return int(not row.greedy(draw)), request.gold
+    measured = request.counts or tuple(map(measure_text, request.choices))
+    sizes = np.array([one[_MEASURES[ours]] if ours in _MEASURES else 1 for one in measured])
+    prediction = predictions_from_likelihoods(ours, np.array([row.drawn(draw)]), sizes[None])[0]
+    return prediction, int(sizes[0]) if ours in LOSSES else request.gold

@@ -1,0 +1,255 @@
+"""Tasks of lm-evaluation-harness: the numbers are those of the library's own run on PEFT's model."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from byte_tokenizer import byte_tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config
+
+import adapter_probe
+from adapter_probe.data.lm_eval_tasks import settle
+from adapter_probe.errors import DataError
+
+LAYERS, MOST = 2, 60
+QUESTIONS = [
+    {"q": "ab ab", "options": ["ab", "c", "abab ab"], "right": 1},
+    {"q": "one two", "options": ["three", "a", "aé"], "right": 2},
+    {"q": "cab", "options": ["taxi ab", "no"], "right": 0},
+    {"q": "b", "options": ["c", "ab b"], "right": 1},
+    {"q": "abba", "options": ["b", "a a a"], "right": 0},
+]
+LASTS = [{"text": "ab ab a", "last": " b"}, {"text": "c", "last": " ab ab"}, {"text": "abab", "last": " a"}]
+PAGES = [{"page": "a text  that is longer than what the model reads at once, and ab ab"}, {"page": "é ab"}]
+CHOICE = {
+    "output_type": "multiple_choice", "doc_to_text": "Q: {{q}}\nA:", "doc_to_target": "right",
+    "doc_to_choice": "{{options}}", "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}],
+}  # fmt: skip
+LAST = {
+    "output_type": "loglikelihood", "doc_to_text": "{{text}}", "doc_to_target": "{{last}}",
+    "metric_list": [{"metric": "perplexity"}, {"metric": "acc"}],
+}  # fmt: skip
+PAGE = {
+    "output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{page}}",
+    "metric_list": [{"metric": m} for m in ("word_perplexity", "byte_perplexity", "bits_per_byte")],
+}  # fmt: skip
+OURS = {"acc": "accuracy", "perplexity": "continuation_perplexity"}
+
+
+def write_task(folder: Path, name: str, rows: list[dict], task: dict) -> str:
+    folder.mkdir(exist_ok=True)
+    data = folder / f"{name}.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    about = {
+        "task": name, "dataset_path": "json", "test_split": "test",
+        "dataset_kwargs": {"data_files": {"test": str(data)}}, **task,
+    }  # fmt: skip
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(about), encoding="utf-8")
+    return str(folder / f"{name}.yaml")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _offline(tmp_path_factory: pytest.TempPathFactory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        patch.setenv("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LoRA far from the identity on a tiny random GPT-2."""
+    peft = pytest.importorskip("peft")
+    folder, tokenizer = tmp_path_factory.mktemp("gpt2"), byte_tokenizer(False)
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=len(tokenizer), n_embd=16, n_layer=LAYERS, n_head=2, n_positions=MOST,
+        bos_token_id=tokenizer.eos_token_id, eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    base = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in base.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    base.save_pretrained(folder / "base")
+    tokenizer.save_pretrained(folder / "base")
+    made = peft.LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=8, target_modules=["c_attn"])
+    model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(folder / "base"), made)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.copy_(0.6 * torch.randn_like(parameter))
+    model.save_pretrained(folder / "lora")
+    return folder / "lora"
+
+
+def opened(checkpoint: Path) -> tuple[torch.nn.Module, AutoTokenizer]:
+    peft = pytest.importorskip("peft")
+    base = AutoModelForCausalLM.from_pretrained(checkpoint.parent / "base", dtype=torch.float32)
+    model = peft.PeftModel.from_pretrained(base, checkpoint).eval()
+    return model, AutoTokenizer.from_pretrained(checkpoint.parent / "base")
+
+
+def likeliest(checkpoint: Path) -> dict[str, str]:
+    """A row whose continuation the model itself gives."""
+    model, tokenizer = opened(checkpoint)
+    texts = ["".join(pair) for pair in itertools.product("cdefghijklmnopqrstuvwxyz0123456789", repeat=2)]
+    with torch.no_grad():
+        found = model(torch.tensor([tokenizer.encode(text) for text in texts])).logits[:, -1].argmax(-1)
+    for text, token in zip(texts, found.tolist()):
+        last = tokenizer.decode(token)
+        if last.strip() and tokenizer.encode(text + last) == [*tokenizer.encode(text), token]:
+            return {"text": text, "last": last}
+    raise AssertionError("the model gives no whole letter")
+
+
+def harness(checkpoint: Path, task: str, off: range) -> dict:
+    """The library's own run on PEFT's model, its scaling set to zero in the layers `off`."""
+    lm_eval = pytest.importorskip("lm_eval")
+    from lm_eval.models.huggingface import HFLM
+
+    model, tokenizer = opened(checkpoint)
+    for number in off:
+        for module in model.base_model.model.transformer.h[number].modules():
+            if isinstance(getattr(module, "scaling", None), dict):
+                module.scaling["default"] = 0.0
+    wrapped = HFLM(pretrained=model, tokenizer=tokenizer, max_length=MOST, device="cpu", batch_size=1)
+    (found,) = lm_eval.simple_evaluate(wrapped, tasks=[task], bootstrap_iters=0)["results"].values()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rows", "about"),
+    [
+        (QUESTIONS, CHOICE),
+        (QUESTIONS, {**CHOICE, "num_fewshot": 1, "fewshot_split": "test"}),
+        (LASTS, LAST),
+        (PAGES, PAGE),
+    ],
+    ids=["choice", "few-shot", "last word", "rolling"],
+)
+def test_numbers_are_those_of_the_librarys_own_run(rows, about, checkpoint, tmp_path):
+    more = [likeliest(checkpoint)] if rows is LASTS else []
+    task = write_task(tmp_path / "tasks", "tiny", rows + more, about)
+    expected = {off: harness(checkpoint, task, range(*off)) for off in ((0, 0), (1, 2))}
+    for theirs in (metric["metric"] for metric in about["metric_list"]):
+        ours = OURS.get(theirs, theirs)
+        if theirs == "acc" and rows is LASTS:
+            ours = "greedy_accuracy"
+        study = adapter_probe.ablate(
+            checkpoint, task=f"lm-eval:{task}", metric=ours, out=tmp_path / "out", progress=False
+        )
+        span = float(study.spans.set_index(["first", "last"]).loc[(1, 1), "score"])
+        found = {(0, 0): study.summary["intact_score"], (1, 2): span}
+        for off, score in found.items():
+            assert score == pytest.approx(expected[off][f"{theirs},none"], rel=1e-5), (theirs, off)
+        assert study.summary["metric"] == ours
+        if ours == "greedy_accuracy":
+            assert 0 < study.results.greedy.mean() < 1
+        assert adapter_probe.load(study.folder).results.predictions.tolist() == study.predictions.tolist()
+
+
+@pytest.mark.slow
+def test_the_tasks_own_results_are_ours_row_by_row(checkpoint, tmp_path):
+    pytest.importorskip("lm_eval")
+    from lm_eval.tasks import TaskManager
+
+    path = write_task(tmp_path / "tasks", "tiny", QUESTIONS, CHOICE)
+    (task,) = TaskManager(include_defaults=False).load([path])["tasks"].values()
+    for theirs, ours in (("acc", "accuracy"), ("acc_norm", "acc_norm")):
+        results = adapter_probe.ablate(
+            checkpoint, task=f"lm-eval:{path}", metric=ours, out=tmp_path / "out", progress=False
+        ).results
+        for sums, predictions in zip(results.logits, results.predictions):
+            for row, (doc, found) in enumerate(zip(QUESTIONS, sums.tolist())):
+                pairs = [(value, False) for value in found[: len(doc["options"])]]
+                expected = task.process_results(doc, pairs)[theirs]
+                assert float(predictions[row] == results.labels[row]) == expected
+
+
+@pytest.mark.slow
+def test_several_tasks_are_groups_and_a_folder_is_all_its_tasks(checkpoint, tmp_path):
+    pytest.importorskip("lm_eval")
+    folder = tmp_path / "tasks"
+    one, two = (write_task(folder, name, QUESTIONS[:n], CHOICE) for name, n in (("one", 2), ("two", 3)))
+    options: dict = {"spans": "suffix", "progress": False}
+    named = adapter_probe.ablate(checkpoint, task=f"lm-eval:{one},{two}", out=tmp_path / "a", **options)
+    assert named.results.groups.tolist() == ["one"] * 2 + ["two"] * 3
+    whole = adapter_probe.ablate(checkpoint, task=f"lm-eval:{folder}", out=tmp_path / "b", **options)
+    assert sorted(whole.results.groups) == sorted(named.results.groups)
+    with pytest.raises(DataError, match="lm-eval task 'one' is given twice"):
+        adapter_probe.ablate(checkpoint, task=f"lm-eval:{one},{folder}", **options)
+    assert whole.summary["intact_score"] == named.summary["intact_score"]
+
+
+@pytest.mark.slow
+def test_a_tasks_own_counts_are_kept(checkpoint, tmp_path):
+    """As in wikitext, whose words are those of another text than the one that is scored."""
+    folder = tmp_path / "tasks"
+    task = write_task(folder, "tiny", PAGES, PAGE)
+    (folder / "own.py").write_text(
+        "def count(doc, results):\n    return {'word_perplexity': (results[0], 3), 'byte_perplexity': 1.0}\n"
+    )
+    path = Path(task)
+    path.write_text(path.read_text("utf-8") + "process_results: !function own.count\n", encoding="utf-8")
+    with pytest.raises(DataError, match="lm-eval task 'tiny' cannot be built"):  # its byte_perplexity is odd
+        adapter_probe.ablate(checkpoint, task=f"lm-eval:{task}", out=tmp_path / "o", progress=False)
+    (folder / "own.py").write_text(
+        "def count(doc, results):\n    return {'word_perplexity': (results[0], 3)}\n"
+    )
+    sys.modules.pop("own", None)
+    expected = harness(checkpoint, task, range(0))
+    study = adapter_probe.ablate(checkpoint, task=f"lm-eval:{task}", out=tmp_path / "out", progress=False)
+    assert study.results.labels.tolist() == [3, 3]
+    assert study.summary["intact_score"] == pytest.approx(expected["word_perplexity,none"], rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rows", "changes", "message"),
+    [
+        (QUESTIONS, {"output_type": "generate_until"}, "has output type 'generate_until', allowed are"),
+        (QUESTIONS, {"metric_list": [{"metric": "f1"}]}, "scores by 'f1', none of which is supported"),
+        (
+            QUESTIONS,
+            {"metric_list": [{"metric": "acc", "aggregation": "median"}]},
+            "scores by 'acc', none of which",
+        ),
+        (
+            QUESTIONS,
+            {"doc_to_target": "{{[right, 0, 1]}}"},
+            "row 1: has [23] right choices of 3; allowed is 1",
+        ),
+        ([QUESTIONS[0], {**QUESTIONS[0], "right": 7}], {}, "row 2: has 0 right choices of 3; allowed is 1"),
+    ],
+    ids=["generation", "f1", "median", "several", "none"],
+)
+def test_what_cannot_be_scored_is_refused_by_name(rows, changes, message, checkpoint, tmp_path):
+    pytest.importorskip("lm_eval")
+    task = write_task(tmp_path / "tasks", "tiny", rows, {**CHOICE, **changes})
+    with pytest.raises(DataError, match=message) as caught:
+        adapter_probe.ablate(checkpoint, task=f"lm-eval:{task}", out=tmp_path / "out", progress=False)
+    assert "'tiny'" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_names_are_settled_and_mistakes_are_one_line(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert settle("lm-eval:piqa,own/t.yaml") == f"lm-eval:piqa,{tmp_path / 'own' / 't.yaml'}"
+    assert settle("rows.jsonl") == str(tmp_path / "rows.jsonl")
+    for options, message in (
+        ({"task": "piqa"}, "task 'piqa' is not allowed; give lm-eval:NAME, or files with --data"),
+        ({"task": "lm-eval:piqa", "data": "a.jsonl"}, "a.jsonl and task 'lm-eval:piqa' are both given"),
+    ):
+        with pytest.raises(DataError, match=message):
+            adapter_probe.ablate(checkpoint, progress=False, **options)
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)
+    with pytest.raises(DataError, match=r"^lm-eval:piqa: .* pip install 'adapter-probe\[lm-eval\]'$"):
+        adapter_probe.ablate(checkpoint, task="lm-eval:piqa", out=tmp_path / "out", progress=False)
