@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from adapter_probe.data.quoting import listed
 from adapter_probe.data.requests import Form, Request, Requests, seal_requests
 from adapter_probe.data.requests_encoding import measure_text
 from adapter_probe.data.sources import subset
-from adapter_probe.data.wording import listed
 from adapter_probe.errors import DataError, one_line
 from adapter_probe.metrics import CHOICES, LOSSES, predictions_from_likelihoods, score
 
