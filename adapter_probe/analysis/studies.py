@@ -145,7 +145,7 @@ def ablation_record(results: AblationResults, folder: Path) -> AblationRecord:
 def _next_lora(found: Mapping[str, Any], layers: pd.DataFrame, rank: object) -> dict[str, str]:
     """What an ablation of PEFT's LoRA says about the next one, as arguments of its `LoraConfig`."""
     counts, removable = found.get("layer_parameters"), found.get("longest_removable", {}).get("1")
-    if not isinstance(rank, int) or not counts:
+    if not isinstance(rank, int) or not counts or found.get("warning"):
         return {}
     with_adapters = [layer for layer, count in enumerate(counts) if count]
     lines = {}

@@ -264,10 +264,16 @@ def test_a_pruned_checkpoint_is_the_one_with_the_span_off(rows, checkpoint, abla
 
 def test_the_summary_says_the_next_lora_in_pefts_words(ablated: Callable[..., adapter_probe.Ablation]):
     """Both lines are arguments of `LoraConfig`, and the ranks are as many in all as those of the LoRA."""
-    summary = ablated(CHOICES).summary
-    lines = summary["peft"]
-    made = eval(f"LoraConfig(r=4, target_modules=['v_proj'], {', '.join(lines.values())})", vars(peft))
+    rows = [{"context": f"ab {n} c", "choices": ["ab", "c ab", str(n)], "gold": 0} for n in range(40)]
+    said = ablated(rows, max_examples=None)
+    assert "peft" not in said.summary or not said.summary["warning"]
+    right = said.predictions[0].tolist()  # what the intact model says is the truth from now on
+    summary = ablated([{**row, "gold": gold} for row, gold in zip(rows, right)]).summary
+    assert (summary["intact_score"], summary["warning"]) == (1.0, None)
+    made = eval(
+        f"LoraConfig(r=4, target_modules=['v_proj'], {', '.join(summary['peft'].values())})", vars(peft)
+    )
     assert sum(made.rank_pattern.values()) == 4 * LAYERS
-    if removable := summary.get("longest_removable", {}).get("1"):
+    if removable := summary["longest_removable"]["1"]:
         gone = range(removable["first"], removable["last"] + 1)
         assert made.layers_to_transform == [n for n in range(LAYERS) if n not in gone]
