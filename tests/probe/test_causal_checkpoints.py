@@ -264,11 +264,19 @@ def test_a_pruned_checkpoint_is_the_one_with_the_span_off(rows, checkpoint, abla
 
 def test_the_summary_says_the_next_lora_in_pefts_words(ablated: Callable[..., adapter_probe.Ablation]):
     """Both lines are arguments of `LoraConfig`, and the ranks are as many in all as those of the LoRA."""
-    rows = [{"context": f"ab {n} c", "choices": ["ab", "c ab", str(n)], "gold": 0} for n in range(40)]
-    said = ablated(rows, max_examples=None)
-    assert "peft" not in said.summary or not said.summary["warning"]
-    right = said.predictions[0].tolist()  # what the intact model says is the truth from now on
-    summary = ablated([{**row, "gold": gold} for row, gold in zip(rows, right)]).summary
+    words = [f"{a}{b}" for a in "abcdo" for b in "nrtew"]
+    rows = [{"context": f"{word} {n}", "choices": words[:6], "gold": 0} for n in range(4) for word in words]
+    before = ablated(rows)
+    assert before.summary["warning"]
+    assert "peft" not in before.summary
+    # Where the LoRA decides, its answers are the truth from now on: so it is worth something.
+    intact, without = (
+        before.predictions[0],
+        before.predictions[before.results.row_names.index(f"0-{LAYERS - 1}")],
+    )
+    kept = [{**rows[n], "gold": int(intact[n])} for n in np.flatnonzero(intact != without)]
+    assert len(kept) >= 10
+    summary = ablated(kept).summary
     assert (summary["intact_score"], summary["warning"]) == (1.0, None)
     made = eval(
         f"LoraConfig(r=4, target_modules=['v_proj'], {', '.join(summary['peft'].values())})", vars(peft)
