@@ -217,7 +217,9 @@ def judge_squad(place: Path, _done: str) -> None:
         for answer in question["answers"]:
             at = answer["answer_start"]
             assert type(at) is int, f"an answer starts at {at!r}"
-            assert context[at : at + len(answer["text"])] == answer["text"], "not in the text"
+            # A character or two beside, as happens in SQuAD, is let pass; the score is by the text alone.
+            near = [shift for shift in range(-2, 3) if context.startswith(answer["text"], max(0, at + shift))]
+            assert near, "not in the text"
 
 
 # --- options of a cluster
