@@ -324,10 +324,8 @@ def judge_resumed(place: Path, done: str) -> None:
 def judge_drawn(place: Path, done: str) -> None:
     """Drawn from changed results: the same as from those unchanged, or the input should have been refused."""
     # The page names the results by their folder and the one above it.
-    found = {
-        name: page.replace(str(place).encode(), b"").replace(f"{place.name}/".encode(), b"")
-        for name, page in copy_results(place / "drawn").items()
-    }
+    above = re.compile(rf"{re.escape(place.name)}/(?=out|sweep)".encode())
+    found = {name: above.sub(b"", page) for name, page in copy_results(place / "drawn").items()}
     right = place / "right"
     if not done:
         for name, page in found.items():
