@@ -77,13 +77,21 @@ def read_json(path: str | Path) -> dict:
         ResultsError: the file cannot be read or does not hold one JSON object.
     """
     try:
-        value = json.loads(Path(path).read_bytes())
+        value = json.loads(Path(path).read_bytes(), parse_constant=_finite, parse_float=_finite)
     except OSError as error:
         raise ResultsError(f"cannot read {path}: {_reason(error)}") from error
     except (ValueError, RecursionError) as error:
         raise ResultsError(f"{path} is damaged: it is not JSON ({error})") from error
     if not isinstance(value, dict):
         raise ResultsError(f"{path} is damaged: expected a JSON object, got a {type(value).__name__}")
+    return value
+
+
+def _finite(text: str) -> float:
+    """A number of a JSON file; NaN and infinities are no JSON, whatever Python's own reader takes."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no number")
     return value
 
 

@@ -13,6 +13,7 @@ from adapter_probe.analysis.studies import SweepRecord, study_identity
 from adapter_probe.analysis.sweeps import init_sweep_table
 from adapter_probe.results import schema
 from adapter_probe.results.atomic import write_csv
+from adapter_probe.results.sealing import sealed
 
 from .drawing import html_of, save_figures
 from .summaries import columns
@@ -185,5 +186,6 @@ def run_init_sweep(
     """Train what the folder lacks and write ``trials.csv`` and ``sweep.csv``; see `init_sweep`."""
     trials = run_trials("init-sweep", requests, out, resources, progress)
     table = init_sweep_table(trials)
-    write_csv(out / schema.SWEEP_CSV, table)
+    with sealed(out, (schema.TRIALS_CSV, schema.SWEEP_CSV)):
+        write_csv(out / schema.SWEEP_CSV, table)
     return InitSweep(SweepRecord(out, table, trials, study_identity(out, schema.SWEEP_CSV)))

@@ -13,6 +13,7 @@ from adapter_probe.analysis.studies import TradeoffRecord, study_identity
 from adapter_probe.analysis.sweeps import aggregate_table, size_table, tradeoff_table
 from adapter_probe.results import schema
 from adapter_probe.results.atomic import write_csv
+from adapter_probe.results.sealing import sealed
 
 from .drawing import html_of, save_figures
 from .summaries import columns
@@ -235,12 +236,14 @@ def run_tradeoff(
     """Train what the folder lacks and write the tables; see `tradeoff`."""
     trials = run_trials("tradeoff", requests, out, resources, progress)
     table, sizes, aggregate = tradeoff_table(trials), None, None
-    write_csv(out / schema.TRADEOFF_CSV, table)
-    if (table["method"] == "adapters").any():
-        sizes = size_table(trials)
-        write_csv(out / schema.SIZES_CSV, sizes)
-    if table.loc[table["method"] == "full", "mean"].notna().any():
-        aggregate = aggregate_table(trials)
-        write_csv(out / schema.AGGREGATE_CSV, aggregate)
+    names = (schema.TRIALS_CSV, schema.TRADEOFF_CSV, schema.SIZES_CSV, schema.AGGREGATE_CSV)
+    with sealed(out, names):
+        write_csv(out / schema.TRADEOFF_CSV, table)
+        if (table["method"] == "adapters").any():
+            sizes = size_table(trials)
+            write_csv(out / schema.SIZES_CSV, sizes)
+        if table.loc[table["method"] == "full", "mean"].notna().any():
+            aggregate = aggregate_table(trials)
+            write_csv(out / schema.AGGREGATE_CSV, aggregate)
     identity = study_identity(out, schema.TRADEOFF_CSV)
     return Tradeoff(TradeoffRecord(out, table, aggregate, sizes, trials, identity))

@@ -169,7 +169,7 @@ def test_a_checkpoint_of_another_library_with_its_data(program, tmp_path):
     options = ("--within", 100, *base, "--data", data, "--out", tmp_path / "p", "--json")
     outcome = program("prune", folder, *options)
     assert (json.loads(outcome.stdout)["chosen_on"], outcome.code) == ("half", 0)
-    opened = json.loads(program("inspect", tmp_path / "p", "--json").stdout)
+    opened = json.loads(program("inspect", tmp_path / "p", *base, "--json").stdout)
     assert opened["n_sites"] == 0
     (folder / "ablation-data-dev").rename(tmp_path / "moved")
     refusal = program("prune", folder, *options, "--ablation", tmp_path / "elsewhere").refusal

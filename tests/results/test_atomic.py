@@ -373,3 +373,11 @@ def test_unreadable_arrays_are_one_line(tmp_path: Path, refused: Callable):
     if sys.platform != "win32":
         with refused("cannot read", os.strerror(errno.EISDIR)):
             read_arrays(tmp_path)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_json_with_a_number_that_is_not_finite_is_damaged(tmp_path: Path, number: str):
+    path = tmp_path / "study.json"
+    path.write_text('{"a": [1, ' + number + "]}")
+    with pytest.raises(ResultsError, match=r"study\.json is damaged"):
+        read_json(path)

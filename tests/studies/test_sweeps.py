@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,6 +75,15 @@ def test_an_init_sweep(sweep, capfd, tmp_path):
     assert "std 0.01" in repr(sweep)
     assert "majority class" in repr(sweep)
     assert capfd.readouterr() == ("", "")
+
+
+def test_an_edited_table_is_refused(sweep, tmp_path):
+    folder = shutil.copytree(sweep.folder, tmp_path / "copy")
+    assert load(folder).table.equals(load(sweep.folder).table)
+    table = folder / "sweep.csv"
+    table.write_text(table.read_text().replace("0.1,", "0.2,", 1))
+    with pytest.raises(ResultsError, match=r"sweep\.csv is not as it was written"):
+        load(folder)
 
 
 def test_a_figure_on_given_axes(sweep, tmp_path):
