@@ -191,6 +191,7 @@ def test_several_tasks_are_groups_and_a_folder_is_all_its_tasks(checkpoint, tmp_
 @pytest.mark.slow
 def test_a_tasks_own_counts_are_kept(checkpoint, tmp_path):
     """As in wikitext, whose words are those of another text than the one that is scored."""
+    pytest.importorskip("lm_eval")
     folder = tmp_path / "tasks"
     task = write_task(folder, "tiny", PAGES, PAGE)
     (folder / "own.py").write_text(
