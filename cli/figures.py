@@ -68,7 +68,7 @@ def figures(
         paper=paper,
     )  # fmt: skip
     if paper and not any("Houlsby et al. (2019)" in one.caption for one in made):
-        say("the paper has no values for these tasks and scores; nothing stands beside")
+        say("the paper has no values for these tasks and metrics; --paper adds nothing")
     show_json(_report(folder, made)) if json else show(file_lists(one.files for one in made))
 
 

@@ -129,7 +129,8 @@ class Ablation:
 
         Args:
             folder: made if missing.
-            look: `style`, `column`, `formats`, `tolerance`, `paper`; see `adapter_probe.studies.save`.
+            look: `style`, `column`, `formats`, `tolerance`, `paper`; see
+                `adapter_probe.studies.drawing.draw_gallery`.
 
         Returns:
             the paths written.
