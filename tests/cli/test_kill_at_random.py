@@ -56,11 +56,25 @@ def files(kind: str, out: Path) -> dict[str, bytes]:
     return {name: (out / name).read_bytes() for name in FILES[kind]}
 
 
-def test_kills_change_nothing(kind, arguments, program, tmp_path):
-    out, start = tmp_path / "undisturbed", time.monotonic()
-    outcome = program.start(*arguments, "--out", out, before=BEFORE).result()
+def time_a_run(program, arguments: tuple, out: Path) -> tuple[float, float]:
+    """Seconds until a run has made its folder, and until it has ended; before that nothing can be lost."""
+    start, made = time.monotonic(), 0.0
+    command = program.start(*arguments, "--out", out, before=BEFORE)
+    while not command.ended:
+        made = made or (time.monotonic() - start if out.exists() else 0.0)
+        time.sleep(0.005)
+    ended = time.monotonic() - start
+    outcome = command.result()
     assert outcome.code == 0, outcome
-    right, seconds = files(kind, out), time.monotonic() - start
+    return made, ended
+
+
+def test_kills_change_nothing(kind, arguments, program, tmp_path):
+    time_a_run(program, arguments, tmp_path / "cold")
+    out = tmp_path / "undisturbed"
+    made, ended = time_a_run(program, arguments, out)
+    right = files(kind, out)
+    assert right == files(kind, tmp_path / "cold"), "two undisturbed runs differ"
     generator, kills, attempt, finished = random.Random(kind), 0, 0, 0
     while kills < max(1, KILLS // len(KINDS)):
         # Some kills in one folder, then the run that goes through.
@@ -68,7 +82,7 @@ def test_kills_change_nothing(kind, arguments, program, tmp_path):
         attempt += 1
         for _ in range(generator.randint(1, 5)):
             command = program.start(*arguments, "--out", out, before=BEFORE)
-            time.sleep(generator.uniform(0, seconds))
+            time.sleep(generator.uniform(0.9 * made, ended))
             if not command.ended:
                 command.kill()
             kills += command.result().code == -signal.SIGKILL
@@ -80,4 +94,5 @@ def test_kills_change_nothing(kind, arguments, program, tmp_path):
         assert files(kind, out) == right, f"{kind}, folder {attempt}: files differ after kills"
         finished += 1
         assert not list(out.rglob("*.tmp"))
-    print(f"{kind}: {kills} kills in {finished} folders, 0 differences")
+    words = f"{made:.1f} to {ended:.1f} s after the start"
+    print(f"{kind}: {kills} kills in {finished} folders, {words}, 0 differences")
