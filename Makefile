@@ -12,7 +12,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-all lint format bench
+.PHONY: help demo test test-slow test-all lint format bench package
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -42,6 +42,21 @@ format: $(VENV)/.installed-dev ## let ruff mend what it can
 
 bench: $(VENV)/.installed-dev ## side by side with other tools, about 20 minutes; ARGS=--all for every case
 	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+# The environment takes its dependencies from $(VENV), which saves minutes of installing torch, but not this package: an
+# editable install works by a .pth file, which a folder that is merely on the path does not get executed.
+package: $(VENV)/.installed-dev ## build the sdist and the wheel; run the wheel's demo in a new environment
+	@rm -rf build/package
+	@$(BIN)/python -m build --no-isolation --outdir build/package . >build/package.log || { cat build/package.log; exit 1; }
+	@$(BIN)/python -m venv build/package/venv
+	@build/package/venv/bin/python -m pip --disable-pip-version-check --quiet install --no-deps build/package/*.whl
+	@$(BIN)/python -c 'import sys; print(*(path for path in sys.path if path.endswith("-packages")), sep="\n")' \
+		>build/package/dependencies.txt
+	@cp build/package/dependencies.txt "$$(build/package/venv/bin/python -c 'import site; print(site.getsitepackages()[0])')/dependencies.pth"
+	@! build/package/venv/bin/python -m pip --disable-pip-version-check check | grep ^adapter-probe
+	@cd build/package && venv/bin/python -c 'import sys, adapter_probe as ap; assert ap.__file__.startswith(sys.prefix), ap.__file__'
+	@cd build/package && venv/bin/adapter-probe demo --tiny --out demo
+	@ls -l build/package/*.whl build/package/*.tar.gz
 
 # Stamps, touched only after success: set-up runs once, and again when one of these files changes.
 # An environment that is already there and has pip is kept.

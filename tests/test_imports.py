@@ -35,6 +35,7 @@ DIRECTLY_BELOW = {
     "jobs": ("probe", "training"),
     "studies": ("jobs", "figures"),
     "cli": ("studies",),
+    "__main__": ("cli",),
 }
 TORCH_FREE = ("errors", "records", "spans", "metrics", "reference", "results", "analysis", "figures")
 HEAVY = ("torch", "transformers", "matplotlib", "pandas")

@@ -10,6 +10,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+import adapter_probe
+
 try:
     import tomllib
 except ModuleNotFoundError:  # Python 3.10, where pytest brings the same parser under its older name
@@ -116,3 +118,8 @@ def test_every_package_has_an_init_file():
 
 def test_the_command_is_the_one_that_the_import_tests_run():
     assert read_pyproject()["project"]["scripts"] == {"adapter-probe": "adapter_probe.cli.main:main"}
+
+
+def test_the_citation_names_this_version():
+    version = (ROOT / "CITATION.cff").read_text("utf-8").partition("\nversion: ")[2].split()[0]
+    assert version == adapter_probe.__version__

