@@ -119,9 +119,9 @@ def ablate(
     Writes spans.csv, predictions.npz and heatmap.pdf, .svg, .png. An interrupted run goes on where it
     stopped when the same command is given again.
     """
-    from adapter_probe.jobs.shards import AblationOrder
+    from adapter_probe.jobs.shards import AblationArguments
     from adapter_probe.probe.request import AblationSettings
-    from adapter_probe.studies.ablation import plan_order, run_order, with_task
+    from adapter_probe.studies.ablation import plan_from_arguments, run_from_arguments, with_task
     from adapter_probe.studies.comparison import exchange
 
     if not tolerance >= 0:
@@ -130,17 +130,17 @@ def ablate(
         slurm, slurm_config, detach, partition=partition, gpus_per_task=gpus_per_task, time=time, mem=mem,
         max_parallel=max_parallel, setup=setup,
     )  # fmt: skip
-    order = AblationOrder(
+    arguments = AblationArguments(
         str(checkpoint),
         AblationSettings(sites, complement, layernorm, precision, spans, group, layers), base,
         with_task(data or (), task), split, metric, max_examples, tokens_per_pass,
     )  # fmt: skip
     if dry_run:
-        plan = plan_order(order, out, device=device, threads=threads)
+        plan = plan_from_arguments(arguments, out, device=device, threads=threads)
         show_json(plan) if json else show(plan_summary(plan))
         return
     others = tuple(map(str, against or ()))
-    study = run_order(order, out, device=device, threads=threads, cluster=nodes, against=others)
+    study = run_from_arguments(arguments, out, device=device, threads=threads, cluster=nodes, against=others)
     report = report_of(study, tolerance)
     show_json(report) if json else show(ablation_summary(report))
     if study.against is not None and not json:

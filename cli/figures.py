@@ -13,7 +13,7 @@ from . import options
 from .console import command, say, show, show_json
 
 if TYPE_CHECKING:
-    from adapter_probe.figures.gallery import Made
+    from adapter_probe.figures.gallery import GalleryItem
 
 _SEVERAL = "figures"  # where the figures of several folders go, unless told
 
@@ -80,7 +80,7 @@ def draw_results(folder: Path, *, paper: bool = False) -> dict[str, str]:
     return draw_into_folder(load_record(folder), paper=paper)
 
 
-def _report(folder: Path, made: list[Made]) -> dict[str, Any]:
+def _report(folder: Path, made: list[GalleryItem]) -> dict[str, Any]:
     def told(kind: str) -> list[dict[str, Any]]:
         return [
             {kind: one.stem, "caption": one.caption, "files": [str(path) for path in one.files]}

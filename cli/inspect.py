@@ -13,7 +13,7 @@ from .console import command, show, show_json
 
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.native import OpenedCheckpoint
-    from adapter_probe.models.adapters.imported import Imported
+    from adapter_probe.models.adapters.imported import ImportedMethod
     from adapter_probe.models.methods import Method
 
 
@@ -59,11 +59,11 @@ def _facts(opened: OpenedCheckpoint) -> dict[str, Any]:
     }
 
 
-def _method(method: Method | Imported) -> dict[str, Any]:
+def _method(method: Method | ImportedMethod) -> dict[str, Any]:
     """Its record; of what another library trained, which lists every single adapter, a summary."""
-    from adapter_probe.models.adapters.imported import Imported
+    from adapter_probe.models.adapters.imported import ImportedMethod
 
-    return method.summary() if isinstance(method, Imported) else method.to_json()
+    return method.summary() if isinstance(method, ImportedMethod) else method.to_json()
 
 
 def _text(facts: dict[str, Any]) -> str:

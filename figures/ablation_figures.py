@@ -20,18 +20,18 @@ from .drawing import Drawing
 from .heatmap import Grid, draw_grid, heatmap, joint_scale, label_of, scale_of
 from .layout import WIDE, fit_height, legend_below, new_figure
 from .levels import DivergingScale, Scale, draw_colorbar
-from .venues import Look
+from .venues import FigureOptions
 from .wording import common_metric, drop_label, points_text, task_label
 
 _NARROWEST, _LOWEST_ROW = 1.5, 2.0  # inches: of a grid with its words
 
 
-def heatmap_drawing(grids: Sequence[Grid], look: Look, identity: Mapping[str, object]) -> Drawing:
+def heatmap_drawing(grids: Sequence[Grid], options: FigureOptions, identity: Mapping[str, object]) -> Drawing:
     """The figure of one or several ablations, with its CSV and caption.
 
     Args:
         grids: ours, and published ones between them.
-        look: sizes and the tolerance.
+        options: sizes and the tolerance.
         identity: what determines the numbers.
 
     Raises:
@@ -43,10 +43,10 @@ def heatmap_drawing(grids: Sequence[Grid], look: Look, identity: Mapping[str, ob
     metric = metrics.pop() if len(metrics) == 1 else None
     split = own[0].split if len({overview.split for overview in own}) == 1 else ""
     label = " ".join(drop_label(metric, split).split())
-    figure = heatmap_figure(grids, look, label)
+    figure = heatmap_figure(grids, options, label)
     names = " and ".join(dict.fromkeys(task_label(overview.task) for overview in own))
     title = f"{names}: score by span of {own[0].study} layers"
-    caption = heatmap_caption(grids, look.tolerance)
+    caption = heatmap_caption(grids, options.tolerance)
     return Drawing("heatmap", title, figure, _spans_drawn(grids), caption, identity)
 
 
@@ -60,38 +60,40 @@ def _spans_drawn(grids: Sequence[Grid]) -> pd.DataFrame:
     return pd.concat(named, ignore_index=True) if len(named) > 1 else grids[0].frame
 
 
-def heatmap_figure(grids: Sequence[Grid], look: Look, label: str) -> Figure:
+def heatmap_figure(grids: Sequence[Grid], options: FigureOptions, label: str) -> Figure:
     """Grids in rows, exactly as wide as the venue asks for; the bar stands beside a single grid if wide."""
-    width = look.width("full" if len(grids) > 1 else "half")
-    with style.paper_style(look.venue):
+    width = options.width("full" if len(grids) > 1 else "half")
+    with style.paper_style(options.venue):
         rows, columns = shape_of(len(grids), width)
         figure = new_figure(width, width * (rows / columns + 1))
         axes = [figure.add_subplot(rows, columns, index + 1) for index in range(len(grids))]
         scale = joint_scale(grids)
         for index, (grid, ax) in enumerate(zip(grids, axes)):
-            draw_grid(grid, ax, tolerance=look.tolerance, notes=True, scale=scale)
+            draw_grid(grid, ax, tolerance=options.tolerance, notes=True, scale=scale)
             ax.set_ylabel("" if index % columns else ax.get_ylabel())
         where = "right" if len(grids) == 1 and width >= WIDE else "bottom"
-        _add_bar(scale, axes, f"{label}; black line = {points_text(look.tolerance)}", where, look.tolerance)
-        return fit_height(figure, max(look.venue.tallest, rows * _LOWEST_ROW))
+        _add_bar(
+            scale, axes, f"{label}; black line = {points_text(options.tolerance)}", where, options.tolerance
+        )
+        return fit_height(figure, max(options.venue.tallest, rows * _LOWEST_ROW))
 
 
-def joint_drawing(record: AverageRecord | ComparisonRecord, look: Look) -> Drawing:
+def joint_drawing(record: AverageRecord | ComparisonRecord, options: FigureOptions) -> Drawing:
     """The figure of the mean of several ablations, or of the difference of two, with its CSV and caption.
 
     Raises:
         ResultsError: the spans are not a grid.
     """
-    width, mean = look.width("half"), isinstance(record, AverageRecord)
+    width, mean = options.width("half"), isinstance(record, AverageRecord)
     label, scale = label_of(record), scale_of(record)
-    with style.paper_style(look.venue):
+    with style.paper_style(options.venue):
         figure = new_figure(width, 2 * width)
-        ax = heatmap(record, figure.add_subplot(), tolerance=look.tolerance, colorbar=False, scale=scale)
+        ax = heatmap(record, figure.add_subplot(), tolerance=options.tolerance, colorbar=False, scale=scale)
         where = "right" if width >= WIDE else "bottom"
-        line = f"; black line = {points_text(look.tolerance)}" if mean else ""
-        _add_bar(scale, [ax], label + line, where, look.tolerance if mean else None)
-        fit_height(figure, max(look.venue.tallest, _LOWEST_ROW))
-    stem, caption = "average" if mean else "comparison", joint_caption(record, look.tolerance)
+        line = f"; black line = {points_text(options.tolerance)}" if mean else ""
+        _add_bar(scale, [ax], label + line, where, options.tolerance if mean else None)
+        fit_height(figure, max(options.venue.tallest, _LOWEST_ROW))
+    stem, caption = "average" if mean else "comparison", joint_caption(record, options.tolerance)
     title = f"{label}: {', '.join(record.names)}"
     return Drawing(stem, title, figure, record.spans, caption, {"studies": dict(record.identity)})
 
@@ -118,7 +120,7 @@ def _add_bar(
 
 
 def attribution_drawing(
-    records: Sequence[AblationRecord], look: Look, identity: Mapping[str, object]
+    records: Sequence[AblationRecord], options: FigureOptions, identity: Mapping[str, object]
 ) -> Drawing:
     """The figure of one or several ablations' shares and interactions, with its CSV and caption.
 
@@ -126,19 +128,19 @@ def attribution_drawing(
         ResultsError: a frame is not a grid of spans, or the grids do not fit the width.
     """
     names = [task_label(record.overview.task) for record in records]
-    figure = attribution_figure(records, look)
+    figure = attribution_figure(records, options)
     numbers = pd.concat([_shares_drawn(record, name) for record, name in zip(records, names)])
     title = f"{' and '.join(dict.fromkeys(names))}: shares of the drop by layer, interactions of spans"
     caption = attribution_caption(records)
     return Drawing(STEM, title, figure, numbers.reset_index(drop=True), caption, identity)
 
 
-def attribution_figure(records: Sequence[AblationRecord], look: Look) -> Figure:
+def attribution_figure(records: Sequence[AblationRecord], options: FigureOptions) -> Figure:
     """Grids above the shares; a single grid in a wide figure has them beside it."""
-    width = look.width("full")
+    width = options.width("full")
     values = np.concatenate([record.spans["interaction_points"].to_numpy(float) for record in records])
     scale = DivergingScale.spanning(values)
-    with style.paper_style(look.venue):
+    with style.paper_style(options.venue):
         figure = new_figure(width, 3 * width)
         beside = len(records) == 1 and width >= WIDE
         low = 0.3 if width >= WIDE else 0.5  # height of the shares over width
@@ -154,7 +156,7 @@ def attribution_figure(records: Sequence[AblationRecord], look: Look) -> Figure:
         _add_bar(scale, axes, interaction_label(common_metric(records)), "bottom")
         attribution(records, shares, legend=False)
         legend_below(figure, legend_entries(records))
-        return fit_height(figure, max(look.venue.tallest, len(heights) * _LOWEST_ROW))
+        return fit_height(figure, max(options.venue.tallest, len(heights) * _LOWEST_ROW))
 
 
 def _shares_drawn(record: AblationRecord, name: str) -> pd.DataFrame:

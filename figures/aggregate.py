@@ -24,18 +24,18 @@ from .captions import aggregate_caption
 from .curves import (
     CURVES,
     METHODS,
-    Entry,
+    LegendEntry,
     decade_ticks,
     explain,
     far_below,
     line_of,
-    look_of,
+    line_props,
     mark_far_below,
     tidy_axes,
 )
 from .drawing import Drawing
 from .layout import WIDE, fit_height, legend_below, new_figure
-from .venues import Look
+from .venues import FigureOptions
 from .wording import GLUE, count_text, known_task
 
 STEM = "tradeoff-aggregate"
@@ -44,7 +44,7 @@ _ZERO_BELOW = 6.0  # how many times fewer parameters than the fewest: where none
 
 
 @dataclass(frozen=True)
-class View:
+class AggregatePanel:
     """One panel: which columns are the middle and the spread, and what they are called."""
 
     middle: str
@@ -54,25 +54,25 @@ class View:
 
 
 VIEWS = (
-    View("p50_points", "p20_points", "p80_points", "median, 20th–80th percentile"),
-    View("iqm_points", "iqm_low_points", "iqm_high_points", "interquartile mean, 95% interval"),
+    AggregatePanel("p50_points", "p20_points", "p80_points", "median, 20th–80th percentile"),
+    AggregatePanel("iqm_points", "iqm_low_points", "iqm_high_points", "interquartile mean, 95% interval"),
 )
 
 
 def aggregate_drawing(
-    frame: pd.DataFrame, tasks: Sequence[str], look: Look, identity: Mapping[str, object]
+    frame: pd.DataFrame, tasks: Sequence[str], options: FigureOptions, identity: Mapping[str, object]
 ) -> Drawing:
     """The figure over all tasks, with its CSV and caption.
 
     Args:
         frame: columns of ``aggregate.csv``.
         tasks: their names; they decide which of the paper's sets stands beside, if one is asked for.
-        look: sizes.
+        options: sizes.
         identity: what determines the numbers.
     """
-    chosen = _set_of(tasks) if look.paper else None
+    chosen = _set_of(tasks) if options.paper else None
     published = None if chosen is None else published_aggregate(chosen)
-    figure = aggregate_figure(frame, look, published)
+    figure = aggregate_figure(frame, options, published)
     title = f"{len(tasks)} tasks: score less full fine-tuning's against trained parameters"
     numbers = frame.assign(source="this run")
     if published is not None:
@@ -85,11 +85,13 @@ def _set_of(tasks: Sequence[str]) -> str:
     return "glue" if sum(known_task(task) in GLUE for task in tasks) * 2 >= len(tasks) else "additional"
 
 
-def aggregate_figure(frame: pd.DataFrame, look: Look, published: pd.DataFrame | None = None) -> Figure:
+def aggregate_figure(
+    frame: pd.DataFrame, options: FigureOptions, published: pd.DataFrame | None = None
+) -> Figure:
     """Percentiles and interquartile mean, side by side or one above the other, on one scale."""
-    width = look.width("full")
+    width = options.width("full")
     columns = 2 if width >= WIDE else 1
-    with style.paper_style(look.venue):
+    with style.paper_style(options.venue):
         figure = new_figure(width, 3 * width)
         height, limits = _height(frame, published), _limits(frame, published)
         for index, view in enumerate(VIEWS):
@@ -103,7 +105,7 @@ def aggregate_figure(frame: pd.DataFrame, look: Look, published: pd.DataFrame | 
             if columns == 1 and not index:
                 ax.set_xlabel("")
         legend_below(figure, legend_entries(frame, published))
-        return fit_height(figure, max(look.venue.tallest, _LEGEND + (3 - columns) * _LOWEST_ROW))
+        return fit_height(figure, max(options.venue.tallest, _LEGEND + (3 - columns) * _LOWEST_ROW))
 
 
 def _positions(frame: pd.DataFrame) -> np.ndarray:
@@ -129,7 +131,7 @@ def draw(
     frame: pd.DataFrame,
     ax: Axes | None = None,
     *,
-    view: View = VIEWS[0],
+    view: AggregatePanel = VIEWS[0],
     published: pd.DataFrame | None = None,
     limits: tuple[float, float] | None = None,
     legend: bool = True,
@@ -154,8 +156,8 @@ def draw(
     ax.axhline(0, color=style.FAINT, linestyle=":", linewidth=0.9 * style.unit(), zorder=1.5)
     if published is not None:
         for method, rows in published.groupby("method"):
-            look = look_of(METHODS[str(method)], published=True)
-            ax.plot(rows["trained_parameters"], rows["p50_points"], zorder=2.4, **look)
+            props = line_props(METHODS[str(method)], published=True)
+            ax.plot(rows["trained_parameters"], rows["p50_points"], zorder=2.4, **props)
     x, far = _positions(frame), far_below(frame, VIEWS[0].middle)
     for method in METHODS:
         chosen = (frame["method"] == method).to_numpy() & ~far
@@ -170,7 +172,7 @@ def draw(
     return ax
 
 
-def _draw_method(ax: Axes, x: np.ndarray, rows: pd.DataFrame, method: str, view: View) -> None:
+def _draw_method(ax: Axes, x: np.ndarray, rows: pd.DataFrame, method: str, view: AggregatePanel) -> None:
     unit, mark = style.unit(), METHODS[method]
     low, high, middle = (rows[name].to_numpy(float) for name in (view.low, view.high, view.middle))
     if method in CURVES and len(rows) > 1:
@@ -179,11 +181,11 @@ def _draw_method(ax: Axes, x: np.ndarray, rows: pd.DataFrame, method: str, view:
             ax.plot(x, edge, color=mark.colour, alpha=0.6, linewidth=0.5 * unit, zorder=2)
     else:
         ax.vlines(x, low, high, color=mark.colour, linewidth=0.8 * unit, zorder=2.5)
-    ax.plot(x, middle, zorder=3, **look_of(mark))
+    ax.plot(x, middle, zorder=3, **line_props(mark))
     if view is VIEWS[0]:  # the frontier is that of the medians
         best = rows["on_frontier"].to_numpy(bool)
         rim = {"linestyle": "", "markeredgecolor": style.INK, "markeredgewidth": 0.7 * unit}
-        ax.plot(x[best], middle[best], zorder=3.5, label="frontier", **(look_of(mark) | rim))
+        ax.plot(x[best], middle[best], zorder=3.5, label="frontier", **(line_props(mark) | rim))
 
 
 def _limits(frame: pd.DataFrame, published: pd.DataFrame | None) -> tuple[float, float]:
@@ -205,10 +207,10 @@ def _set_ticks(ax: Axes, frame: pd.DataFrame, limits: tuple[float, float]) -> No
         ax.set_xticks([place, *decades], labels=labels)
 
 
-def legend_entries(frame: pd.DataFrame, published: pd.DataFrame | None) -> list[Entry]:
+def legend_entries(frame: pd.DataFrame, published: pd.DataFrame | None) -> list[LegendEntry]:
     """Handles and words: methods, the frontier, the paper."""
     unit = style.unit()
-    entries: list[Entry] = [
+    entries: list[LegendEntry] = [
         (line_of(mark), METHOD_LABELS[name])
         for name, mark in METHODS.items()
         if (frame["method"] == name).any()
@@ -218,6 +220,6 @@ def legend_entries(frame: pd.DataFrame, published: pd.DataFrame | None) -> list[
         handle = Line2D([], [], linestyle="", color=style.GRID, markeredgecolor=style.INK, **rim)
         entries.append((handle, "black rim: frontier of medians"))
     if published is not None:
-        look = look_of(METHODS["adapters"], published=True) | {"color": style.FAINT}
-        entries.append((Line2D([], [], **look), "Houlsby et al. 2019, median"))
+        props = line_props(METHODS["adapters"], published=True) | {"color": style.FAINT}
+        entries.append((Line2D([], [], **props), "Houlsby et al. 2019, median"))
     return entries

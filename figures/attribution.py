@@ -111,8 +111,8 @@ def _draw_alone(ax: Axes, layers: pd.DataFrame, x: np.ndarray) -> None:
     if "p_holm" in layers:
         sure = layers["p_holm"].to_numpy() < ALPHA
     fill = [ink if one else ax.get_facecolor() for one in sure]
-    look = {"marker": "D", "s": (2.6 * unit) ** 2, "edgecolors": ink, "linewidths": 0.5 * unit}
-    ax.scatter(x, -layers["delta_points"], facecolors=fill, zorder=4, label="alone", **look)
+    props = {"marker": "D", "s": (2.6 * unit) ** 2, "edgecolors": ink, "linewidths": 0.5 * unit}
+    ax.scatter(x, -layers["delta_points"], facecolors=fill, zorder=4, label="alone", **props)
 
 
 def legend_entries(records: Sequence[AblationRecord]) -> list[tuple[Artist, str]]:
@@ -130,8 +130,8 @@ def legend_entries(records: Sequence[AblationRecord]) -> list[tuple[Artist, str]
     ink = style.ink()
     for fill, present, word in ((ink, sure, "significant"), ("none", ~sure, "not significant")):
         if present.any():
-            look = {"markersize": 2.6 * style.unit(), "markeredgewidth": 0.5 * style.unit()}
-            handle = Line2D([], [], linestyle="", marker="D", color=ink, markerfacecolor=fill, **look)
+            props = {"markersize": 2.6 * style.unit(), "markeredgewidth": 0.5 * style.unit()}
+            handle = Line2D([], [], linestyle="", marker="D", color=ink, markerfacecolor=fill, **props)
             entries.append((handle, f"layer alone, {word}" if tested else "layer alone"))
     return entries
 

@@ -13,7 +13,7 @@ from adapter_probe.analysis.deltas import drop_points
 from adapter_probe.analysis.studies import AblationOverview, AblationRecord
 from adapter_probe.metrics import METRICS
 
-from .curves import SweepSeries, far_below
+from .curves import ScoreSeries, far_below
 from .wording import (
     NOTHING_LEARNED,
     bare_score,
@@ -31,8 +31,8 @@ from .wording import (
 )
 
 if TYPE_CHECKING:
+    from .curves import ScoreSeries
     from .heatmap import Grid
-    from .tradeoff_panel import TaskCurve
 
 _BOOTSTRAP = "a two-sided paired bootstrap test over"
 _MCNEMAR = "an exact two-sided McNemar test of its predictions against the intact model's"
@@ -179,7 +179,7 @@ def attribution_caption(records: Sequence[AblationRecord]) -> str:
     return " ".join([*parts, _undefined(missing, "Values left out")])
 
 
-def init_sweep_caption(series: Sequence[SweepSeries]) -> str:
+def init_sweep_caption(series: Sequence[ScoreSeries]) -> str:
     """For the score against the initialisation's std."""
     metrics = {one.metric for one in series}
     metric = metrics.pop() if len(metrics) == 1 else None
@@ -233,7 +233,7 @@ def _majority(majority: float, metric: str) -> str:
     return f", majority class {bare_score(majority, metric)}" if np.isfinite(majority) else ""
 
 
-def tradeoff_caption(curves: Sequence[TaskCurve]) -> str:
+def tradeoff_caption(curves: Sequence[ScoreSeries]) -> str:
     """For the score against the trained parameters, task by task."""
     points = pd.concat([curve.points for curve in curves], ignore_index=True)
     metrics = {curve.metric for curve in curves}

@@ -27,17 +27,17 @@ _SIDES = np.array(
     [(0, 1), (0, -1), (1, 0), (-1, 0), (0.8, 0.8), (0.8, -0.8), (-0.8, 0.8), (-0.8, -0.8)]
 )  # of a mark, where its label may stand: above first
 
-Entry = tuple[Artist, str]
+LegendEntry = tuple[Artist, str]
 """A legend's handle and its words."""
 
 
 @dataclass(frozen=True, eq=False)
-class SweepSeries:
-    """One task's sweep.
+class ScoreSeries:
+    """One task's scores, ready to be drawn.
 
     Attributes:
-        name: for the legend.
-        points: columns of ``sweep.csv``, of one task and size.
+        name: of the task, for people.
+        points: columns of ``sweep.csv``, of one task and size, or of ``tradeoff.csv``, of one task.
         trials: rows of ``trials.csv`` that the points are of; None where there are none.
         published: the paper's curve of the same task and metric, or None.
     """
@@ -57,9 +57,16 @@ class SweepSeries:
         """The score of the commonest class, a fraction; NaN where unknown."""
         return float(self.points["majority_score"].iloc[0])
 
+    @property
+    def base_parameters(self) -> float:
+        """Parameters of the base, worked back from the share; NaN where no method tells."""
+        counts, shares = self.points["trained_parameters_without_head"], self.points["percent_of_base"]
+        known = (100 * counts / shares)[shares > 0]
+        return float(known.iloc[-1]) if len(known) else float("nan")
+
 
 @dataclass(frozen=True)
-class Mark:
+class MarkerStyle:
     """How a series looks; no two share a marker, so that no one needs the colour.
 
     Attributes:
@@ -76,21 +83,21 @@ class Mark:
 
 
 METHODS = {
-    "adapters": Mark("#d55e00", "o"),
-    "top_layers": Mark("#0072b2", "s", "--", 3.1),
-    "layernorm_only": Mark("#009e73", "D", "", 3.6),
-    "head_only": Mark("#9467a0", "v", "", 4.0),
-    "full": Mark("#000000", "*", "", 6.0),
+    "adapters": MarkerStyle("#d55e00", "o"),
+    "top_layers": MarkerStyle("#0072b2", "s", "--", 3.1),
+    "layernorm_only": MarkerStyle("#009e73", "D", "", 3.6),
+    "head_only": MarkerStyle("#9467a0", "v", "", 4.0),
+    "full": MarkerStyle("#000000", "*", "", 6.0),
 }
 SERIES = (
-    Mark("#0072b2", "o"),
-    Mark("#d55e00", "s", "--", 3.1),
-    Mark("#009e73", "^", "-.", 3.8),
-    Mark("#9467a0", "D", ":", 3.1),
-    Mark("#000000", "v", (0, (5, 1)), 3.8),
-    Mark("#b8860b", "P", (0, (3, 1, 1, 1, 1, 1)), 4.0),
+    MarkerStyle("#0072b2", "o"),
+    MarkerStyle("#d55e00", "s", "--", 3.1),
+    MarkerStyle("#009e73", "^", "-.", 3.8),
+    MarkerStyle("#9467a0", "D", ":", 3.1),
+    MarkerStyle("#000000", "v", (0, (5, 1)), 3.8),
+    MarkerStyle("#b8860b", "P", (0, (3, 1, 1, 1, 1, 1)), 4.0),
 )
-"""For series that have no look of their own, such as tasks; used in turn."""
+"""For series that have no marker style of their own, such as tasks; used in turn."""
 
 
 def tidy_axes(ax: Axes) -> None:
@@ -137,12 +144,12 @@ def _within(values: np.ndarray, low: float, high: float) -> np.ndarray:
     return values[(values >= low) & (values <= high)]
 
 
-def line_of(mark: Mark, *, published: bool = False) -> Line2D:
+def line_of(mark: MarkerStyle, *, published: bool = False) -> Line2D:
     """A legend's handle for a series; published ones are thin and hollow."""
-    return Line2D([], [], **look_of(mark, published=published))
+    return Line2D([], [], **line_props(mark, published=published))
 
 
-def look_of(mark: Mark, *, published: bool = False) -> dict[str, object]:
+def line_props(mark: MarkerStyle, *, published: bool = False) -> dict[str, object]:
     """What `Axes.plot` takes for a series."""
     unit = style.unit()
     if published:
@@ -177,13 +184,13 @@ def mark_far_below(ax: Axes, methods: Sequence[str], x: np.ndarray, values: np.n
     unit = style.unit()
     for method, place, value in zip(methods, x, values):
         mark = METHODS[method]
-        look = look_of(mark) | {
+        props = line_props(mark) | {
             "markerfacecolor": style.WHITE,
             "markeredgewidth": 0.7 * unit,
             "linestyle": "",
         }
         at = ax.get_xaxis_transform()
-        ax.plot([place], [FOOT], transform=at, zorder=4, label="far below", **look)
+        ax.plot([place], [FOOT], transform=at, zorder=4, label="far below", **props)
         text = f" ↓ {value:.{digits}f}".replace("-", "−")
         words = {"textcoords": "offset points", "va": "center_baseline", "color": mark.colour}
         ax.annotate(text, (place, FOOT), xycoords=at, xytext=(2 * unit, 0), size=style.tick_size(), **words)
@@ -262,7 +269,7 @@ def _what_is_drawn(ax: Axes) -> np.ndarray:
     return samples[np.isfinite(samples).all(axis=1)]
 
 
-def explain(ax: Axes, entries: Sequence[Entry], notes: Sequence[str] = ()) -> None:
+def explain(ax: Axes, entries: Sequence[LegendEntry], notes: Sequence[str] = ()) -> None:
     """A legend, headed by the notes, wherever the axes are emptiest."""
     if entries or notes:
         legend = ax.legend(

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from adapter_probe.results.atomic import make_folder, write_csv, write_text
 
 from . import style
-from .venues import Look
+from .venues import FigureOptions
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class Drawing:
     caption: str
     identity: Mapping[str, object]
 
-    def write(self, folder: str | Path, look: Look) -> tuple[Path, ...]:
+    def write(self, folder: str | Path, options: FigureOptions) -> tuple[Path, ...]:
         """Write the figure in every format, ``<stem>.csv`` and ``<stem>.txt``; return the paths.
 
         Raises:
@@ -43,7 +43,7 @@ class Drawing:
         """
         folder = make_folder(folder)
         paths = style.save(
-            self.figure, folder, self.stem, title=self.title, identity=self.identity, formats=look.formats
+            self.figure, folder, self.stem, title=self.title, identity=self.identity, formats=options.formats
         )
         csv, text = folder / f"{self.stem}.csv", folder / f"{self.stem}.txt"
         write_csv(csv, self.frame)

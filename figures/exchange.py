@@ -11,7 +11,7 @@ from adapter_probe.analysis.exchange import ExchangeRecord
 from . import style
 from .drawing import Drawing
 from .layout import fit_height, new_figure
-from .venues import Look
+from .venues import FigureOptions
 from .wording import metric_name, task_label, unit_name
 
 _MOST_NAMED = 8  # spans of the frontier with their layers beside them
@@ -78,14 +78,14 @@ def _draw_frontier(frame: pd.DataFrame, ax: Axes, unit: float) -> None:
         )  # fmt: skip
 
 
-def exchange_drawing(record: ExchangeRecord, look: Look) -> Drawing:
+def exchange_drawing(record: ExchangeRecord, options: FigureOptions) -> Drawing:
     """The figure with its CSV and caption."""
-    width = look.width("half")
-    with style.paper_style(look.venue):
+    width = options.width("half")
+    with style.paper_style(options.venue):
         figure = new_figure(width, width)
         ax = exchange(record, figure.add_subplot())
         ax.set_box_aspect(_ASPECT)
-        fit_height(figure, look.venue.tallest)
+        fit_height(figure, options.venue.tallest)
     title = f"Costs on {record.names[0]} against changes on {record.names[1]}"
     return Drawing(
         "exchange", title, figure, record.spans, _caption(record), {"studies": dict(record.identity)}

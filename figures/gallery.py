@@ -14,21 +14,22 @@ from adapter_probe.analysis.studies import AblationRecord, StudyRecord, SweepRec
 
 from .ablation_figures import attribution_drawing, heatmap_drawing, joint_drawing
 from .aggregate import aggregate_drawing
+from .curves import ScoreSeries
 from .drawing import Drawing
 from .exchange import exchange_drawing
 from .heatmap import Grid, published_grid
-from .init_sweep import SweepSeries, init_sweep_drawing, sweep_series
+from .init_sweep import init_sweep_drawing, sweep_series
 from .paper_tables import glue_table, tasks_table
 from .size_robustness import size_robustness_drawing
 from .table_layouts import removable_table, sizes_table, tradeoff_table
 from .tables import Table
-from .tradeoff import task_curves, tradeoff_drawing
-from .venues import Look
+from .tradeoff import tradeoff_drawing, tradeoff_series
+from .venues import FigureOptions
 from .wording import ablation_notes, task_label
 
 
 @dataclass(frozen=True)
-class Made:
+class GalleryItem:
     """A figure or a table on disk.
 
     Attributes:
@@ -47,20 +48,24 @@ class Made:
 _TOGETHER = 4  # ablations whose shares can be told apart in one figure
 
 
-def write_gallery(studies: Sequence[StudyRecord], folder: str | Path, look: Look) -> list[Made]:
+def write_gallery(
+    studies: Sequence[StudyRecord], folder: str | Path, options: FigureOptions
+) -> list[GalleryItem]:
     """Write every figure and every table of the studies into one folder.
 
     Raises:
         ResultsError: a table is not a grid of spans, the grids do not fit the width, or a file cannot be
             written.
     """
-    drawings = list(figures_of(studies, look))
-    figures = [Made("figure", d.stem, d.caption, d.write(folder, look)) for d in drawings]
-    tables = [Made("table", t.stem, t.caption, t.write(folder)) for t in tables_of(studies, look.paper)]
+    drawings = list(figures_of(studies, options))
+    figures = [GalleryItem("figure", d.stem, d.caption, d.write(folder, options)) for d in drawings]
+    tables = [
+        GalleryItem("table", t.stem, t.caption, t.write(folder)) for t in tables_of(studies, options.paper)
+    ]
     return figures + tables
 
 
-def figures_of(studies: Sequence[StudyRecord], look: Look) -> Iterator[Drawing]:
+def figures_of(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
     """The figures, one after the other: ablations side by side, sweeps in one, each trade-off by itself.
 
     Raises:
@@ -70,21 +75,23 @@ def figures_of(studies: Sequence[StudyRecord], look: Look) -> Iterator[Drawing]:
     for kind, same in groupby(
         sorted(ablations, key=lambda s: s.overview.study), key=lambda s: s.overview.study
     ):
-        yield from _ablation_figures(list(same), look, "" if kind == "ablated" else "-kept")
+        yield from _ablation_figures(list(same), options, "" if kind == "ablated" else "-kept")
     for study in studies:
         if isinstance(study, (AverageRecord, ComparisonRecord)):
-            yield joint_drawing(study, look)
+            yield joint_drawing(study, options)
         elif isinstance(study, ExchangeRecord):
-            yield exchange_drawing(study, look)
+            yield exchange_drawing(study, options)
     sweeps = [study for study in studies if isinstance(study, SweepRecord)]
     if sweeps:
         series = [
-            _in_folder(one, s, sweeps) for s in sweeps for one in sweep_series(s.sweep, s.trials, look.paper)
+            _in_folder(one, s, sweeps)
+            for s in sweeps
+            for one in sweep_series(s.sweep, s.trials, options.paper)
         ]
-        yield init_sweep_drawing(series, look, _identity(sweeps))
+        yield init_sweep_drawing(series, options, _identity(sweeps))
     tradeoffs = [study for study in studies if isinstance(study, TradeoffRecord)]
     for study in tradeoffs:
-        yield from _tradeoff_figures(study, look, _suffix(study, tradeoffs))
+        yield from _tradeoff_figures(study, options, _suffix(study, tradeoffs))
 
 
 def tables_of(studies: Sequence[StudyRecord], paper: bool) -> Iterator[Table]:
@@ -109,16 +116,18 @@ def tables_of(studies: Sequence[StudyRecord], paper: bool) -> Iterator[Table]:
         yield from (_renamed(table, _suffix(study, tradeoffs)) for table in found if table is not None)
 
 
-def _ablation_figures(studies: Sequence[AblationRecord], look: Look, suffix: str) -> Iterator[Drawing]:
+def _ablation_figures(
+    studies: Sequence[AblationRecord], options: FigureOptions, suffix: str
+) -> Iterator[Drawing]:
     grids = [Grid(study.spans, ablation_notes(study.overview), study.overview) for study in studies]
-    if look.paper:
+    if options.paper:
         grids = _with_published(grids)
-    yield _renamed(heatmap_drawing(grids, look, _identity(studies)), suffix)
+    yield _renamed(heatmap_drawing(grids, options, _identity(studies)), suffix)
     shared = [study for study in studies if study.shares is not None]
     groups = [shared] if len(shared) <= _TOGETHER else [[study] for study in shared]
     for group in filter(None, groups):
         own = _suffix(group[0], shared) if len(groups) > 1 else ""
-        yield _renamed(attribution_drawing(group, look, _identity(group)), own)
+        yield _renamed(attribution_drawing(group, options, _identity(group)), own)
 
 
 def _with_published(grids: Sequence[Grid]) -> list[Grid]:
@@ -131,14 +140,14 @@ def _with_published(grids: Sequence[Grid]) -> list[Grid]:
     return out
 
 
-def _tradeoff_figures(study: TradeoffRecord, look: Look, suffix: str) -> Iterator[Drawing]:
-    curves = task_curves(study.tradeoff, study.trials, look.paper)
-    yield _renamed(tradeoff_drawing(curves, look, study.identity), suffix)
+def _tradeoff_figures(study: TradeoffRecord, options: FigureOptions, suffix: str) -> Iterator[Drawing]:
+    curves = tradeoff_series(study.tradeoff, study.trials, options.paper)
+    yield _renamed(tradeoff_drawing(curves, options, study.identity), suffix)
     tasks = list(dict.fromkeys(study.tradeoff["task"]))
     if study.aggregate is not None and study.aggregate["n_tasks"].max() > 1:
-        yield _renamed(aggregate_drawing(study.aggregate, tasks, look, study.identity), suffix)
+        yield _renamed(aggregate_drawing(study.aggregate, tasks, options, study.identity), suffix)
     if study.sizes is not None and len(study.sizes) > 1:
-        yield _renamed(size_robustness_drawing(study.sizes, look, study.identity), suffix)
+        yield _renamed(size_robustness_drawing(study.sizes, options, study.identity), suffix)
 
 
 def _named(studies: list[AblationRecord]) -> list[AblationRecord]:
@@ -152,7 +161,7 @@ def _named(studies: list[AblationRecord]) -> list[AblationRecord]:
     ]
 
 
-def _in_folder(series: SweepSeries, study: SweepRecord, studies: Sequence[SweepRecord]) -> SweepSeries:
+def _in_folder(series: ScoreSeries, study: SweepRecord, studies: Sequence[SweepRecord]) -> ScoreSeries:
     """The series, told apart by its folder where another has the same task."""
     others = [task_label(str(task)) for s in studies if s is not study for task in s.sweep["task"].unique()]
     if series.name not in others:

@@ -45,12 +45,12 @@ class Cells:
     Attributes:
         firsts: the rows' layers, ascending.
         lasts: the columns' layers, ascending.
-        places: int ``[spans, 2]``, each span's row and column.
+        positions: int ``[spans, 2]``, each span's row and column.
     """
 
     firsts: np.ndarray
     lasts: np.ndarray
-    places: np.ndarray
+    positions: np.ndarray
 
     @classmethod
     def of(cls, frame: pd.DataFrame, column: str) -> Cells:
@@ -76,17 +76,17 @@ class Cells:
     def matrix(self, values: np.ndarray) -> np.ndarray:
         """Values ``[spans]`` as ``[rows, columns]``, NaN where there is no span."""
         grid = np.full((len(self.firsts), len(self.lasts)), np.nan)
-        grid[self.places[:, 0], self.places[:, 1]] = values
+        grid[self.positions[:, 0], self.positions[:, 1]] = values
         return grid
 
     def squares(self, chosen: np.ndarray, inset: float = 0.0) -> np.ndarray:
         """Corners ``[chosen, 4, 2]`` as x, y of the cells chosen, each drawn in by `inset` cells."""
-        return self.places[chosen][:, None, ::-1] + inset + (1 - 2 * inset) * _SQUARE
+        return self.positions[chosen][:, None, ::-1] + inset + (1 - 2 * inset) * _SQUARE
 
     @property
     def shortest(self) -> np.ndarray:
         """Bool ``[spans]``: single layers, or single groups; no other span lies inside one of these."""
-        rows, columns = self.places.T
+        rows, columns = self.positions.T
         inside = (rows >= rows[:, None]) & (columns <= columns[:, None])  # [spans, spans]
         return inside.sum(axis=1) == 1
 
@@ -154,7 +154,7 @@ def _draw_squares(cells: Cells, values: np.ndarray, ax: Axes, scale: Scale, text
         FigureCanvasAgg(figure)
     colours, data = mappable(scale), cells.matrix(as_drawn(values))
     labels = np.full(data.shape, "", dtype=object)
-    labels[cells.places[:, 0], cells.places[:, 1]] = texts
+    labels[cells.positions[:, 0], cells.positions[:, 1]] = texts
     numbered = 1.5 * size_in_points(ax)[0] / data.shape[1] > 2 * SMALLEST_NUMBER
     sns.heatmap(
         data, mask=np.isnan(data), vmin=0, vmax=1, cmap=colours.cmap, norm=colours.norm, cbar=False,
@@ -171,7 +171,7 @@ def _draw_dashes(
     cells: Cells, chosen: np.ndarray, values: np.ndarray, ax: Axes, scale: Scale, height: float = 0.8
 ) -> LineCollection:
     """A short level line in each cell chosen, at a height that leaves the middle to the ring."""
-    row, column = cells.places[chosen].T
+    row, column = cells.positions[chosen].T
     y = row + height
     ends = np.stack([column + 0.36, y, column + 0.64, y], axis=1).reshape(-1, 2, 2)
     inks = [style.text_colour(colour) for colour in scale.colours(values[chosen])]
@@ -250,10 +250,10 @@ def draw_staircase(ax: Axes, edges: Sequence[Segment]) -> None:
     before_drawing(ax, fit)
 
 
-def draw_rings(ax: Axes, places: np.ndarray) -> None:
+def draw_rings(ax: Axes, positions: np.ndarray) -> None:
     """A ring in each cell ``[cells, 2]``: its upper right corner, or its middle without numbers."""
     rings = EllipseCollection(
-        [0.16], [0.16], [0], units="xy", offsets=places[:, ::-1] + 0.5, offset_transform=ax.transData,
+        [0.16], [0.16], [0], units="xy", offsets=positions[:, ::-1] + 0.5, offset_transform=ax.transData,
         facecolors=style.WHITE, edgecolors=style.INK, zorder=4, label="rings",
     )  # fmt: skip
     ax.add_collection(rings, autolim=False)
@@ -261,7 +261,7 @@ def draw_rings(ax: Axes, places: np.ndarray) -> None:
     def fit(ax: Axes) -> None:
         cell = cell_size(ax)
         numbered = any(text.get_visible() and text.get_transform() == ax.transData for text in ax.texts)
-        rings.set_offsets(places[:, ::-1] + ((0.83, 0.17) if numbered else (0.5, 0.45)))
+        rings.set_offsets(positions[:, ::-1] + ((0.83, 0.17) if numbered else (0.5, 0.45)))
         rings.set_widths([0.16 if numbered else 0.3])
         rings.set_heights([0.16 if numbered else 0.3])
         rings.set_linewidth(0.4 * style.unit() if cell > _SMALL_CELL else 0.0)
@@ -270,9 +270,9 @@ def draw_rings(ax: Axes, places: np.ndarray) -> None:
     before_drawing(ax, fit)
 
 
-def draw_triangles(ax: Axes, places: np.ndarray, inks: Sequence[str]) -> None:
+def draw_triangles(ax: Axes, positions: np.ndarray, inks: Sequence[str]) -> None:
     """A triangle that fills the lower left corner of each cell ``[cells, 2]``, in black or white."""
-    corner = places[:, ::-1] + (0.06, 0.94)  # clear of the gap, in which the black line runs
+    corner = positions[:, ::-1] + (0.06, 0.94)  # clear of the gap, in which the black line runs
     shape = np.array([(0, 0), (0.2, 0), (0, -0.2)])
     triangles = corner[:, None] + shape  # [cells, 3, 2]
     ax.add_collection(PolyCollection(triangles, facecolors=inks, linewidths=0, label="triangles", zorder=1.5))
@@ -285,7 +285,9 @@ def write_notes(ax: Axes, lines: Sequence[str], cells: Cells) -> None:
     """
     at = {"xycoords": "axes fraction", "textcoords": "offset points", "in_layout": False}
     notes = [ax.annotate(line, (0, 0), xytext=(0, 0), **at) for line in lines]
-    starts = np.array([cells.places[cells.places[:, 0] == row, 1].min() for row in range(len(cells.firsts))])
+    starts = np.array(
+        [cells.positions[cells.positions[:, 0] == row, 1].min() for row in range(len(cells.firsts))]
+    )
 
     def in_the_way(shown: Sequence[str], size: float, cell: float) -> list[int]:
         """Which lines reach the cells beside them."""

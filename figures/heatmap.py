@@ -213,10 +213,10 @@ def draw(
         draw_staircase(ax, staircase(cells.matrix(drops), tolerance))
     if (marked := marked_cells(frame, "non_monotone", True)).any():
         inks = [style.text_colour(colour) for colour in scale.colours(drops[marked])]
-        draw_triangles(ax, cells.places[marked], inks)
+        draw_triangles(ax, cells.positions[marked], inks)
         said.append("◣ a shorter span inside costs more")
     if (unsure := marked_cells(frame, "significant", False)).any():
-        draw_rings(ax, cells.places[unsure])
+        draw_rings(ax, cells.positions[unsure])
         sign = "○" if len(cells.lasts) <= 24 else "○ or dot:"
         said.append(f"{sign} not significant" + (f" ({test}, Holm)" if test else ""))
     if notes is not None:

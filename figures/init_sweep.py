@@ -19,20 +19,20 @@ from . import style
 from .captions import init_sweep_caption
 from .curves import (
     SERIES,
-    Entry,
-    Mark,
-    SweepSeries,
+    LegendEntry,
+    MarkerStyle,
+    ScoreSeries,
     decade_ticks,
     dot_of,
     draw_trials,
     explain,
     line_of,
-    look_of,
+    line_props,
     tidy_axes,
 )
 from .drawing import Drawing
 from .layout import WIDE, fit_height, legend_below, new_figure
-from .venues import Look
+from .venues import FigureOptions
 from .wording import bare_score, known_task, literal, score_axis, task_label
 
 STEM = "init-sweep"
@@ -43,7 +43,7 @@ _LOWEST = 3.4  # inches: what a narrow figure with its legend may fill in any ve
 _ROW = 0.08  # of the axes' height: a row at the foot, where a series' diverged trials are marked
 
 
-def sweep_series(sweep: pd.DataFrame, trials: pd.DataFrame | None, paper: bool) -> list[SweepSeries]:
+def sweep_series(sweep: pd.DataFrame, trials: pd.DataFrame | None, paper: bool) -> list[ScoreSeries]:
     """A sweep, task by task and size by size; the paper's curve comes with its tasks and accuracy."""
     sizes = sweep["size"] if "size" in sweep else pd.Series(0, index=sweep.index)
     chosen = None if trials is None else chosen_trials(trials[trials["method"] == "adapters"], _POINT)
@@ -52,7 +52,7 @@ def sweep_series(sweep: pd.DataFrame, trials: pd.DataFrame | None, paper: bool) 
         known = known_task(str(task))
         beside = paper and known in PUBLISHED_TASKS and metric == "accuracy"
         found.append(
-            SweepSeries(
+            ScoreSeries(
                 task_label(str(task)) + (f", size {size}" if sizes.nunique() > 1 else ""),
                 points.sort_values("init_std", ignore_index=True),
                 None if chosen is None else _trials_of(points, chosen),
@@ -82,21 +82,23 @@ def init_sweep(
     return draw(sweep_series(record.sweep, record.trials, paper), ax, legend=legend)
 
 
-def init_sweep_drawing(series: Sequence[SweepSeries], look: Look, identity: Mapping[str, object]) -> Drawing:
+def init_sweep_drawing(
+    series: Sequence[ScoreSeries], options: FigureOptions, identity: Mapping[str, object]
+) -> Drawing:
     """The figure of one or several tasks, with its CSV and caption."""
-    width = look.width("half")
-    with style.paper_style(look.venue):
+    width = options.width("half")
+    with style.paper_style(options.venue):
         figure = new_figure(width, 2 * width)
         ax = draw(series, figure.add_subplot(), legend=False)
         ax.set_box_aspect(0.66 if width < WIDE else 0.45)
         legend_below(figure, legend_entries(series))
-        fit_height(figure, look.venue.tallest if width >= WIDE else max(look.venue.tallest, _LOWEST))
+        fit_height(figure, options.venue.tallest if width >= WIDE else max(options.venue.tallest, _LOWEST))
     names = " and ".join(dict.fromkeys(one.name for one in series))
     title = f"{names}: score against the initialisation's std"
     return Drawing(STEM, title, figure, _numbers(series), init_sweep_caption(series), identity)
 
 
-def draw(series: Sequence[SweepSeries], ax: Axes | None = None, *, legend: bool = True) -> Axes:
+def draw(series: Sequence[ScoreSeries], ax: Axes | None = None, *, legend: bool = True) -> Axes:
     """Draw one or several sweeps.
 
     Means with their s.e.m.; single trials as small dots; a cross at the foot, with their number, where trials
@@ -121,25 +123,25 @@ def draw(series: Sequence[SweepSeries], ax: Axes | None = None, *, legend: bool 
     return ax
 
 
-def _marks(series: Sequence[SweepSeries]) -> list[Mark]:
+def _marks(series: Sequence[ScoreSeries]) -> list[MarkerStyle]:
     return [SERIES[index % len(SERIES)] for index in range(len(series))]
 
 
-def _draw_series(ax: Axes, one: SweepSeries, mark: Mark, factor: float, shift: float) -> None:
+def _draw_series(ax: Axes, one: ScoreSeries, mark: MarkerStyle, factor: float, shift: float) -> None:
     unit, points = style.unit(), one.points
     if one.published is not None:
-        look = look_of(mark, published=True)
-        ax.plot(one.published["init_std"], factor * one.published["mean"], zorder=2, **look)
+        props = line_props(mark, published=True)
+        ax.plot(one.published["init_std"], factor * one.published["mean"], zorder=2, **props)
     if one.trials is not None:
         dots = one.trials[one.trials["score"].notna()]
         draw_trials(ax, shift * dots["init_std"], factor * dots["score"], mark.colour)
     x, y = points["init_std"], factor * points["mean"]
-    ax.errorbar(x, y, factor * points["sem"], elinewidth=0.8 * unit, zorder=3, **look_of(mark))
+    ax.errorbar(x, y, factor * points["sem"], elinewidth=0.8 * unit, zorder=3, **line_props(mark))
     if np.isfinite(one.majority):
         ax.axhline(factor * one.majority, color=mark.colour, linestyle=":", linewidth=0.9 * unit, zorder=1.5)
 
 
-def _set_limits(ax: Axes, series: Sequence[SweepSeries], factor: float) -> None:
+def _set_limits(ax: Axes, series: Sequence[ScoreSeries], factor: float) -> None:
     """Room for every value, the majority lines and, at the foot, for what diverged."""
     stds = np.unique(np.concatenate([one.points["init_std"] for one in series]))
     decade_ticks(ax, stds[0] / 2.2, stds[-1] * 2.2)
@@ -154,12 +156,12 @@ def _set_limits(ax: Axes, series: Sequence[SweepSeries], factor: float) -> None:
     ax.set_ylim(low - foot * inside, high + 0.06 * inside)
 
 
-def _with_diverged(series: Sequence[SweepSeries]) -> list[int]:
+def _with_diverged(series: Sequence[ScoreSeries]) -> list[int]:
     """Which series have diverged trials, in the order of their rows at the foot."""
     return [index for index, one in enumerate(series) if one.points["diverged"].sum()]
 
 
-def _draw_diverged(ax: Axes, series: Sequence[SweepSeries]) -> None:
+def _draw_diverged(ax: Axes, series: Sequence[ScoreSeries]) -> None:
     """A cross a point with trials that diverged, and how many of all; a row at the foot a series."""
     unit, across = style.unit(), ax.get_xaxis_transform()
     cross = {"marker": "x", "markersize": 3.4 * unit, "markeredgewidth": 0.9 * unit, "linestyle": ""}
@@ -174,7 +176,7 @@ def _draw_diverged(ax: Axes, series: Sequence[SweepSeries]) -> None:
             ax.annotate(text, (one.init_std, level), color=colour, **at, **words)
 
 
-def _shows_default(series: Sequence[SweepSeries]) -> bool:
+def _shows_default(series: Sequence[ScoreSeries]) -> bool:
     stds = np.concatenate([one.points["init_std"] for one in series])
     return bool(stds.min() / 2.2 < DEFAULT_STD < stds.max() * 2.2)
 
@@ -183,10 +185,12 @@ def _default_line() -> dict[str, object]:
     return {"color": style.FAINT, "linestyle": (0, (4, 2)), "linewidth": 0.6 * style.unit()}
 
 
-def legend_entries(series: Sequence[SweepSeries]) -> list[Entry]:
+def legend_entries(series: Sequence[ScoreSeries]) -> list[LegendEntry]:
     """Handles and words: means, the paper's, majority classes, then the signs."""
     marked = list(zip(series, _marks(series)))
-    entries: list[Entry] = [(line_of(mark), f"{literal(one.name)}, mean ± s.e.m.") for one, mark in marked]
+    entries: list[LegendEntry] = [
+        (line_of(mark), f"{literal(one.name)}, mean ± s.e.m.") for one, mark in marked
+    ]
     entries += [
         (line_of(mark, published=True), f"{one.name}, Houlsby et al. 2019")
         for one, mark in marked
@@ -206,7 +210,7 @@ def legend_entries(series: Sequence[SweepSeries]) -> list[Entry]:
     return entries
 
 
-def _numbers(series: Sequence[SweepSeries]) -> pd.DataFrame:
+def _numbers(series: Sequence[ScoreSeries]) -> pd.DataFrame:
     """The means, then the paper's."""
     parts = [one.points.assign(source="this run") for one in series]
     parts += [

@@ -17,27 +17,29 @@ from adapter_probe.analysis.published import published_sizes
 
 from . import style
 from .captions import size_robustness_caption
-from .curves import METHODS, Mark, look_of, tidy_axes
+from .curves import METHODS, MarkerStyle, line_props, tidy_axes
 from .drawing import Drawing
 from .layout import WIDE, fit_height, legend_below, new_figure
-from .venues import Look
+from .venues import FigureOptions
 from .wording import literal, task_label
 
 STEM = "size-robustness"
 FIXED_COLUMNS = ("size", "n_tasks", "mean_score", "sem")
-_MEAN = Mark("#000000", "o", "-", 3.8)
+_MEAN = MarkerStyle("#000000", "o", "-", 3.8)
 
 
-def size_robustness_drawing(frame: pd.DataFrame, look: Look, identity: Mapping[str, object]) -> Drawing:
+def size_robustness_drawing(
+    frame: pd.DataFrame, options: FigureOptions, identity: Mapping[str, object]
+) -> Drawing:
     """The figure, with its CSV and caption.
 
     Args:
         frame: columns of ``sizes.csv``: `FIXED_COLUMNS`, then one a task.
-        look: sizes.
+        options: sizes.
         identity: what determines the numbers.
     """
-    published = published_sizes() if look.paper else None
-    figure = size_robustness_figure(frame, look, published)
+    published = published_sizes() if options.paper else None
+    figure = size_robustness_figure(frame, options, published)
     numbers = frame.assign(source="this run")
     if published is not None:
         numbers = pd.concat([numbers, published.assign(source="Houlsby et al. 2019")], ignore_index=True)
@@ -50,17 +52,19 @@ def tasks_of(frame: pd.DataFrame) -> list[str]:
     return [str(name) for name in frame.columns if name not in FIXED_COLUMNS]
 
 
-def size_robustness_figure(frame: pd.DataFrame, look: Look, published: pd.DataFrame | None = None) -> Figure:
+def size_robustness_figure(
+    frame: pd.DataFrame, options: FigureOptions, published: pd.DataFrame | None = None
+) -> Figure:
     """One axes, the legend below."""
-    width = look.width("half")
-    with style.paper_style(look.venue):
+    width = options.width("half")
+    with style.paper_style(options.venue):
         figure = new_figure(width, 2 * width)
         ax = draw(frame, figure.add_subplot(), published=published, legend=False)
         ax.set_box_aspect(0.8 if width < WIDE else 0.5)
         entries = list(zip(*ax.get_legend_handles_labels()))
         entries.sort(key=lambda entry: not isinstance(entry[0], ErrorbarContainer))  # the mean first
         legend_below(figure, entries)
-        return fit_height(figure, look.venue.tallest if width >= WIDE else max(look.venue.tallest, 3.4))
+        return fit_height(figure, options.venue.tallest if width >= WIDE else max(options.venue.tallest, 3.4))
 
 
 def draw(
@@ -86,12 +90,12 @@ def draw(
     ax.grid(False, axis="x")
     ax.set_xscale("log", base=2)
     x, sem = frame["size"].astype(float), 100 * frame["sem"]
-    bars = {"elinewidth": 0.8 * style.unit(), "zorder": 4, **look_of(_MEAN), "color": style.ink()}
+    bars = {"elinewidth": 0.8 * style.unit(), "zorder": 4, **line_props(_MEAN), "color": style.ink()}
     ax.errorbar(x, 100 * frame["mean_score"], sem, label=mean, **bars)
     if published is not None:
-        look = look_of(METHODS["adapters"], published=True) | {"color": style.ink()}
+        props = line_props(METHODS["adapters"], published=True) | {"color": style.ink()}
         label = "Houlsby et al. 2019, 8 GLUE tasks"
-        ax.plot(published["size"], 100 * published["mean_score"], zorder=3, label=label, **look)
+        ax.plot(published["size"], 100 * published["mean_score"], zorder=3, label=label, **props)
     if len(tasks) > 1:  # one task is the mean
         lines = frame.melt("size", tasks, "task", "score").dropna()
         lines = lines.assign(size=lines["size"].astype(float), score=100 * lines["score"].astype(float))

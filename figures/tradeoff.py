@@ -15,10 +15,11 @@ from adapter_probe.errors import ResultsError
 
 from . import style
 from .captions import tradeoff_caption
+from .curves import ScoreSeries
 from .drawing import Drawing
 from .layout import WIDE, fit_height, legend_below, new_figure
-from .tradeoff_panel import TaskCurve, draw, legend_entries, limits_of
-from .venues import Look
+from .tradeoff_panel import draw, legend_entries, limits_of
+from .venues import FigureOptions
 from .wording import known_task, task_label
 
 STEM = "tradeoff-tasks"
@@ -26,7 +27,7 @@ _ASPECT, _LOWEST_ROW, _LEGEND = 0.7, 1.2, 1.4  # height over width of a panel; i
 _METRICS_PUBLISHED = {"mnli": "accuracy", "cola": "accuracy", "squad": "squad_f1"}
 
 
-def task_curves(tradeoff: pd.DataFrame, trials: pd.DataFrame | None, paper: bool) -> list[TaskCurve]:
+def tradeoff_series(tradeoff: pd.DataFrame, trials: pd.DataFrame | None, paper: bool) -> list[ScoreSeries]:
     """A trade-off's tables, task by task, with the paper's curve beside its own tasks and metric."""
     chosen, found = None if trials is None else chosen_trials(trials), []
     for (task, metric), points in tradeoff.groupby(["task", "metric"], sort=False):
@@ -34,7 +35,7 @@ def task_curves(tradeoff: pd.DataFrame, trials: pd.DataFrame | None, paper: bool
         beside = paper and known in PUBLISHED_CURVES and metric == _METRICS_PUBLISHED[known]
         own = chosen is not None and (chosen["task"] == task) & (chosen["metric"] == metric)
         found.append(
-            TaskCurve(
+            ScoreSeries(
                 task_label(str(task)),
                 points.sort_values("trained_parameters", ignore_index=True),
                 None if chosen is None else chosen[own],
@@ -68,25 +69,27 @@ def tradeoff(
     if (task is None and len(tasks) > 1) or (task is not None and task not in tasks):
         raise ResultsError(f"task {task!r} is not in {record.folder}; give one of {', '.join(tasks)}")
     points = record.tradeoff[record.tradeoff["task"] == (task or tasks[0])]
-    curve = task_curves(points, record.trials, paper)[0]
+    curve = tradeoff_series(points, record.trials, paper)[0]
     return draw(curve, ax, legend=legend)
 
 
-def tradeoff_drawing(curves: Sequence[TaskCurve], look: Look, identity: Mapping[str, object]) -> Drawing:
+def tradeoff_drawing(
+    curves: Sequence[ScoreSeries], options: FigureOptions, identity: Mapping[str, object]
+) -> Drawing:
     """The figure of all tasks, with its CSV and caption."""
     names = " and ".join(dict.fromkeys(curve.name for curve in curves))
     title = f"{names}: score against trained parameters"
-    figure = tradeoff_figure(curves, look)
+    figure = tradeoff_figure(curves, options)
     return Drawing(STEM, title, figure, _numbers(curves), tradeoff_caption(curves), identity)
 
 
-def tradeoff_figure(curves: Sequence[TaskCurve], look: Look) -> Figure:
+def tradeoff_figure(curves: Sequence[ScoreSeries], options: FigureOptions) -> Figure:
     """A panel a task, all over the same parameters, the legend below."""
-    width, n = look.width("half" if len(curves) == 1 else "full"), len(curves)
+    width, n = options.width("half" if len(curves) == 1 else "full"), len(curves)
     columns = 1 if width < WIDE else 2 if n in (2, 4) else min(n, 3)
     rows = -(-n // columns)
     metrics = {curve.metric for curve in curves}
-    with style.paper_style(look.venue):
+    with style.paper_style(options.venue):
         figure = new_figure(width, (rows + 1) * width)
         for index, curve in enumerate(curves):
             ax = figure.add_subplot(rows, columns, index + 1)
@@ -97,10 +100,10 @@ def tradeoff_figure(curves: Sequence[TaskCurve], look: Look) -> Figure:
             ax.tick_params(axis="x", labelbottom=last)
             ax.set_ylabel("" if len(metrics) == 1 and index % columns else ax.get_ylabel())
         legend_below(figure, legend_entries(curves))
-        return fit_height(figure, max(look.venue.tallest, _LEGEND + rows * _LOWEST_ROW))
+        return fit_height(figure, max(options.venue.tallest, _LEGEND + rows * _LOWEST_ROW))
 
 
-def _numbers(curves: Sequence[TaskCurve]) -> pd.DataFrame:
+def _numbers(curves: Sequence[ScoreSeries]) -> pd.DataFrame:
     """The means, then the paper's."""
     parts = [curve.points.assign(source="this run") for curve in curves]
     parts += [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -18,8 +17,9 @@ from . import style
 from .curves import (
     FOOT,
     METHODS,
-    Entry,
+    LegendEntry,
     PointLabel,
+    ScoreSeries,
     decade_ticks,
     dot_of,
     draw_trials,
@@ -27,7 +27,7 @@ from .curves import (
     far_below,
     label_points,
     line_of,
-    look_of,
+    line_props,
     mark_far_below,
     small_ticks,
     tidy_axes,
@@ -38,37 +38,8 @@ _SHARES = (0.01, 0.1, 1.0, 10.0, 100.0)  # % of the base, on the upper axis
 _SIZES_SHOWN, _FEW = (1, 8, 64, 512), 5  # of many adapter sizes; how many are not many
 
 
-@dataclass(frozen=True, eq=False)
-class TaskCurve:
-    """One task's methods.
-
-    Attributes:
-        name: for people.
-        points: columns of ``tradeoff.csv``, of one task.
-        trials: rows of ``trials.csv`` that the points are of; None where there are none.
-        published: the paper's curve of the same task and metric, or None.
-    """
-
-    name: str
-    points: pd.DataFrame
-    trials: pd.DataFrame | None = None
-    published: pd.DataFrame | None = None
-
-    @property
-    def metric(self) -> str:
-        """The score's name."""
-        return str(self.points["metric"].iloc[0])
-
-    @property
-    def base_parameters(self) -> float:
-        """Parameters of the base, worked back from the share; NaN where no method tells."""
-        counts, shares = self.points["trained_parameters_without_head"], self.points["percent_of_base"]
-        told = (100 * counts / shares)[shares > 0]
-        return float(told.iloc[-1]) if len(told) else float("nan")
-
-
 def draw(
-    curve: TaskCurve,
+    curve: ScoreSeries,
     ax: Axes | None = None,
     *,
     limits: tuple[float, float] | None = None,
@@ -102,7 +73,7 @@ def draw(
         if len(rows):
             unit = style.unit()
             x, y = rows["trained_parameters"].astype(float), factor * rows["mean"]
-            ax.errorbar(x, y, factor * rows["sem"], elinewidth=0.8 * unit, zorder=3, **look_of(mark))
+            ax.errorbar(x, y, factor * rows["sem"], elinewidth=0.8 * unit, zorder=3, **line_props(mark))
     _set_height(ax, curve, factor)
     _draw_diverged(ax, curve)
     points = curve.points[far_below(curve.points, "mean")]
@@ -116,7 +87,7 @@ def draw(
     return ax
 
 
-def limits_of(curves: Sequence[TaskCurve]) -> tuple[float, float]:
+def limits_of(curves: Sequence[ScoreSeries]) -> tuple[float, float]:
     """Of the parameters, wide enough for all curves and the paper's."""
     counts = [curve.points["trained_parameters"].to_numpy(float) for curve in curves]
     counts += [c.published["trained_parameters"].to_numpy(float) for c in curves if c.published is not None]
@@ -127,13 +98,13 @@ def limits_of(curves: Sequence[TaskCurve]) -> tuple[float, float]:
     return float(known.min()) / 1.8, float(known.max()) * 1.8
 
 
-def _full(curve: TaskCurve) -> tuple[float, float]:
+def _full(curve: ScoreSeries) -> tuple[float, float]:
     """Mean and s.e.m. of full fine-tuning, fractions; NaN where there is none."""
     rows = curve.points[curve.points["method"] == "full"]
     return (float(rows["mean"].iloc[0]), float(rows["sem"].iloc[0])) if len(rows) else (np.nan, np.nan)
 
 
-def _draw_full(ax: Axes, curve: TaskCurve, factor: float) -> None:
+def _draw_full(ax: Axes, curve: ScoreSeries, factor: float) -> None:
     mean, sem = (factor * value for value in _full(curve))
     if np.isfinite(mean):
         ax.axhline(mean, color=style.FAINT, linestyle=":", linewidth=0.8 * style.unit(), zorder=1.5)
@@ -141,11 +112,11 @@ def _draw_full(ax: Axes, curve: TaskCurve, factor: float) -> None:
         ax.axhspan(mean - sem, mean + sem, color=style.ink(), alpha=0.09, linewidth=0, zorder=1)
 
 
-def _draw_frontier(ax: Axes, curve: TaskCurve, factor: float) -> None:
+def _draw_frontier(ax: Axes, curve: ScoreSeries, factor: float) -> None:
     x, y = frontier(curve.points)
     if len(x) > 1:
-        look = {"color": style.ink(), "alpha": 0.55, "linewidth": 0.6 * style.unit(), "zorder": 1.8}
-        ax.plot(np.repeat(x, 2)[1:], factor * np.repeat(y, 2)[:-1], label="frontier", **look)
+        props = {"color": style.ink(), "alpha": 0.55, "linewidth": 0.6 * style.unit(), "zorder": 1.8}
+        ax.plot(np.repeat(x, 2)[1:], factor * np.repeat(y, 2)[:-1], label="frontier", **props)
 
 
 def frontier(points: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -159,15 +130,15 @@ def frontier(points: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     return x[first], y[first]
 
 
-def _draw_published(ax: Axes, curve: TaskCurve, factor: float) -> None:
+def _draw_published(ax: Axes, curve: ScoreSeries, factor: float) -> None:
     if curve.published is None:
         return
     for method, rows in curve.published.groupby("method"):
-        look = look_of(METHODS[str(method)], published=True)
-        ax.plot(rows["trained_parameters"], factor * rows["mean"], zorder=2, label="published", **look)
+        props = line_props(METHODS[str(method)], published=True)
+        ax.plot(rows["trained_parameters"], factor * rows["mean"], zorder=2, label="published", **props)
 
 
-def _draw_trials(ax: Axes, curve: TaskCurve, factor: float) -> None:
+def _draw_trials(ax: Axes, curve: ScoreSeries, factor: float) -> None:
     trials = pd.DataFrame(columns=["method"]) if curve.trials is None else curve.trials
     for method, mark in METHODS.items():
         known = trials[trials["method"] == method]
@@ -175,7 +146,7 @@ def _draw_trials(ax: Axes, curve: TaskCurve, factor: float) -> None:
             draw_trials(ax, known["trained_parameters"], factor * known["score"], mark.colour)
 
 
-def _set_height(ax: Axes, curve: TaskCurve, factor: float) -> None:
+def _set_height(ax: Axes, curve: ScoreSeries, factor: float) -> None:
     """Room for every value, and at the foot for crosses."""
     points = curve.points[~far_below(curve.points, "mean")]
     shown = [points[name].to_numpy(float) for name in ("mean", "min", "max")]
@@ -190,7 +161,7 @@ def _set_height(ax: Axes, curve: TaskCurve, factor: float) -> None:
     ax.set_ylim(low - foot * spare, high + 0.12 * spare)
 
 
-def _draw_diverged(ax: Axes, curve: TaskCurve) -> None:
+def _draw_diverged(ax: Axes, curve: ScoreSeries) -> None:
     unit = style.unit()
     for row in curve.points[curve.points["diverged"] > 0].itertuples():
         colour = METHODS[row.method].colour if row.method in METHODS else style.FAINT
@@ -212,7 +183,7 @@ def _add_top_axis(ax: Axes, base: float) -> None:
     small_ticks(ax, between[(between >= low) & (between <= high)] / factor, 1.0)
 
 
-def _notes(curve: TaskCurve, factor: float) -> list[str]:
+def _notes(curve: ScoreSeries, factor: float) -> list[str]:
     """The task's name and full fine-tuning's score."""
     lines = [literal(curve.name)]
     mean, sem = (factor * value for value in _full(curve))
@@ -223,7 +194,7 @@ def _notes(curve: TaskCurve, factor: float) -> list[str]:
     return lines
 
 
-def _labels(curve: TaskCurve, factor: float) -> list[PointLabel]:
+def _labels(curve: ScoreSeries, factor: float) -> list[PointLabel]:
     """A few sizes and depths beside their marks."""
     words = named_points(curve.points)
     known = curve.points[curve.points["mean"].notna() & ~far_below(curve.points, "mean")]
@@ -236,11 +207,11 @@ def _labels(curve: TaskCurve, factor: float) -> list[PointLabel]:
     ]
 
 
-def legend_entries(curves: Sequence[TaskCurve]) -> list[Entry]:
+def legend_entries(curves: Sequence[ScoreSeries]) -> list[LegendEntry]:
     """Handles and words: methods, then what else is drawn."""
     points = pd.concat([curve.points for curve in curves], ignore_index=True)
     unit = style.unit()
-    entries: list[Entry] = [
+    entries: list[LegendEntry] = [
         (line_of(mark), METHOD_LABELS[name])
         for name, mark in METHODS.items()
         if (points["method"] == name).any()
@@ -250,11 +221,11 @@ def legend_entries(curves: Sequence[TaskCurve]) -> list[Entry]:
     if any(curve.trials is not None and len(curve.trials) for curve in curves):
         entries.append((dot_of(), "single trial"))
     if points["diverged"].sum():
-        look = {"markersize": 3.4 * unit, "markeredgewidth": 0.9 * unit, "color": style.FAINT}
-        entries.append((Line2D([], [], linestyle="", marker="x", **look), "trials diverged"))
+        props = {"markersize": 3.4 * unit, "markeredgewidth": 0.9 * unit, "color": style.FAINT}
+        entries.append((Line2D([], [], linestyle="", marker="x", **props), "trials diverged"))
     if any(curve.published is not None for curve in curves):
-        look = look_of(METHODS["adapters"], published=True) | {"color": style.FAINT}
-        entries.append((Line2D([], [], **look), "Houlsby et al. 2019"))
+        props = line_props(METHODS["adapters"], published=True) | {"color": style.FAINT}
+        entries.append((Line2D([], [], **props), "Houlsby et al. 2019"))
     return entries
 
 

@@ -46,7 +46,7 @@ class Venue:
 
 
 @dataclass(frozen=True)
-class Look:
+class FigureOptions:
     """What figures are asked to be; every figure and table of one call shares it.
 
     Attributes:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from adapter_probe.errors import CheckpointError
-from adapter_probe.models.adapters.imported import BottleneckSpec, Imported, SiteKind
+from adapter_probe.models.adapters.imported import BottleneckSpec, ImportedMethod, SiteKind
 
-from .foreign import BaseShape, ForeignCheckpoint, Translated, refuse_left
+from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, refuse_left
 from .tensor_bundle import read_bundle
 
 INDEX = ".index"
@@ -120,7 +120,7 @@ def _outputs(index: Path, tensors: Mapping[str, Tensor]) -> int:
     return len(tensors["output_bias"])
 
 
-def translate(source: ForeignCheckpoint, base: BaseShape) -> Translated:
+def translate(source: ForeignCheckpoint, base: BaseShape) -> TranslatedCheckpoint:
     """Put a checkpoint into this project's terms.
 
     Raises:
@@ -141,8 +141,8 @@ def translate(source: ForeignCheckpoint, base: BaseShape) -> Translated:
         BottleneckSpec(layer, site, len(tensors[adapters[f"{scope}/weights1"]]), _ACTIVATION)
         for layer, site, scope in _sites(base)
     ]
-    method = Imported(LIBRARY, ("feedforward_adapter",), tuple(sizes))
-    return Translated(method, tensors, _notes(source, base), frozenset(frozen.values()))
+    method = ImportedMethod(LIBRARY, ("feedforward_adapter",), tuple(sizes))
+    return TranslatedCheckpoint(method, tensors, _notes(source, base), frozenset(frozen.values()))
 
 
 def _refuse_other_depth(index: Path, tensors: Mapping[str, Tensor], n_layers: int) -> None:

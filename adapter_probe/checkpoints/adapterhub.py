@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from adapter_probe.errors import CheckpointError
-from adapter_probe.models.adapters.imported import BottleneckSpec, Imported, InnerSpec
+from adapter_probe.models.adapters.imported import BottleneckSpec, ImportedMethod, InnerSpec
 
 from .adapterhub_config import check_bottleneck, check_inner, parts_of
 from .adapterhub_head import HEAD_CONFIG, HEAD_WEIGHTS, head_of_class, read_head, translate_head
 from .files import first_file, read_json_file, read_tensors, refuse_unknown, shown
-from .foreign import BaseShape, ForeignCheckpoint, Translated, refuse, refuse_left
+from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, refuse, refuse_left
 
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter.safetensors", "pytorch_adapter.bin")
@@ -133,7 +133,7 @@ def refuse_composed(folder: Path, name: str | None) -> None:
         )
 
 
-def translate(source: ForeignCheckpoint, base: BaseShape) -> Translated:
+def translate(source: ForeignCheckpoint, base: BaseShape) -> TranslatedCheckpoint:
     """Put a checkpoint into this project's terms.
 
     Raises:
@@ -166,10 +166,10 @@ def translate(source: ForeignCheckpoint, base: BaseShape) -> Translated:
         for n in numbers:
             held[n].add(inside)
     check_inner(source.folder, config, held, base)
-    method = Imported(source.library, config.kinds, tuple(bottlenecks), tuple(inner), head)
+    method = ImportedMethod(source.library, config.kinds, tuple(bottlenecks), tuple(inner), head)
     # A head that is tied to the input embedding is saved with the adapter all the same.
     frozen = frozenset(name for name in base.tied if name in out)
-    return Translated(method, out, _notes(config, base), frozen)
+    return TranslatedCheckpoint(method, out, _notes(config, base), frozen)
 
 
 def _notes(config: Any, base: BaseShape) -> tuple[str, ...]:

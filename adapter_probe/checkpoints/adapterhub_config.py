@@ -86,7 +86,7 @@ _RENAMED = {"gelu": "gelu_new", "gelu_orig": "gelu"}
 
 
 @dataclass(frozen=True)
-class Parts:
+class AdapterHubConfig:
     """A configuration, defaults filled in.
 
     Attributes:
@@ -127,7 +127,7 @@ class Parts:
         )
 
 
-def parts_of(document: dict[str, Any], folder: Path) -> Parts:
+def parts_of(document: dict[str, Any], folder: Path) -> AdapterHubConfig:
     """The parts of an ``adapter_config.json``.
 
     Raises:
@@ -154,7 +154,9 @@ def parts_of(document: dict[str, Any], folder: Path) -> Parts:
                 raise refuse(folder, "two kinds of LoRA in one adapter")
             inner = _inner(part, folder)
             kinds.append("ia3" if inner["composition_mode"] == "scale" else "lora")
-    return Parts(tuple(kinds), bottleneck, inner, _scaling_was_lost(str(document.get("version", ""))))
+    return AdapterHubConfig(
+        tuple(kinds), bottleneck, inner, _scaling_was_lost(str(document.get("version", "")))
+    )
 
 
 def _resolved(config: object, folder: Path) -> dict[str, Any]:
@@ -248,7 +250,9 @@ def _scaling_was_lost(version: str) -> bool:
     return tuple(map(int, numbers[:2])) < (1, 1)
 
 
-def check_bottleneck(folder: Path, config: Parts, found: Sequence[BottleneckSpec], base: BaseShape) -> None:
+def check_bottleneck(
+    folder: Path, config: AdapterHubConfig, found: Sequence[BottleneckSpec], base: BaseShape
+) -> None:
     """Refuse a file whose bottlenecks are not those that its configuration names.
 
     Raises:
@@ -286,7 +290,9 @@ def check_bottleneck(folder: Path, config: Parts, found: Sequence[BottleneckSpec
             )
 
 
-def check_inner(folder: Path, config: Parts, found: Mapping[int, Set[str]], base: BaseShape) -> None:
+def check_inner(
+    folder: Path, config: AdapterHubConfig, found: Mapping[int, Set[str]], base: BaseShape
+) -> None:
     """Refuse a file whose LoRA is not in the modules that its configuration names.
 
     Args:

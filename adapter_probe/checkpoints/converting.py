@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from adapter_probe.errors import CheckpointError
-from adapter_probe.models.adapters.imported import Imported
+from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.layer import ADAPTER
 from adapter_probe.models.methods import Adapters
 from adapter_probe.results.atomic import make_folder
@@ -58,7 +58,7 @@ def to_native(opened: OpenedCheckpoint, out: Path) -> None:
 
 
 def to_peft(
-    opened: OpenedCheckpoint, out: Path, source: Path | None = None, method: Imported | None = None
+    opened: OpenedCheckpoint, out: Path, source: Path | None = None, method: ImportedMethod | None = None
 ) -> None:
     """Write a folder that PEFT loads.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from adapter_probe.data.tasks import TaskSpec
 from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsError
-from adapter_probe.models.adapters.imported import Imported
+from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Method, method_from_json
 from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json, write_json
@@ -24,9 +24,9 @@ SCHEMA = 2
 _SCHEMA_BEFORE = 1
 
 
-def _method_from_json(record: object) -> Method | Imported:
-    if isinstance(record, Mapping) and record.get("name") == Imported.name:
-        return from_record(Imported, {k: v for k, v in record.items() if k != "name"}, "method")
+def _method_from_json(record: object) -> Method | ImportedMethod:
+    if isinstance(record, Mapping) and record.get("name") == ImportedMethod.name:
+        return from_record(ImportedMethod, {k: v for k, v in record.items() if k != "name"}, "method")
     return method_from_json(record)
 
 
@@ -50,7 +50,7 @@ class Description:
         tokenizer: a hash a part, see `tokenizer_parts`; empty where it is not known.
     """
 
-    method: Method | Imported
+    method: Method | ImportedMethod
     base: BaseIdentity
     task: TaskSpec
     max_length: int

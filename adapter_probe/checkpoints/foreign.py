@@ -14,7 +14,7 @@ from transformers import PretrainedConfig
 
 from adapter_probe.errors import CheckpointError
 from adapter_probe.metrics import Kind
-from adapter_probe.models.adapters.imported import Imported
+from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.bases.family import Anatomy
 
 
@@ -59,7 +59,7 @@ class ForeignCheckpoint:
 
 
 @dataclass(frozen=True)
-class Translated:
+class TranslatedCheckpoint:
     """A foreign checkpoint in this project's terms.
 
     Attributes:
@@ -69,12 +69,12 @@ class Translated:
         frozen: which of `tensors` were not trained, in a checkpoint that holds the whole model.
     """
 
-    method: Imported
+    method: ImportedMethod
     tensors: dict[str, Tensor]
     notes: tuple[str, ...] = ()
     frozen: frozenset[str] = frozenset()
 
-    def without_copies(self, base: Mapping[str, Tensor], base_name: str) -> Translated:
+    def without_copies(self, base: Mapping[str, Tensor], base_name: str) -> TranslatedCheckpoint:
         """Without what was not trained and equals the base; what does not equal it gets a note.
 
         Args:

@@ -22,7 +22,7 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from adapter_probe import __version__
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.adapters.imported import Imported
+from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.adapters.install import install_head
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.methods import Method
@@ -151,7 +151,7 @@ def open_checkpoint(
     )
 
 
-def make_model(loaded: LoadedBase, method: Method | Imported, tensors: Iterable[str]) -> AdaptedModel:
+def make_model(loaded: LoadedBase, method: Method | ImportedMethod, tensors: Iterable[str]) -> AdaptedModel:
     """A base under a checkpoint's method; the weights are still to be loaded.
 
     Args:
@@ -168,7 +168,7 @@ def make_model(loaded: LoadedBase, method: Method | Imported, tensors: Iterable[
         head.weight = torch.nn.Parameter(head.weight.detach().clone(), requires_grad=False)
         loaded.model.config.tie_word_embeddings = False
     anatomy = loaded.anatomy
-    if isinstance(method, Imported) and method.head is not None:
+    if isinstance(method, ImportedMethod) and method.head is not None:
         anatomy = install_head(loaded.model, anatomy, method.head)
     model = AdaptedModel(loaded.model, anatomy)
     model.install(method, torch.Generator().manual_seed(0))

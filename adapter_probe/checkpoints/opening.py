@@ -21,7 +21,7 @@ from . import adapter_bert, adapterhub, native, peft
 from .base import LoadedBase, load_base, load_config, load_tokenizer, resolve_base
 from .description import DESCRIPTION, Description
 from .files import read_json_file, shown
-from .foreign import BaseShape, ForeignCheckpoint, Translated
+from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint
 from .identity import tokenizer_parts
 from .native import OpenedCheckpoint
 
@@ -35,7 +35,7 @@ class _Reader:
     """How one library's checkpoints are read."""
 
     read: Callable[[Path], ForeignCheckpoint]
-    translate: Callable[[ForeignCheckpoint, BaseShape], Translated]
+    translate: Callable[[ForeignCheckpoint, BaseShape], TranslatedCheckpoint]
 
 
 def open_checkpoint(
@@ -166,9 +166,9 @@ def _task(source: ForeignCheckpoint, kind: Kind, n_outputs: int | None) -> TaskS
 
 def build(
     source: ForeignCheckpoint,
-    translate: Callable[[ForeignCheckpoint, BaseShape], Translated],
+    translate: Callable[[ForeignCheckpoint, BaseShape], TranslatedCheckpoint],
     loaded: LoadedBase,
-) -> tuple[AdaptedModel, Translated]:
+) -> tuple[AdaptedModel, TranslatedCheckpoint]:
     """The model of a foreign checkpoint, with all its weights.
 
     Raises:
@@ -193,7 +193,9 @@ def build(
     return model, translated
 
 
-def _load(model: AdaptedModel, translated: Translated, loaded: LoadedBase, source: ForeignCheckpoint) -> None:
+def _load(
+    model: AdaptedModel, translated: TranslatedCheckpoint, loaded: LoadedBase, source: ForeignCheckpoint
+) -> None:
     """Load every tensor, and refuse to leave any parameter as it was drawn.
 
     Raises:

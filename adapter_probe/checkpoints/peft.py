@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from adapter_probe.errors import CheckpointError
-from adapter_probe.models.adapters.imported import Imported, InnerSpec
+from adapter_probe.models.adapters.imported import ImportedMethod, InnerSpec
 
 from .description import DESCRIPTION
 from .files import first_file, read_json_file, read_tensors
-from .foreign import BaseShape, ForeignCheckpoint, Translated, refuse_left
+from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, refuse_left
 from .peft_config import CONFIG, PeftConfig, read_config
 
 LIBRARY = "peft"
@@ -80,7 +80,7 @@ def _outputs(tensors: Mapping[str, Tensor]) -> int | None:
     return len(tensors[found[-1]]) if found and tensors[found[-1]].dim() else None
 
 
-def translate(source: ForeignCheckpoint, base: BaseShape) -> Translated:
+def translate(source: ForeignCheckpoint, base: BaseShape) -> TranslatedCheckpoint:
     """Put a checkpoint into this project's terms.
 
     Raises:
@@ -103,7 +103,9 @@ def translate(source: ForeignCheckpoint, base: BaseShape) -> Translated:
     notes = _notes(config, [base.full_name(module) for module in modules], out, base)
     read = {"LORA": _low_rank, "IA3": _rescale, "LN_TUNING": _norm}[config.type]
     inner = (read(config, name, base.full_name(name), parts, out) for name, parts in modules.items())
-    return Translated(Imported(source.library, (_kind(config),), inner=tuple(inner)), out, notes)
+    return TranslatedCheckpoint(
+        ImportedMethod(source.library, (_kind(config),), inner=tuple(inner)), out, notes
+    )
 
 
 def _kind(config: PeftConfig) -> str:

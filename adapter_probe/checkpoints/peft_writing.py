@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from adapter_probe.errors import CheckpointError
 from adapter_probe.metrics import Kind
-from adapter_probe.models.adapters.imported import Imported, InnerSpec
+from adapter_probe.models.adapters.imported import ImportedMethod, InnerSpec
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
@@ -105,7 +105,7 @@ def _writable(method: object) -> tuple[InnerSpec, ...]:
     Raises:
         CheckpointError: they are not, or there are none.
     """
-    if not isinstance(method, Imported):
+    if not isinstance(method, ImportedMethod):
         raise CheckpointError(f"PEFT's format can hold {WRITABLE}, not {getattr(method, 'name', method)}")
     kinds = {_TYPES[spec.kind] for spec in method.inner}
     mixed = {"low_rank", "decomposed"} <= {spec.kind for spec in method.inner}

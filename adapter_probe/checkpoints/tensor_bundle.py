@@ -31,7 +31,7 @@ _DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 19: "<f2"}
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """Where one tensor is.
 
     Attributes:
@@ -65,7 +65,7 @@ class Bundle:
 
     index: Path
     shards: tuple[Path, ...]
-    entries: dict[str, Entry]
+    entries: dict[str, TensorEntry]
 
     def read(self, name: str) -> np.ndarray:
         """One tensor.
@@ -87,7 +87,7 @@ class Bundle:
             raise CheckpointError(f"{self.index} is damaged: what it says of {name} does not agree")
         return np.frombuffer(self._bytes(name, entry), dtype).reshape(entry.shape)
 
-    def _bytes(self, name: str, entry: Entry) -> bytes:
+    def _bytes(self, name: str, entry: TensorEntry) -> bytes:
         path = self.shards[entry.shard]
         try:
             with path.open("rb") as file:
@@ -177,12 +177,12 @@ def _header(data: bytes) -> tuple[int, bool]:
     return int(fields.get(1, 0)), bool(fields.get(2, 0))
 
 
-def _entry(data: bytes) -> Entry:
+def _entry(data: bytes) -> TensorEntry:
     """From a BundleEntryProto."""
     fields = list(_fields(data))
     known = dict(fields)
     dims = [dict(_fields(dim)) for number, dim in _fields(known.get(2, b"")) if number == 2]
-    return Entry(
+    return TensorEntry(
         dtype=known.get(1, 0),
         shape=tuple(int(dim.get(1, 0)) for dim in dims),
         shard=known.get(3, 0),

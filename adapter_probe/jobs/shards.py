@@ -33,7 +33,7 @@ _USUAL_SHARDS = 8  # each pays for its start
 
 
 @dataclass(frozen=True)
-class AblationOrder:
+class AblationArguments:
     """An ablation as it is asked for, before anything is opened: the arguments of `prepare_ablation`."""
 
     checkpoint: str
@@ -69,7 +69,7 @@ class AblationOrder:
 
 
 def compute_in_shards(
-    order: AblationOrder,
+    arguments: AblationArguments,
     request: AblationRequest,
     out: Path,
     resources: Resources,
@@ -79,7 +79,7 @@ def compute_in_shards(
     """Have what an ablation lacks computed by jobs on a cluster, and take it over.
 
     Args:
-        order: what is asked, as jobs are told.
+        arguments: what is asked, as jobs are told.
         request: the same, opened here.
         out: the ablation's folder.
         resources: where the jobs run.
@@ -98,19 +98,19 @@ def compute_in_shards(
         ablation = AblationRun(request, run)
         gather_shards(out, run)
         if ablation.missing():
-            shards = write_shards(out, order, run, ablation, options.max_parallel or _USUAL_SHARDS)
+            shards = write_shards(out, arguments, run, ablation, options.max_parallel or _USUAL_SHARDS)
             left = {folder: tokens for folder, tokens in shards.items() if tokens}
             jobs = Jobs(out, left, len(shards), "shards", "tokens")
             failures = run_jobs(jobs, resources, progress)
             gather_shards(out, run)
             if ablation.missing():
-                lost = [f for f, tokens in write_shards(out, order, run, ablation, 1).items() if tokens]
+                lost = [f for f, tokens in write_shards(out, arguments, run, ablation, 1).items() if tokens]
                 raise TrainingError(describe_lost(jobs, failures, lost))
         remove_shards(out)
 
 
 def write_shards(
-    out: Path, order: AblationOrder, run: RunDirectory, ablation: AblationRun, most: int
+    out: Path, arguments: AblationArguments, run: RunDirectory, ablation: AblationRun, most: int
 ) -> dict[Path, int]:
     """Share out the parts that an ablation lacks.
 
@@ -118,7 +118,7 @@ def write_shards(
 
     Args:
         out: the ablation's folder.
-        order: what is asked.
+        arguments: what is asked.
         run: the ablation's entered folder.
         ablation: on that folder.
         most: how many shards to make, if there are none yet.
@@ -138,7 +138,7 @@ def write_shards(
         for number in range(count)
     }
     for folder, parts in shares.items():
-        asked = {"order": order.settled(), "plan": run.plan, "parts": parts}
+        asked = {"arguments": arguments.settled(), "plan": run.plan, "parts": parts}
         write_json(make_folder(folder) / SHARD, asked)
     return {folder: sum(map(ablation.tokens_of, parts)) for folder, parts in shares.items()}
 
@@ -157,11 +157,11 @@ def run_shard(folder: Path, device: torch.device, report: Callable[[int], None])
     path = folder / SHARD
     asked = read_json(path)
     try:
-        order = from_record(AblationOrder, asked["order"], "order")
+        arguments = from_record(AblationArguments, asked["arguments"], "arguments")
         plan, parts = dict(asked["plan"]), [int(part) for part in asked["parts"]]
     except (AdapterProbeError, KeyError, TypeError, ValueError) as error:
         raise ResultsError(f"{path} is damaged: {error}") from error
-    request = order.prepare(device)
+    request = arguments.prepare(device)
     with RunDirectory(folder, request.identity, plan) as run:
         ablation = AblationRun(request, run)
         missing = sorted(set(parts) & set(ablation.missing()))

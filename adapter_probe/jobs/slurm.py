@@ -29,7 +29,7 @@ _USUAL_REASONS = {"None", "Priority", "Resources", "JobArrayTaskLimit", "BeginTi
 
 
 @dataclass(frozen=True)
-class Patience:
+class PollingTimes:
     """How often to look, and how long to wait before a task is given up, in seconds.
 
     Attributes:
@@ -83,7 +83,7 @@ class SlurmArray:
         options: SlurmOptions,
         *,
         cpus_per_task: int = 1,
-        patience: Patience = Patience(),
+        patience: PollingTimes = PollingTimes(),
     ):
         self._command, self._environment = tuple(command), dict(environment)
         self._folder, self._options, self._cpus = folder.resolve(), options, cpus_per_task

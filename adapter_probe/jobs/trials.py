@@ -29,7 +29,7 @@ from adapter_probe.results.rundir import PARTS, RunDirectory
 from adapter_probe.results.trial_files import (
     TRIAL,
     TRIALS_FOLDER,
-    Counts,
+    ParameterCounts,
     TrialRecord,
     read_trial,
     write_trial,
@@ -245,7 +245,7 @@ def read_request(folder: Path) -> TrainingRequest:
         raise ResultsError(f"{path}: {error}") from error
 
 
-def count_parameters(model: AdaptedModel, missing: frozenset[str]) -> Counts:
+def count_parameters(model: AdaptedModel, missing: frozenset[str]) -> ParameterCounts:
     """Count what trains and what the base brings, from the tensors.
 
     Args:
@@ -259,7 +259,7 @@ def count_parameters(model: AdaptedModel, missing: frozenset[str]) -> Counts:
         if parameter.requires_grad:
             trained += parameter.numel()
             without_head += parameter.numel() * (not of_head)
-    return Counts(trained, without_head, base, len(model.layers))
+    return ParameterCounts(trained, without_head, base, len(model.layers))
 
 
 class _Clock:

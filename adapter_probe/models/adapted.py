@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from adapter_probe.errors import ModelError
 from adapter_probe.models.adapters.bottleneck import Bottleneck
-from adapter_probe.models.adapters.imported import SITE_KINDS, Imported
+from adapter_probe.models.adapters.imported import SITE_KINDS, ImportedMethod
 from adapter_probe.models.adapters.install import install_imported
 from adapter_probe.models.adapters.low_rank import linear_shape
 from adapter_probe.models.bases.anatomy import anatomy_for, check_config
@@ -80,7 +80,7 @@ class AdaptedModel(nn.Module):
         check_config(self.anatomy, base.config)
         self.head_kind = head_kind(base, self.anatomy)
         self.base = base
-        self.method: Method | Imported | None = None
+        self.method: Method | ImportedMethod | None = None
         self.lowest_trained_layer = -1
         self._roles = ParameterRoles(base, self.anatomy, self.head_kind)
         self.layers = self._make_layers()
@@ -160,7 +160,7 @@ class AdaptedModel(nn.Module):
         """Where the parameters are."""
         return next(self.base.parameters()).device
 
-    def install(self, method: Method | Imported, generator: torch.Generator) -> None:
+    def install(self, method: Method | ImportedMethod, generator: torch.Generator) -> None:
         """Take on a method; one with adapters puts them, freshly initialised, at its sites.
 
         Args:
@@ -173,7 +173,7 @@ class AdaptedModel(nn.Module):
         """
         if self.method is not None:
             raise ModelError(f"this model has a method already, {self.method.name}")
-        if isinstance(method, Imported):
+        if isinstance(method, ImportedMethod):
             install_imported(self.base, self.layers, method)
             self.base.train(self.training).to(self.device)
             self.method = method

@@ -29,7 +29,7 @@ from .pairs import pair_logits
 from .plan import MEASURED_TOKENS, choose_tokens_per_pass, cut_batches
 from .request import AblationRequest
 
-Report = Callable[[int], None]
+ProgressCallback = Callable[[int], None]
 GUARD = "guard.json"
 ERROR = "error"
 _RUN = "run_sha256"
@@ -57,7 +57,7 @@ class Engine:
         self._models: dict[str, SimpleQueue[AdaptedModel]] = {}  # by precision, one for each lane
         self._guard: Guard | None = None
 
-    def outputs(self, parts: Sequence[np.ndarray], report: Report) -> Generator[Arrays, None, None]:
+    def outputs(self, parts: Sequence[np.ndarray], report: ProgressCallback) -> Generator[Arrays, None, None]:
         """What every variant makes of each part's items, see `batch_outputs`; part after part.
 
         In mixed precision also ``error`` ``[variants, items]``: by how much the fast pass was off where

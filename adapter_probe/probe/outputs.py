@@ -18,7 +18,7 @@ from adapter_probe.data.requests_encoding import EncodedRequests, count_texts
 from adapter_probe.errors import CheckpointError
 from adapter_probe.metrics import LOSSES
 from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.adapters.imported import Imported
+from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Method
 from adapter_probe.results.ablation_files import AblationResults, continuation_sizes
 from adapter_probe.spans import VariantSet
@@ -103,9 +103,9 @@ def _read(request: AblationRequest, batch: PackedBatch, out: Tensor) -> Arrays:
     return vars(decode_windows(windows, batch.index, batch.rows, logits))
 
 
-def _lora_rank(method: Method | Imported) -> int:
+def _lora_rank(method: Method | ImportedMethod) -> int:
     """The commonest rank of a LoRA that PEFT trained; 0 for anything else."""
-    inner = method.inner if isinstance(method, Imported) and method.library == peft.LIBRARY else ()
+    inner = method.inner if isinstance(method, ImportedMethod) and method.library == peft.LIBRARY else ()
     ranks = Counter(spec.rank for spec in inner if spec.rank)
     return ranks.most_common(1)[0][0] if ranks else 0
 

@@ -21,7 +21,7 @@ MEASURED_TOKENS = {"cpu": 256, "cuda": 16384}
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """What an ablation has to compute.
 
     Attributes:
@@ -53,11 +53,11 @@ def nodes_by_site(masks: np.ndarray, forks_early: np.ndarray | None = None) -> l
     return [len(np.unique(masks[:, :n], axis=0)) if n else 1 for n in read]
 
 
-def count_work(masks: np.ndarray, lengths: np.ndarray, forks_early: np.ndarray | None = None) -> Work:
+def count_work(masks: np.ndarray, lengths: np.ndarray, forks_early: np.ndarray | None = None) -> Workload:
     """Count from the masks ``[variants, sites]`` and the examples' lengths alone; see `nodes_by_site`."""
     masks = np.asarray(masks, dtype=bool)
     nodes = nodes_by_site(masks, forks_early)
-    return Work(
+    return Workload(
         n_variants=len(masks),
         n_distinct=len(np.unique(masks, axis=0)),
         n_examples=len(lengths),

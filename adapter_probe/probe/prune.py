@@ -23,7 +23,7 @@ from adapter_probe.data.packing import PackedBatch, cut_by_tokens, pack
 from adapter_probe.data.requests_encoding import EncodedRequests, pack_requests
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.adapters.imported import Imported
+from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.layer import ADAPTER
 from adapter_probe.models.methods import Adapters
 from adapter_probe.progress import progress_bar
@@ -38,7 +38,7 @@ _TIMED_TOKENS, _TIMED_ROUNDS = 1024, 5
 
 
 @dataclass(frozen=True, eq=False)
-class Pruned:
+class PruneMeasurement:
     """What was left out and what came of it.
 
     Attributes:
@@ -59,7 +59,7 @@ class Pruned:
 
 def prune_checkpoint(
     request: AblationRequest, source: Path, span: Span, out: Path, progress: bool = False
-) -> Pruned:
+) -> PruneMeasurement:
     """Write a checkpoint without the span's adapters; it opens like any other.
 
     Args:
@@ -85,7 +85,7 @@ def prune_checkpoint(
         smaller = open_checkpoint(out, opened.description.base.name).model.to(request.device).eval()
         seconds = _time([model, smaller], batch, bar.update)
     counts = [m.parameter_counts()["adapters"] for m in (model, smaller)]
-    return Pruned(span, *counts, *seconds, results)
+    return PruneMeasurement(span, *counts, *seconds, results)
 
 
 def _save_without(
@@ -93,7 +93,7 @@ def _save_without(
 ) -> None:
     """In PEFT's format where the checkpoint is PEFT's and some adapters stay, else in this project's."""
     description, method, model = opened.description, opened.description.method, opened.model
-    assert isinstance(method, Adapters | Imported), "nothing else has adapters"
+    assert isinstance(method, Adapters | ImportedMethod), "nothing else has adapters"
     gone = _adapter_tensors(model, span)
     tensors = {**dict(model.base.named_parameters()), **dict(model.base.named_buffers())}
     kept = {name: tensors[name] for name in opened.trained if id(tensors[name]) not in gone}
@@ -103,7 +103,9 @@ def _save_without(
     layers = sorted({*before, *range(span.first, span.last + 1)})
     training = {**description.training, "pruned_layers": layers}
     method = _without(method, span, kept.keys())
-    if is_peft(source) and isinstance(method, Imported) and method.inner:  # PEFT cannot hold no adapters
+    if (
+        is_peft(source) and isinstance(method, ImportedMethod) and method.inner
+    ):  # PEFT cannot hold no adapters
         to_peft(opened, out, source, method)
         return
     save_checkpoint(out, kept, replace(description, method=method, training=training, scores=scores))
@@ -132,7 +134,7 @@ def _refuse_unfit(opened: OpenedCheckpoint, span: Span, source: Path, out: Path)
     refuse_full(out)
 
 
-def _without(method: Adapters | Imported, span: Span, kept: Set[str]) -> Adapters | Imported:
+def _without(method: Adapters | ImportedMethod, span: Span, kept: Set[str]) -> Adapters | ImportedMethod:
     """The method without the span's adapters; `kept` are the names of the tensors that stay."""
     layers = range(span.first, span.last + 1)
     if isinstance(method, Adapters):

@@ -13,7 +13,7 @@ import numpy as np
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.rundir import MANIFEST, RunDirectory
 
-from .engine import Engine, Report
+from .engine import Engine, ProgressCallback
 from .outputs import Arrays, assemble
 from .plan import TOKENS_PER_PART, count_work, cut_parts
 from .request import AblationRequest
@@ -69,7 +69,7 @@ class AblationRun:
     def _finished(self) -> set[int]:
         return {i for i in self._run.finished() if i < len(self._parts)}
 
-    def compute(self, report: Report) -> AblationResults:
+    def compute(self, report: ProgressCallback) -> AblationResults:
         """Compute the parts that are missing, then put all of them together.
 
         Args:
@@ -81,7 +81,7 @@ class AblationRun:
         self.compute_parts(self.missing(), report)
         return self._collect()
 
-    def compute_parts(self, numbers: Iterable[int], report: Report) -> None:
+    def compute_parts(self, numbers: Iterable[int], report: ProgressCallback) -> None:
         """Compute some parts; see `compute`."""
         numbers = list(numbers)
         parts = [self._parts[number] for number in numbers]

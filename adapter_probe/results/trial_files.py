@@ -29,7 +29,7 @@ _ORDER = ("task", "method", *_METHOD_FIELDS, "learning_rate", "epochs", "batch_s
 
 
 @dataclass(frozen=True)
-class Counts:
+class ParameterCounts:
     """Parameters of a trial, counted from the tensors.
 
     Attributes:
@@ -72,7 +72,7 @@ class TrialRecord:
     scores: tuple[float | None, ...]
     diverged: bool
     majority_score: float | None
-    counts: Counts
+    counts: ParameterCounts
     seconds: float
     versions: dict[str, str] = field(default_factory=dict)
 

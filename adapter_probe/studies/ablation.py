@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from adapter_probe.jobs.shards import AblationOrder
+    from adapter_probe.jobs.shards import AblationArguments
     from adapter_probe.jobs.slurm_options import SlurmOptions
     from adapter_probe.probe.request import AblationRequest, Precision
 
@@ -124,18 +124,18 @@ class Ablation:
 
         return attribution(self.record, ax, **options)
 
-    def save(self, folder: str | Path, **look: Any) -> list[Path]:
+    def save(self, folder: str | Path, **options: Any) -> list[Path]:
         """Write the figures, their numbers and captions, and the tables for a paper.
 
         Args:
             folder: made if missing.
-            look: `style`, `column`, `formats`, `tolerance`, `paper`; see
+            options: `style`, `column`, `formats`, `tolerance`, `paper`; see
                 `adapter_probe.studies.drawing.draw_gallery`.
 
         Returns:
             the paths written.
         """
-        return save_figures([self.record], folder, **look)
+        return save_figures([self.record], folder, **options)
 
     def __repr__(self) -> str:
         rows = dict(ablation_rows(self.record.summary)) if self.record.summary else {}
@@ -219,19 +219,19 @@ def ablate(
         TrainingError: jobs on the cluster failed.
         JobsDetached: `cluster` asks not to wait for them.
     """
-    from adapter_probe.jobs.shards import AblationOrder
+    from adapter_probe.jobs.shards import AblationArguments
     from adapter_probe.probe.request import AblationSettings
 
     metric = CustomMetric(metric) if callable(metric) else metric
     files, others = ((one,) if isinstance(one, (str, Path)) else one for one in (data, against))
     files = with_task(files, task)
-    order = AblationOrder(
+    arguments = AblationArguments(
         str(checkpoint),
         AblationSettings(sites, complement, layernorm, precision, spans, group, layers), base,
         tuple(map(str, files)), split, metric, max_examples, tokens_per_pass,
     )  # fmt: skip
-    return run_order(
-        order, out, device=device, threads=threads, cluster=cluster, against=tuple(map(str, others)),
+    return run_from_arguments(
+        arguments, out, device=device, threads=threads, cluster=cluster, against=tuple(map(str, others)),
         progress=progress,
     )  # fmt: skip
 
@@ -251,8 +251,8 @@ def with_task(data: Sequence[str | Path], task: str | None) -> tuple[str, ...]:
     return (task,) if task else tuple(map(str, data))
 
 
-def run_order(
-    order: AblationOrder,
+def run_from_arguments(
+    arguments: AblationArguments,
     out: str | Path | None = None,
     *,
     device: str = "auto",
@@ -266,38 +266,44 @@ def run_order(
     from adapter_probe.jobs.shards import compute_in_shards
     from adapter_probe.probe.request import on_other_data
 
-    say(f"opening {order.checkpoint}", progress and sys.stderr.isatty())
-    request, folder = _prepare(order, out, device, threads, cluster)
+    say(f"opening {arguments.checkpoint}", progress and sys.stderr.isatty())
+    request, folder = _prepare(arguments, out, device, threads, cluster)
     if cluster is not None:
         resources = Resources(0, threads, device, cluster)
-        compute_in_shards(order, request, folder, resources, cluster, progress)
+        compute_in_shards(arguments, request, folder, resources, cluster, progress)
     study = run_ablation(request, folder, progress=progress)
     if not against:
         return study
-    other = on_other_data(request, against, order.max_examples)
+    other = on_other_data(request, against, arguments.max_examples)
     beside = folder / f"{BESIDE}{Path(against[0]).stem}"
     return replace(study, against=run_ablation(other, beside, progress=progress))
 
 
-def plan_order(
-    order: AblationOrder, out: str | Path | None = None, *, device: str = "auto", threads: int = 0
+def plan_from_arguments(
+    arguments: AblationArguments, out: str | Path | None = None, *, device: str = "auto", threads: int = 0
 ) -> dict[str, Any]:
     """What an ablation would cost; see `adapter_probe.probe.resumable.plan_ablation`."""
     from adapter_probe.probe.resumable import plan_ablation
 
-    return plan_ablation(*_prepare(order, out, device, threads, None))
+    return plan_ablation(*_prepare(arguments, out, device, threads, None))
 
 
 def _prepare(
-    order: AblationOrder, out: str | Path | None, device: str, threads: int, cluster: SlurmOptions | None
+    arguments: AblationArguments,
+    out: str | Path | None,
+    device: str,
+    threads: int,
+    cluster: SlurmOptions | None,
 ) -> tuple[AblationRequest, Path]:
     """The opened checkpoint with its examples, and the results folder."""
     from adapter_probe.models.device import choose_device, use_threads
 
     if cluster is None:
         use_threads(threads)
-    request = order.prepare(choose_device(device if cluster is None else "auto"))
-    return request, Path(out) if out is not None else Path(order.checkpoint) / _folder_name(request, order)
+    request = arguments.prepare(choose_device(device if cluster is None else "auto"))
+    if out is None:
+        return request, Path(arguments.checkpoint) / _folder_name(request, arguments)
+    return request, Path(out)
 
 
 def run_ablation(request: AblationRequest, folder: Path, *, progress: bool = True) -> Ablation:
@@ -335,7 +341,7 @@ def _bar(ablation: Any, request: AblationRequest, progress: bool) -> Iterator[An
         yield bar.update
 
 
-def _folder_name(request: AblationRequest, order: AblationOrder) -> str:
+def _folder_name(request: AblationRequest, arguments: AblationArguments) -> str:
     """One folder per study: settings that change the numbers show in its name unless they are the default."""
     settings, split = request.settings, request.examples.rows.name
     parts = [
@@ -348,8 +354,8 @@ def _folder_name(request: AblationRequest, order: AblationOrder) -> str:
         "pretrained-layernorm" if settings.layernorm == "pretrained" else "",
         settings.precision if settings.precision != "float32" else "",
         split if split != "validation" else "",
-        f"data-{Path(order.data[0]).stem}" if order.data else "",
-        f"n{order.max_examples}" if order.max_examples else "",
+        f"data-{Path(arguments.data[0]).stem}" if arguments.data else "",
+        f"n{arguments.max_examples}" if arguments.max_examples else "",
     ]
     return "-".join(part for part in parts if part)
 

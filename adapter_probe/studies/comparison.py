@@ -48,9 +48,9 @@ class Comparison:
 
         return heatmap(self.record, ax, **options)
 
-    def save(self, folder: str | Path, **look: Any) -> list[Path]:
+    def save(self, folder: str | Path, **options: Any) -> list[Path]:
         """Write the figure with its numbers and caption; see `Ablation.save`."""
-        return save_figures([self.record], folder, **look)
+        return save_figures([self.record], folder, **options)
 
     def __repr__(self) -> str:
         return "\n".join(f"{name}: {value}" for name, value in comparison_rows(self.record))
@@ -80,9 +80,9 @@ class Average:
 
         return heatmap(self.record, ax, tolerance=tolerance, **options)
 
-    def save(self, folder: str | Path, **look: Any) -> list[Path]:
+    def save(self, folder: str | Path, **options: Any) -> list[Path]:
         """Write the figure with its numbers and caption; see `Ablation.save`."""
-        return save_figures([self.record], folder, **look)
+        return save_figures([self.record], folder, **options)
 
     def __repr__(self) -> str:
         return "\n".join(f"{name}: {value}" for name, value in average_rows(self.record))
@@ -112,9 +112,9 @@ class Exchange:
 
         return exchange(self.record, ax, **options)
 
-    def save(self, folder: str | Path, **look: Any) -> list[Path]:
+    def save(self, folder: str | Path, **options: Any) -> list[Path]:
         """Write the figure with its numbers and caption; see `Ablation.save`."""
-        return save_figures([self.record], folder, **look)
+        return save_figures([self.record], folder, **options)
 
     def __repr__(self) -> str:
         return "\n".join(f"{name}: {value}" for name, value in exchange_rows(self.record))

@@ -13,7 +13,7 @@ from adapter_probe.errors import ResultsError
 
 if TYPE_CHECKING:
     from adapter_probe.analysis.studies import StudyRecord
-    from adapter_probe.figures.gallery import Made
+    from adapter_probe.figures.gallery import GalleryItem
 
 Style = Literal["paper", "icml", "neurips", "acl", "aaai", "jmlr", "tmlr", "talk"]
 
@@ -27,7 +27,7 @@ def draw_gallery(
     formats: Sequence[str] = ("pdf", "svg", "png"),
     tolerance: float = 1.0,
     paper: bool = False,
-) -> list[Made]:
+) -> list[GalleryItem]:
     """Write every figure and table of some studies into one folder.
 
     Args:
@@ -43,7 +43,7 @@ def draw_gallery(
         ResultsError: an argument that is not allowed, or a file that cannot be written.
     """
     from adapter_probe.figures.gallery import write_gallery
-    from adapter_probe.figures.venues import FORMATS, VENUES, Look
+    from adapter_probe.figures.venues import FORMATS, VENUES, FigureOptions
 
     if style not in VENUES:
         raise ResultsError(f"style {style!r} is not known; give one of {', '.join(VENUES)}")
@@ -53,17 +53,17 @@ def draw_gallery(
     if not wanted or any(name not in FORMATS for name in wanted):
         given = ",".join(formats)
         raise ResultsError(f"formats {given!r} are not allowed; give some of {', '.join(FORMATS)}")
-    return write_gallery(records, folder, Look(VENUES[style], column, wanted, tolerance, paper))
+    return write_gallery(records, folder, FigureOptions(VENUES[style], column, wanted, tolerance, paper))
 
 
-def save_figures(records: Sequence[Any], folder: str | Path, **look: Any) -> list[Path]:
+def save_figures(records: Sequence[Any], folder: str | Path, **options: Any) -> list[Path]:
     """`draw_gallery`, and the paths that it wrote."""
-    return [path for made in draw_gallery(records, folder, **look) for path in made.files]
+    return [path for made in draw_gallery(records, folder, **options) for path in made.files]
 
 
-def draw_into_folder(record: StudyRecord, **look: Any) -> dict[str, str]:
+def draw_into_folder(record: StudyRecord, **options: Any) -> dict[str, str]:
     """Draw a finished study into its own folder; paths by name and ending, such as ``heatmap_pdf``."""
-    paths = save_figures([record], record.folder, **look)
+    paths = save_figures([record], record.folder, **options)
     return {f"{path.stem}_{path.suffix[1:]}".replace("-", "_"): str(path) for path in paths}
 
 

@@ -70,14 +70,14 @@ class InitSweep:
 
         return init_sweep(self.record, ax, paper=paper)
 
-    def save(self, folder: str | Path, **look: Any) -> list[Path]:
+    def save(self, folder: str | Path, **options: Any) -> list[Path]:
         """Write the figures, their numbers and captions; the paths written.
 
         Args:
             folder: made if missing.
-            look: `style`, `column`, `formats`, `paper`; see `adapter_probe.studies.drawing.draw_gallery`.
+            options: `style`, `column`, `formats`, `paper`; see `adapter_probe.studies.drawing.draw_gallery`.
         """
-        return save_figures([self.record], folder, **look)
+        return save_figures([self.record], folder, **options)
 
     def rows(self) -> list[tuple[str, str]]:
         """The table in words: a point and its score."""

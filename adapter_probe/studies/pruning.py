@@ -23,7 +23,7 @@ from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.data.lm_eval_tasks import settle
 from adapter_probe.errors import ResultsError
 from adapter_probe.models.device import choose_device
-from adapter_probe.probe.prune import Pruned, prune_checkpoint
+from adapter_probe.probe.prune import PruneMeasurement, prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
 from adapter_probe.results.ablation_files import AblationResults, load_ablation, read_spans
 from adapter_probe.results.atomic import read_json
@@ -219,7 +219,7 @@ def _table(folder: Path, checkpoint: Path, basis: Basis) -> pd.DataFrame:
     return spans.assign(ci_low_points=np.nan)
 
 
-def _measured(pruned: Pruned, choice: _Choice, out: Path) -> Pruning:
+def _measured(pruned: PruneMeasurement, choice: _Choice, out: Path) -> Pruning:
     results = pruned.results if choice.measured is None else restricted(pruned.results, choice.measured)
     row = ablation_tables(results).spans.iloc[0]
     before, after = row_scores(results).tolist()

@@ -12,7 +12,7 @@ from adapter_probe.checkpoints.identity import checkpoint_identity
 from adapter_probe.data.tasks import TaskSpec, load_questions, load_split
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.figures.report.ablation_section import ReportedAblation
-from adapter_probe.figures.report.examples import Texts
+from adapter_probe.figures.report.examples import ExampleTexts
 from adapter_probe.figures.report.page import write_report
 from adapter_probe.results.ablation_files import AblationResults, load_ablation
 from adapter_probe.results.atomic import read_json
@@ -23,7 +23,7 @@ DESCRIPTION = "adapter_probe.json"  # as `adapter_probe.checkpoints` writes it, 
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportPage:
     """A page on disk.
 
     Attributes:
@@ -43,7 +43,7 @@ def report(
     checkpoints: Sequence[str | Path] = (),
     data: Sequence[str | Path] = (),
     tolerance: float = 1.0,
-) -> Report:
+) -> ReportPage:
     """Write one HTML file in which to explore results: it holds everything and loads nothing.
 
     Args:
@@ -67,7 +67,7 @@ def report(
     parts = [_completed(record, given, files, examples) for record in ablations]
     sweeps = [record for record in records if not isinstance(record, AblationRecord)]
     path = write_report(out, parts, sweeps, tolerance=tolerance)
-    return Report(path, sum(len(part.texts.texts) for part in parts if part.texts))
+    return ReportPage(path, sum(len(part.texts.texts) for part in parts if part.texts))
 
 
 def _delta_of(record: AblationRecord) -> str | None:
@@ -151,7 +151,9 @@ def _checkpoint_of(record: AblationRecord, checkpoints: Sequence[Path]) -> Path 
     return None
 
 
-def _texts(folder: Path, results: AblationResults, spec: TaskSpec, data: Sequence[Path]) -> Texts | None:
+def _texts(
+    folder: Path, results: AblationResults, spec: TaskSpec, data: Sequence[Path]
+) -> ExampleTexts | None:
     """The texts of an ablation's examples, known to be the ones by their fingerprint.
 
     None for a regression and a language model, of which the page shows no examples.
@@ -171,12 +173,12 @@ def _texts(folder: Path, results: AblationResults, spec: TaskSpec, data: Sequenc
     )
 
 
-def _load_texts(spec: TaskSpec, split: str, n_examples: int) -> tuple[str, Texts]:
+def _load_texts(spec: TaskSpec, split: str, n_examples: int) -> tuple[str, ExampleTexts]:
     """The texts of a split, or of its fixed subset of this size, and the fingerprint of these rows."""
     if spec.kind != "extractive":
         rows = load_split(spec, split, n_examples)
-        return rows.fingerprint, Texts(rows.texts, rows.texts_b)
+        return rows.fingerprint, ExampleTexts(rows.texts, rows.texts_b)
     asked = load_questions(spec, split, n_examples)
     truths = tuple(" / ".join(dict.fromkeys(a.text for a in answers)) for answers in asked.answers)
     contexts = tuple(asked.contexts[paragraph] for paragraph in asked.paragraph.tolist())
-    return asked.fingerprint, Texts(asked.questions, contexts, truths)
+    return asked.fingerprint, ExampleTexts(asked.questions, contexts, truths)

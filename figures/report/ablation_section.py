@@ -19,7 +19,7 @@ from adapter_probe.figures.wording import IN_PERCENT, metric_name
 from adapter_probe.results.ablation_files import AblationResults
 
 from .drawn import figures_of, text_table
-from .examples import Texts, examples_content, flip_counts
+from .examples import ExampleTexts, examples_content, flip_counts
 from .tables import number, settings_rows, short_name, table
 
 _SPAN_COLUMNS = (
@@ -49,7 +49,7 @@ class ReportedAblation:
     record: AblationRecord
     results: AblationResults | None = None
     checkpoint: Mapping[str, Any] | None = None
-    texts: Texts | None = None
+    texts: ExampleTexts | None = None
 
     @property
     def drops(self) -> np.ndarray:

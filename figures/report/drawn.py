@@ -13,7 +13,7 @@ import pandas as pd
 
 from adapter_probe.analysis.studies import StudyRecord
 from adapter_probe.figures.gallery import write_gallery
-from adapter_probe.figures.venues import PAPER, Look
+from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.figures.wording import IN_PERCENT, bare_score
 
 from .tables import number
@@ -38,7 +38,7 @@ def figures_of(record: StudyRecord) -> dict[str, dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         made = [
             one
-            for one in write_gallery([record], folder, Look(PAPER, formats=("svg",)))
+            for one in write_gallery([record], folder, FigureOptions(PAPER, formats=("svg",)))
             if one.kind == "figure"
         ]
         drawn = {one.stem: (one.caption, one.files[0].read_text("utf-8")) for one in made}

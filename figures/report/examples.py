@@ -16,7 +16,7 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True)
-class Texts:
+class ExampleTexts:
     """The texts of the examples, in the order of the predictions.
 
     Attributes:
@@ -60,7 +60,9 @@ def flip_counts(results: AblationResults) -> pd.DataFrame:
     return pd.DataFrame(dict(zip(columns, (*results.spans[rows].T, to_wrong, to_right))))
 
 
-def examples_content(results: AblationResults, spans: pd.DataFrame, texts: Texts) -> dict[str, Any] | None:
+def examples_content(
+    results: AblationResults, spans: pd.DataFrame, texts: ExampleTexts
+) -> dict[str, Any] | None:
     """The texts that flip under some span, with what was said of them, as plain JSON.
 
     Returns:
@@ -102,7 +104,7 @@ def examples_content(results: AblationResults, spans: pd.DataFrame, texts: Texts
 
 
 def _answers(
-    results: AblationResults, texts: Texts, outcomes: np.ndarray, kept: np.ndarray
+    results: AblationResults, texts: ExampleTexts, outcomes: np.ndarray, kept: np.ndarray
 ) -> tuple[np.ndarray, list[list[list[object]]]]:
     """The questions' answers under all variants: which option each is `[variants, kept]`, and the options."""
     assert results.answers is not None, "the caller has looked"

@@ -18,7 +18,7 @@ from transformers import (
 from adapter_probe.checkpoints.converting import to_peft
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.errors import CheckpointError
-from adapter_probe.models.adapters.imported import Imported
+from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.spans import Span
 from adapter_probe.studies.pruning import prune
 
@@ -160,6 +160,6 @@ def test_nothing_is_written_over(tmp_path: Path):
     to_peft(opened, tmp_path / "p")
     with pytest.raises(CheckpointError, match="holds a checkpoint already"):
         to_peft(opened, tmp_path / "p")
-    empty = Imported("peft", ("lora",))
+    empty = ImportedMethod("peft", ("lora",))
     with pytest.raises(CheckpointError, match="not no adapters at all"):
         to_peft(opened, tmp_path / "q", method=empty)

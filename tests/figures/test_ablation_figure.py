@@ -14,7 +14,7 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.figures import style, wording
 from adapter_probe.figures.ablation_figures import heatmap_figure
 from adapter_probe.figures.heatmap import Grid
-from adapter_probe.figures.venues import FORMATS, PAPER, VENUES, Look, Venue
+from adapter_probe.figures.venues import FORMATS, PAPER, VENUES, FigureOptions, Venue
 
 NOTES = ["MNLI$_\\mathrm{m}$", "intact 83.7% accuracy", "all removed: drop 43.5"]
 
@@ -25,7 +25,9 @@ def notes_of(ax) -> list[str]:
 
 
 def test_fonts_in_the_pdf_are_type_42(tmp_path):
-    figure = heatmap_figure([Grid(published_ablation("mnli"), NOTES, None)], Look(PAPER), "drop (points)")
+    figure = heatmap_figure(
+        [Grid(published_ablation("mnli"), NOTES, None)], FigureOptions(PAPER), "drop (points)"
+    )
     (pdf,) = style.save(figure, tmp_path, "x", title="x", identity={}, formats=("pdf",))
     data = pdf.read_bytes()
     streams = [zlib.decompress(s) for s in re.findall(rb"stream\r?\n(x.*?)\r?\nendstream", data, re.DOTALL)]
@@ -94,7 +96,7 @@ def test_signed(points, text):
 def test_everything_lies_inside_the_figure(make_frame, assert_tidy, n_layers, column, venue):
     grid = Grid(make_frame(n_layers, seed=1), NOTES, None)
     label = wording.drop_label("mcc", "validation")
-    figure = heatmap_figure([grid], Look(VENUES[venue], column, tolerance=0.5), label)
+    figure = heatmap_figure([grid], FigureOptions(VENUES[venue], column, tolerance=0.5), label)
     assert_tidy(figure)
     assert figure.get_figwidth() == VENUES[venue].width(column)
     assert figure.get_figheight() <= VENUES[venue].tallest + 1e-9
@@ -104,7 +106,7 @@ def test_everything_lies_inside_the_figure(make_frame, assert_tidy, n_layers, co
 def test_panels_share_one_scale_and_one_bar(make_frame, assert_tidy, n_panels):
     frames = [make_frame(6, [0.3] * 21), make_frame(12, np.linspace(-3, 60, 78)), published_ablation("cola")]
     grids = [Grid(frame, NOTES, None) for frame in frames[:n_panels]]
-    figure = heatmap_figure(grids, Look(PAPER), "drop (points)")
+    figure = heatmap_figure(grids, FigureOptions(PAPER), "drop (points)")
     assert_tidy(figure)
     *grids, bar = figure.axes
     figure.draw_without_rendering()
@@ -122,7 +124,7 @@ def test_panels_share_one_scale_and_one_bar(make_frame, assert_tidy, n_panels):
 @pytest.mark.parametrize("venue", ["icml", "talk"])
 def test_grids_never_overlap_and_stay_on_the_page(make_frame, assert_tidy, n_grids, venue):
     grids = [Grid(make_frame(4, seed=index), ["a task"], None) for index in range(n_grids)]
-    figure = heatmap_figure(grids, Look(VENUES[venue], "full"), "drop (points)")
+    figure = heatmap_figure(grids, FigureOptions(VENUES[venue], "full"), "drop (points)")
     assert_tidy(figure)
     boxes = [ax.get_window_extent() for ax in figure.axes]
     assert len(boxes) == n_grids + 1
@@ -138,12 +140,14 @@ def test_grids_never_overlap_and_stay_on_the_page(make_frame, assert_tidy, n_gri
 
 def test_a_figure_without_room_is_refused(make_frame):
     with pytest.raises(ResultsError, match=r"1 grids do not fit 0\.9 inches: each needs 1\.5 inches"):
-        heatmap_figure([Grid(make_frame(2), [], None)], Look(Venue("slip", 0.9, 1.2, 8.0, 7.0)), "drop")
+        heatmap_figure(
+            [Grid(make_frame(2), [], None)], FigureOptions(Venue("slip", 0.9, 1.2, 8.0, 7.0)), "drop"
+        )
 
 
 def test_a_figure_is_the_same_bytes_each_time_in_every_format(make_frame, tmp_path):
     def written(folder):
-        figure = heatmap_figure([Grid(make_frame(12), NOTES, None)], Look(PAPER), "drop (points)")
+        figure = heatmap_figure([Grid(make_frame(12), NOTES, None)], FigureOptions(PAPER), "drop (points)")
         paths = style.save(figure, folder, "x", title="x", identity={}, formats=FORMATS)
         return [path.read_bytes() for path in paths]
 

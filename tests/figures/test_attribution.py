@@ -14,7 +14,7 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.figures.ablation_figures import attribution_drawing, attribution_figure
 from adapter_probe.figures.attribution import attribution, interactions
 from adapter_probe.figures.heatmap import heatmap
-from adapter_probe.figures.venues import PAPER, Look
+from adapter_probe.figures.venues import PAPER, FigureOptions
 
 OVERVIEW = AblationOverview("cola", "validation", "ablated", "accuracy", 1043, 0.74, -5.5, majority=0.69)
 
@@ -51,7 +51,7 @@ def brute_force_interactions(spans: pd.DataFrame) -> dict[tuple[int, int], float
 
 def test_bars_and_diamonds_are_the_shares_and_single_drops(record):
     panel = record()
-    figure = attribution_figure([panel], Look(PAPER))
+    figure = attribution_figure([panel], FigureOptions(PAPER))
     beyond = brute_force_interactions(panel.spans)
     expected = [sum(m / (b - a + 1) for (a, b), m in beyond.items() if a <= layer <= b) for layer in range(6)]
     ax = shares_axes(figure)
@@ -66,7 +66,7 @@ def test_bars_and_diamonds_are_the_shares_and_single_drops(record):
 
 def test_the_csv_holds_what_is_drawn(record):
     panel = record()
-    frame = attribution_drawing([panel], Look(PAPER), {}).frame
+    frame = attribution_drawing([panel], FigureOptions(PAPER), {}).frame
     drawn = frame[frame["quantity"] == "interaction"].set_index(["first", "last"])["drop_points"]
     for span, value in brute_force_interactions(panel.spans).items():
         assert drawn[span] == pytest.approx(value)
@@ -79,13 +79,13 @@ def test_the_csv_holds_what_is_drawn(record):
 @pytest.mark.parametrize(("n", "column"), [(2, "half"), (4, "full")])
 def test_tidy_with_several(record, assert_tidy, n, column):
     panels = [record(12, seed, task) for seed, task in enumerate(["cola", "mnli", "rte", "sst2"][:n])]
-    figure = attribution_figure(panels, Look(PAPER, column))
+    figure = attribution_figure(panels, FigureOptions(PAPER, column))
     assert_tidy(figure)
     assert len(shares_axes(figure).patches) == 12 * n
 
 
 def test_the_caption_says_what_a_reviewer_asks(record):
-    caption = attribution_drawing([record()], Look(PAPER), {}).caption
+    caption = attribution_drawing([record()], FigureOptions(PAPER), {}).caption
     for words in ("1,043 examples", "95% paired bootstrap", "McNemar", "Holm", "Myerson", "majority class"):
         assert words in caption
 
@@ -97,7 +97,7 @@ def test_without_intervals_nothing_is_said_of_them(record):
         spans=panel.spans[["first", "last", "n_layers", "delta_points", "interaction_points"]],
         layers=panel.layers[["layer", "delta_points", "share_points"]],
     )
-    drawing = attribution_drawing([bare], Look(PAPER), {})
+    drawing = attribution_drawing([bare], FigureOptions(PAPER), {})
     assert "bootstrap" not in drawing.caption
     assert "Holm" not in drawing.caption
     words = [text.get_text() for legend in drawing.figure.legends for text in legend.get_texts()]

@@ -16,9 +16,8 @@ from adapter_probe.figures.captions import (
     size_robustness_caption,
     tradeoff_caption,
 )
+from adapter_probe.figures.curves import ScoreSeries
 from adapter_probe.figures.heatmap import Grid
-from adapter_probe.figures.init_sweep import SweepSeries
-from adapter_probe.figures.tradeoff_panel import TaskCurve
 
 FACTS = AblationOverview("cola", "validation", "ablated", "accuracy", 1043, 0.742, -5.5, majority=0.691)
 SQUAD = AblationOverview("squad", "test", "ablated", "squad_f1", 1, 0.9, -1.0)
@@ -143,7 +142,7 @@ def test_attribution_names_what_is_resampled(make_frame, with_statistics):
 
 def test_a_sweep_counts_its_seeds_and_what_diverged():
     trials = pd.DataFrame({"seed": [2, 0, 1]})
-    caption = init_sweep_caption([SweepSeries("CoLA", sweep_points(), trials)])
+    caption = init_sweep_caption([ScoreSeries("CoLA", sweep_points(), trials)])
     words = "CoLA: 3 seeds a point (0, 1, 2), learning rate 0.0003, 3 epochs, majority class 50.0%."
     assert words in caption
     assert "not in its mean (1 trial in all)" in caption
@@ -152,18 +151,18 @@ def test_a_sweep_counts_its_seeds_and_what_diverged():
 
 def test_a_sweep_without_trials_or_majority():
     points = sweep_points(diverged=[0, 0], majority_score=np.nan, learning_rate=[1e-3, 3e-4])
-    caption = init_sweep_caption([SweepSeries("CoLA", points)])
+    caption = init_sweep_caption([ScoreSeries("CoLA", points)])
     assert "CoLA: 2–3 seeds a point, at each point the learning rate and epochs with the best mean" in caption
     for word in ("majority", "dots", "diverged", "Houlsby"):
         assert word not in caption
     lost = points.assign(mean=[np.nan, 0.7])
-    assert init_sweep_caption([SweepSeries("CoLA", lost)]).endswith("Means left out are undefined (1).")
+    assert init_sweep_caption([ScoreSeries("CoLA", lost)]).endswith("Means left out are undefined (1).")
 
 
 def test_a_tradeoff_of_several_metrics_names_them():
     curves = [
-        TaskCurve("CoLA", tradeoff_points(metric="mcc")),
-        TaskCurve("RTE", tradeoff_points(diverged=[1, 0])),
+        ScoreSeries("CoLA", tradeoff_points(metric="mcc")),
+        ScoreSeries("RTE", tradeoff_points(diverged=[1, 0])),
     ]
     caption = tradeoff_caption(curves)
     assert (
@@ -180,8 +179,8 @@ def test_a_tradeoff_of_several_metrics_names_them():
 def test_marks_below_the_axis_are_explained_where_there_are_some():
     points = tradeoff_points(method=["adapters", "head_only"], mean=[0.8, 0.1])
     more = pd.concat([points, tradeoff_points()], ignore_index=True)
-    assert "Hollow marks with an arrow" in tradeoff_caption([TaskCurve("CoLA", more)])
-    assert "Hollow marks" not in tradeoff_caption([TaskCurve("CoLA", tradeoff_points())])
+    assert "Hollow marks with an arrow" in tradeoff_caption([ScoreSeries("CoLA", more)])
+    assert "Hollow marks" not in tradeoff_caption([ScoreSeries("CoLA", tradeoff_points())])
 
 
 def test_an_aggregate_names_its_tasks_and_the_papers():

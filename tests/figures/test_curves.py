@@ -19,7 +19,7 @@ from adapter_probe.figures.curves import (
     explain,
     far_below,
     label_points,
-    look_of,
+    line_props,
     mark_far_below,
 )
 from adapter_probe.figures.layout import fit_height, legend_below, new_figure
@@ -46,7 +46,7 @@ def test_every_method_has_a_name_and_a_visible_colour():
 def test_published_marks_are_hollow_and_thinner():
     for mark in METHODS.values():
         with style.paper_style():
-            ours, theirs = look_of(mark), look_of(mark, published=True)
+            ours, theirs = line_props(mark), line_props(mark, published=True)
             assert theirs["linewidth"] < matplotlib.rcParams["lines.linewidth"]
         assert theirs["markerfacecolor"] == style.WHITE
         assert (ours["marker"], ours["color"]) == (theirs["marker"], theirs["color"])

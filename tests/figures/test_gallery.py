@@ -11,13 +11,13 @@ from adapter_probe.figures import style
 from adapter_probe.figures.ablation_figures import heatmap_figure
 from adapter_probe.figures.gallery import figures_of, tables_of, write_gallery
 from adapter_probe.figures.heatmap import Grid
-from adapter_probe.figures.venues import PAPER, VENUES, Look, Venue
+from adapter_probe.figures.venues import PAPER, VENUES, FigureOptions, Venue
 
-LOOK = Look(PAPER, formats=("png",))
+OPTIONS = FigureOptions(PAPER, formats=("png",))
 
 
-def drawn(folders, look=LOOK):
-    return list(figures_of(load_records(folders), look))
+def drawn(folders, options=OPTIONS):
+    return list(figures_of(load_records(folders), options))
 
 
 def stems(made) -> list[str]:
@@ -28,7 +28,7 @@ def test_one_folder_of_each_kind(tmp_path, ablation_folder, sweep_folder, tradeo
     folders = [
         ablation_folder(tmp_path / "a"), sweep_folder(tmp_path / "b"), tradeoff_folder(tmp_path / "c"),
     ]  # fmt: skip
-    made = write_gallery(load_records(folders), tmp_path / "out", LOOK)
+    made = write_gallery(load_records(folders), tmp_path / "out", OPTIONS)
     assert [one.stem for one in made if one.kind == "figure"] == [
         "heatmap", "attribution", "init-sweep", "tradeoff-tasks", "tradeoff-aggregate", "size-robustness",
     ]  # fmt: skip
@@ -87,7 +87,7 @@ def test_two_sweeps_share_one_figure(tmp_path, sweep_folder):
 
 def test_the_papers_grid_stands_beside_its_own_task_alone(tmp_path, ablation_folder):
     folders = [ablation_folder(tmp_path / t, t, n_layers=12) for t in ("cola", "rte")]
-    heatmap, _ = drawn(folders, Look(PAPER, formats=("png",), paper=True))
+    heatmap, _ = drawn(folders, FigureOptions(PAPER, formats=("png",), paper=True))
     assert list(heatmap.frame["grid"].unique()) == ["CoLA", "CoLA (Houlsby et al. 2019)", "RTE"]
     theirs = heatmap.frame[heatmap.frame["grid"] == "CoLA (Houlsby et al. 2019)"]
     assert theirs["delta_points"].min() == pytest.approx(-13.5, abs=0.1)
@@ -110,12 +110,12 @@ def test_a_plain_table_of_spans_is_enough(tmp_path, ablation_folder):
 
 def test_the_tolerance_moves_the_line_and_is_said(tmp_path, ablation_folder):
     folder = ablation_folder(tmp_path / "a")
-    heatmap, _ = drawn([folder], Look(PAPER, formats=("png",), tolerance=2.5))
+    heatmap, _ = drawn([folder], FigureOptions(PAPER, formats=("png",), tolerance=2.5))
     assert "at most 2.5 points" in heatmap.caption
 
 
 def test_what_is_too_narrow_is_refused_in_one_line(tmp_path, ablation_folder):
-    narrow = Look(Venue("slip", 0.9, 1.2, 8.0, 7.0))
+    narrow = FigureOptions(Venue("slip", 0.9, 1.2, 8.0, 7.0))
     with pytest.raises(ResultsError, match=r"1 grids do not fit 0\.9 inches"):
         write_gallery(load_records([ablation_folder(tmp_path / "a")]), tmp_path / "out", narrow)
     assert not (tmp_path / "out").exists()
@@ -167,7 +167,7 @@ def letters(figure: Figure) -> list[Text]:
 @pytest.mark.parametrize("column", ["half", "full"])
 def test_every_style_and_column_draws_everything(studies, assert_tidy, name, column):
     venue = VENUES[name]
-    made = list(figures_of(studies, Look(venue, column, paper=column == "full")))
+    made = list(figures_of(studies, FigureOptions(venue, column, paper=column == "full")))
     assert len(made) == 6
     for one in made:
         assert_tidy(one.figure)
@@ -180,7 +180,9 @@ def test_every_style_and_column_draws_everything(studies, assert_tidy, name, col
 @pytest.mark.parametrize("name", in_tiers("talk"))
 @pytest.mark.parametrize(("n_layers", "column"), [(12, "half"), (24, "full")])
 def test_every_cell_has_its_number(make_frame, name, n_layers, column):
-    figure = heatmap_figure([Grid(make_frame(n_layers), [], None)], Look(VENUES[name], column), "drop")
+    figure = heatmap_figure(
+        [Grid(make_frame(n_layers), [], None)], FigureOptions(VENUES[name], column), "drop"
+    )
     figure.draw_without_rendering()
     grid = figure.axes[0]
     numbers = [text for text in grid.texts if text.get_transform() == grid.transData and text.get_visible()]

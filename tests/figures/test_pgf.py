@@ -10,13 +10,15 @@ from adapter_probe.analysis.published import published_ablation
 from adapter_probe.figures.ablation_figures import heatmap_figure
 from adapter_probe.figures.heatmap import Grid
 from adapter_probe.figures.pgf import mathtext_to_latex, pgf_picture
-from adapter_probe.figures.venues import PAPER, Look
+from adapter_probe.figures.venues import PAPER, FigureOptions
 
 
 @pytest.fixture(scope="module")
 def picture() -> str:
     grid = Grid(published_ablation("cola"), [r"a\$ & 50% _of_ $10^{-2}$", "all removed: −13.5"], None)
-    return pgf_picture(heatmap_figure([grid], Look(PAPER), "drop (points)"), "title\nof it", '{"a":1}')
+    return pgf_picture(
+        heatmap_figure([grid], FigureOptions(PAPER), "drop (points)"), "title\nof it", '{"a":1}'
+    )
 
 
 def test_it_is_as_wide_as_the_figure(picture):

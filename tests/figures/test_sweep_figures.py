@@ -15,26 +15,26 @@ from adapter_probe.figures.aggregate import aggregate_drawing
 from adapter_probe.figures.curves import METHODS
 from adapter_probe.figures.init_sweep import init_sweep, init_sweep_drawing, sweep_series
 from adapter_probe.figures.size_robustness import size_robustness_drawing
-from adapter_probe.figures.tradeoff import task_curves, tradeoff, tradeoff_drawing
+from adapter_probe.figures.tradeoff import tradeoff, tradeoff_drawing, tradeoff_series
 from adapter_probe.figures.tradeoff_panel import frontier
-from adapter_probe.figures.venues import PAPER, Look
+from adapter_probe.figures.venues import PAPER, FigureOptions
 
 
 @pytest.fixture(scope="module")
 def draw_all(sweep_trials, tradeoff_trials):
     """Every figure of sweeps, by name, in a look."""
 
-    def draw(look: Look, tasks=("cola", "mnli")) -> dict[str, object]:
+    def draw(options: FigureOptions, tasks=("cola", "mnli")) -> dict[str, object]:
         first, second = sweep_trials(tasks), tradeoff_trials(tasks)
         table = sweeps.tradeoff_table(second)
-        series = sweep_series(sweeps.init_sweep_table(first), first, look.paper)
-        curves = task_curves(table, second, look.paper)
+        series = sweep_series(sweeps.init_sweep_table(first), first, options.paper)
+        curves = tradeoff_series(table, second, options.paper)
         overall = sweeps.aggregate_table(second, n_resamples=100)
         return {
-            "init": init_sweep_drawing(series, look, {}),
-            "tradeoff": tradeoff_drawing(curves, look, {}),
-            "aggregate": aggregate_drawing(overall, list(tasks), look, {}),
-            "sizes": size_robustness_drawing(sweeps.size_table(second), look, {}),
+            "init": init_sweep_drawing(series, options, {}),
+            "tradeoff": tradeoff_drawing(curves, options, {}),
+            "aggregate": aggregate_drawing(overall, list(tasks), options, {}),
+            "sizes": size_robustness_drawing(sweeps.size_table(second), options, {}),
         }
 
     return draw
@@ -42,18 +42,18 @@ def draw_all(sweep_trials, tradeoff_trials):
 
 @pytest.fixture(scope="module")
 def drawn(draw_all):
-    return draw_all(Look(PAPER))
+    return draw_all(FigureOptions(PAPER))
 
 
 @pytest.mark.parametrize(("column", "paper"), [("half", True), ("full", False)])
 def test_tidy_with_and_without_the_papers_curves(draw_all, assert_tidy, column, paper):
-    for drawing in draw_all(Look(PAPER, column, paper=paper)).values():
+    for drawing in draw_all(FigureOptions(PAPER, column, paper=paper)).values():
         assert_tidy(drawing.figure)
 
 
 def test_many_tasks_stand_in_rows(draw_all, assert_tidy):
     tasks = ("cola", "mnli", "mrpc", "rte", "sst2")
-    drawn = draw_all(Look(PAPER), tasks)
+    drawn = draw_all(FigureOptions(PAPER), tasks)
     for drawing in drawn.values():
         assert_tidy(drawing.figure)
     panels = [ax for ax in drawn["tradeoff"].figure.axes if ax.get_xscale() == "log"]
@@ -138,7 +138,7 @@ def test_sizes_are_the_means_over_tasks(drawn, tradeoff_trials):
 
 
 def test_the_papers_curves_stand_beside_on_request(draw_all):
-    theirs = draw_all(Look(PAPER, paper=True))
+    theirs = draw_all(FigureOptions(PAPER, paper=True))
     ax = theirs["init"].figure.axes[0]
     paper = (100 * published_init_sweep("cola")["mean"]).tolist()
     assert any(
@@ -173,7 +173,7 @@ def test_captions_say_what_a_reviewer_asks(drawn):
 
 def test_every_figure_comes_with_its_numbers_and_caption(drawn, tmp_path):
     for drawing in drawn.values():
-        paths = drawing.write(tmp_path, Look(PAPER, formats=("png",)))
+        paths = drawing.write(tmp_path, FigureOptions(PAPER, formats=("png",)))
         assert [path.name for path in paths] == [f"{drawing.stem}.{end}" for end in ("png", "csv", "txt")]
         assert len(pd.read_csv(paths[1])) == len(drawing.frame)
         assert paths[2].read_text(encoding="utf-8") == f"{drawing.caption}\n"

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tueplots import figsizes
 
-from adapter_probe.figures.venues import FORMATS, PAPER, VENUES, Look
+from adapter_probe.figures.venues import FORMATS, PAPER, VENUES, FigureOptions
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,6 @@ def test_letters_can_be_read():
 
 
 def test_a_figure_takes_the_width_it_prefers_unless_told():
-    assert Look(PAPER).width("full") == PAPER.full
-    assert Look(PAPER, "half").width("full") == PAPER.half
-    assert set(Look(PAPER).formats) < set(FORMATS)
+    assert FigureOptions(PAPER).width("full") == PAPER.full
+    assert FigureOptions(PAPER, "half").width("full") == PAPER.half
+    assert set(FigureOptions(PAPER).formats) < set(FORMATS)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from adapter_probe.jobs.local import LocalProcesses
-from adapter_probe.jobs.slurm import Patience, SlurmArray
+from adapter_probe.jobs.slurm import PollingTimes, SlurmArray
 from adapter_probe.jobs.slurm_options import SlurmOptions
 
 # A worker whose job's name says what it does.
@@ -48,7 +48,7 @@ def executor(request: pytest.FixtureRequest) -> Callable[[Path, int], LocalProce
     def make(folder: Path, workers: int) -> SlurmArray:
         options = SlurmOptions(max_parallel=workers, time="10")
         command, environment = [sys.executable, "-c", WORKER], {"WORD": "pid "}
-        return SlurmArray(command, environment, folder / "slurm", options, patience=Patience(0.2, 1, 2))
+        return SlurmArray(command, environment, folder / "slurm", options, patience=PollingTimes(0.2, 1, 2))
 
     return make
 

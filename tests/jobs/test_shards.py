@@ -16,7 +16,7 @@ from adapter_probe.checkpoints.description import Description
 from adapter_probe.checkpoints.native import save_checkpoint
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import ResultsError
-from adapter_probe.jobs.shards import AblationOrder, gather_shards, remove_shards, run_shard, write_shards
+from adapter_probe.jobs.shards import AblationArguments, gather_shards, remove_shards, run_shard, write_shards
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import Adapters
 from adapter_probe.probe import resumable as engine
@@ -43,16 +43,16 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def order(checkpoint: Path) -> AblationOrder:
-    return AblationOrder(str(checkpoint), AblationSettings(), tokens_per_pass=100)
+def arguments(checkpoint: Path) -> AblationArguments:
+    return AblationArguments(str(checkpoint), AblationSettings(), tokens_per_pass=100)
 
 
-def in_shards(order: AblationOrder, out: Path, most: int, work: Callable[[dict[Path, int]], None]):
-    request = order.prepare(CPU)
+def in_shards(arguments: AblationArguments, out: Path, most: int, work: Callable[[dict[Path, int]], None]):
+    request = arguments.prepare(CPU)
     with AblationRun.folder(request, out) as run:
         ablation = AblationRun(request, run)
         gather_shards(out, run)
-        work(write_shards(out, order, run, ablation, most))
+        work(write_shards(out, arguments, run, ablation, most))
         gather_shards(out, run)
         return ablation, ablation.missing()
 
@@ -70,12 +70,12 @@ def arrays(out: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("most", "precision"), [(1, "float32"), (4, "float32"), (3, "mixed")])
-def test_shards_give_the_same_parts(most, precision, order, tmp_path):
-    order = replace(order, settings=AblationSettings(precision=precision))
-    request = order.prepare(CPU)
+def test_shards_give_the_same_parts(most, precision, arguments, tmp_path):
+    arguments = replace(arguments, settings=AblationSettings(precision=precision))
+    request = arguments.prepare(CPU)
     with AblationRun.folder(request, tmp_path / "whole") as run:
         whole = AblationRun(request, run).compute(lambda _: None)
-    _, missing = in_shards(order, tmp_path / "cut", most, compute_all)
+    _, missing = in_shards(arguments, tmp_path / "cut", most, compute_all)
     assert missing == []
     assert arrays(tmp_path / "cut") == arrays(tmp_path / "whole") != {}
     assert (tmp_path / "cut" / GUARD).exists() == (precision == "mixed")
@@ -85,21 +85,21 @@ def test_shards_give_the_same_parts(most, precision, order, tmp_path):
     np.testing.assert_array_equal(together.logits, whole.logits)
 
 
-def test_every_part_is_in_one_shard(order, tmp_path):
+def test_every_part_is_in_one_shard(arguments, tmp_path):
     def look(shards):
         lists = [json.loads((folder / "shard.json").read_text())["parts"] for folder in shards]
         assert sorted(part for parts in lists for part in parts) == list(range(sum(map(len, lists))))
         assert max(map(len, lists)) - min(map(len, lists)) <= 1
 
-    ablation, missing = in_shards(order, tmp_path, 3, look)
+    ablation, missing = in_shards(arguments, tmp_path, 3, look)
     assert len(missing) == ablation.parts_done()[1]
 
 
-def test_what_is_done_is_not_shared_out_again(order, tmp_path):
+def test_what_is_done_is_not_shared_out_again(arguments, tmp_path):
     def the_first(shards):
         run_shard(next(iter(shards)), CPU, lambda _: None)
 
-    ablation, missing = in_shards(order, tmp_path, 3, the_first)
+    ablation, missing = in_shards(arguments, tmp_path, 3, the_first)
     assert 0 < len(missing) < ablation.parts_done()[1]
     before = arrays(tmp_path)
 
@@ -108,11 +108,11 @@ def test_what_is_done_is_not_shared_out_again(order, tmp_path):
         assert sum(shards.values()) == sum(map(ablation.tokens_of, missing))
         compute_all({folder: tokens for folder, tokens in shards.items() if tokens})
 
-    assert in_shards(order, tmp_path, 7, rest)[1] == []  # seven are not made: three are there
+    assert in_shards(arguments, tmp_path, 7, rest)[1] == []  # seven are not made: three are there
     assert before.items() <= arrays(tmp_path).items()
 
 
-def test_an_interrupted_shard_goes_on(order, tmp_path):
+def test_an_interrupted_shard_goes_on(arguments, tmp_path):
     def stop(_):
         raise KeyboardInterrupt
 
@@ -128,44 +128,44 @@ def test_an_interrupted_shard_goes_on(order, tmp_path):
         assert seen[0] > tokens / 4
         assert seen[-1] == tokens
 
-    in_shards(order, tmp_path, 2, work)
+    in_shards(arguments, tmp_path, 2, work)
 
 
-def test_a_damaged_part_is_left_to_its_shard(order, tmp_path):
+def test_a_damaged_part_is_left_to_its_shard(arguments, tmp_path):
     def work(shards):
         compute_all(shards)
         part = next(iter(next(iter(shards)).glob("parts/*.npz")))
         part.write_bytes(part.read_bytes()[:-5])
 
-    assert len(in_shards(order, tmp_path, 2, work)[1]) == 1
-    assert in_shards(order, tmp_path, 2, compute_all_that_is_left)[1] == []
+    assert len(in_shards(arguments, tmp_path, 2, work)[1]) == 1
+    assert in_shards(arguments, tmp_path, 2, compute_all_that_is_left)[1] == []
 
 
 def compute_all_that_is_left(shards: dict[Path, int]) -> None:
     compute_all({folder: tokens for folder, tokens in shards.items() if tokens})
 
 
-def test_a_shard_of_other_data_is_refused(order, tmp_path):
-    in_shards(order, tmp_path / "a", 1, compute_all)
-    other = AblationOrder(order.checkpoint, order.settings, max_examples=20)
+def test_a_shard_of_other_data_is_refused(arguments, tmp_path):
+    in_shards(arguments, tmp_path / "a", 1, compute_all)
+    other = AblationArguments(arguments.checkpoint, arguments.settings, max_examples=20)
     (tmp_path / "a" / "shards").rename(tmp_path / "shards")
     with pytest.raises(ResultsError, match="is a shard of another run: data"):
         in_shards(other, tmp_path, 1, compute_all)
 
 
-def test_a_damaged_shard(order, tmp_path):
+def test_a_damaged_shard(arguments, tmp_path):
     def work(shards):
         (folder,) = shards
-        (folder / "shard.json").write_text('{"order": {"checkpoint": 3}, "plan": {}, "parts": []}')
-        with pytest.raises(ResultsError, match=r"shard\.json is damaged: order\.checkpoint is 3"):
+        (folder / "shard.json").write_text('{"arguments": {"checkpoint": 3}, "plan": {}, "parts": []}')
+        with pytest.raises(ResultsError, match=r"shard\.json is damaged: arguments\.checkpoint is 3"):
             run_shard(folder, CPU, lambda _: None)
 
-    in_shards(order, tmp_path, 1, work)
+    in_shards(arguments, tmp_path, 1, work)
 
 
-def test_paths_are_absolute(order, checkpoint, tmp_path, monkeypatch):
+def test_paths_are_absolute(arguments, checkpoint, tmp_path, monkeypatch):
     monkeypatch.chdir(checkpoint.parent)
-    relative = AblationOrder(checkpoint.name, order.settings, base="no/folder", data=("x.tsv",))
+    relative = AblationArguments(checkpoint.name, arguments.settings, base="no/folder", data=("x.tsv",))
     settled = relative.settled()
     assert settled["checkpoint"] == str(checkpoint)
     assert settled["data"] == [str(checkpoint.parent / "x.tsv")]

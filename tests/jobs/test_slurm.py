@@ -19,7 +19,7 @@ from slurm_cluster import SlurmCluster
 
 from adapter_probe.errors import TrainingError
 from adapter_probe.jobs import slurm
-from adapter_probe.jobs.slurm import Patience, SlurmArray
+from adapter_probe.jobs.slurm import PollingTimes, SlurmArray
 from adapter_probe.jobs.slurm_options import SlurmOptions
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -53,7 +53,7 @@ main(do)
 def array(folder: Path, **options) -> SlurmArray:
     chosen = SlurmOptions(**{"time": "10", **options})
     command = [sys.executable, "-c", WORKER]
-    return SlurmArray(command, {}, folder / "slurm", chosen, patience=Patience(0.2, 1, 1))
+    return SlurmArray(command, {}, folder / "slurm", chosen, patience=PollingTimes(0.2, 1, 1))
 
 
 def steps(job: Path) -> list[int]:

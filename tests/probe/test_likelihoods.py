@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from adapter_probe.data.requests_encoding import EncodedRequests, grow_tree
 from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.adapters.imported import Imported, InnerSpec
+from adapter_probe.models.adapters.imported import ImportedMethod, InnerSpec
 from adapter_probe.probe import likelihoods
 from adapter_probe.probe.likelihoods import request_outputs
 
@@ -47,7 +47,7 @@ def plain_and_adapted(family: str):
     names = [PREFIX[family] + target.format(i) for i in range(LAYERS) for target in TARGETS[family]]
     inner = tuple(InnerSpec(name, "low_rank", rank=RANK, scale=SCALE) for name in names)
     model = AdaptedModel(deepcopy(plain))
-    model.install(Imported("peft", ("lora",), inner=inner), torch.Generator())
+    model.install(ImportedMethod("peft", ("lora",), inner=inner), torch.Generator())
     model = model.double().eval()
     with torch.no_grad():
         for role, _, parameter in model.named_roles():

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.trial_files import (
     TRIAL_COLUMNS,
-    Counts,
+    ParameterCounts,
     TrialRecord,
     claim_study,
     read_trial,
@@ -36,7 +36,7 @@ RECORD = TrialRecord(
     scores=(0.5, 0.75, 0.75),
     diverged=False,
     majority_score=0.5,
-    counts=Counts(trained=300, trained_without_head=200, base=1000, base_layers=12),
+    counts=ParameterCounts(trained=300, trained_without_head=200, base=1000, base_layers=12),
     seconds=1.5,
     versions={"torch": "2"},
 )

@@ -1,7 +1,7 @@
 """What other libraries add to a model, in one form, whichever of them wrote it.
 
-`Adapters` is what this project trains; `Imported` is what it only opens. Tensors say how large each part is;
-what is here is all that they do not say.
+`Adapters` is what this project trains; `ImportedMethod` is what it only opens. Tensors say how large each
+part is; what is here is all that they do not say.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class HeadSpec:
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportedMethod:
     """Adapters that another library trained.
 
     Attributes:

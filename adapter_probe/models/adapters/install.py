@@ -14,11 +14,11 @@ from adapter_probe.models.bases.parts import submodule
 from adapter_probe.models.layer import ADAPTER, Layer
 
 from .configured import ConfiguredBottleneck, FirstToken, StackedHead
-from .imported import SITE_KINDS, HeadSpec, Imported
+from .imported import SITE_KINDS, HeadSpec, ImportedMethod
 from .low_rank import make_inner
 
 
-def install_imported(base: PreTrainedModel, layers: Sequence[Layer], method: Imported) -> None:
+def install_imported(base: PreTrainedModel, layers: Sequence[Layer], method: ImportedMethod) -> None:
     """Put adapters at their sites and into their modules.
 
     Raises:

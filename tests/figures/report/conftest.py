@@ -23,7 +23,7 @@ from adapter_probe.analysis.deltas import span_scores
 from adapter_probe.analysis.studies import load_record
 from adapter_probe.analysis.summary import summary
 from adapter_probe.figures.report.ablation_section import ReportedAblation
-from adapter_probe.figures.report.examples import Texts
+from adapter_probe.figures.report.examples import ExampleTexts
 from adapter_probe.results.ablation_files import AblationResults, load_ablation, save_predictions, write_spans
 from adapter_probe.results.atomic import write_json
 from adapter_probe.spans import span_variants
@@ -132,7 +132,7 @@ def _layers(frame: pd.DataFrame, n_layers: int) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="session")
-def questions(make_ablation: Callable[..., Path], tmp_path_factory) -> tuple[Path, Texts]:
+def questions(make_ablation: Callable[..., Path], tmp_path_factory) -> tuple[Path, ExampleTexts]:
     """An ablation of two layers on 30 questions with one of four answers, and their texts."""
     base, draw = load_ablation(make_ablation(n_layers=2)), np.random.default_rng(0)
     places = np.array([(0, 3), (4, 9), (10, 14), (-1, -1)], dtype=np.int32)  # red, green, blue, none
@@ -147,7 +147,7 @@ def questions(make_ablation: Callable[..., Path], tmp_path_factory) -> tuple[Pat
     save_predictions(folder, results)
     contexts = tuple(f"red green blue {'and so on ' * 40}{i}" for i in range(30))
     asked = tuple(f"which {i}?" for i in range(30))
-    return folder, Texts(asked, contexts, tuple(("red", "green", "blue")[t] for t in truth))
+    return folder, ExampleTexts(asked, contexts, tuple(("red", "green", "blue")[t] for t in truth))
 
 
 class Browser:

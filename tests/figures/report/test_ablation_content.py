@@ -17,7 +17,7 @@ from adapter_probe.analysis.staircase import staircase
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures.levels import DropScale
 from adapter_probe.figures.report.ablation_section import ReportedAblation, ablation_content, joint_scale
-from adapter_probe.figures.report.examples import Texts
+from adapter_probe.figures.report.examples import ExampleTexts
 from adapter_probe.results.ablation_files import load_ablation, read_spans, save_predictions, write_spans
 from adapter_probe.results.atomic import write_json
 
@@ -165,7 +165,7 @@ def test_texts_that_flip_come_with_what_was_said(content_of, make_ablation: Call
     folder = make_ablation(labels=("a", "b", "c"))
     results = load_ablation(folder)
     texts = tuple(f"text {i}" for i in range(80))
-    content = content_of(folder, texts=Texts(texts, texts[::-1]))
+    content = content_of(folder, texts=ExampleTexts(texts, texts[::-1]))
     examples, spans = content["examples"], rows(content["spans"])
     said = results.logits.argmax(-1)
     right = said == results.labels
@@ -183,7 +183,7 @@ def test_texts_that_flip_come_with_what_was_said(content_of, make_ablation: Call
 def test_more_classes_than_digits(content_of, make_ablation: Callable[..., Path]):
     labels = tuple(f"class {i}" for i in range(40))
     folder = make_ablation(n_layers=2, labels=labels)
-    content = content_of(folder, texts=Texts(("x",) * 80))
+    content = content_of(folder, texts=ExampleTexts(("x",) * 80))
     said = load_ablation(folder).logits.argmax(-1)
     kept = [n - 1 for n in content["examples"]["numbers"]]
     assert content["examples"]["predictions"][0] == said[1, kept].tolist()
@@ -191,7 +191,7 @@ def test_more_classes_than_digits(content_of, make_ablation: Callable[..., Path]
 
 def test_texts_of_other_examples_are_refused(content_of, make_ablation: Callable[..., Path]):
     with pytest.raises(ResultsError, match="3 texts do not fit predictions of 80 examples"):
-        content_of(make_ablation(), texts=Texts(("a", "b", "c")))
+        content_of(make_ablation(), texts=ExampleTexts(("a", "b", "c")))
 
 
 def test_a_regression_has_no_flips(content_of, make_ablation: Callable[..., Path], tmp_path: Path):
@@ -203,12 +203,12 @@ def test_a_regression_has_no_flips(content_of, make_ablation: Callable[..., Path
     )
     write_spans(tmp_path, span_scores(results))
     save_predictions(tmp_path, results)
-    content = content_of(tmp_path, texts=Texts(("x",) * 80))
+    content = content_of(tmp_path, texts=ExampleTexts(("x",) * 80))
     assert "to_wrong" not in content["spans"]["columns"]
     assert (content["examples"], content["percent"]) == (None, False)
 
 
-def test_questions_come_with_the_answers_they_got(content_of, questions: tuple[Path, Texts]):
+def test_questions_come_with_the_answers_they_got(content_of, questions: tuple[Path, ExampleTexts]):
     folder, texts = questions
     results = load_ablation(folder)
     content = content_of(folder, texts=texts)

@@ -13,7 +13,7 @@ from adapter_probe.analysis.deltas import drop_points
 from adapter_probe.analysis.studies import load_record
 from adapter_probe.analysis.summary import span_summary
 from adapter_probe.figures.levels import DropScale
-from adapter_probe.figures.report.examples import Texts
+from adapter_probe.figures.report.examples import ExampleTexts
 from adapter_probe.figures.report.page import write_report
 from adapter_probe.figures.wording import drop_text
 from adapter_probe.results.ablation_files import read_spans, write_spans
@@ -43,7 +43,7 @@ def everything(
     make_ablation, reported, sweep_folder, tradeoff_folder, hostile: str, tmp_path_factory
 ) -> Path:
     """A page with all there can be, and markup in every text."""
-    texts = Texts(tuple(f"{hostile} {i}" for i in range(N_EXAMPLES)), (hostile,) * N_EXAMPLES)
+    texts = ExampleTexts(tuple(f"{hostile} {i}" for i in range(N_EXAMPLES)), (hostile,) * N_EXAMPLES)
     one = reported(make_ablation(task=hostile, labels=(hostile, "b")), texts=texts)
     plain = reported(make_ablation(n_layers=3, statistics=False, bare=True))
     kept = reported(make_ablation(n_layers=4, complement=True))

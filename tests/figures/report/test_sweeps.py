@@ -15,7 +15,7 @@ from adapter_probe.analysis.studies import load_record
 from adapter_probe.analysis.sweeps import init_sweep_table
 from adapter_probe.figures.gallery import write_gallery
 from adapter_probe.figures.report.sweep_section import sweep_content
-from adapter_probe.figures.venues import PAPER, Look
+from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.results.atomic import write_csv, write_json
 
 
@@ -31,7 +31,7 @@ def table_of(content: dict, number: int) -> pd.DataFrame:
 def test_the_figures_are_those_of_the_gallery(kind: str, sweep_folder, tradeoff_folder, tmp_path: Path):
     folder = {"sweep": sweep_folder, "tradeoff": tradeoff_folder}[kind](tmp_path / kind)
     shown = content_of(folder)["figures"]
-    made = write_gallery([load_record(folder)], tmp_path / "drawn", Look(PAPER, formats=("svg",)))
+    made = write_gallery([load_record(folder)], tmp_path / "drawn", FigureOptions(PAPER, formats=("svg",)))
     figures = [one for one in made if one.kind == "figure"]
     assert len(shown) == len(figures) == {"sweep": 1, "tradeoff": 3}[kind]
     for one, figure in zip(shown, figures):

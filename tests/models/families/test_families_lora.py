@@ -11,7 +11,7 @@ from torch import nn
 
 from adapter_probe.data.packing import pack
 from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.adapters.imported import Imported, InnerSpec
+from adapter_probe.models.adapters.imported import ImportedMethod, InnerSpec
 from adapter_probe.probe.tree import forward_variants
 from adapter_probe.spans import span_variants
 
@@ -33,7 +33,7 @@ def with_lora(base: nn.Module) -> AdaptedModel:
     model = AdaptedModel(base)
     every = [name for layer in range(3) for kind in (0, 1) for name in modules(model, layer, kind)]
     specs = tuple(InnerSpec(name, "low_rank", rank=2, scale=SCALE) for name in every)
-    model.install(Imported("peft", ("lora",), inner=specs), torch.Generator())
+    model.install(ImportedMethod("peft", ("lora",), inner=specs), torch.Generator())
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for role, _, parameter in model.named_roles():
