@@ -35,12 +35,12 @@ from adapter_probe.results.fingerprints import (
     to_plain,
 )
 from adapter_probe.results.schema import MANIFEST
+from adapter_probe.results.sealing import MANIFEST_SECTIONS, manifest_checksum
 
 SCHEMA = 1
 PARTS = "parts"
 _PART_NAME = re.compile(r"part-(\d{5}|[1-9]\d{5,})\.npz")
 _VERSIONS_NOTED = ("numpy", "torch", "transformers")
-_SECTIONS = ("created_with", "identity", "plan")
 _SEAL = "sealed_for"
 
 
@@ -173,7 +173,7 @@ class RunDirectory:
             )
         else:
             sections = {"created_with": _versions(), "identity": self.identity, "plan": self.plan}
-            write_json(path, {"schema": SCHEMA, **sections, "checksum": hash_json(sections)})
+            write_json(path, {"schema": SCHEMA, **sections, "checksum": manifest_checksum(sections)})
 
 
 def _read_manifest(path: Path) -> dict:
@@ -189,13 +189,12 @@ def _read_manifest(path: Path) -> dict:
             f"{path} was written by a newer adapter-probe: its schema is {schema}, this version"
             f" reads up to {SCHEMA}. Upgrade adapter-probe or choose another --out"
         )
-    sections = {name: manifest.get(name) for name in _SECTIONS}
-    if schema != SCHEMA or manifest.get("checksum") != hash_json(sections):
+    if schema != SCHEMA or manifest.get("checksum") != manifest_checksum(manifest):
         raise ResultsError(
             f"{path} is damaged or was edited: its checksum does not match."
             " Choose another --out or remove the folder"
         )
-    return sections
+    return {name: manifest[name] for name in MANIFEST_SECTIONS}
 
 
 def _versions() -> dict[str, str]:

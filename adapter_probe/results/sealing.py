@@ -8,15 +8,17 @@ one made by hand, is read as it is.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.atomic import read_json, write_json
 from adapter_probe.results.fingerprints import hash_json
 
 CHECKSUMS, MANIFEST, STUDY = "checksums.json", "manifest.json", "study.json"
+MANIFEST_SECTIONS = ("created_with", "identity", "plan")
 _GROWS = "tasks"  # tasks may be added to a study, which leaves its tables as they are
 
 
@@ -43,7 +45,7 @@ def check_sealed(path: str | Path) -> None:
     """Make sure that a table is the one that its folder's run wrote, where the folder says which that is.
 
     Raises:
-        ResultsError: it is another one.
+        ResultsError: it is another one, or the folder's manifest was edited.
     """
     path = Path(path)
     seal = path.parent / CHECKSUMS
@@ -65,10 +67,22 @@ def check_sealed(path: str | Path) -> None:
     )
 
 
+def manifest_checksum(manifest: Mapping[str, Any]) -> str:
+    """The hash of a manifest's sections, which it holds beside them."""
+    return hash_json({name: manifest.get(name) for name in MANIFEST_SECTIONS})
+
+
 def _run_of(folder: Path) -> str | None:
-    """The hash of what determines the folder's numbers; None where nothing says it."""
-    if (folder / MANIFEST).is_file():
-        return hash_json(read_json(folder / MANIFEST).get("identity"))
+    """The hash of what determines the folder's numbers; None where nothing says it.
+
+    Raises:
+        ResultsError: the manifest was edited.
+    """
+    if (path := folder / MANIFEST).is_file():
+        manifest = read_json(path)
+        if "checksum" in manifest and manifest["checksum"] != manifest_checksum(manifest):
+            raise ResultsError(f"{path} is damaged or was edited: its checksum does not match")
+        return hash_json(manifest.get("identity"))
     if (folder / STUDY).is_file():
         return hash_json({k: v for k, v in read_json(folder / STUDY).items() if k != _GROWS})
     return None

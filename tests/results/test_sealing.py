@@ -80,3 +80,12 @@ def test_a_row_that_is_cut_short_is_named(tmp_path: Path, refused: Callable):
     path.write_text("layer,delta_points\n0,-1.0\n1\n")
     with refused(path, "data row 2 has 1 fields, the header 2"):
         read_table(path, LAYERS)
+
+
+def test_an_edited_manifest_is_refused_where_tables_are_read(tmp_path: Path, refused: Callable):
+    folder = make(tmp_path / "one", 0.5)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["created_with"]["numpy"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with refused(folder / "manifest.json", "edited", "checksum"):
+        read_spans(folder)
