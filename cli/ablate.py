@@ -10,6 +10,7 @@ import typer
 from adapter_probe.errors import ResultsError
 from adapter_probe.studies.summaries import ablation_summary, columns, exchange_rows, plan_summary
 
+from . import options
 from . import slurm as cluster
 from .console import command, show, show_json
 
@@ -93,6 +94,7 @@ def ablate(
             show_default=False,
         ),
     ] = None,
+    encoding: options.GivenEncoding = "utf-8",
     out: Annotated[
         Path | None,
         typer.Option(help="Results folder. Default: inside the checkpoint.", show_default=False),
@@ -133,7 +135,7 @@ def ablate(
     arguments = AblationArguments(
         str(checkpoint),
         AblationSettings(sites, complement, layernorm, precision, spans, group, layers), base,
-        with_task(data or (), task), split, metric, max_examples, tokens_per_pass,
+        with_task(data or (), task), split, metric, max_examples, tokens_per_pass, encoding,
     )  # fmt: skip
     if dry_run:
         plan = plan_from_arguments(arguments, out, device=device, threads=threads)

@@ -29,6 +29,8 @@ def init_sweep(
     metric: options.Metric = None,
     max_length: options.MaxLength = None,
     max_train: options.MaxTrain = None,
+    encoding: options.Encoding = "utf-8",
+    validation_share: options.ValidationShare = 0.0,
     dtype: options.Dtype = "float32",
     workers: options.Workers = 0,
     threads: options.Threads = 1,
@@ -64,7 +66,9 @@ def init_sweep(
         options.numbers(learning_rates, "--learning-rates"), options.whole_numbers(epochs, "--epochs"),
         seeds, batch_size, warmup, metric, max_length, max_train, dtype,
     )  # fmt: skip
-    requests = init_sweep_requests(base, task, data, options.numbers(stds, "--stds"), size, settings)
+    requests = init_sweep_requests(
+        base, task, data, options.numbers(stds, "--stds"), size, settings, encoding, validation_share
+    )
     if dry_run:
         show_sweep_plan(requests, out, resources, json)
         return

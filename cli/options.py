@@ -29,6 +29,14 @@ MaxLength = Annotated[int | None, typer.Option(help="Cut examples to this many t
 MaxTrain = Annotated[
     int | None, typer.Option(help="Train on a fixed random subset of this size.", show_default=False)
 ]
+Encoding = Annotated[str, typer.Option(help="Encoding of the data files, such as latin-1.")]
+ValidationShare = Annotated[
+    float,
+    typer.Option(help="Share of the training rows to validate on, where there are no validation files."),
+]
+GivenEncoding = Annotated[
+    str, typer.Option(help="Encoding of the files that are given here, such as latin-1.")
+]
 Workers = Annotated[
     int, typer.Option(help="Processes that train side by side; 0 for one a core, or one on an accelerator.")
 ]

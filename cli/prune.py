@@ -10,6 +10,7 @@ import typer
 from adapter_probe.errors import ResultsError
 from adapter_probe.studies.summaries import columns, points, score_text
 
+from . import options
 from .console import command, show, show_json
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def prune(
             show_default=False,
         ),
     ] = None,
+    encoding: options.GivenEncoding = "utf-8",
     ablation: Annotated[
         Path | None,
         typer.Option(
@@ -71,6 +73,7 @@ def prune(
         basis=basis,
         base=base,
         data=data or (),
+        encoding=encoding,
         ablation=ablation,
         device=device,
     )

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from . import options
 from .console import command, say, show
 
 
@@ -41,6 +42,7 @@ def report(
             show_default=False,
         ),
     ] = None,
+    encoding: options.GivenEncoding = "utf-8",
     tolerance: Annotated[float, typer.Option(help="Points of drop at which the slider begins.")] = 1.0,
 ) -> None:
     """Write one HTML file in which to explore results: it holds everything and loads nothing.
@@ -51,8 +53,9 @@ def report(
     from adapter_probe.studies import reporting
 
     made = reporting.report(
-        results, out, examples=examples, checkpoints=checkpoint or (), data=data or (), tolerance=tolerance
-    )
+        results, out, examples=examples, checkpoints=checkpoint or (), data=data or (), encoding=encoding,
+        tolerance=tolerance,
+    )  # fmt: skip
     show(str(made.path))
     if made.n_texts:
         where = "share it only where the data may go"

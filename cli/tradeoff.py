@@ -52,6 +52,8 @@ def tradeoff(
     metric: options.Metric = None,
     max_length: options.MaxLength = None,
     max_train: options.MaxTrain = None,
+    encoding: options.Encoding = "utf-8",
+    validation_share: options.ValidationShare = 0.0,
     dtype: options.Dtype = "float32",
     workers: options.Workers = 0,
     threads: options.Threads = 1,
@@ -93,7 +95,7 @@ def tradeoff(
         None if top_k == _TOP_K else options.whole_numbers(top_k, "--top-k"), init_std,
         layernorm=layernorm, full=full, head_only=head_only,
     )  # fmt: skip
-    requests = settings.requests(base, find_tasks(task, data, metric), methods)
+    requests = settings.requests(base, find_tasks(task, data, metric, encoding, validation_share), methods)
     if dry_run:
         show_sweep_plan(requests, out, resources, json)
         return

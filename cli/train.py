@@ -60,11 +60,8 @@ def train(
         typer.Option(help="Cut examples to this many tokens.", show_default=False),
     ] = None,
     max_train: options.MaxTrain = None,
-    encoding: Annotated[str, typer.Option(help="Encoding of the data files, such as latin-1.")] = "utf-8",
-    validation_share: Annotated[
-        float,
-        typer.Option(help="Share of the training rows to validate on, where there are no validation files."),
-    ] = 0.0,
+    encoding: options.Encoding = "utf-8",
+    validation_share: options.ValidationShare = 0.0,
     method: Annotated[
         Literal["adapters", "top_layers", "layernorm_only", "head_only", "full"],
         typer.Option(help="What trains. The options up to --hidden-layers are the adapters'."),

@@ -133,6 +133,8 @@ def resolve_base(name: str, revision: str | None = None) -> tuple[str, str | Non
     Raises:
         CheckpointError: no such folder, and neither the hub nor the cache knows the name.
     """
+    if not name.strip():
+        raise CheckpointError(f"base {name!r} names nothing; give a folder or a hub id, or leave --base out")
     try:
         folder = Path(name).expanduser()
         if folder.is_dir():

@@ -122,7 +122,7 @@ def open_checkpoint(
     description = read_description(folder)
     delta = _read_delta(folder, description)
     name, revision = resolve_base(
-        *((base, None) if base else (description.base.name, description.base.revision))
+        *((base, None) if base is not None else (description.base.name, description.base.revision))
     )
     _refuse_unfit(name, load_config(name, revision, anatomy), description.base)
     task = description.task

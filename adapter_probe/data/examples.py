@@ -73,7 +73,7 @@ def load_examples(
         if any(map(is_task, files)):
             requests = load_tasks(files, split, max_examples)
         else:
-            requests = load_requests(tokenizer, files, split, max_examples)
+            requests = load_requests(tokenizer, files, split, max_examples, task.encoding)
         return Examples(requests, encode_requests(tokenizer, requests, max_length))
     rows = load_split(task, split, max_examples, expect_fingerprint)
     return Examples(rows, encode(tokenizer, rows, max_length))

@@ -74,7 +74,11 @@ class Requests:
 
 
 def load_requests(
-    tokenizer: Any, files: Sequence[str | Path], name: str, max_examples: int | None = None
+    tokenizer: Any,
+    files: Sequence[str | Path],
+    name: str,
+    max_examples: int | None = None,
+    encoding: str = "utf-8",
 ) -> Requests:
     """Read the rows of some files, all of one form.
 
@@ -87,6 +91,7 @@ def load_requests(
         files: ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` or ``.txt``.
         name: of the split.
         max_examples: keep at most this many rows: always the same ones, drawn at random, in the files' order.
+        encoding: of the files.
 
     Raises:
         DataError: a file cannot be read, holds rows of no known form or of several, or a row is damaged.
@@ -94,7 +99,7 @@ def load_requests(
     forms: dict[str, str] = {}  # the columns of a form, and where it was met first
     requests: list[Request] = []
     for path in map(Path, files):
-        rows = _read(path)
+        rows = _read(path, encoding)
         for row, record in enumerate(rows.records):
             columns, reader = _reader_of(rows, row, record)
             forms.setdefault(listed(columns), rows.where(row))
@@ -125,10 +130,10 @@ def choose_metric(asked: str | None, requests: Requests) -> str:
     return asked or allowed[0]
 
 
-def _read(path: Path) -> Rows:
+def _read(path: Path, encoding: str) -> Rows:
     if path.suffix.lower() != ".txt":
-        return read_rows(path)
-    text = read_text(path)
+        return read_rows(path, encoding=encoding)
+    text = read_text(path, encoding)
     return Rows(path, ("text",), [{"text": text}], [1], "text")
 
 

@@ -44,6 +44,7 @@ class AblationArguments:
     metric: str | None = None
     max_examples: int | None = None
     tokens_per_pass: int | None = None
+    encoding: str = "utf-8"
 
     def prepare(self, device: torch.device) -> AblationRequest:
         """See `prepare_ablation`, whose errors it raises."""
@@ -57,6 +58,7 @@ class AblationArguments:
             metric=self.metric,
             max_examples=self.max_examples,
             tokens_per_pass=self.tokens_per_pass,
+            encoding=self.encoding,
         )
 
     def settled(self) -> dict[str, Any]:

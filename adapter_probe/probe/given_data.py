@@ -15,7 +15,11 @@ from adapter_probe.errors import CheckpointError, DataError
 
 
 def with_data(
-    folder: str | Path, opened: OpenedCheckpoint, data: Sequence[str | Path], split: str
+    folder: str | Path,
+    opened: OpenedCheckpoint,
+    data: Sequence[str | Path],
+    split: str,
+    encoding: str = "utf-8",
 ) -> OpenedCheckpoint:
     """The checkpoint with the task that the files make; unchanged where it knows its own.
 
@@ -34,10 +38,23 @@ def with_data(
         )
     if task.kind == "causal":  # whose rows say themselves how they are scored
         return opened
-    found = find_task(**{split: data}, kind=task.kind, name=task.name)  # type: ignore[arg-type]
+    found = find_task(**{split: data}, kind=task.kind, name=task.name, encoding=encoding)  # type: ignore[arg-type]
     if task.kind == "classification":
         found = replace(found, label_names=_names(folder, task, found, data))
     return replace(opened, description=replace(opened.description, task=found))
+
+
+def refuse_idle_encoding(encoding: str, *files: str | Path) -> None:
+    """Refuse an encoding where no file is given: remembered files are read as they were in training.
+
+    Raises:
+        DataError: there is none.
+    """
+    if encoding != "utf-8" and not files:
+        raise DataError(
+            f"--encoding {encoding} is for files that are given, and there is none; remembered files are "
+            "read in the encoding of their training"
+        )
 
 
 def _names(

@@ -119,6 +119,7 @@ def prepare_ablation(
     metric: str | None = None,
     max_examples: int | None = None,
     tokens_per_pass: int | None = None,
+    encoding: str = "utf-8",
 ) -> AblationRequest:
     """Open a checkpoint and read the examples it is to be judged on.
 
@@ -134,6 +135,7 @@ def prepare_ablation(
         metric: the score, if not the task's own.
         max_examples: use a fixed random subset of this size.
         tokens_per_pass: bound on live rows; None for what suits the device.
+        encoding: of the files in `data`.
 
     Raises:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
@@ -150,7 +152,7 @@ def prepare_ablation(
             f"{data[0]}: tasks of lm-eval are for language models; checkpoint {checkpoint} is one of "
             f"{opened.description.task.kind}"
         )
-    opened = with_data(checkpoint, opened, data, split)
+    opened = with_data(checkpoint, opened, data, split, encoding)
     task = opened.description.task
     check_metric(metric or task.metric, task.kind, len(task.label_names) or None)
     if settings.precision == "mixed" and task.kind != "classification":
@@ -158,12 +160,15 @@ def prepare_ablation(
             f"precision 'mixed' is not possible for task {task.name!r}, a {task.kind} task: only the choice "
             "of a class can be told safe from rounding. Allowed are 'float32', 'float64' and 'bfloat16'"
         )
-    examples, metric = _judged_on(opened, data, split, metric, max_examples)
+    examples, metric = _judged_on(opened, data, split, metric, max_examples, encoding)
     return AblationRequest(opened, examples, metric, settings, device, tokens_per_pass)
 
 
 def on_other_data(
-    request: AblationRequest, data: Sequence[str | Path], max_examples: int | None = None
+    request: AblationRequest,
+    data: Sequence[str | Path],
+    max_examples: int | None = None,
+    encoding: str = "utf-8",
 ) -> AblationRequest:
     """The same model and settings on other examples, by their own metric; nothing is opened again.
 
@@ -171,11 +176,12 @@ def on_other_data(
         request: an ablation.
         data: files with the examples.
         max_examples: use a fixed random subset of this size.
+        encoding: of the files.
 
     Raises:
         DataError: the examples cannot be read or do not fit the task.
     """
-    examples, metric = _judged_on(request.checkpoint, data, "validation", None, max_examples)
+    examples, metric = _judged_on(request.checkpoint, data, "validation", None, max_examples, encoding)
     return replace(request, examples=examples, metric=metric)
 
 
@@ -185,9 +191,11 @@ def _judged_on(
     split: str,
     metric: str | None,
     max_examples: int | None,
+    encoding: str,
 ) -> tuple[Examples, str]:
     """The examples, and what they are scored by."""
-    examples, task = _load_examples(opened, data, split, max_examples), opened.description.task
+    examples = _load_examples(opened, data, split, max_examples, encoding)
+    task = opened.description.task
     refuse_unknown_tokens(examples.encoded, opened.description.base)
     own = choose_metric(metric, examples.rows) if isinstance(examples.rows, Requests) else task.metric
     return examples, metric or own
@@ -214,14 +222,18 @@ def _sites_of(model: AdaptedModel) -> str:
 
 
 def _load_examples(
-    opened: OpenedCheckpoint, data: Sequence[str | Path], split: str, max_examples: int | None
+    opened: OpenedCheckpoint,
+    data: Sequence[str | Path],
+    split: str,
+    max_examples: int | None,
+    encoding: str,
 ) -> Examples:
     if split not in SPLITS:
         raise DataError(f"split {split!r} is not one of {', '.join(SPLITS)}")
     task, limit = opened.description.task, opened.description.max_length
     if data:
         files = {split: tuple(settle(str(path)) for path in data)}
-        task = replace(task, files=files, validation_share=0.0)
+        task = replace(task, files=files, validation_share=0.0, encoding=encoding)
     return load_examples(
         opened.tokenizer, task, split, limit, max_examples=max_examples, expect_fingerprint=not data
     )

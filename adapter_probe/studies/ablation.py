@@ -176,6 +176,7 @@ def ablate(
     tokens_per_pass: int | None = None,
     out: str | Path | None = None,
     against: str | Path | Sequence[str | Path] = (),
+    encoding: str = "utf-8",
     cluster: SlurmOptions | None = None,
     progress: bool = True,
 ) -> Ablation:
@@ -209,6 +210,7 @@ def ablate(
         out: results folder.
         against: files with examples of something else that the model can do, such as what the base could do
             before: they are scored under the same variants, see `Ablation.against`.
+        encoding: of the files in `data` and `against`.
         cluster: compute on a SLURM cluster.
         progress: show a progress bar.
 
@@ -228,7 +230,7 @@ def ablate(
     arguments = AblationArguments(
         str(checkpoint),
         AblationSettings(sites, complement, layernorm, precision, spans, group, layers), base,
-        tuple(map(str, files)), split, metric, max_examples, tokens_per_pass,
+        tuple(map(str, files)), split, metric, max_examples, tokens_per_pass, encoding,
     )  # fmt: skip
     return run_from_arguments(
         arguments, out, device=device, threads=threads, cluster=cluster, against=tuple(map(str, others)),
@@ -264,8 +266,10 @@ def run_from_arguments(
     """`ablate`, for an ablation whose arguments are already put together."""
     from adapter_probe.jobs.running import Resources
     from adapter_probe.jobs.shards import compute_in_shards
+    from adapter_probe.probe.given_data import refuse_idle_encoding
     from adapter_probe.probe.request import on_other_data
 
+    refuse_idle_encoding(arguments.encoding, *arguments.data, *against)
     say(f"opening {arguments.checkpoint}", progress and sys.stderr.isatty())
     request, folder = _prepare(arguments, out, device, threads, cluster)
     if cluster is not None:
@@ -274,7 +278,7 @@ def run_from_arguments(
     study = run_ablation(request, folder, progress=progress)
     if not against:
         return study
-    other = on_other_data(request, against, arguments.max_examples)
+    other = on_other_data(request, against, arguments.max_examples, arguments.encoding)
     beside = folder / f"{BESIDE}{Path(against[0]).stem}"
     return replace(study, against=run_ablation(other, beside, progress=progress))
 

@@ -114,6 +114,8 @@ def init_sweep(
     metric: str | None = None,
     max_length: int | None = None,
     max_train: int | None = None,
+    encoding: str = "utf-8",
+    validation_share: float = 0.0,
     dtype: str = "float32",
     workers: int = 0,
     threads: int = 1,
@@ -143,6 +145,9 @@ def init_sweep(
         metric: the score, if not the task's own.
         max_length: cut examples to this many tokens.
         max_train: train on a fixed random subset of this size.
+        encoding: of the data files.
+        validation_share: split this share of the training rows off to validate on, where there are no
+            validation files.
         dtype: ``float32`` or ``bfloat16``, of the frozen base and its products.
         workers: processes that train side by side; 0 for one a core, or one on an accelerator.
         threads: of each process; 0 for torch's own choice.
@@ -161,7 +166,7 @@ def init_sweep(
     settings = SweepSettings(
         learning_rates, epochs, seeds, batch_size, warmup, metric, max_length, max_train, dtype
     )
-    requests = init_sweep_requests(base, task, data, stds, size, settings)
+    requests = init_sweep_requests(base, task, data, stds, size, settings, encoding, validation_share)
     return run_init_sweep(requests, Path(out), Resources(workers, threads, device, cluster), progress)
 
 
@@ -172,11 +177,14 @@ def init_sweep_requests(
     stds: Sequence[float],
     size: int,
     settings: SweepSettings,
+    encoding: str = "utf-8",
+    validation_share: float = 0.0,
 ) -> list[TrainingRequest]:
     """The trainings of a sweep; see `init_sweep` for the arguments and errors."""
     from adapter_probe.models.methods import Adapters
 
-    tasks = find_tasks([task], None if data is None else [data], settings.metric)
+    folders = None if data is None else [data]
+    tasks = find_tasks([task], folders, settings.metric, encoding, validation_share)
     return settings.requests(str(base), tasks, [Adapters(size, std) for std in stds])
 
 

@@ -23,6 +23,7 @@ from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.data.lm_eval_tasks import settle
 from adapter_probe.errors import ResultsError
 from adapter_probe.models.device import choose_device
+from adapter_probe.probe.given_data import refuse_idle_encoding
 from adapter_probe.probe.prune import PruneMeasurement, prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
 from adapter_probe.results.ablation_files import AblationResults, load_ablation, read_spans
@@ -95,6 +96,7 @@ def prune(
     basis: Basis = "estimate",
     base: str | None = None,
     data: Sequence[str | Path] = (),
+    encoding: str = "utf-8",
     ablation: str | Path | None = None,
     device: str = "auto",
     progress: bool = True,
@@ -113,6 +115,7 @@ def prune(
         base: folder or hub id of the base, if it has moved.
         data: files with the examples, in place of the remembered ones; a checkpoint of another library
             remembers none.
+        encoding: of these files.
         ablation: results of the ablation to choose by; by default where `adapter_probe.ablate` puts them.
         device: where to run, such as ``cpu`` or ``cuda:1``; ``auto`` is the accelerator if there is one.
         progress: show a progress bar on stderr.
@@ -125,11 +128,13 @@ def prune(
     checkpoint, out = Path(checkpoint), Path(out)
     if (span is None) == (within is None):
         raise ResultsError("give either --span FIRST-LAST or --within POINTS")
+    refuse_idle_encoding(encoding, *data)
     default = f"ablation-data-{Path(data[0]).stem}" if data else "ablation"
     folder = Path(ablation) if ablation is not None else checkpoint / default
     if within is not None:
         _refuse_unchoosable(folder, checkpoint, within)
-    request = prepare_ablation(checkpoint, AblationSettings(), choose_device(device), base=base, data=data)
+    where = choose_device(device)
+    request = prepare_ablation(checkpoint, AblationSettings(), where, base=base, data=data, encoding=encoding)
     request = _remembering(request, data)
     if span is not None:
         choice = _Choice(span)

@@ -42,6 +42,7 @@ def report(
     examples: bool = False,
     checkpoints: Sequence[str | Path] = (),
     data: Sequence[str | Path] = (),
+    encoding: str = "utf-8",
     tolerance: float = 1.0,
 ) -> ReportPage:
     """Write one HTML file in which to explore results: it holds everything and loads nothing.
@@ -52,6 +53,7 @@ def report(
         examples: put the texts that flip into the page.
         checkpoints: those of ablations that do not lie inside or beside them.
         data: files with the examples, if an ablation was given files of its own.
+        encoding: of these files.
         tolerance: points of drop at which the slider begins.
 
     Raises:
@@ -64,7 +66,7 @@ def report(
     records, given, files = load_records(folders), [Path(c) for c in checkpoints], [Path(f) for f in data]
     ablations = [record for record in records if isinstance(record, AblationRecord)]
     _refuse_strangers(given, ablations)
-    parts = [_completed(record, given, files, examples) for record in ablations]
+    parts = [_completed(record, given, files, encoding, examples) for record in ablations]
     sweeps = [record for record in records if not isinstance(record, AblationRecord)]
     path = write_report(out, parts, sweeps, tolerance=tolerance)
     return ReportPage(path, sum(len(part.texts.texts) for part in parts if part.texts))
@@ -98,7 +100,11 @@ def _description(folder: Path) -> dict[str, Any] | None:
 
 
 def _completed(
-    record: AblationRecord, checkpoints: Sequence[Path], data: Sequence[Path], with_texts: bool
+    record: AblationRecord,
+    checkpoints: Sequence[Path],
+    data: Sequence[Path],
+    encoding: str,
+    with_texts: bool,
 ) -> ReportedAblation:
     """The ablation with its predictions, with what its checkpoint says and, if wanted, with its texts."""
     results = load_ablation(record.folder) if (record.folder / PREDICTIONS).is_file() else None
@@ -119,7 +125,9 @@ def _completed(
                 f"--examples: {record.folder} has no {PREDICTIONS}, so nothing says which examples flip"
             )
         spec = TaskSpec.from_json(described.get("task"), str(folder / DESCRIPTION))
-        texts = _texts(record.folder, results, spec, data)
+        files = {results.settings.get("split", "validation"): tuple(str(path.resolve()) for path in data)}
+        given = [replace(spec, files=files, encoding=encoding, validation_share=0.0)] if data else []
+        texts = _texts(record.folder, results, [*given, spec])
     return ReportedAblation(record, results, described, texts)
 
 
@@ -151,9 +159,7 @@ def _checkpoint_of(record: AblationRecord, checkpoints: Sequence[Path]) -> Path 
     return None
 
 
-def _texts(
-    folder: Path, results: AblationResults, spec: TaskSpec, data: Sequence[Path]
-) -> ExampleTexts | None:
+def _texts(folder: Path, results: AblationResults, specs: Sequence[TaskSpec]) -> ExampleTexts | None:
     """The texts of an ablation's examples, known to be the ones by their fingerprint.
 
     None for a regression and a language model, of which the page shows no examples.
@@ -161,14 +167,13 @@ def _texts(
     if results.kind not in ("classification", "extractive"):
         return None
     split, n_examples = results.settings.get("split", "validation"), len(results.labels)
-    given = [replace(spec, files={split: tuple(str(path.resolve()) for path in data)})] if data else []
     wanted = results.identity.get("data", {}).get("fingerprint")
-    for choice in (*given, *([spec] if split in spec.files else [])):
+    for choice in (spec for spec in specs if split in spec.files):
         fingerprint, texts = _load_texts(choice, split, n_examples)
         if fingerprint == wanted:
             return texts
     raise DataError(
-        f"--examples: the {split} rows of task {spec.name!r} are not those of {folder}: they have "
+        f"--examples: the {split} rows of task {specs[0].name!r} are not those of {folder}: they have "
         "changed, or the ablation was given files of its own; name these with --data"
     )
 

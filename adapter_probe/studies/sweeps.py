@@ -80,7 +80,11 @@ class SweepSettings:
 
 
 def find_tasks(
-    names: Sequence[str | Path], data: Sequence[str | Path] | None, metric: str | None
+    names: Sequence[str | Path],
+    data: Sequence[str | Path] | None,
+    metric: str | None,
+    encoding: str = "utf-8",
+    validation_share: float = 0.0,
 ) -> list[TaskSpec]:
     """The tasks of some names, which are presets or folders, with the folders of their data.
 
@@ -93,7 +97,8 @@ def find_tasks(
         raise DataError(f"{len(data)} --data for {len(names)} --task; give one for each, in the same order")
     folders = [Path(folder) for folder in data] if data else [None] * len(names)
     places = [locate_task(str(name), folder) for name, folder in zip(names, folders)]
-    return [find_task(folder, preset=preset, metric=metric) for preset, folder in places]
+    chosen = {"metric": metric, "encoding": encoding, "validation_share": validation_share}
+    return [find_task(folder, preset=preset, **chosen) for preset, folder in places]
 
 
 def run_trials(

@@ -138,6 +138,8 @@ def tradeoff(
     metric: str | None = None,
     max_length: int | None = None,
     max_train: int | None = None,
+    encoding: str = "utf-8",
+    validation_share: float = 0.0,
     dtype: str = "float32",
     workers: int = 0,
     threads: int = 1,
@@ -170,6 +172,9 @@ def tradeoff(
         metric: the score, if not the tasks' own.
         max_length: cut examples to this many tokens.
         max_train: train on a fixed random subset of this size.
+        encoding: of the data files.
+        validation_share: split this share of the training rows off to validate on, where there are no
+            validation files.
         dtype: ``float32`` or ``bfloat16``, of the frozen base and its products.
         workers: processes that train side by side; 0 for one a core, or one on an accelerator.
         threads: of each process; 0 for torch's own choice.
@@ -191,7 +196,8 @@ def tradeoff(
     tasks = [task] if isinstance(task, (str, Path)) else task
     folders = [data] if isinstance(data, (str, Path)) else data
     methods = methods_of(base, sizes, top_k, init_std, layernorm=layernorm, full=full, head_only=head_only)
-    requests = settings.requests(str(base), find_tasks(tasks, folders, metric), methods)
+    found = find_tasks(tasks, folders, metric, encoding, validation_share)
+    requests = settings.requests(str(base), found, methods)
     return run_tradeoff(requests, Path(out), Resources(workers, threads, device, cluster), progress)
 
 

@@ -390,3 +390,30 @@ def test_a_changed_base(own, program, tiny_base, tmp_path):
     refusal = program("ablate", own, "--base", base).refusal
     assert str(base) in refusal
     assert "tokenizer, model" in refusal
+
+
+def test_files_in_another_encoding(trained, program, tmp_path):
+    rows = "text,label\nthe café was warm,positive\na dim thé,negative\n"
+    found = []
+    for encoding in ("utf-8", "latin-1"):
+        file = tmp_path / f"{encoding}.csv"
+        file.write_bytes(rows.encode(encoding))
+        ablate = ("ablate", trained, "--data", file, "--out", tmp_path / encoding, "--encoding", encoding)
+        assert program(*ablate, before=NO_FIGURE).code == 0
+        found.append(json.loads((tmp_path / encoding / "manifest.json").read_text())["identity"]["data"])
+    assert found[0] == found[1]
+    refused = program("ablate", trained, "--data", tmp_path / "latin-1.csv", "--out", tmp_path / "x").refusal
+    assert "latin-1.csv line 2: not UTF-8" in refused
+    assert "--encoding, such as latin-1" in refused
+
+
+def test_an_encoding_without_files_is_refused(trained, program):
+    assert program("ablate", trained, "--encoding", "latin-1").refusal == (
+        "--encoding latin-1 is for files that are given, and there is none; remembered files are read in the "
+        "encoding of their training"
+    )
+
+
+def test_an_empty_base_is_not_the_remembered_one(trained, program):
+    refused = program("ablate", trained, "--base", "").refusal
+    assert refused == "base '' names nothing; give a folder or a hub id, or leave --base out"

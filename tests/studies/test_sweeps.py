@@ -16,7 +16,7 @@ from adapter_probe.jobs.running import Resources
 from adapter_probe.jobs.trials import run_trial
 from adapter_probe.studies.init_sweep import InitSweep, init_sweep, init_sweep_requests
 from adapter_probe.studies.loading import load
-from adapter_probe.studies.sweeps import SweepSettings, majority_rows, plan_sweep
+from adapter_probe.studies.sweeps import SweepSettings, find_tasks, majority_rows, plan_sweep
 from adapter_probe.studies.tradeoff import Tradeoff, tradeoff
 
 
@@ -187,3 +187,14 @@ def test_points_no_better_than_the_majority_class():
         ("majority class", "50.0 %; 2 of 3 points are no better")
     ]
     assert majority_rows([{**point, "majority_score": None}]) == [("majority class", "undefined")]
+
+
+def test_a_sweep_without_validation_files_in_another_encoding(tmp_path):
+    rows = [f"café {i},{'yes' if i % 2 else 'no'}" for i in range(20)]
+    (tmp_path / "train.csv").write_bytes("\n".join(["text,label", *rows]).encode("latin-1"))
+    (task,) = find_tasks([tmp_path], None, None, "latin-1", 0.25)
+    assert (task.encoding, task.validation_share, list(task.files)) == (
+        "latin-1",
+        0.25,
+        ["train", "validation"],
+    )
