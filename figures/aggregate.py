@@ -18,6 +18,7 @@ from matplotlib.lines import Line2D
 
 from adapter_probe.analysis.published import published_aggregate
 from adapter_probe.analysis.sweeps import METHOD_LABELS
+from adapter_probe.known_tasks import known_task
 
 from . import style
 from .captions import aggregate_caption
@@ -36,7 +37,7 @@ from .curves import (
 from .drawing import Drawing
 from .layout import WIDE, fit_height, legend_below, new_figure
 from .venues import FigureOptions
-from .wording import GLUE, count_text, known_task
+from .wording import count_text
 
 STEM = "tradeoff-aggregate"
 _ASPECT, _LOWEST_ROW, _LEGEND = 0.62, 1.2, 1.4  # height over width of a panel; inches
@@ -82,7 +83,10 @@ def aggregate_drawing(
 
 def _set_of(tasks: Sequence[str]) -> str:
     """Which of the paper's sets of tasks these are like: GLUE, or the additional ones."""
-    return "glue" if sum(known_task(task) in GLUE for task in tasks) * 2 >= len(tasks) else "additional"
+    known = [known_task(task) for task in tasks]
+    return (
+        "glue" if sum(task is not None and task.in_glue for task in known) * 2 >= len(tasks) else "additional"
+    )
 
 
 def aggregate_figure(

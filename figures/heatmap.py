@@ -22,6 +22,7 @@ from adapter_probe.analysis.deltas import Study, drop_points
 from adapter_probe.analysis.published import PUBLISHED_TASKS, published_ablation
 from adapter_probe.analysis.staircase import staircase
 from adapter_probe.analysis.studies import AblationOverview, AblationRecord
+from adapter_probe.known_tasks import known_task
 
 from . import style
 from .grid import Cells, draw_cells, draw_rings, draw_staircase, draw_triangles, write_notes
@@ -33,9 +34,7 @@ from .wording import (
     drop_name,
     drop_text,
     joint_notes,
-    known_task,
     one_decimal,
-    task_label,
     test_name,
     unit_name,
 )
@@ -127,12 +126,12 @@ class Grid:
 def published_grid(overview: AblationOverview) -> Grid | None:
     """The paper's grid of the same task, if there is one."""
     task = known_task(overview.task.split(", ")[0])
-    if task not in PUBLISHED_TASKS or overview.study != "ablated":
+    if task is None or task.name not in PUBLISHED_TASKS or overview.study != "ablated":
         return None
-    frame = published_ablation(task)
+    frame = published_ablation(task.name)
     whole = -float(frame.loc[frame["n_layers"].idxmax(), "delta_points"])
     notes = ["Houlsby et al. 2019", "BERT-base, accuracy", f"all removed: drop {one_decimal(whole)}"]
-    return Grid(frame, [task_label(task), *notes], None)
+    return Grid(frame, [task.label, *notes], None)
 
 
 def joint_scale(grids: Sequence[Grid]) -> DropScale:

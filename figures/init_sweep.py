@@ -14,6 +14,7 @@ from matplotlib.ticker import LogLocator
 from adapter_probe.analysis.published import PUBLISHED_TASKS, published_init_sweep
 from adapter_probe.analysis.studies import SweepRecord
 from adapter_probe.analysis.sweeps import chosen_trials
+from adapter_probe.known_tasks import known_task
 
 from . import style
 from .captions import init_sweep_caption
@@ -33,7 +34,7 @@ from .curves import (
 from .drawing import Drawing
 from .layout import WIDE, fit_height, legend_below, new_figure
 from .venues import FigureOptions
-from .wording import bare_score, known_task, literal, score_axis, task_label
+from .wording import bare_score, literal, score_axis, task_label
 
 STEM = "init-sweep"
 _POINT = ["task", "metric", "method", "size", "init_std"]
@@ -50,13 +51,13 @@ def sweep_series(sweep: pd.DataFrame, trials: pd.DataFrame | None, paper: bool) 
     found = []
     for (task, metric, size), points in sweep.groupby(["task", "metric", sizes], sort=False, dropna=False):
         known = known_task(str(task))
-        beside = paper and known in PUBLISHED_TASKS and metric == "accuracy"
+        beside = paper and known and known.name in PUBLISHED_TASKS and metric == known.metric
         found.append(
             ScoreSeries(
                 task_label(str(task)) + (f", size {size}" if sizes.nunique() > 1 else ""),
                 points.sort_values("init_std", ignore_index=True),
                 None if chosen is None else _trials_of(points, chosen),
-                published_init_sweep(known) if beside else None,
+                published_init_sweep(known.name) if beside else None,
             )
         )
     return found

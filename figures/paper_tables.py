@@ -8,16 +8,12 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe.analysis.published import published_glue, published_tasks
+from adapter_probe.analysis.sweeps import METHOD_LABELS
+from adapter_probe.known_tasks import KNOWN_TASKS, known_task
 
 from .table_layouts import CHOSEN, heading, or_dash, percent, seeds
 from .tables import Table, greatest, score_cell
-from .wording import GLUE, known_task
 
-_GLUE_METRICS = {"cola": "mcc", "mrpc": "f1", "stsb": "spearman", "qqp": "f1"}  # accuracy for the others
-_PUBLISHED_GLUE = {
-    "cola": "CoLA_mcc", "sst2": "SST_acc", "mrpc": "MRPC_f1", "stsb": "STSB_spearman", "qqp": "QQP_f1",
-    "mnli": "MNLIm_acc", "mnli-mm": "MNLImm_acc", "qnli": "QNLI_acc", "rte": "RTE_acc",
-}  # fmt: skip
 _USUAL_SIZE = 64
 _TOTALS = (
     "Total: parameters for all these tasks together, as a multiple of the base; trained per task: share of"
@@ -127,19 +123,19 @@ def _choices(tradeoff: pd.DataFrame) -> list[tuple[str, Choice]]:
     """What the columns of Table 2 and the rows of Table 1 stand for, as far as the trade-off has them."""
     sizes = sorted(tradeoff.loc[tradeoff["method"] == "adapters", "size"].dropna().astype(int).unique())
     usual = min(sizes, key=lambda size: abs(np.log2(size / _USUAL_SIZE)), default=None)
-    found: list[tuple[str, Choice]] = [("full fine-tuning", lambda p: p[p["method"] == "full"])]
-    found.append(("best top layers", lambda p: _best(p[p["method"] == "top_layers"])))
+    found: list[tuple[str, str, Choice]] = [("full", METHOD_LABELS["full"], lambda p: p)]
+    found.append(("top_layers", "best top layers", _best))
     if len(sizes) > 1:
-        label = f"adapters, best of {sizes[0]}–{sizes[-1]}"
-        found.append((label, lambda p: _best(p[p["method"] == "adapters"])))
+        found.append(("adapters", f"adapters, best of {sizes[0]}–{sizes[-1]}", _best))
     if usual is not None:
-        found.append((f"adapters {usual}", lambda p: p[(p["method"] == "adapters") & (p["size"] == usual)]))
-    found.append(("LayerNorm only", lambda p: p[p["method"] == "layernorm_only"]))
-    found.append(("head only", lambda p: p[p["method"] == "head_only"]))
-    needed = {"full fine-tuning": "full", "best top layers": "top_layers", "LayerNorm only": "layernorm_only",
-              "head only": "head_only"}  # fmt: skip
+        found.append(("adapters", f"adapters {usual}", lambda p: p[p["size"] == usual]))
+    found += [(name, METHOD_LABELS[name], lambda p: p) for name in ("layernorm_only", "head_only")]
+
+    def of_method(method: str, choose: Choice) -> Choice:
+        return lambda points: choose(points[points["method"] == method])
+
     present = set(tradeoff["method"])
-    return [(label, choose) for label, choose in found if needed.get(label, "adapters") in present]
+    return [(label, of_method(method, choose)) for method, label, choose in found if method in present]
 
 
 def _best(points: pd.DataFrame) -> pd.DataFrame:
@@ -164,10 +160,10 @@ def _totals(picked: Sequence[pd.DataFrame]) -> dict[str, float]:
 def _glue_tasks(tradeoff: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Points of each GLUE task, in the paper's order; of several metrics, those of the one GLUE reports."""
     found = {}
-    for known in GLUE:
-        points = tradeoff[[known_task(task) == known for task in tradeoff["task"]]]
+    for known, fixed in KNOWN_TASKS.items():
+        points = tradeoff[[fixed.in_glue and known_task(task) is fixed for task in tradeoff["task"]]]
         if len(points):
-            wanted = _GLUE_METRICS.get(known, "accuracy")
+            wanted = fixed.table_metrics[0]
             metric = wanted if (points["metric"] == wanted).any() else points["metric"].iloc[0]
             first = points["task"].iloc[0]
             found[known] = points[(points["metric"] == metric) & (points["task"] == first)]
@@ -190,8 +186,8 @@ def _published_rows(names: dict[str, str]) -> list[dict[str, object]]:
     for row in published_glue().to_dict("records"):
         scores = {}
         for known, name in names.items():
-            same = name == heading(known, _GLUE_METRICS.get(known, "accuracy"))
-            scores[name] = row[_PUBLISHED_GLUE[known]] / 100 if same else float("nan")
+            same = name == heading(known, KNOWN_TASKS[known].table_metrics[0])
+            scores[name] = row[known] / 100 if same else float("nan")
         shares = {"total_multiple": row["total_multiple"], "trained_percent": row["trained_percent"]}
         rows.append({"method": f"Houlsby et al.: {row['method']}", **shares, **scores})
     return rows
@@ -205,7 +201,7 @@ def _add_published_tasks(
     table.index = [_plain(name) for name in table["task"]]
     if not any(_plain(task) in table.index and metric == "accuracy" for task, metric in tasks):
         return False
-    columns = {"full fine-tuning": ("fine_tuning", "fine_tuning_sem"),
+    columns = {METHOD_LABELS["full"]: ("fine_tuning", "fine_tuning_sem"),
                "variable": ("variable_fine_tuning", "variable_sem"),
                "adapters": ("adapters", "adapters_sem")}  # fmt: skip
     for label, (column, sem) in columns.items():

@@ -12,6 +12,7 @@ from adapter_probe.analysis.published import PUBLISHED_CURVES, published_tradeof
 from adapter_probe.analysis.studies import TradeoffRecord
 from adapter_probe.analysis.sweeps import chosen_trials
 from adapter_probe.errors import ResultsError
+from adapter_probe.known_tasks import known_task
 
 from . import style
 from .captions import tradeoff_caption
@@ -20,11 +21,10 @@ from .drawing import Drawing
 from .layout import WIDE, fit_height, legend_below, new_figure
 from .tradeoff_panel import draw, legend_entries, limits_of
 from .venues import FigureOptions
-from .wording import known_task, task_label
+from .wording import task_label
 
 STEM = "tradeoff-tasks"
 _ASPECT, _LOWEST_ROW, _LEGEND = 0.7, 1.2, 1.4  # height over width of a panel; inches
-_METRICS_PUBLISHED = {"mnli": "accuracy", "cola": "accuracy", "squad": "squad_f1"}
 
 
 def tradeoff_series(tradeoff: pd.DataFrame, trials: pd.DataFrame | None, paper: bool) -> list[ScoreSeries]:
@@ -32,14 +32,14 @@ def tradeoff_series(tradeoff: pd.DataFrame, trials: pd.DataFrame | None, paper: 
     chosen, found = None if trials is None else chosen_trials(trials), []
     for (task, metric), points in tradeoff.groupby(["task", "metric"], sort=False):
         known = known_task(str(task))
-        beside = paper and known in PUBLISHED_CURVES and metric == _METRICS_PUBLISHED[known]
+        beside = paper and known and known.name in PUBLISHED_CURVES and metric == known.metric
         own = chosen is not None and (chosen["task"] == task) & (chosen["metric"] == metric)
         found.append(
             ScoreSeries(
                 task_label(str(task)),
                 points.sort_values("trained_parameters", ignore_index=True),
                 None if chosen is None else chosen[own],
-                published_tradeoff(known) if beside else None,
+                published_tradeoff(known.name) if beside else None,
             )
         )
     return found

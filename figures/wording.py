@@ -8,31 +8,17 @@ from collections.abc import Iterable
 from adapter_probe import metrics
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.studies import AblationOverview, AblationRecord
+from adapter_probe.known_tasks import known_task
 
 # The others are correlations, which are not shares of anything.
 IN_PERCENT = ("accuracy", "f1", "macro_f1", "squad_f1", "exact_match", *metrics.CHOICES)
-_TASKS = {
-    "cola": "CoLA", "sst2": "SST-2", "mrpc": "MRPC", "stsb": "STS-B", "qqp": "QQP", "mnli": "MNLI-m",
-    "mnli-mm": "MNLI-mm", "qnli": "QNLI", "rte": "RTE", "squad": "SQuAD",
-}  # fmt: skip
-_OTHER_NAMES = {
-    "sst-2": "sst2", "sts-b": "stsb", "mnli-m": "mnli", "mnli-matched": "mnli", "mnli-mismatched": "mnli-mm",
-}  # fmt: skip
-GLUE = tuple(name for name in _TASKS if name != "squad")
-
-
-def known_task(name: str) -> str | None:
-    """The well-known task that a name means: ``cola`` for ``CoLA`` and ``glue/cola``; None for any other."""
-    short = name.lower().replace("_", "-").rpartition("/")[2]
-    short = _OTHER_NAMES.get(short, short)
-    return short if short in _TASKS else None
 
 
 def task_label(name: str) -> str:
     """A task's name as papers print it, on one line; of control characters, which no SVG may hold, a mark."""
     known = known_task(name)
     printed = "".join(c if c.isprintable() else "?" for c in " ".join(name.split()))
-    return _TASKS[known] if known else printed or "task"
+    return known.label if known else printed or "task"
 
 
 def literal(text: str) -> str:

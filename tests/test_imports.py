@@ -24,10 +24,11 @@ DIRECTLY_BELOW = {
     "reference": (),
     "spans": ("errors",),
     "metrics": ("errors",),
+    "known_tasks": ("metrics",),
     "results": ("spans", "metrics", "records"),
-    "analysis": ("results", "reference"),
+    "analysis": ("results", "reference", "known_tasks"),
     "figures": ("analysis",),
-    "data": ("spans", "metrics", "records", "progress"),
+    "data": ("spans", "known_tasks", "records", "progress"),
     "models": ("data",),
     "checkpoints": ("models", "results"),
     "probe": ("checkpoints",),
@@ -37,7 +38,17 @@ DIRECTLY_BELOW = {
     "cli": ("studies",),
     "__main__": ("cli",),
 }
-TORCH_FREE = ("errors", "records", "spans", "metrics", "reference", "results", "analysis", "figures")
+TORCH_FREE = (
+    "errors",
+    "records",
+    "spans",
+    "metrics",
+    "known_tasks",
+    "reference",
+    "results",
+    "analysis",
+    "figures",
+)
 HEAVY = ("torch", "transformers", "matplotlib", "pandas")
 FACE = ("errors", "studies")  # what the package's own names stand for, loaded when they are used
 INSTALLED_ELSEWHERE = ("cli", "figures")  # stand at the top of the tree, install under the package

@@ -105,8 +105,8 @@ def published_glue() -> pd.DataFrame:
 
     Returns:
         Columns `method`, `total_multiple` (parameters for nine tasks, of the base), `trained_percent` a task,
-        then a task and its metric (``CoLA_mcc``) each, and `total`, all scores in hundredths. The total is
-        GLUE's own, not the mean of the columns.
+        then one for each of `adapter_probe.known_tasks`' GLUE tasks, in the first of its `table_metrics`, and
+        `total`, all scores in hundredths. The total is GLUE's own, not the mean of the columns.
     """
     return _read("table1")
 

@@ -1,4 +1,4 @@
-"""Named tasks: the GLUE tasks and SQuAD v1.1, with the columns, classes and metrics that papers report.
+"""Named tasks: the files of the GLUE tasks and SQuAD v1.1, see `adapter_probe.known_tasks`.
 
 A preset reads local files in the layouts in which its set is passed around, or the hub's copy. The same rows
 have the same fingerprint, whichever way they come.
@@ -17,127 +17,65 @@ from adapter_probe.data.readers import find_files, split_words
 from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.data.squad_json import QUESTION_COLUMNS
 from adapter_probe.errors import DataError
-from adapter_probe.metrics import Kind
+from adapter_probe.known_tasks import KNOWN_TASKS, KnownTask, known_task
 
-GLUE = "nyu-mll/glue"
 _SENTENCES = ("sentence1", "sentence2")
 
 
 @dataclass(frozen=True)
 class Preset:
-    """One named task.
+    """One named task's data.
 
     Attributes:
-        name: in small letters, as on the hub.
-        kind: classification, regression or extractive.
-        metric: the task's score: it chooses the best epoch and is drawn in figures.
-        table_metrics: what tables of results report.
-        label_names: the classes in the hub's order: a file's 0 is the first, its 1 the second. Where the
-            metric is F1, the last is the positive one.
+        task: its name, classes and metrics.
         layouts: the columns that files of this task have, the hub's first.
-        hub: the dataset's id on the hub, and `config` the part of it.
+        config: the part of the hub's dataset.
         hub_splits: train and validation under the hub's names.
         mismatched: validate on MNLI's mismatched genres.
         skipped_label: rows with this label are left out: their annotators found no majority.
     """
 
-    name: str
-    kind: Kind
-    metric: str
-    table_metrics: tuple[str, ...]
-    label_names: tuple[str, ...]
+    task: KnownTask
     layouts: tuple[Columns, ...]
-    hub: str = GLUE
-    config: str | None = None
+    config: str
     hub_splits: tuple[str, str] = ("train", "validation")
     mismatched: bool = False
     skipped_label: str | None = None
 
+    @property
+    def name(self) -> str:
+        """The task's."""
+        return self.task.name
 
-def _glue(
-    name: str, metric: str, label_names: tuple[str, ...], *layouts: tuple[str, str | None, str]
-) -> Preset:
-    """A GLUE task that is reported by its one metric."""
-    kind: Kind = "classification" if label_names else "regression"
-    columns = tuple(Columns(*layout) for layout in layouts)
-    return Preset(name, kind, metric, (metric,), label_names, columns, config=name)
+
+def _glue(name: str, *layouts: tuple[str, str | None, str]) -> Preset:
+    return Preset(KNOWN_TASKS[name], tuple(Columns(*layout) for layout in layouts), name)
 
 
 def _mnli(name: str, matching: str) -> Preset:
-    return Preset(
-        name,
-        "classification",
-        "accuracy",
-        ("accuracy",),
-        ("entailment", "neutral", "contradiction"),
-        (Columns("premise", "hypothesis", "label"), Columns(*_SENTENCES, "gold_label")),
-        config="mnli",
-        hub_splits=("train", f"validation_{matching}"),
-        mismatched=matching == "mismatched",
-        skipped_label="-",
-    )
+    layouts = (Columns("premise", "hypothesis", "label"), Columns(*_SENTENCES, "gold_label"))
+    splits = ("train", f"validation_{matching}")
+    return Preset(KNOWN_TASKS[name], layouts, "mnli", splits, matching == "mismatched", skipped_label="-")
 
 
 PRESETS: tuple[Preset, ...] = (
-    Preset(
-        "cola",
-        "classification",
-        "accuracy",  # the paper's figures; its tables have the Matthews correlation
-        ("mcc",),
-        ("unacceptable", "acceptable"),
-        (Columns("sentence", None, "label"), Columns("3", None, "1")),
-        config="cola",
-    ),
-    _glue("sst2", "accuracy", ("negative", "positive"), ("sentence", None, "label")),
-    _glue(
-        "mrpc",
-        "f1",
-        ("not_equivalent", "equivalent"),
-        (*_SENTENCES, "label"),
-        ("#1 String", "#2 String", "Quality"),
-    ),
-    _glue("stsb", "spearman", (), (*_SENTENCES, "label"), (*_SENTENCES, "score")),
-    _glue(
-        "qqp",
-        "f1",
-        ("not_duplicate", "duplicate"),
-        ("question1", "question2", "label"),
-        ("question1", "question2", "is_duplicate"),
-    ),
+    _glue("cola", ("sentence", None, "label"), ("3", None, "1")),
+    _glue("sst2", ("sentence", None, "label")),
+    _glue("mrpc", (*_SENTENCES, "label"), ("#1 String", "#2 String", "Quality")),
+    _glue("stsb", (*_SENTENCES, "label"), (*_SENTENCES, "score")),
+    _glue("qqp", ("question1", "question2", "label"), ("question1", "question2", "is_duplicate")),
     _mnli("mnli", "matched"),
     _mnli("mnli-mm", "mismatched"),
-    _glue("qnli", "accuracy", ("entailment", "not_entailment"), ("question", "sentence", "label")),
-    _glue("rte", "accuracy", ("entailment", "not_entailment"), (*_SENTENCES, "label")),
-    Preset(
-        "squad",
-        "extractive",
-        "squad_f1",
-        ("squad_f1", "exact_match"),
-        (),
-        (Columns(*QUESTION_COLUMNS[1:]),),
-        hub="rajpurkar/squad",
-        config="plain_text",
-    ),
+    _glue("qnli", ("question", "sentence", "label")),
+    _glue("rte", (*_SENTENCES, "label")),
+    Preset(KNOWN_TASKS["squad"], (Columns(*QUESTION_COLUMNS[1:]),), "plain_text"),
 )
-_ALIASES = {
-    "sst-2": "sst2",
-    "sts-b": "stsb",
-    "mnli-m": "mnli",
-    "mnli-matched": "mnli",
-    "mnli-mismatched": "mnli-mm",
-}
 
 
 def preset_named(name: str) -> Preset | None:
-    """The preset that a name means, or None.
-
-    ``cola``, ``CoLA``, ``glue/cola`` and ``nyu-mll/glue/cola`` mean one.
-    """
-    owner, _, short = name.lower().replace("_", "-").rpartition("/")
-    short = _ALIASES.get(short, short)
-    preset = next((preset for preset in PRESETS if preset.name == short), None)
-    owners = ("", "glue", GLUE) if preset is not None and preset.hub == GLUE else ("", "rajpurkar")
-    return preset if owner in owners else None
+    """The preset that a name means, see `adapter_probe.known_tasks.known_task`, or None."""
+    task = known_task(name)
+    return next((preset for preset in PRESETS if preset.task is task), None)
 
 
 def find_preset(name: str) -> Preset:
@@ -155,16 +93,17 @@ def find_preset(name: str) -> Preset:
 def table_metrics(task: TaskSpec) -> tuple[str, ...]:
     """The metrics that a table reports of a task, most important first."""
     if task.preset is not None:
-        return find_preset(task.preset).table_metrics
-    own = find_preset("squad").table_metrics if task.kind == "extractive" else (task.metric,)
+        return KNOWN_TASKS[task.preset].table_metrics
+    own = KNOWN_TASKS["squad"].table_metrics if task.kind == "extractive" else (task.metric,)
     return own if task.metric in own else (task.metric, *own)
 
 
 def hub_files(preset: Preset) -> dict[str, tuple[str, ...]]:
     """Train and validation split on the hub, at the newest commit where the hub can be asked for it."""
-    commit = newest_commit(preset.hub)
+    hub = preset.task.collection
+    commit = newest_commit(hub)
     splits = zip(("train", "validation"), preset.hub_splits)
-    return {ours: (str(HubSplit(preset.hub, preset.config, theirs, commit)),) for ours, theirs in splits}
+    return {ours: (str(HubSplit(hub, preset.config, theirs, commit)),) for ours, theirs in splits}
 
 
 def preset_files(preset: Preset, folder: str | Path, splits: Sequence[str]) -> dict[str, tuple[Path, ...]]:

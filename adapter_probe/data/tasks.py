@@ -129,7 +129,7 @@ def find_task(
     spec = TaskSpec(
         name=name or (_name_of(files[lead][0], folder is None) if chosen is None else chosen.name),
         kind=kind,
-        metric=metric or (default_metric(kind) if chosen is None else chosen.metric),
+        metric=metric or (default_metric(kind) if chosen is None else chosen.task.metric),
         label_names=classes,
         columns=columns,
         files=files,
@@ -145,8 +145,8 @@ def find_task(
 
 
 def _of_kind(preset: Preset, kind: str | None) -> Preset:
-    if kind not in (None, preset.kind):
-        raise DataError(f"task {preset.name!r} is {preset.kind}; its kind cannot be {kind!r}")
+    if kind not in (None, preset.task.kind):
+        raise DataError(f"task {preset.name!r} is {preset.task.kind}; its kind cannot be {kind!r}")
     return preset
 
 
@@ -202,7 +202,7 @@ def _kind_and_classes(
 ) -> tuple[Kind, tuple[str, ...]]:
     """The kind of task and the names of its classes, guessed from the first split where nothing says them."""
     if preset is not None:
-        return preset.kind, preset.label_names
+        return preset.task.kind, preset.task.label_names
     if kind is None and isinstance(tables[0].column(columns.label)[0], list | dict):
         kind = "extractive"
     values = [] if kind == "extractive" else label_texts(tables, columns.label)

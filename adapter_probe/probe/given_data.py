@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from adapter_probe.checkpoints.native import OpenedCheckpoint
-from adapter_probe.data.presets import find_preset
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError, DataError
+from adapter_probe.known_tasks import KNOWN_TASKS
 
 
 def with_data(
@@ -69,7 +69,7 @@ def _names(
         if in_files <= set(names):
             return names
     unnamed = task.label_names == numbers
-    if unnamed and found.label_names == find_preset("cola").label_names:  # which its files number
+    if unnamed and found.label_names == KNOWN_TASKS["cola"].label_names:  # which its files number
         return found.label_names
     known = ", ".join(task.label_names)
     raise DataError(

@@ -11,6 +11,7 @@ import pytest
 from adapter_probe.data.presets import PRESETS, find_preset, preset_named, table_metrics
 from adapter_probe.data.tasks import Columns, TaskSpec, find_task, load_questions, load_split, locate_task
 from adapter_probe.errors import DataError
+from adapter_probe.known_tasks import KNOWN_TASKS
 from adapter_probe.metrics import check_metric
 
 YES_NO = ("entailment", "not_entailment")
@@ -134,10 +135,11 @@ def test_the_layouts_of_one_task_have_one_fingerprint(tmp_path, name):
 
 def test_presets_are_what_is_published():
     assert [preset.name for preset in PRESETS] == list(PUBLISHED)
-    for preset in PRESETS:
-        assert (preset.metric, preset.table_metrics, preset.label_names) == PUBLISHED[preset.name]
-        for metric in (preset.metric, *preset.table_metrics):
-            check_metric(metric, preset.kind, len(preset.label_names) or None)
+    assert list(KNOWN_TASKS) == list(PUBLISHED)
+    for task in KNOWN_TASKS.values():
+        assert (task.metric, task.table_metrics, task.label_names) == PUBLISHED[task.name]
+        for metric in (task.metric, *task.table_metrics):
+            check_metric(metric, task.kind, len(task.label_names) or None)
 
 
 @pytest.mark.parametrize(
