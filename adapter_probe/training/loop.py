@@ -175,7 +175,8 @@ class Trainer:
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         if self._settings.dtype == "float32":
             return contextlib.nullcontext()
-        return torch.autocast(self._model.device.type, dtype=torch.bfloat16)
+        # Its cache would keep the first step's rounding of every trained matrix to the end of the training.
+        return torch.autocast(self._model.device.type, dtype=torch.bfloat16, cache_enabled=False)
 
     def _save(self) -> None:
         arrays = {"about": np.array(json.dumps({"step": self._state.step, "scores": self._state.scores}))}

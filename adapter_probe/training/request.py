@@ -30,7 +30,9 @@ from adapter_probe.records import from_record, to_record
 from .objectives import AnswerObjective, LabelObjective, Objective
 from .settings import TrainingSettings
 
-CODE_SCHEMA = 1  # raised when a change of the code changes what the same settings train
+# Raised when a change of the code changes what the same settings train. In bfloat16 the first version
+# computed with every trained matrix as it was at the first step.
+CODE_SCHEMA = {"float32": 1, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ def identity_of(request: TrainingRequest, fingerprints: Mapping[str, Any]) -> di
     """
     task = request.task
     return {
-        "code_schema": CODE_SCHEMA,
+        "code_schema": CODE_SCHEMA[request.settings.dtype],
         **fingerprints,
         "method": request.method.to_json(),
         "settings": request.settings.to_json(),

@@ -15,6 +15,7 @@ import adapter_probe.training.loop as loop
 import adapter_probe.training.objectives as objectives
 from adapter_probe.checkpoints.description import read_description
 from adapter_probe.checkpoints.native import open_checkpoint
+from adapter_probe.data.packing import pack
 from adapter_probe.errors import TrainingError
 from adapter_probe.models.methods import Adapters
 
@@ -134,6 +135,27 @@ def test_bfloat16_keeps_what_trains_in_float32(tiny_base, short_task, train, tmp
 def test_bfloat16_trains_nearly_the_same(tiny_base, tiny_task, train, tmp_path):
     described = train(tiny_base("bert"), tiny_task, tmp_path / "c", dtype="bfloat16", learning_rate=2e-2)
     assert described.scores["accuracy"] > 0.8
+
+
+def test_bfloat16_products_are_of_the_weights_as_they_are_now(
+    tiny_base, short_task, train, tmp_path, monkeypatch
+):
+    """What a step computes is what a forward of the same weights computes that begins anew."""
+    original, seen = loop.Trainer._step, []
+
+    def step(self, indices):
+        batch = pack(self._objective.train, indices)
+        self._model.eval()
+        logits = self._features.forward(batch).detach()
+        with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
+            anew = self._model(batch).detach()
+        assert torch.equal(logits, anew), f"step {len(seen)}"
+        seen.append(logits)
+        return original(self, indices)
+
+    monkeypatch.setattr(loop.Trainer, "_step", step)
+    train(tiny_base("bert"), short_task, tmp_path / "c", dtype="bfloat16", learning_rate=3e-2)
+    assert len(seen) == 6
 
 
 def test_the_global_generators_are_left_as_found(tiny_base, short_task, train, tmp_path):
