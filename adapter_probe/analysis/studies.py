@@ -202,9 +202,12 @@ def _open_ablation(folder: Path) -> AblationRecord:
     manifest = read_json(folder / schema.MANIFEST) if (folder / schema.MANIFEST).is_file() else {}
     identity = manifest.get("identity")
     identity = identity if isinstance(identity, dict) else {"folder": folder.resolve().name}
-    path = folder / schema.SUMMARY
-    found = read_json(path) if path.is_file() else {}
-    overview = _overview(found, path, identity) if found else _overview_of_spans(folder, spans, identity)
+    found = schema.read_summary(folder)
+    overview = (
+        _overview(found, folder / schema.SUMMARY, identity)
+        if found
+        else _overview_of_spans(folder, spans, identity)
+    )
     layers = _read_if_there(folder / schema.LAYERS_CSV, schema.LAYERS)
     if overview.study == "ablated" and (layers is None or "interaction_points" not in spans):
         spans, layers = _attribute(spans)

@@ -14,10 +14,12 @@ import csv
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from adapter_probe.errors import ResultsError, one_line
+from adapter_probe.results.atomic import read_json
 from adapter_probe.results.sealing import MANIFEST as MANIFEST
 from adapter_probe.results.sealing import STUDY as STUDY
 from adapter_probe.results.sealing import check_sealed
@@ -107,6 +109,19 @@ def read_table(
     for name in text.columns:
         text[name] = _convert(path, text[name], known.get(name))
     return text
+
+
+def read_summary(folder: str | Path) -> dict[str, Any]:
+    """``summary.json`` of an ablation's folder; empty where it is missing.
+
+    Raises:
+        ResultsError: it is damaged, or not the one that the folder's run wrote.
+    """
+    path = Path(folder) / SUMMARY
+    if not path.is_file():
+        return {}
+    check_sealed(path)
+    return read_json(path)
 
 
 def _read_fields(path: Path) -> pd.DataFrame:

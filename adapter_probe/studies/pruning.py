@@ -29,7 +29,7 @@ from adapter_probe.probe.request import AblationRequest, AblationSettings, prepa
 from adapter_probe.results.ablation_files import AblationResults, load_ablation, read_spans
 from adapter_probe.results.atomic import read_json
 from adapter_probe.results.fingerprints import describe_changes, list_changes
-from adapter_probe.results.schema import MANIFEST, PREDICTIONS, SPANS_CSV, SUMMARY
+from adapter_probe.results.schema import MANIFEST, PREDICTIONS, SPANS_CSV, read_summary
 from adapter_probe.spans import SITES_PER_LAYER, Span
 
 ChosenOn = Literal["half", "all"]
@@ -190,8 +190,8 @@ def _choose(request: AblationRequest, folder: Path, checkpoint: Path, within: fl
             "that the span is chosen on; give a greater --within"
         )
     span = Span(int(found["first"]), int(found["last"]))
-    said = read_json(folder / SUMMARY).get("warning") if (folder / SUMMARY).is_file() else None
-    return _Choice(span, "all" if results is None else "half", n_examples, measured, said)
+    warning = read_summary(folder).get("warning")
+    return _Choice(span, "all" if results is None else "half", n_examples, measured, warning)
 
 
 def _refuse_other(

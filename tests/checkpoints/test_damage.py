@@ -319,18 +319,18 @@ def test_a_base_that_lost_a_tensor_or_its_shape(bert_checkpoint, base, shape):
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
+    ("name", "content", "words"),
     [
-        ("config.json", None),
-        ("config.json", "{"),
-        ("config.json", {"hidden_size": "wide"}),
-        ("config.json", {"num_attention_heads": 5}),
-        ("config.json", {"hidden_act": "no-such-function"}),
-        ("config.json", {"is_decoder": True}),
-        ("tokenizer.json", "{"),
+        ("config.json", None, "config.json"),
+        ("config.json", "{", "config.json"),
+        ("config.json", {"hidden_size": "wide"}, 'hidden_size in its config.json is "wide"'),
+        ("config.json", {"num_attention_heads": 5}, "not a multiple of the number of attention heads (5)"),
+        ("config.json", {"hidden_act": "no-such-function"}, "'no-such-function'"),
+        ("config.json", {"is_decoder": True}, "configured as a decoder is not supported"),
+        ("tokenizer.json", "{", "tokenizer"),
     ],
 )
-def test_a_base_with_a_bad_file(bert_checkpoint, base, name, content):
+def test_a_base_with_a_bad_file(bert_checkpoint, base, name, content, words):
     file = base / name
     if content is None:
         file.unlink()
@@ -340,8 +340,7 @@ def test_a_base_with_a_bad_file(bert_checkpoint, base, name, content):
         file.write_text(json.dumps({**json.loads(file.read_text()), **content}))
     message = refusal(bert_checkpoint, base)
     assert str(base) in message
-    if isinstance(content, dict):
-        assert str(*content.values()) in message or str(*content) in message or "decoder" in message
+    assert words in message
 
 
 def test_a_base_without_a_tokenizer(bert_checkpoint, base):

@@ -138,7 +138,7 @@ def test_half_a_head_is_not_made_up(copied):
 def test_a_head_of_another_size_is_refused(copied):
     folder = copied("adapterhub/houlsby")
     edit(folder / "head_config.json", label2id={"a": 0, "b": 1}, num_labels=2)
-    assert "classifier.bias has shape [3]" in refusal(folder) or "has shape [3, 16]" in refusal(folder)
+    assert "classifier.bias has shape [3], the model on base" in refusal(folder)
 
 
 def test_a_head_for_something_else_is_refused(copied):

@@ -12,7 +12,14 @@ import pytest
 
 from adapter_probe.results.ablation_files import read_spans, write_spans
 from adapter_probe.results.rundir import RunDirectory
-from adapter_probe.results.schema import ABLATION_FILES, LAYERS_CSV, SPANS_CSV, read_table
+from adapter_probe.results.schema import (
+    ABLATION_FILES,
+    LAYERS_CSV,
+    SPANS_CSV,
+    SUMMARY,
+    read_summary,
+    read_table,
+)
 from adapter_probe.results.sealing import CHECKSUMS, sealed
 
 LAYERS = {"layer": "count", "delta_points": "number"}
@@ -59,6 +66,16 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, refused: Callable, harm: C
         read_spans(ours)
     make(ours, 0.5)  # the same command writes it again
     assert read_spans(ours)["score"].tolist() == [0.5]
+
+
+def test_a_summary_that_was_edited_is_refused(tmp_path: Path, refused: Callable):
+    folder = tmp_path / "one"
+    with RunDirectory(folder, {}, {}), sealed(folder, ABLATION_FILES):
+        (folder / SUMMARY).write_text('{"warning": "no better than guessing"}')
+    assert read_summary(folder) == {"warning": "no better than guessing"}
+    (folder / SUMMARY).write_text("{}")
+    with refused(folder / SUMMARY, "is not as it was written"):
+        read_summary(folder)
 
 
 def test_without_a_seal_tables_are_read_as_they_are(tmp_path: Path):

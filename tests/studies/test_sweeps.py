@@ -133,7 +133,8 @@ def test_a_tradeoff_over_two_tasks(tiny_base, two_tasks, tmp_path):
     with pytest.raises(ResultsError, match="give one of first, second"):
         study.plot()
     axes = study.plot(plt.figure().subplots(), task="second")
-    assert axes.lines or axes.collections
+    assert axes.get_xlabel() == "trained parameters per task"
+    assert axes.get_legend() is not None
     plt.close("all")
     assert "second: majority class" in repr(study)
     assert study._repr_html_().startswith("<img")
