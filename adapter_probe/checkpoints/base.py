@@ -87,12 +87,16 @@ class LoadedBase:
             at random here.
         identity: which base it is.
         anatomy: where its parts are.
+        shared: other models stand on the same memory, so that a parameter is copied before it is changed.
+        checked: the anatomy has been held against a model of the same class on the same weights.
     """
 
     model: PreTrainedModel
     missing: frozenset[str]
     identity: BaseIdentity
     anatomy: Anatomy
+    shared: bool = False
+    checked: bool = False
 
 
 @contextlib.contextmanager
@@ -296,6 +300,11 @@ def n_outputs(task: TaskSpec) -> int | None:
     return {"classification": len(task.label_names), "regression": 1, "extractive": 2}.get(task.kind)
 
 
+def architecture_of(kind: str) -> type:
+    """The transformers class that makes a base's model with a head of some kind."""
+    return _ARCHITECTURES.get(kind, AutoModelForSequenceClassification)
+
+
 def load_base(
     name: str,
     n_outputs: int | None = None,
@@ -334,7 +343,7 @@ def load_base(
     if dtype != torch.float32:
         config.dtype = None  # else "auto" is what the configuration says, not what the files hold
     with _named("weights", name), torch.random.fork_rng(devices=[]):
-        model, report = _ARCHITECTURES.get(kind, AutoModelForSequenceClassification).from_pretrained(
+        model, report = architecture_of(kind).from_pretrained(
             name,
             config=config,
             revision=revision,
@@ -346,7 +355,7 @@ def load_base(
         )
     missing = frozenset(report["missing_keys"]) | {key for key, *_ in report["mismatched_keys"]}
     _refuse_incomplete(name, model, missing, None if kind == "causal" else anatomy)
-    _initialise(model, missing, seed)
+    initialise(model, missing, seed)
     _refuse_non_finite(name, model)
     identity = _identify(name, revision, model, missing, kind == "causal")
     _cast(model, dtype)
@@ -377,7 +386,8 @@ def _refuse_incomplete(
 
 
 @torch.no_grad()
-def _initialise(model: PreTrainedModel, missing: frozenset[str], seed: int) -> None:
+def initialise(model: PreTrainedModel, missing: frozenset[str], seed: int) -> None:
+    """Draw the parameters of some names as `load_base` draws what a base lacks."""
     generator = torch.Generator().manual_seed(seed)
     std = getattr(model.config, "initializer_range", 0.02)
     for name, parameter in sorted(model.named_parameters()):

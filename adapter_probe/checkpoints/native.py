@@ -7,11 +7,12 @@ the adapters, the trained LayerNorms, the head, and what the base did not contai
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import safetensors.torch
 import torch
@@ -42,6 +43,9 @@ from .base import (
 from .description import DESCRIPTION, Description, read_description, write_description
 from .files import check_values, refuse_pointer
 from .identity import tokenizer_parts
+
+if TYPE_CHECKING:
+    from .shared import SharedBase
 
 DELTA = "delta.safetensors"
 _UNKNOWN_BASE = (
@@ -104,6 +108,7 @@ def open_checkpoint(
     *,
     anatomy: Anatomy | None = None,
     dtype: torch.dtype = torch.float32,
+    shared: SharedBase | None = None,
 ) -> OpenedCheckpoint:
     """Open a checkpoint on its base.
 
@@ -113,6 +118,7 @@ def open_checkpoint(
             same weights.
         anatomy: where the base's parts are; None for its family's row of the table.
         dtype: of the model in memory.
+        shared: keeps the base in memory for other checkpoints; once it holds one, that one is taken.
 
     Raises:
         CheckpointError: no checkpoint, damaged or edited files, or a base that is missing or another one.
@@ -121,19 +127,20 @@ def open_checkpoint(
     folder = Path(folder)
     description = read_description(folder)
     delta = _read_delta(folder, description)
-    name, revision = resolve_base(
+    name, revision = (shared and shared.place) or resolve_base(
         *((base, None) if base is not None else (description.base.name, description.base.revision))
     )
     _refuse_unfit(name, load_config(name, revision, anatomy), description.base)
     task = description.task
-    loaded = load_base(name, n_outputs(task), kind=task.kind, revision=revision, dtype=dtype, anatomy=anatomy)
+    load = load_base if shared is None else shared.load
+    loaded = load(name, n_outputs(task), kind=task.kind, revision=revision, dtype=dtype, anatomy=anatomy)
     if loaded.identity.weights_sha256 != description.base.weights_sha256:
         raise CheckpointError(
             f"base {name} holds other weights than the base that {folder} was trained on, "
             f"{description.base.name} (sha256 {loaded.identity.weights_sha256[:12]}, wanted "
             f"{description.base.weights_sha256[:12]})"
         )
-    tokenizer = load_tokenizer(name, revision)
+    tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(name, revision)
     found = replace(description, base=loaded.identity, tokenizer=tokenizer_parts(tokenizer))
     _refuse_changed(folder, description, found)
     try:
@@ -151,7 +158,7 @@ def open_checkpoint(
     )
 
 
-def make_model(loaded: LoadedBase, method: Method | ImportedMethod, tensors: Iterable[str]) -> AdaptedModel:
+def make_model(loaded: LoadedBase, method: Method | ImportedMethod, tensors: Collection[str]) -> AdaptedModel:
     """A base under a checkpoint's method; the weights are still to be loaded.
 
     Args:
@@ -163,15 +170,19 @@ def make_model(loaded: LoadedBase, method: Method | ImportedMethod, tensors: Ite
     Raises:
         ModelError: the method does not fit the base.
     """
+    if loaded.shared:  # what is loaded goes into memory of this model's own
+        for name, parameter in loaded.model.named_parameters():
+            if name in tensors:
+                parameter.data = parameter.data.clone()
     if not set(tied_embeddings(loaded.model)).isdisjoint(tensors):
         head = loaded.model.get_output_embeddings()
         head.weight = torch.nn.Parameter(head.weight.detach().clone(), requires_grad=False)
         loaded.model.config.tie_word_embeddings = False
-    anatomy = loaded.anatomy
+    anatomy, checked = loaded.anatomy, loaded.checked
     if isinstance(method, ImportedMethod) and method.head is not None:
-        anatomy = install_head(loaded.model, anatomy, method.head)
-    model = AdaptedModel(loaded.model, anatomy)
-    model.install(method, torch.Generator().manual_seed(0))
+        anatomy, checked = install_head(loaded.model, anatomy, method.head), False
+    model = AdaptedModel(loaded.model, anatomy, check=not checked)
+    model.install(method, None)
     return model
 
 

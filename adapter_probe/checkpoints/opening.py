@@ -24,6 +24,7 @@ from .files import read_json_file, shown
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint
 from .identity import tokenizer_parts
 from .native import OpenedCheckpoint
+from .shared import SharedBase
 
 _CONFIG = "adapter_config.json"  # of both libraries
 # Where a checkpoint says nothing of its data, what to look for in a file's columns is left open.
@@ -44,6 +45,7 @@ def open_checkpoint(
     *,
     anatomy: Anatomy | None = None,
     dtype: torch.dtype = torch.float32,
+    shared: SharedBase | None = None,
 ) -> OpenedCheckpoint:
     """Open a checkpoint on its base.
 
@@ -52,6 +54,7 @@ def open_checkpoint(
         base: folder or hub id to use in place of the one that the checkpoint names.
         anatomy: where the base's parts are; None for its family's row of the table.
         dtype: of the model in memory; the base is read once.
+        shared: keeps the base in memory for other checkpoints; once it holds one, that one is taken.
 
     Raises:
         CheckpointError: no checkpoint, damaged files, parts that are not supported, or a base that is missing
@@ -60,10 +63,10 @@ def open_checkpoint(
     """
     folder = Path(folder)
     if (folder / DESCRIPTION).is_file() or not folder.is_dir():
-        return native.open_checkpoint(folder, base, anatomy=anatomy, dtype=dtype)
+        return native.open_checkpoint(folder, base, anatomy=anatomy, dtype=dtype, shared=shared)
     folder = _only_one(folder)
     reader = _reader_of(folder)
-    return _open_foreign(reader.read(folder), reader, base, anatomy, dtype)
+    return _open_foreign(reader.read(folder), reader, base, anatomy, dtype, shared)
 
 
 def _only_one(folder: Path) -> Path:
@@ -108,16 +111,18 @@ def _open_foreign(
     base: str | None,
     anatomy: Anatomy | None,
     dtype: torch.dtype,
+    shared: SharedBase | None,
 ) -> OpenedCheckpoint:
-    name, revision = _find_base(source, base)
+    name, revision = (shared and shared.place) or _find_base(source, base)
     config = load_config(name, revision, anatomy)
     kind = source.kind or _kind_of(config)
     n_outputs = source.n_outputs or {"causal": None, "extractive": 2, "regression": 1}.get(
         kind, int(config.num_labels)
     )
-    loaded = load_base(name, n_outputs, kind=kind, revision=revision, dtype=dtype, anatomy=anatomy)
+    load = load_base if shared is None else shared.load
+    loaded = load(name, n_outputs, kind=kind, revision=revision, dtype=dtype, anatomy=anatomy)
     model, translated = build(source, reader.translate, loaded)
-    tokenizer = load_tokenizer(name, revision)
+    tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(name, revision)
     description = Description(
         method=translated.method,
         base=loaded.identity,

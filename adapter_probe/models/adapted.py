@@ -61,6 +61,7 @@ class AdaptedModel(nn.Module):
     Args:
         base: the transformers model.
         anatomy: where its parts are; None for its family's row of the table.
+        check: hold the anatomy against the model; not needed where that was done on the same weights.
 
     Attributes:
         base: the transformers model, adapters included.
@@ -72,7 +73,7 @@ class AdaptedModel(nn.Module):
             layers where only pooler or head train. Set by `choose_trained`; -1 before.
     """
 
-    def __init__(self, base: PreTrainedModel, anatomy: Anatomy | None = None):
+    def __init__(self, base: PreTrainedModel, anatomy: Anatomy | None = None, *, check: bool = True):
         super().__init__()
         if not isinstance(base, PreTrainedModel):
             raise ModelError(f"{type(base).__name__} is not supported; a transformers model is needed")
@@ -89,8 +90,9 @@ class AdaptedModel(nn.Module):
         self._pretrained_norms.requires_grad_(False)
         for site, norm in zip(self.sites, self._pretrained_norms):
             site.pretrained_norm = norm
-        check_owners(self.layers, base.config.model_type)
-        check_forward(self)
+        if check:
+            check_owners(self.layers, base.config.model_type)
+            check_forward(self)
         self._serve_own_forward()
 
     def _make_layers(self) -> list[Layer]:
@@ -160,13 +162,13 @@ class AdaptedModel(nn.Module):
         """Where the parameters are."""
         return next(self.base.parameters()).device
 
-    def install(self, method: Method | ImportedMethod, generator: torch.Generator) -> None:
+    def install(self, method: Method | ImportedMethod, generator: torch.Generator | None) -> None:
         """Take on a method; one with adapters puts them, freshly initialised, at its sites.
 
         Args:
             method: what is added and what trains. What another library trained comes empty, to be loaded.
             generator: a CPU generator; each adapter draws its own weights from it, in site order. Nothing
-                is drawn from torch's global one.
+                is drawn from torch's global one. None for adapters whose weights are to be loaded.
 
         Raises:
             ModelError: a method is installed already, or needs more layers than there are.
@@ -188,7 +190,7 @@ class AdaptedModel(nn.Module):
                         site.install(self._new_adapter(method, generator))
         self.method = method
 
-    def _new_adapter(self, method: Adapters, generator: torch.Generator) -> Bottleneck:
+    def _new_adapter(self, method: Adapters, generator: torch.Generator | None) -> Bottleneck:
         adapter = Bottleneck(
             self.hidden_size,
             method.size,
@@ -198,7 +200,8 @@ class AdaptedModel(nn.Module):
             placement=method.placement,
             interaction=method.interaction,
         )
-        adapter.initialise(method.init_std, generator)  # before the move: the same draw on every device
+        if generator is not None:  # before the move: the same draw on every device
+            adapter.initialise(method.init_std, generator)
         return adapter.to(device=self.device).train(self.training)
 
     def embed(self, batch: PackedBatch) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ import torch
 
 from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.checkpoints.shared import SharedBase
 from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.packing import pack
 from adapter_probe.data.splits import Split
@@ -27,11 +28,15 @@ if TYPE_CHECKING:
 
 Texts = str | Sequence[str] | Sequence[tuple[str, str]]
 Off = int | tuple[int, int] | Sequence[bool] | np.ndarray | None
+_Written = tuple[tuple[str, int, int], ...]
+"""Name, size in bytes and time of each of a folder's files."""
 _DTYPES = ("float32", "float64", "bfloat16")
 
 
 class Model:
     """A checkpoint on its base; what `adapter_probe.open` returns.
+
+    One base in memory serves any number of checkpoints, one at a time: see `use`.
 
     Attributes:
         base: the transformers model with the adapters in it: its own `forward` applies them, by hooks.
@@ -40,12 +45,10 @@ class Model:
         notes: what a user has to know of a checkpoint of another library, one sentence each.
     """
 
-    def __init__(self, opened: OpenedCheckpoint):
-        self._opened = opened
-        self.base: PreTrainedModel = opened.model.base
-        self.tokenizer: PreTrainedTokenizerBase = opened.tokenizer
-        self.label_names = opened.description.task.label_names
-        self.notes = opened.notes
+    def __init__(self, open_on: Callable[[str | Path], OpenedCheckpoint], checkpoint: str | Path):
+        self._open_on = open_on
+        self._kept: dict[Path, tuple[_Written, OpenedCheckpoint]] = {}
+        self.use(checkpoint)
 
     def __repr__(self) -> str:
         about, sites = self._opened.description, int(self.has_adapter.sum())
@@ -53,6 +56,47 @@ class Model:
             f"Model({about.base.name!r}, {about.method.name}, {self.n_layers} layers, adapters at {sites} "
             f"of {self.n_sites} sites, task {about.task.name!r}, on {self._opened.model.device})"
         )
+
+    def use(self, checkpoint: str | Path) -> Model:
+        """Stand on another checkpoint of the same base, without reading the base again.
+
+        From then on everything here is of that checkpoint, as if it had been opened by itself: the
+        predictions are the same to the bit. What it has of its own (adapters, LayerNorms, head) is kept, so
+        that coming back to it takes microseconds; what it leaves of the base as it was is in memory once.
+
+        Args:
+            checkpoint: its folder, of any format that `adapter_probe.open` knows. One that was written anew
+                since it was last used is read again.
+
+        Returns:
+            this model, so that ``model.use("ckpt").logits(texts)`` reads well. Its former `base` stays what
+            it was for those who hold it.
+
+        Raises:
+            CheckpointError: no checkpoint, damaged files, or one on another base. The model stays as it was.
+            ModelError: its task needs a head of another class, such as question answering after
+                classification.
+        """
+        place = Path(checkpoint).resolve()
+        written = _written(place)
+        kept = self._kept.get(place)
+        if kept is None or kept[0] != written:
+            kept = self._kept[place] = (written, self._open_on(checkpoint))
+        self._opened = opened = kept[1]
+        self.base: PreTrainedModel = opened.model.base
+        self.tokenizer: PreTrainedTokenizerBase = opened.tokenizer
+        self.label_names = opened.description.task.label_names
+        self.notes = opened.notes
+        return self
+
+    def forget(self, checkpoint: str | Path) -> None:
+        """Give back the memory of a checkpoint that was used; the one in use stays until another is.
+
+        Raises:
+            ModelError: it was not used.
+        """
+        if self._kept.pop(Path(checkpoint).resolve(), None) is None:
+            raise ModelError(f"checkpoint {checkpoint} was not used, so there is nothing to forget")
 
     @property
     def n_layers(self) -> int:
@@ -212,6 +256,18 @@ def open_model(
     if dtype not in _DTYPES:
         raise ModelError(f"dtype {dtype!r} is not allowed; give one of {', '.join(_DTYPES)}")
     where = choose_device(device)
-    opened = open_checkpoint(checkpoint, base, anatomy=anatomy, dtype=getattr(torch, dtype))
-    opened.model.to(where)
-    return Model(opened)
+    shared = SharedBase(where)
+
+    def open_on(folder: str | Path) -> OpenedCheckpoint:
+        opened = open_checkpoint(folder, base, anatomy=anatomy, dtype=getattr(torch, dtype), shared=shared)
+        opened.model.to(where)
+        return opened
+
+    return Model(open_on, checkpoint)
+
+
+def _written(folder: Path) -> _Written:
+    """Name, size and time of the files that a checkpoint may be read from; nothing without a folder."""
+    files = [path for pattern in ("*", "*/adapter_*") for path in folder.glob(pattern) if path.is_file()]
+    stats = ((str(path), path.stat()) for path in sorted(files))
+    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.checkpoints.shared import SharedBase
 from adapter_probe.data.encoding import Encoded, seal
 from adapter_probe.data.packing import PackedBatch, pack
 from adapter_probe.errors import ModelError
@@ -71,6 +72,26 @@ def test_logits_are_the_librarys_own(case: str):
         if case not in PACKED_ONLY:
             own = np.concatenate([own_forward(model.base, ids) for ids in texts().input_ids])
             np.testing.assert_allclose(own, expected["logits"][0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "base", sorted({base_of(FIXTURES / case) for case in CASES}), ids=lambda b: Path(b).name
+)
+def test_on_one_base_in_memory_each_is_what_it_is_alone(base: str):
+    batch = pack(texts(), np.arange(len(texts())))
+    shared: dict[str, SharedBase] = {}
+
+    def logits(case: str, shared: SharedBase | None) -> np.ndarray:
+        model = open_checkpoint(FIXTURES / case, base, shared=shared).model
+        masks = np.tri(len(model.sites) + 1, len(model.sites), dtype=bool)
+        return forward_variants(model, batch, masks, tokens_per_pass=10_000).numpy()
+
+    cases = [case for case in CASES if base_of(FIXTURES / case) == base]
+    for case in (*cases, *reversed(cases)):
+        alone = open_checkpoint(FIXTURES / case, base)
+        kept = shared.setdefault(type(alone.model.base).__name__, SharedBase(torch.device("cpu")))
+        np.testing.assert_array_equal(logits(case, kept), logits(case, None), err_msg=case)
 
 
 @pytest.mark.parametrize("case", sorted(PACKED_ONLY))

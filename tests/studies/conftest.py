@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from random_checkpoints import random_checkpoint  # noqa: F401 (fixture)
+from trainings import regression_task  # noqa: F401 (fixture)
 
 import adapter_probe as ap
 

@@ -1,0 +1,102 @@
+"""One base in memory under several checkpoints: what they have in common is there once."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from adapter_probe.errors import ModelError
+from adapter_probe.models.bases.family import Anatomy
+
+from .base import LoadedBase, architecture_of, initialise, load_base, load_tokenizer
+
+
+class SharedBase:
+    """A base that is read once and then handed out under any number of checkpoints.
+
+    What is handed out is a model with modules of its own, whose parameters are views of the one copy in
+    memory. Whoever changes some of them takes copies of these first, see `LoadedBase.shared`; so the base's
+    own weights are always there for the next checkpoint.
+
+    Args:
+        device: where the weights are kept.
+    """
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._pristine: LoadedBase | None = None
+        self._kind = ""
+        self._tokenizer: PreTrainedTokenizerBase | None = None
+
+    @property
+    def place(self) -> tuple[str, str | None] | None:
+        """Folder or hub id of the base, and its revision; None before it has been read."""
+        loaded = self._pristine
+        return None if loaded is None else (loaded.identity.name, loaded.identity.revision)
+
+    def tokenizer(self, name: str, revision: str | None) -> PreTrainedTokenizerBase:
+        """The base's tokenizer, read once; see `load_tokenizer`."""
+        if self._tokenizer is None:
+            self._tokenizer = load_tokenizer(name, revision)
+        return self._tokenizer
+
+    def load(
+        self,
+        name: str,
+        n_outputs: int | None,
+        *,
+        kind: str,
+        revision: str | None,
+        dtype: torch.dtype,
+        anatomy: Anatomy | None,
+    ) -> LoadedBase:
+        """What `load_base` gives, on the weights that are in memory already if there are any.
+
+        Raises:
+            ModelError: the task needs a model of another class than the one in memory.
+        """
+        checked = self._pristine is not None
+        if self._pristine is None:
+            loaded = load_base(name, n_outputs, kind=kind, revision=revision, dtype=dtype, anatomy=anatomy)
+            loaded.model.to(self._device)
+            self._pristine, self._kind = loaded, kind
+        elif architecture_of(kind) is not architecture_of(self._kind):
+            raise ModelError(
+                f"a checkpoint for {kind} does not fit the model in memory, which is one for {self._kind}; "
+                "open it by itself"
+            )
+        loaded = self._pristine
+        model, missing = _views(loaded.model), loaded.missing
+        if n_outputs is not None and n_outputs != model.config.num_labels:
+            resized = _resize_head(model, n_outputs)
+            initialise(model, resized, seed=0)
+            missing |= resized
+        return replace(loaded, model=model, missing=missing, shared=True, checked=checked)
+
+
+def _views(model: PreTrainedModel) -> PreTrainedModel:
+    """The same modules again, on the same memory; what is tied stays tied."""
+    memo: dict[int, object] = {
+        id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()
+    }
+    memo |= {id(buffer): buffer for buffer in model.buffers()}
+    return copy.deepcopy(model, memo)
+
+
+def _resize_head(model: PreTrainedModel, n_outputs: int) -> frozenset[str]:
+    """Give the head another number of outputs; the names of the parameters that are new, and empty."""
+    model.config.num_labels = n_outputs
+    with torch.device("meta"):
+        wanted = type(model)(copy.deepcopy(model.config))
+    if hasattr(model, "num_labels"):
+        model.num_labels = n_outputs
+    parameters = dict(model.named_parameters())
+    device, dtype = model.device, model.dtype
+    resized = {name for name, p in wanted.named_parameters() if p.shape != parameters[name].shape}
+    for owner in {name.rpartition(".")[0] for name in resized}:
+        model.set_submodule(owner, wanted.get_submodule(owner).to_empty(device=device).to(dtype))
+    return frozenset(resized)

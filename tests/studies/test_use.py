@@ -1,0 +1,146 @@
+"""`model.use`: another checkpoint on the base in memory is what it would be if it were opened by itself."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import adapter_probe as ap
+from adapter_probe.checkpoints import base as bases
+from adapter_probe.checkpoints.description import Description
+from adapter_probe.checkpoints.native import save_checkpoint
+from adapter_probe.data.tasks import find_task
+from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.methods import Adapters, FullFineTuning, LayerNormOnly, Method, TopLayers
+
+TEXTS = ["the cat saw a dog", "fine", "a bird was cruel and the house was big", "the dog met the bad cat"]
+METHODS = (
+    Adapters(4, 0.3),
+    LayerNormOnly(),
+    FullFineTuning(),
+    Adapters(6, 0.3, train_pooler=True),
+    TopLayers(1),
+)
+
+
+@pytest.fixture(scope="session")
+def write(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``write(base, task folder, method, seed)``: a checkpoint whose tensors are moved at random."""
+
+    def make(base: Path, task_folder: Path, method: Method, seed: int) -> Path:
+        task = find_task(task_folder)
+        loaded = bases.load_base(str(base), max(1, len(task.label_names)), kind=task.kind)
+        generator = torch.Generator().manual_seed(seed)
+        model = AdaptedModel(loaded.model)
+        model.install(method, generator)
+        trained = model.choose_trained(loaded.missing)
+        with torch.no_grad():
+            for parameter in trained.values():
+                parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+        about = Description(method, loaded.identity, task, 40, delta_sha256="")
+        return save_checkpoint(tmp_path_factory.mktemp("checkpoint"), trained, about)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def three_labels(tiny_task: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`tiny_task` with a third label."""
+    folder = tmp_path_factory.mktemp("three")
+    for split in ("train", "validation"):
+        lines = (tiny_task / f"{split}.jsonl").read_text().splitlines()
+        lines[:9] = [line.replace("negative", "neither") for line in lines[:9]]
+        (folder / f"{split}.jsonl").write_text("\n".join(lines))
+    return folder
+
+
+def masks_of(model: ap.Model) -> np.ndarray:
+    """The intact model, all adapters off, and some at random."""
+    drawn = np.random.default_rng(0).random((3, model.n_sites)) < 0.5
+    return np.concatenate([np.ones((1, model.n_sites), bool), np.zeros((1, model.n_sites), bool), drawn])
+
+
+def outputs(model: ap.Model) -> list[np.ndarray]:
+    """By the packed forward, under several masks, and by the transformers model's own."""
+    with torch.no_grad():
+        own = [model.base(**model.tokenizer(text, return_tensors="pt")).logits.numpy() for text in TEXTS]
+    return [model.variants(TEXTS, masks_of(model)), *own]
+
+
+def assert_same(one: list[np.ndarray], other: list[np.ndarray]) -> None:
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    "family", ["bert", *(pytest.param(f, marks=pytest.mark.slow) for f in ("roberta", "electra"))]
+)
+def test_every_order_of_methods_and_heads(family, write, tiny_base, tiny_task, three_labels, regression_task):
+    base, tasks = tiny_base(family), itertools.cycle([tiny_task, three_labels, regression_task])
+    folders = [write(base, task, method, seed) for seed, (method, task) in enumerate(zip(METHODS, tasks))]
+    alone = {folder: outputs(ap.open(folder)) for folder in folders}
+    for one, other in itertools.combinations(folders, 2):
+        assert (
+            np.shape(alone[one][1]) != np.shape(alone[other][1]) or (alone[one][1] != alone[other][1]).any()
+        )
+    for first in folders:
+        model = ap.open(first)
+        for folder in (*folders, first):
+            assert model.use(folder) is model
+            assert_same(outputs(model), alone[folder])
+
+
+def test_the_base_is_read_once_and_kept_once(write, tiny_base, tiny_task, three_labels, monkeypatch):
+    one = write(tiny_base("bert"), tiny_task, Adapters(4, 0.3), 0)
+    other = write(tiny_base("bert"), three_labels, Adapters(4, 0.3), 1)
+    model = ap.open(one)
+    before = {name: p.data_ptr() for name, p in model.base.named_parameters()}
+    monkeypatch.setattr("adapter_probe.checkpoints.shared.load_base", None)
+    after = {name: p.data_ptr() for name, p in model.use(other).base.named_parameters()}
+    shared = {name for name in before if before[name] == after.get(name)}
+    own = {name for name in before if ".adapter." in name or "LayerNorm" in name or "classifier" in name}
+    assert shared == before.keys() - own
+    assert model.label_names == ("negative", "neither", "positive")
+
+
+def test_what_was_written_anew_is_read_anew(write, tiny_base, tiny_task, tmp_path):
+    versions = [write(tiny_base("bert"), tiny_task, Adapters(4, 0.3), seed) for seed in (0, 1)]
+    alone = [outputs(ap.open(folder)) for folder in versions]
+    place = Path(shutil.copytree(versions[0], tmp_path / "ckpt"))
+    model = ap.open(place)
+    first = model.base
+    assert model.use(place).base is first
+    shutil.rmtree(place)
+    shutil.copytree(versions[1], place)
+    assert_same(outputs(model.use(place)), alone[1])
+    assert model.base is not first
+
+
+def test_forgotten_checkpoints_are_read_again(write, tiny_base, tiny_task):
+    one, other = (write(tiny_base("bert"), tiny_task, Adapters(4, 0.3), seed) for seed in (0, 1))
+    model = ap.open(one)
+    first, expected = model.base, outputs(model)
+    model.use(other).forget(one)
+    assert model.use(one).base is not first
+    assert_same(outputs(model), expected)
+    with pytest.raises(ap.ModelError, match="was not used"):
+        model.forget("elsewhere")
+
+
+def test_another_base_or_none_leaves_the_model_as_it_was(write, tiny_base, tiny_task, tmp_path):
+    one = write(tiny_base("bert"), tiny_task, Adapters(4, 0.3), 0)
+    model = ap.open(one)
+    expected = outputs(model)
+    deeper = write(tiny_base("bert", layers=4), tiny_task, Adapters(4, 0.3), 0)
+    reseeded = write(tiny_base("bert", seed=5), tiny_task, Adapters(4, 0.3), 0)
+    for folder, words in ((deeper, "layers"), (reseeded, "other weights"), (tmp_path / "none", "none")):
+        with pytest.raises(ap.CheckpointError, match=words) as caught:
+            model.use(folder)
+        assert "\n" not in str(caught.value)
+        assert_same(outputs(model), expected)
