@@ -27,6 +27,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers import logging as transformers_logging
+from transformers.utils.hub import cached_file
 
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.tasks import TaskSpec
@@ -47,6 +48,8 @@ _SIZES = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
     "dim", "n_layers", "n_heads", "n_embd", "n_layer", "n_head",
 )  # fmt: skip
+_TOKEN_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+_TOKEN_FIELDS = {"__type", "id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}
 _POINTED_AT = ("*.json", "*.safetensors", "*.model", "*.txt")
 
 
@@ -266,12 +269,43 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
     name, revision = resolve_base(name, revision)
     _refuse_pointers(name)
     with _named("tokenizer", name):
+        _refuse_token_fields(name, revision)
         tokenizer = AutoTokenizer.from_pretrained(
             name, revision=revision, use_fast=True, trust_remote_code=False
         )
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # made up by transformers: all words unknown
         raise CheckpointError(f"base {name} has no tokenizer files (tokenizer.json, or a vocabulary)")
     return tokenizer
+
+
+def _refuse_token_fields(name: str, revision: str | None) -> None:
+    """Refuse a token with a field that transformers would leave out, with a word on stdout alone."""
+    for file in _TOKEN_FILES:
+        path = cached_file(name, file, revision=revision, _raise_exceptions_for_missing_entries=False)
+        for token in _tokens_in(Path(path)) if path else ():
+            # One that is not set as well: the tokenizers library would print a line about it.
+            if unknown := sorted(token.keys() - _TOKEN_FIELDS):
+                raise CheckpointError(
+                    f"{path}: the token {shown(token['content'])} has the field {shown(unknown[0])}, which "
+                    "transformers 5 does not have: what it changes is not known"
+                )
+
+
+def _tokens_in(path: Path) -> Iterator[dict[str, Any]]:
+    """The descriptions of tokens in a tokenizer's file, of whose long vocabulary nothing is parsed."""
+    try:
+        text = path.read_text("utf-8")
+        if path.name == "tokenizer.json":
+            start = text.find("[", text.find('"added_tokens"') + 1)
+            places: list[Any] = [json.JSONDecoder().raw_decode(text, start)[0]] if start > 0 else []
+        else:
+            fields = json.loads(text)
+            places = [[field] for field in fields.values()] + list(fields.values())
+    except (OSError, ValueError, RecursionError, AttributeError):
+        return  # whoever reads it in full says so
+    for place in places:
+        values = place.values() if isinstance(place, dict) else place if isinstance(place, list) else ()
+        yield from (value for value in values if isinstance(value, dict) and "content" in value)
 
 
 def _refuse_pointers(name: str) -> None:

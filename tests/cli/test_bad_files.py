@@ -137,6 +137,19 @@ def test_a_checkpoint_that_names_no_base(name, refused, trained, foreign, tmp_pa
     refused("inspect", peft)
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_token_with_a_field_that_nobody_knows(name, refused, trained, base):
+    """The tokenizers library would leave it out and say so on stdout, in the middle of `--json`."""
+    file = base / name
+    fields = json.loads(file.read_text())
+    places = {"tokenizer.json": "added_tokens", "tokenizer_config.json": "added_tokens_decoder"}
+    tokens = fields.setdefault(places[name], {"5": {"content": "w1"}})
+    token = next(iter(tokens.values())) if isinstance(tokens, dict) else tokens[0]
+    token["future_option"] = None
+    file.write_text(json.dumps(fields))
+    refused("ablate", trained, "--base", base, named=(file, '"future_option"', "not known"))
+
+
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_a_pointer_of_git_lfs_in_a_base(name, refused, trained, base):
     (base / name).write_text(POINTER)
