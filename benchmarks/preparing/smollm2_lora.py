@@ -41,8 +41,10 @@ def loss_of(model, batch: list[tuple[list[int], int]]) -> torch.Tensor:
     for row, (tokens, n_question) in enumerate(batch):
         ids[row, : len(tokens)] = torch.tensor(tokens)
         targets[row, n_question : len(tokens)] = torch.tensor(tokens[n_question:])
-    logits = model(input_ids=ids).logits[:, :-1].float()
-    return F.cross_entropy(logits.flatten(0, 1), targets[:, 1:].flatten(), ignore_index=-100)
+    hidden = model.get_base_model().model(input_ids=ids).last_hidden_state[:, :-1]
+    scored = targets[:, 1:] != -100  # the vocabulary's logits are made for these alone
+    logits = model.get_output_embeddings()(hidden[scored]).float()
+    return F.cross_entropy(logits, targets[:, 1:][scored])
 
 
 def main(base: str, data: str, out: str) -> None:
