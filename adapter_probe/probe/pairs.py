@@ -49,16 +49,19 @@ def forward_pairs(model: AdaptedModel, batch: PackedBatch, masks: np.ndarray, no
     Nothing is shared between the examples. Each site is run both ways and every example takes its own.
     """
     model.check_norms(norms)
-    lengths = torch.tensor([group.length for group in batch.groups for _ in range(group.n)])
+    lengths = [group.length for group in batch.groups for _ in range(group.n)]
+    all_on = masks.all(axis=0)  # [sites]
     on = torch.from_numpy(masks).to(model.device)  # [examples, sites]
-    of_token = on.repeat_interleave(lengths.to(model.device), dim=0)  # [tokens, sites]
+    of_token = torch.from_numpy(np.repeat(masks, lengths, axis=0)).to(model.device)  # [tokens, sites]
     with torch.inference_mode():
         hidden = model.embed(batch)
         for index, layer in enumerate(model.layers):
             wanted = model.wanted_positions(index, batch)
             rows = on if wanted is not None else of_token
             for ffn in (0, 1):
-                hidden = _both_ways(layer, ffn, hidden, batch, wanted, rows[:, 2 * index + ffn], norms)
+                site = 2 * index + ffn
+                chosen = None if all_on[site] else rows[:, site]
+                hidden = _both_ways(layer, ffn, hidden, batch, wanted, chosen, norms)
         return model.head(model.read(hidden, batch)[0])
 
 
@@ -68,17 +71,20 @@ def _both_ways(
     hidden: Tensor,
     batch: PackedBatch,
     wanted: Tensor | None,
-    on: Tensor,
+    on: Tensor | None,
     norms: NormChoice,
 ) -> Tensor:
-    """States after a site ``[1, rows, hidden]``, with its adapter for the rows that `on` ``[rows]`` says."""
+    """States after a site ``[1, rows, hidden]``, with its adapter for the rows that `on` ``[rows]`` says.
+
+    None is for all rows: told by the host's masks, so that nothing waits for the device.
+    """
     site = layer.sites[ffn]
 
     def sublayer() -> tuple[Tensor, Tensor]:
         return layer.ffn(hidden) if ffn else layer.attention(hidden, batch.groups, wanted)
 
     entering = None if site.forks_early else sublayer()
-    if bool(on.all()) or not site.modules:
+    if on is None or not site.modules:
         return site.finish(*(entering or sublayer()), batch.groups)
     states = []
     for state in (True, False):

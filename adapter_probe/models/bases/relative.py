@@ -51,6 +51,7 @@ class DisentangledAttention(Attention):
         width = module.all_head_size // self.n_heads
         self.scale = 1 / math.sqrt(width * (1 + len(self._terms)))
         self._span = int(getattr(module, "pos_ebd_size", 0) or getattr(module, "max_relative_positions", 0))
+        self._kept: tuple[tuple[object, ...], tuple[Tensor, int, int]] | None = None
 
     def projections(self, parts: LayerParts) -> dict[str, nn.Module | None]:
         """What makes the distances' keys (for the term c2p) and queries (p2c)."""
@@ -63,15 +64,29 @@ class DisentangledAttention(Attention):
         """Rows of the distances ``[longest, longest]`` and, for each term, ``[heads, distances, width]``."""
         if not self.module.relative_attention or not self._terms:
             return None
-        distances = self.encoder.encoder.get_rel_pos(torch.empty(1, longest, 0))[0]
-        rows = (distances + self._span).clamp(0, 2 * self._span - 1)
-        first, last = int(rows[0, -1]), int(rows[-1, 0])  # no other distance is farther
-        vectors = self.module.pos_dropout(self.encoder.encoder.get_rel_embedding())[first : last + 1]
+        all_vectors = self.module.pos_dropout(self.encoder.encoder.get_rel_embedding())
+        rows, first, last = self._rows_kept(longest, all_vectors.device)
+        vectors = all_vectors[first : last + 1]
         projections = self.projections(parts)
         tables = {
             term: split_heads(projections[term](vectors)[None], -1, self.n_heads)[0] for term in self._terms
         }
-        return (rows - first).to(vectors.device), tables
+        return rows, tables
+
+    def _rows_kept(self, longest: int, device: torch.device) -> tuple[Tensor, int, int]:
+        """`_rows` on the device, kept until a batch has another longest text."""
+        key = (longest, device, torch.is_inference_mode_enabled())  # see `Angles`
+        if self._kept is None or self._kept[0] != key:
+            rows, first, last = self._rows(longest)
+            self._kept = key, (rows.to(device), first, last)
+        return self._kept[1]
+
+    def _rows(self, longest: int) -> tuple[Tensor, int, int]:
+        """Rows of the distances ``[longest, longest]``, counted from the first one; the first and the last."""
+        distances = self.encoder.encoder.get_rel_pos(torch.empty(1, longest, 0))[0]
+        rows = (distances + self._span).clamp(0, 2 * self._span - 1)
+        first, last = int(rows[0, -1]), int(rows[-1, 0])  # no other distance is farther
+        return rows - first, first, last
 
     def bias(self, query: Tensor, key: Tensor, at: Tensor | None, group: Group, shared: Any) -> Tensor | None:
         """The terms with distances in them."""
