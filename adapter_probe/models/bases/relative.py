@@ -82,7 +82,7 @@ class DisentangledAttention(Attention):
         return self._kept[1]
 
     def _rows(self, longest: int) -> tuple[Tensor, int, int]:
-        """Rows of the distances ``[longest, longest]``, counted from the first one; the first and the last."""
+        """Rows of the distances ``[longest, longest]``, counted from the first; the first and the last."""
         distances = self.encoder.encoder.get_rel_pos(torch.empty(1, longest, 0))[0]
         rows = (distances + self._span).clamp(0, 2 * self._span - 1)
         first, last = int(rows[0, -1]), int(rows[-1, 0])  # no other distance is farther
