@@ -15,19 +15,18 @@ from adapter_probe.metrics import METRICS
 
 from .curves import ScoreSeries, far_below
 from .wording import (
-    NOTHING_LEARNED,
     bare_score,
     common_metric,
     count_text,
     drop_label,
     drop_name,
     metric_name,
-    nothing_learned,
     points_text,
     range_text,
     task_label,
     test_name,
     unit_name,
+    why_spans_mean_nothing,
 )
 
 if TYPE_CHECKING:
@@ -103,9 +102,9 @@ def joint_caption(record: AverageRecord | ComparisonRecord, tolerance: float) ->
 def _warnings(overviews: Iterable[AblationOverview]) -> list[str]:
     """A sentence for each study that measured nothing."""
     return [
-        f"{task_label(one.task)}: the intact model is {NOTHING_LEARNED}, so its spans mean nothing."
+        f"{task_label(one.task)}: the intact model is {reason}, so its spans mean nothing."
         for one in overviews
-        if nothing_learned(one)
+        if (reason := why_spans_mean_nothing(one))
     ]
 
 

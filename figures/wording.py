@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from adapter_probe import metrics
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.studies import AblationOverview, AblationRecord
+from adapter_probe.analysis.summary import NOT_WORSE
 from adapter_probe.known_tasks import known_task
 
 # The others are correlations, which are not shares of anything.
@@ -127,7 +128,8 @@ def ablation_notes(overview: AblationOverview) -> list[str]:
     notes.append(f"{overview.removed}: {drop_name(overview.metric)} {lost}")
     if overview.majority is not None:
         notes.append(f"{overview.baseline} {bare_score(overview.majority, overview.metric)}")
-    return notes + ([f"{NOTHING_LEARNED}:", "spans mean nothing"] if nothing_learned(overview) else [])
+    reason = why_spans_mean_nothing(overview)
+    return notes + ([f"{reason}:", "spans mean nothing"] if reason else [])
 
 
 def joint_notes(record: AverageRecord | ComparisonRecord) -> list[str]:
@@ -143,11 +145,16 @@ def joint_notes(record: AverageRecord | ComparisonRecord) -> list[str]:
             f"intact {metric_name(record.metric)} {intact}"]  # fmt: skip
 
 
-NOTHING_LEARNED = "no better than the majority class"
+def why_spans_mean_nothing(overview: AblationOverview) -> str | None:
+    """What the intact model is not, so that its spans tell nothing; None where they tell something.
 
-
-def nothing_learned(overview: AblationOverview) -> bool:
-    """Whether the intact model is no better than the commonest class, so that its spans tell nothing."""
-    if overview.intact is None or overview.majority is None or overview.metric in metrics.LOSSES:
-        return False
-    return overview.intact <= overview.majority
+    By the ablation's own tests; where an older folder does not hold their outcome, by the scores alone.
+    """
+    if overview.warning is not None and overview.warning.startswith(NOT_WORSE):
+        return "no better than with all off"
+    learned = overview.warning is None
+    if learned and overview.metric not in metrics.LOSSES:
+        known = overview.intact is not None and overview.majority is not None
+        learned = not known or overview.intact > overview.majority
+    article = "the" if overview.baseline == "majority class" else "a"
+    return None if learned else f"no better than {article} {overview.baseline}"

@@ -46,6 +46,8 @@ class AblationOverview:
         layer_parameters: in the adapters of each layer that the study switches ``[layers]``; None where
             layers share adapters, or unknown.
         baseline: what `majority` is the score of.
+        warning: why the differences between spans mean nothing; None where they mean something, or where the
+            folder does not say.
     """
 
     task: str
@@ -59,6 +61,7 @@ class AblationOverview:
     majority: float | None = None
     layer_parameters: tuple[int, ...] | None = None
     baseline: str = "majority class"
+    warning: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,12 +268,19 @@ def _overview(found: Mapping[str, Any], path: Path, identity: Mapping[str, objec
         about = str(found["task"]), str(found["split"]), found["study"], found["metric"]
         parameters = _layer_parameters(found.get("layer_parameters"), found.get("n_layers"))
         said = int(found["n_examples"]), intact, lost, _removed(identity), majority, parameters
-        overview = AblationOverview(*about, *said)
-        return replace(overview, baseline="random choice") if found.get("kind") == "causal" else overview
+        overview = replace(AblationOverview(*about, *said), warning=_text_or_none(found.get("warning")))
+        baselines = {"causal": "random choice", "regression": "constant answer"}
+        return replace(overview, baseline=baselines.get(str(found.get("kind")), overview.baseline))
     except KeyError as error:
         raise ResultsError(f"{path} is damaged: it lacks {error.args[0]!r}") from None
     except (TypeError, ValueError, DataError) as error:
         raise ResultsError(f"{path} is damaged: {error}") from None
+
+
+def _text_or_none(value: object) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"warning should be a text or null, got {value!r}")
+    return value
 
 
 def _layer_parameters(value: object, n_layers: object) -> tuple[int, ...] | None:

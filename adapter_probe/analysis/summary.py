@@ -32,6 +32,7 @@ _GUESSES = {
     "regression": "a constant answer",
     "causal": "a choice at random",
 }
+NOT_WORSE = "The model is not worse with all of these adapters off"
 _NOTHING = (
     "beyond chance (5 % level) there is nothing here that a span could cost, and the differences between "
     "spans mean nothing."
@@ -92,7 +93,7 @@ def _warning(tables: AblationTables, intact: float, removed: float, results: Abl
     if tables.chance_p >= ALPHA or intact < results.chance_score:
         return f"The intact model is not better than {_GUESSES[results.kind]}: {_NOTHING}"
     if tables.removed_p >= ALPHA or metrics.points(results.metric, removed - intact) > 0:
-        return f"The model is not worse with all of these adapters off: {_NOTHING}"
+        return f"{NOT_WORSE}: {_NOTHING}"
     return None
 
 

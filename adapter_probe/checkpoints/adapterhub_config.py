@@ -208,8 +208,6 @@ def _bottleneck(config: dict[str, Any], document: dict[str, Any], folder: Path) 
 
 
 def _left_out(path: Path, value: object) -> list[int]:
-    if value is None:
-        return []
     if not isinstance(value, list):
         raise CheckpointError(f"{path}: leave_out is {shown(value)}, expected a list of layers")
     return [whole_number(path, "leave_out", layer) for layer in value]

@@ -284,6 +284,7 @@ NAN = float("nan")
         ("adapterhub/houlsby", {"cross_adapter": True}, "cross_adapter"),
         ("adapterhub/houlsby", {"ln_before": "no"}, 'ln_before is "no", expected true or false'),
         ("adapterhub/houlsby", {"leave_out": "1"}, 'leave_out is "1"'),
+        ("adapterhub/houlsby", {"leave_out": None}, "leave_out is null, expected a list of layers"),
         ("adapterhub/houlsby", {"swirl": 2}, '"swirl", 2'),
     ],
 )

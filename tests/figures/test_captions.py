@@ -122,6 +122,10 @@ def test_a_model_that_learned_nothing_is_named_first(spans):
         "CoLA: the intact model is no better"
     )
     assert "no better" not in heatmap_caption([Grid(spans, [], FACTS)], 1.0)
+    tested = replace(
+        FACTS, baseline="random choice", warning="The intact model is not better than chance: ..."
+    )
+    assert "no better than a random choice" in heatmap_caption([Grid(spans, [], tested)], 1.0)
 
 
 def test_kept_spans(spans):

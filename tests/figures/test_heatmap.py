@@ -311,6 +311,10 @@ def test_a_model_that_learned_nothing_is_said_to_have(make_frame):
     ax = heatmap(record(make_frame(12), intact=0.689), plt.figure(figsize=(6, 5)).gca())
     ax.figure.draw_without_rendering()
     assert "no better than the majority class:" in notes(ax)
+    warning = "The model is not worse with all of these adapters off: beyond chance there is nothing here."
+    ax = heatmap(record(make_frame(12), warning=warning), plt.figure(figsize=(6, 5)).gca())
+    ax.figure.draw_without_rendering()
+    assert "no better than with all off:" in notes(ax)
     better = heatmap(record(make_frame(12)), plt.figure(figsize=(6, 5)).gca())
     assert not any("no better" in t.get_text() for t in better.texts)
 
