@@ -247,7 +247,7 @@ def open_model(
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
         dtype: ``float32``, ``float64`` or ``bfloat16``, of weights and arithmetic.
         anatomy: where the base's parts are, for a family that is not supported by itself; see
-            docs/families.md.
+            docs/guides/families.md.
 
     Raises:
         CheckpointError: no checkpoint, damaged files, or a base that is missing or does not fit.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from adapter_probe.checkpoints.supported import BEGIN, END, support_table, update
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "checkpoints.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "guides" / "peft-adapterhub.md"
 
 
 def test_the_documentation_is_up_to_date():

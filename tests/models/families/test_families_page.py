@@ -26,7 +26,7 @@ from adapter_probe.models.bases.relative import (
     InterleavedDisentangledAttention,
 )
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "families.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "families.md"
 BETWEEN = re.compile("(?<=<!-- table: begin -->\n).*?(?=<!-- table: end -->)", re.DOTALL)
 
 WORDS = {
