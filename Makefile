@@ -12,7 +12,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-all lint format bench package
+.PHONY: help demo test test-slow test-all lint format bench package docs types
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -32,9 +32,12 @@ test-all: $(VENV)/.installed-dev ## every test; those on real data skip where th
 lint: $(VENV)/.installed-dev ## ruff: rules and layout; mypy: the types of the public API
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory types
+	@cd build/types && ../../$(BIN)/python -m mypy --config-file ../../pyproject.toml
+
+types:
 	@mkdir -p build/types/adapter_probe
 	@cd build/types && ln -sfn $(foreach part,$(wildcard adapter_probe/*) cli figures,../../../$(part)) adapter_probe/
-	@cd build/types && ../../$(BIN)/python -m mypy --config-file ../../pyproject.toml
 
 format: $(VENV)/.installed-dev ## let ruff mend what it can
 	@$(BIN)/ruff check --fix .
@@ -42,6 +45,11 @@ format: $(VENV)/.installed-dev ## let ruff mend what it can
 
 bench: $(VENV)/.installed-dev ## side by side with other tools, about 20 minutes; ARGS=--all for every case
 	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+docs: $(VENV)/.installed-docs types ## execute the notebooks, build the documentation; ARGS=--tiny for a demo of seconds
+	@$(BIN)/python docs/execute.py build/notebooks $(ARGS)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 # The environment takes its dependencies from $(VENV), which saves minutes of installing torch, but not this package: an
 # editable install works by a .pth file, which a folder that is merely on the path does not get executed.
@@ -69,6 +77,11 @@ $(VENV)/.created:
 $(VENV)/.installed-demo: $(VENV)/.created pyproject.toml constraints.txt
 	@echo "Installing adapter-probe into $(VENV) (minutes the first time)"
 	@$(PIP) install -c constraints.txt -e ".[demo]"
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed-dev
+	@echo "Installing the tools that build the documentation into $(VENV)"
+	@$(PIP) install -c constraints.txt -e ".[docs]"
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt

@@ -1,4 +1,4 @@
-"""What mkdocs cannot read from a file: the CLI reference, the studies, the notebooks, pages at the root of the tree.
+"""What mkdocs cannot read from docs/: the CLI reference, the gallery, notebooks, pages at the tree's root.
 
 All of it is made while the site is built, so that no copy can go stale.
 """
@@ -21,7 +21,7 @@ from mkdocs.structure.pages import Page
 from adapter_probe.cli.main import app
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tree_picture import prefix_tree  # noqa: E402
+from tree_picture import prefix_tree
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, NOTEBOOKS = ROOT / "docs", ROOT / "build" / "notebooks"
@@ -35,6 +35,7 @@ GALLERY, CLI, TREE = "studies/index.md", "reference/cli.md", "assets/prefix-tree
 STUDIES_NAV = "Studies"
 _LINK = re.compile(r"(?P<bang>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 _FENCED = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)$", re.DOTALL | re.MULTILINE)
+_PARAGRAPH = re.compile(r"^(?![#!|<`*-])\S.*?(?=\n\n|\Z)", re.DOTALL | re.MULTILINE)
 _log = logging.getLogger("mkdocs.hooks")
 
 
@@ -96,9 +97,9 @@ def cli_reference() -> str:
     group: Any = typer.main.get_command(app)
     pages = [
         "# Command-line reference\n",
-        "Every command prints its results on standard output and everything else on standard error. It exits with 0 "
-        "on success, with 2 after an error that the user can correct (one line that names the value and what is "
-        "allowed), and with 130 after an interrupt. This page is generated from the commands; "
+        "Every command prints its results on standard output and everything else on standard error. It exits "
+        "with 0 on success, with 2 after an error that the user can correct (one line that names the value "
+        "and what is allowed), and with 130 after an interrupt. This page is generated from the commands; "
         "`adapter-probe COMMAND --help` prints the same text.\n",
         _parameters(group, typer.Context(group, info_name="adapter-probe")),
     ]
@@ -142,7 +143,7 @@ def gallery() -> str:
         text = path.read_text("utf-8")
         link = os.path.relpath(path, DOCS / "studies").replace(os.sep, "/")
         title = re.search(r"^# (.+)$", text, re.MULTILINE)
-        first = re.search(r"^(?![#!|<`*-])\S.*?(?=\n\n|\Z)", text[title.end() if title else 0 :], re.DOTALL | re.MULTILINE)
+        first = _PARAGRAPH.search(text, title.end() if title else 0)
         image = re.search(r"!\[[^\]]*\]\(([^)]+\.(?:png|svg))\)", text)
         picture = ""
         if image:
@@ -151,8 +152,8 @@ def gallery() -> str:
         said = " ".join(_LINK.sub(r"\g<text>", first[0]).split()) if first else ""
         cards.append(f"-   {picture}**[{title[1] if title else path.stem}]({link})**\n\n    {said}\n")
     intro = (
-        "# Studies\n\nStudies made with adapter-probe on real models and data. Every page gives the commands, the figures "
-        "with their captions, and the tables of all numbers.\n\n"
+        "# Studies\n\nStudies made with adapter-probe on real models and data. Every page gives the "
+        "commands, the figures with their captions, and the tables of all numbers.\n\n"
     )
     return intro + '<div class="grid cards" markdown>\n\n' + "\n".join(cards) + "\n</div>\n"
 

@@ -1,4 +1,4 @@
-"""The picture of the prefix tree on the page about the design: drawn from the masks of all spans of a small model."""
+"""The picture of the prefix tree for the page about the design, drawn from the spans of a small model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ ON, OFF, LINE = "#b2dfdb", "#ffab91", "#607d8b"
 def prefix_tree(n_layers: int = N_LAYERS) -> str:
     """An SVG: one column of boxes per layer, one box per group of variants that agree so far."""
     rows = [(True,) * n_layers]
-    rows += [tuple(not s.first <= layer <= s.last for layer in range(n_layers)) for s in contiguous_spans(n_layers)]
+    rows += [
+        tuple(not s.first <= layer <= s.last for layer in range(n_layers)) for s in contiguous_spans(n_layers)
+    ]
     rows.sort(reverse=True)  # so that groups are neighbours and lines do not cross
     place = {row: TOP + 26 * i for i, row in enumerate(rows)}
     boxes, lines = [], []

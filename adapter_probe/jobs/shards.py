@@ -17,6 +17,7 @@ import torch
 
 from adapter_probe.data.lm_eval_tasks import settle
 from adapter_probe.errors import AdapterProbeError, ResultsError, TrainingError
+from adapter_probe.metrics import CustomMetric
 from adapter_probe.probe.engine import GUARD
 from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
@@ -66,7 +67,9 @@ class AblationArguments:
         base = self.base
         if base is not None and (folder := Path(base).expanduser()).is_dir():
             base = str(folder.resolve())
-        places = {"checkpoint": str(Path(self.checkpoint).resolve()), "base": base}
+        # A job computes outputs; a function that scores them stays in the process that asked.
+        metric = None if isinstance(self.metric, CustomMetric) else self.metric
+        places = {"checkpoint": str(Path(self.checkpoint).resolve()), "base": base, "metric": metric}
         return {**to_record(self), **places, "data": [settle(path) for path in self.data]}
 
 

@@ -24,6 +24,7 @@ from adapter_probe.results.sealing import sealed
 from adapter_probe.spans import SiteChoice
 
 from .drawing import html_of, save_figures
+from .rows import Examples, as_files
 from .summaries import ablation_rows, columns
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def ablate(
     layers: str = "",
     layernorm: Literal["trained", "pretrained"] = "trained",
     base: str | None = None,
-    data: str | Path | Sequence[str | Path] = (),
+    data: Examples = (),
     task: str = "",
     split: str = "validation",
     metric: str | Callable[[np.ndarray, np.ndarray], float] | None = None,
@@ -175,7 +176,7 @@ def ablate(
     precision: Precision = "float32",
     tokens_per_pass: int | None = None,
     out: str | Path | None = None,
-    against: str | Path | Sequence[str | Path] = (),
+    against: Examples = (),
     encoding: str = "utf-8",
     cluster: SlurmOptions | None = None,
     progress: bool = True,
@@ -195,7 +196,10 @@ def ablate(
         layers: only these, such as ``8-23``.
         layernorm: the LayerNorm after a switched-off adapter: the trained one, or the base's.
         base: folder or Hugging Face hub id of the base model, if it is not where the checkpoint says.
-        data: one or several files with labelled examples, in place of those that the checkpoint remembers.
+        data: labelled examples, in place of those that the checkpoint remembers: a file, several files, a
+            DataFrame, a list of rows (mappings from column to value), or a pair ``(texts, labels)``, in which
+            a text may be a pair of texts. Rows that are no file yet are written to ``data/`` beside the
+            results, under a name made from their content.
         task: ``lm-eval:NAME[,NAME]`` in place of files: tasks of lm-evaluation-harness (extra ``lm-eval``) by
             name, task file or folder; several are groups of one study, scored together.
         split: which of the remembered splits.
@@ -208,8 +212,8 @@ def ablate(
         precision: of weights and arithmetic; "mixed" computes most predictions in bfloat16.
         tokens_per_pass: bound on the rows (variants x tokens) that pass a layer together.
         out: results folder.
-        against: files with examples of something else that the model can do, such as what the base could do
-            before: they are scored under the same variants, see `Ablation.against`.
+        against: examples of something else that the model can do, such as what the base could do before, in
+            any form that `data` takes: they are scored under the same variants, see `Ablation.against`.
         encoding: of the files in `data` and `against`.
         cluster: compute on a SLURM cluster.
         progress: show a progress bar.
@@ -225,17 +229,17 @@ def ablate(
     from adapter_probe.probe.request import AblationSettings
 
     metric = CustomMetric(metric) if callable(metric) else metric
-    files, others = ((one,) if isinstance(one, (str, Path)) else one for one in (data, against))
+    place = Path(checkpoint if out is None else out)
+    files, others = (as_files(one, place, Path(checkpoint)) for one in (data, against))
     files = with_task(files, task)
     arguments = AblationArguments(
         str(checkpoint),
         AblationSettings(sites, complement, layernorm, precision, spans, group, layers), base,
-        tuple(map(str, files)), split, metric, max_examples, tokens_per_pass, encoding,
+        files, split, metric, max_examples, tokens_per_pass, encoding,
     )  # fmt: skip
     return run_from_arguments(
-        arguments, out, device=device, threads=threads, cluster=cluster, against=tuple(map(str, others)),
-        progress=progress,
-    )  # fmt: skip
+        arguments, out, device=device, threads=threads, cluster=cluster, against=others, progress=progress
+    )
 
 
 def with_task(data: Sequence[str | Path], task: str | None) -> tuple[str, ...]:

@@ -1,0 +1,136 @@
+"""Examples that are in memory: written beside the results, under a name made from their content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from adapter_probe.errors import DataError
+from adapter_probe.results.atomic import make_folder, read_json, write_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FOLDER = "data"
+DESCRIPTION = "adapter_probe.json"  # as `adapter_probe.checkpoints` writes it, which loads torch
+
+Examples: TypeAlias = "str | Path | Sequence[Any] | pd.DataFrame"
+"""A file, several, a DataFrame, rows as mappings from column to value, or a pair (texts, labels)."""
+
+
+def as_files(data: Examples, folder: Path, checkpoint: Path) -> tuple[str, ...]:
+    """The paths of examples, which are files already or are written to one.
+
+    A file carries the rows through everything that a study does with data: fingerprints, jobs on a cluster, a
+    later call that continues. Its name is a hash of the rows, so equal rows are one file and one study.
+
+    Args:
+        data: see `Examples`.
+        folder: where ``data/rows-<hash>.jsonl`` is written.
+        checkpoint: whose columns (texts, labels) take.
+
+    Raises:
+        DataError: the rows are empty, of unequal length, or hold a value that is no text, number or list.
+        ResultsError: the file cannot be written.
+    """
+    if isinstance(data, (str, Path)):
+        return (str(data),)
+    if isinstance(data, tuple) and not data:
+        return ()
+    if _is_column(data) and len(data) and all(isinstance(one, (str, Path)) for one in data):
+        return tuple(map(str, data))
+    if not checkpoint.is_dir():  # which is said when it is opened; nothing is written into it
+        return ()
+    lines = [json.dumps(row) + "\n" for row in _rows(data, checkpoint)]
+    if not lines:
+        raise DataError("data has no rows; give at least two examples with different labels")
+    content = "".join(lines).encode("ascii")  # which every encoding of files reads
+    path = folder / FOLDER / f"rows-{hashlib.sha256(content).hexdigest()[:12]}.jsonl"
+    if not (path.is_file() and path.read_bytes() == content):
+        make_folder(path.parent)
+        write_bytes(path, content)
+    return (str(path),)
+
+
+def _rows(data: Any, checkpoint: Path) -> Iterator[dict[str, Any]]:
+    if hasattr(data, "columns") and hasattr(data, "to_dict"):
+        names = [str(name) for name in data.columns]
+        if len(set(names)) < len(names):
+            raise DataError(f"data has the columns {', '.join(names)}; column names have to be different")
+        rows: Any = (dict(zip(names, values)) for values in data.itertuples(index=False, name=None))
+    elif _is_column(data) and len(data) == 2 and all(map(_is_column, data)):
+        rows = _paired(data[0], data[1], checkpoint)
+    elif _is_column(data):
+        rows = data
+    else:
+        raise DataError(
+            f"data is a {type(data).__name__}; give a file, several files, a DataFrame, a list of rows "
+            "(mappings from column to value), or a pair (texts, labels)"
+        )
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise DataError(
+                f"data row {number} is a {type(row).__name__}; give mappings from column to value, or a pair "
+                "(texts, labels)"
+            )
+        yield {str(name): _plain(value, number, str(name)) for name, value in row.items()}
+
+
+def _is_column(value: Any) -> bool:
+    """Whether it is a list, a tuple, an array or a Series of something."""
+    listed = hasattr(value, "__len__") and hasattr(value, "__iter__") and not hasattr(value, "columns")
+    return listed and not isinstance(value, (str, bytes, Mapping))
+
+
+def _paired(texts: Any, labels: Any, checkpoint: Path) -> list[dict[str, Any]]:
+    """Texts, or pairs of texts, with their labels as rows."""
+    texts = list(texts)
+    if len(texts) != len(labels):
+        raise DataError(f"data has {len(texts)} texts and {len(labels)} labels; give one label per text")
+    pairs = [not isinstance(text, str) for text in texts]
+    if any(pairs) and not (all(pairs) and all(len(text) == 2 for text in texts)):
+        raise DataError("the texts in data are neither all strings nor all pairs of strings")
+    text, text_b, label = _columns(checkpoint, any(pairs))
+    first = [pair[0] for pair in texts] if any(pairs) else texts
+    rows = [{text: one, label: value} for one, value in zip(first, labels)]
+    if any(pairs):
+        rows = [{**row, text_b: pair[1]} for row, pair in zip(rows, texts)]
+    return rows
+
+
+def _columns(checkpoint: Path, pairs: bool) -> tuple[str, str, str]:
+    """The names that the checkpoint's task gives texts and label, or the usual ones."""
+    usual = ("text_a", "text_b", "label") if pairs else ("text", "", "label")
+    path = checkpoint / DESCRIPTION
+    task = read_json(path).get("task") if path.is_file() else None
+    columns = task.get("columns") if isinstance(task, Mapping) else None
+    if not isinstance(columns, Mapping):
+        return usual
+    if pairs != (columns.get("text_b") is not None):
+        given, wanted = ("pairs", "single texts") if pairs else ("single texts", "pairs")
+        raise DataError(f"the texts in data are {given}; the task has {wanted}")
+    names = (columns.get(role) or name for role, name in zip(("text", "text_b", "label"), usual))
+    return tuple(map(str, names))  # type: ignore[return-value]
+
+
+def _plain(value: Any, row: int, column: str) -> Any:
+    """A value as JSON holds it, NumPy's numbers and arrays included; a missing one is null."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return None if math.isnan(value) else value
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one, row, column) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one, row, column) for one in value]
+    if type(value).__name__ in ("NAType", "NaTType"):
+        return None
+    raise DataError(
+        f"data row {row}: column {column!r} holds a {type(value).__name__}; allowed are texts, numbers, "
+        "truth values, and lists or mappings of these"
+    )

@@ -1,0 +1,65 @@
+"""Execute the notebooks for the documentation: `python docs/execute.py OUT [--tiny]`.
+
+A notebook is kept in the tree without outputs. Each is executed in a new kernel in a temporary folder, so
+that it can rely on nothing but itself, and written to OUT as Markdown with its pictures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+NOTEBOOKS = sorted((Path(__file__).parent / "notebooks").glob("*.ipynb"))
+DEMO, TINY = "adapter-probe demo", "adapter-probe demo --tiny"
+SECONDS_PER_CELL = 1800
+
+
+def execute(path: Path, *, tiny: bool = False) -> nbformat.NotebookNode:
+    """The notebook with its outputs; a cell that raises ends it.
+
+    Args:
+        path: of the notebook.
+        tiny: run the demo on so few sentences that it takes seconds and means nothing.
+    """
+    notebook = nbformat.read(path, as_version=4)
+    if tiny:
+        for cell in notebook.cells:
+            cell.source = cell.source.replace(DEMO, TINY)
+    with tempfile.TemporaryDirectory() as folder:
+        resources = {"metadata": {"path": folder}}
+        client = NotebookClient(
+            notebook, timeout=SECONDS_PER_CELL, kernel_name="python3", resources=resources
+        )
+        scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        client.execute(env={**os.environ, "PATH": scripts})
+    return notebook
+
+
+def write(notebook: nbformat.NotebookNode, name: str, out: Path) -> None:
+    """``name.md`` and the pictures in ``name_files``."""
+    from nbconvert import MarkdownExporter
+
+    text, resources = MarkdownExporter().from_notebook_node(
+        notebook, {"output_files_dir": f"{name}_files", "unique_key": name}
+    )
+    for picture, content in resources["outputs"].items():
+        (out / picture).parent.mkdir(parents=True, exist_ok=True)
+        (out / picture).write_bytes(content)
+    (out / f"{name}.md").write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--tiny", action="store_true", help="run the demo on a few sentences")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for path in NOTEBOOKS:
+        print(f"executing {path.name}", flush=True)
+        write(execute(path, tiny=arguments.tiny), path.stem, arguments.out)

