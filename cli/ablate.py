@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from adapter_probe.errors import ResultsError
 from adapter_probe.studies.summaries import ablation_summary, columns, exchange_rows, plan_summary
 
 from . import options
-from . import slurm as cluster
 from .console import command, show, show_json
 
 if TYPE_CHECKING:
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
 @command
 def ablate(
-    checkpoint: Annotated[Path, typer.Argument(help="Folder of a trained checkpoint.", show_default=False)],
+    checkpoint: options.Checkpoint,
     sites: Annotated[
         Literal["both", "attention", "ffn"],
         typer.Option(help="Which of a layer's two adapters to switch."),
@@ -39,17 +37,8 @@ def ablate(
         Literal["trained", "pretrained"],
         typer.Option(help="LayerNorm after a switched-off adapter."),
     ] = "trained",
-    base: Annotated[
-        str | None, typer.Option(help="Folder or hub id of the base, if it has moved.", show_default=False)
-    ] = None,
-    data: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="File with labelled examples in place of the remembered ones; repeatable.",
-            metavar="FILE",
-            show_default=False,
-        ),
-    ] = None,
+    base: options.MovedBase = None,
+    data: options.GivenFiles = None,
     task: Annotated[
         str | None,
         typer.Option(
@@ -68,7 +57,7 @@ def ablate(
     max_examples: Annotated[
         int | None, typer.Option(help="Use a fixed random subset of this size.", show_default=False)
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    device: options.Device = "auto",
     threads: Annotated[
         int, typer.Option(help="Threads, and with --slurm processors of each job; 0 for torch's own choice.")
     ] = 0,
@@ -102,15 +91,7 @@ def ablate(
     tolerance: Annotated[
         float, typer.Option(help="Points of drop that the figure's black line marks.")
     ] = 1.0,
-    slurm: cluster.Slurm = False,
-    partition: cluster.Partition = None,
-    gpus_per_task: cluster.GpusPerTask = None,
-    time: cluster.Time = None,
-    mem: cluster.Mem = None,
-    max_parallel: cluster.MaxParallel = None,
-    setup: cluster.Setup = None,
-    slurm_config: cluster.SlurmConfig = None,
-    detach: cluster.Detach = False,
+    nodes: options.ClusterOptions = options.ClusterOptions(),
     json: Annotated[bool, typer.Option("--json", help="Summary as JSON.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would cost, and stop.")] = False,
 ) -> None:
@@ -126,12 +107,8 @@ def ablate(
     from adapter_probe.studies.ablation import plan_from_arguments, run_from_arguments, with_task
     from adapter_probe.studies.comparison import exchange
 
-    if not tolerance >= 0:
-        raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 or more points")
-    nodes = cluster.choose_cluster(
-        slurm, slurm_config, detach, partition=partition, gpus_per_task=gpus_per_task, time=time, mem=mem,
-        max_parallel=max_parallel, setup=setup,
-    )  # fmt: skip
+    options.check_tolerance(tolerance)
+    cluster = nodes.choose()
     arguments = AblationArguments(
         str(checkpoint),
         AblationSettings(sites, complement, layernorm, precision, spans, group, layers), base,
@@ -142,7 +119,9 @@ def ablate(
         show_json(plan) if json else show(plan_summary(plan))
         return
     others = tuple(map(str, against or ()))
-    study = run_from_arguments(arguments, out, device=device, threads=threads, cluster=nodes, against=others)
+    study = run_from_arguments(
+        arguments, out, device=device, threads=threads, cluster=cluster, against=others
+    )
     report = report_of(study, tolerance)
     show_json(report) if json else show(ablation_summary(report))
     if study.against is not None and not json:
@@ -157,7 +136,7 @@ def report_of(study: Ablation, tolerance: float = 1.0) -> dict[str, Any]:
 
     names = {"spans": SPANS_CSV, "layers": LAYERS_CSV, "removable": REMOVABLE_CSV, "predictions": PREDICTIONS}
     files = {name: str(study.folder / file) for name, file in names.items()}
-    files |= draw_into_folder(study.record, tolerance=tolerance)
+    files |= draw_into_folder(study, tolerance=tolerance)
     if study.against is None:
         return {**study.summary, "files": files}
     files |= {path.stem + path.suffix.replace(".", "_"): str(path) for path in

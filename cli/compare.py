@@ -27,7 +27,7 @@ def compare(
 ) -> None:
     """Compare two ablations span by span, with paired intervals, and draw the difference of the drops.
 
-    A positive difference says that the second model needs the span's adapters more.
+    A positive difference says that the second model loses more without the span's adapters.
     """
     from adapter_probe.studies.comparison import compare as compare_ablations
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import errno
 import functools
+import inspect
 import json
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, get_type_hints
 
 import typer
 
 from adapter_probe.errors import AdapterProbeError, JobsDetached
 from adapter_probe.progress import printable
-
-from .slurm import detached_text
+from adapter_probe.studies.summaries import columns
 
 Command = TypeVar("Command", bound=Callable[..., None])
 USER_ERROR, INTERRUPTED = 2, 130
@@ -22,14 +23,23 @@ _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPE
 
 
 def command(function: Command) -> Command:
-    """Give a command its manners: a user's error is one line and exit code 2, a bug keeps its traceback."""
+    """Give a command its manners: a user's error is one line and exit code 2, a bug keeps its traceback.
+
+    A parameter whose type is a dataclass stands for the options that its fields are.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    groups = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
 
     @functools.wraps(function)
-    def polite(*args: Any, **kwargs: Any) -> None:
+    def polite(**kwargs: Any) -> None:
+        given = {
+            name: group(**{field.name: kwargs.pop(field.name) for field in fields(group)})
+            for name, group in groups.items()
+        }
         try:
-            function(*args, **kwargs)
+            function(**kwargs, **given)
         except JobsDetached as jobs:
-            show_json(jobs.report) if kwargs.get("json") else show(detached_text(jobs.report))
+            show_json(jobs.report) if kwargs.get("json") else show(_detached_text(jobs.report))
         except AdapterProbeError as error:
             fail(str(error), USER_ERROR)
         except OSError as error:
@@ -39,7 +49,24 @@ def command(function: Command) -> Command:
         except KeyboardInterrupt:
             fail("interrupted; what was finished is kept, the same command goes on from there", INTERRUPTED)
 
+    shown = []
+    for parameter in inspect.signature(function).parameters.values():
+        group = groups.get(parameter.name)
+        shown += (
+            [parameter.replace(annotation=hints[parameter.name])] if group is None else _options_of(group)
+        )
+    polite.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    polite.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return polite  # type: ignore[return-value]
+
+
+def _options_of(group: Any) -> list[inspect.Parameter]:
+    """The fields of a dataclass as parameters, all of which have a default."""
+    hints, kind = get_type_hints(group, include_extras=True), inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return [
+        inspect.Parameter(field.name, kind, default=field.default, annotation=hints[field.name])
+        for field in fields(group)
+    ]
 
 
 def fail(message: str, code: int) -> NoReturn:
@@ -70,3 +97,16 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _detached_text(report: dict[str, Any]) -> str:
+    """Where a study stands whose jobs are left to themselves."""
+    return columns(
+        [
+            ("jobs", f"{report['jobs']}, {report['done']} done"),
+            ("in the queue", f"{report['sent_now']} sent now, {report['sent_earlier']} earlier"),
+            ("to watch them", f"squeue --name={report['job_name']}"),
+            ("to collect", "the same command again, with or without --detach"),
+            ("folder", report["folder"]),
+        ]
+    )

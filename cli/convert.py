@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from . import options
 from .console import command, say, show
 
 
@@ -17,9 +18,7 @@ def convert(
     to: Annotated[
         Literal["adapterhub", "native", "peft"], typer.Option(help="Format to write.", show_default=False)
     ],
-    base: Annotated[
-        str | None, typer.Option(help="Folder or hub id of the base, if it has moved.", show_default=False)
-    ] = None,
+    base: options.MovedBase = None,
     data: Annotated[
         list[Path] | None,
         typer.Option(

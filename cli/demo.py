@@ -11,6 +11,7 @@ import typer
 from adapter_probe.models.device import choose_device
 from adapter_probe.studies.summaries import ablation_summary
 
+from . import options
 from .ablate import report_of
 from .console import command, say, show, show_json
 from .train import run_training
@@ -34,7 +35,7 @@ def demo(
             help="Check the installation in a few seconds: so few sentences that the scores mean nothing.",
         ),
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    device: options.Device = "auto",
     json: Annotated[bool, typer.Option("--json", help="Summary as JSON.")] = False,
 ) -> None:
     """Train adapters on a generated task, ablate every span of layers, draw the heatmap.

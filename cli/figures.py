@@ -20,12 +20,7 @@ _SEVERAL = "figures"  # where the figures of several folders go, unless told
 
 @command
 def figures(
-    results: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Folders of ablations and sweeps, or checkpoints with ablations inside.", show_default=False
-        ),
-    ],
+    results: options.Results,
     style: options.Style = "paper",
     column: Annotated[
         Literal["half", "full"] | None,
@@ -70,14 +65,6 @@ def figures(
     if paper and not any("Houlsby et al. (2019)" in one.caption for one in made):
         say("the paper has no values for these tasks and metrics; --paper adds nothing")
     show_json(_report(folder, made)) if json else show(file_lists(one.files for one in made))
-
-
-def draw_results(folder: Path, *, paper: bool = False) -> dict[str, str]:
-    """Draw a finished study into its own folder, in the default style; paths by name and ending."""
-    from adapter_probe.analysis.studies import load_record
-    from adapter_probe.studies.drawing import draw_into_folder
-
-    return draw_into_folder(load_record(folder), paper=paper)
 
 
 def _report(folder: Path, made: list[GalleryItem]) -> dict[str, Any]:

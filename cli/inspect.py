@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from adapter_probe.studies.summaries import columns, method_text
 
+from . import options
 from .console import command, show, show_json
 
 if TYPE_CHECKING:
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
 @command
 def inspect(
-    checkpoint: Annotated[Path, typer.Argument(help="Folder of a trained checkpoint.", show_default=False)],
-    base: Annotated[
-        str | None, typer.Option(help="Folder or hub id of the base, if it has moved.", show_default=False)
-    ] = None,
+    checkpoint: options.Checkpoint,
+    base: options.MovedBase = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show a checkpoint's layers, sites, sizes and parameter counts, whichever library wrote it."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @command
 def prune(
-    checkpoint: Annotated[Path, typer.Argument(help="Folder of a trained checkpoint.", show_default=False)],
+    checkpoint: options.Checkpoint,
     out: Annotated[Path, typer.Option(help="Folder of the new checkpoint.", show_default=False)],
     span: Annotated[
         str | None, typer.Option(help="Layers whose adapters go, such as 0-4.", show_default=False)
@@ -36,17 +36,8 @@ def prune(
         Literal["estimate", "interval"],
         typer.Option(help="For --within: the drop as measured, or the worse end of its 95 % interval."),
     ] = "estimate",
-    base: Annotated[
-        str | None, typer.Option(help="Folder or hub id of the base, if it has moved.", show_default=False)
-    ] = None,
-    data: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="File with labelled examples in place of the remembered ones; repeatable.",
-            metavar="FILE",
-            show_default=False,
-        ),
-    ] = None,
+    base: options.MovedBase = None,
+    data: options.GivenFiles = None,
     encoding: options.GivenEncoding = "utf-8",
     ablation: Annotated[
         Path | None,
@@ -55,7 +46,7 @@ def prune(
             show_default=False,
         ),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    device: options.Device = "auto",
     json: Annotated[bool, typer.Option("--json", help="Outcome as JSON.")] = False,
 ) -> None:
     """Leave a span's adapters out of a checkpoint for good; the result opens like any other.

@@ -13,13 +13,7 @@ from .console import command, say, show
 
 @command
 def report(
-    results: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Folders of ablations and sweeps, or checkpoints with ablations inside.",
-            show_default=False,
-        ),
-    ],
+    results: options.Results,
     out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file.")] = Path("report.html"),
     examples: Annotated[
         bool,

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from . import options
-from . import slurm as cluster
 from .console import command
 from .sweep import show_sweep, show_sweep_plan
 
@@ -44,29 +43,9 @@ def tradeoff(
     full: Annotated[bool, typer.Option(help="Full fine-tuning, which the aggregate compares with.")] = True,
     head_only: Annotated[bool, typer.Option(help="A head on the frozen encoder.")] = False,
     init_std: Annotated[float, typer.Option(help="Std of the adapters' initialisation.")] = 1e-2,
-    seeds: options.Seeds = 3,
     learning_rates: options.LearningRates = "3e-5,3e-4,3e-3",
-    epochs: options.Epochs = "3",
-    batch_size: options.BatchSize = 32,
-    warmup: options.Warmup = 0.1,
-    metric: options.Metric = None,
-    max_length: options.MaxLength = None,
-    max_train: options.MaxTrain = None,
-    encoding: options.Encoding = "utf-8",
-    validation_share: options.ValidationShare = 0.0,
-    dtype: options.Dtype = "float32",
-    workers: options.Workers = 0,
-    threads: options.Threads = 1,
-    device: options.Device = "auto",
-    slurm: cluster.Slurm = False,
-    partition: cluster.Partition = None,
-    gpus_per_task: cluster.GpusPerTask = None,
-    time: cluster.Time = None,
-    mem: cluster.Mem = None,
-    max_parallel: cluster.MaxParallel = None,
-    setup: cluster.Setup = None,
-    slurm_config: cluster.SlurmConfig = None,
-    detach: cluster.Detach = False,
+    sweep: options.SweepOptions = options.SweepOptions(),
+    nodes: options.ClusterOptions = options.ClusterOptions(),
     paper: options.Paper = False,
     json: options.Json = False,
     dry_run: options.DryRun = False,
@@ -77,27 +56,20 @@ def tradeoff(
     that did not diverge, then by their mean (Houlsby et al. 2019, Figures 1, 3, 4 and 5). Every trial is
     kept: the same command resumes, and a wider one adds what is new.
     """
-    from adapter_probe.jobs.running import Resources
     from adapter_probe.studies.drawing import draw_into_folder
-    from adapter_probe.studies.sweeps import SweepSettings, find_tasks
+    from adapter_probe.studies.sweeps import find_tasks
     from adapter_probe.studies.tradeoff import methods_of, run_tradeoff
 
-    resources = Resources(workers, threads, device, cluster.choose_cluster(
-        slurm, slurm_config, detach, partition=partition, gpus_per_task=gpus_per_task, time=time, mem=mem,
-        max_parallel=max_parallel, setup=setup,
-    ))  # fmt: skip
-    settings = SweepSettings(
-        options.numbers(learning_rates, "--learning-rates"), options.whole_numbers(epochs, "--epochs"),
-        seeds, batch_size, warmup, metric, max_length, max_train, dtype,
-    )  # fmt: skip
+    resources, settings = sweep.resources(nodes), sweep.settings(learning_rates)
     methods = methods_of(
         base, options.whole_numbers(sizes, "--sizes"),
         None if top_k == _TOP_K else options.whole_numbers(top_k, "--top-k"), init_std,
         layernorm=layernorm, full=full, head_only=head_only,
     )  # fmt: skip
-    requests = settings.requests(base, find_tasks(task, data, metric, encoding, validation_share), methods)
+    found = find_tasks(task, data, sweep.metric, sweep.encoding, sweep.validation_share)
+    requests = settings.requests(base, found, methods)
     if dry_run:
         show_sweep_plan(requests, out, resources, json)
         return
     study = run_tradeoff(requests, out, resources)
-    show_sweep(study, draw_into_folder(study.record, paper=paper), json)
+    show_sweep(study, draw_into_folder(study, paper=paper), json)

@@ -104,7 +104,7 @@ def train(
         Literal["float32", "bfloat16"],
         typer.Option(help="Of the frozen base and its products while training."),
     ] = "float32",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    device: options.Device = "auto",
     json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Train bottleneck adapters, LayerNorms and head on a frozen base (Houlsby et al. 2019), or a baseline.

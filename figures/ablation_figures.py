@@ -17,13 +17,23 @@ from . import style
 from .attribution import STEM, attribution, interaction_label, interactions, layers_of, legend_entries
 from .captions import attribution_caption, heatmap_caption, joint_caption
 from .drawing import Drawing
-from .heatmap import Grid, draw_grid, heatmap, joint_scale, label_of, scale_of
+from .heatmap import (
+    Grid,
+    draw_average,
+    draw_grid,
+    heatmap,
+    joint_scale,
+    label_of,
+    scale_of,
+    spread_fits,
+)
 from .layout import WIDE, fit_height, legend_below, new_figure
 from .levels import DivergingScale, Scale, draw_colorbar
 from .venues import FigureOptions
-from .wording import common_metric, drop_label, points_text, task_label
+from .wording import common_metric, drop_label, joint_notes, points_text, task_label
 
 _NARROWEST, _LOWEST_ROW = 1.5, 2.0  # inches: of a grid with its words
+_MARGIN = 0.5  # inches: of the words beside a grid
 
 
 def heatmap_drawing(grids: Sequence[Grid], options: FigureOptions, identity: Mapping[str, object]) -> Drawing:
@@ -85,14 +95,23 @@ def joint_drawing(record: AverageRecord | ComparisonRecord, options: FigureOptio
         ResultsError: the spans are not a grid.
     """
     width, mean = options.width("half"), isinstance(record, AverageRecord)
-    label, scale = label_of(record), scale_of(record)
+    label, scale, tolerance = label_of(record), scale_of(record), options.tolerance
     with style.paper_style(options.venue):
         figure = new_figure(width, 2 * width)
-        ax = heatmap(record, figure.add_subplot(), tolerance=options.tolerance, colorbar=False, scale=scale)
-        where = "right" if width >= WIDE else "bottom"
-        line = f"; black line = {points_text(options.tolerance)}" if mean else ""
-        _add_bar(scale, [ax], label + line, where, options.tolerance if mean else None)
-        fit_height(figure, max(options.venue.tallest, _LOWEST_ROW))
+        axes = [figure.add_subplot()]
+        if mean and not spread_fits(record, 72 * (width - _MARGIN)):
+            width = options.width("full")
+            rows, columns = shape_of(2, width)
+            figure = new_figure(width, width * (rows / columns + 1))
+            axes = [figure.add_subplot(rows, columns, index + 1) for index in range(2)]
+        if mean:
+            draw_average(record, axes, tolerance=tolerance, notes=joint_notes(record), scale=scale)
+        else:
+            heatmap(record, axes[0], colorbar=False, scale=scale)
+        where = "right" if width >= WIDE and len(axes) == 1 else "bottom"
+        line = f"; black line = {points_text(tolerance)}" if mean else ""
+        _add_bar(scale, axes, label + line, where, tolerance if mean else None)
+        fit_height(figure, max(options.venue.tallest, len(axes) * _LOWEST_ROW))
     stem, caption = "average" if mean else "comparison", joint_caption(record, options.tolerance)
     title = f"{label}: {', '.join(record.names)}"
     return Drawing(stem, title, figure, record.spans, caption, {"studies": dict(record.identity)})

@@ -23,9 +23,10 @@ from adapter_probe.analysis.studies import AblationRecord
 from adapter_probe.errors import ResultsError
 
 from . import style
-from .grid import Cells, draw_cells, number_layers, write_notes
+from .grid import Cells, draw_cells, number_layers
 from .layout import size_in_points
 from .levels import DIVERGING_EDGES, DivergingScale, draw_colorbar
+from .marks import write_notes
 from .wording import common_metric, drop_name, drop_text, literal, one_decimal, task_label, unit_name
 
 STEM = "attribution"

@@ -92,9 +92,10 @@ def joint_caption(record: AverageRecord | ComparisonRecord, tolerance: float) ->
         )
     return (
         f"Mean {drop} over {len(record.names)} studies ({names};"
-        f" {about}) when {_STUDIES['ablated']}. Below each mean, where it fits, the standard deviation over"
-        " the studies. The black line parts spans whose mean is at most"
-        f" {points_text(tolerance)} from those that cost more. A ring marks a span whose mean does not differ"
+        f" {about}) when {_STUDIES['ablated']}. The standard deviation over the studies stands below each"
+        " mean, or where cells are too small in a grid of its own, on the same scale. The black line parts"
+        f" spans whose mean is at most {points_text(tolerance)} from those that cost more. A ring marks a"
+        " span whose mean does not differ"
         f" from 0 at 0.05 by a two-sided bootstrap test over studies and examples, {tested}"
     )
 

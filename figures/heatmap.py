@@ -18,16 +18,17 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-from adapter_probe.analysis.deltas import Study, drop_points
+from adapter_probe.analysis.deltas import StudyKind, drop_points
 from adapter_probe.analysis.published import PUBLISHED_TASKS, published_ablation
 from adapter_probe.analysis.staircase import staircase
 from adapter_probe.analysis.studies import AblationOverview, AblationRecord
 from adapter_probe.known_tasks import known_task
 
 from . import style
-from .grid import Cells, draw_cells, draw_rings, draw_staircase, draw_triangles, write_notes
+from .grid import Cells, draw_cells, number_size
 from .layout import size_in_points
 from .levels import DivergingScale, DropScale, Scale, draw_colorbar
+from .marks import draw_rings, draw_staircase, draw_triangles, write_notes
 from .wording import (
     ablation_notes,
     drop_label,
@@ -39,6 +40,9 @@ from .wording import (
     unit_name,
 )
 
+_WIDEST_SPREAD = "0.5\n± 0.5"  # what cells should hold for the spread to be legible in them
+_NARROWEST = 108.0  # points: a grid with its words
+
 
 def heatmap(
     record: AblationRecord | AverageRecord | ComparisonRecord,
@@ -49,18 +53,22 @@ def heatmap(
     colorbar: bool = True,
     notes: bool = True,
     scale: Scale | None = None,
+    spread: bool = False,
 ) -> Axes:
     """Draw an ablation's drops by span, their mean over several ablations, or the difference of two.
 
     Args:
         record: an ablation, an average or a comparison.
-        ax: where; by default the current axes. A colour bar takes its room from it.
+        ax: where; by default the current axes. A colour bar takes its room from it. Of an average
+            whose grid is too deep for numbers, the spread over the studies takes the right half, if that is
+            an inch and a half wide.
         tolerance: points of drop that the black line stands for; differences have none.
         paper: of an ablation, whether the published grid of the same task, where there is one, takes the
             right half of the axes' place.
         colorbar: whether to draw one.
         notes: whether task, scores and signs are explained in the empty corner.
         scale: the levels; by default the smallest scale that is true of the drops.
+        spread: of an average, draw the standard deviation over the studies in place of the mean.
 
     Returns:
         the axes of the record's grid.
@@ -75,8 +83,17 @@ def heatmap(
         if isinstance(record, ComparisonRecord):
             frame = record.spans.assign(delta_points=-record.spans["difference_points"])
             return difference(frame, ax, label=label, colorbar=colorbar, notes=said, scale=scale)
-        shared = {"label": label, "colorbar": colorbar, "notes": said, "scale": scale}
-        return draw(record.spans, ax, tolerance=tolerance, spread="sd_points", **shared)
+        width = size_in_points(ax)[0]
+        halved = not spread and not spread_fits(record, width) and width >= 2 * _NARROWEST
+        axes = [ax, _right_half(ax)] if halved else [ax]
+        if spread:
+            draw_spread(record, ax, notes=notes, scale=scale)
+        else:
+            draw_average(record, axes, tolerance=tolerance, notes=said, scale=scale)
+        if colorbar:
+            label = f"s.d. of {drop_label(record.metric)}" if spread else label
+            _add_bar(scale, axes, label, None if spread else tolerance)
+        return ax
     overview = record.overview
     published = published_grid(overview) if paper else None
     label = label_of(record)
@@ -105,7 +122,38 @@ def scale_of(record: AverageRecord | ComparisonRecord) -> Scale:
     """The smallest scale that is true of the record."""
     if isinstance(record, ComparisonRecord):
         return DivergingScale.spanning(record.spans["difference_points"].to_numpy(float))
-    return DropScale.spanning(drop_points(record.spans["delta_points"]))
+    drops = drop_points(record.spans["delta_points"])
+    return DropScale.spanning(np.concatenate([drops, record.spans["sd_points"].to_numpy(float)]))
+
+
+def spread_fits(record: AverageRecord, width: float) -> bool:
+    """Whether cells of axes so many points wide hold a mean and, below it, its spread over the studies."""
+    return number_size([_WIDEST_SPREAD], width / record.spans["last"].nunique()) is not None
+
+
+def draw_average(
+    record: AverageRecord,
+    axes: Sequence[Axes],
+    *,
+    tolerance: float,
+    notes: Sequence[str] | None,
+    scale: Scale,
+) -> None:
+    """Draw the mean drops on the first axes and, where there are second ones, their spread on these."""
+    draw(
+        record.spans, axes[0], tolerance=tolerance, colorbar=False, notes=notes, scale=scale,
+        spread="sd_points",
+    )  # fmt: skip
+    for ax in axes[1:]:
+        draw_spread(record, ax, notes=notes is not None, scale=scale)
+        ax.set_ylabel("")
+
+
+def draw_spread(record: AverageRecord, ax: Axes, *, notes: bool, scale: Scale) -> None:
+    """Draw the standard deviation over the studies, on the scale of the means."""
+    frame = record.spans[["first", "last"]].assign(delta_points=-record.spans["sd_points"])
+    said = [f"s.d. over {len(record.names)} studies"] if notes else None
+    draw(frame, ax, tolerance=None, colorbar=False, notes=said, scale=scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +223,7 @@ def draw(
     colorbar: bool = True,
     notes: Sequence[str] | None = (),
     scale: Scale | None = None,
-    study: Study = "ablated",
+    study: StudyKind = "ablated",
     test: str | None = None,
     spread: str | None = None,
 ) -> Axes:
@@ -204,10 +252,10 @@ def draw(
     drops = drop_points(frame["delta_points"])  # [spans]
     scale = DropScale.spanning(drops) if scale is None else scale
     texts = [drop_text(drop) for drop in drops]
+    said = [] if np.isfinite(drops).all() else ["crossed out: undefined"]
     if spread is not None:
         texts = [f"{text}\n± {drop_text(sd)}" for text, sd in zip(texts, frame[spread])]
     draw_cells(cells, drops, ax, scale=scale, texts=texts, studied=study)
-    said = [] if np.isfinite(drops).all() else ["crossed out: undefined"]
     if tolerance is not None:
         draw_staircase(ax, staircase(cells.matrix(drops), tolerance))
     if (marked := marked_cells(frame, "non_monotone", True)).any():

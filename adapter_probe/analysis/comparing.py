@@ -30,7 +30,7 @@ class ComparisonRecord:
         names: of the two, as told apart by a reader.
         spans: one row per span: `first`, `last`, `n_layers`; `drop_a_points` and `drop_b_points`, what the
             span costs in each (positive = loss); `difference_points` = drop in b - drop in a, so that a
-            positive number says that b needs the span more; its 95 % paired bootstrap interval
+            positive number says that b loses more; its 95 % paired bootstrap interval
             `ci_low_points`, `ci_high_points`; the bootstrap's `p_value`, `p_holm` over all spans, and
             `significant` (below 0.05).
         metric: of both scores.

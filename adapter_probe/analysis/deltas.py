@@ -18,7 +18,7 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.results.ablation_files import SPAN_COLUMNS, AblationResults
 from adapter_probe.spans import SITES_PER_LAYER
 
-Study = Literal["ablated", "kept"]
+StudyKind = Literal["ablated", "kept"]
 """`ablated`: the span's adapters are off. `kept`: only the span's adapters are on (the complement)."""
 
 # Scores are ratios of small integers times 100: a drop of one point in exact arithmetic can come out as
@@ -60,7 +60,7 @@ def switched_layers(results: AblationResults) -> np.ndarray:
     return (~results.masks).any(axis=0).reshape(-1, SITES_PER_LAYER).any(axis=1)
 
 
-def study_kind(results: AblationResults) -> Study:
+def study_kind(results: AblationResults) -> StudyKind:
     """Whether the spans were ablated or kept, read off the masks."""
     layer_of_site = np.arange(results.masks.shape[1]) // SITES_PER_LAYER
     first, last = results.spans[:, :1], results.spans[:, 1:]  # [variants, 1]

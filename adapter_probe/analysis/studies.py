@@ -14,7 +14,7 @@ import pandas as pd
 
 from adapter_probe import metrics
 from adapter_probe.analysis.attribution import interactions, shares
-from adapter_probe.analysis.deltas import Study, span_grid
+from adapter_probe.analysis.deltas import StudyKind, span_grid
 from adapter_probe.analysis.peft_settings import layers_to_transform, rank_pattern
 from adapter_probe.analysis.summary import summary
 from adapter_probe.analysis.tables import ablation_tables
@@ -52,7 +52,7 @@ class AblationOverview:
 
     task: str
     split: str
-    study: Study
+    study: StudyKind
     metric: str | None
     n_examples: int
     intact: float | None
@@ -262,8 +262,8 @@ def _overview(found: Mapping[str, Any], path: Path, identity: Mapping[str, objec
     """
     try:
         metrics.metric_label(found["metric"])
-        if found["study"] not in get_args(Study):
-            raise ValueError(f"study is {found['study']!r}; allowed: {', '.join(get_args(Study))}")
+        if found["study"] not in get_args(StudyKind):
+            raise ValueError(f"study is {found['study']!r}; allowed: {', '.join(get_args(StudyKind))}")
         intact, lost, majority = (None if found[n] is None else float(found[n]) for n in _SCORES)
         about = str(found["task"]), str(found["split"]), found["study"], found["metric"]
         parameters = _layer_parameters(found.get("layer_parameters"), found.get("n_layers"))

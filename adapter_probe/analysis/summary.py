@@ -10,7 +10,7 @@ import pandas as pd
 
 from adapter_probe import metrics
 from adapter_probe.analysis.deltas import (
-    Study,
+    StudyKind,
     drop_points,
     intact_row,
     removed_row,
@@ -106,7 +106,7 @@ def _layer_parameters(results: AblationResults) -> list[int] | None:
     return (switched * np.array(counts)).reshape(-1, SITES_PER_LAYER).sum(axis=1).tolist()
 
 
-def _statistics(tables: AblationTables, study: Study) -> dict[str, object]:
+def _statistics(tables: AblationTables, study: StudyKind) -> dict[str, object]:
     removable = tables.removable
     tested = int(tables.spans["p_holm"].count())
     counts = {"significant_spans": int(tables.spans["significant"].sum()), "tested_spans": tested}
@@ -122,7 +122,7 @@ def _statistics(tables: AblationTables, study: Study) -> dict[str, object]:
 
 
 def span_summary(
-    frame: pd.DataFrame, study: Study = "ablated", tolerances: Sequence[float] = TOLERANCES
+    frame: pd.DataFrame, study: StudyKind = "ablated", tolerances: Sequence[float] = TOLERANCES
 ) -> dict[str, object]:
     """The telling spans of a grid.
 

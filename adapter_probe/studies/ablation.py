@@ -23,9 +23,9 @@ from adapter_probe.results.atomic import write_csv, write_json
 from adapter_probe.results.sealing import sealed
 from adapter_probe.spans import SiteChoice
 
-from .drawing import html_of, save_figures
+from .drawing import DrawnStudy, Style, axes_for
 from .rows import Examples, as_files
-from .summaries import ablation_rows, columns
+from .summaries import ablation_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,7 @@ BESIDE = "against-"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Ablation:
+class Ablation(DrawnStudy):
     """A finished ablation; what `adapter_probe.ablate` and `adapter_probe.load` return.
 
     Attributes:
@@ -103,43 +103,52 @@ class Ablation:
         """
         return self.results.predictions
 
-    def heatmap(self, ax: Axes | None = None, *, tolerance: float = 1.0, **options: Any) -> Axes:
+    def heatmap(
+        self,
+        ax: Axes | None = None,
+        *,
+        tolerance: float = 1.0,
+        paper: bool = False,
+        colorbar: bool = True,
+        notes: bool = True,
+        style: Style | None = None,
+    ) -> Axes:
         """Draw the first/last-ablated-layer heatmap.
 
         Args:
             ax: where to draw; by default the current Axes. The current rcParams apply.
             tolerance: drop in points that the black line marks.
-            options: see `adapter_probe.figures.heatmap.heatmap`.
+            paper: set the grid that Houlsby et al. (2019) published of the same task beside.
+            colorbar: whether to draw one.
+            notes: whether task, scores and signs are explained in the empty corner.
+            style: in place of `ax`: a figure of its own with the fonts and width of a venue, such as
+                ``icml``.
         """
         from adapter_probe.figures.heatmap import heatmap
 
-        return heatmap(self.record, ax, tolerance=tolerance, **options)
+        with axes_for(ax, style) as place:
+            return heatmap(
+                self.record, place, tolerance=tolerance, paper=paper, colorbar=colorbar, notes=notes
+            )
 
-    def attribution(self, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw each layer's share of the drop of all layers, beside its drop alone; see `heatmap` for `ax`.
+    def attribution(self, ax: Axes | None = None, *, legend: bool = True, style: Style | None = None) -> Axes:
+        """Draw each layer's share of the drop of all layers, beside its drop alone.
+
+        Args:
+            ax: see `heatmap`.
+            style: see `heatmap`.
+            legend: whether to explain bars and diamonds.
 
         Raises:
             ResultsError: the study has no shares: spans that were kept, or an undefined score.
         """
         from adapter_probe.figures.attribution import attribution
 
-        return attribution(self.record, ax, **options)
-
-    def save(self, folder: str | Path, **options: Any) -> list[Path]:
-        """Write the figures, their numbers and captions, and the tables for a paper.
-
-        Args:
-            folder: made if missing.
-            options: `style`, `column`, `formats`, `tolerance`, `paper`; see
-                `adapter_probe.studies.drawing.draw_gallery`.
-
-        Returns:
-            the paths written.
-        """
-        return save_figures([self.record], folder, **options)
+        with axes_for(ax, style) as place:
+            return attribution(self.record, place, legend=legend)
 
     def __repr__(self) -> str:
-        rows = dict(ablation_rows(self.record.summary)) if self.record.summary else {}
+        rows = dict(self.rows())
         advice = [
             f"{name}: {value}" for name, value in rows.items() if name.startswith(("longest", "shortest"))
         ]
@@ -151,9 +160,13 @@ class Ablation:
             ]
         )
 
-    def _repr_html_(self) -> str:
-        text = columns(ablation_rows(self.record.summary)) if self.record.summary else repr(self)
-        return html_of(self.heatmap, text)
+    def rows(self) -> list[tuple[str, str]]:
+        """The summary in words, as (what, value); of a folder without one, its name alone."""
+        summary = self.record.summary
+        return ablation_rows(summary) if summary else [("ablation", str(self.folder))]
+
+    def _draw(self, ax: Axes) -> Axes:
+        return self.heatmap(ax)
 
 
 def ablate(

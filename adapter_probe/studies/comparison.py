@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -19,16 +19,16 @@ from adapter_probe.analysis.exchange import ExchangeRecord, exchange_of
 from adapter_probe.errors import ResultsError
 
 from .ablation import BESIDE, Ablation
-from .drawing import html_of, save_figures
+from .drawing import DrawnStudy, Style, axes_for
 from .loading import load
-from .summaries import average_rows, columns, comparison_rows, exchange_rows
+from .summaries import average_rows, comparison_rows, exchange_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison:
+class Comparison(DrawnStudy):
     """Two ablations on the same examples; what `adapter_probe.compare` returns.
 
     Attributes:
@@ -42,25 +42,30 @@ class Comparison:
         """One row per span, see `adapter_probe.analysis.comparing.ComparisonRecord`."""
         return self.record.spans
 
-    def heatmap(self, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw the difference of the drops, in points, by first and last ablated layer."""
+    def heatmap(
+        self,
+        ax: Axes | None = None,
+        *,
+        colorbar: bool = True,
+        notes: bool = True,
+        style: Style | None = None,
+    ) -> Axes:
+        """Draw the difference of the drops, in points; see `Ablation.heatmap`."""
         from adapter_probe.figures.heatmap import heatmap
 
-        return heatmap(self.record, ax, **options)
+        with axes_for(ax, style) as place:
+            return heatmap(self.record, place, colorbar=colorbar, notes=notes)
 
-    def save(self, folder: str | Path, **options: Any) -> list[Path]:
-        """Write the figure with its numbers and caption; see `Ablation.save`."""
-        return save_figures([self.record], folder, **options)
+    def rows(self) -> list[tuple[str, str]]:
+        """The numbers to act on in words, as (what, value)."""
+        return comparison_rows(self.record)
 
-    def __repr__(self) -> str:
-        return "\n".join(f"{name}: {value}" for name, value in comparison_rows(self.record))
-
-    def _repr_html_(self) -> str:
-        return html_of(self.heatmap, columns(comparison_rows(self.record)))
+    def _draw(self, ax: Axes) -> Axes:
+        return self.heatmap(ax)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Average:
+class Average(DrawnStudy):
     """The mean of ablations that differ in the seed; what `adapter_probe.average` returns.
 
     Attributes:
@@ -74,25 +79,38 @@ class Average:
         """One row per span, see `adapter_probe.analysis.comparing.AverageRecord`."""
         return self.record.spans
 
-    def heatmap(self, ax: Axes | None = None, *, tolerance: float = 1.0, **options: Any) -> Axes:
-        """Draw the mean drops by first and last ablated layer; see `Ablation.heatmap`."""
+    def heatmap(
+        self,
+        ax: Axes | None = None,
+        *,
+        tolerance: float = 1.0,
+        colorbar: bool = True,
+        notes: bool = True,
+        spread: bool = False,
+        style: Style | None = None,
+    ) -> Axes:
+        """Draw the mean drops with their spread over the studies; see `Ablation.heatmap`.
+
+        The standard deviation stands below each mean. Where the cells are too small for that, it has a grid
+        of its own, in the right half of Axes that are wide enough; `spread` draws that grid alone.
+        """
         from adapter_probe.figures.heatmap import heatmap
 
-        return heatmap(self.record, ax, tolerance=tolerance, **options)
+        with axes_for(ax, style) as place:
+            return heatmap(
+                self.record, place, tolerance=tolerance, colorbar=colorbar, notes=notes, spread=spread
+            )
 
-    def save(self, folder: str | Path, **options: Any) -> list[Path]:
-        """Write the figure with its numbers and caption; see `Ablation.save`."""
-        return save_figures([self.record], folder, **options)
+    def rows(self) -> list[tuple[str, str]]:
+        """The numbers to act on in words, as (what, value)."""
+        return average_rows(self.record)
 
-    def __repr__(self) -> str:
-        return "\n".join(f"{name}: {value}" for name, value in average_rows(self.record))
-
-    def _repr_html_(self) -> str:
-        return html_of(self.heatmap, columns(average_rows(self.record)))
+    def _draw(self, ax: Axes) -> Axes:
+        return self.heatmap(ax)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Exchange:
+class Exchange(DrawnStudy):
     """Costs and gains of every span on two data sets; what `adapter_probe.exchange` returns.
 
     Attributes:
@@ -106,21 +124,24 @@ class Exchange:
         """One row per span, see `adapter_probe.analysis.exchange.ExchangeRecord`."""
         return self.record.spans
 
-    def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw every span as a point: change on the task against change on the other data."""
+    def plot(self, ax: Axes | None = None, *, style: Style | None = None) -> Axes:
+        """Draw every span as a point: change on the task against change on the other data.
+
+        Args:
+            ax: see `Ablation.heatmap`.
+            style: see `Ablation.heatmap`.
+        """
         from adapter_probe.figures.exchange import exchange
 
-        return exchange(self.record, ax, **options)
+        with axes_for(ax, style) as place:
+            return exchange(self.record, place)
 
-    def save(self, folder: str | Path, **options: Any) -> list[Path]:
-        """Write the figure with its numbers and caption; see `Ablation.save`."""
-        return save_figures([self.record], folder, **options)
+    def rows(self) -> list[tuple[str, str]]:
+        """The numbers to act on in words, as (what, value)."""
+        return exchange_rows(self.record)
 
-    def __repr__(self) -> str:
-        return "\n".join(f"{name}: {value}" for name, value in exchange_rows(self.record))
-
-    def _repr_html_(self) -> str:
-        return html_of(self.plot, columns(exchange_rows(self.record)))
+    def _draw(self, ax: Axes) -> Axes:
+        return self.plot(ax)
 
 
 def compare(a: Ablation | str | Path, b: Ablation | str | Path) -> Comparison:

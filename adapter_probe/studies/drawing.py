@@ -5,17 +5,25 @@ from __future__ import annotations
 import base64
 import html
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from adapter_probe.errors import ResultsError
 
+from .summaries import columns
+
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from adapter_probe.analysis.studies import StudyRecord
     from adapter_probe.figures.gallery import GalleryItem
+    from adapter_probe.figures.venues import Venue
 
 Style = Literal["paper", "icml", "neurips", "acl", "aaai", "jmlr", "tmlr", "talk"]
+Column = Literal["half", "full"]
+DEFAULT_FORMATS = ("pdf", "svg", "png")
 
 
 def draw_gallery(
@@ -23,8 +31,8 @@ def draw_gallery(
     folder: str | Path,
     *,
     style: str = "paper",
-    column: Literal["half", "full"] | None = None,
-    formats: Sequence[str] = ("pdf", "svg", "png"),
+    column: Column | None = None,
+    formats: Sequence[str] = DEFAULT_FORMATS,
     tolerance: float = 1.0,
     paper: bool = False,
 ) -> list[GalleryItem]:
@@ -43,36 +51,108 @@ def draw_gallery(
         ResultsError: an argument that is not allowed, or a file that cannot be written.
     """
     from adapter_probe.figures.gallery import write_gallery
-    from adapter_probe.figures.venues import FORMATS, VENUES, FigureOptions
+    from adapter_probe.figures.venues import FORMATS, FigureOptions
 
-    if style not in VENUES:
-        raise ResultsError(f"style {style!r} is not known; give one of {', '.join(VENUES)}")
+    venue = _venue(style)
     if not tolerance >= 0:
         raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 or more points")
     wanted = tuple(dict.fromkeys(name.strip().lower() for name in formats if name.strip()))
     if not wanted or any(name not in FORMATS for name in wanted):
         given = ",".join(formats)
         raise ResultsError(f"formats {given!r} are not allowed; give some of {', '.join(FORMATS)}")
-    return write_gallery(records, folder, FigureOptions(VENUES[style], column, wanted, tolerance, paper))
+    return write_gallery(records, folder, FigureOptions(venue, column, wanted, tolerance, paper))
 
 
-def save_figures(records: Sequence[Any], folder: str | Path, **options: Any) -> list[Path]:
-    """`draw_gallery`, and the paths that it wrote."""
-    return [path for made in draw_gallery(records, folder, **options) for path in made.files]
+def _venue(style: str) -> Venue:
+    from adapter_probe.figures.venues import VENUES
+
+    if style not in VENUES:
+        raise ResultsError(f"style {style!r} is not known; give one of {', '.join(VENUES)}")
+    return VENUES[style]
 
 
-def draw_into_folder(record: StudyRecord, **options: Any) -> dict[str, str]:
+@contextmanager
+def axes_for(ax: Axes | None, style: Style | None) -> Iterator[Axes]:
+    """The Axes to draw on: those given, the current ones, or in a venue's style those of a new figure.
+
+    Raises:
+        ResultsError: the style is unknown, or stands beside Axes.
+    """
+    from matplotlib import pyplot as plt
+
+    if style is None:
+        yield plt.gca() if ax is None else ax
+        return
+    if ax is not None:
+        raise ResultsError(f"style {style!r} is for a figure of its own; leave out ax or style")
+    from adapter_probe.figures.style import paper_style
+
+    venue = _venue(style)
+    with paper_style(venue):
+        yield plt.figure(figsize=(venue.half, venue.half), layout="constrained").add_subplot()
+
+
+class DrawnStudy:
+    """What every study has: its figures on disk, and in a notebook a figure with text."""
+
+    record: Any
+
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        style: Style = "paper",
+        column: Column | None = None,
+        formats: Sequence[str] = DEFAULT_FORMATS,
+        tolerance: float = 1.0,
+        paper: bool = False,
+    ) -> list[Path]:
+        """Write the figures, their numbers and captions, and the tables for a paper; the paths written.
+
+        Args:
+            folder: made if missing.
+            style: sizes and fonts of a venue; see `adapter_probe.figures.venues.VENUES`.
+            column: the figures' width; None for what each one needs.
+            formats: some of pdf, svg, png, pgf.
+            tolerance: drop in points that an ablation's black line marks.
+            paper: overlay the values that Houlsby et al. (2019) published.
+
+        Raises:
+            ResultsError: an argument that is not allowed, or a file that cannot be written.
+        """
+        items = draw_gallery(
+            [self.record], folder, style=style, column=column, formats=formats, tolerance=tolerance,
+            paper=paper,
+        )  # fmt: skip
+        return [path for item in items for path in item.files]
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The numbers to act on in words, as (what, value)."""
+        raise NotImplementedError
+
+    def _draw(self, ax: Axes) -> Axes:
+        """The figure that a notebook shows."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return columns(self.rows())
+
+    def _repr_html_(self) -> str:
+        return _html_of(self._draw, columns(self.rows()))
+
+
+def draw_into_folder(study: DrawnStudy, *, tolerance: float = 1.0, paper: bool = False) -> dict[str, str]:
     """Draw a finished study into its own folder; paths by name and ending, such as ``heatmap_pdf``."""
-    paths = save_figures([record], record.folder, **options)
+    paths = study.save(study.record.folder, tolerance=tolerance, paper=paper)
     return {f"{path.stem}_{path.suffix[1:]}".replace("-", "_"): str(path) for path in paths}
 
 
-def html_of(draw: Callable[..., Any], text: str) -> str:
+def _html_of(draw: Callable[..., Any], text: str) -> str:
     """A figure of one Axes and lines of text, as HTML for a notebook."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.2, 4.2), layout="constrained")
-    draw(ax=figure.subplots())
+    draw(figure.subplots())
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=110)
     data = base64.b64encode(picture.getvalue()).decode("ascii")

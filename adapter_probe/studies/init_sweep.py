@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -15,7 +15,7 @@ from adapter_probe.results import schema
 from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.sealing import sealed
 
-from .drawing import html_of, save_figures
+from .drawing import DrawnStudy, Style, axes_for
 from .summaries import columns
 from .sweeps import SweepSettings, find_tasks, majority_rows, plain_rows, run_trials, spread_text
 
@@ -30,7 +30,7 @@ STDS = tuple(float(f"1e{power}") for power in range(-7, 1))  # of Houlsby et al.
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class InitSweep:
+class InitSweep(DrawnStudy):
     """A finished initialisation sweep; what `adapter_probe.init_sweep` and `adapter_probe.load` return.
 
     Attributes:
@@ -59,25 +59,18 @@ class InitSweep:
         """One row per training run, ``trials.csv``: its settings, `score`, `diverged`, parameters."""
         return self.record.trials
 
-    def plot(self, ax: Axes | None = None, *, paper: bool = False) -> Axes:
+    def plot(self, ax: Axes | None = None, *, paper: bool = False, style: Style | None = None) -> Axes:
         """Draw the score against the initialisation's std.
 
         Args:
-            ax: where to draw; by default the current Axes.
+            ax: see `adapter_probe.Ablation.heatmap`.
+            style: see `adapter_probe.Ablation.heatmap`.
             paper: overlay the values that Houlsby et al. (2019) published.
         """
         from adapter_probe.figures.init_sweep import init_sweep
 
-        return init_sweep(self.record, ax, paper=paper)
-
-    def save(self, folder: str | Path, **options: Any) -> list[Path]:
-        """Write the figures, their numbers and captions; the paths written.
-
-        Args:
-            folder: made if missing.
-            options: `style`, `column`, `formats`, `paper`; see `adapter_probe.studies.drawing.draw_gallery`.
-        """
-        return save_figures([self.record], folder, **options)
+        with axes_for(ax, style) as place:
+            return init_sweep(self.record, place, paper=paper)
 
     def rows(self) -> list[tuple[str, str]]:
         """The table in words: a point and its score."""
@@ -94,8 +87,8 @@ class InitSweep:
         tasks = ", ".join(map(str, self.table["task"].unique()))
         return f"Initialisation sweep on {tasks}\n{columns(self.rows())}"
 
-    def _repr_html_(self) -> str:
-        return html_of(self.plot, repr(self))
+    def _draw(self, ax: Axes) -> Axes:
+        return self.plot(ax)
 
 
 def init_sweep(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -15,7 +15,7 @@ from adapter_probe.results import schema
 from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.sealing import sealed
 
-from .drawing import html_of, save_figures
+from .drawing import DrawnStudy, Style, axes_for
 from .summaries import columns
 from .sweeps import SweepSettings, find_tasks, majority_rows, plain_rows, run_trials, spread_text
 
@@ -34,7 +34,7 @@ LEARNING_RATES = (3e-5, 3e-4, 3e-3)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Tradeoff:
+class Tradeoff(DrawnStudy):
     """A finished trade-off; what `adapter_probe.tradeoff` and `adapter_probe.load` return.
 
     Attributes:
@@ -73,11 +73,19 @@ class Tradeoff:
         """One row per adapter size, ``sizes.csv``: mean scores over tasks."""
         return self.record.sizes
 
-    def plot(self, ax: Axes | None = None, *, task: str | None = None, paper: bool = False) -> Axes:
+    def plot(
+        self,
+        ax: Axes | None = None,
+        *,
+        task: str | None = None,
+        paper: bool = False,
+        style: Style | None = None,
+    ) -> Axes:
         """Draw the score against the trained parameters.
 
         Args:
-            ax: where to draw; by default the current Axes.
+            ax: see `adapter_probe.Ablation.heatmap`.
+            style: see `adapter_probe.Ablation.heatmap`.
             task: which; may be left out where there is one.
             paper: overlay the values that Houlsby et al. (2019) published.
 
@@ -86,16 +94,8 @@ class Tradeoff:
         """
         from adapter_probe.figures.tradeoff import tradeoff
 
-        return tradeoff(self.record, ax, task=task, paper=paper)
-
-    def save(self, folder: str | Path, **options: Any) -> list[Path]:
-        """Write the figures, their numbers and captions, and the tables for a paper; the paths written.
-
-        Args:
-            folder: made if missing.
-            options: `style`, `column`, `formats`, `paper`; see `adapter_probe.studies.drawing.draw_gallery`.
-        """
-        return save_figures([self.record], folder, **options)
+        with axes_for(ax, style) as place:
+            return tradeoff(self.record, place, task=task, paper=paper)
 
     def rows(self) -> list[tuple[str, str]]:
         """The table in words: a point and its score."""
@@ -114,8 +114,8 @@ class Tradeoff:
         tasks = ", ".join(map(str, self.table["task"].unique()))
         return f"Trade-off on {tasks}\n{columns(self.rows())}"
 
-    def _repr_html_(self) -> str:
-        return html_of(lambda ax: self.plot(ax, task=str(self.table["task"].iloc[0])), repr(self))
+    def _draw(self, ax: Axes) -> Axes:
+        return self.plot(ax, task=str(self.table["task"].iloc[0]))
 
 
 def tradeoff(

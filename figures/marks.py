@@ -1,0 +1,97 @@
+"""What stands on a grid's cells: the tolerance's line, signs, and notes beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import EllipseCollection, LineCollection, PolyCollection
+
+from adapter_probe.analysis.staircase import Segment
+
+from . import style
+from .grid import SMALL_CELL, Cells, cell_size
+from .layout import before_drawing
+
+_INDENT, _LEADING = 0.4, 1.28  # of the notes, in their letters' size
+
+
+def draw_staircase(ax: Axes, edges: Sequence[Segment]) -> None:
+    """The tolerance's line with a halo; outlines of single layers stand between the two."""
+    lines = [
+        LineCollection(edges, colors=colour, capstyle="projecting", zorder=zorder, label=label)
+        for colour, zorder, label in ((ax.get_facecolor(), 1.9, "halo"), (style.ink(), 2.1, "staircase"))
+    ]
+    for line in lines:
+        ax.add_collection(line, autolim=False)
+
+    def fit(ax: Axes) -> None:
+        for line, units in zip(lines, (style.BORDER_HALO, style.BORDER)):
+            line.set_linewidth(min(units * style.unit(), 0.3 * cell_size(ax)))
+
+    before_drawing(ax, fit)
+
+
+def draw_rings(ax: Axes, positions: np.ndarray) -> None:
+    """A ring in each cell ``[cells, 2]``: its upper right corner, or its middle without numbers."""
+    rings = EllipseCollection(
+        [0.16], [0.16], [0], units="xy", offsets=positions[:, ::-1] + 0.5, offset_transform=ax.transData,
+        facecolors=style.WHITE, edgecolors=style.INK, zorder=4, label="rings",
+    )  # fmt: skip
+    ax.add_collection(rings, autolim=False)
+
+    def fit(ax: Axes) -> None:
+        cell = cell_size(ax)
+        numbered = any(text.get_visible() and text.get_transform() == ax.transData for text in ax.texts)
+        rings.set_offsets(positions[:, ::-1] + ((0.83, 0.17) if numbered else (0.5, 0.45)))
+        rings.set_widths([0.16 if numbered else 0.3])
+        rings.set_heights([0.16 if numbered else 0.3])
+        rings.set_linewidth(0.4 * style.unit() if cell > SMALL_CELL else 0.0)
+        rings.set_facecolor(style.WHITE if cell > SMALL_CELL else style.INK)
+
+    before_drawing(ax, fit)
+
+
+def draw_triangles(ax: Axes, positions: np.ndarray, inks: Sequence[str]) -> None:
+    """A triangle that fills the lower left corner of each cell ``[cells, 2]``, in black or white."""
+    corner = positions[:, ::-1] + (0.06, 0.94)  # clear of the gap, in which the black line runs
+    shape = np.array([(0, 0), (0.2, 0), (0, -0.2)])
+    triangles = corner[:, None] + shape  # [cells, 3, 2]
+    ax.add_collection(PolyCollection(triangles, facecolors=inks, linewidths=0, label="triangles", zorder=1.5))
+
+
+def write_notes(ax: Axes, lines: Sequence[str], cells: Cells) -> None:
+    """Set the lines in the lower left corner, as large as keeps them clear of the cells.
+
+    Where even the smallest letters do not fit, lines in the way stay out, the first one last.
+    """
+    at = {"xycoords": "axes fraction", "textcoords": "offset points", "in_layout": False}
+    notes = [ax.annotate(line, (0, 0), xytext=(0, 0), **at) for line in lines]
+    starts = np.array(
+        [cells.positions[cells.positions[:, 0] == row, 1].min() for row in range(len(cells.firsts))]
+    )
+
+    def in_the_way(shown: Sequence[str], size: float, cell: float) -> list[int]:
+        """Which lines reach the cells beside them."""
+        found = []
+        for index, line in enumerate(shown):
+            bottom = _INDENT * size + (len(shown) - 1 - index) * _LEADING * size
+            rows = len(starts) - 1 - np.arange(int(bottom // cell), int((bottom + size) // cell) + 1)
+            free = cell * starts[np.clip(rows, 0, None)].min()
+            if rows.min() < 0 or _INDENT * size + style.text_width(line, size) > free - _INDENT * size:
+                found.append(index)
+        return found
+
+    def fit(ax: Axes) -> None:
+        sizes = np.arange(style.tick_size(), style.SMALLEST_SIZE - 0.1, -0.5)
+        cell, shown = cell_size(ax), list(range(len(lines)))
+        size = next((size for size in sizes if not in_the_way(lines, size, cell)), sizes[-1])
+        while shown and (bad := in_the_way([lines[i] for i in shown], size, cell)):
+            del shown[max(bad) or min(1, len(shown) - 1)]
+        for index, note in enumerate(notes):
+            note.set(visible=index in shown, size=size)
+        for above, index in enumerate(reversed(shown)):
+            notes[index].xyann = (_INDENT * size, _INDENT * size + above * _LEADING * size)
+
+    before_drawing(ax, fit)

@@ -1,0 +1,71 @@
+"""What a command can set, a keyword of the public function can, with the same default."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+
+import pytest
+
+import adapter_probe as ap
+from adapter_probe.cli import options
+from adapter_probe.cli.ablate import ablate
+from adapter_probe.cli.compare import compare
+from adapter_probe.cli.figures import figures
+from adapter_probe.cli.init_sweep import init_sweep
+from adapter_probe.cli.prune import prune
+from adapter_probe.cli.report import report
+from adapter_probe.cli.tradeoff import tradeoff
+from adapter_probe.jobs.slurm_options import SlurmOptions
+
+PRINTED = {"json", "dry_run"}  # what is printed, and how
+CALLED = {"checkpoint": "checkpoints", "results": "folders"}  # of `report`, as the keyword is called
+LISTS = {"learning_rates": options.numbers, "epochs": options.whole_numbers, "stds": options.numbers,
+         "sizes": options.whole_numbers}  # fmt: skip
+
+
+def parameters(function: Callable) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(function).parameters)
+
+
+@pytest.mark.parametrize(
+    ("command", "functions", "otherwise"),
+    [
+        (ablate, (ap.ablate, ap.Ablation.save), set()),
+        (init_sweep, (ap.init_sweep, ap.InitSweep.save), set()),
+        (tradeoff, (ap.tradeoff, ap.Tradeoff.save), set()),
+        (prune, (ap.prune,), set()),
+        (report, (ap.report,), set()),
+        (compare, (ap.compare, ap.Comparison.save), {"out"}),  # the folder of `save`
+        (figures, (ap.Ablation.save,), {"out", "results", "average"}),  # `ap.load` and `ap.average`
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_every_option_is_a_keyword(command, functions, otherwise):
+    wanted = parameters(command)
+    cluster = {field.name for field in fields(options.ClusterOptions)}
+    known = {name: found for function in functions for name, found in parameters(function).items()}
+    renamed = CALLED if command is report else {}
+    for name, option in wanted.items():
+        keyword = renamed.get(name, name)
+        if name in PRINTED | otherwise:
+            continue
+        if name in cluster:
+            assert "cluster" in known
+            continue
+        assert keyword in known, f"--{name} has no keyword"
+        theirs, ours = known[keyword].default, option.default
+        if inspect.Parameter.empty in (theirs, ours) or theirs is None:
+            assert ours in (inspect.Parameter.empty, None) or name == "top_k"  # by default the paper's list
+        elif name in LISTS and isinstance(ours, str):
+            assert tuple(LISTS[name](ours, name)) == tuple(theirs)
+        elif name == "formats":
+            assert tuple(ours.split(",")) == theirs
+        else:
+            assert str(theirs if ours is None and not theirs else ours) == str(theirs), name
+
+
+def test_a_clusters_options_are_fields_of_its_keyword():
+    flags = {field.name for field in fields(options.ClusterOptions)} - {"slurm", "slurm_config"}
+    assert flags <= {field.name for field in fields(SlurmOptions)}

@@ -1,0 +1,71 @@
+"""The mean of several ablations: its spread over the studies is there on shallow and on deep grids."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import to_rgba
+
+from adapter_probe.analysis.comparing import AverageRecord
+from adapter_probe.figures.ablation_figures import joint_drawing
+from adapter_probe.figures.heatmap import heatmap, scale_of
+from adapter_probe.figures.venues import PAPER, FigureOptions
+
+
+@pytest.fixture(autouse=True)
+def _no_figure_stays_open():
+    yield
+    plt.close("all")
+
+
+def mean_of(n_layers: int) -> AverageRecord:
+    """Three studies whose spread is 0.1 points a layer of the span."""
+    pairs = [(i, j) for i in range(n_layers) for j in range(i, n_layers)]
+    spans = pd.DataFrame(pairs, columns=["first", "last"])
+    spans["n_layers"] = spans["last"] - spans["first"] + 1
+    spans = spans.assign(delta_points=-0.2 * spans["n_layers"], sd_points=0.1 * spans["n_layers"], p_holm=0.5)
+    return AverageRecord(("s0", "s1", "s2"), spans, "accuracy", 100, (0.7, 0.8, 0.75), {})
+
+
+def colours_drawn(ax) -> np.ndarray:
+    """Colours of the cells that there are, row by row."""
+    mesh = next(artist for artist in ax.collections if isinstance(artist, QuadMesh))
+    mesh.update_scalarmappable()
+    return mesh.get_facecolors()[~np.ma.getmaskarray(mesh.get_array()).ravel()]
+
+
+def test_an_average_says_its_spread_below_each_mean():
+    figure, ax = plt.subplots(figsize=(6, 5))
+    heatmap(mean_of(6), ax)
+    figure.draw_without_rendering()
+    said = {text.get_text() for text in ax.texts if text.get_visible()}
+    assert {f"{0.2 * n:.1f}\n± {0.1 * n:.1f}" for n in range(1, 7)} <= said
+    assert len(figure.axes) == 2  # the grid and the colour bar
+
+
+@pytest.mark.parametrize(("inches", "n_grids"), [(8, 2), (2.5, 1)])
+def test_a_deep_average_has_a_grid_of_its_spread(inches, n_grids):
+    record = mean_of(30)
+    figure = plt.figure(figsize=(inches, 4))
+    heatmap(record, figure.add_subplot(), colorbar=False)
+    assert len(figure.axes) == n_grids
+    alone = heatmap(record, plt.figure(figsize=(4, 4)).add_subplot(), colorbar=False, spread=True)
+    expected = [to_rgba(colour) for colour in scale_of(record).colours(record.spans["sd_points"].to_numpy())]
+    for ax in (*figure.axes[1:], alone):
+        np.testing.assert_allclose(colours_drawn(ax), expected)
+
+
+@pytest.mark.parametrize(("n_layers", "n_panels"), [(6, 1), (12, 1), (30, 2)])
+def test_the_average_figure_shows_means_and_spread(n_layers, n_panels):
+    record = mean_of(n_layers)
+    drawing = joint_drawing(record, FigureOptions(PAPER))
+    grids = [ax for ax in drawing.figure.axes if ax.get_xlabel() == "last ablated layer"]
+    assert len(grids) == n_panels
+    drawing.figure.draw_without_rendering()
+    shown = "\n".join(text.get_text() for ax in grids for text in ax.texts if text.get_visible())
+    assert "± 0.1" in shown if n_panels == 1 else "s.d. over 3 studies" in shown
+    assert drawing.frame is record.spans
+    assert "The standard deviation over the studies" in drawing.caption
