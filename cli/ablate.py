@@ -130,11 +130,13 @@ def ablate(
 
 def report_of(study: Ablation, tolerance: float = 1.0) -> dict[str, Any]:
     """Draw a finished ablation into its folder; its summary with the paths of all files."""
-    from adapter_probe.results.schema import LAYERS_CSV, PREDICTIONS, REMOVABLE_CSV, SPANS_CSV
+    from adapter_probe.results.schema import GROUPS_CSV, LAYERS_CSV, PREDICTIONS, REMOVABLE_CSV, SPANS_CSV
     from adapter_probe.studies.comparison import exchange
     from adapter_probe.studies.drawing import draw_into_folder
 
     names = {"spans": SPANS_CSV, "layers": LAYERS_CSV, "removable": REMOVABLE_CSV, "predictions": PREDICTIONS}
+    if study.groups is not None:
+        names["groups"] = GROUPS_CSV
     files = {name: str(study.folder / file) for name, file in names.items()}
     files |= draw_into_folder(study, tolerance=tolerance)
     if study.against is None:

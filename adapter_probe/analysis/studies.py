@@ -15,6 +15,7 @@ import pandas as pd
 from adapter_probe import metrics
 from adapter_probe.analysis.attribution import interactions, shares
 from adapter_probe.analysis.deltas import StudyKind, span_grid
+from adapter_probe.analysis.groups import group_scores, group_summary
 from adapter_probe.analysis.peft_settings import layers_to_transform, rank_pattern
 from adapter_probe.analysis.summary import summary
 from adapter_probe.analysis.tables import ablation_tables
@@ -78,6 +79,7 @@ class AblationRecord:
         identity: what determines the numbers.
         summary: ``summary.json``; empty where it is missing.
         created_with: versions of the libraries that made them, as far as known.
+        groups: ``groups.csv``, or None where the examples say of no part of the data.
     """
 
     folder: Path
@@ -88,6 +90,7 @@ class AblationRecord:
     identity: Mapping[str, object]
     summary: Mapping[str, object]
     created_with: Mapping[str, object] = field(default_factory=dict)
+    groups: pd.DataFrame | None = None
 
     @property
     def shares(self) -> pd.DataFrame | None:
@@ -140,9 +143,11 @@ def ablation_record(results: AblationResults, folder: Path) -> AblationRecord:
         found["guard"] = settings["guard"]
     if lines := _next_lora(found, tables.layers, settings.get("lora_rank")):
         found["peft"] = lines
+    if (groups := group_scores(results)) is not None:
+        found["groups"] = group_summary(groups)
     overview = _overview(found, folder / schema.SUMMARY, results.identity)
-    identity = results.identity
-    return AblationRecord(folder, tables.spans, tables.layers, tables.removable, overview, identity, found)
+    told = tables.spans, tables.layers, tables.removable, overview, results.identity, found
+    return AblationRecord(folder, *told, groups=groups)
 
 
 def _next_lora(found: Mapping[str, Any], layers: pd.DataFrame, rank: object) -> dict[str, str]:
@@ -217,7 +222,8 @@ def _open_ablation(folder: Path) -> AblationRecord:
     removable = _read_if_there(folder / schema.REMOVABLE_CSV, schema.REMOVABLE)
     versions = manifest.get("created_with")
     versions = versions if isinstance(versions, dict) else {}
-    return AblationRecord(folder, spans, layers, removable, overview, identity, found, versions)
+    groups = _read_if_there(folder / schema.GROUPS_CSV, schema.GROUPS)
+    return AblationRecord(folder, spans, layers, removable, overview, identity, found, versions, groups)
 
 
 def _attribute(spans: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame | None]:

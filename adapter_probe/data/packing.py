@@ -25,8 +25,8 @@ class Group(NamedTuple):
         n: how many examples.
         length: tokens of each.
         n_read: how many positions of each example the head reads.
-        positions: int64 ``[length]``, each token's place in its text; None for 0, 1, ...
-        sees: bool ``[length, length]``, which tokens (columns) each token may attend to in a causal model;
+        positions: int64 ``[n, length]``, each token's place in its text; None for 0, 1, ...
+        sees: bool ``[n, length, length]``, which tokens (columns) each token may attend to in a causal model;
             None for itself and all before it.
     """
 

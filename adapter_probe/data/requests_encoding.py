@@ -51,10 +51,13 @@ class TokenTree:
         return depths
 
     @property
-    def sees(self) -> np.ndarray | None:
-        """Bool ``[states, states]``, which tokens each one follows, itself included; None for one text."""
-        if (self.parents == np.arange(len(self.parents)) - 1).all():
-            return None
+    def is_one_text(self) -> bool:
+        """Whether every token follows all before it."""
+        return bool((self.parents == np.arange(len(self.parents)) - 1).all())
+
+    @property
+    def sees(self) -> np.ndarray:
+        """Bool ``[states, states]``, which tokens each one follows, itself included."""
         sees = np.eye(len(self.parents), dtype=bool)
         for state, parent in enumerate(self.parents.tolist()):
             if parent >= 0:
@@ -102,7 +105,7 @@ class RequestBatch:
         packed: for the model; its `read` are the positions after which tokens are scored.
         after, targets: int64 ``[scored]``, on the model's device: tokens `targets` after ``read[after]``.
         members: int64 ``[members]``, scored tokens, one continuation's after the other's.
-        slots: int64 ``[members]``, the continuation of each: item of the batch, in the order packed, times
+        slots: int64 ``[members]``, the continuation of each: item of the batch, in the order given, times
             `n_continuations`, plus its number.
         n_continuations: slots of an item.
     """
@@ -224,32 +227,43 @@ def grow_tree(texts: Sequence[Text], max_length: int) -> TokenTree:
 
 
 def pack_requests(encoded: EncodedRequests, index: np.ndarray, device: torch.device) -> RequestBatch:
-    """Lay the items `index` end to end, in the order given, each in a group of its own."""
-    groups, read, after, targets, members, slots = [], [], [], [], [], []
-    start = n_read = n_scored = 0
+    """Lay the items `index` end to end, those of one form side by side, each form in a group of its own."""
+    alike: dict[tuple[int, int, bool], list[int]] = {}  # places among `index`
     for place, item in enumerate(index.tolist()):
         tree = encoded.trees[item]
-        sees = tree.sees
-        layout = () if sees is None else (torch.from_numpy(tree.depths), torch.from_numpy(sees))
-        groups.append(Group(start, 1, len(tree.tokens), len(tree.read), *layout))
-        read.append(tree.read + start)
-        after.append(tree.after + n_read)
-        targets.append(tree.targets)
-        for number, own in enumerate(tree.scored):
-            members.append(own + n_scored)
-            slots.append(np.full(len(own), place * encoded.n_continuations + number))
-        start, n_read, n_scored = (
-            start + len(tree.tokens),
-            n_read + len(tree.read),
-            n_scored + len(tree.after),
-        )
-    ids = np.concatenate([encoded.trees[item].tokens for item in index.tolist()])
-    firsts = torch.tensor([group.start for group in groups])
+        alike.setdefault((len(tree.tokens), len(tree.read), tree.is_one_text), []).append(place)
+    groups, read, after, targets, members, slots = [], [], [], [], [], []
+    start = n_read = n_scored = 0
+    for (length, reads, is_one_text), places in alike.items():
+        trees = [encoded.trees[index[place]] for place in places]
+        groups.append(Group(start, len(trees), length, reads, *(() if is_one_text else _layout(trees))))
+        for place, tree in zip(places, trees):
+            read.append(tree.read + start)
+            after.append(tree.after + n_read)
+            targets.append(tree.targets)
+            for number, own in enumerate(tree.scored):
+                members.append(own + n_scored)
+                slots.append(np.full(len(own), place * encoded.n_continuations + number))
+            start, n_read, n_scored = start + length, n_read + reads, n_scored + len(tree.after)
+    order = np.concatenate(list(alike.values()))
+    ids = np.concatenate([encoded.trees[item].tokens for item in index[order]])
+    firsts = torch.cat([torch.arange(group.start, group.stop, group.length) for group in groups])
     packed = PackedBatch(
-        index, tuple(groups), torch.from_numpy(ids), None, firsts, torch.from_numpy(np.concatenate(read))
+        index[order],
+        tuple(groups),
+        torch.from_numpy(ids),
+        None,
+        firsts,
+        torch.from_numpy(np.concatenate(read)),
     )
     rest = (torch.from_numpy(np.concatenate(part)).to(device) for part in (after, targets, members, slots))
     return RequestBatch(packed.to(device), *rest, encoded.n_continuations)
+
+
+def _layout(trees: Sequence[TokenTree]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Places in their texts, and what they see, of the tokens of trees of one length."""
+    depths, sees = (np.stack(parts) for parts in zip(*((tree.depths, tree.sees) for tree in trees)))
+    return torch.from_numpy(depths), torch.from_numpy(sees)
 
 
 def count_texts(requests: Requests, encoded: EncodedRequests) -> np.ndarray:

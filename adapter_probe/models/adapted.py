@@ -24,6 +24,7 @@ from adapter_probe.models.bases.heads import (
     classification_head,
     final_states,
     head_kind,
+    logits_in_parts,
     output_embedding,
     read_positions,
     span_logits,
@@ -279,6 +280,10 @@ class AdaptedModel(nn.Module):
     def output_embedding(self, states: Tensor) -> Tensor:
         """A causal model's logits ``[rows, vocabulary]`` from its `final_states` ``[rows, hidden]``."""
         return output_embedding(self.base, states)
+
+    def logits_in_parts(self, states: Tensor, size: int) -> Iterator[tuple[int, Tensor]]:
+        """The same, so many tokens of the vocabulary at a time; see `heads.logits_in_parts`."""
+        return logits_in_parts(self.base, states, size)
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Logits with every adapter on, in the batch's packed order.

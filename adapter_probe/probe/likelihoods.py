@@ -14,8 +14,9 @@ from adapter_probe.models.adapted import AdaptedModel, NormChoice
 
 from .tree import forward_variants
 
-# Logits in memory at a time: some tens of megabytes on a processor; an accelerator needs more to be busy.
-LOGITS_PER_CHUNK = {"cpu": 8 << 20, "cuda": 256 << 20}
+# Logits in memory at a time: what a processor's core keeps near it; an accelerator needs more to be busy.
+LOGITS_PER_CHUNK = {"cpu": 3 << 17, "cuda": 256 << 20}
+_ROWS_PER_CHUNK = 1024
 
 
 def request_outputs(
@@ -77,19 +78,36 @@ def score_tokens(model: AdaptedModel, batch: RequestBatch, hidden: Tensor) -> Te
         float ``[scored, 2]``: nats, and 1 or 0.
     """
     states = model.final_states(hidden)
-    most = LOGITS_PER_CHUNK.get(hidden.device.type, LOGITS_PER_CHUNK["cpu"])
-    size = max(1, most // int(model.base.config.vocab_size))
     dtype = torch.promote_types(hidden.dtype, torch.float32)
     out = torch.empty(len(batch.targets), 2, dtype=dtype, device=hidden.device)
-    for begin in range(0, len(states), size):
-        logits = model.output_embedding(states[begin : begin + size]).to(dtype)
-        inside = torch.nonzero((batch.after >= begin) & (batch.after < begin + size))[:, 0]
+    for begin in range(0, len(states), _ROWS_PER_CHUNK):
+        some = states[begin : begin + _ROWS_PER_CHUNK]
+        inside = torch.nonzero((batch.after >= begin) & (batch.after < begin + len(some)))[:, 0]
         rows = batch.after[inside] - begin
-        chosen, top = logits[rows, batch.targets[inside]], logits.amax(dim=-1)
-        total = logits.sub_(top[:, None]).exp_().sum(dim=-1).log_().add_(top)
+        chosen, total, top = _normalised(model, some, rows, batch.targets[inside], dtype)
         out[inside, 0] = chosen - total[rows]
         out[inside, 1] = (chosen >= top[rows]).to(dtype)
     return out
+
+
+def _normalised(
+    model: AdaptedModel, states: Tensor, rows: Tensor, targets: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits of `targets` after states `rows`; of each state, log of the summed exponentials, and maximum.
+
+    The vocabulary comes a part at a time, each part summed beside its own largest logit.
+    """
+    most = LOGITS_PER_CHUNK.get(states.device.type, LOGITS_PER_CHUNK["cpu"])
+    chosen = torch.empty(len(rows), dtype=dtype, device=states.device)
+    tops, totals = [], []
+    for first, logits in model.logits_in_parts(states, max(1, most // len(states))):
+        part = logits.to(dtype)
+        top = part.amax(dim=-1)
+        here = torch.nonzero((targets >= first) & (targets < first + part.shape[1]))[:, 0]
+        chosen[here] = part[rows[here], targets[here] - first]
+        totals.append(part.sub_(top[:, None]).exp_().sum(dim=-1).log_().add_(top))
+        tops.append(top)
+    return chosen, torch.logsumexp(torch.stack(totals), dim=0), torch.stack(tops).amax(dim=0)
 
 
 def summed_windows(encoded: EncodedRequests, sums: np.ndarray) -> np.ndarray:

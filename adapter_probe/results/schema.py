@@ -30,6 +30,9 @@ SUMMARY, PREDICTIONS = "summary.json", "predictions.npz"
 SPANS_CSV, LAYERS_CSV, REMOVABLE_CSV = "spans.csv", "layers.csv", "removable.csv"
 """The tables of an ablation."""
 
+GROUPS_CSV = "groups.csv"
+"""Of one whose examples are of several parts of the data."""
+
 TRIAL, TRIALS_FOLDER = "trial.json", "trials"
 """Of a sweep, beside its `STUDY`: a trial's record, and the folder of the trials."""
 
@@ -37,7 +40,7 @@ TRIALS_CSV, SWEEP_CSV, TRADEOFF_CSV = "trials.csv", "sweep.csv", "tradeoff.csv"
 AGGREGATE_CSV, SIZES_CSV = "aggregate.csv", "sizes.csv"
 """The tables of a sweep."""
 
-ABLATION_FILES = (SPANS_CSV, LAYERS_CSV, REMOVABLE_CSV, PREDICTIONS, SUMMARY)
+ABLATION_FILES = (SPANS_CSV, LAYERS_CSV, REMOVABLE_CSV, GROUPS_CSV, PREDICTIONS, SUMMARY)
 SWEEP_TABLES = (SWEEP_CSV, TRADEOFF_CSV, AGGREGATE_CSV, SIZES_CSV, TRIALS_CSV)
 
 Kind = str
@@ -77,6 +80,10 @@ LAYERS = {"layer": "count", "delta_points": "number", "share_points": "number"}
 REMOVABLE = {
     "tolerance_points": "number", "basis": "text", "first": "count", "last": "count", "n_layers": "count",
     "delta_points": "number", "ci_low_points": "number",
+}  # fmt: skip
+GROUPS = {
+    "group": "text", "n_examples": "count", "variant": "text", "first": "count", "last": "count",
+    "score": "number", "delta_points": "number",
 }  # fmt: skip
 CHOICE = {"learning_rate": "number", "epochs": "count", "size": "count"}
 """Which trials a row of a sweep is the mean of; older tables lack some of it."""

@@ -82,6 +82,16 @@ class Ablation(DrawnStudy):
         return self.record.removable
 
     @property
+    def groups(self) -> pd.DataFrame | None:
+        """What every variant scores on each part of the data, ``groups.csv``; None where there are no parts.
+
+        The parts are `field` and `UID` of pairs of sentences, or the tasks of lm-evaluation-harness. Columns
+        `group`, `n_examples`, `variant` (``intact``, ``all off`` or a span), `first`, `last`, `score`,
+        `delta_points`.
+        """
+        return self.record.groups
+
+    @property
     def summary(self) -> dict[str, Any]:
         """The numbers to act on, ``summary.json``; scores are fractions, differences in points."""
         return dict(self.record.summary)
@@ -390,5 +400,7 @@ def _write(record: AblationRecord, results: AblationResults) -> None:
         write_spans(folder, record.spans)
         write_csv(folder / schema.LAYERS_CSV, record.layers)
         write_csv(folder / schema.REMOVABLE_CSV, record.removable)
+        if record.groups is not None:
+            write_csv(folder / schema.GROUPS_CSV, record.groups)
         save_predictions(folder, results)
         write_json(folder / schema.SUMMARY, record.summary)

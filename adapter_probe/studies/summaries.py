@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
     from adapter_probe.analysis.exchange import ExchangeRecord
 
-_MOST_LISTED = 5
+_MOST_LISTED, _MOST_GROUPS = 5, 12
 
 
 def columns(rows: list[tuple[str, str]]) -> str:
@@ -93,6 +93,7 @@ def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("beyond chance", counted))
     if warning is None:
         rows += _span_rows(report, kept)
+    rows += _group_rows(report)
     lines = report.get("peft", {})
     if "layers_to_transform" in lines:
         rows.append(("PEFT without the span within 1", lines["layers_to_transform"]))
@@ -111,6 +112,22 @@ def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
 def ablation_summary(report: Mapping[str, Any]) -> str:
     """`ablation_rows`, and where the rest is."""
     return f"{columns(ablation_rows(report))}\n\n{file_lists([report['files'].values()])}"
+
+
+def _group_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The parts of the data, without the parts within them; the whole is in ``groups.csv``."""
+    groups, metric = report.get("groups", {}), report["metric"]
+    wholes = {name: own for name, own in groups.items() if name.rpartition("/")[0] not in groups}
+    rows = [
+        (
+            f"on {name}",
+            f"{score_text(own['intact_score'], metric)} of {own['n_examples']:,} examples, all switched off "
+            f"{points(own['removed_delta_points'], metric)}",
+        )
+        for name, own in list(wholes.items())[:_MOST_GROUPS]
+    ]
+    more = len(wholes) - _MOST_GROUPS
+    return rows if more <= 0 else [*rows, ("on others", f"{more} more in groups.csv")]
 
 
 def _tolerance(tolerance: str, metric: str) -> str:

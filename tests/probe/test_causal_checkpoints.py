@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
@@ -174,8 +175,24 @@ def test_the_baseline_is_a_choice_at_random(ablated):
 
 
 def test_groups_of_the_data_are_kept(ablated):
-    assert ablated(PAIRS).results.groups.tolist() == ["a/0", "a/1", "a/0"]
+    study = ablated(PAIRS)
+    assert study.results.groups.tolist() == ["a/0", "a/1", "a/0"]
     assert ablated(TEXTS).results.groups is None
+    assert ablated(TEXTS).groups is None
+    right = study.predictions == 0  # [variants, pairs]; the first sentence is the good one
+    members = {"a": [0, 1, 2], "a/0": [0, 2], "a/1": [1]}
+    off = {name: row for row, name in enumerate(study.results.row_names)}
+    off |= {"intact": 0, "all off": off[f"0-{LAYERS - 1}"]}
+    groups = study.groups
+    assert groups.groupby("group", sort=False).size().to_dict() == dict.fromkeys(members, len(right))
+    for found in groups.itertuples():
+        own = right[:, members[found.group]].mean(axis=1)
+        assert found.n_examples == len(members[found.group])
+        assert found.score == own[off[found.variant]]
+        assert found.delta_points == pytest.approx(100 * (own[off[found.variant]] - own[0]))
+    assert list(groups["variant"][:2]) == ["intact", "all off"]
+    assert study.summary["groups"]["a/0"]["removed_score"] == right[off["all off"], [0, 2]].mean()
+    pd.testing.assert_frame_equal(adapter_probe.load(study.folder).groups, groups, check_dtype=False)
 
 
 def test_other_metrics_on_the_same_folder_need_no_new_pass(checkpoint, tmp_path):

@@ -89,6 +89,9 @@ def random_texts(seed: int, n_items: int) -> list[list[tuple[list[int], list[int
         ]
         items.append([(context, continuation) for continuation in (first, *others, [*first, 5])])
     items.append([([7], [8, 9, 10])])
+    # As many tokens and as many read, but they part elsewhere.
+    items.append([([7, 8], [9, 10, 11]), ([7, 8], [9, 12, 13])])
+    items.append([([7, 8], [9, 10, 11]), ([7, 8], [12, 13])])
     return items
 
 
@@ -105,7 +108,7 @@ def test_each_continuation_scores_as_if_run_whole(family, most, chunk, tokens_pe
     items = random_texts(1, 6)
     generator = np.random.default_rng(2)
     masks = np.array([[True] * 6, [False] * 6, *(generator.random((4, 6)) < 0.5)])
-    order = np.array([3, 0, 6, 5, 1, 2, 4])
+    order = np.array([3, 8, 0, 6, 5, 7, 1, 2, 4])
     out = request_outputs(model, encoded_of(items, most), order, masks, tokens_per_pass=tokens_per_pass)
     for row, mask in enumerate(masks):
         whole = merged(plain, model, names, mask)
@@ -142,7 +145,7 @@ def test_no_beginning_runs_twice():
     assert tree.tokens.tolist() == [1, 2, 3, 4, 6]  # the last token of a text is only scored
     assert tree.parents.tolist() == [-1, 0, 1, 2, 3]
     assert tree.depths.tolist() == [0, 1, 2, 3, 4]
-    assert tree.sees is None
+    assert tree.is_one_text
     scored = [(int(tree.tokens[tree.read[a]]), t) for a, t in zip(tree.after, tree.targets.tolist())]
     assert [[scored[i] for i in own] for own in tree.scored] == [
         [(3, 4), (4, 5)], [(3, 4), (4, 6), (6, 7)], [(3, 8)],

@@ -60,8 +60,13 @@ class LowRank(Inner):
         self._scale = spec.scale
 
     def after(self, read: Tensor, out: Tensor) -> Tensor:
-        """See `Inner.after`."""
-        return out + self._scale * self.up(self.down(read))
+        """See `Inner.after`; without gradients `out`, which nobody else reads, takes the change in."""
+        if torch.is_grad_enabled() or out.dtype != self.up.weight.dtype:
+            return out + self._scale * self.up(self.down(read))
+        out = out if self.up.bias is None else out.add_(self.up.bias, alpha=self._scale)
+        narrow = self.down(read).flatten(0, -2)  # [rows, rank]
+        out.view(-1, out.shape[-1]).addmm_(narrow, self.up.weight.T, alpha=self._scale)
+        return out
 
 
 class Decomposed(LowRank):

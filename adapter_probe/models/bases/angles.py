@@ -39,7 +39,7 @@ class Angles:
         return str(self._encoder.config.layer_types[module.layer_idx])
 
     def __call__(self, like: Tensor, group: Group, kind: str | None) -> tuple[Tensor, Tensor]:
-        """Cosines and sines ``[length, width]`` of a group's positions, in the type of `like`.
+        """Cosines and sines ``[1 or n, length, width]`` of a group's positions, in the type of `like`.
 
         Raises:
             ModelError: the rotation depends on a text's length, and texts of several lengths share the group.
@@ -48,7 +48,9 @@ class Angles:
         mode = (like.dtype, like.device, torch.is_inference_mode_enabled())
         key = (group.length, id(group.positions), kind, *mode)
         if key not in self._kept:
-            if sum(cos.shape[0] for _, cos, _ in self._kept.values()) + group.length > _MOST_POSITIONS:
+            examples = 1 if group.positions is None else len(group.positions)
+            kept = sum(cos.shape[:2].numel() for _, cos, _ in self._kept.values())
+            if kept + examples * group.length > _MOST_POSITIONS:
                 self._kept.clear()
             self._kept[key] = (group.positions, *self._computed(like, group, kind))
         return self._kept[key][1:]
@@ -57,9 +59,9 @@ class Angles:
         self._refuse_mixed_lengths(group)
         positions = group.positions
         if positions is None:
-            positions = torch.arange(group.length, device=like.device)
-        cos, sin = self._encoder.rotary_emb(like, positions[None], *(() if kind is None else (kind,)))
-        return cos[0].to(like.dtype), sin[0].to(like.dtype)
+            positions = torch.arange(group.length, device=like.device)[None]
+        cos, sin = self._encoder.rotary_emb(like, positions, *(() if kind is None else (kind,)))
+        return cos.to(like.dtype), sin.to(like.dtype)
 
     def _refuse_mixed_lengths(self, group: Group) -> None:
         rope = getattr(self._encoder.config, "rope_parameters", None) or {}

@@ -170,24 +170,25 @@ class Attention:
         """Which products count, None where all do; arguments as in `bias`.
 
         Returns:
-            bool ``[1, 1, length, length]`` or, for some queries, ``[rows, 1, queries, length]``.
+            bool ``[1 or rows, 1, length, length]`` or, for some queries, ``[rows, 1, queries, length]``.
         """
         window = self._window or group.length
         if not self.causal and group.sees is None and group.length <= window:
             return None
         tokens = torch.arange(group.length, device=key.device)
-        here = tokens if at is None else at  # [queries] or [rows, queries]
+        here = tokens[None] if at is None else at  # [1, queries] or [rows, queries]
         allowed: Tensor | None = None
         if group.sees is not None:
-            allowed = group.sees[here]
+            allowed = _of_rows(group.sees, len(key), at)
         elif self.causal:
             allowed = tokens <= here[..., None]
         if group.length > window:
-            places = tokens if group.positions is None else group.positions
-            near = (places[here][..., None] - places).abs() < window
+            places = (tokens if group.positions is None else group.positions).view(-1, group.length)
+            there = _of_rows(places, len(key))[:, None]  # [1 or rows, 1, length]
+            near = (_of_rows(places, len(key), at)[..., None] - there).abs() < window
             allowed = near if allowed is None else allowed & near
         assert allowed is not None
-        return allowed[None, None] if at is None else allowed[:, None]
+        return allowed[:, None]
 
     def _group(
         self,
@@ -261,8 +262,9 @@ class RotaryAttention(Attention):
         """See `Attention.rotate`; the angles are the model's own."""
         if not self._turns:
             return query, key
-        cos, sin = self.angles(key, group, self._kind)  # [length, width]
-        here = (cos, sin) if at is None else (cos[at][:, None], sin[at][:, None])
+        angles = self.angles(key, group, self._kind)  # [1 or n, length, width]
+        cos, sin = (_of_rows(t, len(key))[:, None] for t in angles)
+        here = (cos, sin) if at is None else [_of_rows(t, len(key), at)[:, None] for t in angles]
         return _turn(query, *here), _turn(key, cos, sin)
 
 
@@ -275,6 +277,25 @@ class CausalRotaryAttention(RotaryAttention):
 def split_heads(states: Tensor, head_dim: int, n_heads: int = -1) -> Tensor:
     """``[rows, tokens, heads * head_dim]`` to ``[rows, heads, tokens, head_dim]``; either may be -1."""
     return torch.unflatten(states, -1, (n_heads, head_dim)).transpose(1, 2)
+
+
+def _of_rows(values: Tensor, rows: int, at: Tensor | None = None) -> Tensor:
+    """What a group has for each of its examples, for each of its rows: the examples once for every node.
+
+    Args:
+        values: ``[1 or n, length, ...]``, of each example, or of all alike.
+        rows: nodes x n.
+        at: int64 ``[rows, queries]``, the tokens that are wanted; None for all.
+
+    Returns:
+        ``[1 or rows, length, ...]``; of the tokens wanted ``[rows, queries, ...]``.
+    """
+    if len(values) not in (1, rows):
+        values = values.repeat(rows // len(values), *[1] * (values.dim() - 1))
+    if at is None:
+        return values
+    row = torch.arange(len(values), device=at.device)[:, None]
+    return values[row, at]
 
 
 def _pick(states: Tensor, wanted: Tensor | None) -> Tensor:

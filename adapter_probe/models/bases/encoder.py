@@ -56,7 +56,7 @@ def embed(
         anatomy: where its parts are.
         input_ids: int64 ``[examples, tokens]``.
         token_type_ids: shaped alike, or None.
-        positions: int64 ``[tokens]``, each token's place in its text; None for 0, 1, ...
+        positions: int64 ``[examples, tokens]``, each token's place in its text; None for 0, 1, ...
     """
     words = submodule(encoder, anatomy.embeddings)
     hidden = words(input_ids, token_type_ids=token_type_ids) if anatomy.token_types else words(input_ids)

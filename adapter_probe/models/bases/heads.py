@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_QUESTION_ANSWERING_MAPPING,
@@ -59,7 +61,22 @@ def final_states(model: PreTrainedModel, anatomy: Anatomy, hidden: Tensor) -> Te
 
 def output_embedding(model: PreTrainedModel, states: Tensor) -> Tensor:
     """Logits over the vocabulary ``[rows, vocabulary]`` from the final states ``[rows, hidden]``."""
-    logits = model.get_output_embeddings()(states)
+    return _capped(model, model.get_output_embeddings()(states))
+
+
+def logits_in_parts(model: PreTrainedModel, states: Tensor, size: int) -> Iterator[tuple[int, Tensor]]:
+    """The same a part of the vocabulary at a time: its first token, and logits ``[rows, size at most]``."""
+    head = model.get_output_embeddings()
+    if type(head) is not nn.Linear or any(head.children()):  # what changes the head changes it as a whole
+        yield 0, output_embedding(model, states)
+        return
+    for first in range(0, head.out_features, size):
+        part = slice(first, first + size)
+        bias = None if head.bias is None else head.bias[part]
+        yield first, _capped(model, F.linear(states, head.weight[part], bias))
+
+
+def _capped(model: PreTrainedModel, logits: Tensor) -> Tensor:
     cap = getattr(model.config, "final_logit_softcapping", None)
     return logits if cap is None else torch.tanh(logits / cap) * cap
 

@@ -69,7 +69,7 @@ def branched() -> tuple[PackedBatch, list[list[int]]]:
         for place, token in enumerate(text):
             sees[token, text[: place + 1]] = True
     ids = torch.from_numpy(np.random.default_rng(3).integers(5, 35, length))
-    group = Group(0, 1, length, positions=positions, sees=sees)
+    group = Group(0, 1, length, positions=positions[None], sees=sees[None])
     return PackedBatch(np.array([0]), (group,), ids, None, torch.tensor([0])), texts
 
 

@@ -1,0 +1,71 @@
+"""What every variant scores on each part of the data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from adapter_probe import metrics
+from adapter_probe.analysis.deltas import intact_row, removed_row
+from adapter_probe.results.ablation_files import AblationResults
+from adapter_probe.results.schema import GROUPS
+
+INTACT, REMOVED = "intact", "all off"
+
+
+def group_scores(results: AblationResults) -> pd.DataFrame | None:
+    """A row a part of the data and variant; None where the examples say of no part.
+
+    Parts within a part, such as ``syntax/island_effects``, are listed after the whole, ``syntax``.
+
+    Returns:
+        Columns `group`; `n_examples` in it; `variant`, the first ones being ``intact`` and ``all off``;
+        `first` and `last` layer that are off, empty where the variant is no span; `score`; `delta_points`
+        against the intact model.
+    """
+    if results.groups is None:
+        return None
+    names = results.groups.astype(str)
+    wholes = np.array([name.rpartition("/")[0] for name in names.tolist()])
+    inside = {name: names == name for name in np.unique(names).tolist() if name}
+    inside |= {whole: wholes == whole for whole in np.unique(wholes).tolist() if whole}
+    rows = _rows(results)
+    frames = []
+    for group in sorted(inside):
+        predictions, labels = results.predictions[:, inside[group]], results.labels[inside[group]]
+        scores = np.asarray(metrics.score(results.metric, predictions, labels), dtype=np.float64)
+        own = rows.assign(group=group, n_examples=len(labels), score=scores[rows["row"]])
+        intact = scores[intact_row(results)]
+        frames.append(own.assign(delta_points=metrics.points(results.metric, own["score"] - intact)))
+    return pd.concat(frames, ignore_index=True)[list(GROUPS)] if frames else None
+
+
+def _rows(results: AblationResults) -> pd.DataFrame:
+    """The variants: `row` of the results, what to call it, and its layers."""
+    intact, removed = intact_row(results), removed_row(results)
+    spans = [row for row in np.flatnonzero(results.spans[:, 0] >= 0) if row not in (intact, removed)]
+    order = np.array([intact, removed, *spans])
+    names = [INTACT, REMOVED, *(results.row_names[row] for row in spans)]
+    ends = pd.DataFrame(results.spans[order], columns=["first", "last"], dtype="Int64")
+    return ends.mask(ends < 0).assign(row=order, variant=names)
+
+
+def group_summary(groups: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """Every part's `n_examples`, `intact_score`, `removed_score` and `removed_delta_points`, by name."""
+    intact, removed = (groups[groups["variant"] == name].set_index("group") for name in (INTACT, REMOVED))
+    return {
+        group: {
+            "n_examples": int(intact.loc[group, "n_examples"]),
+            "intact_score": _number(intact.loc[group, "score"]),
+            "removed_score": _number(removed.loc[group, "score"]),
+            "removed_delta_points": _number(removed.loc[group, "delta_points"]),
+        }
+        for group in intact.index
+    }
+
+
+def _number(value: float) -> float | None:
+    """JSON has no NaN."""
+    return float(value) if np.isfinite(value) else None
