@@ -42,6 +42,13 @@ def tradeoff(
     layernorm: Annotated[bool, typer.Option(help="LayerNorms and head alone.")] = True,
     full: Annotated[bool, typer.Option(help="Full fine-tuning, which the aggregate compares with.")] = True,
     head_only: Annotated[bool, typer.Option(help="A head on the frozen encoder.")] = False,
+    baseline: Annotated[
+        bool,
+        typer.Option(
+            "--baseline",
+            help="Also a linear model of TF-IDF features, without pretraining (extra baselines).",
+        ),
+    ] = False,
     init_std: Annotated[float, typer.Option(help="Std of the adapters' initialisation.")] = 1e-2,
     learning_rates: options.LearningRates = "3e-5,3e-4,3e-3",
     sweep: options.SweepOptions = options.SweepOptions(),
@@ -64,7 +71,7 @@ def tradeoff(
     methods = methods_of(
         base, options.whole_numbers(sizes, "--sizes"),
         None if top_k == _TOP_K else options.whole_numbers(top_k, "--top-k"), init_std,
-        layernorm=layernorm, full=full, head_only=head_only,
+        layernorm=layernorm, full=full, head_only=head_only, baseline=baseline,
     )  # fmt: skip
     found = find_tasks(task, data, sweep.metric, sweep.encoding, sweep.validation_share)
     requests = settings.requests(base, found, methods)

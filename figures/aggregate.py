@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from adapter_probe.analysis.published import published_aggregate
-from adapter_probe.analysis.sweeps import METHOD_LABELS
+from adapter_probe.analysis.sweeps import BASELINE, METHOD_LABELS
 from adapter_probe.known_tasks import known_task
 
 from . import style
@@ -26,6 +26,7 @@ from .curves import (
     CURVES,
     METHODS,
     LegendEntry,
+    baseline_line,
     decade_ticks,
     explain,
     far_below,
@@ -37,7 +38,7 @@ from .curves import (
 from .drawing import Drawing
 from .layout import WIDE, fit_height, legend_below, new_figure
 from .venues import FigureOptions
-from .wording import count_text
+from .wording import count_text, signed
 
 STEM = "tradeoff-aggregate"
 _ASPECT, _LOWEST_ROW, _LEGEND = 0.62, 1.2, 1.4  # height over width of a panel; inches
@@ -97,7 +98,7 @@ def aggregate_figure(
     columns = 2 if width >= WIDE else 1
     with style.paper_style(options.venue):
         figure = new_figure(width, 3 * width)
-        height, limits = _height(frame, published), _limits(frame, published)
+        height, limits = _height(_adapted(frame), published), _limits(_adapted(frame), published)
         for index, view in enumerate(VIEWS):
             ax = figure.add_subplot(3 - columns, columns, index + 1)
             ax.set_box_aspect(_ASPECT)
@@ -110,6 +111,11 @@ def aggregate_figure(
                 ax.set_xlabel("")
         legend_below(figure, legend_entries(frame, published))
         return fit_height(figure, max(options.venue.tallest, _LEGEND + (3 - columns) * _LOWEST_ROW))
+
+
+def _adapted(frame: pd.DataFrame) -> pd.DataFrame:
+    """The methods that adapt a base."""
+    return frame[frame["method"] != BASELINE]
 
 
 def _positions(frame: pd.DataFrame) -> np.ndarray:
@@ -142,6 +148,8 @@ def draw(
 ) -> Axes:
     """Draw one view of the trade-off over all tasks.
 
+    What no pretraining went into is a line, or a word where it lies below the axis.
+
     Lines with a band for adapters and top layers, points with a bar for the rest; a black rim marks the
     Pareto frontier; the dotted line is full fine-tuning.
 
@@ -154,6 +162,7 @@ def draw(
         legend: whether to explain lines and signs.
     """
     ax = plt.gca() if ax is None else ax
+    alone, frame = frame[frame["method"] == BASELINE], _adapted(frame)
     tidy_axes(ax)
     ax.set_xlabel("trained parameters per task, without the head")
     ax.set_ylabel("score − full fine-tuning (points)")
@@ -172,7 +181,10 @@ def draw(
     _set_ticks(ax, frame, limits or _limits(frame, published))
     middle, spread = view.words.split(", ")
     notes = [middle, f"{spread}, {count_text(int(frame['n_tasks'].max()), 'task')}"]
-    explain(ax, legend_entries(frame, published) if legend else [], notes)
+    for height in alone[view.middle].dropna():
+        baseline_line(ax, height)
+        notes.append(f"TF-IDF: {signed(height)}")
+    explain(ax, legend_entries(pd.concat([frame, alone]), published) if legend else [], notes)
     return ax
 
 
@@ -219,6 +231,8 @@ def legend_entries(frame: pd.DataFrame, published: pd.DataFrame | None) -> list[
         for name, mark in METHODS.items()
         if (frame["method"] == name).any()
     ]
+    if (frame["method"] == BASELINE).any():
+        entries.append((baseline_line(None, 0), METHOD_LABELS[BASELINE]))
     if frame["on_frontier"].any():
         rim = {"marker": "o", "markersize": 3.4 * unit, "markeredgewidth": 0.7 * unit}
         handle = Line2D([], [], linestyle="", color=style.GRID, markeredgecolor=style.INK, **rim)

@@ -11,6 +11,7 @@ import pandas as pd
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import drop_points
 from adapter_probe.analysis.studies import AblationOverview, AblationRecord
+from adapter_probe.analysis.sweeps import BASELINE
 from adapter_probe.metrics import METRICS
 
 from .curves import ScoreSeries, far_below
@@ -233,6 +234,12 @@ def _majority(majority: float, metric: str) -> str:
     return f", majority class {bare_score(majority, metric)}" if np.isfinite(majority) else ""
 
 
+BASELINE_WORDS = (
+    "TF-IDF: a linear model of TF-IDF features, tuned by cross-validation on the training data, which no"
+    " pretraining went into; at the line's height, or where the notes say."
+)
+
+
 def tradeoff_caption(curves: Sequence[ScoreSeries]) -> str:
     """For the score against the trained parameters, task by task."""
     points = pd.concat([curve.points for curve in curves], ignore_index=True)
@@ -253,6 +260,8 @@ def tradeoff_caption(curves: Sequence[ScoreSeries]) -> str:
     if (points["method"] == "full").any():
         parts.append("Dotted line and band: mean and standard error of full fine-tuning.")
     parts.append("Grey staircase: the best mean with at most so many parameters.")
+    if any(np.isfinite(curve.baseline) for curve in curves):
+        parts.append(BASELINE_WORDS)
     if lost := int(points["diverged"].sum()):
         parts.append(
             "Crosses at the foot: some of the point's trials diverged; they are not in its mean"
@@ -283,6 +292,8 @@ def aggregate_caption(frame: pd.DataFrame, tasks: Sequence[str], published: str 
         " below: interquartile mean over all tasks' trials with its 95% bootstrap interval over seeds, trials"
         " resampled within each task.",
     ]
+    if (frame["method"] == BASELINE).any():
+        parts.append(BASELINE_WORDS)
     if frame["on_frontier"].any():
         parts.append("A black rim marks the Pareto frontier of the medians.")
     if far_below(frame, "p50_points").any():

@@ -40,12 +40,14 @@ class ScoreSeries:
         points: columns of ``sweep.csv``, of one task and size, or of ``tradeoff.csv``, of one task.
         trials: rows of ``trials.csv`` that the points are of; None where there are none.
         published: the paper's curve of the same task and metric, or None.
+        baseline: the score without pretraining, a fraction; NaN where it was not asked for.
     """
 
     name: str
     points: pd.DataFrame
     trials: pd.DataFrame | None = None
     published: pd.DataFrame | None = None
+    baseline: float = float("nan")
 
     @property
     def metric(self) -> str:
@@ -98,6 +100,12 @@ SERIES = (
     MarkerStyle("#b8860b", "P", (0, (3, 1, 1, 1, 1, 1)), 4.0),
 )
 """For series that have no marker style of their own, such as tasks; used in turn."""
+
+
+def baseline_line(ax: Axes | None, height: float) -> Line2D:
+    """A line at the height of what no pretraining went into, over the whole width; None for a legend's."""
+    props = {"color": "#7a5c00", "linestyle": (0, (6, 2, 1, 2)), "linewidth": 0.9 * style.unit()}
+    return Line2D([], [], **props) if ax is None else ax.axhline(height, zorder=1.6, **props)
 
 
 def tidy_axes(ax: Axes) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from adapter_probe.analysis.published import published_glue, published_tasks
-from adapter_probe.analysis.sweeps import METHOD_LABELS
+from adapter_probe.analysis.sweeps import BASELINE, METHOD_LABELS
 from adapter_probe.known_tasks import KNOWN_TASKS, known_task
 
 from .table_layouts import CHOSEN, heading, or_dash, percent, seeds
@@ -51,7 +52,8 @@ def glue_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table | None:
         text[name] = [score_cell(score) for score in numbers[name]]
     best = np.zeros(text.shape, bool)  # a test server's scores do not compete with validation scores
     best[:own, 3:] = greatest(numbers.loc[: own - 1, columns])
-    caption = _glue_caption({"mnli", "mnli-mm"} <= names.keys(), paper)
+    sizes = [f"{names[known]} {size}" for known, size in _best_sizes(tasks).items()]
+    caption = _glue_caption({"mnli", "mnli-mm"} <= names.keys(), sizes, paper)
     return Table("table-glue", caption, text, numbers, best, rules=(own,) if paper else ())
 
 
@@ -67,12 +69,22 @@ def _own_rows(
     return rows
 
 
-def _glue_caption(both_halves: bool, paper: bool) -> str:
+def _best_sizes(tasks: Mapping[Any, pd.DataFrame]) -> dict[Any, int]:
+    """The adapter size of the best mean, by task; nothing where a trade-off has one size."""
+    adapters = {task: points[points["method"] == "adapters"] for task, points in tasks.items()}
+    if len({size for points in adapters.values() for size in points["size"]}) < 2:
+        return {}
+    best = {task: _best(points) for task, points in adapters.items()}
+    return {task: int(row["size"].iloc[0]) for task, row in best.items() if len(row)}
+
+
+def _glue_caption(both_halves: bool, sizes: Sequence[str], paper: bool) -> str:
     halves = ", MNLI-m and MNLI-mm half each" if both_halves else ""
     theirs = " Rows of Houlsby et al. (2019) are of GLUE's test server with BERT-large." if paper else ""
+    best = f" Best adapter size: {', '.join(sizes)}." if sizes else ""
     return (
         f"GLUE, scores × 100 as the mean over seeds. Average: mean of the columns{halves}. {_TOTALS}"
-        f" {CHOSEN}{theirs}"
+        f"{best} {CHOSEN}{theirs}"
     )
 
 
@@ -98,12 +110,16 @@ def tasks_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table:
     for label in scores:
         text[label] = [score_cell(*pair) for pair in zip(scores[label], spread[label])]
         numbers[label], numbers[f"{label} sem"] = scores[label], spread[label]
-    text = pd.concat([text, _foot(scores, totals)], ignore_index=True)
+    if sizes := _best_sizes(by_task):
+        numbers["best size"] = [sizes.get(task) for task in tasks]
+        text["best size"] = [str(sizes.get(task, "–")) for task in tasks]
+    text = pd.concat([text, _foot(scores, totals)], ignore_index=True).fillna("")
     best = np.zeros(text.shape, bool)
     best[: len(tasks), 1 : 1 + len(choices)] = greatest(scores.iloc[:, : len(choices)], axis=1)
     theirs = " Columns of Houlsby et al. (2019) are test accuracy with BERT-base." if beside else ""
     caption = (
         f"Scores × 100, mean ± s.e.m. over seeds ({seeds(tradeoff)}). Average: mean of the rows. {_TOTALS}"
+        f"{' Best size: of adapters, by the mean score.' if sizes else ''}"
         f" {CHOSEN}{theirs}"
     )
     return Table("table-tasks", caption, text, numbers, best, rules=(len(tasks),))
@@ -129,7 +145,7 @@ def _choices(tradeoff: pd.DataFrame) -> list[tuple[str, Choice]]:
         found.append(("adapters", f"adapters, best of {sizes[0]}–{sizes[-1]}", _best))
     if usual is not None:
         found.append(("adapters", f"adapters {usual}", lambda p: p[p["size"] == usual]))
-    found += [(name, METHOD_LABELS[name], lambda p: p) for name in ("layernorm_only", "head_only")]
+    found += [(name, METHOD_LABELS[name], lambda p: p) for name in ("layernorm_only", "head_only", BASELINE)]
 
     def of_method(method: str, choose: Choice) -> Choice:
         return lambda points: choose(points[points["method"] == method])
@@ -152,7 +168,7 @@ def _totals(picked: Sequence[pd.DataFrame]) -> dict[str, float]:
     """Parameters over tasks: together as a multiple of the base, and a task's share in percent."""
     if not all(len(row) for row in picked):
         return {"total_multiple": float("nan"), "trained_percent": float("nan")}
-    shares = np.array([_value(row, "percent_of_base") for row in picked])
+    shares = np.array([_value(row, "percent_of_base") for row in picked])  # NaN without a base
     whole = all(row["method"].iloc[0] == "full" for row in picked)
     return {"total_multiple": shares.sum() / 100 + (not whole), "trained_percent": shares.mean()}
 

@@ -96,7 +96,9 @@ def or_dash(value: float, pattern: str) -> str:
 
 
 def _share(percent: float) -> str:
-    """A share in percent without its sign: `2.2`, `0.035`, `100`."""
+    """A share in percent without its sign: `2.2`, `0.035`, `100`; a dash for none."""
+    if np.isnan(percent):
+        return "–"
     return f"{percent:.1f}".removesuffix(".0") if percent >= 1 else f"{percent:.2g}"
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from adapter_probe.analysis.published import PUBLISHED_CURVES, published_tradeoff
 from adapter_probe.analysis.studies import TradeoffRecord
-from adapter_probe.analysis.sweeps import chosen_trials
+from adapter_probe.analysis.sweeps import BASELINE, METHOD_LABELS, chosen_trials
 from adapter_probe.errors import ResultsError
 from adapter_probe.known_tasks import known_task
 
@@ -34,12 +35,14 @@ def tradeoff_series(tradeoff: pd.DataFrame, trials: pd.DataFrame | None, paper: 
         known = known_task(str(task))
         beside = paper and known and known.name in PUBLISHED_CURVES and metric == known.metric
         own = chosen is not None and (chosen["task"] == task) & (chosen["metric"] == metric)
+        alone, points = points[points["method"] == BASELINE], points[points["method"] != BASELINE]
         found.append(
             ScoreSeries(
                 task_label(str(task)),
                 points.sort_values("trained_parameters", ignore_index=True),
                 None if chosen is None else chosen[own],
                 published_tradeoff(known.name) if beside else None,
+                float(alone["mean"].iloc[0]) if len(alone) else float("nan"),
             )
         )
     return found
@@ -104,8 +107,14 @@ def tradeoff_figure(curves: Sequence[ScoreSeries], options: FigureOptions) -> Fi
 
 
 def _numbers(curves: Sequence[ScoreSeries]) -> pd.DataFrame:
-    """The means, then the paper's."""
+    """The means, those without pretraining, then the paper's."""
     parts = [curve.points.assign(source="this run") for curve in curves]
+    parts += [
+        pd.DataFrame([{"task": curve.points["task"].iloc[0], "metric": curve.metric, "method": BASELINE,
+                       "label": METHOD_LABELS[BASELINE], "mean": curve.baseline, "source": "this run"}])
+        for curve in curves
+        if np.isfinite(curve.baseline)
+    ]  # fmt: skip
     parts += [
         curve.published.assign(task=curve.name, metric=curve.metric, source="Houlsby et al. 2019")
         for curve in curves

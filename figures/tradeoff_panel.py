@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from adapter_probe.analysis.sweeps import METHOD_LABELS
+from adapter_probe.analysis.sweeps import BASELINE, METHOD_LABELS
 
 from . import style
 from .curves import (
@@ -20,6 +20,7 @@ from .curves import (
     LegendEntry,
     PointLabel,
     ScoreSeries,
+    baseline_line,
     decade_ticks,
     dot_of,
     draw_trials,
@@ -75,6 +76,8 @@ def draw(
             x, y = rows["trained_parameters"].astype(float), factor * rows["mean"]
             ax.errorbar(x, y, factor * rows["sem"], elinewidth=0.8 * unit, zorder=3, **line_props(mark))
     _set_height(ax, curve, factor)
+    if np.isfinite(curve.baseline):  # below the axis it stands in the notes alone
+        baseline_line(ax, factor * curve.baseline)
     _draw_diverged(ax, curve)
     points = curve.points[far_below(curve.points, "mean")]
     x = points["trained_parameters"].to_numpy(float)
@@ -155,6 +158,10 @@ def _set_height(ax: Axes, curve: ScoreSeries, factor: float) -> None:
     values = factor * np.concatenate(shown)
     values = values[np.isfinite(values)]
     low, high = (values.min(), values.max()) if values.size else (0.0, factor)
+    alone = factor * curve.baseline
+    if low - 0.5 * (high - low) < alone < low:
+        low = alone
+    high = max(high, alone) if np.isfinite(alone) else high
     spare = max(high - low, 0.01 * factor)
     marked = curve.points["diverged"].sum() or len(points) < len(curve.points)
     foot = 0.16 if marked else 0.08
@@ -184,13 +191,15 @@ def _add_top_axis(ax: Axes, base: float) -> None:
 
 
 def _notes(curve: ScoreSeries, factor: float) -> list[str]:
-    """The task's name and full fine-tuning's score."""
+    """The task's name, full fine-tuning's score, and the score without pretraining."""
     lines = [literal(curve.name)]
     mean, sem = (factor * value for value in _full(curve))
     if np.isfinite(mean):
         digits = 1 if factor > 1 else 3
         spread = f" ± {sem:.{digits + (factor > 1)}f}" if np.isfinite(sem) else ""
         lines.append(f"full: {mean:.{digits}f}{spread}")
+    if np.isfinite(curve.baseline):
+        lines.append(f"TF-IDF: {factor * curve.baseline:.{1 if factor > 1 else 3}f}")
     return lines
 
 
@@ -216,6 +225,8 @@ def legend_entries(curves: Sequence[ScoreSeries]) -> list[LegendEntry]:
         for name, mark in METHODS.items()
         if (points["method"] == name).any()
     ]
+    if any(np.isfinite(curve.baseline) for curve in curves):
+        entries.append((baseline_line(None, 0), METHOD_LABELS[BASELINE]))
     grey = Line2D([], [], color=style.ink(), alpha=0.55, linewidth=0.6 * unit)
     entries.append((grey, "Pareto frontier"))
     if any(curve.trials is not None and len(curve.trials) for curve in curves):

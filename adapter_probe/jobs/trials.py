@@ -12,17 +12,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from adapter_probe import metrics
 from adapter_probe.checkpoints.base import BaseIdentity
 from adapter_probe.checkpoints.native import library_versions
 from adapter_probe.errors import AdapterProbeError, Diverged, ResultsError, TrainingError
 from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.methods import check_depth
+from adapter_probe.models.methods import TfidfLinear, check_depth
 from adapter_probe.results.atomic import make_folder, read_json, remove_leftovers, write_json
 from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.results.rundir import PARTS, RunDirectory
@@ -34,6 +36,7 @@ from adapter_probe.results.trial_files import (
     read_trial,
     write_trial,
 )
+from adapter_probe.training.baseline import Outcome, baseline_of, n_fits, seconds_of_baseline
 from adapter_probe.training.checkpoint import STATE_FOLDER
 from adapter_probe.training.estimate import seconds_of
 from adapter_probe.training.loop import OnProgress, Trainer
@@ -90,7 +93,7 @@ def plan_trials(requests: Iterable[TrainingRequest]) -> list[Trial]:
         check_depth(request.method, base.n_layers)
         name = hash_json(identity_of(request, fingerprints))[:_ID_LENGTH]
         settled = replace(request, base=base.name, revision=base.revision)
-        n_steps = request.settings.n_steps(n_train)
+        n_steps = _n_steps(request, n_train)
         brought = {part: fingerprints[part] for part in ("base", "tokenizer")}
         trials.setdefault(name, Trial(name, settled, n_steps, brought))
     return list(trials.values())
@@ -139,7 +142,8 @@ def estimate_seconds(trials: Iterable[Trial], device: torch.device) -> dict[str,
             if last is None or last[0] != task:
                 start = time.monotonic()
                 last = (task, load_inputs(request), time.monotonic() - start)
-            known[cost] = (last[2], seconds_of(request, last[1], device) / request.settings.epochs)
+            whole = seconds_of_baseline if isinstance(request.method, TfidfLinear) else seconds_of
+            known[cost] = (last[2], whole(request, last[1], device) / request.settings.epochs)
         loading, epoch = known[cost]
         estimates[trial.id] = loading + epoch * request.settings.epochs
     return estimates
@@ -155,6 +159,13 @@ def seconds_of_start() -> float:
 def _shared(request: TrainingRequest) -> dict[str, Any]:
     """The part of a request that says which base and which data."""
     return {**request.to_json(), "method": None, "settings": None}
+
+
+def _n_steps(request: TrainingRequest, n_train: int) -> int:
+    """Optimiser steps; of the baseline without pretraining, models that are fitted."""
+    if isinstance(request.method, TfidfLinear):
+        return n_fits(request.task.kind, request.task.metric)
+    return request.settings.n_steps(n_train)
 
 
 def write_requests(out: Path, trials: Iterable[Trial]) -> None:
@@ -201,6 +212,12 @@ def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: i
     with RunDirectory(folder / STATE_FOLDER, identity_of(request, inputs.fingerprints), plan={}) as run:
         remove_leftovers(folder)
         clock = _Clock(folder)
+        if isinstance(request.method, TfidfLinear):
+            with clock:
+                fitted = baseline_of(request, inputs, report)
+            record = _baseline_record(folder, request, inputs, fitted, clock.seconds)
+            write_trial(folder, record)
+            return record
         model = build_model(request, inputs.base, device)
         settings, objective = request.settings, inputs.objective
         trainer = Trainer(model, objective, settings=settings, run=run, report=report, workers=workers)
@@ -226,6 +243,28 @@ def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: i
         write_trial(folder, record)
         shutil.rmtree(run.path / PARTS, ignore_errors=True)
     return record
+
+
+def _baseline_record(
+    folder: Path, request: TrainingRequest, inputs: TrainingInputs, fitted: Outcome, seconds: float
+) -> TrialRecord:
+    """The record of the baseline without pretraining, whose parameters all belong to the task."""
+    task, labels = request.task, inputs.splits["validation"].labels
+    score = float(metrics.score(task.metric, fitted.predictions, labels))
+    base = count_parameters(AdaptedModel(inputs.base.model, check=False), inputs.base.missing)
+    return TrialRecord(
+        trial=folder.name,
+        task=task.name,
+        metric=task.metric,
+        method={**request.method.to_json(), "chosen": asdict(fitted.setting)},
+        settings=request.settings.to_json(),
+        scores=(None if math.isnan(score) else score,),
+        diverged=False,
+        majority_score=inputs.majority_score(task.metric),
+        counts=replace(base, trained=fitted.parameters, trained_without_head=fitted.parameters),
+        seconds=seconds,
+        versions={**library_versions(), "scikit-learn": version("scikit-learn")},
+    )
 
 
 def read_request(folder: Path) -> TrainingRequest:

@@ -182,7 +182,18 @@ class HeadOnly(_Recorded):
         return role == "head"
 
 
-Method = Adapters | TopLayers | LayerNormOnly | FullFineTuning | HeadOnly
+@dataclass(frozen=True)
+class TfidfLinear(_Recorded):
+    """No pretraining: TF-IDF features and a linear model, see `adapter_probe.training.baseline`."""
+
+    name: ClassVar[str] = "tfidf"
+
+    def trains(self, role: ParameterRole, layer: int, n_layers: int) -> bool:
+        """Nothing of a base: it has none."""
+        return False
+
+
+Method = Adapters | TopLayers | LayerNormOnly | FullFineTuning | HeadOnly | TfidfLinear
 """What trains."""
 
 _BY_NAME: dict[str, type[Method]] = {kind.name: kind for kind in get_args(Method)}

@@ -169,7 +169,9 @@ def trial_frame(records: Iterable[TrialRecord]) -> pd.DataFrame:
 def _row(record: TrialRecord) -> dict[str, object]:
     counts, settings, best = record.counts, record.settings, record.best_epoch
     method = {"sites": _DEFAULT_SITES, **record.method} if "size" in record.method else record.method
-    majority = record.majority_score
+    majority, alone = record.majority_score, method["name"] == "tfidf"  # without a base
+    if alone:  # it has no learning rate and passes over no data
+        settings = {**settings, "learning_rate": math.nan, "epochs": 0}
     return {
         "trial": record.trial,
         "task": record.task,
@@ -185,7 +187,7 @@ def _row(record: TrialRecord) -> dict[str, object]:
         "trained_parameters": counts.trained,
         "trained_parameters_without_head": counts.trained_without_head,
         "base_parameters": counts.base,
-        "percent_of_base": 100 * counts.trained_without_head / counts.base,
+        "percent_of_base": math.nan if alone else 100 * counts.trained_without_head / counts.base,
     }
 
 

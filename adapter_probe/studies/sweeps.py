@@ -56,6 +56,7 @@ class SweepSettings:
         Raises:
             TrainingError: an empty list, fewer than one seed, or a setting out of range.
         """
+        from adapter_probe.models.methods import TfidfLinear
         from adapter_probe.training.request import TrainingRequest
         from adapter_probe.training.settings import TrainingSettings
 
@@ -71,11 +72,13 @@ class SweepSettings:
             for n in epochs
             for seed in range(self.seeds)
         ]
+        # The baseline without pretraining has no learning rate, and draws nothing that a seed could change.
+        once = [TrainingSettings(batch_size=self.batch_size, warmup=self.warmup, dtype=self.dtype)]
         return [
             TrainingRequest(base, task, method, settings, self.max_length, max_train=self.max_train)
             for task in tasks
             for method in methods
-            for settings in chosen
+            for settings in (once if isinstance(method, TfidfLinear) else chosen)
         ]
 
 
@@ -179,7 +182,8 @@ def spread_text(point: Mapping[str, Any]) -> str:
     if not n:
         return f"no score{lost}"
     around = "" if point["sem"] is None else f" ± {score_text(point['sem'], metric)}"
-    return f"{score_text(point['mean'], metric)}{around} (n = {n}{lost}), lr {point['learning_rate']:g}"
+    rate = "" if point["learning_rate"] is None else f", lr {point['learning_rate']:g}"
+    return f"{score_text(point['mean'], metric)}{around} (n = {n}{lost}){rate}"
 
 
 def majority_rows(points: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

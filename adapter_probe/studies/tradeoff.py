@@ -103,8 +103,8 @@ class Tradeoff(DrawnStudy):
         rows = [
             (
                 f"{point['task']}: {point['label']}",
-                f"{spread_text(point)}, {point['trained_parameters_without_head']:,} parameters "
-                f"({point['percent_of_base']:.2f} % of the base)",
+                f"{spread_text(point)}, {point['trained_parameters_without_head']:,} parameters"
+                + ("" if (share := point["percent_of_base"]) is None else f" ({share:.2f} % of the base)"),
             )
             for point in points
         ]
@@ -129,6 +129,7 @@ def tradeoff(
     layernorm: bool = True,
     full: bool = True,
     head_only: bool = False,
+    baseline: bool = False,
     init_std: float = 1e-2,
     seeds: int = 3,
     learning_rates: Sequence[float] = LEARNING_RATES,
@@ -162,6 +163,8 @@ def tradeoff(
         layernorm: also train LayerNorms and head alone.
         full: also fine-tune everything, which the aggregate compares with.
         head_only: also train a head on the frozen encoder.
+        baseline: also fit a linear model of TF-IDF features, which no pretraining went into (extra
+            ``baselines``); tuned by cross-validation on the training rows, once a task.
         init_std: of the adapters.
         seeds: trials of each combination, with the seeds 0, 1, ...
         learning_rates: peaks to try; for each method the best on validation counts, by the share of seeds
@@ -195,7 +198,9 @@ def tradeoff(
     )
     tasks = [task] if isinstance(task, (str, Path)) else task
     folders = [data] if isinstance(data, (str, Path)) else data
-    methods = methods_of(base, sizes, top_k, init_std, layernorm=layernorm, full=full, head_only=head_only)
+    methods = methods_of(
+        base, sizes, top_k, init_std, layernorm=layernorm, full=full, head_only=head_only, baseline=baseline
+    )
     found = find_tasks(tasks, folders, metric, encoding, validation_share)
     requests = settings.requests(str(base), found, methods)
     return run_tradeoff(requests, Path(out), Resources(workers, threads, device, cluster), progress)
@@ -210,6 +215,7 @@ def methods_of(
     layernorm: bool,
     full: bool,
     head_only: bool,
+    baseline: bool = False,
 ) -> list[Method]:
     """The methods of a trade-off, fewest parameters first within each kind; see `tradeoff`."""
     from adapter_probe.checkpoints.base import load_config
@@ -219,6 +225,7 @@ def methods_of(
         FullFineTuning,
         HeadOnly,
         LayerNormOnly,
+        TfidfLinear,
         TopLayers,
         possible_top_k,
     )
@@ -233,6 +240,7 @@ def methods_of(
         *([LayerNormOnly()] if layernorm else []),
         *([HeadOnly()] if head_only else []),
         *([FullFineTuning()] if full else []),
+        *([TfidfLinear()] if baseline else []),
     ]
 
 

@@ -11,6 +11,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
+from adapter_probe.data.splits import load_split
+from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import DataError, JobsDetached, ResultsError, TrainingError
 from adapter_probe.jobs.running import Resources
 from adapter_probe.jobs.trials import run_trial
@@ -18,6 +20,7 @@ from adapter_probe.studies.init_sweep import InitSweep, init_sweep, init_sweep_r
 from adapter_probe.studies.loading import load
 from adapter_probe.studies.sweeps import SweepSettings, find_tasks, majority_rows, plan_sweep
 from adapter_probe.studies.tradeoff import Tradeoff, tradeoff
+from adapter_probe.training.baseline import fit_baseline
 
 
 @pytest.fixture(autouse=True)
@@ -138,6 +141,34 @@ def test_a_tradeoff_over_two_tasks(tiny_base, two_tasks, tmp_path):
     plt.close("all")
     assert "second: majority class" in repr(study)
     assert study._repr_html_().startswith("<img")
+
+
+def test_the_baseline_without_pretraining(tiny_base, two_tasks, tmp_path, capfd):
+    study = tradeoff(
+        tiny_base("bert"), two_tasks, tmp_path / "t", sizes=(2,), top_k=(), layernorm=False, baseline=True,
+        seeds=2, learning_rates=(0.01, 0.001), epochs=(1,), progress=False,
+    )  # fmt: skip
+    alone = study.table[study.table["method"] == "tfidf"]
+    assert (alone["n"] == 1).all()
+    assert alone["learning_rate"].isna().all()
+    for task, point in zip(two_tasks, alone.sort_values("task").itertuples(), strict=True):
+        spec = find_task(task)
+        train, validation = (load_split(spec, split) for split in ("train", "validation"))
+        found = fit_baseline(train, validation, spec.kind, spec.metric)
+        assert point.mean == pytest.approx((found.predictions == validation.labels).mean())
+        assert point.trained_parameters == found.parameters
+    aggregate = study.aggregate.set_index("method")
+    assert not aggregate.loc["tfidf", "on_frontier"]
+    assert aggregate.loc["tfidf", "n_tasks"] == 2
+    assert "TF-IDF, no pretraining" in repr(study)
+    same_frames(study, load(study.folder))
+    paths = {path.name: path for path in study.save(tmp_path / "figures", formats=("svg",))}
+    for stem in ("tradeoff-tasks", "tradeoff-aggregate"):
+        assert "no pretraining went into" in paths[f"{stem}.txt"].read_text()
+        assert "tfidf" in paths[f"{stem}.csv"].read_text()
+    for stem in ("table-tasks", "table-tradeoff"):
+        assert "TF-IDF, no pretraining" in paths[f"{stem}.md"].read_text()
+    plt.close("all")
 
 
 def test_what_it_would_cost(tiny_base, two_tasks, tmp_path):
