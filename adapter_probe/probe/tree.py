@@ -24,6 +24,8 @@ from adapter_probe.errors import ModelError
 from adapter_probe.models.adapted import AdaptedModel, NormChoice
 from adapter_probe.models.layer import Site
 
+from .forks import Fork, forks_of
+
 
 @dataclass
 class Branch:
@@ -56,36 +58,6 @@ class Branch:
     def n_variants(self) -> int:
         """Distinct masks that these nodes lead to."""
         return int(self.bounds[-1] - self.bounds[0])
-
-
-@dataclass(frozen=True)
-class Fork:
-    """What happens to a branch's nodes at one site.
-
-    Attributes:
-        bounds: int ``[children + 1]``, as in `Branch`.
-        parent: int ``[children]``, the node that each child comes from.
-        on: bool ``[children]``, whether the child's adapter is on.
-    """
-
-    bounds: np.ndarray
-    parent: np.ndarray
-    on: np.ndarray
-
-    @staticmethod
-    def at(bounds: np.ndarray, column: np.ndarray) -> Fork:
-        """Cut each node where `column`, the site's bit of every sorted mask, goes from off to on."""
-        ons = np.concatenate([[0], np.cumsum(column)])
-        start, stop = bounds[:-1], bounds[1:]
-        cut = stop - (ons[stop] - ons[start])
-        has_off, has_on = cut > start, cut < stop
-        begins = np.stack([start, cut], axis=1)
-        kept = np.stack([has_off, has_on], axis=1)
-        return Fork(
-            bounds=np.append(begins[kept], bounds[-1]),
-            parent=np.broadcast_to(np.arange(len(start))[:, None], kept.shape)[kept],
-            on=np.broadcast_to(np.array([False, True]), kept.shape)[kept],
-        )
 
 
 def forward_variants(
@@ -122,24 +94,24 @@ def forward_variants(
         ValueError: masks of another shape, or no variant.
     """
     model.check_norms(norms)
-    leaves, leaf_of_variant = np.unique(_checked(masks, model), axis=0, return_inverse=True)
-    logits: list[Tensor | None] = [None] * len(leaves)
     head = head or model.head
     with torch.inference_mode():
-        pending = [Branch(0, np.array([0, len(leaves)]), model.embed(batch))]
+        forks = forks_of(_checked(masks, model), model.device)
+        logits: list[Tensor | None] = [None] * forks.n_leaves
+        pending = [Branch(0, np.array([0, forks.n_leaves]), model.embed(batch))]
         while pending:
             each_pass()
             branch = pending.pop()
-            if branch.site == leaves.shape[1]:
+            if branch.site == forks.n_sites:
                 for leaf, rows in zip(branch.bounds[:-1].tolist(), model.read(branch.hidden, batch)):
                     logits[leaf] = head(rows)
                 continue
-            fork = Fork.at(branch.bounds, leaves[:, branch.site])
-            if len(branch.hidden) > 1 and len(fork.on) * branch.hidden.shape[1] > tokens_per_pass:
+            fork = forks.at(branch.site, branch.bounds)
+            if len(branch.hidden) > 1 and fork.n_children * branch.hidden.shape[1] > tokens_per_pass:
                 pending.extend(branch.halves())
             else:
                 pending.append(_advance(model, batch, branch, fork, norms))
-        return torch.stack(logits)[torch.from_numpy(leaf_of_variant.reshape(-1)).to(model.device)]
+        return torch.stack(logits)[forks.leaf]
 
 
 def _checked(masks: np.ndarray, model: AdaptedModel) -> np.ndarray:
@@ -167,7 +139,7 @@ def _advance(
             return layer.ffn(hidden)
         return layer.attention(hidden, batch.groups, model.wanted_positions(index, batch))
 
-    if fork.on.all():
+    if fork.all_on:
         states = site.finish(*sublayer(branch.hidden), batch.groups)
     elif site.shares_sum:
         states = _fork_sum(site, *sublayer(branch.hidden), fork, norms)
@@ -178,8 +150,7 @@ def _advance(
 
 def _fork_sum(site: Site, x: Tensor, residual: Tensor, fork: Fork, norms: NormChoice) -> Tensor:
     """Every child's states ``[children, tokens, hidden]``, where the adapter adds to the residual sum."""
-    parent = torch.from_numpy(fork.parent).to(x.device)
-    on = torch.from_numpy(np.flatnonzero(fork.on)).to(x.device)
+    parent, on, off = fork.parent, fork.on, fork.off
     # A node has at most one child with the adapter on, so no change is computed twice.
     assert site.adapter is not None, "only an adapter forks a sum"
     change = site.adapter.change(x, residual, rows=parent[on]) if len(on) else None
@@ -190,7 +161,6 @@ def _fork_sum(site: Site, x: Tensor, residual: Tensor, fork: Fork, norms: NormCh
         states.index_add_(0, on, change)
     if norms == "trained":
         return site.norm(states)
-    off = torch.from_numpy(np.flatnonzero(~fork.on)).to(x.device)
     states[on] = site.norm(states[on])
     states[off] = site.pretrained_norm(states[off])
     return states
@@ -211,11 +181,10 @@ def _fork_each_way(
     """
     entering = None if site.forks_early else sublayer(hidden)
     states: Tensor | None = None
-    for on in (False, True):
-        children = torch.from_numpy(np.flatnonzero(fork.on == on)).to(hidden.device)
+    for on, children in ((False, fork.off), (True, fork.on)):
         if not len(children):
             continue
-        parent = torch.from_numpy(fork.parent).to(hidden.device)[children]
+        parent = fork.parent[children]
         norm = site.norm if on or norms == "trained" else site.pretrained_norm
         with site.switched(on):
             if entering is None:
@@ -224,7 +193,7 @@ def _fork_each_way(
                 x, residual = (states_in[parent] for states_in in entering)
             out = site.finish(x, residual, batch.groups, norm)
         if states is None:
-            states = out.new_empty((len(fork.on), *out.shape[1:]))
+            states = out.new_empty((fork.n_children, *out.shape[1:]))
         states[children] = out
     assert states is not None, "a fork has at least one child"
     return states

@@ -49,6 +49,9 @@ def test_the_tree_stays_on_the_device(family: str, adapted_model: Callable, rand
         assert logits.device == DEVICE
         assert logits.shape == (len(masks), len(encoded), model.base.config.num_labels)
         assert device.copies["down"] == 0
+        copied = device.copies["up"]
+        forward_variants(model, batch, masks, tokens_per_pass=150)
+        assert device.copies["up"] == copied  # the host sends what forks only once
 
 
 def test_pairs_stay_on_the_device(family: str, adapted_model: Callable, random_examples: Callable):

@@ -1,0 +1,94 @@
+"""Where the prefix tree forks: computed once for a set of masks, whatever the number of batches.
+
+On an accelerator the host would otherwise send new indices for every pass through a sublayer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_MOST_FORKS = 10_000  # kept at a time: below 100 MB at 500 variants
+
+
+@dataclass(frozen=True)
+class Fork:
+    """What happens to a branch's nodes at one site.
+
+    Attributes:
+        bounds: int ``[children + 1]``, as in `Branch`.
+        all_on: whether every child's adapter is on.
+        parent: int64 ``[children]``, the node that each child comes from, on the model's device.
+        on, off: int64, the children whose adapter is on, or off, on the model's device.
+    """
+
+    bounds: np.ndarray
+    all_on: bool
+    parent: Tensor
+    on: Tensor
+    off: Tensor
+
+    @property
+    def n_children(self) -> int:
+        """How many nodes leave the site."""
+        return len(self.bounds) - 1
+
+    @staticmethod
+    def at(bounds: np.ndarray, column: np.ndarray, device: torch.device) -> Fork:
+        """Cut each node where `column`, the site's bit of every sorted mask, goes from off to on."""
+        ons = np.concatenate([[0], np.cumsum(column)])
+        start, stop = bounds[:-1], bounds[1:]
+        cut = stop - (ons[stop] - ons[start])
+        has_off, has_on = cut > start, cut < stop
+        begins = np.stack([start, cut], axis=1)
+        kept = np.stack([has_off, has_on], axis=1)
+        parent = np.broadcast_to(np.arange(len(start))[:, None], kept.shape)[kept]
+        on = np.broadcast_to(np.array([False, True]), kept.shape)[kept]
+        indices = (parent, np.flatnonzero(on), np.flatnonzero(~on))
+        tensors = [torch.from_numpy(index).to(device) for index in indices]
+        return Fork(np.append(begins[kept], bounds[-1]), bool(on.all()), *tensors)
+
+
+class Forks:
+    """Every fork of a set of masks.
+
+    Args:
+        masks: bool ``[variants, sites]``.
+        device: the model's.
+
+    Attributes:
+        n_sites: columns of the masks.
+        n_leaves: distinct masks.
+        leaf: int64 ``[variants]``, which distinct mask each variant has, on the device.
+    """
+
+    def __init__(self, masks: np.ndarray, device: torch.device):
+        self._leaves, leaf = np.unique(masks, axis=0, return_inverse=True)
+        self.n_leaves, self.n_sites = self._leaves.shape
+        self.leaf = torch.from_numpy(leaf.reshape(-1)).to(device)
+        self._device = device
+        self._kept: dict[tuple[int, bytes], Fork] = {}
+
+    def at(self, site: int, bounds: np.ndarray) -> Fork:
+        """What happens at a site to the nodes with these bounds."""
+        key = (site, bounds.tobytes())
+        fork = self._kept.get(key)
+        if fork is None:
+            if len(self._kept) >= _MOST_FORKS:
+                self._kept.clear()
+            fork = self._kept[key] = Fork.at(bounds, self._leaves[:, site], self._device)
+        return fork
+
+
+def forks_of(masks: np.ndarray, device: torch.device) -> Forks:
+    """The forks of masks ``[variants, sites]``, those of the last few sets kept."""
+    return _forks_of(masks.tobytes(), masks.shape[1], device)
+
+
+@lru_cache(maxsize=4)
+def _forks_of(masks: bytes, n_sites: int, device: torch.device) -> Forks:
+    return Forks(np.frombuffer(masks, dtype=bool).reshape(-1, n_sites), device)
