@@ -9,13 +9,22 @@ as they are. Losses of language models are in nats or bits, or perplexities, and
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal
 
 import numpy as np
 
 from adapter_probe.errors import DataError
+from adapter_probe.formulas import (
+    ClassCounts,
+    class_counts,
+    class_f1,
+    loss,
+    loss_terms,
+    matthews,
+    pearson,
+    spearman,
+)
 
 Kind = Literal["classification", "regression", "extractive", "causal"]
 NO_CLASS = -1
@@ -58,21 +67,6 @@ _WORDS = {
     "greedy_accuracy": "accuracy of greedy continuations",
     "continuation_perplexity": "continuation perplexity",
 }
-
-
-@dataclass(frozen=True, eq=False)
-class ClassCounts:
-    """All that a classification score needs to know of the predictions.
-
-    Attributes:
-        hits: ``[..., labels]``, examples of the class that were predicted as such.
-        predicted: ``[..., labels]``, examples predicted as the class.
-        actual: ``[labels]``, or whatever broadcasts with the others: examples of the class.
-    """
-
-    hits: np.ndarray
-    predicted: np.ndarray
-    actual: np.ndarray
 
 
 CUSTOM = "custom:"
@@ -276,7 +270,7 @@ def _score_complete(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
         return score_counts(metric, class_counts(predictions, labels))
     if metric in METRICS["extractive"]:
         return _mean(predictions)
-    return (_pearson if metric == "pearson" else _spearman)(predictions, labels)
+    return (pearson if metric == "pearson" else spearman)(predictions, labels)
 
 
 def majority_score(metric: str, labels: np.ndarray) -> float:
@@ -293,30 +287,6 @@ def majority_score(metric: str, labels: np.ndarray) -> float:
     return float(score(metric, np.full_like(labels, np.bincount(labels).argmax()), labels))
 
 
-def class_counts(predictions: np.ndarray, labels: np.ndarray) -> ClassCounts:
-    """Count hits, predictions and examples of every class.
-
-    Args:
-        predictions: int ``[..., examples]``, class indices.
-        labels: int ``[examples]``, class indices.
-    """
-    if predictions.dtype.kind not in "iub" or labels.dtype.kind not in "iub":
-        raise ValueError(f"classes must be whole numbers, got {predictions.dtype} and {labels.dtype}")
-    predictions, labels = predictions.astype(np.int64, copy=False), labels.astype(np.int64, copy=False)
-    if min(predictions.min(), labels.min()) < 0:
-        raise ValueError(f"classes must be 0 or more, got {min(predictions.min(), labels.min())}")
-    n_labels = 1 + int(max(predictions.max(), labels.max(), 1))
-    rows = predictions.reshape(-1, labels.size)  # [variants, examples]
-    # Every variant counts in bins of its own, so one bincount serves them all.
-    bins = rows + n_labels * np.arange(len(rows))[:, None]
-    size, shape = n_labels * len(rows), (*predictions.shape[:-1], n_labels)
-    return ClassCounts(
-        hits=np.bincount(bins[rows == labels], minlength=size).reshape(shape),
-        predicted=np.bincount(bins.ravel(), minlength=size).reshape(shape),
-        actual=np.bincount(labels, minlength=n_labels),
-    )
-
-
 def score_counts(metric: str, counts: ClassCounts) -> np.ndarray:
     """A classification score from its counts, ``[...]``; see `score`.
 
@@ -326,47 +296,12 @@ def score_counts(metric: str, counts: ClassCounts) -> np.ndarray:
     if metric == "accuracy":
         return counts.hits.sum(axis=-1) / counts.actual.sum(axis=-1)
     if metric == "mcc":
-        return _matthews(counts)
-    doubled = 2.0 * counts.hits
-    mass = counts.predicted + counts.actual
-    f1 = np.divide(doubled, mass, out=np.zeros_like(doubled), where=mass > 0)  # [..., labels]
+        return matthews(counts)
+    f1, there = class_f1(counts)
     if metric == "macro_f1":
-        return f1.sum(axis=-1) / (mass > 0).sum(axis=-1)
+        return f1.sum(axis=-1) / there.sum(axis=-1)
     check_metric(metric, "classification", f1.shape[-1])
     return f1[..., -1]
-
-
-def _matthews(counts: ClassCounts) -> np.ndarray:
-    """Gorodkin's K-class Matthews correlation (Comput. Biol. Chem. 28, 2004, eq. 8), 0 where undefined."""
-    hits, predicted, actual = (c.astype(np.float64) for c in (counts.hits, counts.predicted, counts.actual))
-    total = actual.sum(axis=-1)
-    covariance = hits.sum(axis=-1) * total - (predicted * actual).sum(axis=-1)
-    spread = (total**2 - (predicted**2).sum(axis=-1)) * (total**2 - (actual**2).sum(axis=-1))
-    return np.divide(covariance, np.sqrt(spread), out=np.zeros_like(covariance), where=spread > 0)
-
-
-def loss_terms(metric: str, nats: np.ndarray, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What a loss is the ratio of sums of, by example.
-
-    Args:
-        metric: one of `LOSSES`.
-        nats: ``[..., examples]``, negative log-likelihoods.
-        units: ``[examples]``, tokens, bytes or words.
-
-    Returns:
-        float64 numerators ``[..., examples]`` and denominators ``[examples]``.
-    """
-    # Contiguous, so that the order of summation does not depend on how many variants are scored together.
-    nats, units = np.ascontiguousarray(nats, dtype=np.float64), np.asarray(units, dtype=np.float64)
-    return (nats / units, np.ones_like(units)) if metric == "nll" else (nats, units)
-
-
-def loss(metric: str, numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    """A loss from the sums of its terms."""
-    nats = numerator / denominator
-    if metric.endswith("perplexity"):
-        return np.exp(nats)
-    return nats / np.log(2) if metric == "bits_per_byte" else nats
 
 
 def _mean(question_scores: np.ndarray) -> np.ndarray:
@@ -375,48 +310,3 @@ def _mean(question_scores: np.ndarray) -> np.ndarray:
     if not ((scores >= 0) & (scores <= 1)).all():
         raise ValueError(f"what a question scores lies in [0, 1], got {scores.min()} to {scores.max()}")
     return scores.mean(axis=-1)
-
-
-def _pearson(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    # Not a matrix product: its rounding would depend on how many variants are scored together.
-    return np.clip((_unit(predictions) * _unit(labels)).sum(axis=-1), -1.0, 1.0)
-
-
-def _spearman(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    return _pearson(average_ranks(predictions), average_ranks(labels))
-
-
-def _unit(values: np.ndarray) -> np.ndarray:
-    """Centre ``[..., examples]`` and scale it to unit length; nan where constant or not finite."""
-    values = np.asarray(values, dtype=np.float64)
-    with np.errstate(invalid="ignore"):
-        spread = np.ptp(values, axis=-1, keepdims=True)
-        # A constant's mean may round, so constancy is read off the values and not off the centred ones;
-        # dividing by the spread first keeps the squares of very large or small values in range.
-        centred = (values - values.mean(axis=-1, keepdims=True)) / np.where(spread > 0, spread, np.nan)
-        return centred / np.sqrt(np.square(centred).sum(axis=-1, keepdims=True))
-
-
-def average_ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 0 along the last axis, equal values sharing the mean of their ranks.
-
-    Args:
-        values: ``[..., examples]``, numbers.
-
-    Returns:
-        float64 ``[..., examples]``; a row that holds a nan is nan throughout.
-    """
-    values = np.asarray(values)
-    n_examples = values.shape[-1]
-    order = values.argsort(axis=-1)
-    ordered = np.take_along_axis(values, order, axis=-1)
-    starts_tie = np.ones(values.shape, dtype=bool)
-    np.not_equal(ordered[..., 1:], ordered[..., :-1], out=starts_tie[..., 1:])
-    # Each row starts a tie of its own, so ties never cross rows in the flattened array.
-    starts = np.flatnonzero(starts_tie)
-    lengths = np.diff(starts, append=values.size)
-    shared = np.repeat(starts % n_examples + (lengths - 1) / 2, lengths).reshape(values.shape)
-    ranks = np.empty(values.shape)
-    np.put_along_axis(ranks, order, shared, axis=-1)
-    ranks[np.isnan(values).any(axis=-1)] = np.nan
-    return ranks

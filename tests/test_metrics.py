@@ -15,11 +15,10 @@ from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
 from adapter_probe.errors import DataError
+from adapter_probe.formulas import average_ranks, class_counts
 from adapter_probe.metrics import (
     METRICS,
-    average_ranks,
     check_metric,
-    class_counts,
     default_metric,
     majority_score,
     metric_label,

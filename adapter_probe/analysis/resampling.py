@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from adapter_probe import metrics
-from adapter_probe.metrics import CHOICES, LOSSES, METRICS, ClassCounts, CustomMetric
+from adapter_probe.formulas import ClassCounts, loss, loss_terms
+from adapter_probe.metrics import CHOICES, LOSSES, METRICS, CustomMetric
 from adapter_probe.results.ablation_files import AblationResults
 
 N_RESAMPLES = 10_000
@@ -135,13 +136,13 @@ def _means(values: np.ndarray) -> Scorer:
 
 
 def _ratios(metric: str, nats: np.ndarray, units: np.ndarray) -> Scorer:
-    """Of a loss, a ratio of two sums over examples; arguments as in `metrics.loss_terms`."""
-    numerators, denominators = metrics.loss_terms(metric, nats, units)
+    """Of a loss, a ratio of two sums over examples; arguments as in `loss_terms`."""
+    numerators, denominators = loss_terms(metric, nats, units)
     columns = np.ascontiguousarray(numerators.T)
 
     def score(counts: np.ndarray) -> np.ndarray:
         weights = counts.astype(np.float64)
-        return metrics.loss(metric, weights @ columns, (weights @ denominators)[:, None])
+        return loss(metric, weights @ columns, (weights @ denominators)[:, None])
 
     return score
 

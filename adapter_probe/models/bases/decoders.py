@@ -10,16 +10,21 @@ from .parts import LayerNames
 
 _CAUSAL = (("is_causal", (True, None)), ("use_bidirectional_attention", (False, None)))
 
-_LLAMA = Anatomy(
-    model_types=("llama", "mistral", "qwen2", "smollm3", "gemma"),
+_DECODER = Anatomy(  # what all of them share
+    model_types=(),
     head=("score",),
     reads="last",
-    embeddings="embed_tokens",
     token_types=False,
     norms=(),
-    final_norm="norm",
     layers="layers.{}",
     pre_norm=True,
+)
+
+_LLAMA = replace(
+    _DECODER,
+    model_types=("llama", "mistral", "qwen2", "smollm3", "gemma"),
+    embeddings="embed_tokens",
+    final_norm="norm",
     attention=CausalRotaryAttention,
     layer=LayerNames(
         attention="self_attn",
@@ -56,24 +61,17 @@ _GEMMA2 = replace(
 _HEAD_NORMS = {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
 
 DECODERS: tuple[Anatomy, ...] = (
-    Anatomy(
+    replace(
+        _DECODER,
         model_types=("gpt2",),
-        head=("score",),
-        reads="last",
         embeddings="wte",
-        token_types=False,
         position_embeddings="wpe",
         embedding_dropout="drop",
-        norms=(),
         final_norm="ln_f",
         layers="h.{}",
-        pre_norm=True,
         attention=CausalAttention,
         layer=LayerNames(
             attention="attn",
-            query=None,
-            key=None,
-            value=None,
             qkv="attn.c_attn",
             attention_dropout="attn.attn_dropout",
             attention_out="attn.c_proj",
@@ -103,9 +101,6 @@ DECODERS: tuple[Anatomy, ...] = (
         model_types=("phi3",),
         layer=replace(
             _LLAMA.layer,
-            query=None,
-            key=None,
-            value=None,
             qkv="self_attn.qkv_proj",
             attention_out_dropout="resid_attn_dropout",
             ffn_in="mlp.gate_up_proj",
@@ -115,24 +110,16 @@ DECODERS: tuple[Anatomy, ...] = (
             ffn_out_dropout="resid_mlp_dropout",
         ),
     ),
-    Anatomy(
+    replace(
+        _DECODER,
         model_types=("gpt_neox",),
-        head=("score",),
-        reads="last",
         embeddings="embed_in",
-        token_types=False,
         embedding_dropout="emb_dropout",
-        norms=(),
         final_norm="final_layer_norm",
-        layers="layers.{}",
-        pre_norm=True,
         parallel="use_parallel_residual",
         attention=CausalRotaryAttention,
         layer=LayerNames(
             attention="attention",
-            query=None,
-            key=None,
-            value=None,
             qkv="attention.query_key_value",
             qkv_by_head=True,
             attention_dropout="attention.attention_dropout",
@@ -149,18 +136,14 @@ DECODERS: tuple[Anatomy, ...] = (
         ),
         allowed=_CAUSAL,
     ),
-    Anatomy(
+    replace(
+        _DECODER,
         model_types=("opt",),
-        head=("score",),
-        reads="last",
         embeddings="decoder.embed_tokens",
-        token_types=False,
         position_embeddings="decoder.embed_positions",
         position_offset=2,
-        norms=(),
         final_norm="decoder.final_layer_norm",
         layers="decoder.layers.{}",
-        pre_norm=True,
         attention=CausalAttention,
         layer=LayerNames(
             attention="self_attn",

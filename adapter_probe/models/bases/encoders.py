@@ -123,7 +123,7 @@ ENCODERS: tuple[Anatomy, ...] = (
         head=("pooler", "dropout", "classifier"),
         reads_sequence=("pooler",),
         attention=InterleavedDisentangledAttention,
-        layer=LayerNames(query=None, key=None, value=None, qkv="attention.self.in_proj", qkv_by_head=True),
+        layer=LayerNames(qkv="attention.self.in_proj", qkv_by_head=True),
         allowed=(("talking_head", (False, None)),),
     ),
     Anatomy(
@@ -138,9 +138,6 @@ ENCODERS: tuple[Anatomy, ...] = (
         attention=RotaryAttention,
         layer=LayerNames(
             attention="attn",
-            query=None,
-            key=None,
-            value=None,
             qkv="attn.Wqkv",
             attention_dropout="attn.attention_dropout",
             attention_out="attn.Wo",

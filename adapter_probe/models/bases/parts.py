@@ -15,7 +15,7 @@ class LayerNames:
 
     Attributes:
         attention: the module that attends; what families' attention does differently is read off it.
-        query, key, value: the projections, where each is a module of its own.
+        query, key, value: the projections, where each is a module of its own; None beside `qkv`.
         qkv: the projection to all three, where it is one module: all queries, then all keys, then all values.
         qkv_by_head: each head's three lie together instead.
         query_norm, key_norm: LayerNorms of every head's queries and keys.
@@ -55,6 +55,11 @@ class LayerNames:
     ffn_post_norm: str | None = None
     ffn_norm: str = "output.LayerNorm"
     ffn_site: str = "output"
+
+    def __post_init__(self) -> None:
+        if self.qkv is not None:
+            for name in ("query", "key", "value"):
+                object.__setattr__(self, name, None)
 
 
 class _Rate:
