@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -132,7 +131,8 @@ def head(family: str) -> str:
 
 
 CASES = {
-    "plain": lambda family: lora(),
+    # PEFT has its own targets for most families.
+    "plain": lambda family: lora(**({"target_modules": ["qkv_proj"]} if family == "phi3" else {})),
     "all-linear": lambda family: lora(target_modules="all-linear"),
     "patterns": lambda family: lora(
         target_modules=ATTENTION[family],
@@ -168,7 +168,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_logits_are_pefts(case: str, family: str, trained, causal_base, tmp_path: Path):
     model = trained(family, CASES[case](family), tmp_path / "c")
-    wanted = logits(model)
+    wanted = logits(model.double())
     plain = logits(AutoModelForCausalLM.from_pretrained(causal_base(family)))
     assert (wanted - plain).abs().max() > 1e-2  # or the test tests nothing
     if case == "norms" and family.startswith("gemma"):  # whose weights count from 1
@@ -177,17 +177,17 @@ def test_logits_are_pefts(case: str, family: str, trained, causal_base, tmp_path
         return
     opened = open_checkpoint(tmp_path / "c", str(causal_base(family)))
     assert opened.description.task.kind == "causal"
-    torch.testing.assert_close(logits(opened.model.base), wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(logits(opened.model.double().base), wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", [*FAMILIES, *MORE_FAMILIES])
 @pytest.mark.parametrize("case", ["all-linear", "patterns", "by-regex"])
 def test_spans_off_are_pefts_scaling_at_zero(case: str, family: str, trained, causal_base, tmp_path: Path):
-    reference = trained(family, CASES[case](family), tmp_path / "c")
-    model = open_checkpoint(tmp_path / "c", str(causal_base(family))).model.eval()
+    reference = trained(family, CASES[case](family), tmp_path / "c").double()
+    model = open_checkpoint(tmp_path / "c", str(causal_base(family))).model.double().eval()
     variants = span_variants(LAYERS)
-    tokens = Encoded(tuple(IDS.numpy()), None, np.full(len(IDS), IDS.shape[1]), "")
+    tokens = Encoded(tuple(IDS.numpy()), None, "")
     with torch.no_grad():
         found = forward_variants(model, pack(tokens, range(len(IDS))), variants.masks, tokens_per_pass=40)
     scalings = [
@@ -199,7 +199,7 @@ def test_spans_off_are_pefts_scaling_at_zero(case: str, family: str, trained, ca
         for layer, scaling, own in scalings:
             off = span is not None and span.first <= layer <= span.last
             scaling.update({name: 0.0 if off else value for name, value in own.items()})
-        torch.testing.assert_close(ours.view(*IDS.shape, -1), logits(reference), rtol=1e-5, atol=2e-5)
+        torch.testing.assert_close(ours.view(*IDS.shape, -1), logits(reference), rtol=1e-5, atol=5e-5)
     assert (found[0] - found[1:]).abs().amax(dim=(1, 2)).min() > 1e-3 or case != "all-linear"
 
 
