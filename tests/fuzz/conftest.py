@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from forked import ForkedProgram
-from subjects import SWEEP
+from language_models import make_model, write_rows
+from subjects import SWEEP, TRADEOFF
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +37,11 @@ def sources(
     lines = sorted((tiny_task / "validation.jsonl").read_text().splitlines(keepends=True), key=len)
     few = [[line for line in lines if f'"{label}"' in line][:3] for label in ("positive", "negative")]
     (folder / "rows.jsonl").write_text("".join(few[0] + few[1]))
+    for family in ("llama", "gpt2"):
+        make_model(family, folder / f"causal-{family}")
+    write_rows(folder / "choices.jsonl", "choices")
+    llama = folder / "causal-llama"
+    causal = ["--base", llama / "base", "--data", folder / "choices.jsonl"]
     place = ["--base", folder / "base", "--task", folder / "task"]
     rows = ["--base", folder / "base", "--data", folder / "rows.jsonl"]
     for arguments in (
@@ -45,9 +51,12 @@ def sources(
         ["ablate", folder / "trained", *rows, "--out", folder / "out"],
         ["ablate", folder / "trained", *rows, "--layernorm", "pretrained", "--out", folder / "other"],
         [*SWEEP, *place, "--out", folder / "sweep"],
+        [*TRADEOFF, *place, "--out", folder / "tradeoff"],
+        ["ablate", llama / "checkpoint", *causal, "--out", folder / "causal-out"],
         ["figures", folder / "out", "--format", "svg", "--out", folder / "figures"],
         ["compare", folder / "out", folder / "other", "--format", "svg", "--out", folder / "figures"],
         ["report", folder / "out", folder / "sweep", "-o", folder / "report.html"],
+        ["report", folder / "tradeoff", "-o", folder / "report.html"],
     ):  # fmt: skip
         forked.warm(arguments)
     return folder

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from language_models import judge_rows, write_rows
 from truth import assert_same, examples_of, native_logits, peft_logits, switched_logits
 
 FIXTURES = Path(__file__).resolve().parents[1] / "checkpoints" / "fixtures"
@@ -158,6 +159,20 @@ CHECKPOINT = ("checkpoint/*.json", "checkpoint/*.safetensors", "checkpoint/*.bin
 BASE = ("base/*.json", "base/*.json", "base/*.safetensors")
 
 
+def lay_tensorflow(place: Path, sources: Path) -> None:
+    foreign("adapter_bert/two-files", "bert")(place, sources)
+    config = json.loads((place / "base" / "config.json").read_text())
+    (place / "base" / "config.json").write_text(json.dumps({**config, "hidden_act": "gelu_new"}))
+
+
+def judge_as_before(place: Path, _done: str) -> None:
+    """Tensors that come with checksums: what is accepted gives what the whole file gave."""
+    undisturbed = place / "undisturbed"
+    if undisturbed.exists():
+        with np.load(undisturbed / "predictions.npz") as archive:
+            assert_same(predictions(place)["logits"], archive["logits"], "logits")
+
+
 # --- data
 
 
@@ -220,6 +235,26 @@ def judge_squad(place: Path, _done: str) -> None:
             # A character or two beside, as happens in SQuAD, is let pass; the score is by the text alone.
             near = [shift for shift in range(-2, 3) if context.startswith(answer["text"], max(0, at + shift))]
             assert near, "not in the text"
+
+
+# --- language models
+
+
+def lay_causal(family: str, form: str, suffix: str) -> Callable[[Path, Path], None]:
+    def lay(place: Path, sources: Path) -> None:
+        for name in ("checkpoint", "base"):
+            copy(sources / f"causal-{family}" / name, place / name)
+        write_rows(place / f"rows{suffix}", form)
+
+    return lay
+
+
+def on_causal(name: str, family: str, form: str, suffix: str, share: float, *files: str) -> Subject:
+    """A language model: its rows, or the files that are named."""
+    rows = f"rows{suffix}"
+    return Subject(
+        name, files or (rows,), lay_causal(family, form, suffix), (*ABLATE, rows), judge_rows(rows), share
+    )
 
 
 # --- options of a cluster
@@ -293,6 +328,10 @@ SWEEP = (
     "init-sweep", "--stds", "1e-2:0.1", "--size", 2, "--seeds", 1, "--epochs", 1, "--learning-rates", 0.01,
     "--max-train", 32, "--workers", 1,
 )  # fmt: skip
+TRADEOFF = (
+    "tradeoff", "--sizes", "2", "--top-k", "1", "--no-layernorm", "--seeds", 1, "--epochs", 1,
+    "--learning-rates", 0.01, "--max-train", 32, "--workers", 1,
+)  # fmt: skip
 READ = (".csv", ".svg", ".txt", ".md", ".tex", ".npz", ".html", ".safetensors")
 
 
@@ -302,7 +341,8 @@ def lay_sweep(place: Path, sources: Path) -> None:
 
 
 def judge_sweep(place: Path, done: str) -> None:
-    for name in ("trials.csv", "sweep.csv") if done else ():
+    table = "sweep.csv" if (place / "undisturbed" / "sweep.csv").exists() else "tradeoff.csv"
+    for name in ("trials.csv", table) if done else ():
         found, right = ((place / folder / name).read_bytes() for folder in ("out", "undisturbed"))
         assert found == right, f"{name} differs from the undisturbed one"
 
@@ -324,7 +364,7 @@ def judge_resumed(place: Path, done: str) -> None:
 def judge_drawn(place: Path, done: str) -> None:
     """Drawn from changed results: the same as from those unchanged, or the input should have been refused."""
     # The page names the results by their folder and the one above it.
-    above = re.compile(rf"{re.escape(place.name)}/(?=out|sweep)".encode())
+    above = re.compile(rf"{re.escape(place.name)}/(?=out|sweep|tradeoff)".encode())
     found = {name: above.sub(b"", page) for name, page in copy_results(place / "drawn").items()}
     right = place / "right"
     if not done:
@@ -344,9 +384,13 @@ RESULTS = tuple(f"out/{name}" for name in FILES)
 def lay_drawn(place: Path, sources: Path) -> None:
     """Finished results of an ablation in ``out``, of a second one in ``other``, of a sweep in ``sweep``."""
     lay_native(place, sources)
-    for name in ("out", "other", "sweep"):
+    for name in ("out", "other", "sweep", "tradeoff"):
         shutil.copytree(sources / name, place / name)
     shutil.copytree(sources / "trained" / "ablation", place / "checkpoint" / "ablation")
+
+
+def lay_drawn_causal(place: Path, sources: Path) -> None:
+    shutil.copytree(sources / "causal-out", place / "out")
 
 
 def drawn(name: str, files: tuple[str, ...], share: float, *command: str) -> Subject:
@@ -369,6 +413,7 @@ def on_data(suffix: str) -> Subject:
 
 NATIVE = (*ABLATE, "rows.jsonl")
 SVG = ("--format", "svg", "--out", "drawn")
+TRADEOFF_FILES = ("tradeoff/*.csv", "tradeoff/*.json", "tradeoff/trials/*/trial.json")
 SWEEP_FILES = ("sweep/trials.csv", "sweep/sweep.csv", "sweep/*.json")
 SUBJECTS = [
     Subject("native-checkpoint", CHECKPOINT, lay_native, NATIVE, judge_native, 3.0, reseal=reseal_native),
@@ -385,6 +430,22 @@ SUBJECTS = [
     on_foreign("adapterhub/lora", "bert", 1.0),
     on_foreign("adapterhub/union", "bert", 1.0),
     on_foreign("adapterhub/flex-pooled", "bert", 1.0),
+    Subject(
+        "adapter-bert",
+        ("checkpoint/model*", "checkpoint/checkpoint"),
+        lay_tensorflow,
+        (*ABLATE, "rows.jsonl"),
+        judge_as_before,
+    ),
+    on_causal("causal-llama", "llama", "choices", ".jsonl", 1.5, *CHECKPOINT, *CHECKPOINT, *BASE),
+    on_causal("causal-gpt2", "gpt2", "completions", ".jsonl", 1.0, *CHECKPOINT, *CHECKPOINT, *BASE),
+    on_causal("lm-choices", "llama", "choices", ".jsonl", 1.0),
+    on_causal("lm-questions", "llama", "questions", ".json", 0.5),
+    on_causal("lm-pairs", "llama", "pairs", ".csv", 1.0),
+    on_causal("lm-completions", "gpt2", "completions", ".tsv", 1.0),
+    on_causal("lm-chats", "llama", "chats", ".jsonl", 0.5),
+    on_causal("lm-texts", "gpt2", "texts", ".jsonl", 0.5),
+    on_causal("lm-plain", "llama", "texts", ".txt", 0.3),
     *(on_data(suffix) for suffix in (".csv", ".tsv", ".jsonl", ".json")),
     Subject("squad", ("rows.json",), lay_squad, (*ABLATE, "rows.json"), judge_squad),
     Subject(
@@ -405,6 +466,27 @@ SUBJECTS = [
         (*SWEEP, "--base", "base", "--task", "task", "--out", "out"),
         judge_sweep,
         on_results=True,
+    ),
+    Subject(
+        "resumed-tradeoff",
+        ("out/*.csv", "out/*.json", "out/trials/*/*.json"),
+        lay_sweep,
+        (*TRADEOFF, "--base", "base", "--task", "task", "--out", "out"),
+        judge_sweep,
+        0.5,
+        on_results=True,
+    ),
+    drawn("tradeoff-figures", TRADEOFF_FILES, 1.0, "figures", "tradeoff", *SVG),
+    drawn("tradeoff-report", TRADEOFF_FILES, 0.7, "report", "tradeoff", "-o", "drawn/report.html"),
+    Subject(
+        "lm-figures",
+        RESULTS,
+        lay_drawn_causal,
+        ("figures", "out", *SVG),
+        judge_drawn,
+        0.7,
+        on_results=True,
+        before="",
     ),
     drawn("figures", RESULTS, 1.5, "figures", "out", *SVG),
     drawn("sweep-figures", (*SWEEP_FILES, "sweep/trials/*/trial.json"), 1.5, "figures", "sweep", *SVG),

@@ -1,0 +1,251 @@
+"""Language models to change: rows of every form, and LoRA of PEFT on a tiny Llama and a tiny GPT-2.
+
+What is right comes from PEFT's own forward of every text whole and alone; of a checkpoint that PEFT does
+not open, and with adapters off, from transformers' own forward of the opened model.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from byte_tokenizer import byte_tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, LlamaConfig
+from truth import rows_of
+
+N_LAYERS, N_POSITIONS = 2, 64
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "choices": [
+        {"context": "ab ab", "choices": ["ab", "c", "abab ab"], "gold": 1},
+        {"context": "", "choices": ["ab ab", "ab c"], "gold": 0},
+    ],
+    "questions": [
+        {"question": "One?", "choices": ["ab", "b c"], "answer": 0, "id": "x"},
+        {"question": "Which?", "choices": ["c", "a", "ab"], "answer": 2, "id": "y"},
+    ],
+    "pairs": [
+        {"sentence_good": "Cats purr.", "sentence_bad": "Cats purrs.", "UID": "a"},
+        {"sentence_good": "ab ab", "sentence_bad": "abs ab", "UID": "b"},
+    ],
+    "completions": [{"prompt": "Say: ", "completion": "ab"}, {"prompt": "x", "completion": "ab ab"}],
+    "chats": [
+        {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "ab"}]},
+        {"messages": [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "Hello"}]},
+    ],
+    "texts": [{"text": "a text that is longer than what the model reads at once, so that it is cut in two"}],
+}
+
+
+def make_model(family: str, folder: Path) -> None:
+    """A LoRA far from the identity in ``folder/checkpoint`` on a tiny random model in ``folder/base``."""
+    import peft
+
+    torch.manual_seed(0)
+    tokenizer = byte_tokenizer(True)
+    ends = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    if family == "llama":
+        config = LlamaConfig(
+            vocab_size=len(tokenizer), hidden_size=16, intermediate_size=24, num_hidden_layers=N_LAYERS,
+            num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=N_POSITIONS, **ends,
+        )  # fmt: skip
+    else:
+        config = GPT2Config(
+            vocab_size=len(tokenizer), n_embd=16, n_layer=N_LAYERS, n_head=4, n_positions=N_POSITIONS, **ends
+        )
+    base = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in base.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    base.save_pretrained(folder / "base")
+    tokenizer.save_pretrained(folder / "base")
+    modules = ["v_proj", "down_proj"] if family == "llama" else ["c_attn"]
+    made = peft.LoraConfig(task_type="CAUSAL_LM", r=2, lora_alpha=8, target_modules=modules)
+    model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(folder / "base"), made)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.copy_(0.4 * torch.randn_like(parameter))
+    model.save_pretrained(folder / "checkpoint")
+
+
+def write_rows(file: Path, form: str) -> None:
+    """Rows of a form in the file's format."""
+    rows = ROWS[form]
+    if file.suffix == ".txt":
+        file.write_text(rows[0]["text"])
+    elif file.suffix == ".json":
+        file.write_text(json.dumps(rows))
+    elif file.suffix == ".jsonl":
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        mark = "\t" if file.suffix == ".tsv" else ","
+        with file.open("w", newline="") as out:
+            writer = csv.DictWriter(out, list(rows[0]), delimiter=mark, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+class Scorer:
+    """Log-likelihoods by one plain forward a text."""
+
+    def __init__(self, model: torch.nn.Module, tokenizer: Any, most: int):
+        self._model, self._tokenizer, self._most = model, tokenizer, most
+        self._first = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+
+    @torch.no_grad()
+    def _likelihood(self, context: list[int], continuation: list[int]) -> float:
+        text = (context + continuation)[-(self._most + 1) :]
+        logits = self._model(torch.tensor([text[:-1]])).logits[0].float().log_softmax(-1)
+        places = range(len(text) - 1 - len(continuation), len(text) - 1)
+        return sum(float(logits[place, text[place + 1]]) for place in places)
+
+    def _continuation(self, context: str, continuation: str, framed: bool = True) -> float:
+        """By the convention: encoded together with its context, and cut."""
+        encode = self._tokenizer.encode
+        if not context.strip():
+            return self._likelihood([self._first], encode(context + continuation, add_special_tokens=False))
+        cut = encode(context.rstrip(), add_special_tokens=framed)
+        whole = encode(context + continuation, add_special_tokens=framed)
+        return self._likelihood(cut, whole[len(cut) :])
+
+    def _text(self, text: str) -> float:
+        ids, done, total = self._tokenizer.encode(text), 0, 0.0
+        while done < len(ids):
+            own = ids[done : done + self._most]
+            before = [self._first, *ids][: done + 1]
+            before = before[-(self._most + 1 - len(own)) :] if done else before
+            total += self._likelihood(before, own)
+            done += len(own)
+        return total
+
+    def sums(self, row: dict[str, Any]) -> list[float]:
+        """Of every continuation of a row.
+
+        Raises:
+            AssertionError, KeyError, TypeError: there is no sense in it.
+        """
+        if {"context", "choices", "gold"} <= row.keys() or {"question", "choices", "answer"} <= row.keys():
+            asked = "gold" in row and "context" in row
+            context = row["context"] if asked else f"Question: {row['question']}\nAnswer:"
+            assert isinstance(row["context" if asked else "question"], str)
+            assert isinstance(row["choices"], list)
+            assert len(row["choices"]) > 1
+            return [self._continuation(context, " " + choice) for choice in row["choices"]]
+        if {"sentence_good", "sentence_bad"} <= row.keys():
+            return [self._continuation("", " " + row[name]) for name in ("sentence_good", "sentence_bad")]
+        if {"prompt", "completion"} <= row.keys():
+            return [self._continuation(row["prompt"], row["completion"])]
+        if "messages" in row:
+            write, messages = self._tokenizer.apply_chat_template, row["messages"]
+            assert messages[-1]["role"] == "assistant"
+            before = write(messages[:-1], tokenize=False, add_generation_prompt=True)
+            after = write(messages, tokenize=False).removeprefix(before)
+            return [self._continuation(before, after, framed=False)]
+        assert isinstance(row["text"], str)
+        return [self._text(row["text"])]
+
+
+def gold_of(row: dict[str, Any]) -> int:
+    """The number of the right choice."""
+    if {"context", "choices", "gold"} <= row.keys():
+        number = row["gold"]
+    elif {"question", "choices", "answer"} <= row.keys():
+        number = row["answer"]
+    else:
+        return 0
+    assert type(number) is int, f"a choice's number is {number!r}"
+    assert 0 <= number < len(row["choices"]), f"there is no choice {number}"
+    return number
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    """The rows, by Python's own readers."""
+    if file.suffix == ".txt":
+        return [{"text": file.read_bytes().decode("utf-8-sig")}]
+    return rows_of(file)
+
+
+def peft_model(checkpoint: Path, base: Path) -> torch.nn.Module | None:
+    """PEFT's own model; None where PEFT does not open the checkpoint."""
+    import peft
+
+    try:
+        plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+        return peft.PeftModel.from_pretrained(plain, str(checkpoint)).float().eval()
+    except Exception:  # whatever PEFT has to say
+        return None
+
+
+def judge_rows(name: str) -> Callable[[Path, str], None]:
+    """The likelihoods, right choices and accuracy of what was computed from the rows in a file."""
+
+    def judge(place: Path, _done: str) -> None:
+        import adapter_probe
+
+        rows = read(place / name)
+        with np.load(place / "out" / "predictions.npz") as archive:
+            found = dict(archive)
+        opened = adapter_probe.open(place / "checkpoint", base=str(place / "base"))
+        tokenizer = AutoTokenizer.from_pretrained(place / "base")
+        scorer = Scorer(opened.base, tokenizer, opened._opened.description.max_length)
+        for (first, last), sums in zip(found["spans"].tolist(), found["logits"]):
+            if first < 0:
+                check(scorer, rows, sums, "intact")
+                continue
+            with opened.switched_off(first, last):
+                check(scorer, rows, sums, f"{first}-{last}")
+        check_score(place / "out" / "summary.json", rows, found["logits"][0], tokenizer)
+        theirs = peft_model(place / "checkpoint", place / "base")
+        if theirs is not None:
+            own = Scorer(theirs, tokenizer, opened._opened.description.max_length)
+            check(own, rows, found["logits"][0], "intact, by PEFT")
+
+    return judge
+
+
+def check_score(summary: Path, rows: list[dict[str, Any]], sums: np.ndarray, tokenizer: Any) -> None:
+    """The intact score from log-likelihoods ``[examples, continuations]``."""
+    said = json.loads(summary.read_text())
+    if not np.isfinite(sums).all():
+        assert said["intact_score"] is None, f"a score from what is not finite: {said['intact_score']}"
+        return
+    texts = [row.get("completion", row.get("text")) for row in rows]
+    if said["metric"] == "accuracy":
+        chosen = [int(np.argmax(own[: len(row.get("choices", "ab"))])) for row, own in zip(rows, sums)]
+        right = np.mean([choice == gold_of(row) for choice, row in zip(chosen, rows)])
+    elif said["metric"] == "bits_per_byte":
+        right = -sums.sum() / np.log(2) / sum(len(text.encode()) for text in texts)
+    else:
+        assert said["metric"] == "nll"
+        right = -np.mean([own[0] / n_tokens(row, tokenizer) for row, own in zip(rows, sums)])
+    assert abs(said["intact_score"] - right) < 1e-4 * max(1, abs(right)), (
+        f"{said['intact_score']}, not {right}"
+    )
+
+
+def n_tokens(row: dict[str, Any], tokenizer: Any) -> int:
+    """Of a completion, encoded together with what it follows."""
+    if "messages" in row:
+        write, messages = tokenizer.apply_chat_template, row["messages"]
+        before = write(messages[:-1], tokenize=False, add_generation_prompt=True)
+        whole, framed = write(messages, tokenize=False), False
+    else:
+        before, whole, framed = row["prompt"], row["prompt"] + row["completion"], bool(row["prompt"].strip())
+    if not before.strip():
+        return len(tokenizer.encode(whole, add_special_tokens=False))
+    cut = tokenizer.encode(before.rstrip(), add_special_tokens=framed)
+    return len(tokenizer.encode(whole, add_special_tokens=framed)) - len(cut)
+
+
+def check(scorer: Scorer, rows: list[dict[str, Any]], found: np.ndarray, words: str) -> None:
+    """Sums ``[examples, continuations]`` against the scorer's."""
+    assert len(found) == len(rows), f"{len(found)} examples, not {len(rows)}"
+    for row, sums in zip(rows, found):
+        right = scorer.sums(row)
+        same = np.allclose(sums[: len(right)], right, rtol=1e-4, atol=1e-3, equal_nan=True)
+        assert same, f"{words}: {sums[: len(right)].tolist()}, not {right}"
