@@ -48,7 +48,7 @@ bench: $(VENV)/.installed-dev ## side by side with other tools, about 20 minutes
 
 docs: $(VENV)/.installed-docs types ## execute the notebooks, build the documentation; ARGS=--tiny for a demo of seconds
 	@$(BIN)/python docs/execute.py build/notebooks $(ARGS)
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "build/site/index.html"
 
 # The environment takes its dependencies from $(VENV), which saves minutes of installing torch, but not this package: an

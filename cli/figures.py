@@ -36,6 +36,24 @@ def figures(
     tolerance: Annotated[
         float, typer.Option(help="Points of drop that an ablation's black line marks.")
     ] = 1.0,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Label of a panel; give it once per ablation, in the order of the folders. Default: the "
+            "task, and the settings where they differ.",
+            metavar="TEXT",
+            show_default=False,
+        ),
+    ] = None,
+    only: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated names of the figures and tables to write, such as heatmap,table-removable. "
+            "Default: all.",
+            metavar="LIST",
+            show_default=False,
+        ),
+    ] = "",
     paper: options.Paper = False,
     out: Annotated[
         Path | None,
@@ -60,7 +78,7 @@ def figures(
     folder = out or (records[0].folder if len(records) == 1 and not average else Path(_SEVERAL))
     made = draw_gallery(
         records, folder, style=style, column=column, formats=formats.split(","), tolerance=tolerance,
-        paper=paper,
+        paper=paper, labels=label or (), only=only.split(","),
     )  # fmt: skip
     if paper and not any("Houlsby et al. (2019)" in one.caption for one in made):
         say("the paper has no values for these tasks and metrics; --paper adds nothing")

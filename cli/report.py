@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from adapter_probe.errors import ResultsError
+
 from . import options
 from .console import command, say, show
 
@@ -14,7 +16,23 @@ from .console import command, say, show
 @command
 def report(
     results: options.Results,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file.")] = Path("report.html"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="File to write. Default: report.html; with --model-card, standard output.",
+            show_default=False,
+        ),
+    ] = None,
+    model_card: Annotated[
+        bool,
+        typer.Option(
+            "--model-card",
+            help="Write Markdown for a model card instead: scores as model-index metadata, heatmap, "
+            "removable spans.",
+        ),
+    ] = False,
     examples: Annotated[
         bool,
         typer.Option(
@@ -46,6 +64,15 @@ def report(
     """
     from adapter_probe.studies import reporting
 
+    if model_card:
+        from adapter_probe.studies.model_card import model_card as card_of
+
+        if examples or checkpoint or data:
+            raise ResultsError("--model-card takes none of --examples, --checkpoint and --data")
+        text = card_of(results, out, tolerance=tolerance)
+        show(text if out is None else str(out))
+        return
+    out = out or Path("report.html")
     made = reporting.report(
         results, out, examples=examples, checkpoints=checkpoint or (), data=data or (), encoding=encoding,
         tolerance=tolerance,

@@ -30,7 +30,7 @@ from .heatmap import (
 from .layout import WIDE, fit_height, legend_below, new_figure
 from .levels import DivergingScale, Scale, draw_colorbar
 from .venues import FigureOptions
-from .wording import common_metric, drop_label, joint_notes, points_text, task_label
+from .wording import common_metric, drop_label, joint_notes, points_text, study_label
 
 _NARROWEST, _LOWEST_ROW = 1.5, 2.0  # inches: of a grid with its words
 _MARGIN = 0.5  # inches: of the words beside a grid
@@ -54,7 +54,7 @@ def heatmap_drawing(grids: Sequence[Grid], options: FigureOptions, identity: Map
     split = own[0].split if len({overview.split for overview in own}) == 1 else ""
     label = " ".join(drop_label(metric, split).split())
     figure = heatmap_figure(grids, options, label)
-    names = " and ".join(dict.fromkeys(task_label(overview.task) for overview in own))
+    names = " and ".join(dict.fromkeys(study_label(overview) for overview in own))
     title = f"{names}: score by span of {own[0].study} layers"
     caption = heatmap_caption(grids, options.tolerance)
     return Drawing("heatmap", title, figure, _spans_drawn(grids), caption, identity)
@@ -64,7 +64,7 @@ def _spans_drawn(grids: Sequence[Grid]) -> pd.DataFrame:
     """The grids' frames below one another, with a column that says whose they are."""
     named = []
     for grid in grids:
-        name = task_label(grid.overview.task) if grid.overview else f"{grid.notes[0]} (Houlsby et al. 2019)"
+        name = study_label(grid.overview) if grid.overview else f"{grid.notes[0]} (Houlsby et al. 2019)"
         named.append(grid.frame.copy())
         named[-1].insert(0, "grid", name)
     return pd.concat(named, ignore_index=True) if len(named) > 1 else grids[0].frame
@@ -146,7 +146,7 @@ def attribution_drawing(
     Raises:
         ResultsError: a frame is not a grid of spans, or the grids do not fit the width.
     """
-    names = [task_label(record.overview.task) for record in records]
+    names = [study_label(record.overview) for record in records]
     figure = attribution_figure(records, options)
     numbers = pd.concat([_shares_drawn(record, name) for record, name in zip(records, names)])
     title = f"{' and '.join(dict.fromkeys(names))}: shares of the drop by layer, interactions of spans"

@@ -27,7 +27,7 @@ from .grid import Cells, draw_cells, number_layers
 from .layout import size_in_points
 from .levels import DIVERGING_EDGES, DivergingScale, draw_colorbar
 from .marks import write_notes
-from .wording import common_metric, drop_name, drop_text, literal, one_decimal, task_label, unit_name
+from .wording import common_metric, drop_name, drop_text, literal, one_decimal, study_label, unit_name
 
 STEM = "attribution"
 _HATCHES = ("", "/////", ".....", "xxxxx")
@@ -124,7 +124,7 @@ def legend_entries(records: Sequence[AblationRecord]) -> list[tuple[Artist, str]
     for index, record in enumerate(records):
         name = f"share of the drop{interval}"
         if len(records) > 1:
-            name = f"{literal(task_label(record.overview.task))} ({one_decimal(_total(record))} in all)"
+            name = f"{literal(study_label(record.overview))} ({one_decimal(_total(record))} in all)"
         entries.append((Patch(**_bar_style(index)), name))
     tested = "p_holm" in layers
     sure = layers["p_holm"].to_numpy() < ALPHA if tested else np.array([True])
@@ -174,7 +174,7 @@ def interactions(
     texts = [drop_text(value) if sure else "" for value, sure in zip(values, clear)]
     draw_cells(cells, values, ax, scale=scale, texts=texts, studied=overview.study, small=~clear)
     if notes:
-        said = [literal(task_label(overview.task))]
+        said = [literal(study_label(overview))]
         if record.shares is not None:
             said.append(f"drop of all layers: {one_decimal(_total(record))}")
         if "interaction_low_points" in frame and not clear[~np.isnan(values)].all():

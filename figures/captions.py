@@ -24,6 +24,7 @@ from .wording import (
     metric_name,
     points_text,
     range_text,
+    study_label,
     task_label,
     test_name,
     unit_name,
@@ -104,7 +105,7 @@ def joint_caption(record: AverageRecord | ComparisonRecord, tolerance: float) ->
 def _warnings(overviews: Iterable[AblationOverview]) -> list[str]:
     """A sentence for each study that measured nothing."""
     return [
-        f"{task_label(one.task)}: the intact model is {reason}, so its spans mean nothing."
+        f"{study_label(one)}: the intact model is {reason}, so its spans mean nothing."
         for one in overviews
         if (reason := why_spans_mean_nothing(one))
     ]
@@ -116,7 +117,7 @@ def _whose(overview: AblationOverview) -> str:
     said = [count_text(overview.n_examples, "example"), f"intact {metric_name(overview.metric)} {intact}"]
     if overview.majority is not None:
         said.append(f"{overview.baseline} {bare_score(overview.majority, overview.metric)}")
-    return f"{task_label(overview.task)}: one trained checkpoint, {', '.join(said)}."
+    return f"{study_label(overview)}: one trained checkpoint, {', '.join(said)}."
 
 
 def _test_sentence(own: Sequence[Grid]) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.exchange import ExchangeRecord
 from adapter_probe.analysis.studies import AblationRecord, StudyRecord, SweepRecord, TradeoffRecord
+from adapter_probe.errors import ResultsError
 
 from .ablation_figures import attribution_drawing, heatmap_drawing, joint_drawing
 from .aggregate import aggregate_drawing
@@ -25,7 +26,7 @@ from .table_layouts import removable_table, sizes_table, tradeoff_table
 from .tables import Table
 from .tradeoff import tradeoff_drawing, tradeoff_series
 from .venues import FigureOptions
-from .wording import ablation_notes, task_label
+from .wording import ablation_notes, count_text, settings_text, study_label, task_label
 
 
 @dataclass(frozen=True)
@@ -54,15 +55,54 @@ def write_gallery(
     """Write every figure and every table of the studies into one folder.
 
     Raises:
-        ResultsError: a table is not a grid of spans, the grids do not fit the width, or a file cannot be
-            written.
+        ResultsError: a table is not a grid of spans, the grids do not fit the width, the labels are not as
+            many as the ablations, nothing has a name that was asked for, or a file cannot be written.
     """
-    drawings = list(figures_of(studies, options))
-    figures = [GalleryItem("figure", d.stem, d.caption, d.write(folder, options)) for d in drawings]
-    tables = [
-        GalleryItem("table", t.stem, t.caption, t.write(folder)) for t in tables_of(studies, options.paper)
+    studies = labelled(studies, options.labels)
+    drawings, tables = list(figures_of(studies, options)), list(tables_of(studies, options.paper))
+    wanted = _wanted([made.stem for made in (*drawings, *tables)], options.only)
+    figures = [
+        GalleryItem("figure", d.stem, d.caption, d.write(folder, options))
+        for d in drawings
+        if d.stem in wanted
     ]
-    return figures + tables
+    return figures + [
+        GalleryItem("table", t.stem, t.caption, t.write(folder)) for t in tables if t.stem in wanted
+    ]
+
+
+def _wanted(stems: Sequence[str], only: Sequence[str]) -> set[str]:
+    """The stems asked for: a name stands for itself and for what it begins, such as one per study."""
+    names = [name.strip() for name in only if name.strip()]
+    chosen = {name: {stem for stem in stems if f"{stem}-".startswith(f"{name}-")} for name in names}
+    if unknown := [name for name in names if not chosen[name]]:
+        raise ResultsError(
+            f"nothing here is called {unknown[0]!r}; allowed for --only: {', '.join(dict.fromkeys(stems))}"
+        )
+    return set().union(*chosen.values()) if names else set(stems)
+
+
+def labelled(studies: Sequence[StudyRecord], labels: Sequence[str]) -> list[StudyRecord]:
+    """The studies with the labels that their panels get, in their order; sweeps have none.
+
+    Raises:
+        ResultsError: there is not one label per ablation.
+    """
+    n_ablations = sum(isinstance(study, AblationRecord) for study in studies)
+    if not labels:
+        return list(studies)
+    if len(labels) != n_ablations:
+        raise ResultsError(
+            f"{count_text(len(labels), 'label')} for {count_text(n_ablations, 'ablation')}; give --label "
+            "once per ablation, in the order of the folders"
+        )
+    left = iter(labels)
+    return [
+        replace(study, overview=replace(study.overview, label=next(left)))
+        if isinstance(study, AblationRecord)
+        else study
+        for study in studies
+    ]
 
 
 def figures_of(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
@@ -104,7 +144,8 @@ def tables_of(studies: Sequence[StudyRecord], paper: bool) -> Iterator[Table]:
     ablations = _named([study for study in studies if isinstance(study, AblationRecord)])
     for study in ablations:
         if study.removable is not None and study.overview.study == "ablated":
-            yield _renamed(removable_table(study.removable, study.overview.task), _suffix(study, ablations))
+            table = removable_table(study.removable, study_label(study.overview))
+            yield _renamed(table, _suffix(study, ablations))
     tradeoffs = [study for study in studies if isinstance(study, TradeoffRecord)]
     for study in tradeoffs:
         found = [
@@ -151,14 +192,25 @@ def _tradeoff_figures(study: TradeoffRecord, options: FigureOptions, suffix: str
 
 
 def _named(studies: list[AblationRecord]) -> list[AblationRecord]:
-    """The same, but tasks that occur more than once are told apart by their folders."""
-    labels = [task_label(study.overview.task) for study in studies]
-    return [
-        replace(study, overview=replace(study.overview, task=f"{label}, {study.folder.resolve().name}"))
-        if labels.count(label) > 1
-        else study
-        for study, label in zip(studies, labels)
-    ]
+    """The same, but those of one label are told apart by their settings, or else by their folders."""
+    labels = [study_label(study.overview) for study in studies]
+    named = list(studies)
+    for label in {label for label in labels if labels.count(label) > 1}:
+        same = [index for index, other in enumerate(labels) if other == label]
+        for index, words in zip(same, _apart([studies[index] for index in same])):
+            overview = replace(studies[index].overview, label=f"{label}, {words}" if words else label)
+            named[index] = replace(studies[index], overview=overview)
+    return named
+
+
+def _apart(studies: Sequence[AblationRecord]) -> list[str]:
+    """A few words that tell each study from the others: its settings, its folder, or the folder around."""
+    folders = [study.folder.resolve() for study in studies]
+    settings = [settings_text(study.identity, study.overview) for study in studies]
+    for words in (settings, [folder.name for folder in folders], [folder.parent.name for folder in folders]):
+        if len(set(words)) == len(words):
+            return words
+    return [folder.name for folder in folders]
 
 
 def _in_folder(series: ScoreSeries, study: SweepRecord, studies: Sequence[SweepRecord]) -> ScoreSeries:
@@ -185,7 +237,7 @@ def _task_slug(study: StudyRecord) -> str:
     """An ablation's task as a file's name may hold it; empty for other studies."""
     if not isinstance(study, AblationRecord):
         return ""
-    return "-".join(re.findall(r"[a-z0-9]+", task_label(study.overview.task).lower()))
+    return "-".join(re.findall(r"[a-z0-9]+", study_label(study.overview).lower()))
 
 
 def _renamed(made: Drawing | Table, suffix: str) -> Drawing | Table:

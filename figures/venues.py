@@ -55,6 +55,8 @@ class FigureOptions:
         formats: files of each figure, out of `FORMATS`.
         tolerance: points that the black line of an ablation stands for.
         paper: whether the paper's published values stand beside ours.
+        labels: of the ablations' panels, in their order; empty for their tasks.
+        only: names of the figures and tables to write; empty for all.
     """
 
     venue: Venue
@@ -62,6 +64,8 @@ class FigureOptions:
     formats: tuple[str, ...] = DEFAULT_FORMATS
     tolerance: float = 1.0
     paper: bool = False
+    labels: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
 
     def width(self, preferred: Column) -> float:
         """Inches: of the column asked for, else of the one that the figure prefers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from adapter_probe import metrics
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
@@ -18,8 +18,16 @@ IN_PERCENT = ("accuracy", "f1", "macro_f1", "squad_f1", "exact_match", *metrics.
 def task_label(name: str) -> str:
     """A task's name as papers print it, on one line; of control characters, which no SVG may hold, a mark."""
     known = known_task(name)
-    printed = "".join(c if c.isprintable() else "?" for c in " ".join(name.split()))
-    return known.label if known else printed or "task"
+    return known.label if known else _printed(name) or "task"
+
+
+def study_label(overview: AblationOverview) -> str:
+    """What an ablation is called in a figure: the label that it was given, else its task."""
+    return _printed(overview.label) or task_label(overview.task)
+
+
+def _printed(name: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in " ".join(name.split()))
 
 
 def literal(text: str) -> str:
@@ -123,13 +131,32 @@ def test_name(metric: str | None) -> str | None:
 def ablation_notes(overview: AblationOverview) -> list[str]:
     """The lines beside a grid: the task, the intact score, all removed, the majority class."""
     score = "undefined" if overview.intact is None else score_text(overview.intact, overview.metric)
-    notes = [f"{literal(task_label(overview.task))}, n = {overview.n_examples:,}", f"intact {score}"]
+    notes = [f"{literal(study_label(overview))}, n = {overview.n_examples:,}", f"intact {score}"]
     lost = "undefined" if overview.removed_delta is None else one_decimal(-overview.removed_delta)
     notes.append(f"{overview.removed}: {drop_name(overview.metric)} {lost}")
     if overview.majority is not None:
         notes.append(f"{overview.baseline} {bare_score(overview.majority, overview.metric)}")
     reason = why_spans_mean_nothing(overview)
     return notes + ([f"{reason}:", "spans mean nothing"] if reason else [])
+
+
+def settings_text(identity: Mapping[str, object], overview: AblationOverview) -> str:
+    """The settings of an ablation that are not the default, in words: `ffn only, groups of 3 layers`."""
+    found = identity.get("settings")
+    settings = found if isinstance(found, Mapping) else {}
+    sites, spans = settings.get("sites", "both"), settings.get("spans", "all")
+    group, layers, precision = (settings.get(name) for name in ("group", "layers", "precision"))
+    said = [
+        "" if sites == "both" else f"{sites} only",
+        "span kept on" if settings.get("complement") else "",
+        "pretrained LayerNorms" if settings.get("layernorm") == "pretrained" else "",
+        "" if spans == "all" else f"spans {spans}",
+        "" if group in (None, 1) else f"groups of {group} layers",
+        f"layers {layers}" if layers else "",
+        "" if precision in (None, "float32") else str(precision),
+        "" if overview.split == "validation" else overview.split,
+    ]
+    return ", ".join(part for part in said if part)
 
 
 def joint_notes(record: AverageRecord | ComparisonRecord) -> list[str]:

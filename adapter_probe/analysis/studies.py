@@ -49,6 +49,7 @@ class AblationOverview:
         baseline: what `majority` is the score of.
         warning: why the differences between spans mean nothing; None where they mean something, or where the
             folder does not say.
+        label: what its panel of a figure is called; the task's printed name where empty.
     """
 
     task: str
@@ -63,6 +64,7 @@ class AblationOverview:
     layer_parameters: tuple[int, ...] | None = None
     baseline: str = "majority class"
     warning: str | None = None
+    label: str = ""
 
 
 @dataclass(frozen=True, eq=False)

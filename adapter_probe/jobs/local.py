@@ -9,7 +9,7 @@ import queue
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -34,8 +34,15 @@ class LocalProcesses:
         self._command, self._environment = list(command), {**os.environ, **environment}
         self._workers, self._log_folder = workers, log_folder
 
-    def run(self, jobs: Sequence[Path], on_step: OnStep) -> list[Failure]:
+    def run(
+        self, jobs: Sequence[Path], on_step: OnStep, look: Callable[[], None] = lambda: None
+    ) -> list[Failure]:
         """Run every job; a failure of one does not touch the others.
+
+        Args:
+            jobs: their folders.
+            on_step: called in the workers' threads.
+            look: called in this thread several times a second.
 
         Raises:
             KeyboardInterrupt: the person pressed Ctrl-C; the workers have saved their state and ended.
@@ -59,7 +66,7 @@ class LocalProcesses:
             try:
                 running = [pool.submit(do, job) for job in jobs]
                 while wait(running, timeout=0.2).not_done:  # without a timeout not every system hears Ctrl-C
-                    pass
+                    look()
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
                 for worker in workers:

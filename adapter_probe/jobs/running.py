@@ -75,13 +75,16 @@ class Jobs:
         return list(self.steps)
 
 
-def run_jobs(jobs: Jobs, resources: Resources, progress: bool) -> list[Failure]:
+def run_jobs(
+    jobs: Jobs, resources: Resources, progress: bool, look: Callable[[], None] = lambda: None
+) -> list[Failure]:
     """Run jobs, or send them where nobody waits.
 
     Args:
         jobs: what is left to do.
         resources: where it is done.
         progress: whether to show it.
+        look: called in this thread again and again while the jobs run.
 
     Raises:
         TrainingError: SLURM refuses the jobs.
@@ -96,7 +99,7 @@ def run_jobs(jobs: Jobs, resources: Resources, progress: bool) -> list[Failure]:
         command, environment = _worker(device, resources.threads, min(count, left))
         executor = LocalProcesses(command, count, environment, jobs.folder / "logs")
         with _bar(jobs, progress) as (on_step, _):
-            failures = executor.run(jobs.folders, on_step)
+            failures = executor.run(jobs.folders, on_step, look)
     else:
         failures = _run_on_cluster(jobs, resources, resources.cluster, progress)
     # A single one stands in the error, see `describe_lost`.

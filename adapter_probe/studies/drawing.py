@@ -35,6 +35,8 @@ def draw_gallery(
     formats: Sequence[str] = DEFAULT_FORMATS,
     tolerance: float = 1.0,
     paper: bool = False,
+    labels: Sequence[str] = (),
+    only: Sequence[str] = (),
 ) -> list[GalleryItem]:
     """Write every figure and table of some studies into one folder.
 
@@ -46,6 +48,8 @@ def draw_gallery(
         formats: some of pdf, svg, png, pgf.
         tolerance: drop in points that an ablation's black line marks.
         paper: overlay the values that Houlsby et al. (2019) published.
+        labels: one per ablation, for its panel; by default the tasks, and the settings where these differ.
+        only: names of the figures and tables to write, such as ``heatmap``; by default all.
 
     Raises:
         ResultsError: an argument that is not allowed, or a file that cannot be written.
@@ -60,7 +64,8 @@ def draw_gallery(
     if not wanted or any(name not in FORMATS for name in wanted):
         given = ",".join(formats)
         raise ResultsError(f"formats {given!r} are not allowed; give some of {', '.join(FORMATS)}")
-    return write_gallery(records, folder, FigureOptions(venue, column, wanted, tolerance, paper))
+    options = FigureOptions(venue, column, wanted, tolerance, paper, tuple(labels), tuple(only))
+    return write_gallery(records, folder, options)
 
 
 def _venue(style: str) -> Venue:
@@ -106,6 +111,8 @@ class DrawnStudy:
         formats: Sequence[str] = DEFAULT_FORMATS,
         tolerance: float = 1.0,
         paper: bool = False,
+        labels: Sequence[str] = (),
+        only: Sequence[str] = (),
     ) -> list[Path]:
         """Write the figures, their numbers and captions, and the tables for a paper; the paths written.
 
@@ -116,13 +123,15 @@ class DrawnStudy:
             formats: some of pdf, svg, png, pgf.
             tolerance: drop in points that an ablation's black line marks.
             paper: overlay the values that Houlsby et al. (2019) published.
+            labels: one per ablation, for its panel; by default the tasks.
+            only: names of the figures and tables to write, such as ``heatmap``; by default all.
 
         Raises:
             ResultsError: an argument that is not allowed, or a file that cannot be written.
         """
         items = draw_gallery(
             [self.record], folder, style=style, column=column, formats=formats, tolerance=tolerance,
-            paper=paper,
+            paper=paper, labels=labels, only=only,
         )  # fmt: skip
         return [path for item in items for path in item.files]
 

@@ -17,7 +17,7 @@ from adapter_probe.results.sealing import sealed
 
 from .drawing import DrawnStudy, Style, axes_for
 from .summaries import columns
-from .sweeps import SweepSettings, find_tasks, majority_rows, plain_rows, run_trials, spread_text
+from .sweeps import OnTrial, SweepSettings, find_tasks, majority_rows, plain_rows, run_trials, spread_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,6 +114,7 @@ def init_sweep(
     threads: int = 1,
     device: str = "auto",
     cluster: SlurmOptions | None = None,
+    on_trial: OnTrial | None = None,
     progress: bool = True,
 ) -> InitSweep:
     """Retrain adapters over initialisation stds (Houlsby et al. 2019, Figure 6, right).
@@ -146,6 +147,10 @@ def init_sweep(
         threads: of each process; 0 for torch's own choice.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
         cluster: train on a SLURM cluster.
+        on_trial: called with every trial as soon as it is finished (from a cluster, when the jobs have been
+            collected), for instance to log it to an experiment tracker: a dictionary with the columns of
+            ``trials.csv``. Trials that were finished before the call are not reported, and an exception in
+            the function ends the sweep.
         progress: show a progress bar.
 
     Raises:
@@ -160,7 +165,9 @@ def init_sweep(
         learning_rates, epochs, seeds, batch_size, warmup, metric, max_length, max_train, dtype
     )
     requests = init_sweep_requests(base, task, data, stds, size, settings, encoding, validation_share)
-    return run_init_sweep(requests, Path(out), Resources(workers, threads, device, cluster), progress)
+    return run_init_sweep(
+        requests, Path(out), Resources(workers, threads, device, cluster), progress, on_trial
+    )
 
 
 def init_sweep_requests(
@@ -182,10 +189,14 @@ def init_sweep_requests(
 
 
 def run_init_sweep(
-    requests: Sequence[TrainingRequest], out: Path, resources: Resources, progress: bool = True
+    requests: Sequence[TrainingRequest],
+    out: Path,
+    resources: Resources,
+    progress: bool = True,
+    on_trial: OnTrial | None = None,
 ) -> InitSweep:
     """Train what the folder lacks and write ``trials.csv`` and ``sweep.csv``; see `init_sweep`."""
-    trials = run_trials("init-sweep", requests, out, resources, progress)
+    trials = run_trials("init-sweep", requests, out, resources, progress, on_trial)
     table = init_sweep_table(trials)
     with sealed(out, (schema.TRIALS_CSV, schema.SWEEP_CSV)):
         write_csv(out / schema.SWEEP_CSV, table)

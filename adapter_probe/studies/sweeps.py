@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from adapter_probe.jobs.trials import Trial
     from adapter_probe.models.methods import Method
     from adapter_probe.training.request import TrainingRequest
+
+
+OnTrial = Callable[[dict[str, Any]], None]
+"""Called with a finished trial: a dictionary with the columns of ``trials.csv``."""
 
 
 @dataclass(frozen=True)
@@ -100,14 +104,27 @@ def find_tasks(
         raise DataError(f"{len(data)} --data for {len(names)} --task; give one for each, in the same order")
     folders = [Path(folder) for folder in data] if data else [None] * len(names)
     places = [locate_task(str(name), folder) for name, folder in zip(names, folders)]
-    chosen = {"metric": metric, "encoding": encoding, "validation_share": validation_share}
+    chosen: dict[str, Any] = {"metric": metric, "encoding": encoding, "validation_share": validation_share}
     return [find_task(folder, preset=preset, **chosen) for preset, folder in places]
 
 
 def run_trials(
-    study: str, requests: Sequence[TrainingRequest], out: Path, resources: Resources, progress: bool
+    study: str,
+    requests: Sequence[TrainingRequest],
+    out: Path,
+    resources: Resources,
+    progress: bool,
+    on_trial: OnTrial | None = None,
 ) -> pd.DataFrame:
     """Train what is missing and return the table of all trials in the folder, which is also written.
+
+    Args:
+        study: its kind, such as ``init-sweep``.
+        requests: the trainings.
+        out: the study's folder.
+        resources: where they run.
+        progress: whether to show it.
+        on_trial: called with every trial that finishes; those that were finished before are not reported.
 
     Raises:
         JobsDetached: jobs were sent and not waited for.
@@ -127,7 +144,9 @@ def run_trials(
         left = {trial.folder(out): trial.n_steps for trial in trials if trial.id not in done}
         jobs = Jobs(out, left, len(trials), "trials", "steps")
         try:
-            failures = run_jobs(jobs, resources, progress) if left else []
+            look = _reporter(list(left), on_trial)
+            failures = run_jobs(jobs, resources, progress, look) if left else []
+            look()
         finally:
             frame = trial_frame(read_trials(out))
             write_trials(out, frame)
@@ -135,6 +154,22 @@ def run_trials(
     if lost := [trial.folder(out) for trial in trials if trial.id not in finished(out, [trial])]:
         raise TrainingError(describe_lost(jobs, failures, lost))
     return frame
+
+
+def _reporter(folders: Sequence[Path], on_trial: OnTrial | None) -> Callable[[], None]:
+    """A function that reports each trial once, when it finds the trial's record."""
+    from adapter_probe.results.schema import TRIAL
+    from adapter_probe.results.trial_files import read_trial, trial_frame
+
+    waiting = dict.fromkeys(folders) if on_trial is not None else {}
+
+    def look() -> None:
+        for folder in [folder for folder in waiting if (folder / TRIAL).is_file()]:
+            del waiting[folder]
+            if on_trial is not None and (record := read_trial(folder)) is not None:
+                on_trial(plain_rows(trial_frame([record]))[0])
+
+    return look
 
 
 def plan_sweep(requests: Sequence[TrainingRequest], out: Path, resources: Resources) -> dict[str, Any]:

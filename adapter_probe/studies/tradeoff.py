@@ -17,7 +17,7 @@ from adapter_probe.results.sealing import sealed
 
 from .drawing import DrawnStudy, Style, axes_for
 from .summaries import columns
-from .sweeps import SweepSettings, find_tasks, majority_rows, plain_rows, run_trials, spread_text
+from .sweeps import OnTrial, SweepSettings, find_tasks, majority_rows, plain_rows, run_trials, spread_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -146,6 +146,7 @@ def tradeoff(
     threads: int = 1,
     device: str = "auto",
     cluster: SlurmOptions | None = None,
+    on_trial: OnTrial | None = None,
     progress: bool = True,
 ) -> Tradeoff:
     """Score methods against the parameters that they train (Houlsby et al. 2019, Figures 1, 3, 4 and 5).
@@ -183,6 +184,10 @@ def tradeoff(
         threads: of each process; 0 for torch's own choice.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
         cluster: train on a SLURM cluster.
+        on_trial: called with every trial as soon as it is finished (from a cluster, when the jobs have been
+            collected), for instance to log it to an experiment tracker: a dictionary with the columns of
+            ``trials.csv``. Trials that were finished before the call are not reported, and an exception in
+            the function ends the sweep.
         progress: show a progress bar.
 
     Raises:
@@ -203,7 +208,7 @@ def tradeoff(
     )
     found = find_tasks(tasks, folders, metric, encoding, validation_share)
     requests = settings.requests(str(base), found, methods)
-    return run_tradeoff(requests, Path(out), Resources(workers, threads, device, cluster), progress)
+    return run_tradeoff(requests, Path(out), Resources(workers, threads, device, cluster), progress, on_trial)
 
 
 def methods_of(
@@ -245,10 +250,14 @@ def methods_of(
 
 
 def run_tradeoff(
-    requests: Sequence[TrainingRequest], out: Path, resources: Resources, progress: bool = True
+    requests: Sequence[TrainingRequest],
+    out: Path,
+    resources: Resources,
+    progress: bool = True,
+    on_trial: OnTrial | None = None,
 ) -> Tradeoff:
     """Train what the folder lacks and write the tables; see `tradeoff`."""
-    trials = run_trials("tradeoff", requests, out, resources, progress)
+    trials = run_trials("tradeoff", requests, out, resources, progress, on_trial)
     table, sizes, aggregate = tradeoff_table(trials), None, None
     names = (schema.TRIALS_CSV, schema.TRADEOFF_CSV, schema.SIZES_CSV, schema.AGGREGATE_CSV)
     with sealed(out, names):

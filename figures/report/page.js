@@ -44,14 +44,13 @@ const sweeps = report.sweeps.map((data) => ({
   name: `${data.tasks.join(", ")}, ${data.kind === "init" ? "initialisation" : "trade-off"}`,
   node: sweepSection(data),
 }));
-const title = studies.length ? "Which adapters earn their keep?" : "What do trained parameters buy?";
 const page = document.getElementById("page");
 page.classList.toggle(
   "wide",
   report.ablations.some((data) => data.units.length > MANY_LAYERS),
 );
 fill(page, [
-  el("header", { class: "masthead" }, el("p", null, "adapter-probe"), el("h1", null, title)),
+  el("header", { class: "masthead" }, el("p", null, "adapter-probe"), el("h1", null, report.title)),
   contents([...studies, ...sweeps]),
   [...studies, ...sweeps].map(({ node }) => node),
   el(

@@ -62,7 +62,7 @@ def report_content(
     """Everything that the page shows, as plain JSON. All grids share one scale."""
     scale = joint_scale([ablation.drops for ablation in ablations])
     interactions = joint_scale([ablation.interactions for ablation in ablations])
-    return {
+    content: dict[str, Any] = {
         "version": __version__,
         "tolerance": tolerance,
         "colours": _colours(),
@@ -71,6 +71,7 @@ def report_content(
         "ablations": [ablation_content(one, scale, interactions, tolerance) for one in ablations],
         "sweeps": [sweep_content(sweep) for sweep in sweeps],
     }
+    return {**content, "title": page_title(content)}
 
 
 def _colours() -> dict[str, Any]:
@@ -100,10 +101,9 @@ def page(content: Mapping[str, Any]) -> str:
     one script and this one style sheet run and forbids every request.
     """
     css, script = _file("page.css"), _script()
-    title = page_title(content)
     parts = {
         "policy": html.escape(_policy(script, css)),
-        "title": _plain(title),
+        "title": _plain(str(content["title"])),
         "css": css,
         "data": embed(content),
         "script": script,
@@ -122,10 +122,16 @@ def embed(value: object) -> str:
 
 
 def page_title(content: Mapping[str, Any]) -> str:
-    """The tasks, each once, in the order of the page."""
-    tasks = [ablation["task"] for ablation in content["ablations"]]
-    tasks += [task for sweep in content["sweeps"] for task in sweep["tasks"]]
-    return ", ".join(dict.fromkeys(tasks)) or "adapter-probe"
+    """The studies of the page, each with its tasks: `CoLA, MNLI-m: ablation of layer spans`."""
+    tasks: dict[str, list[str]] = {}
+    for ablation in content["ablations"]:
+        study = "layer spans kept on" if ablation["study"] == "kept" else "ablation of layer spans"
+        tasks.setdefault(study, []).append(ablation["task"])
+    for sweep in content["sweeps"]:
+        study = "initialisation sweep" if sweep["kind"] == "init" else "parameter trade-off"
+        tasks.setdefault(study, []).extend(sweep["tasks"])
+    said = [f"{', '.join(dict.fromkeys(names))}: {study}" for study, names in tasks.items()]
+    return "; ".join(said) or "adapter-probe"
 
 
 def _fallback(content: Mapping[str, Any]) -> str:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
@@ -58,6 +60,38 @@ def test_one_task_twice_is_told_apart_by_folder(tmp_path, ablation_folder):
     assert list(heatmap.frame["grid"].unique()) == ["CoLA, small", "CoLA, large"]
     names = stems(tables_of(load_records(folders), False))
     assert names == ["table-removable-cola-small", "table-removable-cola-large"]
+
+
+def test_one_task_twice_is_told_apart_by_settings(tmp_path, ablation_folder):
+    records = load_records([ablation_folder(tmp_path / name, "cola") for name in ("a", "b", "c")])
+    settings = ({}, {"sites": "ffn"}, {"sites": "attention", "group": 3, "layernorm": "pretrained"})
+    records = [replace(r, identity={**r.identity, "settings": s}) for r, s in zip(records, settings)]
+    heatmap, _ = figures_of(records, OPTIONS)
+    words = "attention only, pretrained LayerNorms, groups of 3 layers"
+    assert list(heatmap.frame["grid"].unique()) == ["CoLA", "CoLA, ffn only", f"CoLA, {words}"]
+
+
+def test_labels_name_panels_captions_and_files(tmp_path, ablation_folder):
+    records = load_records([ablation_folder(tmp_path / name, "cola") for name in ("small", "large")])
+    options = replace(OPTIONS, labels=("TREC, ffn only", "costs $5"))
+    made = write_gallery(records, tmp_path / "out", options)
+    for label in options.labels:
+        assert all(f"{label}: one trained checkpoint" in one.caption for one in made if one.stem == "heatmap")
+    assert [one.stem for one in made if one.kind == "table"] == [
+        "table-removable-trec-ffn-only", "table-removable-costs-5",
+    ]  # fmt: skip
+    with pytest.raises(ResultsError, match="1 label for 2 ablations"):
+        write_gallery(records, tmp_path / "none", replace(OPTIONS, labels=("one",)))
+    assert not (tmp_path / "none").exists()
+
+
+def test_only_what_was_asked_for_is_written(tmp_path, ablation_folder):
+    records = load_records([ablation_folder(tmp_path / task, task) for task in ("cola", "mnli")])
+    made = write_gallery(records, tmp_path / "out", replace(OPTIONS, only=("heatmap", "table-removable")))
+    assert [one.stem for one in made] == ["heatmap", "table-removable-cola", "table-removable-mnli-m"]
+    assert {path.stem for path in (tmp_path / "out").iterdir()} == {one.stem for one in made}
+    with pytest.raises(ResultsError, match=r"'heat'; allowed for --only: heatmap, attribution"):
+        write_gallery(records, tmp_path / "none", replace(OPTIONS, only=("heat",)))
 
 
 def test_ablations_of_two_tasks_name_their_tables_by_task(tmp_path, ablation_folder):

@@ -1,0 +1,156 @@
+"""The model card of an adapter: scores as hubs read them, the heatmap, what can be removed. Without torch."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from adapter_probe import __version__
+from adapter_probe.analysis.studies import AblationRecord, load_records
+from adapter_probe.errors import ResultsError
+from adapter_probe.figures.gallery import figures_of
+from adapter_probe.figures.table_layouts import removable_table
+from adapter_probe.figures.tables import escape_markdown, markdown_text
+from adapter_probe.figures.venues import PAPER, FigureOptions
+from adapter_probe.figures.wording import metric_name, score_text, study_label
+from adapter_probe.results.atomic import make_folder, read_json, write_text
+
+DESCRIPTIONS = ("adapter_probe.json", "adapter_config.json")
+"""Files by which a checkpoint is known: one of this project, one of another library."""
+
+_TASK_TYPES = {
+    "classification": "text-classification",
+    "regression": "text-classification",
+    "extractive": "question-answering",
+    "causal": "text-generation",
+}
+_METRIC_TYPES = {"mcc": "matthews_correlation", "macro_f1": "f1", "squad_f1": "f1", "pearson": "pearsonr"}
+_METRIC_TYPES |= {"spearman": "spearmanr"}
+"""What hubs call a metric, where that is not its name here."""
+
+
+def model_card(
+    folders: Sequence[str | Path], out: str | Path | None = None, *, tolerance: float = 1.0
+) -> str:
+    """A model card in Markdown, with the scores as ``model-index`` metadata.
+
+    Args:
+        folders: of ablations; a folder of a checkpoint stands for the ablations inside it.
+        out: the file to write, with the figures beside it; None to write nothing, in which case the card
+            links to the figures in the results' folders, relative to the checkpoint.
+        tolerance: drop in points that the black line of a heatmap marks.
+
+    Returns:
+        the card's text.
+
+    Raises:
+        ResultsError: there is no ablation, results are damaged, or a file cannot be written.
+    """
+    found = load_records(folders)
+    records = [record for record in found if isinstance(record, AblationRecord)]
+    if not records or len(records) < len(found):
+        raise ResultsError("--model-card describes ablations only; give the folder of a checkpoint or of one")
+    options = FigureOptions(PAPER, formats=("png",), tolerance=tolerance)
+    sections = []
+    for index, record in enumerate(records):
+        drawing = next(figures_of([record], options))
+        if out is None:
+            picture = f"{os.path.relpath(record.folder, _checkpoint(records[0]))}/{drawing.stem}.png"
+        else:
+            folder, suffix = make_folder(Path(out).parent), f"-{index + 1}" if len(records) > 1 else ""
+            drawing = replace(drawing, stem=f"{drawing.stem}{suffix}")
+            picture = f"{drawing.stem}.png"
+            drawing.write(folder, options)
+        sections.append(_section(record, picture.replace(os.sep, "/"), drawing.caption))
+    text = f"---\n{_metadata(records)}\n---\n\n# {_name(records[0])}\n\n" + "\n".join(sections)
+    if out is not None:
+        write_text(out, text)
+    return text
+
+
+def _section(record: AblationRecord, picture: str, caption: str) -> str:
+    """What one ablation says, as Markdown."""
+    said = record.overview
+    score = "undefined" if said.intact is None else score_text(said.intact, said.metric)
+    alt = f"Change of the {metric_name(said.metric)} for every span of layers whose adapters are switched off"
+    lines = [
+        f"## Which adapters the model needs: {escape_markdown(study_label(said))}",
+        "",
+        f"The intact model has {escape_markdown(score)} on {said.n_examples:,} examples. Each cell of the "
+        "figure is one contiguous span of layers whose adapters are switched off, without retraining: the "
+        "row is the first layer, the column the last.",
+        "",
+        f"![{alt}]({picture})",
+        "",
+        escape_markdown(caption),
+        "",
+    ]
+    if said.warning:
+        lines += [f"> {escape_markdown(said.warning)}", ""]
+    elif record.removable is not None and said.study == "ablated":
+        lines += [
+            "### What can be removed",
+            "",
+            markdown_text(removable_table(record.removable, study_label(said))),
+        ]
+    return "\n".join([*lines, f"Measured with adapter-probe {__version__}.", ""])
+
+
+def _metadata(records: Sequence[AblationRecord]) -> str:
+    """The card's YAML: base, library, and the intact scores as hubs read them."""
+    from huggingface_hub import EvalResult, ModelCardData
+
+    results = [
+        EvalResult(
+            task_type=_TASK_TYPES.get(str(record.summary.get("kind")), "text-classification"),
+            dataset_type=re.sub(r"[^a-z0-9_./-]+", "-", study_label(record.overview).lower()).strip("-"),
+            dataset_name=study_label(record.overview),
+            dataset_split=record.overview.split,
+            metric_type=_METRIC_TYPES.get(str(record.overview.metric), str(record.overview.metric)),
+            metric_name=metric_name(record.overview.metric),
+            metric_value=round(record.overview.intact, 6),
+        )
+        for record in records
+        if record.overview.intact is not None and record.overview.metric is not None
+    ]
+    described, library = _described(records[0])
+    card = ModelCardData(
+        base_model=_hub_id(described),
+        library_name=library,
+        tags=["adapter-probe", "adapters"],
+        model_name=_name(records[0]) if results else None,
+        eval_results=results or None,
+    )
+    return str(card.to_yaml())
+
+
+def _checkpoint(record: AblationRecord) -> Path:
+    return record.folder.resolve().parent
+
+
+def _name(record: AblationRecord) -> str:
+    """The checkpoint's folder, or the results' own where they lie outside of one."""
+    folder = _checkpoint(record)
+    inside = any((folder / name).is_file() for name in DESCRIPTIONS)
+    return (folder if inside else record.folder.resolve()).name
+
+
+def _described(record: AblationRecord) -> tuple[Mapping[str, Any], str]:
+    """What the checkpoint's file says, and the library that opens it; nothing where it is not at hand."""
+    for name in DESCRIPTIONS:
+        if (path := _checkpoint(record) / name).is_file():
+            described = read_json(path)
+            return described, "peft" if "peft_type" in described else "adapter-probe"
+    return {}, "adapter-probe"
+
+
+def _hub_id(described: Mapping[str, Any]) -> str | None:
+    """The base's name, unless it is a folder on this machine, which means nothing to others."""
+    base = described.get("base")
+    name = base.get("name") if isinstance(base, Mapping) else described.get("base_model_name_or_path")
+    is_id = isinstance(name, str) and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not Path(name).exists()
+    return str(name) if is_id else None

@@ -1,0 +1,61 @@
+"""The model card: its metadata as huggingface_hub reads it, its pictures where it says."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from huggingface_hub import ModelCard
+from typer.testing import CliRunner
+
+import adapter_probe as ap
+from adapter_probe.cli.main import app
+from adapter_probe.studies.model_card import model_card
+
+
+@pytest.fixture
+def ablated(checkpoint: Path, study: ap.Ablation, tmp_path: Path) -> Path:
+    """A copy of the checkpoint with its ablation inside, as `adapter-probe ablate` leaves it."""
+    folder = Path(shutil.copytree(checkpoint, tmp_path / "my-adapter"))
+    shutil.copytree(study.folder, folder / "ablation", dirs_exist_ok=True)
+    return folder
+
+
+def test_hubs_read_the_scores(ablated: Path, study: ap.Ablation):
+    card = ModelCard(model_card([ablated]))
+    (result,) = card.data.eval_results
+    assert card.data.model_name == "my-adapter"
+    assert result.metric_value == pytest.approx(study.summary["intact_score"], abs=1e-6)
+    assert (result.metric_type, result.dataset_split) == ("accuracy", "validation")
+    assert result.task_type == "text-classification"
+    assert card.data.base_model is None  # a folder on this machine
+    (entry,) = card.data.to_dict()["model-index"]
+    assert entry["results"][0]["dataset"]["type"]
+    assert "![Change of the accuracy" in card.text
+    assert "ablation/heatmap.png" in card.text
+
+
+def test_the_base_is_named_by_its_hub_id(ablated: Path):
+    path = ablated / "adapter_probe.json"
+    document = json.loads(path.read_text())
+    document["base"]["name"] = "google-bert/bert-base-uncased"
+    path.write_text(json.dumps(document))
+    assert ModelCard(model_card([ablated])).data.base_model == "google-bert/bert-base-uncased"
+
+
+def test_the_command_writes_card_and_pictures(ablated: Path, tmp_path: Path):
+    done = CliRunner().invoke(
+        app, ["report", str(ablated), "--model-card", "--out", str(tmp_path / "hub" / "README.md")]
+    )
+    assert done.exit_code == 0, done.output
+    text = (tmp_path / "hub" / "README.md").read_text("utf-8")
+    (picture,) = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)
+    assert (tmp_path / "hub" / picture).read_bytes().startswith(b"\x89PNG")
+    shown = CliRunner().invoke(app, ["report", str(ablated), "--model-card"])
+    assert shown.stdout.startswith("---\n")
+    assert not Path("report.html").exists()
+    refused = CliRunner().invoke(app, ["report", str(ablated), "--model-card", "--examples"])
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
