@@ -162,10 +162,21 @@ def _next_lora(found: Mapping[str, Any], layers: pd.DataFrame, rank: object) -> 
     if removable:
         span = Span(removable["first"], removable["last"])
         lines["layers_to_transform"] = layers_to_transform(with_adapters, span)
-    shares = layers.set_index("layer")["share_points"].reindex(with_adapters)
+    shares = _shares_by_layer(layers).reindex(with_adapters)
     if shares.notna().all():
         lines["rank_pattern"] = rank_pattern(with_adapters, shares.tolist(), rank)
     return lines
+
+
+def _shares_by_layer(layers: pd.DataFrame) -> pd.Series:
+    """Shares in points by layer; that of a group of layers, as far as anyone knows, is its layers' alike."""
+    last = layers["last_layer"] if "last_layer" in layers else layers["layer"]
+    shares = {
+        layer: share / (end - first + 1)
+        for first, end, share in zip(layers["layer"], last, layers["share_points"])
+        for layer in range(first, end + 1)
+    }
+    return pd.Series(shares, dtype=float)
 
 
 def load_records(folders: Iterable[str | Path]) -> list[StudyRecord]:

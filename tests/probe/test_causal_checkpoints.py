@@ -299,6 +299,10 @@ def test_the_summary_says_the_next_lora_in_pefts_words(ablated: Callable[..., ad
         f"LoraConfig(r=4, target_modules=['v_proj'], {', '.join(summary['peft'].values())})", vars(peft)
     )
     assert sum(made.rank_pattern.values()) == 4 * LAYERS
+    grouped = eval(f"dict({ablated(kept, group=2).summary['peft']['rank_pattern']})")["rank_pattern"]
+    assert sum(grouped.values()) == 4 * LAYERS
+    lowest, second, _ = grouped.values()  # 0-1 are a group
+    assert abs(lowest - second) <= 1
     if removable := summary["longest_removable"]["1"]:
         gone = range(removable["first"], removable["last"] + 1)
         assert made.layers_to_transform == [n for n in range(LAYERS) if n not in gone]
