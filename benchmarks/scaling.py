@@ -55,7 +55,8 @@ def main() -> None:
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     for n_layers in sizes.layers:
         for n_examples in sizes.examples:
-            command = [sys.executable, __file__, "--one", "--layers", str(n_layers), "--examples", str(n_examples)]
+            size = ["--layers", str(n_layers), "--examples", str(n_examples)]
+            command = [sys.executable, __file__, "--one", *size]
             found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
             passes = f"{found['attention']:,}, {found['ffn']:,}"
             cost = f"{found['seconds']:.1f} | {found['peak'] / 2**30:.1f}"
