@@ -13,12 +13,12 @@ from adapter_probe.analysis.deltas import drop_points, span_units
 from adapter_probe.analysis.removable import longest_removable, shortest_sufficient, tolerance_steps
 from adapter_probe.analysis.staircase import staircase
 from adapter_probe.analysis.studies import AblationRecord
-from adapter_probe.figures.attribution import STEM as ATTRIBUTION
+from adapter_probe.figures.ablation_figures import attribution_drawing
 from adapter_probe.figures.levels import DropScale
 from adapter_probe.figures.wording import IN_PERCENT, metric_name
 from adapter_probe.results.ablation_files import AblationResults
 
-from .drawn import figures_of, text_table
+from .drawn import SVG, image_of, text_table
 from .examples import ExampleTexts, examples_content, flip_counts
 from .tables import number, settings_rows, short_name, table
 
@@ -168,9 +168,10 @@ def _layers(record: AblationRecord) -> dict[str, Any] | None:
         return None
     alone = f"{'on' if record.overview.study == 'kept' else 'off'} alone"
     heads = {"layer": "layer", "delta_points": f"change {alone} (points)", **_LAYER_HEADS}
+    shares = None if record.shares is None else attribution_drawing([record], SVG, record.identity)
     return {
         "heading": f"Each layer {alone}" if record.shares is None else "Which layers carry the drop",
-        "figure": figures_of(record).get(ATTRIBUTION),
+        "figure": shares and image_of(shares),
         "table": text_table(f"{len(record.layers)} layers as a table", record.layers, heads),
     }
 

@@ -12,13 +12,15 @@ from typing import Any
 import pandas as pd
 
 from adapter_probe.analysis.studies import StudyRecord
-from adapter_probe.figures.gallery import write_gallery
+from adapter_probe.figures import gallery
+from adapter_probe.figures.drawing import Drawing
 from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.figures.wording import IN_PERCENT, bare_score
 
 from .tables import number
 
 NONE = "—"
+SVG = FigureOptions(PAPER, formats=("svg",))
 _SCORES = ("mean", "min", "max", "score", "majority_score")
 _WHOLE = ("trained_parameters_without_head", "best_epoch")
 _SHORT = ("init_std", "learning_rate", "percent_of_base")
@@ -35,22 +37,18 @@ def figures_of(record: StudyRecord) -> dict[str, dict[str, Any]]:
         by the files' stem: `title`, `caption`, `width` in pixels, and `source`, the SVG as a data address.
         Its metadata stay out: they may name folders.
     """
+    return {drawing.stem: image_of(drawing) for drawing in gallery.figures_of([record], SVG)}
+
+
+def image_of(drawing: Drawing) -> dict[str, Any]:
+    """One figure as `figures_of` gives it."""
     with tempfile.TemporaryDirectory() as folder:
-        made = [
-            one
-            for one in write_gallery([record], folder, FigureOptions(PAPER, formats=("svg",)))
-            if one.kind == "figure"
-        ]
-        drawn = {one.stem: (one.caption, one.files[0].read_text("utf-8")) for one in made}
-    return {stem: _image(caption, svg) for stem, (caption, svg) in drawn.items()}
-
-
-def _image(caption: str, svg: str) -> dict[str, Any]:
+        svg = drawing.write(folder, SVG)[0].read_text("utf-8")
     title, width = _TITLE.search(svg), _WIDTH.search(svg)
     data = base64.b64encode(_METADATA.sub("", svg).encode("utf-8")).decode("ascii")
     return {
         "title": html.unescape(title[1]) if title else "",
-        "caption": caption,
+        "caption": drawing.caption,
         "width": round(_PIXELS * float(width[1])) if width else None,
         "source": f"data:image/svg+xml;base64,{data}",
     }
