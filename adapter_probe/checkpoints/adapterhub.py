@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import BottleneckSpec, ImportedMethod, InnerSpec
 
-from .adapterhub_config import check_bottleneck, check_inner, parts_of
+from .adapterhub_config import FILE as CONFIG
+from .adapterhub_config import AdapterHubConfig, parts_of
 from .adapterhub_head import HEAD_CONFIG, HEAD_WEIGHTS, head_of_class, read_head, translate_head
+from .adapterhub_weights import (
+    check_bottleneck,
+    check_inner,
+    layers_of,
+    translate_bottlenecks,
+    translate_inner,
+)
 from .files import first_file, read_json_file, read_tensors, refuse_unknown, shown
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, refuse, refuse_left
 
-CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter.safetensors", "pytorch_adapter.bin")
 REFUSED_FILES = {
     "adapter_fusion_config.json": "AdapterFusion",
@@ -47,16 +52,6 @@ REFUSED_KEYS = {
     "adapter_fusion_layer": "AdapterFusion",
     "phm": "compacter layers",
 }
-_BOTTLENECK = {
-    "adapter_up.weight": "up.weight",
-    "adapter_up.bias": "up.bias",
-    "adapter_norm_after.weight": "ln_after.weight",
-    "adapter_norm_after.bias": "ln_after.bias",
-    "scaling": "factor",
-    "gate.weight": "gate.weight",
-    "gate.bias": "gate.bias",
-}
-_MATRICES = ("q", "k", "v")
 
 
 def read(folder: Path) -> ForeignCheckpoint:
@@ -156,9 +151,9 @@ def translate(source: ForeignCheckpoint, base: BaseShape) -> TranslatedCheckpoin
     inner: list[InnerSpec] = []
     for (module, kind), parts in modules.items():
         if kind == "adapters":
-            bottlenecks += _bottlenecks(source.folder, config, module, parts, base, out)
+            bottlenecks += translate_bottlenecks(source.folder, config, module, parts, base, out)
         else:
-            inner.append(_inner(source.folder, config, module, parts, base, out))
+            inner.append(translate_inner(source.folder, config, module, parts, base, out))
     check_bottleneck(source.folder, config, bottlenecks, base)
     held: dict[int, set[str]] = defaultdict(set)
     for spec in inner:
@@ -172,7 +167,7 @@ def translate(source: ForeignCheckpoint, base: BaseShape) -> TranslatedCheckpoin
     return TranslatedCheckpoint(method, out, _notes(config, base), frozen)
 
 
-def _notes(config: Any, base: BaseShape) -> tuple[str, ...]:
+def _notes(config: AdapterHubConfig, base: BaseShape) -> tuple[str, ...]:
     notes = [
         "The library does not save LayerNorms, nor a pooler: if these were trained along, what they were "
         "cannot be known, and the base's own are used."
@@ -212,118 +207,3 @@ def _refuse_family(source: ForeignCheckpoint, base: BaseShape) -> None:
             f"checkpoint {source.folder} was trained on a {family} model of {hidden} hidden units, the base "
             f"is a {base.config.model_type} model of {base.config.hidden_size}"
         )
-
-
-def layers_of(folder: Path, module: str, base: BaseShape) -> tuple[list[int], str]:
-    """The layers that a module serves in (several where layers share it), and its name inside them.
-
-    Raises:
-        CheckpointError: it is in none.
-    """
-    inside = module.removeprefix(base.prefix)
-    for name in dict.fromkeys(base.layer_names):
-        if inside.startswith(f"{name}."):
-            numbers = [number for number, other in enumerate(base.layer_names) if other == name]
-            return numbers, inside.removeprefix(f"{name}.")
-    raise CheckpointError(
-        f"checkpoint {folder} has an adapter at {module}, which is in none of the base's "
-        f"{len(base.layer_names)} layers"
-    )
-
-
-def _bottlenecks(
-    folder: Path,
-    config: Any,
-    module: str,
-    parts: Mapping[str, Tensor],
-    base: BaseShape,
-    out: dict[str, Tensor],
-) -> list[BottleneckSpec]:
-    """What one of the library's modules is, at each site it serves; its weights go into `out`."""
-    numbers, inside = layers_of(folder, module, base)
-    site = "attention" if inside.startswith("attention") else "ffn"
-    if config.bottleneck is None:
-        raise CheckpointError(f"checkpoint {folder} has a bottleneck at {module}, but {CONFIG} has none")
-    down = "1" if config.bottleneck["ln_before"] else "0"
-    names = {
-        **_BOTTLENECK,
-        f"adapter_down.{down}.weight": "down.weight",
-        f"adapter_down.{down}.bias": "down.bias",
-    }
-    if config.bottleneck["ln_before"]:
-        names |= {f"adapter_down.0.{part}": f"ln_before.{part}" for part in ("weight", "bias")}
-    parts = {k: v for k, v in parts.items() if not k.startswith("adapter_norm_before.")}  # there twice
-    refuse_left(folder, (f"{module}: {name}" for name in parts.keys() - names.keys()))
-    if "down.weight" not in {names[name] for name in parts}:
-        raise CheckpointError(f"checkpoint {folder} lacks the down-projection of {module}")
-    size = len(parts[f"adapter_down.{down}.weight"])
-    specs = []
-    for number in numbers:
-        specs.append(config.spec(number, site, size))
-        shared = base.anatomy.layer_groups is not None
-        holder = getattr(base.anatomy.layer, f"{site}_site")
-        place = [base.layer_names[number], holder, "adapter", str(number) if shared else ""]
-        prefix = base.prefix + ".".join(part for part in place if part)
-        out.update({f"{prefix}.{names[name]}": tensor for name, tensor in parts.items()})
-    return specs
-
-
-def _inner(
-    folder: Path,
-    config: Any,
-    module: str,
-    parts: Mapping[str, Tensor],
-    base: BaseShape,
-    out: dict[str, Tensor],
-) -> InnerSpec:
-    """What one of the library's modules is inside a sublayer; its weights go into `out`."""
-    name = base.full_name(module)
-    layers_of(folder, name, base)
-    if name not in base.modules:
-        raise CheckpointError(f"checkpoint {folder} has an adapter in {module}, which the base does not have")
-    if config.inner is None:
-        raise CheckpointError(f"checkpoint {folder} has an adapter in {module}, but {CONFIG} says of none")
-    lora, scales = config.inner, config.inner["composition_mode"] == "scale"
-    r = int(lora["r"])
-    wanted = {"lora_B"} if scales else {"lora_A", "lora_B"}
-    refuse_left(folder, (f"{module}: {part}" for part in parts.keys() - wanted))
-    if lacking := wanted - parts.keys():
-        raise CheckpointError(f"checkpoint {folder} lacks {min(lacking)} of {module}")
-    merged = base.anatomy.layer.qkv is not None and name.endswith(f".{base.anatomy.layer.qkv}")
-    enabled = [matrix in lora["attn_matrices"] for matrix in _MATRICES]
-    lost = config.lost_scaling and not merged  # what wraps three maps in one never lost it
-    if scales:
-        factor = parts["lora_B"].flatten()
-        out[f"{name}.adapter.factor"] = _spread(factor, enabled) if merged else factor
-        return InnerSpec(name, "scale_output", scale=1.0 if lost else float(lora["alpha"]))
-    up, down = parts["lora_B"], parts["lora_A"]
-    wanted_rank = r * sum(enabled) if merged else r
-    if down.dim() != 2 or up.dim() != 2 or (len(down), up.shape[1]) != (wanted_rank, r):
-        raise CheckpointError(
-            f"checkpoint {folder}: lora_A and lora_B of {module} have shapes {list(down.shape)} and "
-            f"{list(up.shape)}, which do not fit the r {r} of {CONFIG}"
-        )
-    if merged:
-        up = _block_diagonal(up, enabled)
-    out |= {f"{name}.adapter.down.weight": down, f"{name}.adapter.up.weight": up}
-    return InnerSpec(name, "low_rank", rank=len(down), scale=1.0 if lost else float(lora["alpha"]) / r)
-
-
-def _spread(values: Tensor, enabled: list[bool]) -> Tensor:
-    """A vector over the enabled ones of q, k, v, over all three; ones for the others."""
-    pieces = iter(values.chunk(sum(enabled)))
-    width = len(values) // sum(enabled)
-    return torch.cat([next(pieces) if on else torch.ones(width) for on in enabled])
-
-
-def _block_diagonal(up: Tensor, enabled: list[bool]) -> Tensor:
-    """``[enabled * width, rank]``, a matrix each for q, k and v, as one ``[3 * width, enabled * rank]``."""
-    rank, blocks = up.shape[1], up.chunk(sum(enabled))
-    width, out, block = len(blocks[0]), [], 0
-    for on in enabled:
-        rows = torch.zeros(width, rank * len(blocks))
-        if on:
-            rows[:, rank * block : rank * (block + 1)] = blocks[block]
-            block += 1
-        out.append(rows)
-    return torch.cat(out)

@@ -6,7 +6,6 @@ adapter-transformers included, are taken to mean the same; logits of adapters 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import BottleneckSpec, SiteKind
 
 from .files import flag, number, refuse_unknown, shown, texts, whole_number
-from .foreign import BaseShape, refuse
+from .foreign import refuse
 
 # What a field stands for where a file does not have it.
 _BOTTLENECK: dict[str, Any] = {
@@ -52,7 +51,7 @@ _NO_EFFECT = (
     "shared_phm_rule", "factorized_phm_rule", "shared_W_phm", "factorized_phm_W", "hypercomplex_nonlinearity",
 )  # fmt: skip
 _LIBRARY = "adapters 1.3"
-_FILE = "adapter_config.json"
+FILE = "adapter_config.json"
 # Configurations that old files give by name alone.
 NAMED: dict[str, dict[str, Any]] = {
     "pfeiffer": {"original_ln_before": True},
@@ -136,10 +135,10 @@ def parts_of(document: dict[str, Any], folder: Path) -> AdapterHubConfig:
     config = document.get("config")
     configs = [config]
     if isinstance(config, dict) and "configs" in config:
-        refuse_unknown(folder / _FILE, config, ("architecture", "configs"), _LIBRARY)
+        refuse_unknown(folder / FILE, config, ("architecture", "configs"), _LIBRARY)
         configs = config["configs"]
         if not isinstance(configs, list) or not configs:
-            raise CheckpointError(f"{folder / _FILE}: configs is {shown(configs)}, expected a list")
+            raise CheckpointError(f"{folder / FILE}: configs is {shown(configs)}, expected a list")
     bottleneck = inner = None
     kinds = []
     for one in configs:
@@ -179,7 +178,7 @@ def _resolved(config: object, folder: Path) -> dict[str, Any]:
 
 
 def _bottleneck(config: dict[str, Any], document: dict[str, Any], folder: Path) -> dict[str, Any]:
-    path, legacy = folder / _FILE, "version" not in document
+    path, legacy = folder / FILE, "version" not in document
     refuse_unknown(path, config, (*_BOTTLENECK, *_NO_EFFECT), _LIBRARY)
     if config.get("phm_layer"):
         raise refuse(folder, "compacter layers (phm_layer)")
@@ -220,7 +219,7 @@ def _bottleneck_name(config: dict[str, Any]) -> str:
 
 
 def _inner(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    path = folder / _FILE
+    path = folder / FILE
     for name, what in REFUSED_FIELDS.items():
         if config.get(name):
             raise refuse(folder, f"{what} ({name})")
@@ -246,79 +245,3 @@ def _scaling_was_lost(version: str) -> bool:
     if not version.startswith("adapters.") or not all(part.isdigit() for part in numbers[:2]):
         return False
     return tuple(map(int, numbers[:2])) < (1, 1)
-
-
-def check_bottleneck(
-    folder: Path, config: AdapterHubConfig, found: Sequence[BottleneckSpec], base: BaseShape
-) -> None:
-    """Refuse a file whose bottlenecks are not those that its configuration names.
-
-    Raises:
-        CheckpointError: one line with the first that is lacking, too many, or of another size.
-    """
-    if config.bottleneck is None:
-        return
-    layers = base.layers_but(config.bottleneck["leave_out"])
-    sites = {"attention": "mh_adapter", "ffn": "output_adapter"}
-    wanted = {(layer, site) for layer in layers for site, name in sites.items() if config.bottleneck[name]}
-    held = {(spec.layer, spec.site) for spec in found}
-    if lacking := sorted(wanted - held):
-        layer, site = lacking[0]
-        raise CheckpointError(
-            f"checkpoint {folder} lacks {len(lacking)} of the adapters that its configuration names, the "
-            f"first in layer {layer} after the {site} sublayer; the base has {len(base.layer_names)} layers"
-        )
-    if others := sorted(held - wanted):
-        layer, site = others[0]
-        raise CheckpointError(
-            f"checkpoint {folder} holds {len(others)} adapters that its configuration leaves out, the first "
-            f"in layer {layer} after the {site} sublayer"
-        )
-    factors = config.bottleneck["reduction_factor"]
-    for spec in found:
-        module = list(dict.fromkeys(base.layer_names)).index(base.layer_names[spec.layer])
-        factor = factors
-        if isinstance(factors, Mapping):
-            factor = factors.get(str(module), factors.get("default"))
-        size = int(base.config.hidden_size // factor) if factor else 0
-        if spec.size != size:
-            raise CheckpointError(
-                f"checkpoint {folder}: the adapter of layer {spec.layer} after the {spec.site} sublayer has "
-                f"size {spec.size}, by the reduction_factor of its configuration it should be {size}"
-            )
-
-
-def check_inner(
-    folder: Path, config: AdapterHubConfig, found: Mapping[int, Set[str]], base: BaseShape
-) -> None:
-    """Refuse a file whose LoRA is not in the modules that its configuration names.
-
-    Args:
-        folder: of the checkpoint, for the message.
-        config: what it says of itself.
-        found: layer to the modules with LoRA, by their names in the layer.
-        base: which layers there are.
-
-    Raises:
-        CheckpointError: one line with the first layer that differs.
-    """
-    if config.inner is None:
-        return
-    lora, names, kind = config.inner, base.anatomy.layer, config.kinds[-1]
-    layers = base.layers_but(lora["leave_out"])
-    if lacking := sorted(set(layers) - found.keys()):
-        raise CheckpointError(
-            f"checkpoint {folder} lacks the {kind} weights of layer {lacking[0]}; the base has "
-            f"{len(base.layer_names)} layers"
-        )
-    projections = {"q": names.query, "k": names.key, "v": names.value}
-    wanted = {projections[m] for m in lora["attn_matrices"]} if names.qkv is None else {names.qkv}
-    attention = wanted if lora["selfattn_lora"] and lora["attn_matrices"] else set()
-    n_others = lora["intermediate_lora"] + lora["output_lora"]
-    for layer, held in sorted(found.items()):
-        inside = {name for name in held if name in {*projections.values(), names.qkv}}
-        if layer not in layers or inside != attention or len(held - inside) != n_others:
-            raise CheckpointError(
-                f"checkpoint {folder} holds {kind} weights in {', '.join(sorted(held))} of layer {layer}, "
-                "which are not the modules that its configuration names"
-            )

@@ -270,6 +270,7 @@ def files_in(folder: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
+@pytest.mark.slow
 def test_streams(own, program):
     text = program("ablate", own)
     assert text.code == 0

@@ -344,6 +344,7 @@ def results(program, trained, tmp_path) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_a_table_cut_short(refused, program, trained, results):
     for name in ("spans.csv", "removable.csv", "layers.csv"):
         file = results / name

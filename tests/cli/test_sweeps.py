@@ -76,6 +76,7 @@ def test_a_wider_sweep_repeats_nothing(program, sweep, undisturbed, tmp_path):
     assert sorted(frame["init_std"]) == [0.01, 0.01, 0.1, 0.1, 0.5, 0.5]
 
 
+@pytest.mark.slow
 def test_a_dry_run_trains_nothing(program, sweep, tmp_path):
     outcome = program(*sweep, "--out", tmp_path / "s", "--dry-run", "--json")
     assert outcome.code == 0, outcome.stderr

@@ -105,6 +105,7 @@ def test_the_page_refers_to_nothing_outside(full: str):
     )
 
 
+@pytest.mark.slow
 def test_equal_results_give_equal_bytes(make_ablation, reported, sweep_folder, tmp_path: Path):
     ablation, sweep = make_ablation(), sweep_folder(tmp_path / "sweep")
     first, second = (

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from adapter_probe.analysis.studies import load_record
+from adapter_probe.analysis.studies import TradeoffRecord, load_record
 from adapter_probe.analysis.sweeps import init_sweep_table
 from adapter_probe.figures.gallery import write_gallery
 from adapter_probe.figures.report.sweep_section import sweep_content
@@ -23,11 +23,18 @@ def content_of(folder: Path) -> dict:
     return json.loads(json.dumps(sweep_content(load_record(folder)), allow_nan=False))
 
 
+@pytest.fixture(scope="module")
+def tradeoff(tradeoff_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, TradeoffRecord]:
+    """What the page says of a trade-off, and its tables."""
+    folder = tradeoff_folder(tmp_path_factory.mktemp("t") / "t")
+    return content_of(folder), load_record(folder)
+
+
 def table_of(content: dict, number: int) -> pd.DataFrame:
     return pd.DataFrame(content["tables"][number]["rows"], columns=content["tables"][number]["columns"])
 
 
-@pytest.mark.parametrize("kind", ["sweep", "tradeoff"])
+@pytest.mark.parametrize("kind", ["sweep", pytest.param("tradeoff", marks=pytest.mark.slow)])
 def test_the_figures_are_those_of_the_gallery(kind: str, sweep_folder, tradeoff_folder, tmp_path: Path):
     folder = {"sweep": sweep_folder, "tradeoff": tradeoff_folder}[kind](tmp_path / kind)
     shown = content_of(folder)["figures"]
@@ -55,11 +62,11 @@ def test_two_adapter_sizes_are_two_lines(sweep_trials, tmp_path: Path):
     assert "size 64" in content["figures"][0]["title"]
 
 
-def test_methods_without_parameters_are_in_the_tables_and_on_the_frontier(tradeoff_folder, tmp_path: Path):
-    content = content_of(tradeoff_folder(tmp_path / "t"))
+def test_methods_without_parameters_are_in_the_tables_and_on_the_frontier(tradeoff):
+    content, whole = tradeoff
     points, aggregate = table_of(content, 0), table_of(content, 1)
     assert points[points["parameters without the head"] == "0"]["method"].tolist() == ["head only"] * 2
-    record = load_record(tmp_path / "t").aggregate
+    record = whole.aggregate
     (index,) = np.flatnonzero(record["method"] == "head_only")
     assert aggregate["on the frontier"][index] == {True: "yes", False: "no"}[record["on_frontier"][index]]
 
@@ -78,9 +85,8 @@ def test_every_run_is_listed_and_says_whether_it_counts(tradeoff_folder, sweep_f
     assert lost[lost["diverged"] == "yes"]["score"].tolist() == ["—"] * 2
 
 
-def test_numbers_are_told_by_their_kind(tradeoff_folder, tmp_path: Path):
-    content = content_of(tradeoff_folder(tmp_path / "t"))
-    record = load_record(tmp_path / "t")
+def test_numbers_are_told_by_their_kind(tradeoff):
+    content, record = tradeoff
     sizes, points = table_of(content, 2), table_of(content, 0)
     assert sizes["mean score"].tolist() == [f"{100 * score:.1f}" for score in record.sizes["mean_score"]]
     assert sizes["sem"].tolist() == [f"{100 * sem:.2f}" for sem in record.sizes["sem"]]

@@ -1,0 +1,218 @@
+"""Weights of AdapterHub's libraries: put into this project's terms, and held against the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from adapter_probe.errors import CheckpointError
+from adapter_probe.models.adapters.imported import BottleneckSpec, InnerSpec
+
+from .adapterhub_config import FILE as CONFIG
+from .adapterhub_config import AdapterHubConfig
+from .foreign import BaseShape, refuse_left
+
+_BOTTLENECK = {
+    "adapter_up.weight": "up.weight",
+    "adapter_up.bias": "up.bias",
+    "adapter_norm_after.weight": "ln_after.weight",
+    "adapter_norm_after.bias": "ln_after.bias",
+    "scaling": "factor",
+    "gate.weight": "gate.weight",
+    "gate.bias": "gate.bias",
+}
+_MATRICES = ("q", "k", "v")
+
+
+def layers_of(folder: Path, module: str, base: BaseShape) -> tuple[list[int], str]:
+    """The layers that a module serves in (several where layers share it), and its name inside them.
+
+    Raises:
+        CheckpointError: it is in none.
+    """
+    inside = module.removeprefix(base.prefix)
+    for name in dict.fromkeys(base.layer_names):
+        if inside.startswith(f"{name}."):
+            numbers = [number for number, other in enumerate(base.layer_names) if other == name]
+            return numbers, inside.removeprefix(f"{name}.")
+    raise CheckpointError(
+        f"checkpoint {folder} has an adapter at {module}, which is in none of the base's "
+        f"{len(base.layer_names)} layers"
+    )
+
+
+def translate_bottlenecks(
+    folder: Path,
+    config: AdapterHubConfig,
+    module: str,
+    parts: Mapping[str, Tensor],
+    base: BaseShape,
+    out: dict[str, Tensor],
+) -> list[BottleneckSpec]:
+    """What one of the library's modules is, at each site it serves; its weights go into `out`."""
+    numbers, inside = layers_of(folder, module, base)
+    site = "attention" if inside.startswith("attention") else "ffn"
+    if config.bottleneck is None:
+        raise CheckpointError(f"checkpoint {folder} has a bottleneck at {module}, but {CONFIG} has none")
+    down = "1" if config.bottleneck["ln_before"] else "0"
+    names = {
+        **_BOTTLENECK,
+        f"adapter_down.{down}.weight": "down.weight",
+        f"adapter_down.{down}.bias": "down.bias",
+    }
+    if config.bottleneck["ln_before"]:
+        names |= {f"adapter_down.0.{part}": f"ln_before.{part}" for part in ("weight", "bias")}
+    parts = {k: v for k, v in parts.items() if not k.startswith("adapter_norm_before.")}  # there twice
+    refuse_left(folder, (f"{module}: {name}" for name in parts.keys() - names.keys()))
+    if "down.weight" not in {names[name] for name in parts}:
+        raise CheckpointError(f"checkpoint {folder} lacks the down-projection of {module}")
+    size = len(parts[f"adapter_down.{down}.weight"])
+    specs = []
+    for number in numbers:
+        specs.append(config.spec(number, site, size))
+        shared = base.anatomy.layer_groups is not None
+        holder = getattr(base.anatomy.layer, f"{site}_site")
+        place = [base.layer_names[number], holder, "adapter", str(number) if shared else ""]
+        prefix = base.prefix + ".".join(part for part in place if part)
+        out.update({f"{prefix}.{names[name]}": tensor for name, tensor in parts.items()})
+    return specs
+
+
+def translate_inner(
+    folder: Path,
+    config: AdapterHubConfig,
+    module: str,
+    parts: Mapping[str, Tensor],
+    base: BaseShape,
+    out: dict[str, Tensor],
+) -> InnerSpec:
+    """What one of the library's modules is inside a sublayer; its weights go into `out`."""
+    name = base.full_name(module)
+    layers_of(folder, name, base)
+    if name not in base.modules:
+        raise CheckpointError(f"checkpoint {folder} has an adapter in {module}, which the base does not have")
+    if config.inner is None:
+        raise CheckpointError(f"checkpoint {folder} has an adapter in {module}, but {CONFIG} says of none")
+    lora, scales = config.inner, config.inner["composition_mode"] == "scale"
+    r = int(lora["r"])
+    wanted = {"lora_B"} if scales else {"lora_A", "lora_B"}
+    refuse_left(folder, (f"{module}: {part}" for part in parts.keys() - wanted))
+    if lacking := wanted - parts.keys():
+        raise CheckpointError(f"checkpoint {folder} lacks {min(lacking)} of {module}")
+    merged = base.anatomy.layer.qkv is not None and name.endswith(f".{base.anatomy.layer.qkv}")
+    enabled = [matrix in lora["attn_matrices"] for matrix in _MATRICES]
+    lost = config.lost_scaling and not merged  # what wraps three maps in one never lost it
+    if scales:
+        factor = parts["lora_B"].flatten()
+        out[f"{name}.adapter.factor"] = _spread(factor, enabled) if merged else factor
+        return InnerSpec(name, "scale_output", scale=1.0 if lost else float(lora["alpha"]))
+    up, down = parts["lora_B"], parts["lora_A"]
+    wanted_rank = r * sum(enabled) if merged else r
+    if down.dim() != 2 or up.dim() != 2 or (len(down), up.shape[1]) != (wanted_rank, r):
+        raise CheckpointError(
+            f"checkpoint {folder}: lora_A and lora_B of {module} have shapes {list(down.shape)} and "
+            f"{list(up.shape)}, which do not fit the r {r} of {CONFIG}"
+        )
+    if merged:
+        up = _block_diagonal(up, enabled)
+    out |= {f"{name}.adapter.down.weight": down, f"{name}.adapter.up.weight": up}
+    return InnerSpec(name, "low_rank", rank=len(down), scale=1.0 if lost else float(lora["alpha"]) / r)
+
+
+def _spread(values: Tensor, enabled: list[bool]) -> Tensor:
+    """A vector over the enabled ones of q, k, v, over all three; ones for the others."""
+    pieces = iter(values.chunk(sum(enabled)))
+    width = len(values) // sum(enabled)
+    return torch.cat([next(pieces) if on else torch.ones(width) for on in enabled])
+
+
+def _block_diagonal(up: Tensor, enabled: list[bool]) -> Tensor:
+    """``[enabled * width, rank]``, a matrix each for q, k and v, as one ``[3 * width, enabled * rank]``."""
+    rank, blocks = up.shape[1], up.chunk(sum(enabled))
+    width, out, block = len(blocks[0]), [], 0
+    for on in enabled:
+        rows = torch.zeros(width, rank * len(blocks))
+        if on:
+            rows[:, rank * block : rank * (block + 1)] = blocks[block]
+            block += 1
+        out.append(rows)
+    return torch.cat(out)
+
+
+def check_bottleneck(
+    folder: Path, config: AdapterHubConfig, found: Sequence[BottleneckSpec], base: BaseShape
+) -> None:
+    """Refuse a file whose bottlenecks are not those that its configuration names.
+
+    Raises:
+        CheckpointError: one line with the first that is lacking, too many, or of another size.
+    """
+    if config.bottleneck is None:
+        return
+    layers = base.layers_but(config.bottleneck["leave_out"])
+    sites = {"attention": "mh_adapter", "ffn": "output_adapter"}
+    wanted = {(layer, site) for layer in layers for site, name in sites.items() if config.bottleneck[name]}
+    held = {(spec.layer, spec.site) for spec in found}
+    if lacking := sorted(wanted - held):
+        layer, site = lacking[0]
+        raise CheckpointError(
+            f"checkpoint {folder} lacks {len(lacking)} of the adapters that its configuration names, the "
+            f"first in layer {layer} after the {site} sublayer; the base has {len(base.layer_names)} layers"
+        )
+    if others := sorted(held - wanted):
+        layer, site = others[0]
+        raise CheckpointError(
+            f"checkpoint {folder} holds {len(others)} adapters that its configuration leaves out, the first "
+            f"in layer {layer} after the {site} sublayer"
+        )
+    factors = config.bottleneck["reduction_factor"]
+    for spec in found:
+        module = list(dict.fromkeys(base.layer_names)).index(base.layer_names[spec.layer])
+        factor = factors
+        if isinstance(factors, Mapping):
+            factor = factors.get(str(module), factors.get("default"))
+        size = int(base.config.hidden_size // factor) if factor else 0
+        if spec.size != size:
+            raise CheckpointError(
+                f"checkpoint {folder}: the adapter of layer {spec.layer} after the {spec.site} sublayer has "
+                f"size {spec.size}, by the reduction_factor of its configuration it should be {size}"
+            )
+
+
+def check_inner(
+    folder: Path, config: AdapterHubConfig, found: Mapping[int, Set[str]], base: BaseShape
+) -> None:
+    """Refuse a file whose LoRA is not in the modules that its configuration names.
+
+    Args:
+        folder: of the checkpoint, for the message.
+        config: what it says of itself.
+        found: layer to the modules with LoRA, by their names in the layer.
+        base: which layers there are.
+
+    Raises:
+        CheckpointError: one line with the first layer that differs.
+    """
+    if config.inner is None:
+        return
+    lora, names, kind = config.inner, base.anatomy.layer, config.kinds[-1]
+    layers = base.layers_but(lora["leave_out"])
+    if lacking := sorted(set(layers) - found.keys()):
+        raise CheckpointError(
+            f"checkpoint {folder} lacks the {kind} weights of layer {lacking[0]}; the base has "
+            f"{len(base.layer_names)} layers"
+        )
+    projections = {"q": names.query, "k": names.key, "v": names.value}
+    wanted = {projections[m] for m in lora["attn_matrices"]} if names.qkv is None else {names.qkv}
+    attention = wanted if lora["selfattn_lora"] and lora["attn_matrices"] else set()
+    n_others = lora["intermediate_lora"] + lora["output_lora"]
+    for layer, held in sorted(found.items()):
+        inside = {name for name in held if name in {*projections.values(), names.qkv}}
+        if layer not in layers or inside != attention or len(held - inside) != n_others:
+            raise CheckpointError(
+                f"checkpoint {folder} holds {kind} weights in {', '.join(sorted(held))} of layer {layer}, "
+                "which are not the modules that its configuration names"
+            )
