@@ -125,8 +125,9 @@ def _parameters(command: Any, context: typer.Context) -> str:
         told = re.search(r"\[(?:default: )(.*?)\]$|\[required\]$|\[default: (.*)\]", text)
         default = (told[1] or told[2] or "required") if told else ""
         text = text[: told.start()].strip() if told else text
-        cells = (f"`{syntax}`", html.escape(text, quote=False), f"`{default}`" if told else "")
-        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        meaning = html.escape(text, quote=False).replace("|", "\\|")
+        choices = syntax.replace("|", " | ")  # so that a narrow column breaks them
+        rows.append(f"| `{choices}` | {meaning} | " + (f"`{default}` |" if told else "|"))
     return "\n".join(rows) + "\n"
 
 

@@ -57,6 +57,34 @@ def test_links_of_the_tree_lead_to_files(page: str):
     assert lost == []
 
 
+def test_where_is_leads_to_files_and_names():
+    section = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("### Where is")[2].partition("\n## ")[0]
+    answers = [line.split("|")[2] for line in section.splitlines() if line.startswith("| ") and "`" in line]
+    assert len(answers) == 10
+    for answer in answers:
+        terms = re.findall(r"`([^`]+)`", answer)
+        files = [
+            path
+            for t in terms
+            if "." in t
+            for path in (ROOT / "adapter_probe" / t, ROOT / t)
+            if path.is_file()
+        ]
+        assert len(files) == len([t for t in terms if t.endswith(".py")]), answer
+        text = "".join(path.read_text("utf-8") for path in files)
+        assert all(f"def {t}(" in text for t in terms if t.isidentifier()), answer
+
+
+def test_the_layout_has_every_folder_and_module():
+    section = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("## Layout")[2].partition("\n### ")[0]
+    parts = [
+        path for path in (ROOT / "adapter_probe").iterdir() if path.name not in ("__pycache__", "py.typed")
+    ]
+    assert [
+        path.name for path in parts if f"{path.name}`" not in section and f"{path.name}/`" not in section
+    ] == []
+
+
 def test_the_command_line_reference_has_every_option():
     pytest.importorskip("mkdocs")
     import typer
