@@ -1,7 +1,8 @@
 """Cuts public data sets to the fixed subsets of these studies: `python subsets.py DATA OUT`.
 
 Each set gets a folder `OUT/<task>` with `train.jsonl` and `validation.jsonl`, chosen by
-`random.Random(0)` and kept in the file's order. CoLA's two dev files are joined first; the CrowdFlower sets keep their own split.
+`random.Random(0)` and kept in the file's order. CoLA's two dev files are joined first; the CrowdFlower sets
+keep their own split.
 """
 
 import csv
