@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.rundir import MANIFEST, RunDirectory
+from adapter_probe.spans import effective
 
 from .engine import Engine, ProgressCallback
 from .outputs import Arrays, assemble
@@ -104,8 +105,8 @@ def plan_ablation(request: AblationRequest, folder: Path) -> dict[str, Any]:
 
     Returns:
         Counts of the work, ``seconds_left`` (measured on a small batch a lane and scaled by tokens),
-        ``peak_memory_bytes`` (measured meanwhile; no batch is larger), and how many of the
-        parts the folder holds already.
+        ``peak_memory_bytes`` (measured meanwhile; no batch is larger), how many of the parts the folder holds
+        already, and ``choices``: what other choices of spans would cost, in whole, by their layer passes.
 
     Raises:
         ResultsError: the folder belongs to another run, or is in use.
@@ -118,10 +119,14 @@ def plan_ablation(request: AblationRequest, folder: Path) -> dict[str, Any]:
         ablation = AblationRun(request, run)
     engine = Engine(request)
     masks = request.variants.masks
-    seconds = engine.seconds_per_token() * (ablation.tokens_total - ablation.tokens_done)
+    per_token = engine.seconds_per_token()
+    seconds = per_token * (ablation.tokens_total - ablation.tokens_done)
     done, parts = ablation.parts_done()
+    work = count_work(masks, request.encoded.lengths, request.checkpoint.model.forks_early)
+    per_pass = per_token * ablation.tokens_total / sum(work.layer_evaluations)
     return {
-        **asdict(count_work(masks, request.encoded.lengths, request.checkpoint.model.forks_early)),
+        **asdict(work),
+        "choices": _other_choices(request, per_pass),
         "n_spans": sum(span is not None for span in request.variants.spans),
         "parts_done": done,
         "parts": parts,
@@ -131,3 +136,24 @@ def plan_ablation(request: AblationRequest, folder: Path) -> dict[str, Any]:
         "device": str(request.device),
         "folder": str(folder),
     }
+
+
+_CHOICES = (("all", 1), ("all", 3), ("single", 1), ("prefix", 1), ("suffix", 1))
+"""Spans and group of the choices whose cost is told beside the one that is asked for."""
+
+
+def _other_choices(request: AblationRequest, seconds_per_pass: float) -> list[dict[str, Any]]:
+    """Spans, group, number of spans, layer passes and seconds of other choices on the same examples."""
+    model, settings = request.checkpoint.model, request.settings
+    found = []
+    for spans, group in _CHOICES:
+        if (spans, group) == (settings.spans, settings.group):
+            continue
+        variants = replace(settings, spans=spans, group=group).variants(len(model.layers))
+        variants = effective(variants, model.has_adapter)
+        passes = count_work(variants.masks, request.encoded.lengths, model.forks_early).layer_evaluations
+        n_spans = sum(span is not None for span in variants.spans)
+        seconds = seconds_per_pass * sum(passes)
+        found.append({"spans": spans, "group": group, "n_spans": n_spans, "layer_evaluations": passes,
+                      "seconds": seconds})  # fmt: skip
+    return found

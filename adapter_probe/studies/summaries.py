@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from adapter_probe.analysis.exchange import ExchangeRecord
 
 _MOST_LISTED, _MOST_GROUPS = 5, 12
+_DEEP = 16
+"""From so many layers on, `ablate --dry-run` says what other choices of spans cost."""
 
 
 def columns(rows: list[tuple[str, str]]) -> str:
@@ -280,8 +282,23 @@ def plan_summary(plan: dict[str, Any]) -> str:
             ("time left, estimated", duration(plan["seconds_left"])),
             ("peak memory, estimated", _memory(plan["peak_memory_bytes"], plan["device"])),
             ("results folder", plan["folder"]),
+            *_choice_rows(plan),
         ]
     )
+
+
+def _choice_rows(plan: dict[str, Any]) -> list[tuple[str, str]]:
+    """What other choices of spans would cost; few layers have few spans and leave nothing to choose."""
+    if plan["separate_layer_evaluations"] // plan["n_variants"] < _DEEP:
+        return []
+    return [
+        (
+            f"instead, --spans {own['spans']}" + (f" --group {own['group']}" if own["group"] > 1 else ""),
+            f"{own['n_spans']} spans, {own['layer_evaluations'][1]:,} layer passes a batch, about "
+            f"{duration(own['seconds'])}",
+        )
+        for own in plan["choices"]
+    ]
 
 
 def _memory(n_bytes: int | None, device: str) -> str:
