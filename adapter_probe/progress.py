@@ -1,9 +1,11 @@
-"""Progress on stderr: a bar in a terminal or a notebook, a line now and then in a file."""
+"""Progress on stderr: a bar or a status line in a terminal, a line now and then in a file or a notebook."""
 
 from __future__ import annotations
 
 import re
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 SECONDS_BETWEEN_LINES = 30.0  # where stderr is a file
+SECONDS_BETWEEN_SIGNS = 1.0  # in a terminal: nobody should have to wonder whether it still runs
 
 
 @contextmanager
@@ -28,9 +31,13 @@ def progress_bar(title: str, total: int, unit: str, done: int = 0, enabled: bool
     """
     from tqdm.auto import tqdm
 
+    class Bar(tqdm):
+        monitor_interval = 0  # its thread would print further lines into a file
+
     watched = sys.stderr.isatty()
-    pause = 0.5 if watched else SECONDS_BETWEEN_LINES
-    with tqdm(
+    if enabled:
+        _STATUS.clear()
+    with Bar(
         desc=title,
         total=total,
         initial=done,
@@ -38,12 +45,44 @@ def progress_bar(title: str, total: int, unit: str, done: int = 0, enabled: bool
         unit_scale=True,
         file=sys.stderr if watched else _Lines(sys.stderr),
         dynamic_ncols=True,
-        mininterval=pause,
-        maxinterval=max(10.0, pause),
+        mininterval=0.5 if watched else SECONDS_BETWEEN_LINES,
+        miniters=1,
         smoothing=0.05,
         disable=not enabled,
     ) as bar:
-        yield bar
+        outer, _STATUS.bar = _STATUS.bar, bar if enabled else _STATUS.bar
+        try:
+            yield bar
+        finally:
+            _STATUS.bar = outer
+
+
+@contextmanager
+def working(what: str, enabled: bool = True) -> Iterator[None]:
+    """Say at once what is going on, and keep saying it, with the time, until the block ends.
+
+    In a terminal that is a line of its own that changes every second; while there is a bar, the bar is drawn
+    again instead. In a file it is a line every half minute. Inside another such block, this names a part.
+
+    Args:
+        what: is going on, in a few words.
+        enabled: False to show nothing.
+    """
+    if not enabled:
+        yield
+        return
+    outer = _STATUS.begin(what)
+    try:
+        yield
+    finally:
+        _STATUS.end(outer)
+
+
+@contextmanager
+def stage(what: str) -> Iterator[None]:
+    """Name a part of what is going on, where `working` shows something at all."""
+    with working(what, _STATUS.active):
+        yield
 
 
 def say(message: str, enabled: bool = True) -> None:
@@ -51,7 +90,13 @@ def say(message: str, enabled: bool = True) -> None:
     from tqdm import tqdm
 
     if enabled:
+        clear_status()
         tqdm.write(printable(message), file=sys.stderr)
+
+
+def clear_status() -> None:
+    """Take the status line away before something else is printed; it comes back while work goes on."""
+    _STATUS.clear()
 
 
 def printable(text: str) -> str:
@@ -61,6 +106,76 @@ def printable(text: str) -> str:
     line breaks and tabs stay.
     """
     return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+class _Status:
+    """The one status line of this process, and the thread that keeps it, or the bar, up to date."""
+
+    def __init__(self) -> None:
+        self.bar: tqdm | None = None
+        self._what, self._since = "", 0.0
+        self._shown = 0  # characters that stand in the terminal's line
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._ended.set()
+
+    @property
+    def active(self) -> bool:
+        """Whether something is being shown."""
+        return bool(self._what)
+
+    def begin(self, what: str) -> tuple[str, float]:
+        """Show it from now on; returns what was shown before."""
+        outer = self._what, self._since
+        self._what, self._since = what, time.monotonic()
+        if self._ended.is_set():
+            self._ended = ended = threading.Event()
+            threading.Thread(target=self._keep, args=(ended, sys.stderr), daemon=True).start()
+        if sys.stderr.isatty():
+            self._show(sys.stderr)
+        return outer
+
+    def end(self, outer: tuple[str, float]) -> None:
+        """Show what was shown before again, or nothing."""
+        self.clear()
+        self._what, self._since = outer
+        if not self._what:
+            self._ended.set()
+
+    def clear(self) -> None:
+        """Empty the line."""
+        with self._lock:
+            if self._shown:
+                _write(sys.stderr, f"\r{' ' * self._shown}\r")
+                self._shown = 0
+
+    def _keep(self, ended: threading.Event, file: TextIO) -> None:
+        watched = file.isatty()
+        while not ended.wait(SECONDS_BETWEEN_SIGNS if watched else SECONDS_BETWEEN_LINES):
+            if self.bar is None:
+                self._show(file)
+            elif watched:
+                self.bar.refresh()
+
+    def _show(self, file: TextIO) -> None:
+        with self._lock:
+            seconds = int(time.monotonic() - self._since)
+            text = printable(f"{self._what} ..." + (f" {seconds} s" if seconds else ""))
+            if file.isatty():
+                _write(file, f"\r{text.ljust(self._shown)}")
+                self._shown = len(text)
+            else:
+                _write(file, f"{text}\n")
+
+
+def _write(file: TextIO, text: str) -> None:
+    try:
+        file.write(text)
+        file.flush()
+    except (OSError, ValueError):  # the reader has gone, or the stream was closed: there is nobody to tell
+        return
+
+
+_STATUS = _Status()
 
 
 class _Lines:

@@ -16,6 +16,8 @@ from adapter_probe.errors import ResultsError
 
 SITES_PER_LAYER = 2
 SiteChoice = Literal["both", "attention", "ffn"]
+NormChoice = Literal["trained", "pretrained"]
+"""The LayerNorm after a switched-off site: as trained, or as the base has it."""
 SPAN_SETS = ("all", "single", "prefix", "suffix")
 _LENGTHS = re.compile(r"(\d+)\.\.(\d+)")
 _RANGE = re.compile(r"(\d+)-(\d+)")

@@ -102,8 +102,7 @@ def ablate(
     Writes spans.csv, predictions.npz and heatmap.pdf, .svg, .png. An interrupted run goes on where it
     stopped when the same command is given again.
     """
-    from adapter_probe.jobs.shards import AblationArguments
-    from adapter_probe.probe.request import AblationSettings
+    from adapter_probe.probe.arguments import AblationArguments, AblationSettings
     from adapter_probe.studies.ablation import plan_from_arguments, run_from_arguments, with_task
     from adapter_probe.studies.comparison import exchange
 

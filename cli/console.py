@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar, get_type_hints
 import typer
 
 from adapter_probe.errors import AdapterProbeError, JobsDetached
-from adapter_probe.progress import printable
+from adapter_probe.progress import clear_status, printable, working
 from adapter_probe.studies.summaries import columns
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -37,7 +37,8 @@ def command(function: Command) -> Command:
             for name, group in groups.items()
         }
         try:
-            function(**kwargs, **given)
+            with working(f"{function.__name__.replace('_', '-')}: loading"):
+                function(**kwargs, **given)
         except JobsDetached as jobs:
             show_json(jobs.report) if kwargs.get("json") else show(_detached_text(jobs.report))
         except AdapterProbeError as error:
@@ -77,16 +78,19 @@ def fail(message: str, code: int) -> NoReturn:
 
 def say(message: str) -> None:
     """A message for the person watching, on stderr."""
+    clear_status()
     typer.echo(printable(message), err=True)
 
 
 def show(text: str) -> None:
     """A result, on stdout."""
+    clear_status()
     typer.echo(printable(text))
 
 
 def show_json(value: object) -> None:
     """A result for a machine, on stdout."""
+    clear_status()
     typer.echo(json.dumps(value, indent=2, default=_plain))
 
 

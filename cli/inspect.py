@@ -12,6 +12,7 @@ from . import options
 from .console import command, show, show_json
 
 if TYPE_CHECKING:
+    from adapter_probe.checkpoints.headers import Contents
     from adapter_probe.checkpoints.native import OpenedCheckpoint
     from adapter_probe.models.adapters.imported import ImportedMethod
     from adapter_probe.models.methods import Method
@@ -24,36 +25,56 @@ def inspect(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show a checkpoint's layers, sites, sizes and parameter counts, whichever library wrote it."""
-    from adapter_probe.checkpoints.opening import open_checkpoint
+    from adapter_probe.checkpoints.headers import read_contents
 
-    facts = _facts(open_checkpoint(checkpoint, base))
+    contents = read_contents(checkpoint, base)
+    if contents is None:
+        from adapter_probe.checkpoints.opening import open_checkpoint
+
+        contents = contents_of(open_checkpoint(checkpoint, base))
+    facts = _facts(contents)
     show_json(facts) if json else show(_text(facts))
 
 
-def _facts(opened: OpenedCheckpoint) -> dict[str, Any]:
-    model, description = opened.model, opened.description
-    counts = model.parameter_counts()
+def contents_of(opened: OpenedCheckpoint) -> Contents:
+    """The contents of an open checkpoint, whichever library wrote it."""
+    from adapter_probe.checkpoints.headers import Contents
+
+    model = opened.model
     # As in sweeps: what the base lacked belongs to the head, and shares of the base do not count the head.
     body = [(r, n, p.numel()) for r, n, p in model.named_roles() if r != "head" and n not in opened.missing]
-    pretrained = sum(size for role, _, size in body if role != "adapters")
-    trained_body = sum(size for _, name, size in body if name in opened.trained)
-    trained = sum(p.numel() for _, name, p in model.named_roles() if name in opened.trained)
+    return Contents(
+        opened.description,
+        model.base.config.model_type,
+        len(model.layers),
+        model.hidden_size,
+        int(model.has_adapter.sum()),
+        model.parameter_counts(),
+        sum(p.numel() for _, name, p in model.named_roles() if name in opened.trained),
+        sum(size for _, name, size in body if name in opened.trained),
+        sum(size for role, _, size in body if role != "adapters"),
+        opened.notes,
+    )
+
+
+def _facts(contents: Contents) -> dict[str, Any]:
+    description, counts = contents.description, contents.counts
     return {
         "base": description.base.name,
-        "family": model.base.config.model_type,
+        "family": contents.family,
         "task": description.task.name,
         "metric": description.task.metric,
         "scores": description.scores,
-        "n_layers": len(model.layers),
-        "n_sites": int(model.has_adapter.sum()),
-        "hidden_size": model.hidden_size,
+        "n_layers": contents.n_layers,
+        "n_sites": contents.n_sites,
+        "hidden_size": contents.hidden_size,
         "method": _method(description.method),
         "parameters": counts,
-        "trained_parameters": trained,
-        "trained_parameters_without_head": trained_body,
-        "percent_of_base": 100 * trained_body / pretrained,
-        "adapters_percent_of_base": 100 * counts["adapters"] / pretrained,
-        "notes": list(opened.notes),
+        "trained_parameters": contents.trained,
+        "trained_parameters_without_head": contents.trained_body,
+        "percent_of_base": 100 * contents.trained_body / contents.pretrained,
+        "adapters_percent_of_base": 100 * counts["adapters"] / contents.pretrained,
+        "notes": list(contents.notes),
     }
 
 

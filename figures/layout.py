@@ -93,6 +93,8 @@ def fit_height(figure: Figure, tallest: float) -> Figure:
         ax.set_aspect(aspect)
         ax.set_box_aspect(box_aspect)
     figure.set_layout_engine("none")
+    # What is left in its place does nothing, but Matplotlib would draw once more before each file for it.
+    figure._layout_engine = None
     return figure
 
 

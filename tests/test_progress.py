@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import sys
+import time
+from collections.abc import Callable
 
 import pytest
 
 from adapter_probe import progress
-from adapter_probe.progress import printable, progress_bar, say
+from adapter_probe.progress import printable, progress_bar, say, stage, working
 
 
 class Terminal(io.StringIO):
@@ -77,3 +79,52 @@ def test_nor_a_message(monkeypatch):
     monkeypatch.setattr(sys, "stderr", stderr := io.StringIO())
     say("task \x1b[31m")
     assert stderr.getvalue() == "task \\x1b[31m\n"
+
+
+def test_work_is_named_at_once_and_the_line_is_taken_away(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", stderr := Terminal())
+    with working("ablate: loading"):
+        assert stderr.getvalue() == "\rablate: loading ..."
+        with stage("drawing figures"):
+            assert stderr.getvalue().endswith("\rdrawing figures ...")
+        say("a word")
+    assert stderr.getvalue().rstrip("\r ").endswith("a word\n")
+
+
+@KINDS
+def test_a_part_of_nothing_is_not_named(kind, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", stderr := kind())
+    with stage("drawing figures"), working("ablate", enabled=False):
+        pass
+    assert stderr.getvalue() == ""
+
+
+def test_there_is_a_sign_of_life_beside_a_bar_that_stands_still(monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_SIGNS", 0.01)
+    monkeypatch.setattr(sys, "stderr", stderr := Terminal())
+    with working("train: loading"):
+        wait_for(lambda: stderr.getvalue().count("train: loading ...") > 2)
+        with progress_bar("train", 10, "steps"):
+            before = stderr.getvalue().count("0/10")
+            wait_for(lambda: stderr.getvalue().count("0/10") > before + 2)
+    ended = stderr.getvalue()
+    time.sleep(0.05)
+    assert stderr.getvalue() == ended
+
+
+def test_a_file_hears_of_long_work_alone(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", stderr := io.StringIO())
+    with working("ablate: loading"):
+        pass
+    assert stderr.getvalue() == ""
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.01)
+    with working("ablate: loading"):
+        wait_for(lambda: stderr.getvalue().count("\n") > 1)
+    assert set(stderr.getvalue().splitlines()) == {"ablate: loading ..."}
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, NoReturn
@@ -38,6 +38,7 @@ from adapter_probe.models.bases.heads import HeadKind
 from adapter_probe.results.fingerprints import describe_changes
 
 from .files import read_json_file, refuse_pointer, shown
+from .identity import BaseIdentity as BaseIdentity
 from .identity import config_settings, forward_settings
 
 _ARCHITECTURES = {"extractive": AutoModelForQuestionAnswering, "causal": AutoModelForCausalLM}
@@ -51,33 +52,6 @@ _SIZES = (
 _TOKEN_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 _TOKEN_FIELDS = {"__type", "id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}
 _POINTED_AT = ("*.json", "*.safetensors", "*.model", "*.txt")
-
-
-@dataclass(frozen=True)
-class BaseIdentity:
-    """Which base a checkpoint stands on.
-
-    Attributes:
-        name: absolute folder or hub id.
-        revision: the hub's commit, or None for a folder.
-        weights_sha256: of the encoder's tensors, in float32, under their names; of a causal model also its
-            output embedding's, where that has weights of its own.
-        n_layers, hidden_size, vocab_size: so that a base that cannot fit is named in plain words.
-        config: what its config.json says that can change a number, see `config_settings`; empty where that is
-            not known.
-    """
-
-    name: str
-    revision: str | None
-    weights_sha256: str
-    n_layers: int
-    hidden_size: int
-    vocab_size: int
-    config: dict[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain dict."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

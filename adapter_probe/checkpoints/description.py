@@ -15,8 +15,8 @@ from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json, write_json
 from adapter_probe.results.fingerprints import hash_json
 
-from .base import BaseIdentity
 from .files import refuse_pointer
+from .identity import BaseIdentity
 
 DESCRIPTION = "adapter_probe.json"
 SCHEMA = 2

@@ -1,4 +1,4 @@
-"""Read files that somebody else wrote: bounded in memory, nothing but JSON and tensors."""
+"""Read files that somebody else wrote: bounded in memory, nothing but JSON (without torch) and tensors."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pickle
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import safetensors.torch
-import torch
 from safetensors import SafetensorError
-from torch import Tensor
 
 from adapter_probe.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _MOST_SHOWN = 40
@@ -73,6 +73,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         CheckpointError: the file cannot be read, holds something else, is compressed, or holds tensors that
             are no finite real numbers.
     """
+    import safetensors.torch
+    import torch
+
     refuse_pointer(path)
     try:
         size = path.stat().st_size
@@ -88,7 +91,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     except _DAMAGE as error:
         raise CheckpointError(f"{path} is damaged, or holds more than tensors") from error
     if not isinstance(tensors, Mapping) or not all(
-        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
+        isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in tensors.items()
     ):
         raise CheckpointError(f"{path} does not hold named tensors")
     return {name: _checked(path, name, tensor, size) for name, tensor in sorted(tensors.items())}
@@ -111,7 +114,7 @@ def _checked(path: Path, name: str, tensor: Tensor, file_size: int) -> Tensor:
     if tensor.numel() > file_size:  # a view that repeats the few numbers that there are
         raise CheckpointError(f"{path}: {name} has shape {list(tensor.shape)}, more than the file holds")
     check_values(path, name, tensor)
-    return tensor.to(torch.float32)
+    return tensor.float()
 
 
 def check_values(path: Path, name: str, tensor: Tensor) -> None:
@@ -120,6 +123,8 @@ def check_values(path: Path, name: str, tensor: Tensor) -> None:
     Raises:
         CheckpointError: the tensor is not of finite floating-point numbers.
     """
+    import torch
+
     if not tensor.dtype.is_floating_point or tensor.layout != torch.strided or tensor.is_meta:
         kind = str(tensor.dtype).removeprefix("torch.")
         raise CheckpointError(f"{path}: {name} holds {kind} values, expected floating-point numbers")

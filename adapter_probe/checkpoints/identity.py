@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from adapter_probe.results.fingerprints import hash_json, to_plain
@@ -31,7 +32,34 @@ _NO_EFFECT = frozenset((
 # What plays a part in training alone: dropout, and how weights start that the base does not have.
 _TRAINING_ONLY = ("dropout", "pdrop", "layerdrop", "initializer_range", "router_aux_loss_coef")
 # Parts of a tokenizers file that do not change which ids a text gets.
-_NOT_ENCODING = ("version", "truncation", "padding", "decoder")
+NOT_ENCODING = ("version", "truncation", "padding", "decoder")
+
+
+@dataclass(frozen=True)
+class BaseIdentity:
+    """Which base a checkpoint stands on.
+
+    Attributes:
+        name: absolute folder or hub id.
+        revision: the hub's commit, or None for a folder.
+        weights_sha256: of the encoder's tensors, in float32, under their names; of a causal model also its
+            output embedding's, where that has weights of its own.
+        n_layers, hidden_size, vocab_size: so that a base that cannot fit is named in plain words.
+        config: what its config.json says that can change a number, see `config_settings`; empty where that is
+            not known.
+    """
+
+    name: str
+    revision: str | None
+    weights_sha256: str
+    n_layers: int
+    hidden_size: int
+    vocab_size: int
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dict."""
+        return asdict(self)
 
 
 def config_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,7 +82,7 @@ def tokenizer_parts(tokenizer: Any) -> dict[str, str]:
         parts = {"vocabulary": tokenizer.get_vocab(), "class": type(tokenizer).__name__}
     else:
         parts = json.loads(backend.to_str())
-        parts = {name: part for name, part in parts.items() if name not in _NOT_ENCODING}
+        parts = {name: part for name, part in parts.items() if name not in NOT_ENCODING}
     parts["special_tokens"] = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
     parts["truncation_side"] = tokenizer.truncation_side
     parts["inputs"] = list(tokenizer.model_input_names)

@@ -42,12 +42,12 @@ from .base import (
 )
 from .description import DESCRIPTION, Description, read_description, write_description
 from .files import check_values, refuse_pointer
+from .headers import DELTA as DELTA
 from .identity import tokenizer_parts
 
 if TYPE_CHECKING:
     from .shared import SharedBase
 
-DELTA = "delta.safetensors"
 _UNKNOWN_BASE = (
     "The checkpoint was written by a version that did not remember the base's config.json and tokenizer; "
     "changes of these since then cannot be noticed."

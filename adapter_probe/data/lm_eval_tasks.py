@@ -8,6 +8,7 @@ differs is not offered.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -17,7 +18,6 @@ import numpy as np
 
 from adapter_probe.data.quoting import listed
 from adapter_probe.data.requests import Form, Request, Requests, seal_requests
-from adapter_probe.data.requests_encoding import measure_text
 from adapter_probe.data.sources import subset
 from adapter_probe.errors import DataError, one_line
 from adapter_probe.metrics import CHOICES, LOSSES, predictions_from_likelihoods, score
@@ -98,6 +98,8 @@ def _is_path(name: str) -> bool:
 
 def _open(wanted: str) -> dict[str, Any]:
     """The library's tasks by their names."""
+    for name in [name for name, module in sys.modules.items() if module is None]:
+        del sys.modules[name]  # the program hides libraries that it does not need, and these tasks do
     try:
         from lm_eval.tasks import TaskManager
     except ModuleNotFoundError as error:
@@ -211,6 +213,8 @@ class _Row:
 
     def _counts(self, text: str) -> tuple[int, int, int]:
         """Characters, bytes and words by the task's own count, which may be of another text."""
+        from adapter_probe.data.requests_encoding import measure_text  # which needs torch
+
         characters, n_bytes, words = measure_text(text)
         made = self.scored([-1.0])
         for name in ("byte_perplexity", "bits_per_byte"):
@@ -236,6 +240,8 @@ def _said(ours: str, row: _Row, request: Request, draw: int) -> tuple[float, int
     """Prediction and label of a row by this project's metric."""
     if ours == "greedy_accuracy":
         return int(not row.greedy(draw)), request.gold
+    from adapter_probe.data.requests_encoding import measure_text  # which needs torch
+
     measured = request.counts or tuple(map(measure_text, request.choices))
     sizes = np.array([one[_MEASURES[ours]] if ours in _MEASURES else 1 for one in measured])
     prediction = predictions_from_likelihoods(ours, np.array([row.drawn(draw)]), sizes[None])[0]

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from adapter_probe.data.lm_eval_tasks import settle
 from adapter_probe.errors import AdapterProbeError, ResultsError, TrainingError
-from adapter_probe.metrics import CustomMetric
+from adapter_probe.probe.arguments import AblationArguments as AblationArguments
 from adapter_probe.probe.engine import GUARD
-from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
+from adapter_probe.probe.request import AblationRequest
 from adapter_probe.probe.resumable import AblationRun
-from adapter_probe.records import from_record, to_record
+from adapter_probe.records import from_record
 from adapter_probe.results.atomic import make_folder, read_json, write_json
 from adapter_probe.results.fingerprints import describe_changes, list_changes
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory
@@ -31,46 +29,6 @@ from .slurm_options import SlurmOptions
 
 SHARDS, SHARD = "shards", "shard.json"
 _USUAL_SHARDS = 8  # each pays for its start
-
-
-@dataclass(frozen=True)
-class AblationArguments:
-    """An ablation as it is asked for, before anything is opened: the arguments of `prepare_ablation`."""
-
-    checkpoint: str
-    settings: AblationSettings
-    base: str | None = None
-    data: tuple[str, ...] = ()
-    split: str = "validation"
-    metric: str | None = None
-    max_examples: int | None = None
-    tokens_per_pass: int | None = None
-    encoding: str = "utf-8"
-
-    def prepare(self, device: torch.device) -> AblationRequest:
-        """See `prepare_ablation`, whose errors it raises."""
-        return prepare_ablation(
-            self.checkpoint,
-            self.settings,
-            device,
-            base=self.base,
-            data=self.data,
-            split=self.split,
-            metric=self.metric,
-            max_examples=self.max_examples,
-            tokens_per_pass=self.tokens_per_pass,
-            encoding=self.encoding,
-        )
-
-    def settled(self) -> dict[str, Any]:
-        """As plain JSON with absolute paths, for a process that starts in another folder."""
-        base = self.base
-        if base is not None and (folder := Path(base).expanduser()).is_dir():
-            base = str(folder.resolve())
-        # A job computes outputs; a function that scores them stays in the process that asked.
-        metric = None if isinstance(self.metric, CustomMetric) else self.metric
-        places = {"checkpoint": str(Path(self.checkpoint).resolve()), "base": base, "metric": metric}
-        return {**to_record(self), **places, "data": [settle(path) for path in self.data]}
 
 
 def compute_in_shards(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from adapter_probe.models.bases.heads import (
     read_positions,
     span_logits,
 )
+from adapter_probe.spans import NormChoice as NormChoice
 
 from .layer import ADAPTER, Layer, Site
 from .methods import Adapters, Method, ParameterRole, check_depth, check_shared
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from adapter_probe.data.packing import PackedBatch
-
-NormChoice = Literal["trained", "pretrained"]
 
 
 class AdaptedModel(nn.Module):

@@ -21,6 +21,7 @@ from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json, write_json
 from adapter_probe.results.fingerprints import hash_json
+from adapter_probe.results.schema import GUARD as GUARD
 
 from .guard import Guard, margin_errors, sample_size, sampled
 from .lanes import Lanes, return_free_memory, twin
@@ -30,7 +31,6 @@ from .plan import MEASURED_TOKENS, choose_tokens_per_pass, cut_batches
 from .request import AblationRequest
 
 ProgressCallback = Callable[[int], None]
-GUARD = "guard.json"
 ERROR = "error"
 _RUN = "run_sha256"
 

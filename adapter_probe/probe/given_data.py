@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError, DataError
 from adapter_probe.known_tasks import KNOWN_TASKS
+
+if TYPE_CHECKING:
+    from adapter_probe.checkpoints.native import OpenedCheckpoint
 
 
 def with_data(

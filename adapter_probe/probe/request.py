@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -21,48 +21,14 @@ from adapter_probe.data.requests import Requests, choose_metric
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import CheckpointError, DataError, ResultsError
 from adapter_probe.metrics import check_metric
-from adapter_probe.models.adapted import AdaptedModel, NormChoice
-from adapter_probe.spans import SITES_PER_LAYER, SiteChoice, SpanChoice, VariantSet, effective, span_variants
+from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.spans import SITES_PER_LAYER, VariantSet, effective
 
+from .arguments import CODE_SCHEMA as CODE_SCHEMA
+from .arguments import AblationSettings as AblationSettings
+from .arguments import Precision as Precision
 from .given_data import with_data
 from .plan import choose_tokens_per_pass
-
-CODE_SCHEMA = 1  # raised when a change of the code changes the predictions
-Precision = Literal["float32", "float64", "bfloat16", "mixed"]
-
-
-@dataclass(frozen=True)
-class AblationSettings:
-    """What is switched off, and how it is computed.
-
-    Attributes:
-        sites: which of a layer's sites are switched.
-        complement: keep only the span's adapters on.
-        layernorm: the LayerNorm after a switched-off site: the trained one, or the base's.
-        precision: of weights and arithmetic. "mixed" gives float32's predictions, most of them by way of
-            bfloat16; see `adapter_probe.probe.guard`.
-        spans, group, layers: which spans are switched, see `SpanChoice`.
-    """
-
-    sites: SiteChoice = "both"
-    complement: bool = False
-    layernorm: NormChoice = "trained"
-    precision: Precision = "float32"
-    spans: str = "all"
-    group: int = 1
-    layers: str = ""
-
-    def __post_init__(self) -> None:
-        SpanChoice(self.spans, self.group, self.layers)  # refuses what is none
-
-    def variants(self, n_layers: int) -> VariantSet:
-        """The rows of the study on a model of so many layers, the intact model first.
-
-        Raises:
-            ResultsError: the model does not have these layers.
-        """
-        choice = SpanChoice(self.spans, self.group, self.layers)
-        return span_variants(n_layers, self.sites, self.complement, choice)
 
 
 @dataclass(frozen=True)

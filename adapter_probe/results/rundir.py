@@ -159,7 +159,7 @@ class RunDirectory:
     def _open_manifest(self) -> None:
         path = self.path / MANIFEST
         if path.exists():
-            stored = _read_manifest(path)
+            stored = read_manifest(path)
             if changes := describe_changes(stored["identity"], self.identity):
                 raise ResultsError(
                     f"{self.path} holds the results of another run: {list_changes(changes)}."
@@ -176,7 +176,7 @@ class RunDirectory:
             write_json(path, {"schema": SCHEMA, **sections, "checksum": manifest_checksum(sections)})
 
 
-def _read_manifest(path: Path) -> dict:
+def read_manifest(path: Path) -> dict:
     """The manifest, verified.
 
     Raises:

@@ -27,6 +27,9 @@ from adapter_probe.results.sealing import check_sealed
 SUMMARY, PREDICTIONS = "summary.json", "predictions.npz"
 """Of an ablation, beside its `MANIFEST`: the numbers to act on, each example's outputs in each variant."""
 
+GUARD = "guard.json"
+"""What mixed precision measured of its own errors, where it was asked for."""
+
 SPANS_CSV, LAYERS_CSV, REMOVABLE_CSV = "spans.csv", "layers.csv", "removable.csv"
 """The tables of an ablation."""
 
@@ -89,6 +92,7 @@ CHOICE = {"learning_rate": "number", "epochs": "count", "size": "count"}
 """Which trials a row of a sweep is the mean of; older tables lack some of it."""
 
 _LARGEST_COUNT = 2**53  # beyond, floats skip whole numbers
+_WHOLE = r"-?\d{1,15}"
 _FLAGS = {"true": True, "false": False}
 
 
@@ -156,6 +160,8 @@ def _convert(path: Path, column: pd.Series, kind: Kind | None) -> pd.Series:
     values = fields.map(_number)  # Python's own float: exact in every version of pandas
     known = values.notna() | fields.isin(["", "nan", "NaN"])
     if kind is None:
+        if len(fields) and fields.str.fullmatch(_WHOLE).all():
+            return values.astype("int64")  # as it was written: a float has a point
         return values if known.all() else column
     _checked(path, column, values, known & ~values.isin([math.inf, -math.inf]), "a number")
     if kind == "count":

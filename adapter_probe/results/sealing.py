@@ -2,12 +2,12 @@
 
 ``checksums.json`` holds the hash of the run's identity and the SHA-256 of each table. A table that was copied
 from another folder, edited or cut short is refused wherever it is read; a folder without the file, such as
-one made by hand, is read as it is.
+one made by hand, is read as it is. Beside them stand notes that later steps make: what the run was made from,
+and which figures were drawn.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,9 +16,12 @@ from typing import Any
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.atomic import read_json, write_json
 from adapter_probe.results.fingerprints import hash_json
+from adapter_probe.results.provenance import sha256_of
 
 CHECKSUMS, MANIFEST, STUDY = "checksums.json", "manifest.json", "study.json"
 MANIFEST_SECTIONS = ("created_with", "identity", "plan")
+FIGURES, MADE_FROM = "figures", "made_from"
+"""Names of notes beside the seal."""
 _GROWS = "tasks"  # tasks may be added to a study, which leaves its tables as they are
 
 
@@ -34,11 +37,50 @@ def sealed(folder: str | Path, names: Sequence[str]) -> Iterator[None]:
         ResultsError: the folder cannot be written, or its manifest cannot be read.
     """
     folder = Path(folder)
+    drawn = read_note(folder, FIGURES)  # says itself of which tables they are
     with suppress(FileNotFoundError):
         (folder / CHECKSUMS).unlink()
     yield
-    sums = {name: _sha256(folder / name) for name in names if (folder / name).is_file()}
-    write_json(folder / CHECKSUMS, {"run": _run_of(folder), "sha256": sums})
+    sums = {name: sha256_of(folder / name) for name in names if (folder / name).is_file()}
+    seal = {"run": _run_of(folder), "sha256": sums}
+    write_json(folder / CHECKSUMS, {**seal, FIGURES: drawn} if drawn else seal)
+
+
+def sealed_tables(folder: str | Path) -> dict[str, str] | None:
+    """The SHA-256 of every sealed table, if the folder's run wrote them and all are as they were; else None.
+
+    Raises:
+        ResultsError: the seal or the manifest cannot be read.
+    """
+    folder = Path(folder)
+    if not (folder / CHECKSUMS).is_file():
+        return None
+    said = read_json(folder / CHECKSUMS)
+    sums, run = said.get("sha256"), _run_of(folder)
+    if not isinstance(sums, dict) or not sums or run is None or run != said.get("run"):
+        return None
+    whole = all((folder / name).is_file() and sha256_of(folder / name) == sums[name] for name in sums)
+    return sums if whole else None
+
+
+def read_note(folder: str | Path, name: str) -> dict[str, Any]:
+    """What was noted beside the seal; empty where nothing was, or it cannot be read."""
+    try:
+        found = read_json(Path(folder) / CHECKSUMS).get(name)
+    except ResultsError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def note(folder: str | Path, name: str, value: dict[str, Any]) -> None:
+    """Note something beside the seal; without a seal nothing is noted.
+
+    Raises:
+        ResultsError: the folder cannot be written.
+    """
+    path = Path(folder) / CHECKSUMS
+    if path.is_file():
+        write_json(path, {**read_json(path), name: value})
 
 
 def check_sealed(path: str | Path) -> None:
@@ -57,7 +99,7 @@ def check_sealed(path: str | Path) -> None:
         return
     if run not in (None, said.get("run")):
         fault = "belongs to another run"
-    elif _sha256(path) != sums[path.name]:
+    elif sha256_of(path) != sums[path.name]:
         fault = "is not as it was written"
     else:
         return
@@ -86,10 +128,3 @@ def _run_of(folder: Path) -> str | None:
     if (folder / STUDY).is_file():
         return hash_json({k: v for k, v in read_json(folder / STUDY).items() if k != _GROWS})
     return None
-
-
-def _sha256(path: Path) -> str:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise ResultsError(f"cannot read {path}: {error.strerror}") from error

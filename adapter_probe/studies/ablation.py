@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ import pandas as pd
 from adapter_probe.analysis.studies import AblationRecord, ablation_record
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.metrics import CustomMetric
-from adapter_probe.progress import progress_bar, say
+from adapter_probe.progress import progress_bar, say, working
 from adapter_probe.results import schema
 from adapter_probe.results.ablation_files import AblationResults, load_ablation, save_predictions, write_spans
 from adapter_probe.results.atomic import write_csv, write_json
@@ -32,10 +31,14 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from adapter_probe.jobs.shards import AblationArguments
     from adapter_probe.jobs.slurm_options import SlurmOptions
-    from adapter_probe.probe.request import AblationRequest, Precision
+    from adapter_probe.probe.arguments import AblationArguments, Precision
+    from adapter_probe.probe.request import AblationRequest
 
+    from .reopening import Sources
+
+_ANY_DEVICE = ("auto", "cpu")  # every machine has them
+_SECONDS_OF_FIGURES = 3.0  # with the statistics; measured on two cores, hardly more for a deep model
 BESIDE = "against-"
 """How the folder with the same variants on other data begins, inside the ablation's own."""
 
@@ -248,8 +251,7 @@ def ablate(
         TrainingError: jobs on the cluster failed.
         JobsDetached: `cluster` asks not to wait for them.
     """
-    from adapter_probe.jobs.shards import AblationArguments
-    from adapter_probe.probe.request import AblationSettings
+    from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 
     metric = CustomMetric(metric) if callable(metric) else metric
     place = Path(checkpoint if out is None else out)
@@ -291,50 +293,106 @@ def run_from_arguments(
     progress: bool = True,
 ) -> Ablation:
     """`ablate`, for an ablation whose arguments are already put together."""
-    from adapter_probe.jobs.running import Resources
-    from adapter_probe.jobs.shards import compute_in_shards
+    from adapter_probe.models.device import check_threads
     from adapter_probe.probe.given_data import refuse_idle_encoding
-    from adapter_probe.probe.request import on_other_data
+
+    from .reopening import Sources
 
     refuse_idle_encoding(arguments.encoding, *arguments.data, *against)
-    say(f"opening {arguments.checkpoint}", progress and sys.stderr.isatty())
-    request, folder = _prepare(arguments, out, device, threads, cluster)
+    folder = _folder_of(arguments, out)
+    others, beside = (), folder
+    if against:
+        others = (replace(arguments, data=tuple(against), split="validation", metric=None),)
+        beside = folder / f"{BESIDE}{Path(against[0]).stem}"
+    if device in _ANY_DEVICE and cluster is None:
+        check_threads(threads)
+        with working("ablate: looking for changes since the last run", progress):
+            finished = _reopened((arguments, *others), (folder, beside))
+        if finished is not None:
+            return finished
+    with working(f"ablate: opening {arguments.checkpoint}", progress):
+        sources = [Sources.find(one) for one in (arguments, *others)]
+        request = _prepare(arguments, device, threads, cluster)
     if cluster is not None:
-        resources = Resources(0, threads, device, cluster)
-        compute_in_shards(arguments, request, folder, resources, cluster, progress)
+        _compute_on_cluster(arguments, request, folder, threads, device, cluster, progress)
     study = run_ablation(request, folder, progress=progress)
-    if not against:
-        return study
-    other = on_other_data(request, against, arguments.max_examples, arguments.encoding)
-    beside = folder / f"{BESIDE}{Path(against[0]).stem}"
-    return replace(study, against=run_ablation(other, beside, progress=progress))
+    _remember(arguments, request, folder, sources[0])
+    for other, found in zip(others, sources[1:]):
+        from adapter_probe.probe.request import on_other_data
+
+        request = on_other_data(request, other.data, arguments.max_examples, arguments.encoding)
+        study = replace(study, against=run_ablation(request, beside, progress=progress))
+        _remember(other, request, beside, found)
+    return study
+
+
+def _reopened(orders: Sequence[AblationArguments], folders: Sequence[Path]) -> Ablation | None:
+    """The finished ablation, and that on other data, if nothing that made them has changed."""
+    from .reopening import reopen
+
+    records = [reopen(one, folder) for one, folder in zip(orders, folders)]
+    if None in records:
+        return None
+    study, *against = (Ablation(record) for record in records if record is not None)
+    return replace(study, against=against[0] if against else None)
+
+
+def _remember(
+    arguments: AblationArguments, request: AblationRequest, folder: Path, sources: Sources | None
+) -> None:
+    """Note what the run was made from, so that it is reopened without its model."""
+    from .reopening import remember
+
+    remember(arguments, folder, sources, request.checkpoint.description.base)
+
+
+def _compute_on_cluster(
+    arguments: AblationArguments,
+    request: AblationRequest,
+    folder: Path,
+    threads: int,
+    device: str,
+    cluster: SlurmOptions,
+    progress: bool,
+) -> None:
+    from adapter_probe.jobs.running import Resources
+    from adapter_probe.jobs.shards import compute_in_shards
+
+    resources = Resources(0, threads, device, cluster)
+    compute_in_shards(arguments, request, folder, resources, cluster, progress)
 
 
 def plan_from_arguments(
     arguments: AblationArguments, out: str | Path | None = None, *, device: str = "auto", threads: int = 0
 ) -> dict[str, Any]:
-    """What an ablation would cost; see `adapter_probe.probe.resumable.plan_ablation`."""
+    """What an ablation would cost, its start and its figures included.
+
+    See `adapter_probe.probe.resumable.plan_ablation`, whose ``seconds_left`` are here ``seconds_computing``.
+    """
+    began = time.perf_counter()
     from adapter_probe.probe.resumable import plan_ablation
 
-    return plan_ablation(*_prepare(arguments, out, device, threads, None))
+    request = _prepare(arguments, device, threads, None)
+    opening = time.perf_counter() - began
+    plan = plan_ablation(request, _folder_of(arguments, out))
+    whole = opening + plan["seconds_left"] + _SECONDS_OF_FIGURES
+    return {**plan, "seconds_computing": plan["seconds_left"], "seconds_left": whole}
 
 
 def _prepare(
-    arguments: AblationArguments,
-    out: str | Path | None,
-    device: str,
-    threads: int,
-    cluster: SlurmOptions | None,
-) -> tuple[AblationRequest, Path]:
-    """The opened checkpoint with its examples, and the results folder."""
+    arguments: AblationArguments, device: str, threads: int, cluster: SlurmOptions | None
+) -> AblationRequest:
+    """The opened checkpoint with its examples."""
     from adapter_probe.models.device import choose_device, use_threads
 
     if cluster is None:
         use_threads(threads)
-    request = arguments.prepare(choose_device(device if cluster is None else "auto"))
-    if out is None:
-        return request, Path(arguments.checkpoint) / _folder_name(request, arguments)
-    return request, Path(out)
+    return arguments.prepare(choose_device(device if cluster is None else "auto"))
+
+
+def _folder_of(arguments: AblationArguments, out: str | Path | None) -> Path:
+    """Where the results lie."""
+    return Path(out) if out is not None else Path(arguments.checkpoint) / _folder_name(arguments)
 
 
 def run_ablation(request: AblationRequest, folder: Path, *, progress: bool = True) -> Ablation:
@@ -351,8 +409,9 @@ def run_ablation(request: AblationRequest, folder: Path, *, progress: bool = Tru
         ablation = AblationRun(request, run)
         with _bar(ablation, request, progress) as report:
             results = ablation.compute(report)
-        record = ablation_record(results, folder)
-        _write(record, results)
+        with working("ablate: intervals and tests of every span", progress):
+            record = ablation_record(results, folder)
+            _write(record, results)
     return Ablation(record, results)
 
 
@@ -372,9 +431,9 @@ def _bar(ablation: Any, request: AblationRequest, progress: bool) -> Iterator[An
         yield bar.update
 
 
-def _folder_name(request: AblationRequest, arguments: AblationArguments) -> str:
+def _folder_name(arguments: AblationArguments) -> str:
     """One folder per study: settings that change the numbers show in its name unless they are the default."""
-    settings, split = request.settings, request.examples.rows.name
+    settings, split = arguments.settings, arguments.split
     parts = [
         "ablation",
         settings.sites if settings.sites != "both" else "",

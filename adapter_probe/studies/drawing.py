@@ -5,12 +5,16 @@ from __future__ import annotations
 import base64
 import html
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from adapter_probe.errors import ResultsError
+from adapter_probe.progress import stage
+from adapter_probe.results.fingerprints import hash_json
+from adapter_probe.results.provenance import code_identity, hash_files
+from adapter_probe.results.sealing import FIGURES, note, read_note, sealed_tables
 
 from .summaries import columns
 
@@ -54,6 +58,19 @@ def draw_gallery(
     Raises:
         ResultsError: an argument that is not allowed, or a file that cannot be written.
     """
+    with stage("drawing figures"):
+        return _draw_gallery(records, folder, style, column, formats, tolerance, paper)
+
+
+def _draw_gallery(
+    records: Sequence[StudyRecord],
+    folder: str | Path,
+    style: str,
+    column: Literal["half", "full"] | None,
+    formats: Sequence[str],
+    tolerance: float,
+    paper: bool,
+) -> list[GalleryItem]:
     from adapter_probe.figures.gallery import write_gallery
     from adapter_probe.figures.venues import FORMATS, FigureOptions
 
@@ -151,9 +168,38 @@ class DrawnStudy:
 
 
 def draw_into_folder(study: DrawnStudy, *, tolerance: float = 1.0, paper: bool = False) -> dict[str, str]:
-    """Draw a finished study into its own folder; paths by name and ending, such as ``heatmap_pdf``."""
-    paths = study.save(study.record.folder, tolerance=tolerance, paper=paper)
+    """Draw a finished study into its own folder; paths by name and ending, such as ``heatmap_pdf``.
+
+    Figures that are there already, of the same tables by the same code and options, are not drawn again.
+    """
+    folder = study.record.folder
+    of = _drawn_of(study.record, {"tolerance": tolerance, "paper": paper})
+    names = _as_drawn(folder, of) if of else []
+    if not names:
+        drawn = study.save(folder, tolerance=tolerance, paper=paper)
+        names = [path.name for path in drawn]
+        if of:
+            note(folder, FIGURES, {"of": of, "sha256": hash_files({path.name: path for path in drawn})})
+    paths = [folder / name for name in names]
     return {f"{path.stem}_{path.suffix[1:]}".replace("-", "_"): str(path) for path in paths}
+
+
+def _drawn_of(record: StudyRecord, options: Mapping[str, Any]) -> str | None:
+    """The hash of everything that determines a study's figures; None where its tables are not sealed."""
+    tables = sealed_tables(record.folder)
+    of = [tables, dict(record.identity), dict(options), code_identity(), record.folder.resolve().name]
+    return hash_json(of) if tables else None
+
+
+def _as_drawn(folder: Path, of: str) -> list[str]:
+    """The names of the files in the order drawn, if all are as they were drawn, of the same; else none."""
+    said = read_note(folder, FIGURES)
+    sums = said.get("sha256")
+    if said.get("of") != of or not isinstance(sums, dict):
+        return []
+    files = {name: folder / name for name in sums}
+    whole = all(path.is_file() for path in files.values()) and hash_files(files) == sums
+    return list(sums) if whole else []
 
 
 def _html_of(draw: Callable[..., Any], text: str) -> str:

@@ -26,6 +26,7 @@ from adapter_probe.models.device import choose_device
 from adapter_probe.probe.given_data import refuse_idle_encoding
 from adapter_probe.probe.prune import PruneMeasurement, prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
+from adapter_probe.progress import working
 from adapter_probe.results.ablation_files import AblationResults, load_ablation, read_spans
 from adapter_probe.results.atomic import read_json
 from adapter_probe.results.fingerprints import describe_changes, list_changes
@@ -133,16 +134,21 @@ def prune(
     folder = Path(ablation) if ablation is not None else checkpoint / default
     if within is not None:
         _refuse_unchoosable(folder, checkpoint, within)
-    where = choose_device(device)
-    request = prepare_ablation(checkpoint, AblationSettings(), where, base=base, data=data, encoding=encoding)
-    request = _remembering(request, data)
+    with working(f"prune: opening {checkpoint}", progress):
+        where = choose_device(device)
+        request = prepare_ablation(
+            checkpoint, AblationSettings(), where, base=base, data=data, encoding=encoding
+        )
+        request = _remembering(request, data)
     if span is not None:
         choice = _Choice(span)
     else:
         assert within is not None
-        choice = _choose(request, folder, checkpoint, within, basis)
+        with working("prune: choosing the span", progress):
+            choice = _choose(request, folder, checkpoint, within, basis)
     pruned = prune_checkpoint(request, checkpoint, choice.span, out, progress)
-    return _measured(pruned, choice, out)
+    with working("prune: intervals and tests", progress):
+        return _measured(pruned, choice, out)
 
 
 def _remembering(request: AblationRequest, data: Sequence[str | Path]) -> AblationRequest:

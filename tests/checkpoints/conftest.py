@@ -8,22 +8,25 @@ from pathlib import Path
 import pytest
 import torch
 
-from adapter_probe.checkpoints.base import load_base
+from adapter_probe.checkpoints.base import load_base, load_tokenizer
 from adapter_probe.checkpoints.description import Description
+from adapter_probe.checkpoints.identity import tokenizer_parts
 from adapter_probe.checkpoints.native import save_checkpoint
 from adapter_probe.data.tasks import find_task
 from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.methods import Adapters
+from adapter_probe.models.methods import Adapters, Method
 
 
 @pytest.fixture(scope="session")
 def write_checkpoint(tiny_task: Path) -> Callable[..., AdaptedModel]:
-    """``write_checkpoint(base, folder, train_pooler=False) -> the model that was saved``."""
+    """``write_checkpoint(base, folder, train_pooler=False, method=None) -> the model that was saved``."""
     task = find_task(tiny_task)
 
-    def write(base: Path, folder: Path, train_pooler: bool = False) -> AdaptedModel:
+    def write(
+        base: Path, folder: Path, train_pooler: bool = False, method: Method | None = None
+    ) -> AdaptedModel:
         loaded = load_base(str(base), 2)
-        method = Adapters(size=4, init_std=0.3, activation="tanh", train_pooler=train_pooler)
+        method = method or Adapters(size=4, init_std=0.3, activation="tanh", train_pooler=train_pooler)
         model = AdaptedModel(loaded.model).eval()
         model.install(method, torch.Generator().manual_seed(3))
         trained = model.choose_trained(loaded.missing)
@@ -31,7 +34,9 @@ def write_checkpoint(tiny_task: Path) -> Callable[..., AdaptedModel]:
         with torch.no_grad():
             for parameter in trained.values():
                 parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
-        save_checkpoint(folder, trained, Description(method, loaded.identity, task, 40, ""))
+        tokenizer = tokenizer_parts(load_tokenizer(str(base)))
+        description = Description(method, loaded.identity, task, 40, "", tokenizer=tokenizer)
+        save_checkpoint(folder, trained, description)
         return model
 
     return write

@@ -168,7 +168,7 @@ def test_every_truncated_or_altered_manifest_is_refused(out: Path, refused: Call
         for data in (whole[:at], whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :]):
             path.write_bytes(data)
             with refused(path):
-                rundir._read_manifest(path)
+                rundir.read_manifest(path)
     with refused(path), RunDirectory(out, IDENTITY, {}):
         pass
     path.write_bytes(whole.replace(b'"per_part": 3', b'"per_part": 4'))

@@ -12,7 +12,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModel, PreTrainedTokenizerFast
 
 from adapter_probe.checkpoints.base import load_base, load_tokenizer
+from adapter_probe.checkpoints.headers import read_contents
 from adapter_probe.checkpoints.native import open_checkpoint
+from adapter_probe.cli.inspect import contents_of
 from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import ModelError
@@ -84,6 +86,7 @@ def test_a_checkpoint_is_trained_opened_and_ablated(
     head = {name for group, name, _ in opened.model.named_roles() if group == "head"}
     assert opened.missing <= head  # the base's own pooler is found
     assert {name for group, name, _ in opened.model.named_roles() if group != "base"} >= opened.trained
+    assert read_contents(tmp_path / "c") in (None, contents_of(opened))
 
     request = prepare_ablation(tmp_path / "c", AblationSettings(), CPU)
     with AblationRun.folder(request, tmp_path / "out") as folder:

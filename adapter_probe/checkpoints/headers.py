@@ -1,0 +1,206 @@
+"""What a checkpoint of ours is made of, from its JSON and the headers of its tensor files, without torch.
+
+Names and shapes tell the role of every parameter, and the hash of the base's weights, which the checkpoint
+remembers, tells that the names were understood: it covers names, shapes and values. Where anything is not as
+expected, there is no answer here, and the checkpoint has to be opened, which also says what is wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from adapter_probe.models.methods import Adapters, ParameterRole
+from adapter_probe.results.fingerprints import hash_json
+from adapter_probe.spans import SITES_PER_LAYER
+
+from .description import DESCRIPTION, Description, read_description
+from .identity import NOT_ENCODING, config_settings
+
+DELTA = "delta.safetensors"
+_ADAPTER, _POOLER = ".adapter.", "pooler."
+_AVERAGES = ("running_mean", "running_var", "num_batches_tracked")  # of batch normalisation: no parameters
+_OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a model with adapters is made of.
+
+    Attributes:
+        description: the checkpoint's own account, with the base that was found.
+        family: the base's `model_type`.
+        n_layers, hidden_size: of the base.
+        n_sites: that hold an adapter.
+        counts: parameters by role.
+        trained: parameters that the checkpoint holds.
+        trained_body: of these, without the head and what else the base lacked.
+        pretrained: parameters of the base's body.
+        notes: what a user has to know, one sentence each.
+    """
+
+    description: Description
+    family: str
+    n_layers: int
+    hidden_size: int
+    n_sites: int
+    counts: dict[ParameterRole, int]
+    trained: int
+    trained_body: int
+    pretrained: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """One tensor of a safetensors file."""
+
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+
+    def values(self) -> np.ndarray:
+        """Flat, in float32."""
+        kind = _DTYPES[self.dtype]
+        raw = np.memmap(self.path, kind, "r", self.start, (math.prod(self.shape),))
+        if self.dtype == "BF16":  # the upper half of a float32
+            return (raw.astype("<u4") << 16).view("<f4")
+        return raw.astype("<f4", copy=False)
+
+
+def read_contents(folder: Path, base: str | None = None) -> Contents | None:
+    """The contents of a checkpoint with adapters of ours, or None where files alone do not tell.
+
+    Args:
+        folder: the checkpoint.
+        base: folder to use in place of the base that it names.
+
+    Raises:
+        CheckpointError: its description is damaged.
+    """
+    if not (folder / DESCRIPTION).is_file():
+        return None
+    said = read_description(folder)
+    place = Path(base or said.base.name).expanduser()
+    if not isinstance(said.method, Adapters) or said.task.kind == "causal" or not place.is_dir():
+        return None
+    try:
+        data = (folder / DELTA).read_bytes()
+        if hashlib.sha256(data).hexdigest() != said.delta_sha256 or not _is_base(place, said):
+            return None
+        return _contents(said, place.resolve(), dict(_header(folder / DELTA)))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def _contents(said: Description, place: Path, delta: dict[str, _Stored]) -> Contents | None:
+    """The union of what the base and the checkpoint hold, by role."""
+    adapters = [name for name in delta if _ADAPTER in name]
+    prefix = adapters[0].partition(".")[0] + "."
+    encoder = _encoder(place, prefix, said.base.weights_sha256)
+    trained = {name: one.shape for name, one in delta.items() if not name.endswith(_AVERAGES)}
+    sites = {name.partition(_ADAPTER)[0] for name in adapters}
+    expected = said.base.n_layers * (SITES_PER_LAYER if said.method.sites == "both" else 1)
+    if encoder is None or len(sites) != expected:
+        return None
+    shapes = {**{prefix + name: one.shape for name, one in encoder.items()}, **trained}
+    counts: dict[ParameterRole, int] = dict.fromkeys(get_args(ParameterRole), 0)
+    body = trained_body = 0
+    for name, shape in shapes.items():
+        role, size = _role(name, prefix, shapes), math.prod(shape)
+        counts[role] += size
+        lacked = role != "adapters" and name.removeprefix(prefix) not in encoder
+        if role != "head" and not lacked:
+            body += size if role != "adapters" else 0
+            trained_body += size if name in trained else 0
+    return Contents(
+        replace(said, base=replace(said.base, name=str(place), revision=None)),
+        str(said.base.config["model_type"]),
+        said.base.n_layers,
+        said.base.hidden_size,
+        len(sites),
+        counts,
+        sum(map(math.prod, trained.values())),
+        trained_body,
+        body,
+    )
+
+
+def _role(name: str, prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> ParameterRole:
+    """A parameter's role; a norm is the only module whose weight has one axis."""
+    if _ADAPTER in name:
+        return "adapters"
+    if not name.startswith(prefix):
+        return "head"
+    if len(shapes.get(f"{name.rpartition('.')[0]}.weight", (0, 0))) == 1:
+        return "layernorms"
+    return "pooler" if name.startswith(prefix + _POOLER) else "base"
+
+
+def _is_base(place: Path, said: Description) -> bool:
+    """Whether configuration and tokenizer are those that the checkpoint remembers, word for word."""
+    config = json.loads((place / "config.json").read_text(encoding="utf-8"))
+    if not said.base.config or config_settings(config) != said.base.config:
+        return False
+    from tokenizers import Tokenizer
+
+    try:
+        encoding = json.loads(Tokenizer.from_file(str(place / "tokenizer.json")).to_str())
+    except Exception:  # the library raises nothing more special
+        return False
+    told = {name: part for name, part in encoding.items() if name not in NOT_ENCODING and part is not None}
+    return {name: hash_json(part) for name, part in told.items()}.items() <= said.tokenizer.items()
+
+
+def _encoder(place: Path, prefix: str, wanted: str) -> dict[str, _Stored] | None:
+    """The encoder's tensors by their names inside it, told by the hash of all of them."""
+    stored = {name: one for name, one in _weights(place) if one.dtype in _DTYPES}
+    inside = {name.removeprefix(prefix): one for name, one in stored.items() if name.startswith(prefix)}
+    every = inside or stored
+    without_pooler = {name: one for name, one in every.items() if not name.startswith(_POOLER)}
+    return next((names for names in (every, without_pooler) if _hash_of(names) == wanted), None)
+
+
+def _hash_of(tensors: Mapping[str, _Stored]) -> str:
+    """As `adapter_probe.checkpoints.base` hashes a model's weights."""
+    digest = hashlib.sha256()
+    for name, one in sorted(tensors.items()):
+        digest.update(f"{name} {one.shape}\n".encode())
+        digest.update(one.values())
+    return digest.hexdigest()
+
+
+def _weights(place: Path) -> Iterator[tuple[str, _Stored]]:
+    """Every tensor of a base, under the names that transformers gives old ones."""
+    whole, index = place / "model.safetensors", place / "model.safetensors.index.json"
+    files = [whole]
+    if not whole.is_file():
+        named: dict[str, Any] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        files = [place / name for name in sorted(set(named.values()))]
+    for path in files:
+        for name, one in _header(path):
+            for old, new in _OLD_NAMES.items():
+                name = name.replace(old, new)
+            yield name, one
+
+
+def _header(path: Path) -> Iterator[tuple[str, _Stored]]:
+    """The tensors that a safetensors file names: eight bytes of length, JSON, then the values."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > path.stat().st_size:
+            raise ValueError(f"{path}: a header longer than the file")
+        entries = json.loads(file.read(length))
+    for name, entry in entries.items():
+        if name != "__metadata__":
+            start = 8 + length + entry["data_offsets"][0]
+            yield name, _Stored(path, entry["dtype"], tuple(entry["shape"]), start)

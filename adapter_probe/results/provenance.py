@@ -1,0 +1,101 @@
+"""Which bytes made a results folder: of every file that was read, of this program's code and its libraries.
+
+Where all of them are as they were, what lies in the folder is what computing it again would give, and nothing
+has to be opened to know it. Bytes are hashed each time: sizes and dates can lie.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+from adapter_probe.errors import ResultsError
+
+_CHUNK = 1 << 20  # bytes
+_PACKAGES = ("adapter_probe", "adapter_probe.figures")  # the latter lies elsewhere in a checkout
+_LIBRARIES = (
+    "numpy", "pandas", "torch", "transformers", "tokenizers", "safetensors", "matplotlib", "seaborn",
+    "tueplots", "datasets", "pyarrow",
+)  # fmt: skip
+
+State = dict[str, tuple[int, ...]]
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hex, read piece by piece.
+
+    Raises:
+        ResultsError: it cannot be read.
+    """
+    digest, buffer = hashlib.sha256(), bytearray(_CHUNK)
+    view = memoryview(buffer)
+    try:
+        with path.open("rb", buffering=0) as file:
+            while n_read := file.readinto(buffer):
+                digest.update(view[:n_read])
+    except OSError as error:
+        raise ResultsError(f"cannot read {path}: {error.strerror}") from error
+    return digest.hexdigest()
+
+
+def hash_files(files: Mapping[str, Path]) -> dict[str, str]:
+    """`sha256_of` each, by the same names; hashing lets go of Python's lock, so that threads share it.
+
+    Raises:
+        ResultsError: one of them cannot be read.
+    """
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as threads:
+        return dict(zip(files, threads.map(sha256_of, files.values())))
+
+
+def states_of(files: Mapping[str, Path]) -> State:
+    """What the file system says of each: another state tells that a file was written meanwhile.
+
+    The time of the last change of a file's own entry is among it, which no program can set.
+
+    Raises:
+        ResultsError: one of them is not there.
+    """
+    try:
+        found = {name: path.stat() for name, path in files.items()}
+    except OSError as error:
+        raise ResultsError(f"cannot read {error.filename}: {error.strerror}") from error
+    return {
+        name: (said.st_dev, said.st_ino, said.st_size, said.st_mtime_ns, said.st_ctime_ns)
+        for name, said in found.items()
+    }
+
+
+@lru_cache(maxsize=1)
+def code_identity() -> dict[str, str]:
+    """The hash of this program's own source files, and the versions of Python and the libraries."""
+    digest = hashlib.sha256()
+    for package in _PACKAGES:
+        for name, path in _source_files(package):
+            digest.update(f"{package} {name} {sha256_of(path)}\n".encode())
+    return {"code": digest.hexdigest(), "python": platform.python_version(), **_versions(_LIBRARIES)}
+
+
+def _source_files(package: str) -> list[tuple[str, Path]]:
+    spec = find_spec(package)
+    places = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
+    return sorted(
+        (path.relative_to(place).as_posix(), path) for place in places for path in place.rglob("*.py")
+    )
+
+
+def _versions(names: Iterable[str]) -> dict[str, str]:
+    found = {}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,235 @@
+"""A finished ablation comes back without its model as long as nothing changed, and never after a change."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import adapter_probe as ap
+from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments
+from adapter_probe.results import provenance
+from adapter_probe.results.sealing import CHECKSUMS, FIGURES, MADE_FROM, read_note
+from adapter_probe.studies import drawing
+from adapter_probe.studies.drawing import draw_into_folder
+
+
+class Opened(Exception):
+    """The checkpoint was opened."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A finished ablation, all of whose sources the test may change."""
+
+    checkpoint: Path
+    base: Path
+    data: Path
+
+    @property
+    def results(self) -> Path:
+        return self.checkpoint / "ablation"
+
+    def ablate(self, **options: object) -> ap.Ablation:
+        return ap.ablate(self.checkpoint, progress=False, **options)
+
+
+@pytest.fixture(scope="module")
+def template(study, checkpoint, tmp_path_factory) -> Place:
+    """One finished ablation for all tests of this file."""
+    folder = tmp_path_factory.mktemp("template")
+    description = json.loads((checkpoint / "adapter_probe.json").read_text())
+    made = Place(folder / "checkpoint", folder / "base", folder / "data")
+    shutil.copytree(checkpoint, made.checkpoint)
+    shutil.copytree(description["base"]["name"], made.base)
+    (source,) = {Path(name).parent for names in description["task"]["files"].values() for name in names}
+    shutil.copytree(source, made.data)
+    return made
+
+
+@pytest.fixture
+def place(template: Place, tmp_path: Path) -> Place:
+    made = Place(*(shutil.copytree(path, tmp_path / path.name) for path in vars(template).values()))
+    file = made.checkpoint / "adapter_probe.json"
+    document = json.loads(file.read_text())
+    document["base"]["name"] = str(made.base)
+    files = document["task"]["files"]
+    document["task"]["files"] = {
+        split: [str(made.data / Path(name).name) for name in names] for split, names in files.items()
+    }
+    file.write_text(json.dumps(document))
+    made.ablate()
+    return made
+
+
+@pytest.fixture
+def closed(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """The same, where opening the checkpoint is noticed."""
+
+    def noticed(*_: object, **__: object) -> None:
+        raise Opened
+
+    monkeypatch.setattr(AblationArguments, "prepare", noticed)
+    return place
+
+
+def append(path: Path, text: str = " ") -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def flip_last_bit(path: Path) -> None:
+    """Change one bit and nothing else: neither the size nor the date of the last change."""
+    said = path.stat()
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(said.st_atime_ns, said.st_mtime_ns))
+
+
+CHANGES: dict[str, Callable[[Place], object]] = {
+    "config": lambda p: append(p.base / "config.json"),
+    "weights": lambda p: flip_last_bit(p.base / "model.safetensors"),
+    "tokenizer": lambda p: append(p.base / "tokenizer.json"),
+    "another file in the base": lambda p: (p.base / "special_tokens_map.json").write_text("{}"),
+    "delta": lambda p: flip_last_bit(p.checkpoint / "delta.safetensors"),
+    "description": lambda p: append(p.checkpoint / "adapter_probe.json"),
+    "data": lambda p: flip_last_bit(next(iter(sorted(p.data.glob("*valid*"))))),
+    "data gone": lambda p: shutil.rmtree(p.data),
+    "a part": lambda p: flip_last_bit(next((p.results / "parts").iterdir())),
+    "a part gone": lambda p: next((p.results / "parts").iterdir()).unlink(),
+    "a table": lambda p: append(p.results / "spans.csv", "\n"),
+    "the predictions": lambda p: flip_last_bit(p.results / "predictions.npz"),
+    "the summary": lambda p: append(p.results / "summary.json"),
+    "the manifest": lambda p: append_to_manifest(p.results / "manifest.json"),
+    "no seal": lambda p: (p.results / CHECKSUMS).unlink(),
+}
+
+
+def append_to_manifest(path: Path) -> None:
+    document = json.loads(path.read_text())
+    document["plan"]["tokens_per_part"] += 1
+    path.write_text(json.dumps(document))
+
+
+def test_a_finished_ablation_comes_back_without_being_opened(closed):
+    there = ap.load(closed.results)
+    again = closed.ablate()
+    pd.testing.assert_frame_equal(again.spans, there.spans)
+    assert again.summary == there.summary
+    assert (again.predictions == there.predictions).all()
+
+
+@pytest.mark.slow
+def test_neither_torch_nor_matplotlib_is_loaded_for_it(place):
+    draw_into_folder(ap.load(place.results), tolerance=1.0)
+    code = (
+        "import sys; from adapter_probe.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit as stop: assert not stop.code, stop.code\n"
+        "print([m for m in ('torch', 'transformers', 'tokenizers', 'matplotlib') if m in sys.modules])"
+    )
+    arguments = [sys.executable, "-c", code, "ablate", str(place.checkpoint), "--json"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    *report, modules = done.stdout.splitlines()
+    assert modules == "[]"
+    assert json.loads("\n".join(report))["files"]["heatmap_pdf"].endswith("heatmap.pdf")
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_after_any_change_the_checkpoint_is_opened(closed, what):
+    CHANGES[what](closed)
+    with pytest.raises(Opened):
+        closed.ablate()
+
+
+@pytest.mark.parametrize(
+    "options", [{"sites": "ffn"}, {"max_examples": 4}, {"split": "train"}, {"metric": "f1"}, {"group": 3}]
+)
+def test_another_order_is_not_answered_with_these_results(closed, options):
+    with pytest.raises(Opened):
+        closed.ablate(out=closed.results, **options)
+
+
+def test_another_version_opens_the_checkpoint(closed, monkeypatch):
+    monkeypatch.setattr("adapter_probe.studies.reopening.CODE_SCHEMA", CODE_SCHEMA + 1)
+    with pytest.raises(Opened):
+        closed.ablate()
+
+
+def test_another_line_of_code_opens_the_checkpoint(closed, monkeypatch):
+    now = provenance.code_identity()
+    monkeypatch.setattr("adapter_probe.studies.reopening.code_identity", lambda: {**now, "code": "0" * 64})
+    with pytest.raises(Opened):
+        closed.ablate()
+
+
+def test_the_code_is_every_source_file_of_the_package():
+    names = {name for name, _ in provenance._source_files("adapter_probe")}
+    assert {"__init__.py", "probe/arguments.py", "analysis/tables.py"} <= names
+    assert {"heatmap.py", "report/page.py"} <= {
+        n for n, _ in provenance._source_files("adapter_probe.figures")
+    }
+
+
+def test_what_was_written_while_it_ran_is_not_trusted(place, monkeypatch):
+    (place.results / CHECKSUMS).unlink()
+    prepare = AblationArguments.prepare
+
+    def edited_meanwhile(arguments: AblationArguments, device: object) -> object:
+        request = prepare(arguments, device)
+        file = place.base / "config.json"
+        text, said = file.read_text(), file.stat()
+        file.write_text(text)  # the same bytes at the same time, by its own account
+        os.utime(file, ns=(said.st_atime_ns, said.st_mtime_ns))
+        return request
+
+    monkeypatch.setattr(AblationArguments, "prepare", edited_meanwhile)
+    place.ablate()
+    assert read_note(place.results, MADE_FROM) == {}
+
+
+def test_a_moved_checkpoint_is_still_the_same(closed, tmp_path):
+    moved = closed.checkpoint.rename(tmp_path / "moved")
+    assert ap.ablate(moved, progress=False).folder == moved / "ablation"
+
+
+def test_the_same_on_other_data_comes_back_too(place, monkeypatch):
+    others = sorted(place.data.glob("*train*"))[:1]
+    before = place.ablate(against=others)
+    monkeypatch.setattr(AblationArguments, "prepare", lambda *_: pytest.fail("opened"))
+    again = place.ablate(against=others)
+    pd.testing.assert_frame_equal(again.against.spans, before.against.spans, check_dtype=False)
+    append(others[0], "\n")
+    with pytest.raises(pytest.fail.Exception, match="opened"):
+        place.ablate(against=others)
+
+
+@pytest.mark.slow
+def test_figures_are_drawn_once(copied, monkeypatch):
+    study = ap.load(copied)
+    before = draw_into_folder(study, tolerance=1.0)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("drawn again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(drawing, "draw_gallery", refuse)
+        assert draw_into_folder(study, tolerance=1.0) == before
+        for look in ({"tolerance": 2.0}, {"tolerance": 1.0, "paper": True}):
+            with pytest.raises(AssertionError, match="drawn again"):
+                draw_into_folder(study, **look)
+        append(copied / "heatmap.svg")
+        with pytest.raises(AssertionError, match="drawn again"):
+            draw_into_folder(study, tolerance=1.0)
+    draw_into_folder(study, tolerance=1.0)
+    assert read_note(copied, FIGURES)["sha256"].keys() == {Path(path).name for path in before.values()}
