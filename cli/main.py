@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from adapter_probe import __version__
+from adapter_probe.jobs.worker import needless_libraries_hidden
 
 from .ablate import ablate
 from .compare import compare
@@ -22,8 +23,6 @@ from .report import report
 from .tradeoff import tradeoff
 from .train import train
 
-# What seaborn and transformers import where it is there, for what nothing here asks of them: half a second.
-_NEEDLESS = ("scipy", "sklearn")
 _UsageError = typer.BadParameter.__base__  # of click, or of typer's own copy of it; neither is exported
 
 app = typer.Typer(
@@ -67,8 +66,11 @@ def _options(
 
 def main() -> None:
     """Run the program."""
-    for name in _NEEDLESS:
-        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
+    with needless_libraries_hidden():
+        _run()
+
+
+def _run() -> None:
     try:
         # The name is given so that messages are the same under `python -m adapter_probe`.
         sys.exit(app(prog_name=app.info.name, standalone_mode=False))

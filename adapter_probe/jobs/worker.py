@@ -19,7 +19,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,28 @@ def main(do: Do | None = None) -> None:
     parser.add_argument("job", type=Path, nargs="?")
     options = parser.parse_args()
     do = do or (lambda job, report: _do(job, report, options.device, options.threads, options.workers))
-    if options.job is None:
-        _answer_stdin(do)
-    else:
-        _run_array_task(do, options.job, options.notes / f"{options.job.name}.json")
+    with needless_libraries_hidden():
+        if options.job is None:
+            _answer_stdin(do)
+        else:
+            _run_array_task(do, options.job, options.notes / f"{options.job.name}.json")
+
+
+@contextmanager
+def needless_libraries_hidden() -> Iterator[None]:
+    """Import as if some libraries were not installed, in a program of ours.
+
+    seaborn and transformers import them where they are there, for what nothing here asks of them, which takes
+    half a second. What is imported already stays.
+    """
+    hidden = [name for name in ("scipy", "sklearn") if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name in hidden:
+            if name in sys.modules and sys.modules[name] is None:
+                del sys.modules[name]
 
 
 def _do(job: Path, report: Callable[[int], None], device: str, threads: int, workers: int) -> None:

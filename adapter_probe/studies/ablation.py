@@ -23,7 +23,7 @@ from adapter_probe.results.atomic import write_csv, write_json
 from adapter_probe.results.sealing import sealed
 from adapter_probe.spans import SiteChoice
 
-from .drawing import DrawnStudy, Style, axes_for
+from .drawing import SECONDS_OF_DRAWING, DrawnStudy, Style, axes_for
 from .rows import Examples, as_files
 from .summaries import ablation_rows
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from .reopening import Sources
 
 _ANY_DEVICE = ("auto", "cpu")  # every machine has them
-_SECONDS_OF_FIGURES = 3.0  # with the statistics; measured on two cores, hardly more for a deep model
 BESIDE = "against-"
 """How the folder with the same variants on other data begins, inside the ablation's own."""
 
@@ -376,7 +375,7 @@ def plan_from_arguments(
     request = _prepare(arguments, device, threads, None)
     opening = time.perf_counter() - began
     plan = plan_ablation(request, _folder_of(arguments, out))
-    whole = opening + plan["seconds_left"] + _SECONDS_OF_FIGURES
+    whole = opening + plan["seconds_left"] + SECONDS_OF_DRAWING
     return {**plan, "seconds_computing": plan["seconds_left"], "seconds_left": whole}
 
 

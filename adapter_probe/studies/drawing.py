@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Style = Literal["paper", "icml", "neurips", "acl", "aaai", "jmlr", "tmlr", "talk"]
 Column = Literal["half", "full"]
+SECONDS_OF_DRAWING = 3.0  # a study, with its statistics: measured on two cores, for estimates
 DEFAULT_FORMATS = ("pdf", "svg", "png")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapter_probe.errors import DataError, TrainingError
 
+from .drawing import SECONDS_OF_DRAWING
 from .summaries import score_text
 
 if TYPE_CHECKING:
@@ -186,7 +187,8 @@ def plan_sweep(requests: Sequence[TrainingRequest], out: Path, resources: Resour
     seconds = estimate_seconds(left, device)
     count = min(resources.at_a_time(len(left)), max(1, len(left)))
     starts = len(left) if resources.cluster else count  # a task of a cluster does one trial
-    wall = (sum(seconds.values()) + starts * seconds_of_start()) / count if left else 0.0
+    start = seconds_of_start() if left else 0.0  # of this program as of each worker
+    wall = start + (sum(seconds.values()) + starts * start) / count + SECONDS_OF_DRAWING if left else 0.0
     return {
         "trials": [_plan_row(trial, trial.id in done, seconds.get(trial.id)) for trial in trials],
         "done": len(done),
