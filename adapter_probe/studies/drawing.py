@@ -59,19 +59,6 @@ def draw_gallery(
     Raises:
         ResultsError: an argument that is not allowed, or a file that cannot be written.
     """
-    with stage("drawing figures"):
-        return _draw_gallery(records, folder, style, column, formats, tolerance, paper)
-
-
-def _draw_gallery(
-    records: Sequence[StudyRecord],
-    folder: str | Path,
-    style: str,
-    column: Literal["half", "full"] | None,
-    formats: Sequence[str],
-    tolerance: float,
-    paper: bool,
-) -> list[GalleryItem]:
     from adapter_probe.figures.gallery import write_gallery
     from adapter_probe.figures.venues import FORMATS, FigureOptions
 
@@ -83,7 +70,8 @@ def _draw_gallery(
         given = ",".join(formats)
         raise ResultsError(f"formats {given!r} are not allowed; give some of {', '.join(FORMATS)}")
     options = FigureOptions(venue, column, wanted, tolerance, paper, tuple(labels), tuple(only))
-    return write_gallery(records, folder, options)
+    with stage("drawing figures"):
+        return write_gallery(records, folder, options)
 
 
 def _venue(style: str) -> Venue:
