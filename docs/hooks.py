@@ -50,6 +50,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made, and what stands at the root of the tree."""
     made = {CLI: cli_reference(), GALLERY: gallery()}
     made |= {page: (ROOT / source).read_text("utf-8") for source, page in ROOT_PAGES.items()}
+    if (page := files.get_file_from_path("studies/README.md")) is not None:
+        files.remove(page)  # it opens the gallery
     for name, content in made.items():
         files.append(File.generated(config, name, content=content))
     files.append(File.generated(config, TREE, content=prefix_tree()))
@@ -133,12 +135,12 @@ def _parameters(command: Any, context: typer.Context) -> str:
 
 def study_pages() -> list[Path]:
     """The studies, in the order of the gallery: those in docs/studies, then the older pages beside them."""
-    inside = sorted(page for page in (DOCS / "studies").glob("*.md") if page.name != "index.md")
+    inside = sorted(page for page in (DOCS / "studies").glob("*.md") if page.name != "README.md")
     return inside + [page for page in (DOCS / "gte-small.md", DOCS / "smollm2.md") if page.exists()]
 
 
 def gallery() -> str:
-    """One card for every study: its first figure, its title, its first paragraph."""
+    """The page that opens the studies, and a card for each: its first figure, title and paragraph."""
     cards = []
     for path in study_pages():
         text = path.read_text("utf-8")
@@ -152,11 +154,9 @@ def gallery() -> str:
             picture = f"[![Figure of the study: {title[1] if title else path.stem}]({shown})]({link})\n\n    "
         said = " ".join(_LINK.sub(r"\g<text>", first[0]).split()) if first else ""
         cards.append(f"-   {picture}**[{title[1] if title else path.stem}]({link})**\n\n    {said}\n")
-    intro = (
-        "# Studies\n\nStudies made with adapter-probe on real models and data. Every page gives the "
-        "commands, the figures with their captions, and the tables of all numbers.\n\n"
-    )
-    return intro + '<div class="grid cards" markdown>\n\n' + "\n".join(cards) + "\n</div>\n"
+    readme = DOCS / "studies" / "README.md"
+    intro = readme.read_text("utf-8") if readme.exists() else "# Studies\n"
+    return intro + '\n<div class="grid cards" markdown>\n\n' + "\n".join(cards) + "\n</div>\n"
 
 
 def _add_notebook(name: str, files: Files, config: MkDocsConfig) -> None:
