@@ -236,6 +236,7 @@ def test_by_default_one_result_is_drawn_in_its_own_folder(tmp_path):
     assert (folder / "heatmap.svg").exists()
 
 
+@pytest.mark.slow
 def test_and_several_in_a_folder_called_figures(tmp_path, ablations, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run(*ablations, "--format", "svg").exit_code == 0
@@ -243,6 +244,7 @@ def test_and_several_in_a_folder_called_figures(tmp_path, ablations, monkeypatch
     assert (tmp_path / "figures" / "heatmap.svg").exists()
 
 
+@pytest.mark.slow
 def test_style_column_and_tolerance_are_passed_on(tmp_path, ablations):
     for column, inches in (("half", 7.7 / 2.54), ("full", 16 / 2.54)):
         out = tmp_path / column

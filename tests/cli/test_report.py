@@ -162,6 +162,7 @@ def test_another_checkpoint_is_refused(run, checkpoint: Path, tmp_path: Path):
     assert said == f"--checkpoint {other} is not what was ablated in any of the folders given"
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_changed_since_is_refused(run, checkpoint: Path):
     file, manifest = checkpoint / "adapter_probe.json", checkpoint / "ablation" / "manifest.json"
     record, said = json.loads(file.read_text()), json.loads(manifest.read_text())
@@ -189,6 +190,7 @@ def test_texts_that_changed_are_refused_and_the_right_ones_can_be_named(
     assert run(checkpoint, "--examples", "--data", kept).exit_code == 0
 
 
+@pytest.mark.slow
 def test_texts_of_a_subset_are_the_subset(run, checkpoint: Path, tmp_path: Path):
     task = find_task(tmp_path / "data", name="tiny")
     split = load_split(task, "validation", 20)

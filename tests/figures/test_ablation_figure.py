@@ -120,7 +120,7 @@ def test_panels_share_one_scale_and_one_bar(make_frame, assert_tidy, n_panels):
     assert {to_hex(c) for c in cells.get_facecolors() if c[3]} == {"#f9e5d4"}
 
 
-@pytest.mark.parametrize("n_grids", [1, 4, 5, 9])
+@pytest.mark.parametrize("n_grids", [1, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (5, 9))])
 @pytest.mark.parametrize("venue", ["icml", "talk"])
 def test_grids_never_overlap_and_stay_on_the_page(make_frame, assert_tidy, n_grids, venue):
     grids = [Grid(make_frame(4, seed=index), ["a task"], None) for index in range(n_grids)]
@@ -145,6 +145,7 @@ def test_a_figure_without_room_is_refused(make_frame):
         )
 
 
+@pytest.mark.slow
 def test_a_figure_is_the_same_bytes_each_time_in_every_format(make_frame, tmp_path):
     def written(folder):
         figure = heatmap_figure([Grid(make_frame(12), NOTES, None)], FigureOptions(PAPER), "drop (points)")

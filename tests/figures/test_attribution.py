@@ -76,7 +76,7 @@ def test_the_csv_holds_what_is_drawn(record):
     assert set(frame["task"]) == {"CoLA"}
 
 
-@pytest.mark.parametrize(("n", "column"), [(2, "half"), (4, "full")])
+@pytest.mark.parametrize(("n", "column"), [(2, "half"), pytest.param(4, "full", marks=pytest.mark.slow)])
 def test_tidy_with_several(record, assert_tidy, n, column):
     panels = [record(12, seed, task) for seed, task in enumerate(["cola", "mnli", "rte", "sst2"][:n])]
     figure = attribution_figure(panels, FigureOptions(PAPER, column))

@@ -151,6 +151,7 @@ def test_labels_keep_clear_of_marks_and_of_one_another(marks):
         assert not any(box.padded(-3).overlaps(other) for other in boxes[:index])
 
 
+@pytest.mark.slow
 def test_a_free_mark_gets_its_label_above_and_a_crowded_one_none():
     _, (word,) = labelled([(0.5, 0.5)])
     assert word.xyann[1] > 0

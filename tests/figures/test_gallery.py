@@ -102,6 +102,7 @@ def test_ablations_of_two_tasks_name_their_tables_by_task(tmp_path, ablation_fol
     ]
 
 
+@pytest.mark.slow
 def test_two_tradeoffs_are_two_sets_of_figures(tmp_path, tradeoff_folder):
     folders = [tradeoff_folder(tmp_path / name) for name in ("one", "two")]
     names = stems(drawn(folders))
@@ -119,6 +120,7 @@ def test_two_sweeps_share_one_figure(tmp_path, sweep_folder):
     assert {"CoLA, x, mean ± s.e.m.", "CoLA, y, mean ± s.e.m."} <= set(words)
 
 
+@pytest.mark.slow
 def test_the_papers_grid_stands_beside_its_own_task_alone(tmp_path, ablation_folder):
     folders = [ablation_folder(tmp_path / t, t, n_layers=12) for t in ("cola", "rte")]
     heatmap, _ = drawn(folders, FigureOptions(PAPER, formats=("png",), paper=True))
@@ -155,6 +157,7 @@ def test_what_is_too_narrow_is_refused_in_one_line(tmp_path, ablation_folder):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_five_ablations_share_a_heatmap_but_not_their_shares(tmp_path, ablation_folder):
     tasks = ("cola", "mnli", "rte", "sst2", "qnli")
     heatmap, *shares = drawn([ablation_folder(tmp_path / task, task, n_layers=3) for task in tasks])
@@ -198,7 +201,7 @@ def letters(figure: Figure) -> list[Text]:
 
 
 @pytest.mark.parametrize("name", in_tiers("icml"))  # "paper" has its sizes
-@pytest.mark.parametrize("column", ["half", "full"])
+@pytest.mark.parametrize("column", ["half", pytest.param("full", marks=pytest.mark.slow)])
 def test_every_style_and_column_draws_everything(studies, assert_tidy, name, column):
     venue = VENUES[name]
     made = list(figures_of(studies, FigureOptions(venue, column, paper=column == "full")))

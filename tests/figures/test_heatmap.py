@@ -260,8 +260,8 @@ def test_a_record_on_the_users_own_axes(make_frame):
     assert notes(right) == []
 
 
-@pytest.mark.parametrize("layout", [None, "constrained", "tight"])
-@pytest.mark.parametrize("font_size", [7, 14])
+@pytest.mark.parametrize("layout", [None, "constrained", pytest.param("tight", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("font_size", [7, pytest.param(14, marks=pytest.mark.slow)])
 def test_it_sits_well_in_a_grid_of_subplots(make_frame, layout, font_size):
     """The bar of one panel overlaps no other panel, and letters follow the user's font size."""
     with plt.rc_context({"font.size": font_size}):

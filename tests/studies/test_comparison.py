@@ -85,6 +85,7 @@ def test_other_examples_are_refused(study, other, checkpoint, tmp_path, action):
         action(study, renamed)
 
 
+@pytest.mark.slow
 def test_the_commands(study, other, tmp_path):
     run = CliRunner().invoke
     done = run(app, ["compare", *map(str, (study.folder, other.folder)), "--out", str(tmp_path), "--json"])

@@ -43,6 +43,7 @@ def test_what_is_no_second_measure_of_the_model_is_refused(both, other, checkpoi
         ap.exchange(both, kept)
 
 
+@pytest.mark.slow
 def test_the_command_draws_both_and_says_the_frontier(checkpoint, tiny_task, tmp_path):
     arguments = [
         "ablate",

@@ -172,6 +172,7 @@ def test_the_baseline_without_pretraining(tiny_base, two_tasks, tmp_path, capfd)
     plt.close("all")
 
 
+@pytest.mark.slow
 def test_what_it_would_cost(tiny_base, two_tasks, tmp_path):
     settings = SweepSettings((0.01,), (1,), seeds=3)
     requests = init_sweep_requests(tiny_base("bert"), two_tasks[0], None, (0.1,), 2, settings)
