@@ -21,64 +21,83 @@ def ablate(
     checkpoint: options.Checkpoint,
     sites: Annotated[
         Literal["both", "attention", "ffn"],
-        typer.Option(help="Which of a layer's two adapters to switch."),
+        typer.Option(help="Which adapters of each layer to switch off."),
     ] = "both",
     complement: Annotated[
-        bool, typer.Option("--complement", help="Keep only the span's adapters on.")
+        bool,
+        typer.Option(
+            "--complement", help="Switch off every adapter outside the span instead of those inside it."
+        ),
     ] = False,
     spans: Annotated[
-        str, typer.Option(help="all, single, prefix, suffix, or lengths such as 1..4.", metavar="SET")
+        str,
+        typer.Option(
+            help="Spans to switch off: all, single, prefix, suffix, or a range of lengths such as 1..4.",
+            metavar="SET",
+        ),
     ] = "all",
-    group: Annotated[int, typer.Option(help="Switch this many layers at a time.")] = 1,
+    group: Annotated[int, typer.Option(help="Number of adjacent layers to switch off together.")] = 1,
     layers: Annotated[
-        str, typer.Option(help="Only these layers, such as 8-23.", metavar="FIRST-LAST", show_default=False)
+        str,
+        typer.Option(
+            help="Restrict the study to these layers, for example 8-23.",
+            metavar="FIRST-LAST",
+            show_default=False,
+        ),
     ] = "",
     layernorm: Annotated[
         Literal["trained", "pretrained"],
-        typer.Option(help="LayerNorm after a switched-off adapter."),
+        typer.Option(help="LayerNorm weights to use after an adapter that is switched off."),
     ] = "trained",
     base: options.MovedBase = None,
     data: options.GivenFiles = None,
     task: Annotated[
         str | None,
         typer.Option(
-            help="In place of --data: tasks of lm-evaluation-harness (extra lm-eval) by name, task file or "
+            help="Instead of --data: tasks of lm-evaluation-harness (extra: lm-eval) by name, task file or "
             "folder (with a /). Several are groups of one study, scored together.",
             metavar="lm-eval:NAME[,NAME]",
             show_default=False,
         ),
     ] = None,
     split: Annotated[
-        Literal["train", "validation", "test"], typer.Option(help="Split of the remembered task.")
+        Literal["train", "validation", "test"],
+        typer.Option(help="Split of the checkpoint's own task to evaluate on."),
     ] = "validation",
     metric: Annotated[
-        str | None, typer.Option(help="Score, if not the task's own.", show_default=False)
+        str | None,
+        typer.Option(help="Evaluation metric. Default: the metric of the task.", show_default=False),
     ] = None,
     max_examples: Annotated[
-        int | None, typer.Option(help="Use a fixed random subset of this size.", show_default=False)
+        int | None,
+        typer.Option(help="Evaluate on a fixed random subset of this many examples.", show_default=False),
     ] = None,
     device: options.Device = "auto",
     threads: Annotated[
-        int, typer.Option(help="Threads, and with --slurm processors of each job; 0 for torch's own choice.")
+        int,
+        typer.Option(
+            help="Number of CPU threads, and with --slurm of CPUs per job; 0 uses PyTorch's default."
+        ),
     ] = 0,
     precision: Annotated[
         Literal["float32", "float64", "bfloat16", "mixed"],
         typer.Option(
-            help="Of the arithmetic. mixed: float32's predictions, most of them by way of bfloat16."
+            help="Numerical precision. mixed computes in bfloat16 and repeats close decisions in float32."
         ),
     ] = "float32",
     tokens_per_pass: Annotated[
         int | None,
         typer.Option(
-            help="Bound on memory: rows of all variants that pass a layer together. Default: by device.",
+            help="Maximum number of tokens, over all variants, per pass through a layer; bounds "
+            "memory. Default: chosen for the device.",
             show_default=False,
         ),
     ] = None,
     against: Annotated[
         list[Path] | None,
         typer.Option(
-            help="File with examples of what the base could do before: what each span costs on the task is "
-            "set against what leaving it out changes there; repeatable.",
+            help="File of examples that measure an ability of the base model. Each span's drop on the task "
+            "is plotted against its change in this ability; repeatable.",
             metavar="FILE",
             show_default=False,
         ),
@@ -86,21 +105,24 @@ def ablate(
     encoding: options.GivenEncoding = "utf-8",
     out: Annotated[
         Path | None,
-        typer.Option(help="Results folder. Default: inside the checkpoint.", show_default=False),
+        typer.Option(help="Results folder. Default: a folder inside the checkpoint.", show_default=False),
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(help="Points of drop that the figure's black line marks.")
+        float, typer.Option(help="Tolerated drop, in percentage points, marked by the black line.")
     ] = 1.0,
     nodes: options.ClusterOptions = options.ClusterOptions(),
-    json: Annotated[bool, typer.Option("--json", help="Summary as JSON.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would cost, and stop.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a machine-readable summary (JSON).")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Estimate the cost without running the study.")
+    ] = False,
 ) -> None:
     """Switch adapters off over every contiguous span of layers, without retraining.
 
-    A deep model has many: --spans, --group and --layers choose some of them, --dry-run says the cost.
+    Deep models have many spans: select some with --spans, --group and --layers, and estimate the cost with
+    --dry-run.
 
-    Writes spans.csv, predictions.npz and heatmap.pdf, .svg, .png. An interrupted run goes on where it
-    stopped when the same command is given again.
+    Writes spans.csv, predictions.npz and heatmap.pdf, .svg and .png into the results folder. Run the same
+    command again to resume an interrupted run.
     """
     from adapter_probe.probe.arguments import AblationArguments, AblationSettings
     from adapter_probe.studies.ablation import plan_from_arguments, run_from_arguments, with_task

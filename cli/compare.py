@@ -18,16 +18,21 @@ def compare(
     a: Annotated[Path, typer.Argument(help="Results folder of an ablation.", show_default=False)],
     b: Annotated[
         Path,
-        typer.Argument(help="Another one of the same spans on the same examples.", show_default=False),
+        typer.Argument(
+            help="Results folder of another ablation of the same spans on the same examples.",
+            show_default=False,
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the table and the figure.")] = Path("comparison"),
+    out: Annotated[Path, typer.Option(help="Output folder for the table and the figure.")] = Path(
+        "comparison"
+    ),
     style: options.Style = "paper",
     formats: options.Formats = "pdf,svg,png",
     json: options.Json = False,
 ) -> None:
     """Compare two ablations span by span, with paired intervals, and draw the difference of the drops.
 
-    A positive difference says that the second model loses more without the span's adapters.
+    A positive difference means that the second model loses more when the span is switched off.
     """
     from adapter_probe.studies.comparison import compare as compare_ablations
 

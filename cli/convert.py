@@ -13,29 +13,30 @@ from .console import command, say, show
 
 @command
 def convert(
-    source: Annotated[Path, typer.Argument(help="Folder of a checkpoint.", show_default=False)],
-    out: Annotated[Path, typer.Argument(help="Folder of the new one.", show_default=False)],
+    source: Annotated[Path, typer.Argument(help="Checkpoint folder.", show_default=False)],
+    out: Annotated[Path, typer.Argument(help="Output folder.", show_default=False)],
     to: Annotated[
-        Literal["adapterhub", "native", "peft"], typer.Option(help="Format to write.", show_default=False)
+        Literal["adapterhub", "native", "peft"],
+        typer.Option(help="Format of the output.", show_default=False),
     ],
     base: options.MovedBase = None,
     data: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Labelled validation examples, for a checkpoint that remembers none; repeatable.",
+            help="File of labelled validation examples, for a checkpoint that records no task; repeatable.",
             metavar="FILE",
             show_default=False,
         ),
     ] = None,
     lossy: Annotated[
-        bool, typer.Option("--lossy", help="Leave out what the format has no place for.")
+        bool, typer.Option("--lossy", help="Drop what the output format cannot represent.")
     ] = False,
 ) -> None:
-    """Write a checkpoint in another format; what would be lost is named and refused.
+    """Convert a checkpoint to another format; a lossy conversion is refused unless --lossy is given.
 
-    This project's own format (native) holds all that can be opened. AdapterHub's holds this project's
-    bottleneck adapters, but not trained LayerNorms: without --lossy they are not dropped. PEFT's holds LoRA,
-    DoRA, (IA)³ or tuned LayerNorms.
+    The project's own format (native) represents every supported checkpoint. AdapterHub's format represents
+    bottleneck adapters but not trained LayerNorms. PEFT's format represents LoRA, DoRA, (IA)³ and tuned
+    LayerNorms.
     """
     from adapter_probe.checkpoints.converting import to_adapterhub, to_native, to_peft
     from adapter_probe.checkpoints.opening import open_checkpoint

@@ -25,21 +25,23 @@ def figures(
     column: Annotated[
         Literal["half", "full"] | None,
         typer.Option(
-            help="Narrow or as wide as the text. Default: what each figure needs.", show_default=False
+            help="Figure width: one column or the full text width. Default: chosen per figure.",
+            show_default=False,
         ),
     ] = None,
     formats: options.Formats = "pdf,svg,png",
     average: Annotated[
         bool,
-        typer.Option("--average", help="Draw the mean of the ablations, which differ in the seed."),
+        typer.Option("--average", help="Draw the mean over ablations that differ in the training seed."),
     ] = False,
     tolerance: Annotated[
-        float, typer.Option(help="Points of drop that an ablation's black line marks.")
+        float,
+        typer.Option(help="Tolerated drop, in percentage points, marked by the black line of an ablation."),
     ] = 1.0,
     label: Annotated[
         list[str] | None,
         typer.Option(
-            help="Label of a panel; give it once per ablation, in the order of the folders. Default: the "
+            help="Panel label; repeat it once per ablation, in the order of the folders. Default: the "
             "task, and the settings where they differ.",
             metavar="TEXT",
             show_default=False,
@@ -48,7 +50,7 @@ def figures(
     only: Annotated[
         str,
         typer.Option(
-            help="Comma-separated names of the figures and tables to write, such as heatmap,table-removable. "
+            help="Comma-separated figures and tables to write, for example heatmap,table-removable. "
             "Default: all.",
             metavar="LIST",
             show_default=False,
@@ -58,17 +60,19 @@ def figures(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder to write into. Default: the results' own; with several, ./figures.",
+            help="Output folder. Default: the results folder; with several results folders, ./figures.",
             show_default=False,
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Captions and paths as JSON.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print captions and paths in machine-readable form (JSON).")
+    ] = False,
 ) -> None:
-    """Draw the figures and tables of results again, from their tables on disk.
+    """Redraw the figures and tables of finished studies from their results folders.
 
-    Several ablations stand side by side in one figure, several initialisation sweeps in one axes. Each
-    figure comes with its numbers as CSV and a caption; tables come as LaTeX, Markdown and CSV. With
-    --average, ablations of several seeds become one figure of the mean drops with their spread.
+    Several ablations are drawn as panels of one figure, several initialisation sweeps as lines in one plot.
+    Each figure is written with its numbers (CSV) and a caption; tables are written as LaTeX, Markdown and
+    CSV. With --average, ablations that differ in the training seed are averaged, and their spread is shown.
     """
     from adapter_probe.analysis.studies import load_records
     from adapter_probe.studies.comparison import average as average_of

@@ -18,8 +18,13 @@ def init_sweep(
     task: Annotated[str, typer.Option(help=options.TaskHelp, show_default=False)],
     out: options.Out,
     data: Annotated[Path | None, typer.Option(help=options.DataHelp, show_default=False)] = None,
-    stds: Annotated[str, typer.Option(help="Initialisation stds: a list, or a range of decades.")] = "1e-7:1",
-    size: Annotated[int, typer.Option(help="Bottleneck width.")] = 64,
+    stds: Annotated[
+        str,
+        typer.Option(
+            help="Standard deviations of the initialisation: a comma-separated list, or a range of decades."
+        ),
+    ] = "1e-7:1",
+    size: Annotated[int, typer.Option(help="Bottleneck size of the adapters.")] = 64,
     learning_rates: options.LearningRates = "3e-4",
     sweep: options.SweepOptions = options.SweepOptions(),
     nodes: options.ClusterOptions = options.ClusterOptions(),
@@ -27,10 +32,11 @@ def init_sweep(
     json: options.Json = False,
     dry_run: options.DryRun = False,
 ) -> None:
-    """Retrain adapters over initialisation stds, and draw the score against the std (Houlsby et al., Fig. 6).
+    """Retrain adapters over a range of initialisation standard deviations (Houlsby et al. 2019, Figure 6).
 
-    The std is that of the normal before truncation at two std; the realised one is 0.88 of it. Every trial is
-    kept: the same command resumes, and a wider one adds what is new.
+    Weights are drawn from a normal distribution truncated at two standard deviations; the realised standard
+    deviation is 0.88 of the nominal one. Every trial is kept: the same command resumes an interrupted sweep,
+    and a wider range only adds the missing trials.
     """
     from adapter_probe.studies.drawing import draw_into_folder
     from adapter_probe.studies.init_sweep import init_sweep_requests, run_init_sweep

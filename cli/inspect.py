@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def inspect(
     checkpoint: options.Checkpoint,
     base: options.MovedBase = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print machine-readable output (JSON).")] = False,
 ) -> None:
     """Show a checkpoint's layers, sites, sizes and parameter counts, whichever library wrote it."""
     from adapter_probe.checkpoints.headers import read_contents

@@ -27,7 +27,7 @@ _UsageError = typer.BadParameter.__base__  # of click, or of typer's own copy of
 
 app = typer.Typer(
     name="adapter-probe",
-    help="Which adapters earn their keep: ablation studies for parameter-efficient transfer learning.",
+    help="Ablation and trade-off studies of adapters for parameter-efficient transfer learning.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -36,14 +36,14 @@ app = typer.Typer(
 for function, short_help in (  # each fits a line of 80 characters
     (ablate, "Score the model with adapters off over every span of layers."),
     (inspect, "Show a checkpoint's layers, sites, sizes and parameters."),
-    (prune, "Leave a span's adapters out of a checkpoint for good."),
-    (convert, "Write a checkpoint in another format."),
+    (prune, "Remove the adapters of a span of layers for good."),
+    (convert, "Convert a checkpoint to another format."),
     (compare, "Compare two ablations span by span, with paired intervals."),
-    (figures, "Draw figures and tables again from results on disk."),
-    (report, "Write one HTML file in which to explore results."),
-    (train, "Train adapters on a frozen base, or a baseline."),
-    (init_sweep, "Retrain adapters over initialisation stds."),
-    (tradeoff, "Score many methods against their trained parameters."),
+    (figures, "Redraw figures and tables from results folders."),
+    (report, "Write an interactive HTML report."),
+    (train, "Train adapters on a frozen base model, or a baseline."),
+    (init_sweep, "Retrain adapters over a range of initialisation scales."),
+    (tradeoff, "Compare scores with numbers of trained parameters."),
     (demo, "Train on a small task, ablate every span, draw the heatmap."),
 ):
     app.command(short_help=short_help)(function)

@@ -16,60 +16,67 @@ if TYPE_CHECKING:
     from adapter_probe.jobs.slurm_options import SlurmOptions
     from adapter_probe.studies.sweeps import SweepSettings
 
-Checkpoint = Annotated[Path, typer.Argument(help="Folder of a trained checkpoint.", show_default=False)]
+Checkpoint = Annotated[Path, typer.Argument(help="Checkpoint folder.", show_default=False)]
 MovedBase = Annotated[
-    str | None, typer.Option(help="Folder or hub id of the base, if it has moved.", show_default=False)
+    str | None,
+    typer.Option(
+        help="Folder or Hugging Face hub name of the base model, if it differs from the recorded one.",
+        show_default=False,
+    ),
 ]
 GivenFiles = Annotated[
     list[Path] | None,
     typer.Option(
-        help="File with labelled examples in place of the remembered ones; repeatable.",
+        help="File of labelled examples to use instead of the checkpoint's own task; repeatable.",
         metavar="FILE",
         show_default=False,
     ),
 ]
 Results = Annotated[
     list[Path],
-    typer.Argument(
-        help="Folders of ablations and sweeps, or checkpoints with ablations inside.", show_default=False
-    ),
+    typer.Argument(help="Results folders, or checkpoints that contain ablations.", show_default=False),
 ]
-Base = Annotated[str, typer.Option(help="Pretrained encoder: a folder or a hub id.", show_default=False)]
-TaskHelp = "Task by name (cola, glue/mrpc, squad, ...) or a folder with train and validation files."
-DataHelp = "Folder with the files of a task that is named."
+Base = Annotated[
+    str, typer.Option(help="Pretrained base model: a folder or a Hugging Face hub name.", show_default=False)
+]
+TaskHelp = "Task name (cola, glue/mrpc, squad, ...) or a folder with train and validation files."
+DataHelp = "Folder with the files of the named task."
 LearningRates = Annotated[
     str,
     typer.Option(
-        help="Peaks to try, comma-separated; the best on validation counts (seeds left, then mean)."
+        help="Comma-separated peak learning rates; the best is chosen on validation data (by the number of "
+        "seeds that did not diverge, then by mean score)."
     ),
 ]
 MaxTrain = Annotated[
-    int | None, typer.Option(help="Train on a fixed random subset of this size.", show_default=False)
+    int | None, typer.Option(help="Train on a fixed random subset of this many examples.", show_default=False)
 ]
-Encoding = Annotated[str, typer.Option(help="Encoding of the data files, such as latin-1.")]
+Encoding = Annotated[str, typer.Option(help="Text encoding of the data files, for example latin-1.")]
 ValidationShare = Annotated[
     float,
-    typer.Option(help="Share of the training rows to validate on, where there are no validation files."),
+    typer.Option(
+        help="Fraction of the training rows to hold out for validation when there is no validation file."
+    ),
 ]
 GivenEncoding = Annotated[
-    str, typer.Option(help="Encoding of the files that are given here, such as latin-1.")
+    str, typer.Option(help="Text encoding of the given data files, for example latin-1.")
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
-Out = Annotated[Path, typer.Option(help="Folder of the trials, tables and figures.", show_default=False)]
+Device = Annotated[str, typer.Option(help="Compute device: auto, cpu, cuda, cuda:1, ...")]
+Out = Annotated[Path, typer.Option(help="Output folder for trials, tables and figures.", show_default=False)]
 Style = Annotated[
     Literal["paper", "icml", "neurips", "acl", "aaai", "jmlr", "tmlr", "talk"],
-    typer.Option(help="Figure sizes and fonts of a venue, or of slides."),
+    typer.Option(help="Figure sizes and fonts of a publication venue, or of slides."),
 ]
 Formats = Annotated[
-    str, typer.Option("--format", help="Comma-separated list of pdf, svg, png, pgf.", metavar="LIST")
+    str, typer.Option("--format", help="Comma-separated figure formats: pdf, svg, png, pgf.", metavar="LIST")
 ]
 Paper = Annotated[
     bool,
-    typer.Option("--paper", help="Set the values published by Houlsby et al. 2019 beside."),
+    typer.Option("--paper", help="Overlay the results published by Houlsby et al. (2019)."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Summary as JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print a machine-readable summary (JSON).")]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="List the trials with an estimate of the time, and stop.")
+    bool, typer.Option("--dry-run", help="List the trials and estimate their time without running them.")
 ]
 
 
@@ -111,25 +118,31 @@ class ClusterOptions:
     """The options of ``--slurm``, as every command has them that can send its work to a cluster."""
 
     slurm: Annotated[
-        bool, typer.Option("--slurm", help="Send the work to a SLURM cluster as an array of jobs.")
+        bool, typer.Option("--slurm", help="Submit the work to a SLURM cluster as a job array.")
     ] = False
-    partition: Annotated[str | None, typer.Option(help="Of the cluster.", show_default=False)] = None
-    gpus_per_task: Annotated[int | None, typer.Option(help="GPUs of each job.", show_default=False)] = None
+    partition: Annotated[str | None, typer.Option(help="SLURM partition.", show_default=False)] = None
+    gpus_per_task: Annotated[int | None, typer.Option(help="Number of GPUs per job.", show_default=False)] = (
+        None
+    )
     time: Annotated[
         str | None,
         typer.Option(
-            help="Limit of each job, such as 90 or 4:00:00 (the default); it goes on in another turn.",
+            help="Time limit per job, for example 90 (minutes) or 4:00:00 (the default). Unfinished work is "
+            "resubmitted.",
             show_default=False,
         ),
     ] = None
-    mem: Annotated[str | None, typer.Option(help="Memory of each job, such as 16G.", show_default=False)] = (
+    mem: Annotated[str | None, typer.Option(help="Memory per job, for example 16G.", show_default=False)] = (
         None
     )
-    max_parallel: Annotated[int | None, typer.Option(help="Most jobs at a time.", show_default=False)] = None
+    max_parallel: Annotated[
+        int | None, typer.Option(help="Maximum number of jobs running at the same time.", show_default=False)
+    ] = None
     setup: Annotated[
         list[str] | None,
         typer.Option(
-            help="Shell line to run on the node first, such as 'module load cuda'; repeatable.",
+            help="Shell command to run on the node before the job, for example 'module load cuda'; "
+            "repeatable.",
             metavar="LINE",
             show_default=False,
         ),
@@ -137,13 +150,18 @@ class ClusterOptions:
     slurm_config: Annotated[
         Path | None,
         typer.Option(
-            help="TOML file of these options, which flags override; a table [sbatch] for any others.",
+            help="TOML file with defaults for the SLURM options; a table [sbatch] sets any other sbatch "
+            "option.",
             metavar="FILE",
             show_default=False,
         ),
     ] = None
     detach: Annotated[
-        bool, typer.Option("--detach", help="Do not wait for the jobs; the same command collects later.")
+        bool,
+        typer.Option(
+            "--detach",
+            help="Return after submitting the jobs; run the same command again to collect the results.",
+        ),
     ] = False
 
     def choose(self) -> SlurmOptions | None:
@@ -168,30 +186,37 @@ class ClusterOptions:
 class SweepOptions:
     """How the trainings of a sweep are set, and what they run on."""
 
-    seeds: Annotated[int, typer.Option(help="Runs a point, with seeds 0, 1, ...")] = 3
-    epochs: Annotated[str, typer.Option(help="Numbers of epochs to try, comma-separated.")] = "3"
-    batch_size: Annotated[int, typer.Option(help="Examples a step.")] = 32
-    warmup: Annotated[float, typer.Option(help="Share of the steps.")] = 0.1
-    metric: Annotated[str | None, typer.Option(help="Score, if not the task's own.", show_default=False)] = (
-        None
-    )
+    seeds: Annotated[int, typer.Option(help="Number of runs per setting, with seeds 0, 1, ...")] = 3
+    epochs: Annotated[
+        str, typer.Option(help="Comma-separated numbers of epochs; the best is chosen on validation data.")
+    ] = "3"
+    batch_size: Annotated[int, typer.Option(help="Training batch size.")] = 32
+    warmup: Annotated[float, typer.Option(help="Fraction of training steps used for warm-up.")] = 0.1
+    metric: Annotated[
+        str | None,
+        typer.Option(help="Evaluation metric. Default: the metric of the task.", show_default=False),
+    ] = None
     max_length: Annotated[
-        int | None, typer.Option(help="Cut examples to this many tokens.", show_default=False)
+        int | None, typer.Option(help="Truncate examples to this many tokens.", show_default=False)
     ] = None
     max_train: MaxTrain = None
     encoding: Encoding = "utf-8"
     validation_share: ValidationShare = 0.0
     dtype: Annotated[
-        Literal["float32", "bfloat16"], typer.Option(help="Of the frozen base and the products.")
+        Literal["float32", "bfloat16"],
+        typer.Option(help="Precision of the frozen base and of matrix products."),
     ] = "float32"
     workers: Annotated[
         int,
-        typer.Option(help="Processes that train side by side; 0 for one a core, or one on an accelerator."),
+        typer.Option(
+            help="Number of parallel training processes; 0 uses one per CPU core, or one on an accelerator."
+        ),
     ] = 0
     threads: Annotated[
         int,
         typer.Option(
-            help="Threads of each process (0: torch's own choice); the same number gives the same digits."
+            help="Number of threads per process (0 uses PyTorch's default). Results are reproducible for a "
+            "fixed number."
         ),
     ] = 1
     device: Device = "auto"

@@ -21,20 +21,21 @@ if TYPE_CHECKING:
 @command
 def prune(
     checkpoint: options.Checkpoint,
-    out: Annotated[Path, typer.Option(help="Folder of the new checkpoint.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Output folder of the new checkpoint.", show_default=False)],
     span: Annotated[
-        str | None, typer.Option(help="Layers whose adapters go, such as 0-4.", show_default=False)
+        str | None,
+        typer.Option(help="Layers whose adapters are removed, for example 0-4.", show_default=False),
     ] = None,
     within: Annotated[
         float | None,
         typer.Option(
-            help="The longest span that costs at most this many points, by an ablation of the checkpoint.",
+            help="Remove the longest span whose drop is at most this many percentage points in an ablation.",
             show_default=False,
         ),
     ] = None,
     basis: Annotated[
         Literal["estimate", "interval"],
-        typer.Option(help="For --within: the drop as measured, or the worse end of its 95 % interval."),
+        typer.Option(help="With --within: use the measured drop, or the worse end of its 95 % interval."),
     ] = "estimate",
     base: options.MovedBase = None,
     data: options.GivenFiles = None,
@@ -42,17 +43,17 @@ def prune(
     ablation: Annotated[
         Path | None,
         typer.Option(
-            help="For --within: results of the ablation to choose by. Default: inside the checkpoint.",
+            help="With --within: results folder of the ablation. Default: inside the checkpoint.",
             show_default=False,
         ),
     ] = None,
     device: options.Device = "auto",
-    json: Annotated[bool, typer.Option("--json", help="Outcome as JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a machine-readable summary (JSON).")] = False,
 ) -> None:
-    """Leave a span's adapters out of a checkpoint for good; the result opens like any other.
+    """Remove the adapters of a span of layers and write the smaller checkpoint.
 
-    Says what that saves in parameters and time, and what it costs on the validation set. With --within, the
-    span is chosen on a fixed random half of the examples and its cost is measured on the other half.
+    Reports the parameters and time saved and the drop on the validation set. With --within, the span is
+    chosen on a fixed random half of the examples and its drop is measured on the other half.
     """
     from adapter_probe.studies import pruning
 

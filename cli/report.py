@@ -21,7 +21,7 @@ def report(
         typer.Option(
             "--out",
             "-o",
-            help="File to write. Default: report.html; with --model-card, standard output.",
+            help="Output file. Default: report.html; with --model-card, standard output.",
             show_default=False,
         ),
     ] = None,
@@ -36,31 +36,34 @@ def report(
     examples: Annotated[
         bool,
         typer.Option(
-            "--examples", help="Put the texts that flip into the page; leave them out where data is private."
+            "--examples",
+            help="Include the texts of examples whose prediction changes. Omit it for private data.",
         ),
     ] = False,
     checkpoint: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Checkpoint of an ablation that does not lie inside or beside it; repeatable.",
+            help="Checkpoint of an ablation that was moved away from it; repeatable.",
             show_default=False,
         ),
     ] = None,
     data: Annotated[
         list[Path] | None,
         typer.Option(
-            help="File with the examples, if the ablation was given files of its own; repeatable.",
+            help="File of the evaluated examples, if the ablation was run with --data; repeatable.",
             metavar="FILE",
             show_default=False,
         ),
     ] = None,
     encoding: options.GivenEncoding = "utf-8",
-    tolerance: Annotated[float, typer.Option(help="Points of drop at which the slider begins.")] = 1.0,
+    tolerance: Annotated[
+        float, typer.Option(help="Initial position of the tolerance slider, in percentage points.")
+    ] = 1.0,
 ) -> None:
-    """Write one HTML file in which to explore results: it holds everything and loads nothing.
+    """Write a self-contained interactive HTML report of one or more studies.
 
-    Heatmaps with every span's numbers, a slider that says which layers can go at what cost, layer shares,
-    sweeps and trade-offs with their runs, and the settings that made them.
+    The report has heatmaps with the numbers of every span, a tolerance slider that shows which layers can be
+    pruned at what cost, layer attributions, sweeps and trade-offs with their trials, and all settings.
     """
     from adapter_probe.studies import reporting
 

@@ -35,21 +35,30 @@ def tradeoff(
             metavar="FOLDER",
         ),
     ] = None,
-    sizes: Annotated[str, typer.Option(help="Adapter sizes; empty for none.")] = _SIZES,
+    sizes: Annotated[str, typer.Option(help="Comma-separated adapter sizes; empty for none.")] = _SIZES,
     top_k: Annotated[
-        str, typer.Option(help="Layers to fine-tune from the top; those above the depth are left out.")
+        str,
+        typer.Option(
+            help="Comma-separated numbers of top layers to fine-tune; those above the depth are left out."
+        ),
     ] = _TOP_K,
-    layernorm: Annotated[bool, typer.Option(help="LayerNorms and head alone.")] = True,
-    full: Annotated[bool, typer.Option(help="Full fine-tuning, which the aggregate compares with.")] = True,
-    head_only: Annotated[bool, typer.Option(help="A head on the frozen encoder.")] = False,
+    layernorm: Annotated[
+        bool, typer.Option(help="Include training of LayerNorms and the head alone.")
+    ] = True,
+    full: Annotated[
+        bool, typer.Option(help="Include full fine-tuning, the reference of the aggregate over tasks.")
+    ] = True,
+    head_only: Annotated[bool, typer.Option(help="Include a head on the frozen base model.")] = False,
     baseline: Annotated[
         bool,
         typer.Option(
             "--baseline",
-            help="Also a linear model of TF-IDF features, without pretraining (extra baselines).",
+            help="Include a linear model of TF-IDF features, without pretraining (extra: baselines).",
         ),
     ] = False,
-    init_std: Annotated[float, typer.Option(help="Std of the adapters' initialisation.")] = 1e-2,
+    init_std: Annotated[
+        float, typer.Option(help="Standard deviation of the adapters' initialisation.")
+    ] = 1e-2,
     learning_rates: options.LearningRates = "3e-5,3e-4,3e-3",
     sweep: options.SweepOptions = options.SweepOptions(),
     nodes: options.ClusterOptions = options.ClusterOptions(),
@@ -57,11 +66,11 @@ def tradeoff(
     json: options.Json = False,
     dry_run: options.DryRun = False,
 ) -> None:
-    """Score against trained parameters: adapter sizes, top-k fine-tuning, LayerNorms alone, full fine-tuning.
+    """Compare the scores of adapters of several sizes, top-k fine-tuning, LayerNorms only and full fine-tuning.
 
-    For every point the best learning rate and number of epochs on validation counts, by the share of seeds
-    that did not diverge, then by their mean (Houlsby et al. 2019, Figures 1, 3, 4 and 5). Every trial is
-    kept: the same command resumes, and a wider one adds what is new.
+    The learning rate and number of epochs of each method are chosen on validation data, by the share of seeds
+    that did not diverge, then by their mean score (Houlsby et al. 2019, Figures 1, 3, 4 and 5). Every trial
+    is kept: the same command resumes an interrupted study, and a wider grid only adds the missing trials.
     """
     from adapter_probe.studies.drawing import draw_into_folder
     from adapter_probe.studies.sweeps import find_tasks

@@ -29,88 +29,103 @@ Files = list[Path] | None
 
 @command
 def train(
-    base: Annotated[str, typer.Option(help="Pretrained encoder: a folder or a hub id.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Folder of the checkpoint.", show_default=False)],
+    base: Annotated[
+        str,
+        typer.Option(help="Pretrained base model: a folder or a Hugging Face hub name.", show_default=False),
+    ],
+    out: Annotated[Path, typer.Option(help="Output folder of the checkpoint.", show_default=False)],
     task: Annotated[str | None, typer.Option(help=options.TaskHelp, show_default=False)] = None,
     data: Annotated[Path | None, typer.Option(help=options.DataHelp, show_default=False)] = None,
-    train_file: Annotated[Files, typer.Option(help="Training file; repeatable.", show_default=False)] = None,
-    validation_file: Annotated[
-        Files, typer.Option(help="Validation file; repeatable.", show_default=False)
+    train_file: Annotated[
+        Files, typer.Option(help="File of training examples; repeatable.", show_default=False)
     ] = None,
-    text: Annotated[str | None, typer.Option(help="Column of the text.", show_default=False)] = None,
+    validation_file: Annotated[
+        Files, typer.Option(help="File of validation examples; repeatable.", show_default=False)
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="Name of the text column.", show_default=False)] = None,
     text_b: Annotated[
         str | None,
-        typer.Option(help="Column of a pair's second text.", show_default=False),
+        typer.Option(help="Name of the column with the second text of a pair.", show_default=False),
     ] = None,
-    label: Annotated[str | None, typer.Option(help="Column of the label.", show_default=False)] = None,
+    label: Annotated[str | None, typer.Option(help="Name of the label column.", show_default=False)] = None,
     kind: Annotated[
         Literal["classification", "regression", "extractive"] | None,
-        typer.Option(help="Kind of task, if the guess is wrong.", show_default=False),
+        typer.Option(help="Kind of task. Default: inferred from the data.", show_default=False),
     ] = None,
     metric: Annotated[
         str | None,
         typer.Option(
-            help="Score that decides which epoch is best. [default: the task's own]",
+            help="Metric that selects the best epoch. Default: the metric of the task.",
             show_default=False,
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the task.", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Task name to record in the checkpoint.", show_default=False)
+    ] = None,
     max_length: Annotated[
         int | None,
-        typer.Option(help="Cut examples to this many tokens.", show_default=False),
+        typer.Option(help="Truncate examples to this many tokens.", show_default=False),
     ] = None,
     max_train: options.MaxTrain = None,
     encoding: options.Encoding = "utf-8",
     validation_share: options.ValidationShare = 0.0,
     method: Annotated[
         Literal["adapters", "top_layers", "layernorm_only", "head_only", "full"],
-        typer.Option(help="What trains. The options up to --hidden-layers are the adapters'."),
+        typer.Option(
+            help="Training method. The options from --size to --hidden-layers apply to adapters only."
+        ),
     ] = "adapters",
-    size: Annotated[int, typer.Option(help="Bottleneck width.")] = 64,
+    size: Annotated[int, typer.Option(help="Bottleneck size of the adapters.")] = 64,
     init_std: Annotated[
         float,
-        typer.Option(help="Std of the initialisation, before truncation at two std."),
+        typer.Option(
+            help="Standard deviation of the initialisation, before truncation at two standard deviations."
+        ),
     ] = 1e-2,
     activation: Annotated[
         Literal["gelu", "gelu_tanh", "relu", "swish", "tanh"],
-        typer.Option(help="Non-linearity."),
+        typer.Option(help="Activation function of the adapters."),
     ] = "gelu",
     train_pooler: Annotated[
-        bool, typer.Option("--train-pooler", help="Train a pooler that the base has.")
+        bool, typer.Option("--train-pooler", help="Also train the pooler of the base model.")
     ] = False,
     sites: Annotated[
-        Literal["both", "attention", "ffn"], typer.Option(help="Sublayers that get an adapter.")
+        Literal["both", "attention", "ffn"], typer.Option(help="Sublayers to insert adapters after.")
     ] = "both",
     placement: Annotated[
         Literal["sequential", "parallel"],
-        typer.Option(help="Read the sublayer's output, or, in parallel to it, its input."),
+        typer.Option(
+            help="Whether an adapter reads the output of its sublayer or, in parallel to it, the input."
+        ),
     ] = "sequential",
     interaction: Annotated[
-        Literal["add", "multiply"], typer.Option(help="How the change joins the sublayer's output.")
+        Literal["add", "multiply"],
+        typer.Option(help="How the adapter's output is combined with the sublayer's output."),
     ] = "add",
     norm: Annotated[
-        Literal["none", "layernorm", "batchnorm"], typer.Option(help="Normalisation inside.")
+        Literal["none", "layernorm", "batchnorm"], typer.Option(help="Normalisation inside the adapter.")
     ] = "none",
-    hidden_layers: Annotated[int, typer.Option(help="Layers of the bottleneck's width inside.")] = 1,
+    hidden_layers: Annotated[int, typer.Option(help="Number of hidden layers inside the adapter.")] = 1,
     k: Annotated[
-        int | None, typer.Option(help="Layers that train from the top, for top_layers.", show_default=False)
+        int | None,
+        typer.Option(help="Number of top layers to train (with --method top_layers).", show_default=False),
     ] = None,
-    learning_rate: Annotated[float, typer.Option(help="Peak.")] = 3e-4,
-    epochs: Annotated[int, typer.Option(help="Passes over the training set.")] = 3,
-    batch_size: Annotated[int, typer.Option(help="Examples a step.")] = 32,
-    warmup: Annotated[float, typer.Option(help="Share of the steps.")] = 0.1,
-    seed: Annotated[int, typer.Option(help="Of initialisation, data order and dropout.")] = 0,
+    learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 3e-4,
+    epochs: Annotated[int, typer.Option(help="Number of passes over the training set.")] = 3,
+    batch_size: Annotated[int, typer.Option(help="Training batch size.")] = 32,
+    warmup: Annotated[float, typer.Option(help="Fraction of training steps used for warm-up.")] = 0.1,
+    seed: Annotated[int, typer.Option(help="Random seed of the initialisation, data order and dropout.")] = 0,
     dtype: Annotated[
         Literal["float32", "bfloat16"],
-        typer.Option(help="Of the frozen base and its products while training."),
+        typer.Option(help="Precision of the frozen base and of matrix products during training."),
     ] = "float32",
     device: options.Device = "auto",
-    json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a machine-readable summary (JSON).")] = False,
 ) -> None:
     """Train bottleneck adapters, LayerNorms and head on a frozen base (Houlsby et al. 2019), or a baseline.
 
-    The epoch with the best validation score is kept. An interrupted training goes on where it stopped when
-    the same command is given again.
+    The checkpoint of the epoch with the best validation score is kept. Run the same command again to resume
+    an interrupted training.
     """
     from adapter_probe.data.tasks import find_task, locate_task
     from adapter_probe.models.methods import Adapters
