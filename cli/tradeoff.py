@@ -66,7 +66,7 @@ def tradeoff(
     json: options.Json = False,
     dry_run: options.DryRun = False,
 ) -> None:
-    """Compare the scores of adapters of several sizes, top-k fine-tuning, LayerNorms only and full fine-tuning.
+    """Compare the scores of adapters of many sizes, top-k fine-tuning, LayerNorm-only and full tuning.
 
     The learning rate and number of epochs of each method are chosen on validation data, by the share of seeds
     that did not diverge, then by their mean score (Houlsby et al. 2019, Figures 1, 3, 4 and 5). Every trial
