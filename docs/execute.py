@@ -45,6 +45,9 @@ def write(notebook: nbformat.NotebookNode, name: str, out: Path) -> None:
     """``name.md`` and the pictures in ``name_files``."""
     from nbconvert import MarkdownExporter
 
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if not _is_noise(output)]
     text, resources = MarkdownExporter().from_notebook_node(
         notebook, {"output_files_dir": f"{name}_files", "unique_key": name}
     )
@@ -52,6 +55,12 @@ def write(notebook: nbformat.NotebookNode, name: str, out: Path) -> None:
         (out / picture).parent.mkdir(parents=True, exist_ok=True)
         (out / picture).write_bytes(content)
     (out / f"{name}.md").write_text(text, "utf-8")
+
+
+def _is_noise(output: nbformat.NotebookNode) -> bool:
+    """Warnings and progress bars, which differ from machine to machine."""
+    shown = output.get("data", {}).get("text/plain", "")
+    return output.get("name") == "stderr" or (output.output_type == "display_data" and "%|" in shown)
 
 
 if __name__ == "__main__":

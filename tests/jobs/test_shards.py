@@ -17,6 +17,7 @@ from adapter_probe.checkpoints.native import save_checkpoint
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import ResultsError
 from adapter_probe.jobs.shards import AblationArguments, gather_shards, remove_shards, run_shard, write_shards
+from adapter_probe.metrics import CustomMetric
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import Adapters
 from adapter_probe.probe import resumable as engine
@@ -170,3 +171,10 @@ def test_paths_are_absolute(arguments, checkpoint, tmp_path, monkeypatch):
     assert settled["checkpoint"] == str(checkpoint)
     assert settled["data"] == [str(checkpoint.parent / "x.tsv")]
     assert settled["base"] == "no/folder"  # on the hub
+
+
+def test_a_function_that_scores_stays_with_who_asked():
+    metric = CustomMetric(lambda labels, predictions: 1.0)
+    asked = AblationArguments("checkpoint", AblationSettings(), metric=metric).settled()
+    assert asked["metric"] is None
+    assert AblationArguments("checkpoint", AblationSettings(), metric="mcc").settled()["metric"] == "mcc"
