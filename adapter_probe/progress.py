@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 SECONDS_BETWEEN_LINES = 30.0  # where stderr is a file
+SECONDS_BETWEEN_WORDS = 30.0  # there, of work that has no bar
 SECONDS_BETWEEN_SIGNS = 1.0  # in a terminal: nobody should have to wonder whether it still runs
 
 
@@ -150,7 +151,7 @@ class _Status:
 
     def _keep(self, ended: threading.Event, file: TextIO) -> None:
         watched = file.isatty()
-        while not ended.wait(SECONDS_BETWEEN_SIGNS if watched else SECONDS_BETWEEN_LINES):
+        while not ended.wait(SECONDS_BETWEEN_SIGNS if watched else SECONDS_BETWEEN_WORDS):
             if self.bar is None:
                 self._show(file)
             elif watched:

@@ -117,7 +117,7 @@ def test_a_file_hears_of_long_work_alone(monkeypatch):
     with working("ablate: loading"):
         pass
     assert stderr.getvalue() == ""
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.01)
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_WORDS", 0.01)
     with working("ablate: loading"):
         wait_for(lambda: stderr.getvalue().count("\n") > 1)
     assert set(stderr.getvalue().splitlines()) == {"ablate: loading ..."}

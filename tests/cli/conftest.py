@@ -31,8 +31,9 @@ import matplotlib.style, pandas.io.formats.csvs, tokenizers, torch, transformers
 import transformers.models.bert.modeling_bert, transformers.models.roberta.modeling_roberta
 import adapter_probe.cli.main
 import adapter_probe.figures.ablation_figures, adapter_probe.probe.resumable
-import adapter_probe.training.checkpoint
+import adapter_probe.progress, adapter_probe.training.checkpoint
 
+adapter_probe.progress.SECONDS_BETWEEN_WORDS = 3600.0  # a slow machine says no more than a fast one
 answers = os.fdopen(os.dup(1), "w")
 
 def child(request):
@@ -164,7 +165,11 @@ class Program:
             return self.start(*arguments, before=before, folder=folder, **env).result()
         out, err, code, here = io.StringIO(), io.StringIO(), 0, Path.cwd()
         words = ["adapter-probe", *map(str, arguments)]
-        patches = (patch.object(sys, "argv", words), patch.dict(os.environ, env))
+        patches = (
+            patch.object(sys, "argv", words),
+            patch.dict(os.environ, env),
+            patch("adapter_probe.progress.SECONDS_BETWEEN_WORDS", 3600.0),
+        )
         with ExitStack() as stack:
             for context in (*patches, redirect_stdout(out), redirect_stderr(err)):
                 stack.enter_context(context)
