@@ -8,6 +8,7 @@ validation rows are scored once. Nothing is left to chance: the same rows give t
 from __future__ import annotations
 
 import math
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -229,6 +230,9 @@ def _sklearn(module: str) -> Any:
     """
     from importlib import import_module
 
+    for name in ("scipy", "sklearn"):  # our programs hide them from libraries that import them for nothing
+        if name in sys.modules and sys.modules[name] is None:
+            del sys.modules[name]
     try:
         return import_module(f"sklearn.{module}")
     except ImportError as error:

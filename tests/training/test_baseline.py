@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -124,3 +126,15 @@ def test_what_it_cannot_do_is_one_line():
         fit_baseline(rare, rare, "classification", "accuracy")
     with pytest.raises(TrainingError, match="not for extractive"):
         fit_baseline(train, train, "extractive", "squad_f1")
+
+
+@pytest.mark.slow
+def test_it_finds_scikit_learn_in_a_program_that_hides_it():
+    program = (
+        "from adapter_probe.jobs.worker import needless_libraries_hidden as hidden\n"
+        "from adapter_probe.training.baseline import _sklearn\n"
+        "with hidden():\n"
+        "    print(_sklearn('linear_model').Ridge.__name__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "Ridge\n", done.stderr
