@@ -21,7 +21,6 @@ from adapter_probe.analysis.sweeps import BASELINE, METHOD_LABELS
 from adapter_probe.known_tasks import known_task
 
 from . import style
-from .captions import aggregate_caption
 from .curves import (
     CURVES,
     METHODS,
@@ -37,6 +36,7 @@ from .curves import (
 )
 from .drawing import Drawing
 from .layout import WIDE, fit_height, legend_below, new_figure
+from .sweep_captions import aggregate_caption
 from .venues import FigureOptions
 from .wording import count_text, signed
 

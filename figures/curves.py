@@ -108,6 +108,17 @@ def baseline_line(ax: Axes | None, height: float) -> Line2D:
     return Line2D([], [], **props) if ax is None else ax.axhline(height, zorder=1.6, **props)
 
 
+def numbers_of(series: Sequence[ScoreSeries], others: Sequence[pd.DataFrame] = ()) -> pd.DataFrame:
+    """What a figure draws: the means, then other rows, then the paper's."""
+    parts = [one.points.assign(source="this run") for one in series]
+    published = [
+        one.published.assign(task=one.name, metric=one.metric, source="Houlsby et al. 2019")
+        for one in series
+        if one.published is not None
+    ]
+    return pd.concat([*parts, *others, *published], ignore_index=True)
+
+
 def tidy_axes(ax: Axes) -> None:
     """Light grid below the data, and few ticks on the scores' axis."""
     ax.set_axisbelow(True)

@@ -17,7 +17,6 @@ from adapter_probe.analysis.sweeps import chosen_trials
 from adapter_probe.known_tasks import known_task
 
 from . import style
-from .captions import init_sweep_caption
 from .curves import (
     SERIES,
     LegendEntry,
@@ -29,10 +28,12 @@ from .curves import (
     explain,
     line_of,
     line_props,
+    numbers_of,
     tidy_axes,
 )
 from .drawing import Drawing
 from .layout import WIDE, fit_height, legend_below, new_figure
+from .sweep_captions import init_sweep_caption
 from .venues import FigureOptions
 from .wording import bare_score, literal, score_axis, task_label
 
@@ -96,7 +97,7 @@ def init_sweep_drawing(
         fit_height(figure, options.venue.tallest if width >= WIDE else max(options.venue.tallest, _LOWEST))
     names = " and ".join(dict.fromkeys(one.name for one in series))
     title = f"{names}: score against the initialisation's std"
-    return Drawing(STEM, title, figure, _numbers(series), init_sweep_caption(series), identity)
+    return Drawing(STEM, title, figure, numbers_of(series), init_sweep_caption(series), identity)
 
 
 def draw(series: Sequence[ScoreSeries], ax: Axes | None = None, *, legend: bool = True) -> Axes:
@@ -209,14 +210,3 @@ def legend_entries(series: Sequence[ScoreSeries]) -> list[LegendEntry]:
     if _shows_default(series):
         entries.append((Line2D([], [], **_default_line()), "default $10^{-2}$"))
     return entries
-
-
-def _numbers(series: Sequence[ScoreSeries]) -> pd.DataFrame:
-    """The means, then the paper's."""
-    parts = [one.points.assign(source="this run") for one in series]
-    parts += [
-        one.published.assign(task=one.name, metric=one.metric, source="Houlsby et al. 2019")
-        for one in series
-        if one.published is not None
-    ]
-    return pd.concat(parts, ignore_index=True)

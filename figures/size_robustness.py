@@ -16,10 +16,10 @@ from matplotlib.ticker import NullLocator
 from adapter_probe.analysis.published import published_sizes
 
 from . import style
-from .captions import size_robustness_caption
 from .curves import METHODS, MarkerStyle, line_props, tidy_axes
 from .drawing import Drawing
 from .layout import WIDE, fit_height, legend_below, new_figure
+from .sweep_captions import size_robustness_caption
 from .venues import FigureOptions
 from .wording import literal, task_label
 

@@ -16,10 +16,10 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.known_tasks import known_task
 
 from . import style
-from .captions import tradeoff_caption
-from .curves import ScoreSeries
+from .curves import ScoreSeries, numbers_of
 from .drawing import Drawing
 from .layout import WIDE, fit_height, legend_below, new_figure
+from .sweep_captions import tradeoff_caption
 from .tradeoff_panel import draw, legend_entries, limits_of
 from .venues import FigureOptions
 from .wording import task_label
@@ -83,7 +83,9 @@ def tradeoff_drawing(
     names = " and ".join(dict.fromkeys(curve.name for curve in curves))
     title = f"{names}: score against trained parameters"
     figure = tradeoff_figure(curves, options)
-    return Drawing(STEM, title, figure, _numbers(curves), tradeoff_caption(curves), identity)
+    return Drawing(
+        STEM, title, figure, numbers_of(curves, _baselines(curves)), tradeoff_caption(curves), identity
+    )
 
 
 def tradeoff_figure(curves: Sequence[ScoreSeries], options: FigureOptions) -> Figure:
@@ -106,18 +108,11 @@ def tradeoff_figure(curves: Sequence[ScoreSeries], options: FigureOptions) -> Fi
         return fit_height(figure, max(options.venue.tallest, _LEGEND + rows * _LOWEST_ROW))
 
 
-def _numbers(curves: Sequence[ScoreSeries]) -> pd.DataFrame:
-    """The means, those without pretraining, then the paper's."""
-    parts = [curve.points.assign(source="this run") for curve in curves]
-    parts += [
+def _baselines(curves: Sequence[ScoreSeries]) -> list[pd.DataFrame]:
+    """The scores without pretraining, a row each."""
+    return [
         pd.DataFrame([{"task": curve.points["task"].iloc[0], "metric": curve.metric, "method": BASELINE,
                        "label": METHOD_LABELS[BASELINE], "mean": curve.baseline, "source": "this run"}])
         for curve in curves
         if np.isfinite(curve.baseline)
     ]  # fmt: skip
-    parts += [
-        curve.published.assign(task=curve.name, metric=curve.metric, source="Houlsby et al. 2019")
-        for curve in curves
-        if curve.published is not None
-    ]
-    return pd.concat(parts, ignore_index=True)

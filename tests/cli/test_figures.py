@@ -255,6 +255,7 @@ def test_style_column_and_tolerance_are_passed_on(tmp_path, ablations):
         assert "at most 0.5 points" in (out / "heatmap.txt").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_the_papers_values_stand_beside_on_request(tmp_path, ablations):
     done = run(ablations[0], "--paper", "--format", "svg", "--out", tmp_path)
     assert (done.exit_code, done.stderr) == (0, "")

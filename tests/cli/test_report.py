@@ -135,6 +135,7 @@ def test_a_checkpoint_beside_the_results_is_found_by_its_weights(run, checkpoint
     assert settings["checkpoint.method.size"] == "7"
 
 
+@pytest.mark.slow
 def test_a_checkpoint_elsewhere_can_be_named(run, checkpoint: Path, tmp_path: Path):
     results = tmp_path / "far" / "away" / "results"
     results.parent.mkdir(parents=True)

@@ -8,16 +8,15 @@ import pandas as pd
 import pytest
 
 from adapter_probe.analysis.studies import AblationOverview, AblationRecord
-from adapter_probe.figures.captions import (
+from adapter_probe.figures.captions import attribution_caption, heatmap_caption
+from adapter_probe.figures.curves import ScoreSeries
+from adapter_probe.figures.heatmap import Grid
+from adapter_probe.figures.sweep_captions import (
     aggregate_caption,
-    attribution_caption,
-    heatmap_caption,
     init_sweep_caption,
     size_robustness_caption,
     tradeoff_caption,
 )
-from adapter_probe.figures.curves import ScoreSeries
-from adapter_probe.figures.heatmap import Grid
 
 FACTS = AblationOverview("cola", "validation", "ablated", "accuracy", 1043, 0.742, -5.5, majority=0.691)
 SQUAD = AblationOverview("squad", "test", "ablated", "squad_f1", 1, 0.9, -1.0)

@@ -26,6 +26,7 @@ def stems(made) -> list[str]:
     return [one.stem for one in made]
 
 
+@pytest.mark.slow
 def test_one_folder_of_each_kind(tmp_path, ablation_folder, sweep_folder, tradeoff_folder):
     folders = [
         ablation_folder(tmp_path / "a"), sweep_folder(tmp_path / "b"), tradeoff_folder(tmp_path / "c"),

@@ -111,6 +111,7 @@ def test_a_wider_sweep_trains_what_is_new(tiny_base, two_tasks, sweep, monkeypat
     assert all(path.stat().st_mtime_ns == at for path, at in before.items())
 
 
+@pytest.mark.slow
 def test_a_tradeoff_over_two_tasks(tiny_base, two_tasks, tmp_path):
     study = tradeoff(
         tiny_base("bert"), two_tasks, tmp_path / "t", sizes=(2,), top_k=(1,), seeds=1,
