@@ -77,6 +77,10 @@ class Pruning:
     warning: str | None = None
 
 
+_CHOICE_OF_SPANS = frozenset(f"settings.{name}" for name in ("spans", "group", "layers", "precision"))
+"""What an ablation may have done in its own way: which spans it asked about, and how exactly."""
+
+
 @dataclass(frozen=True, eq=False)
 class _Choice:
     """A span, what it was chosen on, and the examples (int ``[examples]``) left to measure it on."""
@@ -203,7 +207,7 @@ def _choose(request: AblationRequest, folder: Path, checkpoint: Path, within: fl
 def _refuse_other(
     folder: Path, checkpoint: Path, request: AblationRequest, results: AblationResults | None
 ) -> None:
-    """Refuse an ablation of another checkpoint, base or data, or with other settings."""
+    """Refuse an ablation of another checkpoint, base or data, or with other adapters off."""
     manifest = read_json(folder / MANIFEST) if (folder / MANIFEST).is_file() else {}
     known = [identity for identity in (manifest.get("identity"), results and results.identity) if identity]
     if not known:
@@ -211,7 +215,12 @@ def _refuse_other(
             f"{folder} does not say what was ablated: there is no {MANIFEST} in it; give --span"
         )
     for identity in known:
-        if changes := describe_changes(identity, request.identity):
+        changes = [
+            change
+            for change in describe_changes(identity, request.identity)
+            if change.partition(":")[0] not in _CHOICE_OF_SPANS
+        ]
+        if changes:
             raise ResultsError(
                 f"{folder} is no ablation of {checkpoint} as it is now: {list_changes(changes)}. Remove the "
                 f"folder and run `adapter-probe ablate {checkpoint}` again, or give --span"

@@ -201,11 +201,14 @@ def exchange_rows(record: ExchangeRecord) -> list[tuple[str, str]]:
         )
     ]
     rows = [("intact", "; ".join(told))]
-    best = frame[frame["on_frontier"]].sort_values("task_points", ascending=False)
-    for row in best.itertuples(index=False):
-        layers = f"layer {row.first}" if row.first == row.last else f"layers {row.first}-{row.last}"
-        change = f"{points(row.task_points, record.metrics[0])} on {task}, "
-        change += f"{points(row.other_points, record.metrics[1])} on {other}"
+    best = frame[frame["on_frontier"]].sort_values(["task_points", "n_layers"], ascending=False)
+    for (own, others), alike in best.groupby(["task_points", "other_points"], sort=False):
+        row = alike.iloc[0]  # of the spans that do the same, the longest
+        layers = (
+            f"layer {row['first']}" if row["first"] == row["last"] else f"layers {row['first']}-{row['last']}"
+        )
+        change = f"{points(own, record.metrics[0])} on {task}, {points(others, record.metrics[1])} on {other}"
+        change += f" ({len(alike) - 1} other spans the same)" if len(alike) > 1 else ""
         rows.append((f"frontier: {layers} off", change))
     return rows if len(rows) > 1 else [*rows, ("frontier", "the intact model alone")]
 

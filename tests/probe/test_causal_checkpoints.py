@@ -270,6 +270,9 @@ def test_a_pruned_checkpoint_is_the_one_with_the_span_off(rows, checkpoint, abla
     pruned = prune(checkpoint, tmp_path / "p", within=1e6, **options)
     assert (pruned.span, pruned.chosen_on) == (Span(0, LAYERS - 1), "half")
     assert pruned.n_examples + pruned.n_examples_chosen_on == len(rows) * 3
+    grouped = ablated(rows * 3, group=2, precision="bfloat16").folder
+    chosen = prune(checkpoint, tmp_path / "g", within=1e6, **{**options, "ablation": grouped})
+    assert (chosen.span, chosen.score_after) == (pruned.span, pruned.score_after)
     given = prune(checkpoint, tmp_path / "q", span=Span(1, 1), **options)
     row = study.spans.query("first == 1 and last == 1").iloc[0]
     assert given.score_after == pytest.approx(row["score"], rel=1e-5)
