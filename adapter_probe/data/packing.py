@@ -69,6 +69,12 @@ class PackedBatch:
         """Tokens in all."""
         return self.groups[-1].stop
 
+    def head(self, n: int) -> PackedBatch:
+        """The first `n` examples of the first group alone."""
+        group = self.groups[0]._replace(n=n)
+        types = None if self.token_type_ids is None else self.token_type_ids[: group.stop]
+        return PackedBatch(self.index[:n], (group,), self.input_ids[: group.stop], types, self.first[:n])
+
     @property
     def last(self) -> Tensor:
         """int64 ``[examples]``, the position of each example's last token."""

@@ -238,13 +238,13 @@ class AdaptedModel(nn.Module):
         """
         if layer < len(self.layers) - 1 or self._last_reads_whole:
             return None
-        return self._read_positions(batch)
+        return self.read_positions(batch)
 
     @property
     def _last_reads_whole(self) -> bool:
         return any(getattr(site.adapter, "gate", None) is not None for site in self.layers[-1].sites)
 
-    def _read_positions(self, batch: PackedBatch) -> Tensor | None:
+    def read_positions(self, batch: PackedBatch) -> Tensor | None:
         """Positions ``[read]`` that the head reads, None for all."""
         if self.reads_all_positions:
             return batch.read
@@ -252,7 +252,7 @@ class AdaptedModel(nn.Module):
 
     def read(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
         """What the head reads of the last layer's hidden states ``[nodes, rows, hidden]``."""
-        positions = self._read_positions(batch) if self._last_reads_whole else None
+        positions = self.read_positions(batch) if self._last_reads_whole else None
         return hidden if positions is None else hidden[:, positions]
 
     def head(self, hidden: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from adapter_probe.errors import ModelError
 from adapter_probe.models.adapters.bottleneck import Bottleneck
 from adapter_probe.models.adapters.configured import ConfiguredBottleneck
-from adapter_probe.models.adapters.in_place import activated
+from adapter_probe.models.adapters.in_place import activated, mapped
 from adapter_probe.models.adapters.low_rank import Inner
 from adapter_probe.models.bases.attention import Attention
 from adapter_probe.models.bases.parts import Dropout, LayerParts
@@ -228,9 +228,9 @@ class Layer:
             gate, inner = parts.ffn_in(entering).chunk(2, dim=-1)
             inner = activated(parts.activation, gate) * inner
         elif parts.ffn_gate is not None:
-            inner = activated(parts.activation, parts.ffn_gate(entering)) * parts.ffn_in(entering)
+            inner = mapped(parts.ffn_gate, parts.activation, entering) * parts.ffn_in(entering)
         else:
-            inner = activated(parts.activation, parts.ffn_in(entering))
+            inner = mapped(parts.ffn_in, parts.activation, entering)
         out = _drop(parts.ffn_out(_drop(inner, parts.ffn_inner_dropout)), parts.ffn_out_dropout)
         return out if parts.ffn_post_norm is None else parts.ffn_post_norm(out), residual
 

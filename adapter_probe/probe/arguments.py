@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from .request import AblationRequest
 
-CODE_SCHEMA = 1  # raised when a change of the code changes the predictions
+# Raised when a change of the code changes the predictions.
+CODE_SCHEMA = {"float32": 1, "float64": 1, "bfloat16": 2, "mixed": 2}
 Precision = Literal["float32", "float64", "bfloat16", "mixed"]
 
 

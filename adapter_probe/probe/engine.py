@@ -6,24 +6,24 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from copy import deepcopy
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 import torch
 
 from adapter_probe.errors import AdapterProbeError
 from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.records import from_record
+from adapter_probe.models.packed import can_pack, pack_maps
 from adapter_probe.results.atomic import read_json, write_json
 from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.results.schema import GUARD as GUARD
 
-from .guard import Guard, margin_errors, sample_size, sampled
+from .guard import Guard, doubts, margin_errors, margins, sampled
 from .lanes import Lanes, return_free_memory, twin
 from .outputs import Arrays, batch_outputs, joined, refuse_nonfinite_intact
 from .pairs import pair_logits
@@ -55,7 +55,7 @@ class Engine:
         self._precisions = ("bfloat16", "float32") if self._mixed else (request.settings.precision,)
         self._lanes = Lanes(device)
         self._models: dict[str, SimpleQueue[AdaptedModel]] = {}  # by precision, one for each lane
-        self._guard: Guard | None = None
+        self._sampled: np.ndarray | None = None
 
     def outputs(self, parts: Sequence[np.ndarray], report: ProgressCallback) -> Generator[Arrays, None, None]:
         """What every variant makes of each part's items, see `batch_outputs`; part after part.
@@ -71,7 +71,7 @@ class Engine:
             CheckpointError: an output of the intact model is NaN or infinite.
         """
         lengths = self._request.encoded.lengths
-        compute = partial(self._mixed_outputs, self._calibrated()) if self._mixed else self._fast_outputs
+        compute = partial(self._mixed_outputs, self._first_band()) if self._mixed else self._fast_outputs
         cut = [cut_batches(lengths, part, self.tokens_per_pass, self._lanes.n) for part in parts]
         with closing(self._side_by_side(compute, chain.from_iterable(cut))) as computed:
             for batches in cut:
@@ -86,11 +86,27 @@ class Engine:
     def _fast_outputs(self, items: np.ndarray) -> Arrays:
         return self._tree(self._precisions[0], items)
 
-    def _mixed_outputs(self, guard: Guard, items: np.ndarray) -> Arrays:
+    def _mixed_outputs(self, band: float, items: np.ndarray) -> Arrays:
         arrays = self._fast_outputs(items)
-        arrays[ERROR] = np.full(arrays["logits"].shape[:2], np.nan, np.float32)
-        self._decide(items, arrays, guard)
+        logits = arrays["logits"]
+        arrays[ERROR] = np.full(logits.shape[:2], np.nan, np.float32)
+        chosen = np.nonzero(doubts(logits, band))
+        _take(arrays, chosen, self._pairs("float32", items, chosen))
         return arrays
+
+    def _pairs(self, precision: str, items: np.ndarray, chosen: tuple[np.ndarray, ...]) -> np.ndarray:
+        """Logits ``[pairs, labels]`` of chosen (variants, columns of the items)."""
+        variants, columns = chosen
+        with self._model(precision) as model:
+            return pair_logits(
+                model,
+                self._request.encoded,
+                items[columns],
+                self._masks[variants],
+                tokens_per_pass=self.tokens_per_pass,
+                norms=self._request.settings.layernorm,
+                each_pass=self._lanes.check,
+            )
 
     def _side_by_side(
         self, function: Callable[[np.ndarray], Arrays], batches: Iterable[np.ndarray]
@@ -104,9 +120,14 @@ class Engine:
             if precision in self._models:
                 continue
             model, dtype = self._request.checkpoint.model, getattr(torch, precision)
-            if dtype not in (torch.float32, next(model.parameters()).dtype):
-                model = deepcopy(model)  # the checkpoint keeps its own precision
-            model = model.to(self._request.device, dtype).eval()
+            own = next(model.parameters()).dtype
+            if dtype in (torch.float32, own):
+                model = model.to(self._request.device, dtype).eval()
+            else:  # the checkpoint keeps its own precision
+                model = twin(model.to(self._request.device).eval(), dtype)
+            if can_pack(model):
+                model = twin(model)
+                pack_maps(model, drop=dtype != own)
             models = self._models[precision] = SimpleQueue()
             for lane in range(self._lanes.n):
                 models.put(twin(model) if lane else model)
@@ -120,23 +141,46 @@ class Engine:
         finally:
             self._models[precision].put(model)
 
-    def settle(self, arrays: Arrays) -> Guard | None:
+    def settle(self, arrays: Arrays) -> dict[str, Any] | None:
         """Decide what is still open once all examples are there, in the dataset's order; in place.
 
-        Where a decided pair was further off than the sample had shown, the band grows, and the pairs that
-        it now reaches are decided as well, until none is left.
+        The decided pairs tell more of the errors than the sample did, and with them the band is chosen; the
+        pairs that it now reaches are decided as well, until none is left.
 
         Returns:
             What is known of the errors in the end; None where the precision is not mixed.
         """
         if not self._mixed:
             return None
-        self._prepare()
-        guard, items = self._calibrated(), np.arange(arrays["logits"].shape[1])
+        logits, errors = arrays["logits"], arrays[ERROR]
+        sample, band = self._sample_errors(), self._first_band()
         while True:
-            seen = guard.with_errors(arrays[ERROR])
-            if not self._decide(items, arrays, seen):
-                return seen
+            open_ = np.isnan(errors)
+            guard = Guard.of(np.concatenate([sample, errors[~open_]]))
+            band = max(band, guard.band(margins(logits[open_])))
+            chosen = np.nonzero(doubts(logits, band) & open_)
+            if not len(chosen[0]):
+                chance = float(guard.exceeded(margins(logits[open_])).sum())
+                return {
+                    **asdict(guard),
+                    "band": band,
+                    "sampled_pairs": sample.size,
+                    "decided_in_float32": float(1 - open_.mean()),
+                    "chance": chance,
+                }
+            self._decide_side_by_side(arrays, chosen)
+
+    def _decide_side_by_side(self, arrays: Arrays, chosen: tuple[np.ndarray, ...]) -> None:
+        """Have float32 decide chosen (variants, examples), on all lanes."""
+        lengths = self._request.encoded.lengths
+        items = np.unique(chosen[1])
+        batches = cut_batches(
+            lengths, items[np.argsort(lengths[items], kind="stable")], self.tokens_per_pass, self._lanes.n
+        )
+        pairs = [tuple(part[np.isin(chosen[1], batch)] for part in chosen) for batch in batches]
+        exact = self._side_by_side(partial(self._pairs, "float32", np.arange(len(lengths))), pairs)
+        for part, logits in zip(pairs, exact):
+            _take(arrays, part, logits)
 
     def _tree(self, precision: str, items: np.ndarray) -> Arrays:
         with self._model(precision) as model:
@@ -144,51 +188,38 @@ class Engine:
                 self._request, model, self._masks, items, self.tokens_per_pass, self._lanes.check
             )
 
-    def _decide(self, items: np.ndarray, arrays: Arrays, guard: Guard) -> int:
-        """Have float32 decide what the guard doubts and nobody has decided; returns how many pairs."""
-        logits, errors = arrays["logits"], arrays[ERROR]
-        variants, columns = np.nonzero(guard.doubts(logits) & np.isnan(errors))
-        if len(variants):
-            with self._model("float32") as model:
-                exact = pair_logits(
-                    model,
-                    self._request.encoded,
-                    items[columns],
-                    self._masks[variants],
-                    tokens_per_pass=self.tokens_per_pass,
-                    norms=self._request.settings.layernorm,
-                )
-            errors[variants, columns] = margin_errors(logits[variants, columns], exact)
-            logits[variants, columns] = exact
-        return len(variants)
+    def _first_band(self) -> float:
+        n = len(self._masks) * len(self._request.encoded.lengths)
+        return Guard.of(self._sample_errors()).first_band(n)
 
-    def _calibrated(self) -> Guard:
-        """What the sample says, computed once a folder."""
-        if self._guard is None:
+    def _sample_errors(self) -> np.ndarray:
+        """Errors of random pairs, those that are finite; measured once a folder."""
+        if self._sampled is None:
             path = None if self._folder is None else self._folder / GUARD
-            self._guard = self._kept_guard(path)
-            if self._guard is None:
-                items = sampled(len(self._request.encoded.lengths))
-                items = items[np.argsort(self._request.encoded.lengths[items], kind="stable")]
-                batches = cut_batches(
-                    self._request.encoded.lengths, items, self.tokens_per_pass, self._lanes.n
-                )
-                fast, exact = (
-                    joined(list(self._side_by_side(partial(self._tree, precision), batches)))["logits"]
-                    for precision in self._precisions
-                )
-                self._guard = Guard().after(fast, exact)
-                if path is not None:
-                    write_json(path, {**asdict(self._guard), _RUN: hash_json(self._request.identity)})
-        return self._guard
+            self._sampled = self._kept_sample(path)
+        if self._sampled is None:
+            self._prepare()
+            items = np.arange(len(self._request.encoded.lengths))
+            chosen = sampled(len(self._masks), len(items))
+            share = [tuple(part[lane :: self._lanes.n] for part in chosen) for lane in range(self._lanes.n)]
+            fast, exact = (
+                np.concatenate(list(self._side_by_side(partial(self._pairs, precision, items), share)))
+                for precision in self._precisions
+            )
+            errors = margin_errors(fast, exact)
+            self._sampled = errors[np.isfinite(errors)]
+            if path is not None:
+                run = hash_json(self._request.identity)
+                write_json(path, {"errors": self._sampled.tolist(), _RUN: run})
+        return self._sampled
 
-    def _kept_guard(self, path: Path | None) -> Guard | None:
+    def _kept_sample(self, path: Path | None) -> np.ndarray | None:
         """What an earlier run on this folder measured; None where there is nothing of this very run."""
         try:
             kept = {} if path is None else read_json(path)
-            fits = kept.pop(_RUN, None) == hash_json(self._request.identity)
-            return from_record(Guard, kept, str(path)) if fits else None
-        except AdapterProbeError:  # absent or damaged: it is measured again
+            fits = kept.get(_RUN) == hash_json(self._request.identity)
+            return np.array(kept["errors"], dtype=float) if fits else None
+        except (AdapterProbeError, KeyError, TypeError, ValueError):  # absent or damaged: measured again
             return None
 
     def seconds_per_token(self) -> float:
@@ -196,10 +227,7 @@ class Engine:
 
         In mixed precision without what float32 will have to decide, which only the data can tell.
         """
-        n = len(self._request.encoded.lengths)
-        seconds = [self._seconds_per_token(precision) for precision in self._precisions]
-        share_run_in_both = sample_size(n) / n if self._mixed else 0.0
-        return seconds[0] + sum(seconds) * share_run_in_both
+        return self._seconds_per_token(self._precisions[0])
 
     def _seconds_per_token(self, precision: str) -> float:
         lengths = self._request.encoded.lengths
@@ -223,6 +251,12 @@ class Engine:
 
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _take(arrays: Arrays, chosen: tuple[np.ndarray, ...], exact: np.ndarray) -> None:
+    """Put float32's logits ``[pairs, labels]`` in place of the fast pass's, and note the errors."""
+    arrays[ERROR][chosen] = margin_errors(arrays["logits"][chosen], exact)
+    arrays["logits"][chosen] = exact
 
 
 def bfloat16_speed(device: torch.device, size: int = 1024) -> float:

@@ -59,16 +59,22 @@ class Forks:
     Args:
         masks: bool ``[variants, sites]``.
         device: the model's.
+        root: int ``[variants]``, from 0 and every number up, which of several nodes each variant begins at;
+            None for one node.
 
     Attributes:
         n_sites: columns of the masks.
-        n_leaves: distinct masks.
+        n_leaves: distinct masks, of each root.
+        roots: int ``[roots + 1]``, bounds of the nodes to begin with, as in `Branch`.
         leaf: int64 ``[variants]``, which distinct mask each variant has, on the device.
     """
 
-    def __init__(self, masks: np.ndarray, device: torch.device):
-        self._leaves, leaf = np.unique(masks, axis=0, return_inverse=True)
+    def __init__(self, masks: np.ndarray, device: torch.device, root: np.ndarray | None = None):
+        root = np.zeros(len(masks), dtype=np.int64) if root is None else root
+        rows, leaf = np.unique(np.column_stack([root, masks]), axis=0, return_inverse=True)
+        self._leaves = rows[:, 1:].astype(bool)
         self.n_leaves, self.n_sites = self._leaves.shape
+        self.roots = np.searchsorted(rows[:, 0], np.arange(root.max() + 2))
         self.leaf = torch.from_numpy(leaf.reshape(-1)).to(device)
         self._device = device
         self._kept: dict[tuple[int, bytes], Fork] = {}

@@ -2,15 +2,19 @@
 
 The fast pass's logits are off by rounding. A prediction is the largest of an example's logits, so it can
 differ only where the error in the difference of two logits exceeds the fast pass's own margin between the
-first and the second. On a sample of the same data both are computed, and the largest such error seen there,
-with a factor on top, is the guard band: wherever the margin is within it, float32 has the last word.
+first and the second. Wherever the margin is within the guard band, float32 has the last word; each pair that
+it decides is also a measurement of an error.
 
-How sure that is: the band is a bound from a sample, not a proof. The n examples are drawn at random and seen
-under every variant, so that for each other example, whatever the errors' distribution, the chance that one of
-its errors is larger than all of the sample's is at most 1 / (n + 1). That leaves out the factor, and that a
-prediction differs only if its margin also lies between the band and the error. Each pair that float32 decides
-is a further measurement, and where one is larger than those of the sample, the band is widened and the pairs
-between are decided too.
+How wide the band is: let S(m) be the chance that a pair's error exceeds m. Beyond the band, the predictions
+that differ number on average at most the sum of S over the margins there, and the chance that there is any is
+no more than that (Markov's inequality, however the errors depend on each other). The band is the narrowest
+for which the sum is at most `CHANCE`. S comes from the errors at hand: the largest tenth is taken to fall
+off exponentially, its scale being the mean excess over the tenth's threshold, at the upper end of that mean's
+95 % interval. Errors that fall off faster, as normal ones do, get a wider band than they need.
+
+The errors at hand are those of a random sample of pairs, which gives the band to begin with, and of all pairs
+that were then decided, which lie where it matters: next to those that the band just leaves out. What the
+chance leaves out is that errors beyond the band might be of another kind than those within and in the sample.
 """
 
 from __future__ import annotations
@@ -20,8 +24,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-FACTOR = 1.5
-_LEAST, _MOST, _SHARE = 16, 128, 20
+CHANCE = 0.01
+_TAIL = 0.1
+_SAMPLE = 256
+_NORMAL_95 = 1.645
 
 
 @dataclass(frozen=True)
@@ -29,31 +35,53 @@ class Guard:
     """What is known of the fast pass's errors.
 
     Attributes:
-        largest_error: the largest seen between two logits of a pair; infinite errors do not count, since a
-            logit that is not finite is never trusted.
-        pairs: how many (example, variant) pairs with finite errors were compared.
+        pairs: how many (example, variant) pairs were compared. Infinite errors do not count, since a logit
+            that is not finite is never trusted.
+        largest_error: the largest seen between two logits of a pair.
+        threshold: a tenth of the errors exceed it,
+        scale: by so much on average, at most.
     """
 
-    largest_error: float = 0.0
-    pairs: int = 0
+    pairs: int
+    largest_error: float
+    threshold: float
+    scale: float
 
-    @property
-    def band(self) -> float:
-        """Margins below this are not trusted; infinite where nothing could be compared."""
-        return FACTOR * self.largest_error if self.pairs else math.inf
+    @staticmethod
+    def of(errors: np.ndarray) -> Guard:
+        """From the errors of some pairs, whichever of them are finite."""
+        known = np.sort(errors[np.isfinite(errors)])
+        if not known.size:
+            return Guard(0, 0.0, math.inf, math.inf)
+        n_tail = math.ceil(_TAIL * known.size)
+        threshold = float(known[-n_tail - 1]) if known.size > n_tail else 0.0
+        scale = float(np.mean(known[-n_tail:] - threshold)) * (1 + _NORMAL_95 / math.sqrt(n_tail))
+        return Guard(known.size, float(known[-1]), threshold, scale)
 
-    def after(self, fast: np.ndarray, exact: np.ndarray) -> Guard:
-        """With the errors of more pairs, whose logits are ``[..., labels]`` in both precisions."""
-        return self.with_errors(margin_errors(fast, exact))
+    def exceeded(self, margins: np.ndarray) -> np.ndarray:
+        """S, the chance of an error above each margin; margins below the threshold count in full."""
+        if self.scale == 0.0 or math.isinf(self.scale):
+            return np.where(margins > self.threshold, 0.0, 1.0)
+        return np.where(
+            margins > self.threshold, _TAIL * np.exp((self.threshold - margins) / self.scale), 1.0
+        )
 
-    def with_errors(self, errors: np.ndarray) -> Guard:
-        """With the errors of more pairs, whichever of them are finite."""
-        known = errors[np.isfinite(errors)]
-        return Guard(max(self.largest_error, float(known.max(initial=0.0))), self.pairs + known.size)
+    def first_band(self, n_pairs: int) -> float:
+        """The band to begin with: of `n_pairs`, one error would be above it."""
+        return self.threshold + self.scale * math.log(max(1.0, _TAIL * n_pairs)) if self.pairs else math.inf
 
-    def doubts(self, fast: np.ndarray) -> np.ndarray:
-        """Bool ``[...]``: which predictions of logits ``[..., labels]`` are within the band."""
-        return ~(margins(fast) > self.band) | ~np.isfinite(fast).all(axis=-1)
+    def band(self, margins: np.ndarray) -> float:
+        """The narrowest above which the sum of S over the margins is at most `CHANCE`."""
+        if not self.pairs:
+            return math.inf
+        descending = np.sort(margins[np.isfinite(margins)])[::-1]
+        too_many = np.cumsum(self.exceeded(descending)) > CHANCE
+        return max(self.threshold, float(descending[too_many.argmax()])) if too_many.any() else self.threshold
+
+
+def doubts(fast: np.ndarray, band: float) -> np.ndarray:
+    """Bool ``[...]``: which predictions of logits ``[..., labels]`` are within the band, or not finite."""
+    return ~(margins(fast) > band) | ~np.isfinite(fast).all(axis=-1)
 
 
 def margins(logits: np.ndarray) -> np.ndarray:
@@ -73,22 +101,13 @@ def margin_errors(fast: np.ndarray, exact: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(errors), np.inf, errors)
 
 
-def sample_size(n_examples: int) -> int:
-    """How many examples are computed both ways before the rest is begun."""
-    return min(n_examples, max(_LEAST, min(_MOST, n_examples // _SHARE)))
+def sampled(n_variants: int, n_examples: int) -> tuple[np.ndarray, np.ndarray]:
+    """Random pairs that are computed both ways before the rest is begun, the same ones every time.
 
-
-def chance_beyond_sample(n_examples: int) -> float:
-    """Most chance of an example outside the sample to have a larger error than all inside; any distribution.
-
-    The example and the sample are n + 1 examples in random order, and the largest error is as likely to be
-    any one's. 0 where all examples are in the sample.
+    Returns:
+        int64 ``[pairs]``, the variant and the example of each.
     """
-    n = sample_size(n_examples)
-    return 0.0 if n == n_examples else 1 / (n + 1)
-
-
-def sampled(n_examples: int) -> np.ndarray:
-    """Which: int64 ``[sample]``, ascending, the same ones every time."""
-    generator = np.random.default_rng(0)
-    return np.sort(generator.choice(n_examples, sample_size(n_examples), replace=False))
+    n = n_variants * n_examples
+    chosen = np.random.default_rng(0).choice(n, min(n, _SAMPLE), replace=False)
+    variants, examples = np.divmod(chosen, n_examples)
+    return variants, examples

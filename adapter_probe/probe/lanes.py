@@ -17,6 +17,7 @@ from itertools import chain
 from typing import TypeVar
 
 import torch
+from torch import Tensor, nn
 
 from adapter_probe.models.adapted import AdaptedModel
 
@@ -100,6 +101,22 @@ def return_free_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def twin(model: AdaptedModel) -> AdaptedModel:
-    """The same model on the same weights in memory, its sites switched apart from the other's."""
-    return deepcopy(model, {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())})
+def twin(model: AdaptedModel, dtype: torch.dtype | None = None) -> AdaptedModel:
+    """The same model on the same weights in memory, its sites switched apart from the other's.
+
+    Args:
+        model: the model.
+        dtype: cast the weights to it. Buffers that are computed and not stored keep their precision, see
+            `AdaptedModel`.
+    """
+    stored = {id(tensor) for tensor in model.state_dict(keep_vars=True).values()}
+
+    def taken(tensor: Tensor) -> Tensor:
+        if dtype is None or id(tensor) not in stored or not tensor.is_floating_point():
+            return tensor
+        cast = tensor.detach().to(dtype)
+        return nn.Parameter(cast, requires_grad=False) if isinstance(tensor, nn.Parameter) else cast
+
+    return deepcopy(
+        model, {id(tensor): taken(tensor) for tensor in chain(model.parameters(), model.buffers())}
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -23,7 +24,6 @@ from adapter_probe.models.methods import Method
 from adapter_probe.results.ablation_files import AblationResults, continuation_sizes
 from adapter_probe.spans import VariantSet
 
-from .guard import Guard, chance_beyond_sample, sample_size
 from .likelihoods import request_outputs, summed_windows
 from .request import AblationRequest
 from .tree import forward_variants
@@ -111,7 +111,7 @@ def _lora_rank(method: Method | ImportedMethod) -> int:
 
 
 def assemble(
-    request: AblationRequest, variants: VariantSet, arrays: Arrays, guard: Guard | None = None
+    request: AblationRequest, variants: VariantSet, arrays: Arrays, guard: dict[str, Any] | None = None
 ) -> AblationResults:
     """The results of a study from the outputs of all items, in the dataset's order.
 
@@ -132,14 +132,7 @@ def assemble(
     if rank := _lora_rank(request.checkpoint.description.method):
         settings["lora_rank"] = rank
     if guard is not None:
-        n = len(request.encoded)
-        settings["guard"] = {
-            **asdict(guard),
-            "band": guard.band,
-            "decided_in_float32": float(np.mean(~np.isnan(arrays["error"]))),
-            "sampled_examples": sample_size(n),
-            "chance_beyond_sample": chance_beyond_sample(n),
-        }
+        settings["guard"] = guard
     refuse_nonfinite_intact(request, arrays)
     task, rows = request.checkpoint.description.task, request.examples.rows
     labels, answers, counts, groups, greedy = request.examples.labels, None, None, None, None

@@ -1,15 +1,16 @@
-"""Single (example, variant) pairs: every example of a batch under a mask of its own."""
+"""Single (example, variant) pairs: every example under some masks of its own."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import numpy as np
-import torch
-from torch import Tensor
 
 from adapter_probe.data.encoding import Encoded
-from adapter_probe.data.packing import PackedBatch, cut_by_tokens, pack
+from adapter_probe.data.packing import cut_by_tokens, pack
 from adapter_probe.models.adapted import AdaptedModel, NormChoice
-from adapter_probe.models.layer import Layer
+
+from .tree import forward_pairs
 
 
 def pair_logits(
@@ -20,6 +21,7 @@ def pair_logits(
     *,
     tokens_per_pass: int,
     norms: NormChoice = "trained",
+    each_pass: Callable[[], None] = lambda: None,
 ) -> np.ndarray:
     """Logits of pairs, each as a run of its own would give them.
 
@@ -30,65 +32,36 @@ def pair_logits(
         masks: bool ``[pairs, sites]``, the variant of each; True = on.
         tokens_per_pass: bound on memory.
         norms: "pretrained" gives a switched-off site the base's own LayerNorm.
+        each_pass: see `forward_variants`.
 
     Returns:
         float32 ``[pairs, labels]``, in the order given.
     """
-    lengths = encoded.lengths[items]
-    order = np.argsort(lengths, kind="stable")
     logits = np.empty((len(items), model.base.config.num_labels), np.float32)
-    for chosen in cut_by_tokens(lengths, order, tokens_per_pass):
-        batch = pack(encoded, items[chosen]).to(model.device)  # already by length, so packing keeps the order
-        logits[chosen] = forward_pairs(model, batch, masks[chosen], norms).float().cpu().numpy()
+    for examples in _alike(model, encoded, np.unique(items), max(1, tokens_per_pass // 4)):
+        chosen = np.flatnonzero(np.isin(items, examples))
+        out = forward_pairs(
+            model,
+            pack(encoded, examples).to(model.device),
+            np.searchsorted(examples, items[chosen]),
+            masks[chosen],
+            tokens_per_pass=tokens_per_pass,
+            norms=norms,
+            each_pass=each_pass,
+        )
+        logits[chosen] = out.float().cpu().numpy()
     return logits
 
 
-def forward_pairs(model: AdaptedModel, batch: PackedBatch, masks: np.ndarray, norms: NormChoice) -> Tensor:
-    """Logits ``[examples, labels]`` of a packed batch whose examples have masks ``[examples, sites]``.
-
-    Nothing is shared between the examples. Each site is run both ways and every example takes its own.
-    """
-    model.check_norms(norms)
-    lengths = [group.length for group in batch.groups for _ in range(group.n)]
-    all_on = masks.all(axis=0)  # [sites]
-    on = torch.from_numpy(masks).to(model.device)  # [examples, sites]
-    of_token = torch.from_numpy(np.repeat(masks, lengths, axis=0)).to(model.device)  # [tokens, sites]
-    with torch.inference_mode():
-        hidden = model.embed(batch)
-        for index, layer in enumerate(model.layers):
-            wanted = model.wanted_positions(index, batch)
-            rows = on if wanted is not None else of_token
-            for ffn in (0, 1):
-                site = 2 * index + ffn
-                chosen = None if all_on[site] else rows[:, site]
-                hidden = _both_ways(layer, ffn, hidden, batch, wanted, chosen, norms)
-        return model.head(model.read(hidden, batch)[0])
-
-
-def _both_ways(
-    layer: Layer,
-    ffn: int,
-    hidden: Tensor,
-    batch: PackedBatch,
-    wanted: Tensor | None,
-    on: Tensor | None,
-    norms: NormChoice,
-) -> Tensor:
-    """States after a site ``[1, rows, hidden]``, with its adapter for the rows that `on` ``[rows]`` says.
-
-    None is for all rows: told by the host's masks, so that nothing waits for the device.
-    """
-    site = layer.sites[ffn]
-
-    def sublayer() -> tuple[Tensor, Tensor]:
-        return layer.ffn(hidden) if ffn else layer.attention(hidden, batch.groups, wanted)
-
-    entering = None if site.forks_early else sublayer()
-    if on is None or not site.modules:
-        return site.finish(*(entering or sublayer()), batch.groups)
-    states = []
-    for state in (True, False):
-        norm = site.norm if state or norms == "trained" else site.pretrained_norm
-        with site.switched(state):
-            states.append(site.finish(*(entering or sublayer()), batch.groups, norm))
-    return torch.where(on[None, :, None], *states)
+def _alike(
+    model: AdaptedModel, encoded: Encoded, examples: np.ndarray, max_tokens: int
+) -> Iterator[np.ndarray]:
+    """Ascending examples of one length that the head reads at one place; a bounded number at a time."""
+    if not len(examples):
+        return
+    batch = pack(encoded, examples)
+    places = (model.read_positions(batch) - batch.first).numpy()
+    keys = np.stack([encoded.lengths[batch.index], places], axis=1)
+    for key in np.unique(keys, axis=0):
+        alike = np.sort(batch.index[(keys == key).all(axis=1)])
+        yield from cut_by_tokens(encoded.lengths, alike, max_tokens)

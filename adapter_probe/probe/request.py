@@ -66,7 +66,7 @@ class AblationRequest:
     def identity(self) -> dict[str, Any]:
         """Everything that determines the predictions; two runs with the same identity may share parts."""
         return {
-            "code_schema": CODE_SCHEMA,
+            "code_schema": CODE_SCHEMA[self.settings.precision],
             **checkpoint_identity(self.checkpoint.description.to_json()),
             "data": {"fingerprint": self.examples.rows.fingerprint, "n_examples": len(self.examples)},
             "tokens": {"fingerprint": self.encoded.fingerprint},

@@ -24,7 +24,7 @@ from adapter_probe.errors import ModelError
 from adapter_probe.models.adapted import AdaptedModel, NormChoice
 from adapter_probe.models.layer import Site
 
-from .forks import Fork, forks_of
+from .forks import Fork, Forks, forks_of
 
 
 @dataclass
@@ -94,24 +94,87 @@ def forward_variants(
         ValueError: masks of another shape, or no variant.
     """
     model.check_norms(norms)
-    head = head or model.head
     with torch.inference_mode():
         forks = forks_of(_checked(masks, model), model.device)
-        logits: list[Tensor | None] = [None] * forks.n_leaves
-        pending = [Branch(0, np.array([0, forks.n_leaves]), model.embed(batch))]
+        walk = Walk(model, batch, forks, norms, tokens_per_pass, each_pass)
+        return walk.outputs(model.embed(batch), head or model.head)[forks.leaf]
+
+
+def forward_pairs(
+    model: AdaptedModel,
+    batch: PackedBatch,
+    examples: np.ndarray,
+    masks: np.ndarray,
+    *,
+    tokens_per_pass: int,
+    norms: NormChoice = "trained",
+    each_pass: Callable[[], None] = lambda: None,
+) -> Tensor:
+    """Logits of (example, variant) pairs: the same walk, begun with a node for every example.
+
+    Args:
+        model: in evaluation mode, with adapters installed, for classification or regression.
+        batch: examples of one length that the head reads at one place, on the model's device.
+        examples: int ``[pairs]``, which example of the batch, each at least once.
+        masks: bool ``[pairs, sites]``, the variant of each.
+        tokens_per_pass: see `forward_variants`.
+        norms: likewise.
+        each_pass: likewise.
+
+    Returns:
+        float ``[pairs, labels]``.
+    """
+    model.check_norms(norms)
+    (group,) = batch.groups
+    with torch.inference_mode():
+        forks = Forks(_checked(masks, model), model.device, root=examples)
+        walk = Walk(model, batch.head(1), forks, norms, tokens_per_pass, each_pass)
+        # [1, examples * length, hidden] -> [examples, length, hidden]
+        states = model.embed(batch).view(group.n, group.length, -1)
+        read = walk.outputs(states, lambda row: row)  # [leaves, 1, hidden]
+        return model.head(read[:, 0])[forks.leaf]
+
+
+@dataclass(frozen=True)
+class Walk:
+    """One walk through the tree.
+
+    Attributes:
+        model, batch, norms, tokens_per_pass, each_pass: see `forward_variants`; the batch is what one node
+            holds.
+        forks: of the masks.
+    """
+
+    model: AdaptedModel
+    batch: PackedBatch
+    forks: Forks
+    norms: NormChoice
+    tokens_per_pass: int
+    each_pass: Callable[[], None]
+
+    def outputs(self, states: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
+        """What `head` makes of every leaf's last states at the positions that are read, ``[leaves, ...]``.
+
+        Args:
+            states: ``[roots, tokens, hidden]``, what enters the first layer.
+            head: of ``[read, hidden]``.
+        """
+        out: list[Tensor | None] = [None] * self.forks.n_leaves
+        pending = [Branch(0, self.forks.roots, states)]
         while pending:
-            each_pass()
+            self.each_pass()
             branch = pending.pop()
-            if branch.site == forks.n_sites:
-                for leaf, rows in zip(branch.bounds[:-1].tolist(), model.read(branch.hidden, batch)):
-                    logits[leaf] = head(rows)
+            if branch.site == self.forks.n_sites:
+                read = self.model.read(branch.hidden, self.batch)
+                for leaf, rows in zip(branch.bounds[:-1].tolist(), read):
+                    out[leaf] = head(rows)
                 continue
-            fork = forks.at(branch.site, branch.bounds)
-            if len(branch.hidden) > 1 and fork.n_children * branch.hidden.shape[1] > tokens_per_pass:
+            fork = self.forks.at(branch.site, branch.bounds)
+            if len(branch.hidden) > 1 and fork.n_children * branch.hidden.shape[1] > self.tokens_per_pass:
                 pending.extend(branch.halves())
             else:
-                pending.append(_advance(model, batch, branch, fork, norms))
-        return torch.stack(logits)[forks.leaf]
+                pending.append(_advance(self.model, self.batch, branch, fork, self.norms))
+        return torch.stack(out)
 
 
 def _checked(masks: np.ndarray, model: AdaptedModel) -> np.ndarray:

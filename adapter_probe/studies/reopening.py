@@ -128,7 +128,8 @@ def _asked(arguments: AblationArguments) -> dict[str, Any] | None:
     """The arguments as plain JSON, without what moves no number: the checkpoint's place, rows per pass."""
     if arguments.metric is not None and not isinstance(arguments.metric, str):
         return None
-    settled = {**arguments.settled(), "code_schema": CODE_SCHEMA, "settings": to_record(arguments.settings)}
+    schema = CODE_SCHEMA[arguments.settings.precision]
+    settled = {**arguments.settled(), "code_schema": schema, "settings": to_record(arguments.settings)}
     return {name: value for name, value in settled.items() if name not in ("checkpoint", "tokens_per_pass")}
 
 

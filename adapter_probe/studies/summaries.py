@@ -162,12 +162,15 @@ def guard_rows(guard: dict[str, Any]) -> list[tuple[str, str]]:
     share = (
         f"{guard['decided_in_float32']:.1%} of the predictions, whose logits are within {guard['band']:.2g}"
     )
-    evidence = (
-        f"largest error {guard['largest_error']:.2g} in {guard['pairs']:,} pairs, all of "
-        f"{guard['sampled_examples']:,} random examples among them; the bound is 1.5 times that"
+    evidence = f"largest error {guard['largest_error']:.2g} in {guard['pairs']:,} pairs"
+    if "chance" not in guard:  # of a version that chose the band in another way
+        return [("decided in float32", share), ("  rounding error", evidence)]
+    evidence += (
+        f", {guard['sampled_pairs']:,} of them random; a tenth above {guard['threshold']:.2g}, by "
+        f"{guard['scale']:.2g} on average"
     )
     chance = (
-        f"at most {guard['chance_beyond_sample']:.1%} for any other example to exceed the sample's largest"
+        f"at most {guard['chance']:.1%} for any other prediction to differ, if errors fall off like these"
     )
     return [("decided in float32", share), ("  rounding error", evidence), ("  chance left", chance)]
 

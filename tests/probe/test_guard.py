@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from adapter_probe.probe import guard
-from adapter_probe.probe.guard import (
-    FACTOR,
-    Guard,
-    chance_beyond_sample,
-    margin_errors,
-    margins,
-    sample_size,
-    sampled,
-)
+from adapter_probe.probe.guard import CHANCE, Guard, doubts, margin_errors, margins, sampled
 
 LOGITS = arrays(np.float32, st.tuples(st.integers(1, 6), st.just(3)), elements=st.floats(-8, 8, width=32))
 
@@ -33,53 +26,79 @@ def test_margins_and_errors_by_their_definitions(fast):
 
 
 @given(LOGITS, st.floats(0, 4), st.integers(0, 2**32))
-def test_outside_the_band_no_error_within_it_changes_a_prediction(fast, largest: float, seed: int):
-    known = Guard(largest, 1)
-    noise = np.random.default_rng(seed).uniform(-0.5, 0.5, fast.shape) * known.band * 0.999
-    trusted = ~known.doubts(fast)
+def test_outside_the_band_no_error_within_it_changes_a_prediction(fast, band: float, seed: int):
+    noise = np.random.default_rng(seed).uniform(-0.5, 0.5, fast.shape) * band * 0.999
+    trusted = ~doubts(fast, band)
     assert np.array_equal(fast.argmax(-1)[trusted], (fast + noise).argmax(-1)[trusted])
 
 
-def test_the_band_is_the_largest_error_and_a_factor():
-    fast, exact = np.array([[[0.0, 1.0]], [[2.0, 0.0]]]), np.array([[[0.25, 1.0]], [[2.0, 0.5]]])
-    known = Guard().after(fast, exact)
-    assert known == Guard(0.5, 2)
-    assert known.band == FACTOR * 0.5
-    assert known.after(fast, fast) == Guard(0.5, 4)  # it never shrinks
-    assert known.doubts(np.array([[0.0, 0.7], [0.0, 0.8], [np.nan, 5.0]])).tolist() == [True, False, True]
+def test_the_tail_of_exponential_errors_is_found():
+    errors = np.random.default_rng(0).exponential(0.5, 20_000)
+    known = Guard.of(errors)
+    assert known.threshold == pytest.approx(0.5 * math.log(10), rel=0.03)
+    assert known.scale == pytest.approx(0.5, rel=0.1)
+    assert known.scale > 0.5  # the upper end of an interval
+    at = np.array([1.5, 2.5, 3.5])
+    truth = np.exp(-at / 0.5)
+    assert (known.exceeded(at) > truth).all()
+    assert (known.exceeded(at) < 2.5 * truth).all()
+    assert known.first_band(10_000) == pytest.approx(0.5 * math.log(10_000), rel=0.1)
 
 
-def test_the_sample_is_bounded_and_the_same_every_time():
-    assert [sample_size(n) for n in (3, 16, 100, 1043, 10**6)] == [3, 16, 16, 52, 128]
-    assert np.array_equal(sampled(1000), sampled(1000))
-    assert len(set(sampled(1000).tolist())) == sample_size(1000)
+@pytest.mark.parametrize("draw", ["exponential", "normal", "of several scales"])
+def test_the_chance_that_any_prediction_differs_by_drawing_studies(draw: str):
+    """Fast margins of whole studies with known errors: beyond the band next to none is on the other side."""
+    generator, n, n_studies, differ = np.random.default_rng(1), 4_000, 400, 0
+    for _ in range(n_studies):
+        exact = generator.normal(0, 3, n)
+        errors = 0.1 * (generator.exponential(1, n) if draw == "exponential" else generator.normal(0, 1, n))
+        if draw == "of several scales":
+            errors *= np.repeat(generator.uniform(0.3, 1.5, n // 40), 40)
+        fast = exact + errors * generator.choice([-1, 1], n)
+        band = Guard.of(np.abs(errors[:256])).first_band(n)
+        inside = np.abs(fast) <= band
+        known = Guard.of(np.abs(np.concatenate([errors[:256], errors[inside]])))
+        band = max(band, known.band(np.abs(fast[~inside])))
+        inside = np.abs(fast) <= band
+        assert known.exceeded(np.abs(fast[~inside])).sum() <= CHANCE
+        differ += bool(((fast > 0) != (exact > 0))[~inside].any())
+    assert differ <= CHANCE * n_studies
+
+
+def test_the_band_is_the_narrowest_that_keeps_the_chance():
+    known = Guard(pairs=100, largest_error=1.0, threshold=0.2, scale=0.1)
+    found = np.linspace(0.0, 3.0, 4001)
+    band = known.band(found)
+    assert band in found
+    assert known.exceeded(found[found > band]).sum() <= CHANCE < known.exceeded(found[found >= band]).sum()
+    assert known.band(np.array([5.0, np.nan])) == known.threshold
+
+
+def test_equal_errors_and_none():
+    same = Guard.of(np.full(50, 0.25))
+    assert (same.pairs, same.threshold, same.scale) == (50, 0.25, 0.0)
+    assert same.exceeded(np.array([0.2, 0.3])).tolist() == [1.0, 0.0]
+    assert Guard.of(np.array([])).band(np.array([9.0])) == math.inf
+    assert Guard.of(np.array([np.inf])).first_band(9) == math.inf
 
 
 @given(LOGITS, st.sampled_from([np.nan, np.inf, -np.inf]), st.booleans())
 def test_a_logit_that_is_not_finite_is_never_trusted_and_moves_no_band(fast, spoilt: float, both: bool):
     exact = fast + np.float32(0.25) * np.arange(3, dtype=np.float32)
-    sound = Guard().after(fast[1:], exact[1:])
+    sound = Guard.of(margin_errors(fast[1:], exact[1:]))
     fast, exact = fast.copy(), exact.copy()
     fast[0, 1] = spoilt
     if both:
         exact[0, 1] = spoilt
     assert margin_errors(fast, exact)[0] == np.inf
-    assert Guard().after(fast, exact) == sound
-    assert Guard(1e-9, 1).doubts(fast)[0]
+    assert Guard.of(margin_errors(fast, exact)) == sound
+    assert doubts(fast, 1e-9)[0]
 
 
-def test_nothing_is_trusted_where_nothing_could_be_compared():
-    logits = np.array([[0.0, 1000.0]])
-    assert Guard().after(np.array([[np.nan, 1.0]]), np.array([[0.0, 1.0]])).doubts(logits).all()
-
-
-def test_the_chance_beyond_the_sample_by_drawing_samples(monkeypatch):
-    """Errors of a heavy-tailed kind: how often one more example exceeds a random sample's largest."""
-    monkeypatch.setattr(guard, "_LEAST", 9)
-    generator, exceeded = np.random.default_rng(0), []
-    for _ in range(4000):
-        errors = generator.permutation(generator.standard_cauchy(60) ** 2)  # [examples], in random order
-        exceeded.append(errors[9] > errors[:9].max())
-    assert chance_beyond_sample(60) == 0.1
-    assert np.mean(exceeded) == pytest.approx(0.1, abs=0.015)
-    assert chance_beyond_sample(9) == 0.0  # all of them are in the sample
+def test_the_sample_is_of_different_pairs_and_the_same_every_time():
+    variants, examples = sampled(79, 1043)
+    assert len(variants) == 256 == len({*zip(variants.tolist(), examples.tolist())})
+    assert (variants.max(), examples.max()) < (79, 1043)
+    assert len(set(examples.tolist())) > 200
+    assert all(map(np.array_equal, sampled(79, 1043), (variants, examples)))
+    assert [sorted(part.tolist()) for part in sampled(2, 3)] == [[0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 2, 2]]

@@ -161,7 +161,9 @@ def test_another_order_is_not_answered_with_these_results(closed, options):
 
 
 def test_another_version_opens_the_checkpoint(closed, monkeypatch):
-    monkeypatch.setattr("adapter_probe.studies.reopening.CODE_SCHEMA", CODE_SCHEMA + 1)
+    monkeypatch.setattr(
+        "adapter_probe.studies.reopening.CODE_SCHEMA", {name: n + 1 for name, n in CODE_SCHEMA.items()}
+    )
     with pytest.raises(Opened):
         closed.ablate()
 

@@ -59,6 +59,11 @@ class LowRank(Inner):
         self.up = zero_linear(spec.rank, outputs, bias=spec.bias)
         self._scale = spec.scale
 
+    @property
+    def reads(self) -> tuple[nn.Module, ...]:
+        """The maps whose weights it reads, beside calling them."""
+        return (self.up,)
+
     def after(self, read: Tensor, out: Tensor) -> Tensor:
         """See `Inner.after`; without gradients `out`, which nobody else reads, takes the change in."""
         if torch.is_grad_enabled() or out.dtype != self.up.weight.dtype:
@@ -82,6 +87,11 @@ class Decomposed(LowRank):
         super().__init__(inputs, outputs, spec)
         self.magnitude = nn.Parameter(torch.ones(outputs))
         self._changed = (module,)  # in a tuple, so that the module is not its own grandchild
+
+    @property
+    def reads(self) -> tuple[nn.Module, ...]:
+        """See `LowRank`."""
+        return (*self._changed, self.up, self.down)
 
     def after(self, read: Tensor, out: Tensor) -> Tensor:
         """See `Inner.after`."""

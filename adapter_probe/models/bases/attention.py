@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .angles import Angles
+from .fused import attend
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -213,8 +214,8 @@ class Attention:
         bias = self.bias(query, key, at, group, shared)
         if bias is not None and bias.dtype != torch.bool:
             bias = bias.to(query.dtype)
-        attend = F.scaled_dot_product_attention if self._cap is None else self._capped
-        out = attend(query, key, value, bias, dropout_p=_rate(parts), scale=self.scale)
+        attends = attend if self._cap is None else self._capped
+        out = attends(query, key, value, bias, dropout_p=_rate(parts), scale=self.scale)
         return out.transpose(1, 2).reshape(nodes, total, width)
 
     def _capped(
