@@ -70,7 +70,9 @@ def _draw_frontier(frame: pd.DataFrame, ax: Axes, unit: float) -> None:
         best["task_points"], best["other_points"], xerr=errors[0], yerr=errors[1], fmt="none",
         ecolor=style.FAINT, elinewidth=0.5 * unit, zorder=1,
     )  # fmt: skip
-    for row in best.itertuples(index=False) if len(best) <= _MOST_NAMED else ():
+    # Of spans at one point the longest is named.
+    named = best.sort_values("n_layers").drop_duplicates(["task_points", "other_points"], keep="last")
+    for row in named.itertuples(index=False) if len(named) <= _MOST_NAMED else ():
         ax.annotate(
             f"{row.first}–{row.last}" if row.first != row.last else str(row.first),
             (row.task_points, row.other_points), xytext=(2.5 * unit, 2.5 * unit), textcoords="offset points",
