@@ -300,7 +300,8 @@ def run_from_arguments(
 
     refuse_idle_encoding(arguments.encoding, *arguments.data, *against)
     folder = _folder_of(arguments, out)
-    others, beside = (), folder
+    others: tuple[AblationArguments, ...] = ()
+    beside = folder
     if against:
         others = (replace(arguments, data=tuple(against), split="validation", metric=None),)
         beside = folder / f"{BESIDE}{Path(against[0]).stem}"

@@ -95,7 +95,8 @@ def reopen(arguments: AblationArguments, folder: Path) -> AblationRecord | None:
         if _kept(folder) != said["kept"]:
             return None
         read_manifest(folder / schema.MANIFEST)
-        return load_record(folder) if sealed_tables(folder) else None
+        record = load_record(folder) if sealed_tables(folder) else None
+        return record if isinstance(record, AblationRecord) else None
     except (AdapterProbeError, KeyError, AttributeError):  # going on with the run mends or names it
         return None
 
