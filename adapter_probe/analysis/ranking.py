@@ -1,0 +1,140 @@
+"""Could a cheap score have told which spans can go? Rank correlation and regret against the exact grid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from adapter_probe.metrics import average_ranks
+
+SCORE_LABELS = {
+    "change": "size of the change",
+    "weight_norm": "weight norm",
+    "turn": "1 − cosine of input and output",
+    "effect": "gradient: effect on the margin",
+    "flips": "gradient: margins that change sign",
+    "singles": "single-layer drops, summed",
+    "length": "number of layers alone",
+    "depth": "lowest layers first",
+}
+
+
+def span_table(layers: pd.DataFrame, effects: np.ndarray, margins: np.ndarray) -> pd.DataFrame:
+    """Every span's scores: the sums of its layers', and of the gradient also the share of examples lost.
+
+    Args:
+        layers: a row a layer with columns `change`, `weight_norm`, `turn`.
+        effects: ``[examples, layers]``, what a layer adds to the margin to first order.
+        margins: ``[examples]``, of the intact model.
+
+    Returns:
+        Columns `first`, `last`, `n_layers`, `change`, `weight_norm`, `turn`, `effect` (mean over examples of
+        the margin's fall), `flips` (points: how many examples of a hundred have a margin above zero with the
+        span and, to first order, none without it, less those the other way round), `length` and `depth`
+        (two scores that look at nothing: the number of layers, and the sum of the layers' numbers).
+    """
+    n = len(layers)
+    spans = [(first, last) for first in range(n) for last in range(first, n)]
+    frame = pd.DataFrame(spans, columns=["first", "last"])
+    frame["n_layers"] = frame["last"] - frame["first"] + 1
+    inside = np.array([[first <= layer <= last for layer in range(n)] for first, last in spans], float)
+    for name in ("change", "weight_norm", "turn"):
+        frame[name] = inside @ layers[name].to_numpy(float)
+    falls = effects @ inside.T  # [examples, spans]
+    frame["effect"] = falls.mean(axis=0)
+    right = (margins > 0).astype(float)[:, None]
+    frame["flips"] = 100 * (right - (margins[:, None] - falls > 0)).mean(axis=0)
+    frame["length"], frame["depth"] = frame["n_layers"].astype(float), inside @ np.arange(1.0, n + 1)
+    return frame
+
+
+def with_drops(spans: pd.DataFrame, exact: pd.DataFrame) -> pd.DataFrame:
+    """The spans' scores beside their exact drops in points, and the score `singles`, which comes of these.
+
+    Args:
+        spans: of `span_table`.
+        exact: columns `first`, `last`, `delta_points` of ``spans.csv``; spans that one of the two lacks are
+            left out.
+    """
+    drops = exact[["first", "last"]].assign(drop_points=-exact["delta_points"].astype(float))
+    frame = spans.merge(drops.astype({"first": int, "last": int}), on=["first", "last"]).dropna(
+        subset="drop_points"
+    )
+    single = frame[frame["n_layers"] == 1].set_index("first")["drop_points"]
+    frame["singles"] = [
+        single.reindex(range(first, last + 1)).sum(skipna=False)
+        for first, last in zip(frame["first"], frame["last"])
+    ]
+    return frame
+
+
+def agreement_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """How well each score tells the exact drop of spans.
+
+    Args:
+        frame: of `with_drops`.
+
+    Returns:
+        A row a score: `score`, `label`, `spearman`, `kendall` (tau-b), `spearman_within` (mean of the
+        correlations among spans of one length, without which any score that grows with the length looks
+        good), `regret_points` and `regret_most_points` (mean and greatest over lengths, see `regret_table`).
+    """
+    regret, rows = regret_table(frame), []
+    for score, label in SCORE_LABELS.items():
+        within = [
+            rank_correlation(same[score], same["drop_points"])
+            for _, same in frame.groupby("n_layers")
+            if len(same) > 2
+        ]
+        own = regret[regret["score"] == score]["regret_points"]
+        rows.append({
+            "score": score, "label": label,
+            "spearman": rank_correlation(frame[score], frame["drop_points"]),
+            "kendall": kendall_tau(frame[score].to_numpy(float), frame["drop_points"].to_numpy(float)),
+            "spearman_within": float(np.nanmean(within)) if np.isfinite(within).any() else np.nan,
+            "regret_points": own.mean(), "regret_most_points": own.max(),
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def regret_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """Points lost by pruning what a score says, at each number of layers.
+
+    Of the spans of a length the one with the least score goes (of equals the lowest); the regret is its exact
+    drop less the least drop of that length. The whole model is no choice and is left out.
+
+    Returns:
+        Columns `score`, `n_layers`, `first`, `drop_points`, `least_points`, `regret_points`.
+    """
+    rows = []
+    for n_layers, same in frame.groupby("n_layers"):
+        if len(same) < 2:
+            continue
+        least = float(same["drop_points"].min())
+        for score in SCORE_LABELS:
+            if same[score].isna().all():
+                continue
+            chosen: Mapping[str, float] = same.sort_values([score, "first"], kind="stable").iloc[0]
+            drop = float(chosen["drop_points"])
+            rows.append({
+                "score": score, "n_layers": int(n_layers), "first": int(chosen["first"]),
+                "drop_points": drop, "least_points": least, "regret_points": drop - least,
+            })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def rank_correlation(a: pd.Series, b: pd.Series) -> float:
+    """Spearman's rho; NaN where one of them does not vary."""
+    ranks = [average_ranks(np.asarray(values, float)[None])[0] for values in (a, b)]
+    if any(np.ptp(rank) == 0 for rank in ranks):
+        return float("nan")
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
+def kendall_tau(a: np.ndarray, b: np.ndarray) -> float:
+    """Kendall's tau-b: concordant less discordant pairs, ties in either taken out; NaN where all are tied."""
+    one, two = (np.sign(values[:, None] - values[None]) for values in (a, b))
+    scale = np.sqrt(float((one**2).sum()) * float((two**2).sum()))
+    return float((one * two).sum() / scale) if scale else float("nan")

@@ -1,0 +1,109 @@
+"""Cheap scores of a checkpoint's adapters, and how well they tell what an exact ablation found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from adapter_probe.analysis.ranking import agreement_table, regret_table, span_table, with_drops
+
+if TYPE_CHECKING:
+    from .ablation import Ablation
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ranking:
+    """Scores of layers and spans from one forward and one backward pass; what `adapter_probe.rank` returns.
+
+    Attributes:
+        layers: a row a layer: `change`, `weight_norm`, `turn`, `effect`; see
+            `adapter_probe.probe.cheap_scores`. `change`, `weight_norm` and `effect` are sums over the layer's
+            two sites.
+        effects: float ``[examples, layers]``, what a layer's adapters add to each example's margin, to first
+            order.
+        margins: float ``[examples]``, of the intact model.
+        seconds: that it took.
+    """
+
+    layers: pd.DataFrame
+    effects: np.ndarray
+    margins: np.ndarray
+    seconds: float
+
+    @cached_property
+    def spans(self) -> pd.DataFrame:
+        """A row a contiguous span with its scores; the least is the first to go. See `span_table`."""
+        return span_table(self.layers, self.effects, self.margins)
+
+    def beside(self, study: Ablation) -> pd.DataFrame:
+        """The spans' scores beside their exact drops in points."""
+        return with_drops(self.spans, study.spans)
+
+    def agreement(self, study: Ablation) -> pd.DataFrame:
+        """A row a score: rank correlations and regret against an ablation; see `agreement_table`."""
+        return agreement_table(self.beside(study))
+
+    def regret(self, study: Ablation) -> pd.DataFrame:
+        """Points lost by pruning what each score says, at each number of layers; see `regret_table`."""
+        return regret_table(self.beside(study))
+
+    def __repr__(self) -> str:
+        return f"Ranking of {len(self.layers)} layers on {len(self.margins)} examples\n{self.layers}"
+
+
+def rank(
+    checkpoint: str | Path,
+    *,
+    base: str | None = None,
+    data: str | Path | Sequence[str | Path] = (),
+    split: str = "validation",
+    max_examples: int | None = None,
+    device: str = "auto",
+    threads: int = 0,
+) -> Ranking:
+    """Score every layer's adapters without switching any combination of them off.
+
+    Args:
+        checkpoint: folder of a checkpoint for classification or regression, of any format that `ablate` opens.
+        base: folder or Hugging Face hub id of the base model, if it is not where the checkpoint says.
+        data: one or several files with labelled examples, in place of those that the checkpoint remembers.
+        split: which of the remembered splits.
+        max_examples: use a fixed random subset of this size.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
+        threads: of this process from now on; 0 for torch's own choice.
+
+    Raises:
+        CheckpointError, ModelError: the checkpoint or its base cannot be opened, or it is no classifier.
+        DataError: the examples cannot be read, do not fit the task, or have changed since training.
+    """
+    import time
+
+    from adapter_probe.models.device import choose_device, use_threads
+    from adapter_probe.probe.cheap_scores import site_scores
+    from adapter_probe.probe.request import AblationSettings, prepare_ablation
+    from adapter_probe.spans import SITES_PER_LAYER
+
+    use_threads(threads)
+    files = (data,) if isinstance(data, (str, Path)) else tuple(data)
+    request = prepare_ablation(
+        checkpoint, AblationSettings(), choose_device(device), base=base, data=files, split=split,
+        max_examples=max_examples,
+    )  # fmt: skip
+    model = request.checkpoint.model.to(request.device)
+    start = time.perf_counter()
+    scores = site_scores(model, request.examples)
+    effects = scores.effects.reshape(len(scores.effects), -1, SITES_PER_LAYER).sum(-1)
+    layers = pd.DataFrame({
+        "layer": np.arange(len(model.layers)),
+        "change": scores.change.reshape(-1, SITES_PER_LAYER).sum(-1),
+        "weight_norm": scores.weight_norm.reshape(-1, SITES_PER_LAYER).sum(-1),
+        "turn": scores.turn,
+        "effect": effects.mean(axis=0),
+    })  # fmt: skip
+    return Ranking(layers, effects, scores.margins, time.perf_counter() - start)
