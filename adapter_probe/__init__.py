@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from .studies.model import Model
     from .studies.model import open_model as open
     from .studies.pruning import prune
+    from .studies.ranking import Ranking, rank
     from .studies.reporting import report
+    from .studies.suite import Suite, suite
     from .studies.tradeoff import Tradeoff, tradeoff
 
 __version__ = "0.1.0"
@@ -44,6 +46,10 @@ _MODULES = {
     "open": "studies.model",
     "prune": "studies.pruning",
     "report": "studies.reporting",
+    "Ranking": "studies.ranking",
+    "rank": "studies.ranking",
+    "Suite": "studies.suite",
+    "suite": "studies.suite",
     "Tradeoff": "studies.tradeoff",
     "tradeoff": "studies.tradeoff",
     "AdapterProbeError": "errors",
@@ -57,8 +63,9 @@ _NAMES_THERE = {"open": "open_model"}  # a module of ours keeps Python's own `op
 
 __all__ = [
     "Ablation", "AdapterProbeError", "Average", "CheckpointError", "Comparison", "DataError", "Exchange",
-    "InitSweep", "Model", "ModelError", "ResultsError", "Tradeoff", "TrainingError", "__version__", "ablate",
-    "average", "compare", "exchange", "init_sweep", "load", "open", "prune", "report", "tradeoff",
+    "InitSweep", "Model", "ModelError", "Ranking", "ResultsError", "Suite", "Tradeoff", "TrainingError",
+    "__version__", "ablate", "average", "compare", "exchange", "init_sweep", "load", "open", "prune", "rank",
+    "report", "suite", "tradeoff",
 ]  # fmt: skip
 
 

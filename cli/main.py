@@ -20,6 +20,7 @@ from .init_sweep import init_sweep
 from .inspect import inspect
 from .prune import prune
 from .report import report
+from .suite import suite
 from .tradeoff import tradeoff
 from .train import train
 
@@ -44,6 +45,7 @@ for function, short_help in (  # each fits a line of 80 characters
     (train, "Train adapters on a frozen base model, or a baseline."),
     (init_sweep, "Retrain adapters over a range of initialisation scales."),
     (tradeoff, "Compare scores with numbers of trained parameters."),
+    (suite, "Run all studies of a TOML file over tasks, methods and seeds."),
     (demo, "Train on a small task, ablate every span, draw the heatmap."),
 ):
     app.command(short_help=short_help)(function)

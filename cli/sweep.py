@@ -36,10 +36,11 @@ def show_sweep_plan(requests: Sequence[TrainingRequest], out: Path, resources: R
     from adapter_probe.studies.sweeps import plan_sweep
 
     plan = plan_sweep(requests, out, resources)
-    show_json(plan) if json else show(_plan_text(plan))
+    show_json(plan) if json else show(plan_text(plan))
 
 
-def _plan_text(plan: dict[str, Any]) -> str:
+def plan_text(plan: dict[str, Any]) -> str:
+    """The trials of a sweep, and the time left."""
     rows = []
     for line in plan["trials"]:
         method = method_text(line["method"])

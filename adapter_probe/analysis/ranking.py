@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from adapter_probe.metrics import average_ranks
+from adapter_probe.formulas import average_ranks
 
 SCORE_LABELS = {
     "change": "size of the change",

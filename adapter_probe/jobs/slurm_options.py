@@ -107,7 +107,7 @@ def choose_options(file: Path | None, flags: Mapping[str, Any]) -> SlurmOptions:
 
 def _read(file: Path) -> SlurmOptions:
     given: dict[str, Any] = {}
-    for key, value in _parse(file).items():
+    for key, value in parse_toml(file).items():
         name = key.replace("-", "_")
         if name not in _KINDS:
             allowed = ", ".join(name.replace("_", "-") for name in sorted(_KINDS))
@@ -130,7 +130,12 @@ def _read(file: Path) -> SlurmOptions:
         raise TrainingError(f"{file}: {error}") from error
 
 
-def _parse(file: Path) -> dict[str, Any]:
+def parse_toml(file: Path) -> dict[str, Any]:
+    """A TOML file's contents.
+
+    Raises:
+        TrainingError: it cannot be read, or is not TOML.
+    """
     try:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
@@ -140,6 +145,6 @@ def _parse(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise TrainingError(f"cannot read {file}: {error.strerror}") from error
     except RecursionError:
-        raise TrainingError(f"{file} is nested too deep; give keys and one table, [sbatch]") from None
+        raise TrainingError(f"{file} is nested too deep; give keys and tables of keys") from None
     except ValueError as error:  # not TOML, or not UTF-8
         raise TrainingError(f"{file} is not TOML: {error}") from error

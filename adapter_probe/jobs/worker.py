@@ -73,12 +73,15 @@ def needless_libraries_hidden() -> Iterator[None]:
 def _do(job: Path, report: Callable[[int], None], device: str, threads: int, workers: int) -> None:
     from adapter_probe.models.device import choose_device, use_threads
 
+    from .checkpoints import ORDER, run_order
     from .shards import SHARD, run_shard
     from .trials import run_trial
 
     use_threads(threads)
     if (job / SHARD).exists():
         run_shard(job, choose_device(device), report)
+    elif (job / ORDER).exists():
+        run_order(job, choose_device(device), report)
     else:
         run_trial(job, choose_device(device), lambda now: report(now.step), workers)
 

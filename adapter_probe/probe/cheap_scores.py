@@ -161,6 +161,7 @@ def _margins(logits: Tensor, labels: Tensor) -> Tensor:
     return own - others.max(dim=1).values
 
 
+@torch.no_grad()
 def _weight_norm(site: Site) -> float:
     """The product's norm of every pair of matrices at a site; of what has no such pair, its parameters'."""
     squares = 0.0

@@ -14,6 +14,8 @@ import pandas as pd
 from adapter_probe.analysis.ranking import agreement_table, regret_table, span_table, with_drops
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from .ablation import Ablation
 
 
@@ -53,6 +55,17 @@ class Ranking:
         """Points lost by pruning what each score says, at each number of layers; see `regret_table`."""
         return regret_table(self.beside(study))
 
+    def plot(self, study: Ablation, ax: Axes | None = None) -> Axes:
+        """Draw each score's regret against the number of layers switched off.
+
+        Args:
+            study: the exact ablation.
+            ax: where to draw; by default the current Axes.
+        """
+        from adapter_probe.figures.ranking import draw
+
+        return draw(self.regret(study), ax)
+
     def __repr__(self) -> str:
         return f"Ranking of {len(self.layers)} layers on {len(self.margins)} examples\n{self.layers}"
 
@@ -70,7 +83,8 @@ def rank(
     """Score every layer's adapters without switching any combination of them off.
 
     Args:
-        checkpoint: folder of a checkpoint for classification or regression, of any format that `ablate` opens.
+        checkpoint: folder of a checkpoint for classification or regression, of any format that `ablate`
+            opens.
         base: folder or Hugging Face hub id of the base model, if it is not where the checkpoint says.
         data: one or several files with labelled examples, in place of those that the checkpoint remembers.
         split: which of the remembered splits.

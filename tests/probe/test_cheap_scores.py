@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -61,6 +63,30 @@ def test_an_effect_is_the_margins_derivative_by_a_gate(opened, monkeypatch):
     assert np.abs(scores.effects).max() > 1e-2
 
 
+def run_with_hooks(encoder, ids) -> tuple[list[list[torch.Tensor]], list[list[torch.Tensor]]]:
+    """What each layer's two adapters read, and what enters and leaves each layer, ``[tokens, hidden]``."""
+    layers = encoder.encoder.layer
+    seen: list[list[torch.Tensor]] = [[] for _ in layers]
+    ends: list[list[torch.Tensor]] = [[] for _ in layers]
+
+    def read(into: list[torch.Tensor]) -> Callable:
+        return lambda _module, args: into.append(args[0][0])
+
+    def leave(into: list[torch.Tensor]) -> Callable:
+        return lambda _m, _args, out: into.append((out if isinstance(out, torch.Tensor) else out[0])[0])
+
+    handles = []
+    for layer, reads, passes in zip(layers, seen, ends):
+        for part in (layer.attention.output, layer.output):
+            handles.append(part.dropout.register_forward_pre_hook(read(reads)))
+        handles += [layer.register_forward_pre_hook(read(passes)), layer.register_forward_hook(leave(passes))]
+    with torch.no_grad():
+        encoder(input_ids=torch.from_numpy(ids)[None])
+    for handle in handles:
+        handle.remove()
+    return seen, ends
+
+
 def test_changes_and_turns_are_means_over_tokens(opened):
     """By hooks on the transformers model: what adapters read and give, what enters and leaves each layer."""
     model, examples = opened
@@ -70,22 +96,8 @@ def test_changes_and_turns_are_means_over_tokens(opened):
     n_tokens = sum(len(ids) for ids in examples.encoded.input_ids)
     last = len(layers) - 1
     for ids in examples.encoded.input_ids:
-        seen: list[list[torch.Tensor]] = [[] for _ in layers]
-        ends: list[list[torch.Tensor]] = [[] for _ in layers]
-        handles = []
-        for number, layer in enumerate(layers):
-            for part in (layer.attention.output, layer.output):
-                handles.append(part.dropout.register_forward_pre_hook(
-                    lambda _m, args, number=number: seen[number].append(args[0][0])))  # fmt: skip
-            handles.append(layer.register_forward_pre_hook(
-                lambda _m, args, number=number: ends[number].append(args[0][0])))  # fmt: skip
-            handles.append(layer.register_forward_hook(
-                lambda _m, _a, out, number=number: ends[number].append(
-                    (out if isinstance(out, torch.Tensor) else out[0])[0])))  # fmt: skip
+        seen, ends = run_with_hooks(model.base.base_model, ids)
         with torch.no_grad():
-            model.base.base_model(input_ids=torch.from_numpy(ids)[None])
-            for handle in handles:
-                handle.remove()
             for number, layer in enumerate(layers):
                 keep = slice(0, 1) if number == last else slice(None)  # what the head reads of the last layer
                 for kind, part in enumerate((layer.attention.output, layer.output)):

@@ -1,0 +1,252 @@
+"""A suite as one call and one object: the paper's studies over tasks, methods and seeds, from one file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from adapter_probe.results.atomic import make_folder, write_csv
+
+from .ablation import Ablation, ablate
+from .comparison import average
+from .drawing import draw_into_folder
+from .init_sweep import InitSweep, run_init_sweep
+from .suite_file import AblationPart, Grid, SuiteFile, beside, chosen_tasks, read_suite
+from .summaries import ablation_rows
+from .sweeps import plan_sweep
+from .tradeoff import LEARNING_RATES, Tradeoff, methods_of, run_tradeoff
+
+if TYPE_CHECKING:
+    from adapter_probe.jobs.running import Resources
+    from adapter_probe.jobs.slurm_options import SlurmOptions
+    from adapter_probe.models.methods import Method
+    from adapter_probe.training.request import TrainingRequest
+
+PARAMETERS_CSV = "parameters.csv"
+_TRADEOFF, _INIT_SWEEP, _CHECKPOINTS, _ABLATIONS = "tradeoff", "init-sweep", "checkpoints", "ablations"
+_INIT_RATES = (3e-4,)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Suite:
+    """A finished suite; what `adapter_probe.suite` returns.
+
+    Attributes:
+        folder: where the results lie, a folder a study.
+        tradeoff: over all its tasks, or None.
+        init_sweep: likewise.
+        ablations: by task, one a seed.
+        parameters: one row a task with a checkpoint, ``parameters.csv``: `in_file`, the numbers that the
+            checkpoint's file holds (adapters, LayerNorms, head), `percent_of_base`, and in the last row,
+            ``all tasks``, the base and every task's together, with `multiple_of_base`; of models that are
+            fine-tuned whole there would be `multiple_if_whole` in its place.
+    """
+
+    folder: Path
+    tradeoff: Tradeoff | None
+    init_sweep: InitSweep | None
+    ablations: Mapping[str, Sequence[Ablation]]
+    parameters: pd.DataFrame | None
+
+    def draw(self, *, paper: bool = False) -> list[str]:
+        """Draw every study into its own folder, and of several seeds the mean; the paths.
+
+        Args:
+            paper: overlay the values that Houlsby et al. (2019) published.
+        """
+        paths: list[str] = []
+        for study in (self.tradeoff, self.init_sweep):
+            if study is not None:
+                paths += draw_into_folder(study, paper=paper).values()
+        for task, seeds in self.ablations.items():
+            for study in seeds:
+                paths += draw_into_folder(study, paper=paper).values()
+            if len(seeds) > 1:
+                place = self.folder / _ABLATIONS / task / "mean"
+                paths += map(str, average(seeds).save(place))
+        return paths
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What was found, in words."""
+        rows = [
+            row for study in (self.tradeoff, self.init_sweep) if study is not None for row in study.rows()
+        ]
+        for task, seeds in self.ablations.items():
+            for seed, study in enumerate(seeds):
+                found = dict(ablation_rows(study.summary))
+                both = f"intact {found['intact']}, all switched off {found['all switched off']}"
+                rows.append((f"{task}: seed {seed}", both))
+        if self.parameters is not None:
+            last = self.parameters.iloc[-1]
+            rows.append((
+                "parameters for all tasks",
+                f"{last['multiple_of_base']:.2f} times the base's; fine-tuned whole "
+                f"{last['multiple_if_whole']:.0f} times",
+            ))  # fmt: skip
+        return rows
+
+
+def suite(
+    file: str | Path,
+    out: str | Path,
+    *,
+    workers: int = 0,
+    threads: int = 1,
+    device: str = "auto",
+    cluster: SlurmOptions | None = None,
+    progress: bool = True,
+) -> Suite:
+    """Do every study of a TOML file over its tasks, methods and seeds.
+
+    Each study keeps its trials and checkpoints in a folder of its own in `out`: the same call goes on where
+    it was interrupted, and a longer file adds what is new.
+
+    Args:
+        file: see the guide to suites; paths in it are looked for beside it.
+        out: folder of the results.
+        workers: processes that train side by side; 0 for one a core, or one on an accelerator.
+        threads: of each process; 0 for torch's own choice.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
+        cluster: train and ablate on a SLURM cluster.
+        progress: show progress bars.
+
+    Raises:
+        AdapterProbeError: a key of the file is unknown, missing or unfit (it is named), or as in
+            `adapter_probe.tradeoff`, `init_sweep` and `ablate`.
+        JobsDetached: `cluster` asks not to wait for the jobs.
+    """
+    from adapter_probe.jobs.running import Resources
+
+    return run_suite(Path(file), Path(out), Resources(workers, threads, device, cluster), progress)
+
+
+def run_suite(file: Path, out: Path, resources: Resources, progress: bool = True) -> Suite:
+    """`suite`, with its resources put together."""
+    about, requests = _read(file)
+    trade = sweep = None
+    if about.tradeoff:
+        trade = run_tradeoff(requests[_TRADEOFF], out / _TRADEOFF, resources, progress)
+    if about.init_sweep:
+        sweep = run_init_sweep(requests[_INIT_SWEEP], out / _INIT_SWEEP, resources, progress)
+    ablations: dict[str, list[Ablation]] = {}
+    parameters = None
+    if about.ablation:
+        folders = _checkpoints(about.ablation, requests[_CHECKPOINTS], out, trade)
+        parameters = _trained(out, folders, resources, progress)
+        for folder, request in folders.items():
+            place = out / _ABLATIONS / request.task.name / f"seed-{request.settings.seed}"
+            ablations.setdefault(request.task.name, []).append(ablate(
+                folder, out=place, max_examples=about.ablation.max_examples, device=resources.device,
+                threads=resources.threads, precision=about.ablation.precision, cluster=resources.cluster,
+                progress=progress,
+            ))  # fmt: skip
+    return Suite(out, trade, sweep, ablations, parameters)
+
+
+def plan_suite(file: Path, out: Path, resources: Resources) -> dict[str, Any]:
+    """What each study has to train, with a measured estimate of the seconds of the sweeps, as plain JSON."""
+    about, requests = _read(file)
+    plan: dict[str, Any] = {
+        name: plan_sweep(requests[name], out / name, resources)
+        for name in (_TRADEOFF, _INIT_SWEEP)
+        if name in requests
+    }
+    if about.ablation:
+        folders = _checkpoints(about.ablation, requests[_CHECKPOINTS], out, None)
+        plan[_CHECKPOINTS] = [str(folder) for folder in folders]
+    return plan
+
+
+def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
+    """The file, and what each of its studies trains."""
+    from adapter_probe.models.methods import Adapters
+    from adapter_probe.training.request import TrainingRequest
+
+    about = read_suite(file)
+    base, found = beside(file.parent, about.base), about.found(file.parent)
+    requests: dict[str, list[TrainingRequest]] = {}
+
+    def of(
+        part: Grid, where: str, methods: Sequence[Method], rates: tuple[float, ...]
+    ) -> list[TrainingRequest]:
+        pairs = [found[name] for name in chosen_tasks(part, list(found), where)]
+        lists = [part.settings(task, rates).requests(base, [spec], methods) for task, spec in pairs]
+        return [request for one in lists for request in one]
+
+    if part := about.tradeoff:
+        methods = methods_of(
+            base, part.sizes, part.top_k, part.init_std, layernorm=part.layernorm, full=part.full,
+            head_only=part.head_only, baseline=part.baseline,
+        )  # fmt: skip
+        requests[_TRADEOFF] = of(part, "tradeoff", methods, LEARNING_RATES)
+    if sweep := about.init_sweep:
+        stds = [Adapters(sweep.size, std) for std in sweep.stds]
+        requests[_INIT_SWEEP] = of(sweep, "init_sweep", stds, _INIT_RATES)
+    if one := about.ablation:
+        method = Adapters(one.size, one.init_std)
+        pairs = [found[name] for name in chosen_tasks(one, list(found), "ablation")]
+        requests[_CHECKPOINTS] = [
+            TrainingRequest(base, spec, method, one.settings(seed), task.max_length, max_train=task.max_train)
+            for task, spec in pairs
+            for seed in range(one.seeds)
+        ]
+    return about, requests
+
+
+def _checkpoints(
+    part: AblationPart, requests: Sequence[TrainingRequest], out: Path, trade: Tradeoff | None
+) -> dict[Path, TrainingRequest]:
+    """What to train for the ablations, by folder; with the settings that the trade-off chose."""
+    folders = {}
+    for request in requests:
+        settings, name = request.settings, request.task.name
+        if trade is not None:
+            table = trade.table
+            row = table[
+                (table["task"] == name) & (table["method"] == "adapters") & (table["size"] == part.size)
+            ]
+            if len(row):
+                rate, epochs = float(row["learning_rate"].iloc[0]), int(row["epochs"].iloc[0])
+                settings = replace(
+                    settings, learning_rate=part.learning_rate or rate, epochs=part.epochs or epochs
+                )
+        folders[out / _CHECKPOINTS / name / f"seed-{settings.seed}"] = replace(request, settings=settings)
+    return folders
+
+
+def _trained(
+    out: Path, folders: Mapping[Path, TrainingRequest], resources: Resources, progress: bool
+) -> pd.DataFrame:
+    """Train what is missing, and count the parameters of the first seed of each task from the files."""
+    from adapter_probe.checkpoints.native import DELTA
+    from adapter_probe.checkpoints.opening import open_checkpoint
+    from adapter_probe.jobs.checkpoints import train_checkpoints
+    from adapter_probe.jobs.trials import count_parameters
+
+    train_checkpoints(make_folder(out / _CHECKPOINTS), folders, resources, progress)
+    first = {request.task.name: folder for folder, request in reversed(folders.items())}
+    opened = open_checkpoint(next(iter(folders)))
+    base = count_parameters(opened.model, opened.missing).base
+    rows = [{"task": name, "in_file": _numbers_in(first[name] / DELTA)} for name in reversed(first)]
+    table = pd.DataFrame(rows)
+    table["percent_of_base"] = 100 * table["in_file"] / base
+    total = base + int(table["in_file"].sum())
+    last = {"task": "all tasks", "in_file": total, "percent_of_base": 100 * total / base,
+            "multiple_of_base": total / base, "multiple_if_whole": float(len(rows))}  # fmt: skip
+    table = pd.concat([table, pd.DataFrame([last])], ignore_index=True)
+    write_csv(out / PARAMETERS_CSV, table)
+    return table
+
+
+def _numbers_in(path: Path) -> int:
+    """How many numbers a safetensors file holds."""
+    import math
+
+    from safetensors import safe_open
+
+    with safe_open(path, "numpy") as file:
+        return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118

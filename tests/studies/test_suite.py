@@ -1,0 +1,170 @@
+"""A suite: what its studies would be one by one; strict reading of its file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from safetensors.torch import load_file
+
+import adapter_probe as ap
+from adapter_probe.cli.main import app
+from adapter_probe.jobs import worker
+from adapter_probe.jobs.local import LocalProcesses
+from adapter_probe.studies.suite import run_suite
+from adapter_probe.studies.suite_file import read_suite
+
+DOCUMENTED = Path(__file__).parents[2] / "docs" / "studies"
+FILE = """
+base = "{base}"
+
+[[tasks]]
+task = "{task}"
+name = "first"
+
+[[tasks]]
+task = "{task}"
+name = "second"
+max_train = 40
+
+[tradeoff]
+sizes = [2]
+top_k = []
+layernorm = false
+baseline = true
+seeds = 1
+epochs = [1]
+learning_rates = [1e-2]
+
+[init-sweep]
+tasks = ["second"]
+stds = [1e-2]
+size = 2
+seeds = 1
+epochs = [1]
+
+[ablation]
+tasks = ["first"]
+size = 2
+seeds = 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs run here, one after the other, in place of in workers."""
+
+    def run(self, jobs, on_step, look):
+        for job in jobs:
+            worker._do(job, lambda step, job=job: on_step(job, step), "cpu", 1, 1)
+        return []
+
+    monkeypatch.setattr(LocalProcesses, "run", run)
+
+
+@pytest.fixture(scope="module")
+def file(tiny_base, short_task, tmp_path_factory):
+    path = tmp_path_factory.mktemp("suite") / "tasks.toml"
+    path.write_text(FILE.format(base=tiny_base("bert"), task=short_task))
+    return path
+
+
+def test_a_suite_is_its_studies(file, tiny_base, short_task, tmp_path, monkeypatch):
+    study = ap.suite(file, tmp_path / "out", progress=False)
+    assert study.tradeoff.table.groupby("task")["label"].apply(set).to_dict() == {
+        name: {"adapters 2", "full fine-tuning", "TF-IDF, no pretraining"} for name in ("first", "second")
+    }
+    alone = ap.tradeoff(
+        tiny_base("bert"), short_task, tmp_path / "alone", sizes=(2,), top_k=(), layernorm=False, full=False,
+        seeds=1, epochs=(1,), learning_rates=(1e-2,), progress=False,
+    )  # fmt: skip
+    same = study.tradeoff.trials.query("task == 'first' and method == 'adapters'")
+    assert set(same["trial"]) == set(alone.trials["trial"])
+    assert study.init_sweep.table["task"].unique().tolist() == ["second"]
+    assert {task: len(seeds) for task, seeds in study.ablations.items()} == {"first": 2}
+    checkpoint = tmp_path / "out/checkpoints/first/seed-1"
+    training = json.loads((checkpoint / "adapter_probe.json").read_text())["training"]
+    assert (training["learning_rate"], training["epochs"], training["seed"]) == (1e-2, 1, 1)  # as was chosen
+    own = ap.ablate(checkpoint, out=tmp_path / "ablation", progress=False)
+    pd.testing.assert_frame_equal(own.spans, study.ablations["first"][1].spans)
+
+    counted = study.parameters.set_index("task")
+    in_file = sum(t.numel() for t in load_file(checkpoint / "delta.safetensors").values())
+    base = sum(t.numel() for t in load_file(tiny_base("bert") / "model.safetensors").values())
+    assert counted.loc["first", "in_file"] == in_file
+    assert counted.loc["all tasks", "multiple_of_base"] == pytest.approx((base + in_file) / base)
+
+    def never(self, jobs, on_step, look):
+        raise AssertionError(jobs)
+
+    monkeypatch.setattr(LocalProcesses, "run", never)  # all is done
+    again = ap.suite(file, tmp_path / "out", progress=False)
+    pd.testing.assert_frame_equal(again.tradeoff.table, study.tradeoff.table)
+
+
+@pytest.mark.slow
+def test_the_documented_file_by_the_command(tiny_base, short_task, tmp_path, capsys):
+    (tmp_path / "base").symlink_to(tiny_base("bert"))
+    (tmp_path / "task").symlink_to(short_task)
+    file = Path(shutil.copy(DOCUMENTED / "tiny.toml", tmp_path))
+    app(["suite", str(file), "--out", str(tmp_path / "out"), "--json"], standalone_mode=False)
+    said = json.loads(capsys.readouterr().out)
+    assert {"tradeoff", "init_sweep", "ablations", "parameters", "files"} == said.keys()
+    assert {point["task"] for point in said["tradeoff"]} == {"my task"}
+    names = {"/".join(Path(path).parts[-2:]) for path in said["files"]}
+    wanted = {"tradeoff/tradeoff-tasks.pdf", "tradeoff/table-tasks.tex", "init-sweep/init-sweep.svg"}
+    assert wanted | {"seed-0/heatmap.png", "seed-1/heatmap.pdf"} <= names
+    assert any(name.startswith("mean/") for name in names)
+
+
+def test_the_papers_file_is_one():
+    about = read_suite(DOCUMENTED / "paper.toml")
+    assert len(about.tasks) == 8
+    assert about.tradeoff.baseline
+    assert about.ablation.seeds == 3
+
+
+def test_what_is_to_do_is_told(file, tmp_path, capsys):
+    app(["suite", str(file), "--out", str(tmp_path / "out"), "--dry-run", "--json"], standalone_mode=False)
+    plan = json.loads(capsys.readouterr().out)
+    assert len(plan["tradeoff"]["trials"]) == 6
+    assert len(plan["init-sweep"]["trials"]) == 1
+    assert len(plan["checkpoints"]) == 2
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("max_train = 40", "max-train = 40", r"tasks\[1\]\.max-train"),
+        ("seeds = 2", 'seeds = "2"', r"ablation\.seeds is \"2\", expected a whole number"),
+        ("sizes = [2]", "sizes = 2", r"tradeoff\.sizes is 2, expected a list"),
+        ("[init-sweep]", "[initsweep]", "unknown field 'initsweep'"),
+        ('task = "', 'tusk = "', r"tasks\[0\]\.tusk"),
+        ('base = "', 'bases = "', "unknown field 'bases'"),
+        ("[ablation]", "[ablation", "not TOML"),
+        ('tasks = ["first"]', 'tasks = ["third"]', r"ablation\.tasks holds 'third'"),
+        ('name = "second"', 'name = "first"', "two tasks 'first'"),
+        ("seeds = 2", 'seeds = 2\ndtype = "float16"', r"ablation\.dtype is \"float16\", expected one of"),
+    ],
+)
+def test_a_bad_key_is_named_in_one_line(file, tmp_path, old, new, words):
+    bad = tmp_path / "bad.toml"
+    text = file.read_text()
+    assert old in text
+    bad.write_text(text.replace(old, new))
+    with pytest.raises(ap.AdapterProbeError, match=words) as caught:
+        run_suite(bad, tmp_path / "out", None, progress=False)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_paths_are_looked_for_beside_the_file(short_task, tmp_path):
+    (tmp_path / "rows").symlink_to(short_task)
+    path = tmp_path / "tasks.toml"
+    path.write_text('base = "b"\n[[tasks]]\ntask = "rows"\n[tradeoff]\n')
+    found = read_suite(path).found(path.parent)
+    assert list(found) == ["rows"]
