@@ -165,7 +165,7 @@ class Engine:
                     **asdict(guard),
                     "band": band,
                     "sampled_pairs": sample.size,
-                    "decided_in_float32": float(1 - open_.mean()),
+                    "decided_in_float32": float(np.mean(~open_)),
                     "chance": chance,
                 }
             self._decide_side_by_side(arrays, chosen)

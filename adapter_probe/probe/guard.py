@@ -67,8 +67,10 @@ class Guard:
         )
 
     def first_band(self, n_pairs: int) -> float:
-        """The band to begin with: of `n_pairs`, one error would be above it."""
-        return self.threshold + self.scale * math.log(max(1.0, _TAIL * n_pairs)) if self.pairs else math.inf
+        """The band to begin with, rather too narrow: of `n_pairs`, ten errors would be above it."""
+        if not self.pairs:
+            return math.inf
+        return self.threshold + self.scale * math.log(max(1.0, _TAIL * n_pairs / 10))
 
     def band(self, margins: np.ndarray) -> float:
         """The narrowest above which the sum of S over the margins is at most `CHANCE`."""
