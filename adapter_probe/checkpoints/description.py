@@ -47,6 +47,7 @@ class Description:
         versions: of the libraries that wrote it.
         delta_sha256: of the bytes of ``delta.safetensors``.
         method_sha256: of the method's JSON, so that an edit of it shows; empty where it is not known.
+        head_sha256: of what the head's outputs stand for, likewise.
         tokenizer: a hash a part, see `tokenizer_parts`; empty where it is not known.
     """
 
@@ -59,6 +60,7 @@ class Description:
     scores: dict[str, float | None] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     method_sha256: str = ""
+    head_sha256: str = ""
     tokenizer: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -77,7 +79,8 @@ class Description:
 
 def write_description(folder: Path, description: Description) -> None:
     """Write ``adapter_probe.json``; the folder is a checkpoint from then on."""
-    sealed = replace(description, method_sha256=hash_json(description.method.to_json()))
+    method, head = hash_json(description.method.to_json()), _hash_head(description.task)
+    sealed = replace(description, method_sha256=method, head_sha256=head)
     write_json(folder / DESCRIPTION, {"schema": SCHEMA, **sealed.to_json()})
 
 
@@ -114,4 +117,13 @@ def read_description(folder: Path) -> Description:
             f"{path}: its method was changed after it was written (it does not have the sha256 in "
             "method_sha256); restore the file"
         )
+    if description.head_sha256 not in ("", _hash_head(description.task)):
+        raise CheckpointError(
+            f"{path}: kind or label_names of its task were changed after it was written (they do not have "
+            "the sha256 in head_sha256): the head's outputs would stand for other labels; restore the file"
+        )
     return description
+
+
+def _hash_head(task: TaskSpec) -> str:
+    return hash_json({"kind": task.kind, "label_names": task.label_names})

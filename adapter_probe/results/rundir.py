@@ -35,9 +35,8 @@ from adapter_probe.results.fingerprints import (
     to_plain,
 )
 from adapter_probe.results.schema import MANIFEST
-from adapter_probe.results.sealing import MANIFEST_SECTIONS, manifest_checksum
+from adapter_probe.results.sealing import MANIFEST_SECTIONS, SCHEMA, manifest_checksum
 
-SCHEMA = 1
 PARTS = "parts"
 _PART_NAME = re.compile(r"part-(\d{5}|[1-9]\d{5,})\.npz")
 _VERSIONS_NOTED = ("numpy", "torch", "transformers")

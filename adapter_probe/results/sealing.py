@@ -1,9 +1,9 @@
 """A results folder's seal: which run its tables belong to, and what their bytes were.
 
 ``checksums.json`` holds the hash of the run's identity and the SHA-256 of each table. A table that was copied
-from another folder, edited or cut short is refused wherever it is read; a folder without the file, such as
-one made by hand, is read as it is. Beside them stand notes that later steps make: what the run was made from,
-and which figures were drawn.
+from another folder, edited or cut short is refused wherever it is read, and so are tables that their run
+never sealed; a folder with neither this file nor a manifest, such as one made by hand, is read as it is.
+Beside them stand notes that later steps make: what the run was made from, and which figures were drawn.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.results.provenance import sha256_of
 
 CHECKSUMS, MANIFEST, STUDY = "checksums.json", "manifest.json", "study.json"
+SCHEMA = 1
+"""Of the manifest."""
 MANIFEST_SECTIONS = ("created_with", "identity", "plan")
 FIGURES, MADE_FROM = "figures", "made_from"
 """Names of notes beside the seal."""
@@ -87,11 +89,14 @@ def check_sealed(path: str | Path) -> None:
     """Make sure that a table is the one that its folder's run wrote, where the folder says which that is.
 
     Raises:
-        ResultsError: it is another one, or the folder's manifest was edited.
+        ResultsError: it is another one, perhaps unfinished, or the folder's manifest was edited or is newer.
     """
     path = Path(path)
     seal = path.parent / CHECKSUMS
-    if not seal.is_file() or not path.is_file():
+    if not path.is_file():
+        return
+    if not seal.is_file():
+        _refuse_unfinished(path)
         return
     said = read_json(seal)
     sums, run = said.get("sha256"), _run_of(path.parent)
@@ -105,8 +110,19 @@ def check_sealed(path: str | Path) -> None:
         return
     raise ResultsError(
         f"{path} {fault} (see {CHECKSUMS}): give the command that made the folder again to write it from the "
-        f"predictions or trials, or remove {CHECKSUMS} to use the table as it is"
+        f"predictions or trials, or remove {CHECKSUMS} and {MANIFEST} to use the table as it is"
     )
+
+
+def _refuse_unfinished(path: Path) -> None:
+    """Refuse the table of a run that never sealed its tables: some may be of the settings before."""
+    manifest = path.parent / MANIFEST
+    if manifest.is_file() and "checksum" in read_json(manifest):
+        raise ResultsError(
+            f"{path} may be unfinished: its run was interrupted before it wrote {CHECKSUMS}, or that file "
+            f"was removed; give the command that made the folder again, or remove {MANIFEST} as well to use "
+            "the table as it is"
+        )
 
 
 def manifest_checksum(manifest: Mapping[str, Any]) -> str:
@@ -118,10 +134,15 @@ def _run_of(folder: Path) -> str | None:
     """The hash of what determines the folder's numbers; None where nothing says it.
 
     Raises:
-        ResultsError: the manifest was edited.
+        ResultsError: the manifest was edited, or is of a newer version.
     """
     if (path := folder / MANIFEST).is_file():
         manifest = read_json(path)
+        if isinstance(schema := manifest.get("schema"), int) and schema > SCHEMA:
+            raise ResultsError(
+                f"{path} was written by a newer adapter-probe: its schema is {schema}, this version reads up "
+                f"to {SCHEMA}; upgrade adapter-probe"
+            )
         if "checksum" in manifest and manifest["checksum"] != manifest_checksum(manifest):
             raise ResultsError(f"{path} is damaged or was edited: its checksum does not match")
         return hash_json(manifest.get("identity"))

@@ -59,7 +59,7 @@ def as_before(checkpoint: Path) -> None:
     """Make the description one of a version that remembered less."""
     file = checkpoint / "adapter_probe.json"
     document = json.loads(file.read_text())
-    for name in ("method_sha256", "tokenizer"):
+    for name in ("method_sha256", "head_sha256", "tokenizer"):
         del document[name]
     del document["base"]["config"]
     document["base"]["config_sha256"] = "0" * 64
@@ -68,6 +68,15 @@ def as_before(checkpoint: Path) -> None:
 
 def remember_tokenizer(checkpoint: Path, base: Path) -> None:
     edit(checkpoint / "adapter_probe.json", tokenizer=tokenizer_parts(load_tokenizer(str(base))))
+
+
+def test_labels_in_another_order_are_refused(checkpoint):
+    file = checkpoint / "adapter_probe.json"
+    document = json.loads(file.read_text())
+    document["task"]["label_names"].reverse()
+    file.write_text(json.dumps(document))
+    with pytest.raises(CheckpointError, match=r"label_names of its task were changed .* restore the file"):
+        open_checkpoint(checkpoint)
 
 
 @pytest.mark.parametrize(("name", "value"), TELLING)

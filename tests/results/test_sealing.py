@@ -82,6 +82,7 @@ def test_without_a_seal_tables_are_read_as_they_are(tmp_path: Path):
     folder = make(tmp_path / "one", 0.5)
     edit(folder, folder)
     (folder / CHECKSUMS).unlink()
+    (folder / "manifest.json").unlink()
     assert read_spans(folder)["score"].tolist() == [0.9]
 
 
@@ -105,4 +106,21 @@ def test_an_edited_manifest_is_refused_where_tables_are_read(tmp_path: Path, ref
     del manifest["created_with"]["numpy"]
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with refused(folder / "manifest.json", "edited", "checksum"):
+        read_spans(folder)
+
+
+def test_a_manifest_of_a_newer_version_is_refused_where_tables_are_read(tmp_path: Path, refused: Callable):
+    folder = make(tmp_path / "one", 0.5)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "schema": 2}))
+    with refused(folder / "manifest.json", "newer", "schema is 2"):
+        read_spans(folder)
+
+
+def test_tables_that_their_run_never_sealed_are_refused(tmp_path: Path, refused: Callable):
+    folder = make(tmp_path / "one", 0.5)
+    with pytest.raises(KeyboardInterrupt), sealed(folder, ABLATION_FILES):
+        edit(folder, folder)  # of a run with another metric, say
+        raise KeyboardInterrupt
+    with refused(folder / SPANS_CSV, "unfinished", "again"):
         read_spans(folder)
