@@ -90,16 +90,16 @@ def read_contents(folder: Path, base: str | None = None) -> Contents | None:
     if not (folder / DESCRIPTION).is_file():
         return None
     said = read_description(folder)
-    place = Path(base or said.base.name).expanduser()
-    if not isinstance(said.method, Adapters) or said.task.kind == "causal" or not place.is_dir():
-        return None
     try:
+        place = Path(said.base.name if base is None else base).expanduser()
+        if not isinstance(said.method, Adapters) or said.task.kind == "causal" or not place.is_dir():
+            return None
         data = (folder / DELTA).read_bytes()
         if hashlib.sha256(data).hexdigest() != said.delta_sha256 or not _is_base(place, said):
             return None
         return _contents(said, place.resolve(), dict(_header(folder / DELTA)))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return None
+    except (OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError):
+        return None  # whatever is wrong with it, such as JSON nested deep, opening says it in plain words
 
 
 def _contents(said: Description, place: Path, delta: dict[str, _Stored]) -> Contents | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -89,8 +90,10 @@ class AblationArguments:
     def settled(self) -> dict[str, Any]:
         """As plain JSON with absolute paths, for a process that starts in another folder."""
         base = self.base
-        if base is not None and (folder := Path(base).expanduser()).is_dir():
-            base = str(folder.resolve())
+        if base:
+            with suppress(OSError, RuntimeError, ValueError):  # too long, no such user: opening says so
+                folder = Path(base).expanduser()
+                base = str(folder.resolve()) if folder.is_dir() else base
         # A job computes outputs; a function that scores them stays in the process that asked.
         metric = None if isinstance(self.metric, CustomMetric) else self.metric
         places = {"checkpoint": str(Path(self.checkpoint).resolve()), "base": base, "metric": metric}

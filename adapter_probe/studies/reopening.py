@@ -69,7 +69,7 @@ class Sources:
             files |= {f"base/{name}": path for name, path in _files_of_base(base)}
             files |= {f"data/{n}": Path(entry) for n, entry in enumerate(data) if not HubSplit.parse(entry)}
             return cls(base, data, files, states_of(files))
-        except (AdapterProbeError, OSError, ValueError, LookupError, TypeError, AttributeError):
+        except (AdapterProbeError, OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError):
             return None  # whatever is wrong with it, opening says it in plain words
 
 

@@ -119,7 +119,7 @@ def test_a_manifest_of_a_newer_version_is_refused_where_tables_are_read(tmp_path
 
 def test_tables_that_their_run_never_sealed_are_refused(tmp_path: Path, refused: Callable):
     folder = make(tmp_path / "one", 0.5)
-    with pytest.raises(KeyboardInterrupt), sealed(folder, ABLATION_FILES):
+    with pytest.raises(KeyboardInterrupt), sealed(folder, ABLATION_FILES):  # noqa: PT012
         edit(folder, folder)  # of a run with another metric, say
         raise KeyboardInterrupt
     with refused(folder / SPANS_CSV, "unfinished", "again"):
