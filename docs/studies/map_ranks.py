@@ -1,7 +1,8 @@
 """Rank correlation between heatmaps: `python map_ranks.py OUT.csv NAME=spans.csv NAME=spans.csv ...`.
 
 Every pair of maps on the spans that both have. A map of 6 layers meets one of 12 at equal relative depth:
-layer i there stands for layers 2i and 2i + 1 here, so 21 of the 78 spans have a partner.
+layer i there stands for layers 2i and 2i + 1 here, so 21 of the 78 spans have a partner. Beside them, every
+map against the mere number of layers of its spans, for long spans cost more in any map.
 """
 
 import sys
@@ -33,6 +34,10 @@ def main(out: Path, maps: dict[str, pd.Series]) -> None:
         rank = pair.corr(method="spearman").iloc[0, 1]
         difference = (pair.iloc[:, 0] - pair.iloc[:, 1]).abs().mean()
         rows.append((name_a, name_b, len(pair), round(rank, 3), round(difference, 2)))
+    for name, drops in maps.items():
+        index = drops.index.to_frame()
+        rank = drops.corr(index["last"] - index["first"], method="spearman")
+        rows.append((name, "number of layers", len(drops), round(rank, 3), None))
     names = ["map_a", "map_b", "spans", "rank_correlation", "mean_absolute_difference_points"]
     pd.DataFrame(rows, columns=names).to_csv(out, index=False, lineterminator="\n")
 
