@@ -59,9 +59,9 @@ class Suite:
             paper: overlay the values that Houlsby et al. (2019) published.
         """
         paths: list[str] = []
-        for study in (self.tradeoff, self.init_sweep):
-            if study is not None:
-                paths += draw_into_folder(study, paper=paper).values()
+        for sweep in (self.tradeoff, self.init_sweep):
+            if sweep is not None:
+                paths += draw_into_folder(sweep, paper=paper).values()
         for task, seeds in self.ablations.items():
             for study in seeds:
                 paths += draw_into_folder(study, paper=paper).values()
