@@ -23,7 +23,7 @@ long --task sst2 --layernorm --learning-rates 3e-3,1e-2
 long $four --full --learning-rates 1e-4
 
 small --task ./airline --sizes 64 --learning-rates 3e-3
-small $four --sizes 1,64 --learning-rates 1e-3
+small $four --sizes 1,16,64 --learning-rates 1e-3
 small $four --layernorm --learning-rates 3e-3
 small $four --top-k 1,2,3 --head-only --learning-rates 1e-3
 small $four --head-only --learning-rates 1e-2,3e-2,1e-1
