@@ -14,7 +14,7 @@ small() { try --batch-size 8 --epochs 4 "$@"; }  # twice the steps on the 400 tw
 
 long --task sst2 --task ./airline --sizes 64 --learning-rates 3e-4,1e-3,3e-3
 long $three --sizes 64 --learning-rates 3e-3
-long --task sst2 --task ./airline --task ./corporate_messaging --sizes 1 --learning-rates 3e-3
+long --task sst2 --task ./airline --task ./corporate_messaging --task ./disasters --sizes 1 --learning-rates 3e-3
 long --task sst2 --sizes 16,256 --learning-rates 1e-3
 long --task sst2 --full --learning-rates 3e-5,1e-4,3e-4
 long --task sst2 --top-k 1,2,3 --head-only --learning-rates 3e-4,1e-3,3e-3
