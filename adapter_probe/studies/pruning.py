@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,7 @@ from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.data.lm_eval_tasks import settle
 from adapter_probe.errors import ResultsError
 from adapter_probe.models.device import choose_device
+from adapter_probe.probe.arguments import CODE_SCHEMA
 from adapter_probe.probe.given_data import refuse_idle_encoding
 from adapter_probe.probe.prune import PruneMeasurement, prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
@@ -215,9 +216,10 @@ def _refuse_other(
             f"{folder} does not say what was ablated: there is no {MANIFEST} in it; give --span"
         )
     for identity in known:
+        wanted = {**request.identity, "code_schema": _schema_of(identity)}
         changes = [
             change
-            for change in describe_changes(identity, request.identity)
+            for change in describe_changes(identity, wanted)
             if change.partition(":")[0] not in _CHOICE_OF_SPANS
         ]
         if changes:
@@ -225,6 +227,13 @@ def _refuse_other(
                 f"{folder} is no ablation of {checkpoint} as it is now: {list_changes(changes)}. Remove the "
                 f"folder and run `adapter-probe ablate {checkpoint}` again, or give --span"
             )
+
+
+def _schema_of(identity: Mapping[str, Any]) -> int | None:
+    """The code schema of the precision that an ablation was computed in, which prune does not choose."""
+    settings = identity.get("settings")
+    precision = settings.get("precision") if isinstance(settings, Mapping) else None
+    return CODE_SCHEMA.get(precision) if isinstance(precision, str) else None
 
 
 def _table(folder: Path, checkpoint: Path, basis: Basis) -> pd.DataFrame:

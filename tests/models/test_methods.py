@@ -43,7 +43,7 @@ def test_the_defaults_are_the_papers():
 
 
 def test_the_names_are_those_of_the_tables():
-    assert METHOD_NAMES == ("adapters", "top_layers", "layernorm_only", "full", "head_only")
+    assert METHOD_NAMES == ("adapters", "top_layers", "layernorm_only", "full", "head_only", "tfidf")
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)

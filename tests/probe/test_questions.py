@@ -131,8 +131,10 @@ def test_scores_are_those_of_the_answers(checkpoint, tmp_path):
 def test_another_metric_and_the_way_to_disk_and_back(checkpoint, tmp_path):
     _, results = run(checkpoint, tmp_path, metric="exact_match")
     np.testing.assert_allclose(row_scores(results), results.logits[..., 1].mean(axis=1), rtol=1e-6)
-    save_predictions(tmp_path, results)
-    again = load_ablation(tmp_path)
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    save_predictions(kept, results)
+    again = load_ablation(kept)
     assert np.array_equal(again.answers, results.answers)
     assert np.array_equal(again.predictions, results.predictions)
     assert again.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
