@@ -180,6 +180,8 @@ def draw(
     mark_far_below(ax, frame.loc[far, "method"], x[far], values, digits=1)
     _set_ticks(ax, frame, limits or _limits(frame, published))
     middle, spread = view.words.split(", ")
+    if frame[view.low].isna().all():  # a bootstrap interval over seeds needs two of them
+        spread = "one seed, no interval"
     notes = [middle, f"{spread}, {count_text(int(frame['n_tasks'].max()), 'task')}"]
     for height in alone[view.middle].dropna():
         baseline_line(ax, height)

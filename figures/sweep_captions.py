@@ -120,13 +120,15 @@ def _counted(points: pd.DataFrame) -> str:
 def aggregate_caption(frame: pd.DataFrame, tasks: Sequence[str], published: str | None) -> str:
     """For the trade-off over all tasks."""
     counts = range_text(frame["n_tasks"].astype(int).tolist(), "task")
+    interval = " with its 95% bootstrap interval over seeds, trials resampled within each task"
+    if frame["iqm_low_points"].isna().all():
+        interval = " (one seed per task, so no interval)"
     parts = [
         "Score less the same task's full fine-tuning, in points, against the parameters trained for a task"
         f" without the head (mean over tasks), over {counts}:"
         f" {', '.join(task_label(task) for task in tasks)}.",
         "Left or above: median and 20th to 80th percentile over tasks of the mean over seeds. Right or"
-        " below: interquartile mean over all tasks' trials with its 95% bootstrap interval over seeds, trials"
-        " resampled within each task.",
+        f" below: interquartile mean over all tasks' trials{interval}.",
     ]
     if (frame["method"] == BASELINE).any():
         parts.append(BASELINE_WORDS)

@@ -52,7 +52,8 @@ def tradeoff_points(**columns: object) -> pd.DataFrame:
 def aggregate_points(**columns: object) -> pd.DataFrame:
     points = {
         "method": ["adapters", "full"], "k": None, "n_tasks": [2, 3], "p50_points": [-0.5, 0.0],
-        "iqm_points": [-0.4, 0.0], "trained_parameters_without_head": [1000, 10**6], "on_frontier": True,
+        "iqm_points": [-0.4, 0.0], "iqm_low_points": [-0.9, 0.0],
+        "trained_parameters_without_head": [1000, 10**6], "on_frontier": True,
     }  # fmt: skip
     return pd.DataFrame({**points, **columns}).astype({"k": "Int64"})
 
@@ -192,6 +193,8 @@ def test_an_aggregate_names_its_tasks_and_the_papers():
     assert "95% bootstrap interval over seeds, trials resampled within each task" in caption
     assert "At 0:" not in caption
     assert "Houlsby" not in caption
+    single = aggregate_caption(aggregate_points(iqm_low_points=np.nan), ["cola"], None)
+    assert "over all tasks' trials (one seed per task, so no interval)." in single
     none = aggregate_points(trained_parameters_without_head=[0, 10**6], on_frontier=False)
     caption = aggregate_caption(none, ["a"], "additional")
     assert "At 0: nothing but the head is trained." in caption
