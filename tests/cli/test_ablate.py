@@ -300,6 +300,7 @@ adapter_probe.probe.resumable.forward_variants = broken
     }
 
 
+@pytest.mark.slow
 def test_one_folder_a_study(own, program, tiny_task, tmp_path):
     other = shutil.copy(tiny_task / "train.jsonl", tmp_path / "other.jsonl")
     for options in ((), ("--sites", "ffn"), ("--split", "train"), ("--max-examples", 8), ("--data", other)):

@@ -63,6 +63,7 @@ def test_one_task_twice_is_told_apart_by_folder(tmp_path, ablation_folder):
     assert names == ["table-removable-cola-small", "table-removable-cola-large"]
 
 
+@pytest.mark.slow
 def test_one_task_twice_is_told_apart_by_settings(tmp_path, ablation_folder):
     records = load_records([ablation_folder(tmp_path / name, "cola") for name in ("a", "b", "c")])
     settings = ({}, {"sites": "ffn"}, {"sites": "attention", "group": 3, "layernorm": "pretrained"})
@@ -72,6 +73,7 @@ def test_one_task_twice_is_told_apart_by_settings(tmp_path, ablation_folder):
     assert list(heatmap.frame["grid"].unique()) == ["CoLA", "CoLA, ffn only", f"CoLA, {words}"]
 
 
+@pytest.mark.slow
 def test_labels_name_panels_captions_and_files(tmp_path, ablation_folder):
     records = load_records([ablation_folder(tmp_path / name, "cola") for name in ("small", "large")])
     options = replace(OPTIONS, labels=("TREC, ffn only", "costs $5"))
@@ -86,6 +88,7 @@ def test_labels_name_panels_captions_and_files(tmp_path, ablation_folder):
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.slow
 def test_only_what_was_asked_for_is_written(tmp_path, ablation_folder):
     records = load_records([ablation_folder(tmp_path / task, task) for task in ("cola", "mnli")])
     made = write_gallery(records, tmp_path / "out", replace(OPTIONS, only=("heatmap", "table-removable")))
@@ -166,6 +169,7 @@ def test_five_ablations_share_a_heatmap_but_not_their_shares(tmp_path, ablation_
     assert stems(shares) == [f"attribution-{task}" for task in ("cola", "mnli-m", "rte", "sst-2", "qnli")]
 
 
+@pytest.mark.slow
 def test_kept_spans_are_a_figure_of_their_own(tmp_path, ablation_folder):
     folders = [ablation_folder(tmp_path / name, n_layers=3) for name in ("off", "on")]
     summary = folders[1] / "summary.json"

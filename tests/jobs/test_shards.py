@@ -66,11 +66,14 @@ def compute_all(shards: dict[Path, int]) -> None:
         assert seen[-1] == tokens
 
 
+SLOW_MIXED = pytest.param(3, "mixed", marks=pytest.mark.slow)
+
+
 def arrays(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((out / "parts").glob("*.npz"))}
 
 
-@pytest.mark.parametrize(("most", "precision"), [(1, "float32"), (4, "float32"), (3, "mixed")])
+@pytest.mark.parametrize(("most", "precision"), [(1, "float32"), (4, "float32"), SLOW_MIXED])
 def test_shards_give_the_same_parts(most, precision, arguments, tmp_path):
     arguments = replace(arguments, settings=AblationSettings(precision=precision))
     request = arguments.prepare(CPU)

@@ -127,6 +127,7 @@ def test_the_papers_file_is_one():
     assert about.ablation.seeds == 3
 
 
+@pytest.mark.slow
 def test_what_is_to_do_is_told(file, tmp_path, capsys):
     app(["suite", str(file), "--out", str(tmp_path / "out"), "--dry-run", "--json"], standalone_mode=False)
     plan = json.loads(capsys.readouterr().out)
