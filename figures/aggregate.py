@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from adapter_probe.analysis.method_labels import BASELINE, METHOD_LABELS
 from adapter_probe.analysis.published import published_aggregate
-from adapter_probe.analysis.sweeps import BASELINE, METHOD_LABELS
 from adapter_probe.known_tasks import known_task
 
 from . import style

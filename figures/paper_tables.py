@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from adapter_probe.analysis.method_labels import BASELINE, METHOD_LABELS
 from adapter_probe.analysis.published import published_glue, published_tasks
-from adapter_probe.analysis.sweeps import BASELINE, METHOD_LABELS
 from adapter_probe.known_tasks import KNOWN_TASKS, known_task
 
 from .table_layouts import CHOSEN, heading, or_dash, percent, seeds

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from adapter_probe.analysis.sweeps import BASELINE
+from adapter_probe.analysis.method_labels import BASELINE
 
 from .captions import SOURCE, undefined_text
 from .curves import ScoreSeries, far_below

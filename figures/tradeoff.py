@@ -9,9 +9,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from adapter_probe.analysis.method_labels import BASELINE, METHOD_LABELS
 from adapter_probe.analysis.published import PUBLISHED_CURVES, published_tradeoff
 from adapter_probe.analysis.studies import TradeoffRecord
-from adapter_probe.analysis.sweeps import BASELINE, METHOD_LABELS, chosen_trials
+from adapter_probe.analysis.sweeps import chosen_trials
 from adapter_probe.errors import ResultsError
 from adapter_probe.known_tasks import known_task
 

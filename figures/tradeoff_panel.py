@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from adapter_probe.analysis.sweeps import BASELINE, METHOD_LABELS
+from adapter_probe.analysis.method_labels import BASELINE, METHOD_LABELS
 
 from . import style
 from .curves import (

@@ -16,16 +16,8 @@ import pandas as pd
 from adapter_probe.analysis.deltas import without_noise
 from adapter_probe.errors import ResultsError
 
-METHOD_LABELS = {
-    "adapters": "adapters",
-    "top_layers": "top k layers",
-    "layernorm_only": "LayerNorm only",
-    "head_only": "head only",
-    "full": "full fine-tuning",
-    "tfidf": "TF-IDF, no pretraining",
-}
-BASELINE = "tfidf"
-"""The method without pretraining."""
+from .method_labels import BASELINE, METHOD_LABELS
+
 _SETTINGS = [
     "method", "size", "init_std", "activation", "sites", "k", "learning_rate", "epochs", "batch_size",
 ]  # fmt: skip

@@ -253,7 +253,7 @@ def file_lists(groups: Iterable[Iterable[str | Path]]) -> str:
 
 def method_text(method: dict[str, Any]) -> str:
     """A method with its settings."""
-    from adapter_probe.analysis.sweeps import METHOD_LABELS
+    from adapter_probe.analysis.method_labels import METHOD_LABELS
 
     fields = [f"{name.replace('_', ' ')} {_field(v)}" for name, v in method.items() if name != "name" and v]
     return ", ".join([METHOD_LABELS.get(method["name"], "adapters"), *fields])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from adapter_probe.analysis.sweeps import BASELINE, METHOD_LABELS
+from adapter_probe.analysis.method_labels import BASELINE, METHOD_LABELS
 from adapter_probe.figures import style
 from adapter_probe.figures.curves import (
     METHODS,

@@ -12,8 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from adapter_probe.data.packing import pack
 from adapter_probe.models.bases.relative import DisentangledAttention
-from adapter_probe.probe.pairs import forward_pairs
-from adapter_probe.probe.tree import forward_variants
+from adapter_probe.probe.tree import forward_pairs, forward_variants
 from adapter_probe.spans import span_variants
 
 LENGTHS = (5, 12, 1, 5, 40, 3)
@@ -56,11 +55,13 @@ def test_the_tree_stays_on_the_device(family: str, adapted_model: Callable, rand
 
 def test_pairs_stay_on_the_device(family: str, adapted_model: Callable, random_examples: Callable):
     skip_long_rope(family)
-    model, encoded = adapted_model(family), random_examples(LENGTHS)
-    masks = np.random.default_rng(0).random((len(encoded), 6)) < 0.5
+    model, encoded = adapted_model(family), random_examples((12, 12, 12))
+    pairs = np.array([0, 1, 1, 2, 0])
+    masks = np.random.default_rng(0).random((len(pairs), 6)) < 0.5
     with accelerator() as device:
         device.move(model)
         batch = pack(encoded, range(len(encoded))).to(DEVICE)
-        logits = forward_pairs(model, batch, masks, "trained")
+        logits = forward_pairs(model, batch, pairs, masks, tokens_per_pass=40)
         assert logits.device == DEVICE
+        assert logits.shape == (len(pairs), model.base.config.num_labels)
         assert device.copies["down"] == 0
