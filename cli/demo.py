@@ -89,13 +89,13 @@ def _base_folder() -> Path:
 def _reading(report: dict[str, Any]) -> str:
     """What the figure says, in two sentences."""
     lines = [
-        f"Look at {report['files']['heatmap_png']}: row and column are the first and last layer switched off."
+        f"See {report['files']['heatmap_png']}: rows are the first, columns the last layer switched off."
     ]
     layer, span = report["largest_single_layer_drop"], report["longest_removable"]["1"]
     if layer and layer["delta_points"] < 0:
-        lines.append(f"The layer whose adapters matter most on their own is {layer['layer']}.")
+        lines.append(f"The single layer with the largest drop is layer {layer['layer']}.")
     if span:
         one = span["n_layers"] == 1
-        layers = f"Layer {span['first']}" if one else f"Layers {span['first']} to {span['last']}"
-        lines.append(f"{layers} can do without for a change of {span['delta_points']:+.1f} points.")
+        layers = f"layer {span['first']}" if one else f"layers {span['first']} to {span['last']}"
+        lines.append(f"Switching off {layers} changes the score by {span['delta_points']:+.1f} points.")
     return " ".join(lines)
