@@ -108,6 +108,12 @@ def baseline_line(ax: Axes | None, height: float) -> Line2D:
     return Line2D([], [], **props) if ax is None else ax.axhline(height, zorder=1.6, **props)
 
 
+def majority_line(ax: Axes | None, height: float) -> Line2D:
+    """A thin line at the height of the majority class, over the whole width; None for a legend's."""
+    props = {"color": style.FAINT, "linestyle": (0, (8, 3)), "linewidth": 0.6 * style.unit()}
+    return Line2D([], [], **props) if ax is None else ax.axhline(height, zorder=1.6, **props)
+
+
 def numbers_of(series: Sequence[ScoreSeries], others: Sequence[pd.DataFrame] = ()) -> pd.DataFrame:
     """What a figure draws: the means, then other rows, then the paper's."""
     parts = [one.points.assign(source="this run") for one in series]

@@ -98,6 +98,13 @@ def tradeoff_caption(curves: Sequence[ScoreSeries]) -> str:
     parts.append("Grey staircase: the best mean with at most so many parameters.")
     if any(np.isfinite(curve.baseline) for curve in curves):
         parts.append(BASELINE_WORDS)
+    known = [curve for curve in curves if np.isfinite(curve.majority)]
+    if known:
+        scores = ", ".join(f"{one.name} {bare_score(one.majority, one.metric)}" for one in known)
+        parts.append(
+            f"Thin dashes: the majority class ({scores}); where it lies below the axis, it stands in"
+            " the notes alone."
+        )
     if lost := int(points["diverged"].sum()):
         parts.append(
             "Crosses at the foot: some of the point's trials diverged; they are not in its mean"

@@ -29,6 +29,7 @@ from .curves import (
     label_points,
     line_of,
     line_props,
+    majority_line,
     mark_far_below,
     small_ticks,
     tidy_axes,
@@ -50,7 +51,8 @@ def draw(
     """Draw one task.
 
     Means with their s.e.m.; single trials as small dots, crosses at the foot where trials diverged; full
-    fine-tuning's mean dotted over its s.e.m.; the Pareto frontier as a grey staircase.
+    fine-tuning's mean dotted over its s.e.m.; the Pareto frontier as a grey staircase; the majority class
+    and the score without pretraining as lines, or in the notes alone where they lie below the axis.
 
     Args:
         curve: the task.
@@ -76,8 +78,10 @@ def draw(
             x, y = rows["trained_parameters"].astype(float), factor * rows["mean"]
             ax.errorbar(x, y, factor * rows["sem"], elinewidth=0.8 * unit, zorder=3, **line_props(mark))
     _set_height(ax, curve, factor)
-    if np.isfinite(curve.baseline):  # below the axis it stands in the notes alone
+    if np.isfinite(curve.baseline):
         baseline_line(ax, factor * curve.baseline)
+    if np.isfinite(curve.majority):
+        majority_line(ax, factor * curve.majority)
     _draw_diverged(ax, curve)
     points = curve.points[far_below(curve.points, "mean")]
     x = points["trained_parameters"].to_numpy(float)
@@ -158,10 +162,10 @@ def _set_height(ax: Axes, curve: ScoreSeries, factor: float) -> None:
     values = factor * np.concatenate(shown)
     values = values[np.isfinite(values)]
     low, high = (values.min(), values.max()) if values.size else (0.0, factor)
-    alone = factor * curve.baseline
-    if low - 0.5 * (high - low) < alone < low:
-        low = alone
-    high = max(high, alone) if np.isfinite(alone) else high
+    for line in sorted((factor * curve.baseline, factor * curve.majority), reverse=True):
+        if low - 0.5 * (high - low) < line < low:
+            low = line
+        high = max(high, line) if np.isfinite(line) else high
     spare = max(high - low, 0.01 * factor)
     marked = curve.points["diverged"].sum() or len(points) < len(curve.points)
     foot = 0.16 if marked else 0.08
@@ -191,7 +195,7 @@ def _add_top_axis(ax: Axes, base: float) -> None:
 
 
 def _notes(curve: ScoreSeries, factor: float) -> list[str]:
-    """The task's name, full fine-tuning's score, and the score without pretraining."""
+    """The task's name, and the scores of full fine-tuning, without pretraining and of the majority class."""
     lines = [literal(curve.name)]
     mean, sem = (factor * value for value in _full(curve))
     if np.isfinite(mean):
@@ -200,6 +204,8 @@ def _notes(curve: ScoreSeries, factor: float) -> list[str]:
         lines.append(f"full: {mean:.{digits}f}{spread}")
     if np.isfinite(curve.baseline):
         lines.append(f"TF-IDF: {factor * curve.baseline:.{1 if factor > 1 else 3}f}")
+    if np.isfinite(curve.majority):
+        lines.append(f"majority class: {factor * curve.majority:.{1 if factor > 1 else 3}f}")
     return lines
 
 
@@ -227,6 +233,8 @@ def legend_entries(curves: Sequence[ScoreSeries]) -> list[LegendEntry]:
     ]
     if any(np.isfinite(curve.baseline) for curve in curves):
         entries.append((baseline_line(None, 0), METHOD_LABELS[BASELINE]))
+    if any(np.isfinite(curve.majority) for curve in curves):
+        entries.append((majority_line(None, 0), "majority class"))
     grey = Line2D([], [], color=style.ink(), alpha=0.55, linewidth=0.6 * unit)
     entries.append((grey, "Pareto frontier"))
     if any(curve.trials is not None and len(curve.trials) for curve in curves):

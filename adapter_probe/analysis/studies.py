@@ -24,6 +24,7 @@ from adapter_probe.results import schema
 from adapter_probe.results.ablation_files import AblationResults, read_spans
 from adapter_probe.results.atomic import read_json
 from adapter_probe.results.schema import find_results, read_table
+from adapter_probe.results.sealing import check_complete
 from adapter_probe.spans import Span
 
 _SCORES = ("intact_score", "removed_delta_points", "majority_score")
@@ -194,6 +195,7 @@ def load_record(folder: Path) -> StudyRecord:
     Raises:
         ResultsError: as `load_records`.
     """
+    check_complete(folder, dispensable=(schema.PREDICTIONS,))
     if (folder / schema.SPANS_CSV).is_file():
         return _open_ablation(folder)
     trials = _read_if_there(folder / schema.TRIALS_CSV, schema.TRIALS)

@@ -10,11 +10,13 @@ import torch
 from adapter_probe.checkpoints.description import DESCRIPTION
 from adapter_probe.errors import AdapterProbeError, ResultsError, TrainingError
 from adapter_probe.results.atomic import claim, make_folder, read_json, write_json
-from adapter_probe.training.checkpoint import train_checkpoint
+from adapter_probe.results.fingerprints import describe_changes, list_changes
+from adapter_probe.results.rundir import MANIFEST, read_manifest
+from adapter_probe.training.checkpoint import STATE_FOLDER, train_checkpoint
 from adapter_probe.training.request import TrainingRequest
 
 from .running import Jobs, Resources, describe_lost, run_jobs
-from .trials import plan_trials
+from .trials import Trial, identified
 
 ORDER = "checkpoint-request.json"
 
@@ -22,7 +24,7 @@ ORDER = "checkpoint-request.json"
 def train_checkpoints(
     out: Path, requests: Mapping[Path, TrainingRequest], resources: Resources, progress: bool
 ) -> None:
-    """Train what is missing of some checkpoints.
+    """Train what is missing of some checkpoints; those that are there have to be what is asked for.
 
     Args:
         out: folder of them all, for logs.
@@ -33,19 +35,37 @@ def train_checkpoints(
     Raises:
         JobsDetached: jobs were sent and not waited for.
         TrainingError: some failed; the line says how many, why the first did, and where its log is.
-        ResultsError: the folder is in use or cannot be written.
+        ResultsError: the folder is in use or cannot be written, or one of them holds another checkpoint.
     """
     with claim(out):
-        left = {folder: one for folder, one in requests.items() if not (folder / DESCRIPTION).exists()}
         steps = {}
-        for folder, request in left.items():
-            (trial,) = plan_trials([request])
-            write_json(make_folder(folder) / ORDER, trial.request.to_json())
-            steps[folder] = trial.n_steps
+        for folder, trial in zip(requests, identified(requests.values())):
+            if (folder / DESCRIPTION).exists():
+                _refuse_other(folder, trial)
+            else:
+                write_json(make_folder(folder) / ORDER, trial.request.to_json())
+                steps[folder] = trial.n_steps
         jobs = Jobs(out, steps, len(requests), "checkpoints", "steps")
-        failures = run_jobs(jobs, resources, progress) if left else []
-    if lost := [folder for folder in left if not (folder / DESCRIPTION).exists()]:
+        failures = run_jobs(jobs, resources, progress) if steps else []
+    if lost := [folder for folder in steps if not (folder / DESCRIPTION).exists()]:
         raise TrainingError(describe_lost(jobs, failures, lost))
+
+
+def _refuse_other(folder: Path, trial: Trial) -> None:
+    """Refuse a checkpoint that was trained otherwise than is asked for now.
+
+    Raises:
+        ResultsError: it was, or does not say how; what differs is named.
+    """
+    record = folder / STATE_FOLDER / MANIFEST
+    if not record.is_file():
+        raise ResultsError(f"{folder} holds a checkpoint without the record of its training ({record})")
+    trained = read_manifest(record)["identity"]
+    if changes := describe_changes(trained, trial.identity):
+        raise ResultsError(
+            f"{folder} holds a checkpoint of another training: {list_changes(changes)}. Choose another --out "
+            "or remove the folder"
+        )
 
 
 def run_order(folder: Path, device: torch.device, report: Callable[[int], None]) -> None:

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -60,13 +60,13 @@ class Trial:
         id: start of the hash of its identity.
         request: what to train.
         n_steps: optimiser steps, the unit of progress.
-        base: the base's and its tokenizer's part of the identity.
+        identity: everything that determines what it trains.
     """
 
     id: str
     request: TrainingRequest
     n_steps: int
-    base: dict[str, Any]
+    identity: dict[str, Any]
 
     def folder(self, out: Path) -> Path:
         """Its folder in a study's folder."""
@@ -74,9 +74,17 @@ class Trial:
 
 
 def plan_trials(requests: Iterable[TrainingRequest]) -> list[Trial]:
-    """Give every request its id, each once; a base and a task are read once for all their trials.
+    """The trials of some requests, each once; see `identified`."""
+    trials: dict[str, Trial] = {}
+    for trial in identified(requests):
+        trials.setdefault(trial.id, trial)
+    return list(trials.values())
 
-    Returns:
+
+def identified(requests: Iterable[TrainingRequest]) -> Iterator[Trial]:
+    """Give every request its id; a base and a task are read once for all their trials.
+
+    Yields:
         Trials whose bases are absolute folders, or hub ids with their commit, so that a worker anywhere
         opens the same one.
 
@@ -84,19 +92,15 @@ def plan_trials(requests: Iterable[TrainingRequest]) -> list[Trial]:
         CheckpointError, ModelError, DataError: a base or a task cannot be used, or a method does not fit.
     """
     known: dict[str, tuple[dict[str, Any], int, BaseIdentity]] = {}
-    trials: dict[str, Trial] = {}
     for request in requests:
         if (key := hash_json(_shared(request))) not in known:
             inputs = load_inputs(request)
             known[key] = (inputs.fingerprints, len(inputs.objective.train), inputs.base.identity)
         fingerprints, n_train, base = known[key]
         check_depth(request.method, base.n_layers)
-        name = hash_json(identity_of(request, fingerprints))[:_ID_LENGTH]
+        identity = identity_of(request, fingerprints)
         settled = replace(request, base=base.name, revision=base.revision)
-        n_steps = _n_steps(request, n_train)
-        brought = {part: fingerprints[part] for part in ("base", "tokenizer")}
-        trials.setdefault(name, Trial(name, settled, n_steps, brought))
-    return list(trials.values())
+        yield Trial(hash_json(identity)[:_ID_LENGTH], settled, _n_steps(request, n_train), identity)
 
 
 def shared_settings(trials: Sequence[Trial]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -120,7 +124,7 @@ def shared_settings(trials: Sequence[Trial]) -> tuple[dict[str, Any], dict[str, 
         if tasks.setdefault(task.name, own) != own:
             raise TrainingError(f"two different tasks are called {task.name!r}; rename one's folder")
     settings = trials[0].request.settings
-    shared = dict(trials[0].base)
+    shared = {part: trials[0].identity[part] for part in ("base", "tokenizer")}
     # The table of trials has no columns for these, so trials that differ in them could not be told apart.
     shared |= {name: getattr(settings, name) for name in ("warmup", "dtype")}
     return shared, tasks

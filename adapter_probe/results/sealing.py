@@ -2,7 +2,8 @@
 
 ``checksums.json`` holds the hash of the run's identity and the SHA-256 of each table. A table that was copied
 from another folder, edited or cut short is refused wherever it is read, and so are tables that their run
-never sealed; a folder with neither this file nor a manifest, such as one made by hand, is read as it is.
+never sealed, and a folder that lacks one which it did; a folder with neither this file nor a manifest or
+``study.json``, such as one made by hand, is read as it is.
 Beside them stand notes that later steps make: what the run was made from, and which figures were drawn.
 """
 
@@ -100,28 +101,56 @@ def check_sealed(path: str | Path) -> None:
         return
     said = read_json(seal)
     sums, run = said.get("sha256"), _run_of(path.parent)
-    if not isinstance(sums, dict) or path.name not in sums:
+    if not isinstance(sums, dict):
         return
     if run not in (None, said.get("run")):
         fault = "belongs to another run"
+    elif path.name not in sums:
+        fault = "is none of the tables that its run finished"
     elif sha256_of(path) != sums[path.name]:
         fault = "is not as it was written"
     else:
         return
     raise ResultsError(
         f"{path} {fault} (see {CHECKSUMS}): give the command that made the folder again to write it from the "
-        f"predictions or trials, or remove {CHECKSUMS} and {MANIFEST} to use the table as it is"
+        f"predictions or trials, or remove {CHECKSUMS} and {_record_of(path.parent)} to use the table as it "
+        "is"
     )
+
+
+def check_complete(folder: str | Path, dispensable: Sequence[str] = ()) -> None:
+    """Make sure that every table which a folder's run sealed is there.
+
+    Args:
+        folder: of the results.
+        dispensable: names of tables that may have been left behind, such as large ones.
+
+    Raises:
+        ResultsError: one is missing, or the seal cannot be read.
+    """
+    seal = Path(folder) / CHECKSUMS
+    sums = read_json(seal).get("sha256") if seal.is_file() else None
+    names = [name for name in sums if name not in dispensable] if isinstance(sums, dict) else []
+    if missing := [name for name in names if not seal.with_name(name).is_file()]:
+        raise ResultsError(
+            f"{folder} lacks {', '.join(missing)}, which its run wrote (see {CHECKSUMS}); give the command "
+            f"that made the folder again, or remove {CHECKSUMS} and {_record_of(Path(folder))} to do without"
+        )
+
+
+def _record_of(folder: Path) -> str:
+    """The file that says which run a folder is of."""
+    return STUDY if (folder / STUDY).is_file() else MANIFEST
 
 
 def _refuse_unfinished(path: Path) -> None:
     """Refuse the table of a run that never sealed its tables: some may be of the settings before."""
-    manifest = path.parent / MANIFEST
-    if manifest.is_file() and "checksum" in read_json(manifest):
+    record = path.with_name(_record_of(path.parent))
+    if record.is_file() and (record.name == STUDY or "checksum" in read_json(record)):
         raise ResultsError(
             f"{path} may be unfinished: its run was interrupted before it wrote {CHECKSUMS}, or that file "
-            f"was removed; give the command that made the folder again, or remove {MANIFEST} as well to use "
-            "the table as it is"
+            f"was removed; give the command that made the folder again, or remove {record.name} as well to "
+            "use the table as it is"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from adapter_probe.analysis.comparing import (
 )
 from adapter_probe.analysis.exchange import ExchangeRecord, exchange_of
 from adapter_probe.errors import ResultsError
+from adapter_probe.results.fingerprints import describe_changes, list_changes
 
 from .ablation import BESIDE, Ablation
 from .drawing import DrawnStudy, Style, axes_for
@@ -166,10 +168,43 @@ def average(studies: Sequence[Ablation | str | Path]) -> Average:
         studies: at least two ablations, or their results folders; of the same spans and examples.
 
     Raises:
-        ResultsError: one is no ablation, or they differ in examples, metric or spans.
+        ResultsError: one is no ablation, they differ in examples, metric, spans, base, method or settings, or
+            two are of one checkpoint.
     """
     ablations = _ablations(studies)
-    return Average(average_ablations([study.results for study in ablations], _names(ablations)))
+    names = _names(ablations)
+    record = average_ablations([study.results for study in ablations], names)
+    _refuse_no_seeds(ablations, names)
+    return Average(record)
+
+
+_APART = frozenset(("checkpoint.delta_sha256", "code_schema", "settings.precision"))
+"""In what ablations of several seeds may differ: the tensors, and how exactly they were computed."""
+
+
+def _refuse_no_seeds(studies: Sequence[Ablation], names: Sequence[str]) -> None:
+    """Refuse a mean over what is not several seeds of one thing.
+
+    Raises:
+        ResultsError: two differ in more than the tensors, or are of the same ones.
+    """
+    known: dict[object, str] = {}
+    first = studies[0].results.identity
+    for study, name in zip(studies, names):
+        identity = study.results.identity
+        changes = describe_changes(first, identity)
+        if others := [change for change in changes if change.partition(":")[0] not in _APART]:
+            raise ResultsError(
+                f"{names[0]} and {name} are no two seeds of one study: {list_changes(others)}; a mean is "
+                "over checkpoints that differ in the seed alone"
+            )
+        tensors = json.dumps(identity.get("checkpoint"), sort_keys=True)
+        if tensors in known:
+            raise ResultsError(
+                f"{known[tensors]} and {name} are ablations of the same checkpoint; a mean over seeds needs "
+                "each seed once"
+            )
+        known[tensors] = name
 
 
 def exchange(task: Ablation | str | Path, other: Ablation | str | Path) -> Exchange:

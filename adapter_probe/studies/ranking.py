@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe.analysis.ranking import agreement_table, regret_table, span_table, with_drops
+from adapter_probe.errors import ResultsError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,12 +32,14 @@ class Ranking:
             order.
         margins: float ``[examples]``, of the intact model.
         seconds: that it took.
+        identity: what determines the model: checkpoint, base and tokenizer.
     """
 
     layers: pd.DataFrame
     effects: np.ndarray
     margins: np.ndarray
     seconds: float
+    identity: Mapping[str, object] = field(default_factory=dict)
 
     @cached_property
     def spans(self) -> pd.DataFrame:
@@ -44,7 +47,16 @@ class Ranking:
         return span_table(self.layers, self.effects, self.margins)
 
     def beside(self, study: Ablation) -> pd.DataFrame:
-        """The spans' scores beside their exact drops in points."""
+        """The spans' scores beside their exact drops in points.
+
+        Args:
+            study: an ablation of the same checkpoint, with both sites of a layer off; its examples may be
+                others.
+
+        Raises:
+            ResultsError: it is of another checkpoint, or of other sites.
+        """
+        _refuse_other(self.identity, study)
         return with_drops(self.spans, study.spans)
 
     def agreement(self, study: Ablation) -> pd.DataFrame:
@@ -68,6 +80,24 @@ class Ranking:
 
     def __repr__(self) -> str:
         return f"Ranking of {len(self.layers)} layers on {len(self.margins)} examples\n{self.layers}"
+
+
+def _refuse_other(identity: Mapping[str, object], study: Ablation) -> None:
+    """Refuse an ablation whose drops are not of what was scored."""
+    from adapter_probe.results.fingerprints import describe_changes, list_changes
+
+    known = study.record.identity
+    if changes := describe_changes({name: known.get(name) for name in identity}, identity):
+        raise ResultsError(
+            f"{study.folder} is no ablation of the checkpoint that was scored: {list_changes(changes)}"
+        )
+    settings = known.get("settings")
+    settings = settings if isinstance(settings, Mapping) else {}
+    if settings.get("sites", "both") != "both" or settings.get("complement"):
+        raise ResultsError(
+            f"{study.folder}: scores are of both adapters of a layer, switched off; the ablation's settings "
+            f"are sites {settings.get('sites')!r}, complement {settings.get('complement')!r}"
+        )
 
 
 def rank(
@@ -98,6 +128,7 @@ def rank(
     """
     import time
 
+    from adapter_probe.checkpoints.identity import checkpoint_identity
     from adapter_probe.models.device import choose_device, use_threads
     from adapter_probe.probe.cheap_scores import site_scores
     from adapter_probe.probe.request import AblationSettings, prepare_ablation
@@ -120,4 +151,5 @@ def rank(
         "turn": scores.turn,
         "effect": effects.mean(axis=0),
     })  # fmt: skip
-    return Ranking(layers, effects, scores.margins, time.perf_counter() - start)
+    identity = checkpoint_identity(request.checkpoint.description.to_json())
+    return Ranking(layers, effects, scores.margins, time.perf_counter() - start, identity)

@@ -20,6 +20,7 @@ from adapter_probe.analysis.studies import AblationRecord, load_record
 from adapter_probe.data.hub import HubSplit
 from adapter_probe.data.lm_eval_tasks import is_task
 from adapter_probe.errors import AdapterProbeError
+from adapter_probe.metrics import CustomMetric
 from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments
 from adapter_probe.records import to_record
 from adapter_probe.results import schema
@@ -27,9 +28,6 @@ from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.results.provenance import State, code_identity, hash_files, states_of
 from adapter_probe.results.rundir import PARTS, read_manifest
 from adapter_probe.results.sealing import MADE_FROM, note, read_note, sealed_tables
-
-if TYPE_CHECKING:
-    pass
 
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.base import BaseIdentity
@@ -126,8 +124,11 @@ def remember(arguments: AblationArguments, folder: Path, sources: Sources | None
 
 
 def _asked(arguments: AblationArguments) -> dict[str, Any] | None:
-    """The arguments as plain JSON, without what moves no number: the checkpoint's place, rows per pass."""
-    if arguments.metric is not None and not isinstance(arguments.metric, str):
+    """The arguments as plain JSON, without what moves no number: the checkpoint's place, rows per pass.
+
+    None where the metric is a function, of which a name tells nothing.
+    """
+    if isinstance(arguments.metric, CustomMetric):
         return None
     schema = CODE_SCHEMA[arguments.settings.precision]
     settled = {**arguments.settled(), "code_schema": schema, "settings": to_record(arguments.settings)}

@@ -16,7 +16,7 @@ from adapter_probe.figures.curves import METHODS
 from adapter_probe.figures.init_sweep import init_sweep, init_sweep_drawing, sweep_series
 from adapter_probe.figures.size_robustness import size_robustness_drawing
 from adapter_probe.figures.tradeoff import tradeoff, tradeoff_drawing, tradeoff_series
-from adapter_probe.figures.tradeoff_panel import frontier
+from adapter_probe.figures.tradeoff_panel import draw, frontier
 from adapter_probe.figures.venues import PAPER, FigureOptions
 
 
@@ -185,6 +185,25 @@ def test_every_figure_comes_with_its_numbers_and_caption(drawn, tmp_path):
 def test_the_majority_class_is_named_in_the_legend(drawn):
     words = [text.get_text() for text in drawn["init"].figure.legends[0].get_texts()]
     assert {"majority class, 69.1%", "majority class, 35.4%"} <= set(words)
+
+
+def test_the_tradeoff_marks_the_majority_class(drawn, tradeoff_trials):
+    """In every panel: a line where the axis reaches it, the score in the notes, a word in the legend."""
+    drawing = drawn["tradeoff"]
+    assert "majority class" in [text.get_text() for text in drawing.figure.legends[0].get_texts()]
+    assert "the majority class (CoLA 69.1%, MNLI-m 35.4%)" in drawing.caption
+    panels = [ax for ax in drawing.figure.axes if ax.get_xscale() == "log"]
+    for ax, score in zip(panels, (69.1, 35.4)):
+        assert f"majority class: {score}" in ax.get_legend().get_title().get_text()
+        levels = [line.get_ydata()[0] for line in ax.lines if len(set(line.get_ydata())) == 1]
+        assert any(abs(level - score) < 1e-9 for level in levels)
+    assert panels[0].get_ylim()[0] < 69.1  # near CoLA's scores
+    assert panels[1].get_ylim()[0] > 35.4  # so far below MNLI's that it would press them flat
+    poor = tradeoff_trials(("cola",)).assign(score=0.6)
+    (curve,) = tradeoff_series(sweeps.tradeoff_table(poor), poor, False)
+    figure = plt.figure()
+    assert draw(curve, figure.add_subplot()).get_ylim()[1] > 69.1  # a model that learned nothing lies below
+    plt.close(figure)
 
 
 def test_on_the_users_own_axes(sweep_trials, tradeoff_trials, tmp_path):

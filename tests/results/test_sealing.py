@@ -11,16 +11,19 @@ import pandas as pd
 import pytest
 
 from adapter_probe.results.ablation_files import read_spans, write_spans
+from adapter_probe.results.atomic import write_json
 from adapter_probe.results.rundir import RunDirectory
 from adapter_probe.results.schema import (
     ABLATION_FILES,
     LAYERS_CSV,
     SPANS_CSV,
     SUMMARY,
+    SWEEP_CSV,
+    TRIALS_CSV,
     read_summary,
     read_table,
 )
-from adapter_probe.results.sealing import CHECKSUMS, sealed
+from adapter_probe.results.sealing import CHECKSUMS, check_complete, sealed
 
 LAYERS = {"layer": "count", "delta_points": "number"}
 
@@ -124,3 +127,52 @@ def test_tables_that_their_run_never_sealed_are_refused(tmp_path: Path, refused:
         raise KeyboardInterrupt
     with refused(folder / SPANS_CSV, "unfinished", "again"):
         read_spans(folder)
+
+
+def test_a_table_that_no_seal_names_is_refused(tmp_path: Path, refused: Callable):
+    """Such as the table of a sweep whose trials were more when the seal was written."""
+    ours, theirs = make(tmp_path / "ours", 0.5), make(tmp_path / "theirs", 0.75)
+    seal = json.loads((ours / CHECKSUMS).read_text())
+    del seal["sha256"][SPANS_CSV]
+    (ours / CHECKSUMS).write_text(json.dumps(seal))
+    shutil.copy(theirs / SPANS_CSV, ours)
+    with refused(ours / SPANS_CSV, "none of the tables that its run finished", "again"):
+        read_spans(ours)
+
+
+def test_a_sealed_table_that_is_gone_is_named(tmp_path: Path, refused: Callable):
+    folder = make(tmp_path / "one", 0.5)
+    (folder / LAYERS_CSV).unlink()
+    with refused(folder, f"lacks {LAYERS_CSV}", "again"):
+        check_complete(folder)
+    check_complete(folder, dispensable=(LAYERS_CSV,))
+    (folder / CHECKSUMS).unlink()
+    check_complete(folder)
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    """A sweep's folder, whose run sealed both tables and then, with more trials, only the first."""
+    write_json(tmp_path / "study.json", {"study": "init-sweep", "tasks": {}})
+    (tmp_path / SWEEP_CSV).write_text("task,mean\na,0.5\n")
+    (tmp_path / TRIALS_CSV).write_text("task,score\na,0.5\n")
+    with sealed(tmp_path, (SWEEP_CSV, TRIALS_CSV)):
+        pass
+    return tmp_path
+
+
+def test_a_sweeps_table_of_fewer_trials_is_refused(sweep: Path, refused: Callable):
+    assert read_table(sweep / SWEEP_CSV, {"task": "text"})["mean"].tolist() == [0.5]
+    with sealed(sweep, (TRIALS_CSV,)):
+        (sweep / TRIALS_CSV).write_text("task,score\na,0.5\na,0.9\n")
+    assert len(read_table(sweep / TRIALS_CSV, {"task": "text"})) == 2
+    with refused(sweep / SWEEP_CSV, "none of the tables that its run finished", "study.json"):
+        read_table(sweep / SWEEP_CSV, {"task": "text"})
+
+
+def test_a_sweep_without_a_seal_is_refused(sweep: Path, refused: Callable):
+    (sweep / CHECKSUMS).unlink()
+    with refused(sweep / SWEEP_CSV, "unfinished", "study.json"):
+        read_table(sweep / SWEEP_CSV, {"task": "text"})
+    (sweep / "study.json").unlink()
+    assert read_table(sweep / SWEEP_CSV, {"task": "text"})["mean"].tolist() == [0.5]

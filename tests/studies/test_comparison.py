@@ -85,6 +85,19 @@ def test_other_examples_are_refused(study, other, checkpoint, tmp_path, action):
         action(study, renamed)
 
 
+def test_a_mean_is_over_seeds_alone(study, other, tmp_path):
+    with pytest.raises(ap.ResultsError, match=r"of the same checkpoint; .* each seed once"):
+        ap.average([study, other, study])
+    checkpoint = other.folder.parent
+    attention = ap.ablate(checkpoint, out=tmp_path / "attention", sites="attention", progress=False)
+    with pytest.raises(
+        ap.ResultsError, match=r"no two seeds of one study: settings\.sites: both -> attention"
+    ):
+        ap.average([study, attention])
+    exact = ap.ablate(checkpoint, out=tmp_path / "bfloat16", precision="bfloat16", progress=False)
+    assert (ap.average([study, exact]).spans["n_studies"] == 2).all()
+
+
 @pytest.mark.slow
 def test_the_commands(study, other, tmp_path):
     run = CliRunner().invoke

@@ -160,6 +160,20 @@ def test_another_order_is_not_answered_with_these_results(closed, options):
         closed.ablate(out=closed.results, **options)
 
 
+def test_a_function_as_the_metric_is_never_answered_with_what_is_there(place, monkeypatch):
+    def always(labels, predictions):
+        return 1.0
+
+    study = place.ablate()
+    own = place.ablate(metric=always)
+    assert (own.spans["score"] == 1.0).all()
+    again = place.ablate()
+    pd.testing.assert_frame_equal(again.spans, study.spans)
+    monkeypatch.setattr(AblationArguments, "prepare", lambda *_: pytest.fail("opened"))
+    with pytest.raises(pytest.fail.Exception, match="opened"):
+        place.ablate(metric=always)
+
+
 def test_another_version_opens_the_checkpoint(closed, monkeypatch):
     monkeypatch.setattr(
         "adapter_probe.studies.reopening.CODE_SCHEMA", {name: n + 1 for name, n in CODE_SCHEMA.items()}

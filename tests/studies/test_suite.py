@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 import adapter_probe as ap
 from adapter_probe.cli.main import app
+from adapter_probe.errors import ResultsError
 from adapter_probe.jobs import worker
 from adapter_probe.jobs.local import LocalProcesses
 from adapter_probe.studies.suite import run_suite
@@ -103,6 +104,14 @@ def test_a_suite_is_its_studies(file, tiny_base, short_task, tmp_path, monkeypat
     monkeypatch.setattr(LocalProcesses, "run", never)  # all is done
     again = ap.suite(file, tmp_path / "out", progress=False)
     pd.testing.assert_frame_equal(again.tradeoff.table, study.tradeoff.table)
+
+    # A checkpoint that is there and was trained otherwise is not taken for what the file asks for.
+    other = tmp_path / "other.toml"
+    other.write_text(file.read_text().replace("size = 2\nseeds = 2", "size = 2\nbatch_size = 16\nseeds = 2"))
+    with pytest.raises(
+        ResultsError, match=r"seed-0 holds .* another training: settings\.batch_size: 32 -> 16"
+    ):
+        ap.suite(other, tmp_path / "out", progress=False)
 
 
 @pytest.mark.slow

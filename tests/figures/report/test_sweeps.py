@@ -17,6 +17,8 @@ from adapter_probe.figures.gallery import write_gallery
 from adapter_probe.figures.report.sweep_section import sweep_content
 from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.results.atomic import write_csv, write_json
+from adapter_probe.results.schema import SWEEP_TABLES
+from adapter_probe.results.sealing import sealed
 
 
 def content_of(folder: Path) -> dict:
@@ -102,6 +104,8 @@ def test_settings_are_those_of_the_study(sweep_folder, tmp_path: Path):
     write_json(
         folder / "study.json", {"study": "init-sweep", "base": {"name": "/home/x/y"}, "tasks": {"a": 1}}
     )
+    with sealed(folder, SWEEP_TABLES):
+        pass
     content = content_of(folder)
     assert content["settings"] == [["study", "init-sweep"], ["base.name", "y"]]
     assert (content["kind"], content["tasks"], content["name"]) == ("init", ["cola"], f"{tmp_path.name}/s")
