@@ -30,9 +30,7 @@ def group_scores(results: AblationResults) -> pd.DataFrame | None:
     names = results.groups.astype(str)
     wholes = np.array([name.rpartition("/")[0] for name in names.tolist()])
     inside = {name: names == name for name in np.unique(names).tolist() if name}
-    inside |= {
-        whole: (wholes == whole) | (names == whole) for whole in np.unique(wholes).tolist() if whole
-    }
+    inside |= {whole: (wholes == whole) | (names == whole) for whole in np.unique(wholes).tolist() if whole}
     rows = _rows(results)
     frames = []
     for group in sorted(inside):
