@@ -134,9 +134,9 @@ def _parameters(command: Any, context: typer.Context) -> str:
 
 
 def study_pages() -> list[Path]:
-    """The studies, in the order of the gallery: those in docs/studies, then the older pages beside them."""
+    """The studies, in the order of the gallery: those in docs/studies, then the page of a language model beside them."""
     inside = sorted(page for page in (DOCS / "studies").glob("*.md") if page.name != "README.md")
-    return inside + [page for page in (DOCS / "gte-small.md", DOCS / "smollm2.md") if page.exists()]
+    return inside + [page for page in (DOCS / "smollm2.md",) if page.exists()]
 
 
 def gallery() -> str:
