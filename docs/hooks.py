@@ -134,7 +134,7 @@ def _parameters(command: Any, context: typer.Context) -> str:
 
 
 def study_pages() -> list[Path]:
-    """The studies, in the order of the gallery: those in docs/studies, then the page of a language model beside them."""
+    """The studies, in the order of the gallery: those in docs/studies, then the language model's page."""
     inside = sorted(page for page in (DOCS / "studies").glob("*.md") if page.name != "README.md")
     return inside + [page for page in (DOCS / "smollm2.md",) if page.exists()]
 

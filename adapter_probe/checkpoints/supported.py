@@ -1,4 +1,4 @@
-"""What can be opened, as a table that is made from the readers themselves."""
+"""What can be opened, as a part of a page that is made from the readers themselves."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .native import DELTA
 BEGIN, END = "<!-- made from the code: begin -->", "<!-- made from the code: end -->"
 
 
-def support_table() -> str:
-    """Markdown: a table a library, and the families."""
+def support_sections() -> str:
+    """Markdown: a section for each library, then the families."""
     configs = [*adapterhub_config.NAMED, *adapterhub_config.SYNONYMS]
     refused = sorted(
         {
@@ -27,43 +27,49 @@ def support_table() -> str:
         },
         key=str.casefold,
     )
-    head_types = ", ".join(f"`{name}`" for name in adapterhub_head.SUPPORTED_HEADS)
-    rows = [
-        ("**this project**", f"`{DESCRIPTION}`, `{DELTA}`", "all", "none"),
+    sections = [
+        ("adapter-probe", f"`{DESCRIPTION}`, `{DELTA}`", ["all checkpoints"], ""),
         (
-            "**AdapterHub** (`adapters`, `adapter-transformers`)",
-            _files(adapterhub.CONFIG, adapterhub.WEIGHTS, adapterhub_head.HEAD_WEIGHTS),
-            f"bottlenecks, LoRA, (IA)³ and unions of one of each ({_code(configs)}, or any setting of their "
-            f"own); heads: {head_types}",
-            ", ".join(refused),
-        ),
-        (
-            "**PEFT**",
+            "PEFT",
             _files(peft_config.CONFIG, peft.WEIGHTS),
-            f"types {_code(peft_config.SUPPORTED_TYPES)}; task types {_code(peft_config.TASK_TYPES)} or none",
+            [
+                f"types {_code(peft_config.SUPPORTED_TYPES)}",
+                f"task types {_code(peft_config.TASK_TYPES)}, or none",
+            ],
             ", ".join(peft_config.REFUSED_FIELDS.values()),
         ),
         (
-            f"**[{adapter_bert.LIBRARY}](https://github.com/{adapter_bert.LIBRARY})**, the paper's own code",
+            "AdapterHub: `adapters` and `adapter-transformers`",
+            _files(adapterhub.CONFIG, adapterhub.WEIGHTS, adapterhub_head.HEAD_WEIGHTS),
+            [
+                "bottleneck adapters, LoRA, (IA)³, and unions with at most one of each",
+                f"configurations {_code(configs)}, or custom settings",
+                f"heads {_code(adapterhub_head.SUPPORTED_HEADS)}",
+            ],
+            ", ".join(refused),
+        ),
+        (
+            f"The paper's code: [{adapter_bert.LIBRARY}](https://github.com/{adapter_bert.LIBRARY})",
             f"`*{adapter_bert.INDEX}`, `*.data-*-of-*`, `{adapter_bert.LATEST}`",
-            "bottlenecks on BERT, with the head of `run_classifier.py`; TensorFlow is not needed",
+            ["bottleneck adapters on BERT, with the head of `run_classifier.py`; TensorFlow is not needed"],
             "variables in slices, compressed or big-endian files",
         ),
     ]
-    lines = ["| written by | files | opened | refused, by name |", "| --- | --- | --- | --- |"]
-    lines += [f"| {' | '.join(row)} |" for row in rows]
+    lines = []
+    for library, files, opened, never in sections:
+        lines += [f"### {library}", "", f"- **Files:** {files}", f"- **Opened:** {'; '.join(opened)}"]
+        lines += [f"- **Refused, by name:** {never}"] * bool(never) + [""]
     families = _code(supported_model_types())
-    return "\n".join(
-        [*lines, "", f"Families of the base: {families}.", "", f"Written by `convert`: {_code(FORMATS)}."]
-    )
+    lines += ["### For all of them", "", f"- **Model types of the base:** {families}"]
+    return "\n".join([*lines, f"- **Formats that `convert` writes:** {_code(FORMATS)}"])
 
 
 def update(path: Path) -> None:
-    """Put the table into a Markdown file, between its two marks."""
+    """Put the sections into a Markdown file, between its two marks."""
     text = path.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
-    path.write_text(f"{before}{BEGIN}\n\n{support_table()}\n\n{END}{after}", encoding="utf-8")
+    path.write_text(f"{before}{BEGIN}\n\n{support_sections()}\n\n{END}{after}", encoding="utf-8")
 
 
 def _code(names: Iterable[object]) -> str:

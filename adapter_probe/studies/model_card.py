@@ -7,20 +7,24 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adapter_probe import __version__
 from adapter_probe.analysis.studies import AblationRecord, load_records
+from adapter_probe.data.presets import preset_named
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures.gallery import figures_of
 from adapter_probe.figures.table_layouts import removable_table
 from adapter_probe.figures.tables import escape_markdown, markdown_text
 from adapter_probe.figures.venues import PAPER, FigureOptions
-from adapter_probe.figures.wording import metric_name, score_text, study_label
+from adapter_probe.figures.wording import metric_name, score_text, study_label, task_label
 from adapter_probe.results.atomic import make_folder, read_json, write_text
 
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult
+
 DESCRIPTIONS = ("adapter_probe.json", "adapter_config.json")
-"""Files by which a checkpoint is known: one of this project, one of another library."""
+"""Files by which a checkpoint is known: of this project, and of PEFT or AdapterHub."""
 
 _TASK_TYPES = {
     "classification": "text-classification",
@@ -31,6 +35,8 @@ _TASK_TYPES = {
 _METRIC_TYPES = {"mcc": "matthews_correlation", "macro_f1": "f1", "squad_f1": "f1", "pearson": "pearsonr"}
 _METRIC_TYPES |= {"spearman": "spearmanr"}
 """What hubs call a metric, where that is not its name here."""
+_NO_DATASET = "unknown"
+"""Hubs require a data set's id; for data that they do not have, model cards write this."""
 
 
 def model_card(
@@ -102,30 +108,44 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
 
 def _metadata(records: Sequence[AblationRecord]) -> str:
     """The card's YAML: base, library, and the intact scores as hubs read them."""
-    from huggingface_hub import EvalResult, ModelCardData
+    from huggingface_hub import CardData
+    from huggingface_hub.repocard_data import eval_results_to_model_index
 
-    results = [
-        EvalResult(
-            task_type=_TASK_TYPES.get(str(record.summary.get("kind")), "text-classification"),
-            dataset_type=re.sub(r"[^a-z0-9_./-]+", "-", study_label(record.overview).lower()).strip("-"),
-            dataset_name=study_label(record.overview),
-            dataset_split=record.overview.split,
-            metric_type=_METRIC_TYPES.get(str(record.overview.metric), str(record.overview.metric)),
-            metric_name=metric_name(record.overview.metric),
-            metric_value=round(record.overview.intact, 6),
-        )
-        for record in records
-        if record.overview.intact is not None and record.overview.metric is not None
-    ]
     described, library = _described(records[0])
-    card = ModelCardData(
-        base_model=_hub_id(described),
-        library_name=library,
-        tags=["adapter-probe", "adapters"],
-        model_name=_name(records[0]) if results else None,
-        eval_results=results or None,
+    said = [r for r in records if r.overview.intact is not None and r.overview.metric is not None]
+    # One at a time: in one call, scores on several data sets that no hub has would be listed as of the first.
+    entries = [eval_results_to_model_index(_name(records[0]), [_score(r)])[0]["results"][0] for r in said]
+    results = [entry for i, entry in enumerate(entries) if entry not in entries[:i]]
+    ids = list(dict.fromkeys(entry["dataset"]["type"] for entry in results))
+    fields = {
+        "base_model": _hub_id(described),
+        "library_name": library,
+        "datasets": [name for name in ids if name != _NO_DATASET] or None,
+        "tags": ["adapter-probe", "adapters"],
+        "model-index": [{"name": _name(records[0]), "results": results}] if results else None,
+    }
+    return str(CardData(**fields).to_yaml())
+
+
+def _score(record: AblationRecord) -> EvalResult:
+    """The intact model's score."""
+    from huggingface_hub import EvalResult
+
+    said, preset = record.overview, preset_named(record.overview.task)
+    dataset, config, split = _NO_DATASET, None, said.split
+    if preset is not None:
+        dataset, config = preset.task.collection, preset.config
+        split = dict(zip(("train", "validation"), preset.hub_splits)).get(split, split)
+    return EvalResult(
+        task_type=_TASK_TYPES.get(str(record.summary.get("kind")), "text-classification"),
+        dataset_type=dataset,
+        dataset_name=task_label(said.task),
+        dataset_config=config,
+        dataset_split=split,
+        metric_type=_METRIC_TYPES.get(str(said.metric), str(said.metric)),
+        metric_name=metric_name(said.metric),
+        metric_value=None if said.intact is None else round(said.intact, 6),
     )
-    return str(card.to_yaml())
 
 
 def _checkpoint(record: AblationRecord) -> Path:
@@ -144,7 +164,8 @@ def _described(record: AblationRecord) -> tuple[Mapping[str, Any], str]:
     for name in DESCRIPTIONS:
         if (path := _checkpoint(record) / name).is_file():
             described = read_json(path)
-            return described, "peft" if "peft_type" in described else "adapter-probe"
+            others = "peft" if "peft_type" in described else "adapter-transformers"
+            return described, "adapter-probe" if name == DESCRIPTIONS[0] else others
     return {}, "adapter-probe"
 
 

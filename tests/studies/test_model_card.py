@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from huggingface_hub import ModelCard
 from typer.testing import CliRunner
 
 import adapter_probe as ap
+from adapter_probe.analysis.studies import load_records
 from adapter_probe.cli.main import app
 from adapter_probe.studies.model_card import model_card
 
@@ -32,8 +34,8 @@ def test_hubs_read_the_scores(ablated: Path, study: ap.Ablation):
     assert (result.metric_type, result.dataset_split) == ("accuracy", "validation")
     assert result.task_type == "text-classification"
     assert card.data.base_model is None  # a folder on this machine
-    (entry,) = card.data.to_dict()["model-index"]
-    assert entry["results"][0]["dataset"]["type"]
+    assert (result.dataset_type, result.dataset_config) == ("unknown", None)  # no hub has these sentences
+    assert "datasets" not in card.data.to_dict()
     assert "![Change of the accuracy" in card.text
     assert "ablation/heatmap.png" in card.text
 
@@ -44,6 +46,24 @@ def test_the_base_is_named_by_its_hub_id(ablated: Path):
     document["base"]["name"] = "google-bert/bert-base-uncased"
     path.write_text(json.dumps(document))
     assert ModelCard(model_card([ablated])).data.base_model == "google-bert/bert-base-uncased"
+
+
+def test_scores_on_several_data_sets_stay_apart(ablated: Path, monkeypatch: pytest.MonkeyPatch):
+    (record,) = load_records([ablated])
+    tasks = ["cola", "MNLI-m", "airline", "disasters", "airline"]
+    records = [replace(record, overview=replace(record.overview, task=task)) for task in tasks]
+    monkeypatch.setattr("adapter_probe.studies.model_card.load_records", lambda folders: records)
+    card = ModelCard(model_card([ablated]))
+    told = [
+        (r.dataset_name, r.dataset_type, r.dataset_config, r.dataset_split) for r in card.data.eval_results
+    ]
+    assert told == [
+        ("CoLA", "nyu-mll/glue", "cola", "validation"),
+        ("MNLI-m", "nyu-mll/glue", "mnli", "validation_matched"),
+        ("airline", "unknown", None, "validation"),
+        ("disasters", "unknown", None, "validation"),
+    ]
+    assert card.data.datasets == ["nyu-mll/glue"]
 
 
 def test_the_command_writes_card_and_pictures(ablated: Path, tmp_path: Path):

@@ -1,6 +1,6 @@
 """The page on families says what the table says, and its example runs.
 
-``python tests/models/families/test_families_page.py`` writes the page's table anew.
+``python tests/models/families/test_families_page.py`` writes the table of the page.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BETWEEN = re.compile("(?<=<!-- table: begin -->\n).*?(?=<!-- table: end -->)", r
 
 WORDS = {
     Attention: "plain",
-    BiasedAttention: "bias a distance, shared by layers",
+    BiasedAttention: "one bias per distance, shared by all layers",
     DisentangledAttention: "disentangled",
     InterleavedDisentangledAttention: "disentangled",
     CausalAttention: "causal",
@@ -42,15 +42,15 @@ WORDS = {
 
 def row(anatomy: Anatomy) -> tuple[str, ...]:
     lost = anatomy.positions_lost or ("padding id + 1" if anatomy.positions_follow_padding else 0)
-    notes = [f"positions less {lost}"] if lost else []
+    notes = [f"`max_position_embeddings` less {lost} positions"] if lost else []
     if anatomy.layer_groups:
         notes.append("layers share weights")
     if anatomy.parallel:
-        notes.append(f"sublayers side by side where `{anatomy.parallel}`")
+        notes.append(f"parallel sublayers if `{anatomy.parallel}`")
     if anatomy.layer.query_norm:
         notes.append("queries and keys are normalised")
     skipped = {"is_decoder", "add_cross_attention", "is_causal", "use_bidirectional_attention"}
-    notes += [f"`{name}` {values[0]!r} only" for name, values in anatomy.allowed if name not in skipped]
+    notes += [f"only `{name}={values[0]!r}`" for name, values in anatomy.allowed if name not in skipped]
     return (
         ", ".join(f"`{name}`" for name in anatomy.model_types),
         _where_norms_are(anatomy),
@@ -76,7 +76,7 @@ def table() -> str:
         "head reads token",
         "token types",
         "other LayerNorms",
-        "",
+        "notes",
     )
     rows = [titles, ("---",) * len(titles), *map(row, ANATOMIES)]
     return "".join("| " + " | ".join(cells) + " |\n" for cells in rows).replace("|  |", "| |")
