@@ -117,7 +117,7 @@ def _metadata(records: Sequence[AblationRecord]) -> str:
     entries = [eval_results_to_model_index(_name(records[0]), [_score(r)])[0]["results"][0] for r in said]
     results = [entry for i, entry in enumerate(entries) if entry not in entries[:i]]
     ids = list(dict.fromkeys(entry["dataset"]["type"] for entry in results))
-    fields = {
+    fields: dict[str, Any] = {
         "base_model": _hub_id(described),
         "library_name": library,
         "datasets": [name for name in ids if name != _NO_DATASET] or None,
