@@ -10,12 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
+from adapter_probe.analysis.deltas import span_order
 from adapter_probe.analysis.studies import AblationRecord
 from adapter_probe.errors import ResultsError
 
 from . import style
 from .attribution import STEM, attribution, interaction_label, interactions, layers_of, legend_entries
-from .captions import attribution_caption, heatmap_caption, joint_caption
+from .captions import attribution_caption, curve_caption, heatmap_caption, joint_caption
 from .drawing import Drawing
 from .heatmap import (
     Grid,
@@ -29,11 +30,25 @@ from .heatmap import (
 )
 from .layout import WIDE, fit_height, legend_below, new_figure
 from .levels import DivergingScale, Scale, draw_colorbar
+from .span_curve import ASPECT, WIDE_ASPECT, SpanLine, curve, draw_line, line_entries, settle, span_line
 from .venues import FigureOptions
 from .wording import common_metric, drop_label, joint_notes, points_text, study_label
 
 _NARROWEST, _LOWEST_ROW = 1.5, 2.0  # inches: of a grid with its words
 _MARGIN = 0.5  # inches: of the words beside a grid
+
+
+def plot(
+    record: AblationRecord | AverageRecord | ComparisonRecord,
+    ax: Axes | None = None,
+    *,
+    tolerance: float = 1.0,
+    paper: bool = False,
+    notes: bool = True,
+) -> Axes:
+    """Draw a curve where the spans are a line, and a heatmap otherwise; arguments as of both."""
+    draw = heatmap if span_order(record.spans) is None else curve
+    return draw(record, ax, tolerance=tolerance, paper=paper, notes=notes)
 
 
 def heatmap_drawing(grids: Sequence[Grid], options: FigureOptions, identity: Mapping[str, object]) -> Drawing:
@@ -89,11 +104,18 @@ def heatmap_figure(grids: Sequence[Grid], options: FigureOptions, label: str) ->
 
 
 def joint_drawing(record: AverageRecord | ComparisonRecord, options: FigureOptions) -> Drawing:
-    """The figure of the mean of several ablations, or of the difference of two, with its CSV and caption.
+    """The figure of the mean of several ablations, or of the difference of two, with its CSV and caption."""
+    stem, caption = "average", joint_caption(record, options.tolerance)
+    if isinstance(record, ComparisonRecord):
+        stem = "comparison"
+    title = f"{label_of(record)}: {', '.join(record.names)}"
+    line = span_line(record)
+    figure = curve_figure([line], options) if line is not None else _joint_grids(record, options)
+    return Drawing(stem, title, figure, record.spans, caption, {"studies": dict(record.identity)})
 
-    Raises:
-        ResultsError: the spans are not a grid.
-    """
+
+def _joint_grids(record: AverageRecord | ComparisonRecord, options: FigureOptions) -> Figure:
+    """The grid of means or differences; of means whose cells are too small also that of their spread."""
     width, mean = options.width("half"), isinstance(record, AverageRecord)
     label, scale, tolerance = label_of(record), scale_of(record), options.tolerance
     with style.paper_style(options.venue):
@@ -111,10 +133,50 @@ def joint_drawing(record: AverageRecord | ComparisonRecord, options: FigureOptio
         where = "right" if width >= WIDE and len(axes) == 1 else "bottom"
         line = f"; black line = {points_text(tolerance)}" if mean else ""
         _add_bar(scale, axes, label + line, where, tolerance if mean else None)
-        fit_height(figure, max(options.venue.tallest, len(axes) * _LOWEST_ROW))
-    stem, caption = "average" if mean else "comparison", joint_caption(record, options.tolerance)
-    title = f"{label}: {', '.join(record.names)}"
-    return Drawing(stem, title, figure, record.spans, caption, {"studies": dict(record.identity)})
+        return fit_height(figure, max(options.venue.tallest, len(axes) * _LOWEST_ROW))
+
+
+def curve_drawing(
+    records: Sequence[AblationRecord], options: FigureOptions, identity: Mapping[str, object]
+) -> Drawing:
+    """The figure of ablations whose spans are lines, side by side on one scale, with its CSV and caption.
+
+    Raises:
+        ResultsError: the panels do not fit the width.
+    """
+    lines = [line for record in records if (line := span_line(record, paper=options.paper)) is not None]
+    names = [study_label(record.overview) for record in records]
+    title = f"{' and '.join(dict.fromkeys(names))}: score by span of {records[0].overview.study} layers"
+    frames = [line.frame if len(lines) == 1 else line.frame.assign(grid=n) for n, line in zip(names, lines)]
+    frames += [
+        line.published.assign(grid="Houlsby et al. 2019") for line in lines if line.published is not None
+    ]
+    caption = curve_caption(
+        records, options.tolerance, paper=any(line.published is not None for line in lines)
+    )
+    numbers = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
+    return Drawing("curve", title, curve_figure(lines, options), numbers, caption, identity)
+
+
+def curve_figure(lines: Sequence[SpanLine], options: FigureOptions) -> Figure:
+    """Panels in rows, with what the marks mean below them."""
+    width = options.width("full" if len(lines) > 1 else "half")
+    with style.paper_style(options.venue):
+        rows, columns = shape_of(len(lines), width)
+        aspect = WIDE_ASPECT if width / columns >= WIDE else ASPECT
+        figure = new_figure(width, width * aspect * (rows / columns + 0.5))
+        panels = []
+        for index, line in enumerate(lines):
+            ax = figure.add_subplot(rows, columns, index + 1)
+            panel = draw_line(line, ax, tolerance=options.tolerance)
+            panels.append(panel.with_words(line.notes))
+            ax.set_box_aspect(aspect)
+            ax.set_ylabel("" if index % columns else ax.get_ylabel())
+        settle(panels)
+        legend_below(figure, line_entries(lines, options.tolerance))
+        fit_height(figure, max(options.venue.tallest, rows * _LOWEST_ROW))
+        settle(panels)
+        return figure
 
 
 def shape_of(n_grids: int, width: float) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-from adapter_probe.analysis.deltas import drop_points
+from adapter_probe.analysis.deltas import drop_points, span_order
 from adapter_probe.analysis.studies import AblationOverview, AblationRecord
 from adapter_probe.metrics import METRICS
 
@@ -35,6 +35,7 @@ _STUDIES = {
     "ablated": "the adapters in a contiguous span of layers are switched off, without retraining",
     "kept": "only the adapters in a contiguous span of layers are kept on, without retraining",
 }
+_BAND = " In colour: the 95% bootstrap interval."
 SOURCE = "Houlsby et al. (2019)"
 
 
@@ -71,27 +72,79 @@ def heatmap_caption(grids: Sequence[Grid], tolerance: float) -> str:
     return " ".join([*parts, undefined_text(int(frame["delta_points"].isna().sum()), "Crossed-out spans")])
 
 
+def curve_caption(records: Sequence[AblationRecord], tolerance: float, *, paper: bool) -> str:
+    """For one or several ablations whose spans are a line; `paper` if published drops are drawn too."""
+    overviews = [record.overview for record in records]
+    frame = pd.concat([record.spans for record in records], ignore_index=True)
+    said, metric = overviews[0], common_metric(records)
+    what = {"ablated": "are switched off", "kept": "alone are kept on"}[said.study]
+    parts = [
+        *_warnings(overviews),
+        f"{drop_name(metric).capitalize()} in {said.split} {metric_name(metric)} ({unit_name(metric)}) when"
+        f" the adapters {_which_layers(records[0].spans)} {what}, without retraining.",
+        f"The dashed line is a {drop_name(metric)} of {points_text(tolerance)}.",
+        *(_whose(overview) for overview in overviews),
+    ]
+    if "ci_low_points" in frame:
+        mark = "Bars are" if span_order(records[0].spans) == "apart" else "The band is the"
+        units = " or ".join(dict.fromkeys(_units(one) for one in overviews))
+        parts.append(f"{mark} 95% paired bootstrap interval{'s' * mark.startswith('Bars')} over {units}.")
+    if "significant" in frame:
+        parts.append(
+            f"Filled marks differ from the intact model at 0.05 by {_tests(overviews)}, Holm-corrected"
+            f"{_over_spans([record.spans for record in records])}; hollow ones do not."
+        )
+    if paper:
+        parts.append(f"Squares: the drops of {SOURCE}, BERT-base, in points of validation accuracy.")
+    return " ".join([*parts, undefined_text(int(frame["delta_points"].isna().sum()), "Crosses at the foot")])
+
+
+def _which_layers(spans: pd.DataFrame) -> str:
+    """Whose adapters a point of a curve is about."""
+    order, first, last = span_order(spans), spans["first"], spans["last"]
+    if order == "prefix":
+        return f"of layer {first.min()} to the layer below the point"
+    if order == "suffix":
+        return f"of the layer below the point to layer {last.max()}"
+    return f"of the layer{'' if (first == last).all() else 's'} below the point"
+
+
+def _over_spans(frames: Sequence[pd.DataFrame]) -> str:
+    """Over how many spans the correction is."""
+    counts = {int(frame["p_holm"].notna().sum()) for frame in frames if "p_holm" in frame}
+    return f" over {' or '.join(map(str, sorted(counts)))} spans" if counts else ""
+
+
 def joint_caption(record: AverageRecord | ComparisonRecord, tolerance: float) -> str:
-    """For a grid of means over studies, or of differences of two."""
+    """For means over studies, or differences of two, as a grid or as a curve."""
     names, unit = ", ".join(record.names), unit_name(record.metric)
     drop = f"{drop_name(record.metric)} in {metric_name(record.metric)} ({unit})"
     scores = ", ".join(bare_score(score, record.metric) for score in record.intact_scores)
     about = f"{count_text(record.n_examples, 'example')}, intact {scores}"
     tested = f"Holm-corrected over {int(record.spans['p_holm'].notna().sum())} spans."
+    is_grid = span_order(record.spans) is None
+    off = _STUDIES["ablated"] if is_grid else f"the adapters {_which_layers(record.spans)} are switched off"
+    mark = "A ring marks" if is_grid else "A hollow dot marks"
     if isinstance(record, ComparisonRecord):
+        colours = f" Red: {record.names[1]} loses more; blue, with a minus: less." if is_grid else _BAND
         return (
-            f"Difference of the {drop} when {_STUDIES['ablated']}: {record.names[1]} less {record.names[0]}"
-            f" ({about}). Red: {record.names[1]} loses more; blue, with a minus: less. A ring marks a span"
-            " whose difference is not significant at 0.05 by a two-sided paired bootstrap test over examples,"
-            f" {tested}"
+            f"Difference of the {drop} when {off}: {record.names[1]} less {record.names[0]} ({about})."
+            f"{colours} {mark} a span whose difference is not significant at 0.05 by a two-sided paired"
+            f" bootstrap test over examples, {tested}"
+        )
+    spread = (
+        " The standard deviation over the studies stands below each mean, or where cells are too small in a"
+        " grid of its own, on the same scale. The black line parts spans whose mean is at most"
+        f" {points_text(tolerance)} from those that cost more."
+    )
+    if not is_grid:
+        spread = (
+            f"{_BAND} Grey bars: one standard deviation over the studies. Dashed: {points_text(tolerance)}."
         )
     return (
-        f"Mean {drop} over {len(record.names)} studies ({names};"
-        f" {about}) when {_STUDIES['ablated']}. The standard deviation over the studies stands below each"
-        " mean, or where cells are too small in a grid of its own, on the same scale. The black line parts"
-        f" spans whose mean is at most {points_text(tolerance)} from those that cost more. A ring marks a"
-        " span whose mean does not differ"
-        f" from 0 at 0.05 by a two-sided bootstrap test over studies and examples, {tested}"
+        f"Mean {drop} over {len(record.names)} studies ({names}; {about}) when {off}.{spread} {mark} a span"
+        " whose mean does not differ from 0 at 0.05 by a two-sided bootstrap test over studies and examples,"
+        f" {tested}"
     )
 
 
@@ -114,9 +167,7 @@ def _whose(overview: AblationOverview) -> str:
 
 
 def _test_sentence(own: Sequence[Grid]) -> str:
-    tests = _tests(grid.overview for grid in own)
-    spans = {int(grid.frame["p_holm"].notna().sum()) for grid in own if "p_holm" in grid.frame}
-    over = f" over {' or '.join(map(str, sorted(spans)))} spans" if spans else ""
+    tests, over = _tests(grid.overview for grid in own), _over_spans([grid.frame for grid in own])
     ring = "A ring marks a span that does not differ from the intact model at 0.05 by"
     return f"{ring} {tests}, Holm-corrected{over}."
 

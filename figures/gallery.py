@@ -9,11 +9,12 @@ from itertools import groupby
 from pathlib import Path
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
+from adapter_probe.analysis.deltas import span_order
 from adapter_probe.analysis.exchange import ExchangeRecord
 from adapter_probe.analysis.studies import AblationRecord, StudyRecord, SweepRecord, TradeoffRecord
 from adapter_probe.errors import ResultsError
 
-from .ablation_figures import attribution_drawing, heatmap_drawing, joint_drawing
+from .ablation_figures import attribution_drawing, curve_drawing, heatmap_drawing, joint_drawing
 from .aggregate import aggregate_drawing
 from .curves import ScoreSeries
 from .drawing import Drawing
@@ -160,10 +161,18 @@ def tables_of(studies: Sequence[StudyRecord], paper: bool) -> Iterator[Table]:
 def _ablation_figures(
     studies: Sequence[AblationRecord], options: FigureOptions, suffix: str
 ) -> Iterator[Drawing]:
-    grids = [Grid(study.spans, ablation_notes(study.overview), study.overview) for study in studies]
+    orders = {id(study): span_order(study.spans) for study in studies}
+    as_grids = [study for study in studies if orders[id(study)] is None]
+    grids = [Grid(study.spans, ablation_notes(study.overview), study.overview) for study in as_grids]
     if options.paper:
         grids = _with_published(grids)
-    yield _renamed(heatmap_drawing(grids, options, _identity(studies)), suffix)
+    if grids:
+        yield _renamed(heatmap_drawing(grids, options, _identity(as_grids)), suffix)
+    lines = dict.fromkeys(order for order in orders.values() if order is not None)
+    for order in lines:
+        alike = [study for study in studies if orders[id(study)] == order]
+        drawing = curve_drawing(alike, options, _identity(alike))
+        yield _renamed(drawing, f"-{order}{suffix}" if len(lines) > 1 else suffix)
     shared = [study for study in studies if study.shares is not None]
     groups = [shared] if len(shared) <= _TOGETHER else [[study] for study in shared]
     for group in filter(None, groups):

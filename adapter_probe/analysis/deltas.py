@@ -21,6 +21,9 @@ from adapter_probe.spans import SITES_PER_LAYER
 StudyKind = Literal["ablated", "kept"]
 """`ablated`: the span's adapters are off. `kept`: only the span's adapters are on (the complement)."""
 
+SpanOrder = Literal["prefix", "suffix", "apart"]
+"""Spans that have their first layer in common, their last one, or neither with any other span."""
+
 # Scores are ratios of small integers times 100: a drop of one point in exact arithmetic can come out as
 # 1.0000000000000009. Nine decimals are far below any real difference (one example in 10,000 is 0.01).
 _DECIMALS = 9
@@ -113,6 +116,20 @@ def span_units(frame: pd.DataFrame) -> np.ndarray | None:
     units = np.stack([first, last], axis=1)
     studied = set(zip(frame["first"], frame["last"]))
     return units if all(tuple(unit) in studied for unit in units.tolist()) else None
+
+
+def span_order(frame: pd.DataFrame) -> SpanOrder | None:
+    """How spans stand in a line, so that a curve shows them; None for a grid, and for a single span.
+
+    Args:
+        frame: columns `first` and `last`, no span twice.
+    """
+    n, n_firsts, n_lasts = len(frame), frame["first"].nunique(), frame["last"].nunique()
+    if n < 2:
+        return None
+    if 1 in (n_firsts, n_lasts):
+        return "prefix" if n_firsts == 1 else "suffix"
+    return "apart" if n_firsts == n_lasts == n else None
 
 
 def without_noise(points: np.ndarray | pd.Series) -> np.ndarray:

@@ -103,16 +103,20 @@ class RequestBatch:
 
     Attributes:
         packed: for the model; its `read` are the positions after which tokens are scored.
-        after, targets: int64 ``[scored]``, on the model's device: tokens `targets` after ``read[after]``.
-        members: int64 ``[members]``, scored tokens, one continuation's after the other's.
-        slots: int64 ``[members]``, the continuation of each: item of the batch, in the order given, times
-            `n_continuations`, plus its number.
+        after, targets: int64 ``[scored]``, on the model's device: tokens `targets` after ``read[after]``;
+            `after` ascends.
+        ends: int64 ``[read]``, on the host: how many tokens are scored up to each position that is read, so
+            that nobody has to ask the device which ones some positions have.
+        members: int64 ``[members]``, on the device: scored tokens, one continuation's after the other's.
+        slots: int64 ``[members]``, on the host: the continuation of each: item of the batch, in the order
+            given, times `n_continuations`, plus its number.
         n_continuations: slots of an item.
     """
 
     packed: PackedBatch
     after: torch.Tensor
     targets: torch.Tensor
+    ends: np.ndarray
     members: torch.Tensor
     slots: torch.Tensor
     n_continuations: int
@@ -256,8 +260,20 @@ def pack_requests(encoded: EncodedRequests, index: np.ndarray, device: torch.dev
         firsts,
         torch.from_numpy(np.concatenate(read)),
     )
-    rest = (torch.from_numpy(np.concatenate(part)).to(device) for part in (after, targets, members, slots))
-    return RequestBatch(packed.to(device), *rest, encoded.n_continuations)
+    places = np.concatenate(after)
+    ascending = np.argsort(places, kind="stable")  # as it ascends, what some positions have is a slice
+    place_of = np.empty_like(ascending)
+    place_of[ascending] = np.arange(len(ascending))
+    ends = np.searchsorted(places[ascending], np.arange(n_read), side="right")
+    on_device = (
+        torch.from_numpy(part).to(device)
+        for part in (places[ascending], np.concatenate(targets)[ascending], place_of[np.concatenate(members)])
+    )
+    after_them, scored, members_of = on_device
+    return RequestBatch(
+        packed.to(device), after_them, scored, ends, members_of, torch.from_numpy(np.concatenate(slots)),
+        encoded.n_continuations,
+    )  # fmt: skip
 
 
 def _layout(trees: Sequence[TokenTree]) -> tuple[torch.Tensor, torch.Tensor]:

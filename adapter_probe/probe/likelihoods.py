@@ -59,7 +59,7 @@ def request_outputs(
     sums = torch.zeros(len(masks), len(items) * batch.n_continuations, 2, dtype=torch.float64)
     members = scored[:, batch.members].double().cpu()  # [variants, members, 2]
     members[..., 1] = 1 - members[..., 1]
-    sums.index_add_(1, batch.slots.cpu(), members)
+    sums.index_add_(1, batch.slots, members)
     values = sums.view(*shape, 2).numpy()
     return {"logits": values[..., 0].astype(np.float32), "greedy": values[..., 1] == 0}
 
@@ -80,9 +80,11 @@ def score_tokens(model: AdaptedModel, batch: RequestBatch, hidden: Tensor) -> Te
     states = model.final_states(hidden)
     dtype = torch.promote_types(hidden.dtype, torch.float32)
     out = torch.empty(len(batch.targets), 2, dtype=dtype, device=hidden.device)
+    done = 0
     for begin in range(0, len(states), _ROWS_PER_CHUNK):
         some = states[begin : begin + _ROWS_PER_CHUNK]
-        inside = torch.nonzero((batch.after >= begin) & (batch.after < begin + len(some)))[:, 0]
+        end = int(batch.ends[begin + len(some) - 1])
+        inside, done = slice(done, end), end
         rows = batch.after[inside] - begin
         chosen, total, top = _normalised(model, some, rows, batch.targets[inside], dtype)
         out[inside, 0] = chosen - total[rows]
@@ -103,8 +105,11 @@ def _normalised(
     for first, logits in model.logits_in_parts(states, max(1, most // len(states))):
         part = logits.to(dtype)
         top = part.amax(dim=-1)
-        here = torch.nonzero((targets >= first) & (targets < first + part.shape[1]))[:, 0]
-        chosen[here] = part[rows[here], targets[here] - first]
+        # All targets are looked up in each part, of which one holds them: a list of those inside would make
+        # the host wait for an accelerator.
+        place = targets - first
+        found = part[rows, place.clamp(0, part.shape[1] - 1)]
+        chosen = torch.where((place >= 0) & (place < part.shape[1]), found, chosen)
         totals.append(part.sub_(top[:, None]).exp_().sum(dim=-1).log_().add_(top))
         tops.append(top)
     return chosen, torch.logsumexp(torch.stack(totals), dim=0), torch.stack(tops).amax(dim=0)

@@ -126,7 +126,7 @@ class Ablation(DrawnStudy):
         notes: bool = True,
         style: Style | None = None,
     ) -> Axes:
-        """Draw the first/last-ablated-layer heatmap.
+        """Draw the first/last-ablated-layer heatmap; spans in a line are better drawn by `plot`.
 
         Args:
             ax: where to draw; by default the current Axes. The current rcParams apply.
@@ -143,6 +143,32 @@ class Ablation(DrawnStudy):
             return heatmap(
                 self.record, place, tolerance=tolerance, paper=paper, colorbar=colorbar, notes=notes
             )
+
+    def plot(
+        self,
+        ax: Axes | None = None,
+        *,
+        tolerance: float = 1.0,
+        paper: bool = False,
+        notes: bool = True,
+        style: Style | None = None,
+    ) -> Axes:
+        """Draw what fits the spans: the heatmap, or of spans in a line a curve with its interval.
+
+        In a line are spans that all begin at one layer (``spans="prefix"``), all end at one
+        (``spans="suffix"``), or have no end in common (``spans="single"``).
+
+        Args:
+            ax: see `heatmap`.
+            tolerance: drop in points that the black line marks.
+            paper: draw what Houlsby et al. (2019) published of the same task too.
+            notes: whether task, scores and signs are explained in a corner.
+            style: see `heatmap`.
+        """
+        from adapter_probe.figures.ablation_figures import plot
+
+        with axes_for(ax, style) as place:
+            return plot(self.record, place, tolerance=tolerance, paper=paper, notes=notes)
 
     def attribution(self, ax: Axes | None = None, *, legend: bool = True, style: Style | None = None) -> Axes:
         """Draw each layer's share of the drop of all layers, beside its drop alone.
@@ -179,7 +205,7 @@ class Ablation(DrawnStudy):
         return ablation_rows(summary) if summary else [("ablation", str(self.folder))]
 
     def _draw(self, ax: Axes) -> Axes:
-        return self.heatmap(ax)
+        return self.plot(ax)
 
 
 def ablate(

@@ -58,12 +58,19 @@ class Comparison(DrawnStudy):
         with axes_for(ax, style) as place:
             return heatmap(self.record, place, colorbar=colorbar, notes=notes)
 
+    def plot(self, ax: Axes | None = None, *, notes: bool = True, style: Style | None = None) -> Axes:
+        """Draw the heatmap, or of spans in a line a curve; see `Ablation.plot`."""
+        from adapter_probe.figures.ablation_figures import plot
+
+        with axes_for(ax, style) as place:
+            return plot(self.record, place, notes=notes)
+
     def rows(self) -> list[tuple[str, str]]:
         """The numbers to act on in words, as (what, value)."""
         return comparison_rows(self.record)
 
     def _draw(self, ax: Axes) -> Axes:
-        return self.heatmap(ax)
+        return self.plot(ax)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -103,12 +110,26 @@ class Average(DrawnStudy):
                 self.record, place, tolerance=tolerance, colorbar=colorbar, notes=notes, spread=spread
             )
 
+    def plot(
+        self,
+        ax: Axes | None = None,
+        *,
+        tolerance: float = 1.0,
+        notes: bool = True,
+        style: Style | None = None,
+    ) -> Axes:
+        """Draw the heatmap, or of spans in a line a curve; see `Ablation.plot`."""
+        from adapter_probe.figures.ablation_figures import plot
+
+        with axes_for(ax, style) as place:
+            return plot(self.record, place, tolerance=tolerance, notes=notes)
+
     def rows(self) -> list[tuple[str, str]]:
         """The numbers to act on in words, as (what, value)."""
         return average_rows(self.record)
 
     def _draw(self, ax: Axes) -> Axes:
-        return self.heatmap(ax)
+        return self.plot(ax)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe import __version__
+from adapter_probe.analysis.deltas import span_order
 from adapter_probe.analysis.studies import AblationRecord, load_records
 from adapter_probe.data.presets import preset_named
 from adapter_probe.errors import ResultsError
@@ -82,13 +83,15 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
     """What one ablation says, as Markdown."""
     said = record.overview
     score = "undefined" if said.intact is None else score_text(said.intact, said.metric)
+    part, how = "cell", ": the row is the first layer, the column the last"
+    if span_order(record.spans) is not None:
+        part, how = "point", ""
     alt = f"Change of the {metric_name(said.metric)} for every span of layers whose adapters are switched off"
     lines = [
         f"## Which adapters the model needs: {escape_markdown(study_label(said))}",
         "",
-        f"The intact model has {escape_markdown(score)} on {said.n_examples:,} examples. Each cell of the "
-        "figure is one contiguous span of layers whose adapters are switched off, without retraining: the "
-        "row is the first layer, the column the last.",
+        f"The intact model has {escape_markdown(score)} on {said.n_examples:,} examples. Each {part} of the "
+        f"figure is one contiguous span of layers whose adapters are switched off, without retraining{how}.",
         "",
         f"![{alt}]({picture})",
         "",

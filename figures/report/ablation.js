@@ -1,4 +1,4 @@
-// One ablation: slider, heatmap, the card of a span, examples, layers, tables and settings.
+// One ablation: slider, heatmap or curve, the card of a span, examples, layers, tables and settings.
 
 /** A slider over the steps, from the one of tolerance `start`; `change(step)` is called with each. */
 function slider(steps, start, change) {
@@ -86,13 +86,23 @@ function advice(data, cells, { tolerance, within }, found, choose) {
 
 function legend(data, cells) {
   const item = (kind, words) => el("li", { class: kind }, el("i", { "aria-hidden": "true" }), words);
+  const intervals = cells.some((cell) => known(cell.ci_low_points));
+  if (data.order) {
+    return el(
+      "ul",
+      { class: "legend" },
+      intervals && item(data.order === "apart" ? "key-bar" : "key-band", "95% interval"),
+      item("key-limit", "your tolerance"),
+      cells.some((cell) => cell.significant === false) && item("key-hollow", "not significant"),
+    );
+  }
   return el(
     "ul",
     { class: "legend" },
     item("key-single", data.units.every(([first, last]) => first === last) ? "single layer" : "one group"),
     item("key-stairs", "your tolerance"),
     item("key-badge", data.study === "kept" ? "shortest that suffices" : "longest that can go"),
-    cells.some((cell) => known(cell.ci_low_points)) && item("key-badge sure", "\u2026by its interval"),
+    intervals && item("key-badge sure", "\u2026by its interval"),
     cells.some((cell) => cell.significant === false) && item("key-ring", "not significant"),
   );
 }
@@ -163,7 +173,7 @@ function views(data, report, map) {
 
 /** The parts that follow the pointer, the choice and the slider; returns what draws them. */
 function workbench(data, report, cells) {
-  const whole = cells.find((cell) => cell.down === 0 && cell.across === data.units.length - 1) || cells[0];
+  const whole = cells.reduce((one, cell) => (cell.last - cell.first > one.last - one.first ? cell : one), cells[0]);
   const state = { tolerance: report.tolerance, chosen: whole, followsSlider: true };
   const card = spanCard(data);
   const examples = data.examples && examplesCard(data);
@@ -181,13 +191,16 @@ function workbench(data, report, cells) {
     Object.assign(state, { chosen: cell, followsSlider: false });
     pin();
   };
-  const map = heatmap(data, report.colours, cells, { enter: look, leave: () => look(state.chosen), choose });
-  const view = views(data, report, map);
+  const on = { enter: look, leave: () => look(state.chosen), choose };
+  const map = data.order
+    ? curve(data, cells, on, report.tolerance)
+    : heatmap(data, report.colours, cells, on);
+  const view = data.order ? null : views(data, report, map);
   const step = (at) => {
     const found = [at.estimate, at.bound].map((row) => (known(row) ? cells[row] : null));
     state.tolerance = at.tolerance;
-    map.step(at.stairs, found);
-    view.step(at.tolerance);
+    map.step(at.stairs, found, at.tolerance);
+    if (view) view.step(at.tolerance);
     fill(say, advice(data, cells, at, found, choose));
     if (state.followsSlider) state.chosen = found[0] || whole;
     pin();
@@ -221,9 +234,9 @@ function ablationSection(data, report) {
       el(
         "figure",
         { class: "card map" },
-        hasInteraction && view.choice,
+        view && hasInteraction && view.choice,
         el("div", { class: "scroll" }, map.node),
-        view.place,
+        view && view.place,
         legend(data, cells),
       ),
       card.node,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from adapter_probe.analysis.deltas import drop_points, span_units
+from adapter_probe.analysis.deltas import drop_points, span_order, span_units
 from adapter_probe.analysis.removable import longest_removable, shortest_sufficient, tolerance_steps
 from adapter_probe.analysis.staircase import staircase
 from adapter_probe.analysis.studies import AblationRecord
@@ -88,6 +88,7 @@ def ablation_content(
         "warning": record.summary.get("warning"),
         "nLayers": int(record.summary.get("n_layers") or record.spans["last"].max() + 1),
         "units": _units(record.spans).tolist(),
+        "order": span_order(record.spans),
         "nExamples": said.n_examples,
         "intact_score": intact,
         "removed_score": None if intact is None or removed is None else number(intact + removed / 100),

@@ -24,7 +24,8 @@ from .ablation_section import ReportedAblation, ablation_content, joint_scale
 from .sweep_section import sweep_content
 
 SCRIPTS = (
-    "dom.js", "words.js", "heatmap.js", "bar.js", "span.js", "examples.js", "ablation.js", "page.js",
+    "dom.js", "words.js", "heatmap.js", "curve.js", "bar.js", "span.js", "examples.js", "ablation.js",
+    "page.js",
 )  # fmt: skip
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 

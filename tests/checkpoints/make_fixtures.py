@@ -65,6 +65,7 @@ FAMILIES = {
     "distilbert": {"hidden_dim": 24, "n_layers": LAYERS, "n_heads": 2, "dim": HIDDEN},
     "gpt2": {"n_inner": 24, "n_layer": LAYERS, "n_head": 2, "n_embd": HIDDEN},
     "llama": {**_BERT, "num_key_value_heads": 1},
+    "mistral": {**_BERT, "num_key_value_heads": 1, "sliding_window": 4},
     "qwen2": {**_BERT, "num_key_value_heads": 1},
 }
 
@@ -314,15 +315,20 @@ def make_causal(only: list[str]) -> None:
     """Checkpoints of the `adapters` library on causal language models: ``logits.npz`` ``[tokens, "
     "vocabulary]``."""
     import adapters
-    from adapters import AutoAdapterModel, LoRAConfig, SeqBnConfig
+    from adapters import AutoAdapterModel, DoubleSeqBnConfig, LoRAConfig, SeqBnConfig
     from adapters.heads import CausalLMHead
     from transformers import AutoModelForCausalLM
 
+    everywhere = {"intermediate_lora": True, "output_lora": True, "attn_matrices": ["q", "k", "v"]}
     cases = {
         "gpt2-lora": ("gpt2", LoRAConfig(r=2, alpha=6), False),
         "gpt2-pfeiffer": ("gpt2", SeqBnConfig(reduction_factor=4), False),
         "gpt2-flex": ("gpt2", SeqBnConfig(reduction_factor=4), True),
     }
+    for family in ("llama", "mistral"):  # whose output embeddings are not tied, so that the heads hold them
+        cases[f"{family}-lora"] = (family, LoRAConfig(r=2, alpha=6, **everywhere), False)
+        cases[f"{family}-houlsby"] = (family, DoubleSeqBnConfig(reduction_factor=4), False)
+        cases[f"{family}-flex"] = (family, SeqBnConfig(reduction_factor=4), True)
     for case, (family, config, flexible) in cases.items():
         folder = FIXTURES / "causal" / case
         if only and case not in only:
@@ -337,7 +343,7 @@ def make_causal(only: list[str]) -> None:
             model = AutoModelForCausalLM.from_pretrained(base(family))
             adapters.init(model)
         model.add_adapter("task", config=config)
-        randomise(model, 1, only="adapters.task" if case != "gpt2-lora" else "loras.task")
+        randomise(model, 1, only="loras.task" if case.endswith("-lora") else "adapters.task")
         if flexible:
             model.active_head = "task"  # which the library ties to the input embedding
         model.set_active_adapters("task")

@@ -7,6 +7,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
+from accelerator import DEVICE, accelerator
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from adapter_probe.data.requests_encoding import EncodedRequests, grow_tree
@@ -138,6 +139,28 @@ def test_what_is_likeliest_is_greedy(family):
         model, encoded_of(items, 24), np.array([0]), np.ones((1, 6), bool), tokens_per_pass=99
     )
     assert out["greedy"][0, 0].tolist() == [True, False]
+
+
+@pytest.mark.slow
+def test_the_host_waits_for_the_sums_alone(family, monkeypatch):
+    """On the stand-in of an accelerator, which refuses whatever makes the host wait within a batch."""
+    monkeypatch.setattr(likelihoods, "_ROWS_PER_CHUNK", 5)
+    monkeypatch.setitem(likelihoods.LOGITS_PER_CHUNK, "cuda", 5 * WORDS // 3)
+    _, model, _ = plain_and_adapted(family)
+    model = model.float()
+    encoded, masks = (
+        encoded_of(random_texts(1, 6), 24),
+        np.array([[True] * 6, [False] * 6, [True, False] * 3]),
+    )
+    with accelerator() as device:
+        device.move(model)
+        assert model.device == DEVICE
+        out = request_outputs(model, encoded, np.arange(9), masks, tokens_per_pass=40)
+        first = device.copies["up"]
+        request_outputs(model, encoded, np.arange(9), masks, tokens_per_pass=40)
+    assert (device.reads, device.copies["down"]) == (0, 2)  # the sums of each call
+    assert device.copies["up"] < 2 * first
+    assert out["logits"].shape == (3, 9, encoded.n_continuations)
 
 
 def test_no_beginning_runs_twice():

@@ -1,0 +1,321 @@
+"""Spans that are a line and not a grid, as a curve: from one layer on, up to one layer, or apart.
+
+x = the end in which the spans differ, or the layers of each; y = the drop of the score, a loss upwards. The
+band, or a bar where the spans have nothing in common, is the 95 % interval; a filled mark differs
+significantly from the intact model, a hollow one does not. The dashed line is the tolerance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib import pyplot as plt
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
+from adapter_probe.analysis.deltas import StudyKind, drop_points, span_order
+from adapter_probe.analysis.studies import AblationRecord
+from adapter_probe.errors import ResultsError
+
+from . import style
+from .curves import FOOT, LegendEntry, tidy_axes
+from .grid import number_layers
+from .heatmap import label_of, published_grid
+from .layout import before_drawing, size_in_points
+from .wording import ablation_notes, drop_label, joint_notes, points_text, test_name
+
+Record = AblationRecord | AverageRecord | ComparisonRecord
+_COLOUR, _BAND = "#0072b2", 0.2
+_MARK = 3.6  # units; smaller where layers are many
+_MARGIN = 0.05  # of the range of drops
+ASPECT, WIDE_ASPECT = 0.7, 0.42
+_MOST_ROOM = 0.6  # of the axes' height that words may take
+
+
+@dataclass(frozen=True, eq=False)
+class SpanLine:
+    """Spans in a line with what is said beside them.
+
+    Attributes:
+        frame: columns `first`, `last`, `delta_points`, in order; optionally its interval, `significant`, and
+            `sd_points` over studies.
+        notes: lines for an empty corner.
+        label: of the axis of drops.
+        study: what happened to the spans.
+        test: what filled marks rest on, a word; None where nothing tells.
+        tolerated: whether a tolerance means something: not of a difference.
+        published: the same spans of the paper's model; None where there are none.
+    """
+
+    frame: pd.DataFrame
+    notes: Sequence[str]
+    label: str
+    study: StudyKind = "ablated"
+    test: str | None = None
+    tolerated: bool = True
+    published: pd.DataFrame | None = None
+
+    @property
+    def places(self) -> np.ndarray:
+        """What stands below each mark: a layer's number, or the first and last of several."""
+        first, last, order = self.frame["first"], self.frame["last"], span_order(self.frame)
+        if order != "apart":
+            return (last if order == "prefix" else first).to_numpy()
+        pairs = zip(first.tolist(), last.tolist())
+        return np.array([str(a) if a == b else f"{a}–{b}" for a, b in pairs])
+
+    @property
+    def axis(self) -> str:
+        """The label of the axis of layers."""
+        first, last = self.frame["first"], self.frame["last"]
+        if (order := span_order(self.frame)) == "prefix":
+            return f"last {self.study} layer (first: {first.iloc[0]})"
+        if order == "suffix":
+            return f"first {self.study} layer (last: {last.iloc[0]})"
+        return f"{self.study} layer{'' if (first == last).all() else 's'}"
+
+
+def span_line(record: Record, *, paper: bool = False) -> SpanLine | None:
+    """What there is to draw of a record; None where its spans are a grid.
+
+    Args:
+        record: an ablation, an average or a comparison.
+        paper: of an ablation, whether the published drops of the same spans and task come along.
+    """
+    if span_order(record.spans) is None:
+        return None
+    frame = record.spans.sort_values(["first", "last"], ignore_index=True)
+    if isinstance(record, AblationRecord):
+        said = record.overview
+        about = ablation_notes(said), drop_label(said.metric, said.split), said.study, test_name(said.metric)
+        published = published_grid(said) if paper else None
+        theirs = None if published is None else _same_spans(published.frame, frame)
+        return SpanLine(frame, *about, published=theirs)
+    if isinstance(record, ComparisonRecord):
+        turned = {"ci_low_points": -frame["ci_high_points"], "ci_high_points": -frame["ci_low_points"]}
+        frame = frame.assign(delta_points=-frame["difference_points"], **turned)
+    mean = isinstance(record, AverageRecord)
+    return SpanLine(frame, joint_notes(record), label_of(record), test="bootstrap", tolerated=mean)
+
+
+def _same_spans(published: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame | None:
+    """The published drops of the frame's spans, if these reach as high and all of them are there."""
+    found = frame[["first", "last"]].merge(published, on=["first", "last"])
+    same = len(found) == len(frame) and frame["last"].max() == published["last"].max()
+    return found if same else None
+
+
+def curve(
+    record: Record, ax: Axes | None = None, *, tolerance: float = 1.0, paper: bool = False, notes: bool = True
+) -> Axes:
+    """Draw the drops of spans that have their lowest layer in common, their highest one, or nothing.
+
+    Args:
+        record: an ablation, an average or a comparison.
+        ax: where; by default the current axes.
+        tolerance: points of drop that the dashed line stands for; differences have none.
+        paper: whether the published drops of the same spans, where there are some, are drawn too.
+        notes: whether task, scores and signs are explained in a corner.
+
+    Raises:
+        ResultsError: the spans are a grid.
+    """
+    line = span_line(record, paper=paper)
+    if line is None:
+        raise ResultsError("these spans are a grid, which is drawn as a heatmap")
+    ax = plt.gca() if ax is None else ax
+    panel = draw_line(line, ax, tolerance=tolerance, notes=notes)
+    if notes:
+        panel = panel.with_words(line.notes, line_entries([line], tolerance))
+    settle([panel])
+    before_drawing(ax, lambda ax: settle([panel]) if ax.get_autoscaley_on() else None)
+    return ax
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """Axes with a curve: how far it reaches at each mark, and the words in its corner.
+
+    Attributes:
+        ax: where.
+        low, high: points, ``[marks]``, of everything drawn there.
+        words: a legend headed by the notes, or None.
+        notes: its head, as far as there is room.
+    """
+
+    ax: Axes
+    low: np.ndarray
+    high: np.ndarray
+    words: Legend | None = None
+    notes: Sequence[str] = ()
+
+    def with_words(self, notes: Sequence[str], entries: Sequence[LegendEntry] = ()) -> Panel:
+        """The same with notes, and what explains the marks, in one corner."""
+        size = style.tick_size()
+        handles, labels = [handle for handle, _ in entries], [label for _, label in entries]
+        words = self.ax.legend(
+            handles, labels, title=" ", title_fontsize=size, fontsize=size, alignment="left", frameon=True,
+            facecolor=self.ax.get_facecolor(), edgecolor="none", framealpha=1.0, fancybox=False,
+            borderpad=0.2, borderaxespad=0.3, handlelength=1.6, labelspacing=0.28,
+        )  # fmt: skip
+        words.set_in_layout(False)
+        return Panel(self.ax, self.low, self.high, words, notes)
+
+
+def settle(panels: Sequence[Panel]) -> None:
+    """One range of drops for all the panels, such that nothing drawn lies below a panel's words."""
+    low, high = (f([f(getattr(panel, end)) for panel in panels]) for f, end in ((min, "low"), (max, "high")))
+    margin = _MARGIN * (high - low or 1.0)
+    bottom, top = low - margin, high + margin
+    for panel in panels:
+        if panel.words is not None:
+            size = _fit_words(panel, panel.words)
+            corners = [_top_with_words(panel, bottom, size, side) for side in ("left", "right")]
+            top = max(top, min(corners))
+            panel.words.set_loc(f"upper {'left' if corners[0] <= corners[1] else 'right'}")
+    for panel in panels:
+        panel.ax.set_ylim(bottom, top, auto=True)
+
+
+def _fit_words(panel: Panel, words: Legend) -> np.ndarray:
+    """Give the words as many of the notes as there is room for; their size, of the axes' width and height."""
+    size = np.zeros(2)
+    for n in (len(panel.notes), 2, 1, 0):
+        words.set_title("\n".join(panel.notes[:n]))
+        size = words.get_window_extent().size / panel.ax.bbox.size
+        if size[1] <= _MOST_ROOM:
+            break
+    return np.minimum(size, (1.0, _MOST_ROOM))
+
+
+def _top_with_words(panel: Panel, bottom: float, size: np.ndarray, side: str) -> float:
+    """The upper limit at which the words, in one corner, are clear of what is drawn below them."""
+    pad = 0.6 * style.tick_size() / size_in_points(panel.ax)[1]
+    covered = 1 + int(np.ceil(size[0] * (len(panel.high) + 0.2)))
+    below = panel.high[:covered] if side == "left" else panel.high[-covered:]
+    return float(bottom + (below.max() - bottom) / (1 - size[1] - pad))
+
+
+def draw_line(line: SpanLine, ax: Axes, *, tolerance: float, notes: bool = True) -> Panel:
+    """Draw one curve without any words but the axes'."""
+    frame, unit, ink = line.frame, style.unit(), style.ink()
+    drops = drop_points(frame["delta_points"])
+    x, known = np.arange(len(drops)), ~np.isnan(drops)
+    tidy_axes(ax)
+    ax.grid(False, axis="x")
+    ax.axhline(0, color=ink, linewidth=0.6 * unit, zorder=1)
+    reach = [np.where(known, drops, 0.0), np.zeros(len(drops))]
+    if line.tolerated:
+        ax.axhline(
+            tolerance, color=ink, linewidth=0.9 * unit, linestyle=(0, (4, 2)), zorder=1.5, label="tolerance"
+        )
+        reach.append(np.full(len(drops), tolerance))
+    joined = span_order(frame) != "apart"
+    if "ci_low_points" in frame:
+        ends = [-frame["ci_high_points"].to_numpy(float), -frame["ci_low_points"].to_numpy(float)]
+        _draw_interval(ax, x, *ends, joined)
+        reach += [np.nan_to_num(end) for end in ends]
+    if "sd_points" in frame:
+        deviation = frame["sd_points"].to_numpy(float)
+        reach += [np.nan_to_num(drops - deviation), np.nan_to_num(drops + deviation)]
+        ax.vlines(x, *reach[-2:], color=style.FAINT, linewidth=0.6 * unit, zorder=2, label="s.d.")
+    if line.published is not None:
+        theirs = drop_points(line.published["delta_points"])
+        ax.plot(x, theirs, zorder=2, **_published_props())
+        reach.append(theirs)
+    if joined:
+        ax.plot(x, drops, color=_COLOUR, linewidth=1.1 * unit, zorder=3)
+    _draw_marks(ax, x[known], drops[known], _is_sure(frame)[known])
+    ax.plot(x[~known], np.full((~known).sum(), FOOT), "x", color=style.FAINT, markersize=3 * unit,
+            transform=ax.get_xaxis_transform(), label="undefined", zorder=4)  # fmt: skip
+    ax.set_xlim(-0.6, len(x) - 0.4)
+    number_layers(ax.xaxis, line.places, 0.0)
+    ax.set_xlabel(line.axis)
+    ax.set_ylabel(line.label)
+    return Panel(ax, np.min(reach, axis=0), np.max(reach, axis=0))
+
+
+def _is_sure(frame: pd.DataFrame) -> np.ndarray:
+    """Where the difference is significant, bool ``[spans]``; everywhere if no test was made."""
+    return frame["significant"].to_numpy(bool) if "significant" in frame else np.ones(len(frame), bool)
+
+
+def _draw_interval(ax: Axes, x: np.ndarray, low: np.ndarray, high: np.ndarray, joined: bool) -> None:
+    if joined:
+        ax.fill_between(x, low, high, color=_COLOUR, alpha=_BAND, linewidth=0, zorder=0.8, label="interval")
+    else:
+        ax.vlines(x, low, high, color=_COLOUR, linewidth=0.8 * style.unit(), zorder=2, label="interval")
+
+
+def _draw_marks(ax: Axes, x: np.ndarray, drops: np.ndarray, sure: np.ndarray) -> None:
+    """A dot a span, filled where the difference is significant; as large as leaves neighbours apart."""
+    marks = [
+        ax.scatter(x[chosen], drops[chosen], facecolors=fill, edgecolors=_COLOUR, zorder=zorder, label=label)
+        for chosen, fill, zorder, label in (
+            (sure, _COLOUR, 4.1, "significant"), (~sure, ax.get_facecolor(), 4, "not significant"),
+        )
+    ]  # fmt: skip
+
+    def fit(ax: Axes) -> None:
+        left, right = ax.get_xlim()
+        _set_size(marks, min(_MARK * style.unit(), 0.85 * size_in_points(ax)[0] / (right - left)))
+
+    before_drawing(ax, fit)
+
+
+def _set_size(marks: Sequence[PathCollection], size: float) -> None:
+    for mark in marks:
+        mark.set_sizes([size**2])
+        mark.set_linewidth(min(0.7 * style.unit(), 0.25 * size))
+
+
+def _published_props() -> dict[str, object]:
+    unit = style.unit()
+    return {
+        "color": style.FAINT, "marker": "s", "markersize": 2.6 * unit, "markerfacecolor": style.WHITE,
+        "markeredgewidth": 0.5 * unit, "linewidth": 0.7 * unit, "linestyle": ":",
+    }  # fmt: skip
+
+
+def line_entries(lines: Sequence[SpanLine], tolerance: float) -> list[LegendEntry]:
+    """Handles and words for whatever the curves have."""
+    unit, frames = style.unit(), [line.frame for line in lines]
+    dot = {
+        "marker": "o",
+        "markeredgecolor": _COLOUR,
+        "markersize": _MARK * unit,
+        "markeredgewidth": 0.7 * unit,
+    }
+    entries: list[tuple[Artist, str]] = []
+    tested = [frame for frame in frames if "significant" in frame]
+    sure = np.concatenate([_is_sure(frame)[frame["delta_points"].notna()] for frame in frames])
+    tests = dict.fromkeys(line.test for line in lines if line.test)
+    how = f" ({' or '.join([*tests, 'Holm'][:-1])}, Holm)" if tests else ""
+    for chosen, fill, word in ((sure, _COLOUR, "significant"), (~sure, "none", "not significant")):
+        if tested and chosen.any():
+            entries.append((Line2D([], [], linestyle="", markerfacecolor=fill, **dot), f"{word}{how}"))
+    if any("ci_low_points" in frame for frame in frames):
+        joined = any(span_order(frame) != "apart" for frame in frames)
+        upright = {"marker": "|", "markersize": 7 * unit, "markeredgewidth": 0.8 * unit}
+        bar = Line2D([], [], linestyle="", color=_COLOUR, **upright)
+        band = Patch(facecolor=_COLOUR, alpha=_BAND, linewidth=0)
+        entries.append((band if joined else bar, "95% interval"))
+    if any("sd_points" in frame for frame in frames):
+        entries.append((Line2D([], [], color=style.FAINT, linewidth=0.6 * unit), "s.d. over studies"))
+    if any(line.tolerated for line in lines):
+        dashed = {"color": style.ink(), "linewidth": 0.9 * unit, "linestyle": (0, (4, 2))}
+        entries.append((Line2D([], [], **dashed), f"tolerance, {points_text(tolerance)}"))
+    if any(line.published is not None for line in lines):
+        entries.append((Line2D([], [], **_published_props()), "Houlsby et al. 2019"))
+    if any(frame["delta_points"].isna().any() for frame in frames):
+        cross = {"linestyle": "", "marker": "x", "color": style.FAINT, "markersize": 3 * unit}
+        entries.append((Line2D([], [], **cross), "undefined"))
+    return entries

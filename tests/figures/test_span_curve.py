@@ -1,0 +1,210 @@
+"""Spans in a line are a curve: its numbers, its marks, and words that stand clear of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_hex
+
+from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
+from adapter_probe.analysis.deltas import span_order
+from adapter_probe.analysis.published import published_ablation
+from adapter_probe.analysis.studies import AblationOverview, AblationRecord
+from adapter_probe.errors import ResultsError
+from adapter_probe.figures.ablation_figures import curve_drawing, joint_drawing, plot
+from adapter_probe.figures.gallery import figures_of
+from adapter_probe.figures.span_curve import curve
+from adapter_probe.figures.venues import VENUES, FigureOptions
+from adapter_probe.spans import SpanChoice
+
+OVERVIEW = AblationOverview("cola", "validation", "ablated", "accuracy", 500, 0.8, -12.0, majority=0.69)
+SHAPES = [("suffix", 30, 1), ("prefix", 12, 1), ("single", 30, 3), ("suffix", 80, 1), ("single", 80, 1)]
+
+
+@pytest.fixture(autouse=True)
+def _no_figure_stays_open():
+    yield
+    plt.close("all")
+
+
+def frame_of(spans: str, n_layers: int, group: int = 1, seed: int = 0) -> pd.DataFrame:
+    """A loss that grows with the span, noise, and intervals that are not symmetric."""
+    chosen, draw = SpanChoice(spans, group).of(n_layers), np.random.default_rng(seed)
+    sizes = np.array([span.n_layers for span in chosen])
+    delta = -12 * sizes / n_layers + draw.normal(0, 0.5, len(sizes))
+    sure = delta < -2
+    return pd.DataFrame(
+        {
+            "first": [span.first for span in chosen], "last": [span.last for span in chosen],
+            "n_layers": sizes, "score": 0.8 + delta / 100, "delta_points": delta, "n_examples": 500,
+            "ci_low_points": delta - 2, "ci_high_points": delta + 1, "p_holm": np.where(sure, 0.01, 0.5),
+            "significant": sure,
+        }
+    )  # fmt: skip
+
+
+def record_of(frame: pd.DataFrame, folder: str = "a") -> AblationRecord:
+    return AblationRecord(Path(folder), frame, None, None, OVERVIEW, {}, {})
+
+
+def marks(ax, label: str) -> np.ndarray:
+    """x and y of the dots of a kind."""
+    return next(dots for dots in ax.collections if dots.get_label() == label).get_offsets().data
+
+
+@pytest.mark.parametrize(
+    ("spans", "n_layers", "group", "order"),
+    [
+        ("prefix", 4, 1, "prefix"),
+        ("suffix", 5, 2, "suffix"),
+        ("single", 4, 1, "apart"),
+        ("2..2", 4, 1, "apart"),
+        ("all", 4, 1, None),
+        ("1..2", 4, 1, None),
+        ("all", 2, 1, None),
+        ("suffix", 4, 4, None),
+    ],
+)
+def test_which_spans_are_a_line(spans, n_layers, group, order):
+    assert span_order(frame_of(spans, n_layers, group)) == order
+
+
+@pytest.mark.parametrize(("spans", "n_layers", "group"), SHAPES)
+def test_marks_stand_at_the_drops_and_are_filled_where_significant(spans, n_layers, group):
+    frame = frame_of(spans, n_layers, group)
+    ax = curve(record_of(frame.sample(frac=1, random_state=1)))
+    drops, sure = -frame["delta_points"].to_numpy(), frame["significant"].to_numpy()
+    for label, chosen in (("significant", sure), ("not significant", ~sure)):
+        found = marks(ax, label)
+        np.testing.assert_allclose(found, np.column_stack([np.flatnonzero(chosen), drops[chosen]]))
+    filled, hollow = (
+        next(dots for dots in ax.collections if dots.get_label() == name).get_facecolor()
+        for name in ("significant", "not significant")
+    )
+    assert (to_hex(filled[0]), to_hex(hollow[0])) == ("#0072b2", to_hex(ax.get_facecolor()))
+    (band,) = [one for one in ax.collections if one.get_label() == "interval"]
+    corners = np.concatenate([path.vertices for path in band.get_paths()])
+    np.testing.assert_allclose([corners[:, 1].min(), corners[:, 1].max()], [drops.min() - 1, drops.max() + 2])
+    (dashed,) = [one for one in ax.lines if one.get_label() == "tolerance"]
+    assert set(dashed.get_ydata()) == {1.0}
+
+
+def test_the_axis_names_the_layers_and_what_they_are():
+    for spans, group, label, first in (
+        ("prefix", 1, "last ablated layer (first: 0)", "0"),
+        ("suffix", 3, "first ablated layer (last: 8)", "0"),
+        ("single", 3, "ablated layers", "0–2"),
+        ("single", 1, "ablated layer", "0"),
+    ):
+        figure, ax = plt.subplots(figsize=(6, 3))
+        curve(record_of(frame_of(spans, 9, group)), ax)
+        figure.draw_without_rendering()
+        assert (ax.get_xlabel(), ax.get_xticklabels()[0].get_text()) == (label, first)
+
+
+@pytest.mark.parametrize(("spans", "n_layers", "group"), SHAPES)
+@pytest.mark.parametrize("inches", [2.6, 6.0])
+def test_words_are_clear_of_the_curve(spans, n_layers, group, inches):
+    figure, ax = plt.subplots(figsize=(inches, 0.8 * inches), layout="constrained")
+    with plt.rc_context({"axes.labelsize": 8, "xtick.labelsize": 7}):
+        curve(record_of(frame_of(spans, n_layers, group)), ax)
+        figure.draw_without_rendering()
+    frame = frame_of(spans, n_layers, group)
+    tops = np.column_stack([np.arange(len(frame)), -frame["ci_low_points"]])
+    box = ax.get_legend().get_window_extent()
+    assert not box.count_contains(ax.transData.transform(tops))
+    assert box.y0 > ax.transData.transform((0, 1.0))[1] - 2  # the tolerance's line
+
+
+def test_an_undefined_drop_is_a_cross_and_a_gap():
+    frame = frame_of("suffix", 6)
+    frame.loc[2, ["delta_points", "ci_low_points", "ci_high_points"]] = np.nan
+    ax = curve(record_of(frame))
+    (crosses,) = [line for line in ax.lines if line.get_label() == "undefined"]
+    assert list(crosses.get_xdata()) == [2]
+    assert len(marks(ax, "significant")) + len(marks(ax, "not significant")) == 5
+    assert (
+        "Crosses at the foot are undefined (1)."
+        in curve_drawing([record_of(frame)], FigureOptions(VENUES["paper"]), {}).caption
+    )
+
+
+def test_a_grid_is_no_curve_and_plot_takes_either():
+    grid, line = (record_of(frame_of(spans, 5)) for spans in ("all", "suffix"))
+    with pytest.raises(ResultsError, match="these spans are a grid"):
+        curve(grid)
+    assert plot(grid, plt.figure().add_subplot()).get_ylabel() == "first ablated layer"
+    assert plot(line, plt.figure().add_subplot()).get_xlabel() == "first ablated layer (last: 4)"
+
+
+@pytest.mark.parametrize("name", ["icml", pytest.param("talk", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("spans", "n_layers", "group"),
+    [SHAPES[0], *(pytest.param(*s, marks=pytest.mark.slow) for s in SHAPES[1:])],
+)
+def test_the_papers_figure_is_tidy(assert_tidy, name, spans, n_layers, group):
+    for column in ("half", "full"):
+        drawing = curve_drawing(
+            [record_of(frame_of(spans, n_layers, group))], FigureOptions(VENUES[name], column), {}
+        )
+        drawing.figure.draw_without_rendering()
+        assert_tidy(drawing.figure)
+        assert drawing.figure.get_figwidth() == VENUES[name].width(column)
+    assert (
+        "Filled marks differ from the intact model at 0.05 by an exact two-sided McNemar" in drawing.caption
+    )
+
+
+def test_studies_of_one_order_share_a_range_and_other_orders_are_other_figures():
+    records = [record_of(frame_of("suffix", 6, seed=seed), f"f{seed}") for seed in (0, 1)]
+    records += [record_of(frame_of("prefix", 6), "p"), record_of(frame_of("all", 6), "g")]
+    drawings = {drawing.stem: drawing for drawing in figures_of(records, FigureOptions(VENUES["paper"]))}
+    assert set(drawings) == {"heatmap", "curve-suffix", "curve-prefix"}
+    axes = drawings["curve-suffix"].figure.axes
+    assert len({ax.get_ylim() for ax in axes}) == 1
+    assert list(drawings["curve-suffix"].frame["grid"].unique()) == [f"CoLA, f{seed}" for seed in (0, 1)]
+    assert [d.stem for d in figures_of(records[:1], FigureOptions(VENUES["paper"]))] == ["curve"]
+
+
+def test_the_papers_drops_stand_beside_those_of_the_same_spans():
+    options = FigureOptions(VENUES["paper"], paper=True)
+    drawing = curve_drawing([record_of(frame_of("suffix", 12))], options, {})
+    own = published_ablation("cola").query("last == 11").sort_values("first")
+    (theirs,) = [line for line in drawing.figure.axes[0].lines if line.get_marker() == "s"]
+    np.testing.assert_allclose(theirs.get_ydata(), -own["delta_points"])
+    assert "Houlsby et al. (2019)" in drawing.caption
+    assert "Houlsby" not in curve_drawing([record_of(frame_of("suffix", 8))], options, {}).caption
+
+
+def test_means_and_differences_are_curves_as_well():
+    frame = frame_of("suffix", 8)
+    mean = AverageRecord(("s0", "s1"), frame.assign(sd_points=0.5), "accuracy", 500, (0.8, 0.7), {})
+    difference = frame.assign(
+        difference_points=-frame["delta_points"], ci_low_points=-frame["ci_high_points"],
+        ci_high_points=-frame["ci_low_points"],
+    )  # fmt: skip
+    other = ComparisonRecord(("a", "b"), difference, "accuracy", 500, (0.8, 0.7), {})
+    drawn = {}
+    for record, stem, words in (
+        (mean, "average", "Grey bars: one standard"),
+        (other, "comparison", "b less a"),
+    ):
+        drawing = joint_drawing(record, FigureOptions(VENUES["paper"]))
+        assert (drawing.stem, words in drawing.caption) == (stem, True)
+        ax = drawn[stem] = drawing.figure.axes[0]
+        assert len(marks(ax, "significant")) == frame["significant"].sum()
+        (band,) = [one for one in ax.collections if one.get_label() == "interval"]
+        np.testing.assert_allclose(band.get_paths()[0].vertices[:, 1].max(), -frame["ci_low_points"].min())
+    assert [line.get_label() for line in drawn["comparison"].lines].count("tolerance") == 0
+
+
+def test_what_was_kept_is_said(assert_tidy):
+    kept = replace(record_of(frame_of("prefix", 6)), overview=replace(OVERVIEW, study="kept"))
+    drawing = curve_drawing([kept], FigureOptions(VENUES["paper"]), {})
+    assert drawing.figure.axes[0].get_xlabel() == "last kept layer (first: 0)"
+    assert "of layer 0 to the layer below the point alone are kept on" in drawing.caption
