@@ -2,8 +2,8 @@
 
 A *point* is a row of a table; its trials differ in the seed and in settings that the table does not tell
 apart, such as the learning rate. Of those settings the ones with the best mean over seeds count, as in
-Houlsby et al. 2019, among those with the largest share of seeds that did not diverge; trials of different
-settings are never averaged.
+Houlsby et al. 2019, among those with the most seeds and the largest share of them that did not diverge;
+trials of different settings are never averaged.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ N_RESAMPLES = 10_000
 def chosen_trials(trials: pd.DataFrame, point: Sequence[str] = TRADEOFF_POINT) -> pd.DataFrame:
     """The trials of each point's best settings.
 
-    Best is the largest share of seeds with a score, so that one lucky seed of three does not beat three good
-    ones; of equals the highest mean score, then the lower learning rate, then fewer epochs. Where all
-    diverged, the lowest rate stands for it.
+    Only the settings with the most seeds count, so that after a search with one seed the settings that were
+    trained with more stand. Of these the best have the largest share of seeds with a score, so that one lucky
+    seed of three does not beat three good ones; of equals the highest mean score, then the lower learning
+    rate, then fewer epochs. Where all diverged, the lowest rate stands for it.
 
     Args:
         trials: columns of ``trials.csv``.
@@ -48,8 +49,8 @@ def chosen_trials(trials: pd.DataFrame, point: Sequence[str] = TRADEOFF_POINT) -
     runs = grouped["score"].agg(mean="mean", known="count", all="size").reset_index()
     runs["mean"] = runs["mean"].round(_DECIMALS)
     runs["share"] = runs["known"] / runs["all"]
-    order = ["share", "mean", *_CHOICE, *others]
-    upwards = [False, False] + [True] * (len(order) - 2)
+    order = ["all", "share", "mean", *_CHOICE, *others]
+    upwards = [False] * 3 + [True] * (len(order) - 3)
     ranked = runs.sort_values(order, ascending=upwards, na_position="last")
     best = ranked.drop_duplicates(point).index  # runs and groups are numbered alike
     return trials[grouped.ngroup().isin(best)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
 
+from adapter_probe.analysis.sweeps import TRADEOFF_POINT, chosen_trials
 from adapter_probe.results.atomic import make_folder, write_csv
 
 from .ablation import Ablation, ablate
@@ -128,10 +129,10 @@ def run_suite(file: Path, out: Path, resources: Resources, progress: bool = True
     """`suite`, with its resources put together."""
     about, requests = _read(file)
     trade = sweep = None
-    if about.tradeoff:
-        trade = run_tradeoff(requests[_TRADEOFF], out / _TRADEOFF, resources, progress)
-    if about.init_sweep:
-        sweep = run_init_sweep(requests[_INIT_SWEEP], out / _INIT_SWEEP, resources, progress)
+    if part := about.tradeoff:
+        trade = _in_turn(run_tradeoff, part, requests[_TRADEOFF], out / _TRADEOFF, resources, progress)
+    if part := about.init_sweep:
+        sweep = _in_turn(run_init_sweep, part, requests[_INIT_SWEEP], out / _INIT_SWEEP, resources, progress)
     ablations: dict[str, list[Ablation]] = {}
     parameters = None
     if about.ablation:
@@ -147,18 +148,70 @@ def run_suite(file: Path, out: Path, resources: Resources, progress: bool = True
     return Suite(out, trade, sweep, ablations, parameters)
 
 
+_Sweep = TypeVar("_Sweep", Tradeoff, InitSweep)
+
+
+def _in_turn(
+    run: Callable[[Sequence[TrainingRequest], Path, Resources, bool], _Sweep],
+    part: Grid,
+    requests: Sequence[TrainingRequest],
+    out: Path,
+    resources: Resources,
+    progress: bool,
+) -> _Sweep:
+    """A sweep: first every setting with the seeds to tune on, then the best ones with the others."""
+    tuning = part.tuning_seeds or part.seeds
+    first = [one for one in requests if one.settings.seed < tuning]
+    study = run(first, out, resources, progress)
+    if len(first) == len(requests):
+        return study
+    assert study.trials is not None
+    keys = [_key(row) for row in study.trials.astype(object).to_dict("records")]
+    tried = study.trials[pd.Series(keys, study.trials.index).isin({_key(_row(one)) for one in first})]
+    point = [*TRADEOFF_POINT, "init_std"]
+    best = {_key(row)[:-1] for row in chosen_trials(tried, point).astype(object).to_dict("records")}
+    wanted = [one for one in requests if one.settings.seed < tuning or _key(_row(one))[:-1] in best]
+    return run(wanted, out, resources, progress)
+
+
+def _row(request: TrainingRequest) -> dict[str, Any]:
+    """The columns of ``trials.csv`` that tell a sweep's trials apart."""
+    return {"task": request.task.name, "method": request.method.name, **request.method.to_json(),
+            **request.settings.to_json()}  # fmt: skip
+
+
+def _key(row: Mapping[str, Any]) -> tuple[object, ...]:
+    """The same values of a request and of its row of the table, the seed last."""
+    names = ("task", "method", "size", "init_std", "k", "learning_rate", "epochs", "batch_size", "seed")
+    return tuple(None if pd.isna(row.get(name)) else row[name] for name in names)
+
+
 def plan_suite(file: Path, out: Path, resources: Resources) -> dict[str, Any]:
-    """What each study has to train, with a measured estimate of the seconds of the sweeps, as plain JSON."""
+    """What each study has to train, with a measured estimate of the seconds of the sweeps, as plain JSON.
+
+    Which settings the seeds beyond `tuning_seeds` will have is not known before: they are counted with the
+    first learning rate and number of epochs.
+    """
     about, requests = _read(file)
-    plan: dict[str, Any] = {
-        name: plan_sweep(requests[name], out / name, resources)
-        for name in (_TRADEOFF, _INIT_SWEEP)
-        if name in requests
-    }
+    plan: dict[str, Any] = {}
+    for name, part in ((_TRADEOFF, about.tradeoff), (_INIT_SWEEP, about.init_sweep)):
+        if part:
+            plan[name] = plan_sweep(_foreseen(requests[name], part), out / name, resources)
     if about.ablation:
         folders = _checkpoints(about.ablation, requests[_CHECKPOINTS], out, None)
         plan[_CHECKPOINTS] = [str(folder) for folder in folders]
     return plan
+
+
+def _foreseen(requests: Sequence[TrainingRequest], part: Grid) -> list[TrainingRequest]:
+    """As many requests as will be trained."""
+    tuning, kept, seen = part.tuning_seeds or part.seeds, [], set()
+    for one in requests:
+        point = (one.task.name, one.method, one.settings.seed)
+        if one.settings.seed < tuning or point not in seen:
+            kept.append(one)
+        seen.add(point)
+    return kept
 
 
 def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
@@ -174,7 +227,11 @@ def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
         part: Grid, where: str, methods: Sequence[Method], rates: tuple[float, ...]
     ) -> list[TrainingRequest]:
         pairs = [found[name] for name in chosen_tasks(part, list(found), where)]
-        lists = [part.settings(task, rates).requests(base, [spec], methods) for task, spec in pairs]
+        lists = [
+            part.settings(task, part.rates_of(method) or rates).requests(base, [spec], [method])
+            for task, spec in pairs
+            for method in methods
+        ]
         return [request for one in lists for request in one]
 
     if part := about.tradeoff:
@@ -190,7 +247,9 @@ def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
         method = Adapters(one.size, one.init_std)
         pairs = [found[name] for name in chosen_tasks(one, list(found), "ablation")]
         requests[_CHECKPOINTS] = [
-            TrainingRequest(base, spec, method, one.settings(seed), task.max_length, max_train=task.max_train)
+            TrainingRequest(
+                base, spec, method, one.settings(task, seed), task.max_length, max_train=task.max_train
+            )
             for task, spec in pairs
             for seed in range(one.seeds)
         ]

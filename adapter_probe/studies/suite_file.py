@@ -16,6 +16,7 @@ from .tradeoff import SIZES
 
 if TYPE_CHECKING:
     from adapter_probe.data.tasks import TaskSpec
+    from adapter_probe.models.methods import Method
     from adapter_probe.training.settings import TrainingSettings
 
 Dtype = Literal["float32", "bfloat16"]
@@ -33,6 +34,8 @@ class SuiteTask:
         max_length: cut examples to this many tokens.
         max_train: train on a fixed random subset of this size.
         validation_share: share of the training rows to validate on, where there are no validation files.
+        epochs: numbers of epochs to try on this task, in place of the studies' own.
+        batch_size: likewise.
     """
 
     task: str
@@ -42,6 +45,8 @@ class SuiteTask:
     max_length: int | None = None
     max_train: int | None = None
     validation_share: float = 0.0
+    epochs: tuple[int, ...] = ()
+    batch_size: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,27 +55,49 @@ class Grid:
 
     Attributes:
         tasks: names of some of the suite's tasks; all where there are none.
+        tuning_seeds: try every learning rate and number of epochs with so many seeds, and train the others at
+            the best of each method and task alone; by default all settings with all seeds.
     """
 
     tasks: tuple[str, ...] = ()
     epochs: tuple[int, ...] = (3,)
     seeds: int = 3
+    tuning_seeds: int | None = None
     batch_size: int = 32
     warmup: float = 0.1
     dtype: Dtype = "float32"
     learning_rates: tuple[float, ...] = ()
 
+    def rates_of(self, method: Method) -> tuple[float, ...]:
+        """Those to try for one method; empty where the file gives none."""
+        return self.learning_rates
+
     def settings(self, task: SuiteTask, rates: tuple[float, ...]) -> SweepSettings:
-        """Of one task's trials; `rates` where the file gives none."""
+        """Of one task's trials with these learning rates."""
         return SweepSettings(
-            self.learning_rates or rates, self.epochs, self.seeds, self.batch_size, self.warmup, None,
-            task.max_length, task.max_train, self.dtype,
+            rates, task.epochs or self.epochs, self.seeds, task.batch_size or self.batch_size, self.warmup,
+            None, task.max_length, task.max_train, self.dtype,
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rates:
+    """``[tradeoff.rates]``: learning rates to try of one family of methods, in place of `learning_rates`."""
+
+    adapters: tuple[float, ...] = ()
+    top_layers: tuple[float, ...] = ()
+    layernorm_only: tuple[float, ...] = ()
+    head_only: tuple[float, ...] = ()
+    full: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class TradeoffPart(Grid):
-    """``[tradeoff]``; see `adapter_probe.tradeoff`."""
+    """``[tradeoff]``; see `adapter_probe.tradeoff`.
+
+    Attributes:
+        rates: see `Rates`; of the families that it leaves out, `learning_rates`.
+    """
 
     sizes: tuple[int, ...] = SIZES
     top_k: tuple[int, ...] | None = None
@@ -79,6 +106,11 @@ class TradeoffPart(Grid):
     head_only: bool = False
     baseline: bool = False
     init_std: float = 1e-2
+    rates: Rates = Rates()
+
+    def rates_of(self, method: Method) -> tuple[float, ...]:
+        """See `Grid.rates_of`."""
+        return getattr(self.rates, method.name, ()) or self.learning_rates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,13 +144,12 @@ class AblationPart:
     max_examples: int | None = None
     precision: Literal["float32", "bfloat16", "mixed"] = "float32"
 
-    def settings(self, seed: int) -> TrainingSettings:
-        """Of one checkpoint's training, as far as the file says."""
+    def settings(self, task: SuiteTask, seed: int) -> TrainingSettings:
+        """Of one checkpoint's training on a task, as far as the file says."""
         from adapter_probe.training.settings import TrainingSettings
 
-        return TrainingSettings(
-            self.epochs or 3, self.batch_size, self.learning_rate or 3e-4, self.warmup, seed, self.dtype
-        )
+        epochs, batch_size = self.epochs or max(task.epochs, default=3), task.batch_size or self.batch_size
+        return TrainingSettings(epochs, batch_size, self.learning_rate or 3e-4, self.warmup, seed, self.dtype)
 
 
 @dataclass(frozen=True)
@@ -182,6 +213,11 @@ def read_suite(file: str | Path) -> SuiteFile:
         raise RecordError(f"{file}: {error}") from error
     if not suite.tasks:
         raise RecordError(f"{file}: tasks is empty; give one [[tasks]] or more")
+    for name, part in (("tradeoff", suite.tradeoff), ("init_sweep", suite.init_sweep)):
+        if part and part.tuning_seeds is not None and not 1 <= part.tuning_seeds <= part.seeds:
+            raise RecordError(
+                f"{file}: {name}.tuning_seeds is {part.tuning_seeds}, expected 1 to {part.seeds}, the seeds"
+            )
     if not (suite.tradeoff or suite.init_sweep or suite.ablation):
         raise RecordError(f"{file}: there is no study; give [tradeoff], [init_sweep] or [ablation]")
     return suite

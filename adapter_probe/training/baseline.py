@@ -193,18 +193,26 @@ def _rows(split: Split) -> list[tuple[str, ...]]:
 
 
 def _folds(labels: np.ndarray, kind: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Rows to fit on and rows held out, `FOLDS` times; classes in equal shares.
+    """Rows to fit on and rows held out, `FOLDS` times; classes in shares as equal as their rows allow.
+
+    A class with fewer rows than folds is held out in as many folds as it has rows, never in all of them.
 
     Raises:
-        TrainingError: fewer rows than folds, or a class with fewer.
+        TrainingError: fewer rows than folds, or not two rows of a second class.
     """
     selection = _sklearn("model_selection")
-    fewest = min(np.unique(labels, return_counts=True)[1]) if kind == "classification" else len(labels)
-    if fewest < FOLDS:
-        what = "rows of the rarest class" if kind == "classification" else "rows"
-        raise TrainingError(f"the TF-IDF baseline needs {FOLDS} training {what} or more; there are {fewest}")
     folds = selection.StratifiedKFold if kind == "classification" else selection.KFold
-    yield from folds(FOLDS, shuffle=True, random_state=0).split(labels, labels)
+    counts = sorted(np.unique(labels, return_counts=True)[1]) if kind == "classification" else [len(labels)]
+    if counts[-1] < FOLDS:
+        what = "rows of the commonest class" if kind == "classification" else "rows"
+        raise TrainingError(
+            f"the TF-IDF baseline needs {FOLDS} training {what} or more; there are {counts[-1]}"
+        )
+    if kind == "classification" and (len(counts) < 2 or counts[-2] < 2):  # else a fold has one class to fit
+        raise TrainingError("the TF-IDF baseline needs 2 training rows or more of each of two classes")
+    with warnings.catch_warnings():  # of a class with fewer rows than folds
+        warnings.simplefilter("ignore", UserWarning)
+        yield from list(folds(FOLDS, shuffle=True, random_state=0).split(labels, labels))
 
 
 def _model(setting: Setting, kind: str) -> Any:

@@ -96,6 +96,11 @@ def test_one_lucky_seed_does_not_beat_three_good_ones():
     assert (left["learning_rate"].item(), left["n"].item(), left["diverged"].item()) == (1e-2, 2, 1)
 
 
+def test_settings_with_more_seeds_stand_before_a_search_with_one():
+    trials = frame(*(trial(rate=1e-3, score=0.8, seed=i) for i in range(3)), trial(rate=3e-3, score=0.9))
+    assert tradeoff_table(trials)["learning_rate"].item() == 1e-3
+
+
 def test_an_undefined_score_counts_as_none():
     """As a correlation's on constant predictions: the run did not diverge, yet it has no score."""
     undefined = {**trial(rate=1e-2, seed=1), "score": math.nan}

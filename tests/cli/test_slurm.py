@@ -21,6 +21,7 @@ SMALL_PARTS = """
 import adapter_probe.probe.plan
 adapter_probe.probe.plan.TOKENS_PER_PART["cpu"] = 50
 """
+STUDIES = Path(__file__).parents[2] / "docs" / "studies"
 SLURM = ("--slurm", "--time", 30)
 
 
@@ -75,6 +76,20 @@ def test_the_command_killed_and_given_again(cluster, on_cluster, sweep, undistur
     assert tasks(tmp_path) == sent
     assert tables(tmp_path) == tables(undisturbed)
     assert "trials.csv" in tables(tmp_path)
+
+
+def test_a_suite_is_the_same_on_a_cluster(on_cluster, program, tiny_base, tiny_task, tmp_path):
+    (tmp_path / "base").symlink_to(tiny_base("bert"))
+    (tmp_path / "task").symlink_to(tiny_task)
+    file = Path(shutil.copy(STUDIES / "tiny.toml", tmp_path))
+    here, there = tmp_path / "here", tmp_path / "there"
+    assert program("suite", file, "--out", here, "--workers", 2).code == 0
+    outcome = on_cluster("suite", file, "--out", there, *SLURM).result(600)
+    assert outcome.code == 0, outcome.stderr
+    names = {str(path.relative_to(here)) for path in here.rglob("*.csv")}
+    assert {"parameters.csv", "tradeoff/trials.csv", "ablations/my task/seed-1/spans.csv"} <= names
+    for name in names:
+        assert (there / name).read_bytes() == (here / name).read_bytes(), name
 
 
 def test_detached_failed_in_part_and_collected(cluster, on_cluster, sweep, undisturbed, tmp_path):

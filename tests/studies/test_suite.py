@@ -36,9 +36,11 @@ sizes = [2]
 top_k = []
 layernorm = false
 baseline = true
-seeds = 1
+seeds = 2
+tuning_seeds = 1
 epochs = [1]
 learning_rates = [1e-2]
+rates = {{ full = [1e-3, 1e-2] }}
 
 [init-sweep]
 tasks = ["second"]
@@ -82,8 +84,12 @@ def test_a_suite_is_its_studies(file, tiny_base, short_task, tmp_path, monkeypat
         tiny_base("bert"), short_task, tmp_path / "alone", sizes=(2,), top_k=(), layernorm=False, full=False,
         seeds=1, epochs=(1,), learning_rates=(1e-2,), progress=False,
     )  # fmt: skip
-    same = study.tradeoff.trials.query("task == 'first' and method == 'adapters'")
+    same = study.tradeoff.trials.query("task == 'first' and method == 'adapters' and seed == 0")
     assert set(same["trial"]) == set(alone.trials["trial"])
+    for _, tried in study.tradeoff.trials.query("method == 'full'").groupby("task"):
+        first, later = (tried[tried["seed"] == seed].set_index("learning_rate")["score"] for seed in (0, 1))
+        assert set(first.index) == {1e-3, 1e-2}
+        assert later.index == [1e-3 if first[1e-3] >= first[1e-2] else 1e-2]
     assert study.init_sweep.table["task"].unique().tolist() == ["second"]
     assert {task: len(seeds) for task, seeds in study.ablations.items()} == {"first": 2}
     checkpoint = tmp_path / "out/checkpoints/first/seed-1"
@@ -131,16 +137,16 @@ def test_the_documented_file_by_the_command(tiny_base, short_task, tmp_path, cap
 
 def test_the_papers_file_is_one():
     about = read_suite(DOCUMENTED / "paper.toml")
-    assert len(about.tasks) == 8
+    assert len(about.tasks) == 9
     assert about.tradeoff.baseline
-    assert about.ablation.seeds == 3
+    assert about.tradeoff.seeds == 3
 
 
 @pytest.mark.slow
 def test_what_is_to_do_is_told(file, tmp_path, capsys):
     app(["suite", str(file), "--out", str(tmp_path / "out"), "--dry-run", "--json"], standalone_mode=False)
     plan = json.loads(capsys.readouterr().out)
-    assert len(plan["tradeoff"]["trials"]) == 6
+    assert len(plan["tradeoff"]["trials"]) == 2 * (2 + 3 + 1)  # adapters, full, baseline
     assert len(plan["init-sweep"]["trials"]) == 1
     assert len(plan["checkpoints"]) == 2
     assert not (tmp_path / "out").exists()
@@ -150,7 +156,13 @@ def test_what_is_to_do_is_told(file, tmp_path, capsys):
     ("old", "new", "words"),
     [
         ("max_train = 40", "max-train = 40", r"tasks\[1\]\.max-train"),
-        ("seeds = 2", 'seeds = "2"', r"ablation\.seeds is \"2\", expected a whole number"),
+        ("tuning_seeds = 1", "tuning_seeds = 3", r"tradeoff\.tuning_seeds is 3, expected 1 to 2"),
+        ("full = [", "everything = [", r"unknown field 'tradeoff\.rates\.everything'"),
+        (
+            "size = 2\nseeds = 2",
+            'size = 2\nseeds = "2"',
+            r"ablation\.seeds is \"2\", expected a whole number",
+        ),
         ("sizes = [2]", "sizes = 2", r"tradeoff\.sizes is 2, expected a list"),
         ("[init-sweep]", "[initsweep]", "unknown field 'initsweep'"),
         ('task = "', 'tusk = "', r"tasks\[0\]\.tusk"),
@@ -158,7 +170,11 @@ def test_what_is_to_do_is_told(file, tmp_path, capsys):
         ("[ablation]", "[ablation", "not TOML"),
         ('tasks = ["first"]', 'tasks = ["third"]', r"ablation\.tasks holds 'third'"),
         ('name = "second"', 'name = "first"', "two tasks 'first'"),
-        ("seeds = 2", 'seeds = 2\ndtype = "float16"', r"ablation\.dtype is \"float16\", expected one of"),
+        (
+            "size = 2\nseeds = 2",
+            'seeds = 2\ndtype = "float16"',
+            r"ablation\.dtype is \"float16\", expected one of",
+        ),
     ],
 )
 def test_a_bad_key_is_named_in_one_line(file, tmp_path, old, new, words):

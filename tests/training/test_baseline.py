@@ -18,7 +18,15 @@ from sklearn.pipeline import Pipeline
 from adapter_probe import metrics
 from adapter_probe.data.splits import Split
 from adapter_probe.errors import TrainingError
-from adapter_probe.training.baseline import FOLDS, NGRAMS, STRENGTHS, TextFeatures, fit_baseline, n_fits
+from adapter_probe.training.baseline import (
+    FOLDS,
+    NGRAMS,
+    STRENGTHS,
+    TextFeatures,
+    _folds,
+    fit_baseline,
+    n_fits,
+)
 
 WORDS = ("good", "bad", "fine", "foul", "cat", "dog", "saw", "the", "a", "not")
 VALENCE = {"good": 1, "fine": 1, "bad": -1, "foul": -1}
@@ -121,11 +129,27 @@ def test_pairs_are_told_apart_by_what_they_share():
 
 def test_what_it_cannot_do_is_one_line():
     train = a_split(40, 0)
-    rare = Split(train.texts, None, np.array([1] * 3 + [0] * 37), "", "")
-    with pytest.raises(TrainingError, match="5 training rows of the rarest class or more; there are 3"):
-        fit_baseline(rare, rare, "classification", "accuracy")
+    for labels, words in (
+        ([1] + [0] * 39, "2 training rows or more"),
+        (range(40), "commonest .*there are 1"),
+    ):
+        rare = Split(train.texts, None, np.array(labels), "", "")
+        with pytest.raises(TrainingError, match=words):
+            fit_baseline(rare, rare, "classification", "accuracy")
     with pytest.raises(TrainingError, match="not for extractive"):
         fit_baseline(train, train, "extractive", "squad_f1")
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_class_with_fewer_rows_than_folds(rows):
+    train = a_split(40, 0)
+    labels = np.array([2] * rows + [0, 1] * ((40 - rows) // 2 + 1))[:40]
+    split = Split(train.texts, None, labels, "", "")
+    for inside, outside in _folds(labels, "classification"):
+        assert np.bincount(labels[outside], minlength=3)[2] <= 1
+        assert set(labels[inside]) >= {0, 1}
+    assert len(fit_baseline(split, split, "classification", "accuracy").predictions) == 40
 
 
 @pytest.mark.slow
