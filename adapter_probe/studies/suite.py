@@ -129,10 +129,14 @@ def run_suite(file: Path, out: Path, resources: Resources, progress: bool = True
     """`suite`, with its resources put together."""
     about, requests = _read(file)
     trade = sweep = None
-    if part := about.tradeoff:
-        trade = _in_turn(run_tradeoff, part, requests[_TRADEOFF], out / _TRADEOFF, resources, progress)
-    if part := about.init_sweep:
-        sweep = _in_turn(run_init_sweep, part, requests[_INIT_SWEEP], out / _INIT_SWEEP, resources, progress)
+    if about.tradeoff:
+        trade = _in_turn(
+            run_tradeoff, about.tradeoff, requests[_TRADEOFF], out / _TRADEOFF, resources, progress
+        )
+    if about.init_sweep:
+        sweep = _in_turn(
+            run_init_sweep, about.init_sweep, requests[_INIT_SWEEP], out / _INIT_SWEEP, resources, progress
+        )
     ablations: dict[str, list[Ablation]] = {}
     parameters = None
     if about.ablation:
