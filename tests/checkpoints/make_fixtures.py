@@ -4,10 +4,11 @@ Run by hand, in an environment of its own, never by the tests:
 
     python -m venv env
     env/bin/pip install "adapters==1.3.*" "transformers==4.57.*" torch==2.13.0 peft
-    env/bin/python tests/checkpoints/make_fixtures.py adapterhub peft
+    env/bin/python tests/checkpoints/make_fixtures.py adapterhub peft causal llama-{lora,houlsby,flex} \
+        mistral-{lora,houlsby,flex}
     python -m venv old
     old/bin/pip install adapters==1.0.1 torch==2.13.0
-    old/bin/python tests/checkpoints/make_fixtures.py adapterhub-1.0 causal-1.0
+    old/bin/python tests/checkpoints/make_fixtures.py adapterhub-1.0 causal gpt2-{lora,pfeiffer,flex}
 
 Each case is a folder that the library wrote, on a tiny random base in ``fixtures/bases``, and an
 ``expected.npz`` in it: ``skipped`` bool ``[runs, layers]`` and ``logits`` ``[runs, examples, labels]``, the
@@ -484,7 +485,7 @@ def main() -> None:
     makers = {
         "adapterhub": make_adapterhub,
         "adapterhub-1.0": lambda only: make_adapterhub(only, adapterhub_1_0_cases()),
-        "causal-1.0": make_causal,
+        "causal": make_causal,
         "peft": make_peft,
     }
     only = [name for name in sys.argv[1:] if name not in makers]
