@@ -176,11 +176,17 @@ class _Encoder:
         return ids
 
     def pairs(self, request: Request) -> list[Text]:
-        """Context and continuation of every choice."""
+        """Context and continuation of every choice; a chat template has said itself where one ends."""
+        if not request.framed:
+            made = [self._turn(request.context, choice) for choice in request.choices]
+            return self._checked(made, request)
         context = request.context.rstrip()
         spaces = request.context[len(context) :] + request.delimiter
-        before = self.tokens(context, request.framed) if context else []
-        made = [self._pair(before, context, spaces + choice, request.framed) for choice in request.choices]
+        before = self.tokens(context) if context else []
+        made = [self._pair(before, context, spaces + choice) for choice in request.choices]
+        return self._checked(made, request)
+
+    def _checked(self, made: list[Text], request: Request) -> list[Text]:
         for (_, scored), choice in zip(made, request.choices):
             if not 0 < len(scored) <= self.max_length:
                 raise _Unfit(
@@ -188,9 +194,15 @@ class _Encoder:
                 )
         return made
 
-    def _pair(self, before: list[int], context: str, continuation: str, framed: bool) -> Text:
+    def _turn(self, context: str, continuation: str) -> Text:
+        """What follows a context written by a chat template, with any token that reaches into it."""
+        before, whole = self.tokens(context, False), self.tokens(context + continuation, False)
+        same = next((n for n, pair in enumerate(zip(before, whole)) if pair[0] != pair[1]), len(before))
+        return whole[:same] or [self.prefix], whole[same:]
+
+    def _pair(self, before: list[int], context: str, continuation: str) -> Text:
         if context:
-            return before or [self.prefix], self.tokens(context + continuation, framed)[len(before) :]
+            return before or [self.prefix], self.tokens(context + continuation)[len(before) :]
         scored: list[int] = self.tokenizer.encode(continuation, add_special_tokens=False)
         if scored[:1] == [self.prefix]:
             return scored[:1], scored[1:]

@@ -79,17 +79,15 @@ def score_tokens(model: AdaptedModel, batch: RequestBatch, hidden: Tensor) -> Te
     """
     states = model.final_states(hidden)
     dtype = torch.promote_types(hidden.dtype, torch.float32)
-    out = torch.empty(len(batch.targets), 2, dtype=dtype, device=hidden.device)
-    done = 0
+    parts, done = [], 0
     for begin in range(0, len(states), _ROWS_PER_CHUNK):
         some = states[begin : begin + _ROWS_PER_CHUNK]
         end = int(batch.ends[begin + len(some) - 1])
         inside, done = slice(done, end), end
         rows = batch.after[inside] - begin
         chosen, total, top = _normalised(model, some, rows, batch.targets[inside], dtype)
-        out[inside, 0] = chosen - total[rows]
-        out[inside, 1] = (chosen >= top[rows]).to(dtype)
-    return out
+        parts.append(torch.stack([chosen - total[rows], (chosen >= top[rows]).to(dtype)], dim=1))
+    return torch.cat(parts)
 
 
 def _normalised(

@@ -26,7 +26,7 @@ LAYERS = 3
 
 @pytest.fixture
 def causal_base(tmp_path: Path) -> Callable[[str], str]:
-    """``causal_base(family) -> folder``: the fixtures' base under the names that a causal model gives its parts.
+    """``causal_base(family) -> folder``: the fixtures' base under the names of a causal model.
 
     The files hold the encoder alone: GPT-2's output embedding is tied to the input embedding. That of the
     others is 0 here, so that only the one in the adapters' heads makes logits.

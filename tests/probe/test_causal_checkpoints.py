@@ -33,6 +33,10 @@ PAIRS = [
     for i, verb in enumerate(("purr", "sleep", "ab"))
 ]
 COMPLETIONS = [{"prompt": "Say: ", "completion": "ab"}, {"prompt": "", "completion": "ab ab"}]
+CHATS = [
+    {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": answer}]}
+    for answer in ("ok", "ab ab")  # the second one's first letters are one token with the space before them
+]
 TEXTS = [{"text": "a text that is longer than what the model reads at once"}, {"text": "ab"}]
 
 
@@ -106,7 +110,19 @@ class Reference:
             done += len(own)
         return total
 
+    def turn(self, messages: list[dict]) -> float:
+        """Every token of the template's text that holds a letter of the last turn."""
+        whole = self.tokenizer.apply_chat_template(messages, tokenize=False)
+        begin = len(
+            self.tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
+        )
+        made = self.tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
+        first = next(n for n, (_, end) in enumerate(made["offset_mapping"]) if end > begin)
+        return self.likelihood(made["input_ids"][:first], made["input_ids"][first:])
+
     def sums(self, row: dict) -> list[float]:
+        if "messages" in row:
+            return [self.turn(row["messages"])]
         if "text" in row:
             return [self.text(row["text"])]
         if "completion" in row:
@@ -130,7 +146,9 @@ def ablated(
 
 
 @pytest.mark.parametrize(
-    "rows", [CHOICES, PAIRS, COMPLETIONS, TEXTS], ids=["choices", "pairs", "completions", "texts"]
+    "rows",
+    [CHOICES, PAIRS, COMPLETIONS, CHATS, TEXTS],
+    ids=["choices", "pairs", "completions", "chats", "texts"],
 )
 def test_log_likelihoods_are_pefts(rows, checkpoint, ablated):
     results, reference = ablated(rows).results, Reference(checkpoint)
