@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -249,7 +250,18 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
         )
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # made up by transformers: all words unknown
         raise CheckpointError(f"base {name} has no tokenizer files (tokenizer.json, or a vocabulary)")
+    _refuse_length(name, tokenizer.model_max_length)
     return tokenizer
+
+
+def _refuse_length(name: str, most: object) -> None:
+    """Refuse a tokenizer's limit that is no whole number; one without limit has 1e30, as a float or not."""
+    number = isinstance(most, (int, float)) and not isinstance(most, bool)
+    if not (number and most >= 1 and (most == math.inf or most % 1 == 0)):
+        raise CheckpointError(
+            f"base {name}: model_max_length in its tokenizer_config.json is {shown(most)}, expected a whole "
+            "number of at least 1"
+        )
 
 
 def _refuse_token_fields(name: str, revision: str | None) -> None:

@@ -27,6 +27,7 @@ _LINES_OF_TEXT = (
     ". Make a table of lines such as 'label:text' by sed 's/:/\\t/' FILE.txt > FILE.tsv and name the columns "
     "by --label 0 --text 1"
 )
+_LFS = b"version https://git-lfs.github.com/spec/"
 _NOT_ROWS = ("dev_ids.tsv",)  # which pairs of MRPC's training file GLUE validates on
 
 
@@ -174,6 +175,8 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
     try:
         codecs.lookup(encoding)
         content = path.read_bytes()
+        if content.startswith(_LFS):
+            raise DataError(f"{path} is a git-LFS pointer, not the file itself; run `git lfs pull` there")
         return content.decode(encoding).removeprefix("\ufeff")
     except LookupError:
         raise DataError(f"unknown encoding {encoding!r}; give one such as utf-8, latin-1 or utf-16") from None

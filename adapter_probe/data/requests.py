@@ -163,6 +163,15 @@ class _Row:
             raise self.error(column, "some text")
         return self.text(column)
 
+    def label(self, column: str) -> str:
+        """The name of a part of the data; nothing where it is missing."""
+        value = self.record[column]
+        if value is None:
+            return ""
+        if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).isprintable():
+            raise self.error(column, "a name in printable characters")
+        return str(value)
+
     def choices(self, column: str) -> tuple[str, ...]:
         value = self.record[column]
         good = isinstance(value, list) and len(value) > 1
@@ -194,8 +203,8 @@ def _question(row: _Row, tokenizer: Any) -> Request:
 
 def _pair(row: _Row, tokenizer: Any) -> Request:
     sentences = row.filled("sentence_good"), row.filled("sentence_bad")
-    part = "/".join(str(row.record[name]) for name in ("field", "UID") if name in row.record)
-    return Request("", sentences, " ", 0, part)
+    parts = (row.label(name) for name in ("field", "UID") if name in row.record)
+    return Request("", sentences, " ", 0, "/".join(part for part in parts if part))
 
 
 def _completion(row: _Row, tokenizer: Any) -> Request:
@@ -208,6 +217,8 @@ def _chat(row: _Row, tokenizer: Any) -> Request:
     good = isinstance(messages, list) and len(messages) > 1 and all(isinstance(m, dict) for m in messages)
     if not good or messages[-1].get("role") != "assistant":
         raise row.error("messages", "two or more messages, the last one of the assistant")
+    if not all(isinstance(m.get("content"), str) and _encodes(m["content"]) for m in messages):
+        raise row.error("messages", "messages whose content is a text each")
     if not tokenizer.chat_template:
         raise DataError(
             f"{row.rows.where(row.number)}: the base's tokenizer has no chat template for messages"
@@ -238,9 +249,16 @@ _FORMS: dict[tuple[str, ...], tuple[Form, _Reader]] = {
 
 
 def _reader_of(rows: Rows, row: int, record: Mapping[str, object]) -> tuple[tuple[str, ...], _Reader]:
-    for columns, (_, reader) in _FORMS.items():
-        if set(columns) <= set(record):
-            return columns, reader
+    found = [columns for columns in _FORMS if set(columns) <= set(record)]
+    # A text beside the columns of another kind is often the same written out.
+    found = [columns for columns in found if columns != ("text",)] or found
+    if len(found) > 1:
+        kinds = " and ".join(f"({listed(columns)})" for columns in found)
+        raise DataError(
+            f"{rows.where(row)}: the columns are of several kinds, {kinds}; leave one of them out"
+        )
+    if found:
+        return found[0], _FORMS[found[0]][1]
     allowed = "; ".join(", ".join(columns) for columns in _FORMS)
     raise DataError(
         f"{rows.where(row)}: columns {listed(record)} are none of a language model's rows: {allowed}"

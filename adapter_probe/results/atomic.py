@@ -184,9 +184,14 @@ def make_folder(path: str | Path) -> Path:
 
 def remove_leftovers(folder: str | Path) -> None:
     """Removes what killed writers left half-written in `folder`; call it only while holding its claim."""
-    for leftover in Path(folder).glob(f"{_TEMPORARY_PREFIX}*{_TEMPORARY_SUFFIX}"):
+    for leftover in leftovers(folder):
         with suppress(OSError):
             leftover.unlink()
+
+
+def leftovers(folder: str | Path) -> list[Path]:
+    """What killed writers left half-written in `folder`, and what one that is at work is writing."""
+    return list(Path(folder).glob(f"{_TEMPORARY_PREFIX}*{_TEMPORARY_SUFFIX}"))
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from adapter_probe.metrics import CustomMetric
 from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments
 from adapter_probe.records import to_record
 from adapter_probe.results import schema
+from adapter_probe.results.atomic import leftovers
 from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.results.provenance import State, code_identity, hash_files, states_of
 from adapter_probe.results.rundir import PARTS, read_manifest
@@ -79,10 +80,13 @@ def reopen(arguments: AblationArguments, folder: Path) -> AblationRecord | None:
         folder: of the results.
 
     Returns:
-        None where the folder is not finished, or anything has changed or cannot be told.
+        None where the folder is not finished, or anything has changed or cannot be told; also where a writer
+        was killed in it, so that the run, which holds the folder, tidies up.
     """
     said, asked = read_note(folder, MADE_FROM), _asked(arguments)
     if asked is None or (said.get("asked"), said.get("code")) != (asked, code_identity()):
+        return None
+    if leftovers(folder):
         return None
     sources = Sources.find(arguments)
     if sources is None or str(sources.base) != said.get("base"):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from adapter_probe.analysis.deltas import row_scores, span_scores
+from adapter_probe.analysis.groups import group_scores
 from adapter_probe.analysis.resampling import bootstrap_scores, draw_counts
 from adapter_probe.analysis.summary import summary
 from adapter_probe.analysis.tables import ablation_tables
@@ -156,3 +157,12 @@ def test_lm_evals_own_aggregation_says_the_same():
         results = results_of(metric)
         pairs = list(zip(results.logits[0, :, 0].astype(float).tolist(), results.labels.tolist()))
         assert row_scores(results)[0] == pytest.approx(aggregate(pairs), rel=1e-12)
+
+
+def test_a_whole_counts_those_of_its_examples_that_are_in_no_part():
+    results = results_of("accuracy")
+    names = np.array(["whole", "whole/a", "whole/a", "other"] * 60)[: len(results.labels)]
+    groups = group_scores(replace(results, groups=names))
+    counted = groups.groupby("group")["n_examples"].first().to_dict()
+    assert counted["whole"] == int(np.char.startswith(names, "whole").sum())
+    assert counted["whole/a"] == int((names == "whole/a").sum())

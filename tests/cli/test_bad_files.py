@@ -118,11 +118,10 @@ def test_tokenizer_files_that_hold_nothing(name, content, refused, trained, base
     refused("ablate", trained, "--base", base, named=(base,))
 
 
-@pytest.mark.parametrize("name", ["x" * 5000, "~nosuchuser/x", "a\nb", "/" + "x" * 300, "a" * 250 + "/b"])
-def test_names_of_bases_that_cannot_be(name, refused, trained, train_arguments, tmp_path):
-    refused("ablate", trained, "--base", name)
-    place = train_arguments.index("--base") + 1
-    refused(*train_arguments[:place], name, *train_arguments[place + 1 :], "--out", tmp_path / "out")
+@pytest.mark.parametrize("value", [[], {}, "512", True, 0, -1, 0.5, 40.5, float("nan")])
+def test_a_tokenizers_limit_that_cannot_be(value, refused, trained, base):
+    edit(base / "tokenizer_config.json", model_max_length=value)
+    refused("ablate", trained, "--base", base, named=(base, "model_max_length"))
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "~nosuchuser/x", None, [], ""])

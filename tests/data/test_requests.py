@@ -70,6 +70,24 @@ def test_forms_by_their_columns(write, tokenizer):
         )
 
 
+def test_a_text_beside_another_kind_is_that_kind_written_out(write, tokenizer):
+    both = {"prompt": "Say:", "completion": " hi", "text": "Say: hi"}
+    assert load_requests(tokenizer, [write(both)], "test").form == "completion"
+
+
+def test_a_part_of_the_data_that_is_missing_names_nothing(write, tokenizer):
+    pair = {"sentence_good": "a", "sentence_bad": "b"}
+    rows = [{**pair, "field": "f", "UID": None}, {**pair, "field": None, "UID": 3}, {**pair, "UID": ""}]
+    assert [row.group for row in load_requests(tokenizer, [write(*rows)], "test").rows] == ["f", "3", ""]
+
+
+def test_a_pointer_of_git_lfs_in_place_of_data(tmp_path, tokenizer):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(DataError, match=r"is a git-LFS pointer, .* `git lfs pull`"):
+        load_requests(tokenizer, [path], "test")
+
+
 def test_a_txt_file_is_one_text(tmp_path, tokenizer):
     (tmp_path / "a.txt").write_text("First line.\n\nSecond.", encoding="utf-8")
     (tmp_path / "b.txt").write_text("Another.", encoding="utf-8")
@@ -95,6 +113,17 @@ def test_a_txt_file_is_one_text(tmp_path, tokenizer):
         ([{"prompt": "a", "completion": 3}], "column 'completion' holds 3, expected a string"),
         ([{"text": "\ud800"}], "expected a string of whole Unicode characters"),
         ([{"messages": [{"role": "user", "content": "a"}]}], "the last one of the assistant"),
+        (
+            [{"messages": [{"role": "user", "content": None}, {"role": "assistant", "content": "a"}]}],
+            "messages whose content is a text each",
+        ),
+        ([{"sentence_good": "a", "sentence_bad": "b", "UID": "\udcff"}], "'UID' holds .* a name in"),
+        ([{"sentence_good": "a", "sentence_bad": "b", "field": "\x1b[31m"}], "'field' holds .* a name in"),
+        ([{"sentence_good": "a", "sentence_bad": "b", "field": ["x"]}], "'field' holds .* a name in"),
+        (
+            [{"prompt": "a", "completion": "b", "sentence_good": "a", "sentence_bad": "b"}],
+            r"line 1: the columns are of several kinds, \('sentence_good', 'sentence_bad'\) and \('prompt'",
+        ),
     ],
 )  # fmt: skip
 def test_damaged_rows_are_one_line(rows, words, write):

@@ -110,6 +110,7 @@ CHANGES: dict[str, Callable[[Place], object]] = {
     "the predictions": lambda p: flip_last_bit(p.results / "predictions.npz"),
     "the summary": lambda p: append(p.results / "summary.json"),
     "the manifest": lambda p: append_to_manifest(p.results / "manifest.json"),
+    "what a killed writer left": lambda p: (p.results / ".adapter-probe-0f.tmp").touch(),
     "no seal": lambda p: (p.results / CHECKSUMS).unlink(),
 }
 
@@ -150,6 +151,13 @@ def test_after_any_change_the_checkpoint_is_opened(closed, what):
     CHANGES[what](closed)
     with pytest.raises(Opened):
         closed.ablate()
+
+
+def test_what_a_killed_writer_left_is_tidied_up(place):
+    left = place.results / ".adapter-probe-0f.tmp"
+    left.touch()
+    place.ablate()
+    assert not left.exists()
 
 
 @pytest.mark.parametrize(

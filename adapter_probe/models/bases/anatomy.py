@@ -71,4 +71,4 @@ def length_limit(
     positions = int(config.max_position_embeddings) - anatomy.positions_lost
     if anatomy.positions_follow_padding:
         positions -= int(config.pad_token_id) + 1
-    return min(limit for limit in (asked, positions, tokenizer_limit) if limit is not None)
+    return int(min(limit for limit in (asked, positions, tokenizer_limit) if limit is not None))
