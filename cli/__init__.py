@@ -1,1 +1,1 @@
-"""The command line: parse, call, show progress, print. The only place that prints or exits."""
+"""The command line: parse options, call one public function, print. The only place that prints or exits."""

@@ -1,4 +1,4 @@
-"""What every command shares: results on stdout, everything else on stderr, one line for a user's error."""
+"""Output shared by all commands: results on stdout, messages on stderr, one line for a user's error."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPE
 
 
 def command(function: Command) -> Command:
-    """Give a command its manners: a user's error is one line and exit code 2, a bug keeps its traceback.
+    """Wrap a command so that a user's error is one line and exit code 2, and a bug keeps its traceback.
 
-    A parameter whose type is a dataclass stands for the options that its fields are.
+    A parameter annotated with a dataclass is replaced by one option per field.
     """
     hints = get_type_hints(function, include_extras=True)
     groups = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
@@ -48,7 +48,7 @@ def command(function: Command) -> Command:
                 raise
             fail(f"{error.filename or 'disk'}: {error.strerror}", USER_ERROR)
         except KeyboardInterrupt:
-            fail("interrupted; what was finished is kept, the same command goes on from there", INTERRUPTED)
+            fail("interrupted; finished work is kept, and the same command resumes it", INTERRUPTED)
 
     shown = []
     for parameter in inspect.signature(function).parameters.values():
@@ -62,7 +62,7 @@ def command(function: Command) -> Command:
 
 
 def _options_of(group: Any) -> list[inspect.Parameter]:
-    """The fields of a dataclass as parameters, all of which have a default."""
+    """The fields of a dataclass as keyword parameters with defaults."""
     hints, kind = get_type_hints(group, include_extras=True), inspect.Parameter.POSITIONAL_OR_KEYWORD
     return [
         inspect.Parameter(field.name, kind, default=field.default, annotation=hints[field.name])
@@ -77,40 +77,40 @@ def fail(message: str, code: int) -> NoReturn:
 
 
 def say(message: str) -> None:
-    """A message for the person watching, on stderr."""
+    """Print a message to stderr."""
     clear_status()
     typer.echo(printable(message), err=True)
 
 
 def show(text: str) -> None:
-    """A result, on stdout."""
+    """Print a result to stdout."""
     clear_status()
     typer.echo(printable(text))
 
 
 def show_json(value: object) -> None:
-    """A result for a machine, on stdout."""
+    """Print a machine-readable result (JSON) to stdout."""
     clear_status()
     typer.echo(json.dumps(value, indent=2, default=_plain))
 
 
 def _plain(value: Any) -> Any:
-    """A table as its rows, with null for an empty field, and a path as text."""
+    """A table as a list of rows, with null for missing values; a path as text."""
     if hasattr(value, "to_json"):
         return json.loads(value.to_json(orient="records", double_precision=15))
     if isinstance(value, Path):
         return str(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def _detached_text(report: dict[str, Any]) -> str:
-    """Where a study stands whose jobs are left to themselves."""
+    """The state of a study whose jobs were submitted with ``--detach``."""
     return columns(
         [
             ("jobs", f"{report['jobs']}, {report['done']} done"),
-            ("in the queue", f"{report['sent_now']} sent now, {report['sent_earlier']} earlier"),
-            ("to watch them", f"squeue --name={report['job_name']}"),
-            ("to collect", "the same command again, with or without --detach"),
+            ("in the queue", f"{report['sent_now']} submitted now, {report['sent_earlier']} earlier"),
+            ("watch with", f"squeue --name={report['job_name']}"),
+            ("collect with", "the same command, with or without --detach"),
             ("folder", report["folder"]),
         ]
     )

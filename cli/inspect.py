@@ -1,4 +1,4 @@
-"""`adapter-probe inspect`: what a checkpoint is made of."""
+"""`adapter-probe inspect`: the layers, sites, sizes and parameter counts of a checkpoint."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def inspect(
 
 
 def contents_of(opened: OpenedCheckpoint) -> Contents:
-    """The contents of an open checkpoint, whichever library wrote it."""
+    """The facts about an open checkpoint that the command prints."""
     from adapter_probe.checkpoints.headers import Contents
 
     model = opened.model
-    # As in sweeps: what the base lacked belongs to the head, and shares of the base do not count the head.
+    # As in sweeps: parameters that the base lacks count as head; percentages of the base leave the head out.
     body = [(r, n, p.numel()) for r, n, p in model.named_roles() if r != "head" and n not in opened.missing]
     return Contents(
         opened.description,
@@ -79,7 +79,7 @@ def _facts(contents: Contents) -> dict[str, Any]:
 
 
 def _method(method: Method | ImportedMethod) -> dict[str, Any]:
-    """Its record; of what another library trained, which lists every single adapter, a summary."""
+    """The method's record; for other libraries, whose record lists every adapter, its summary."""
     from adapter_probe.models.adapters.imported import ImportedMethod
 
     return method.summary() if isinstance(method, ImportedMethod) else method.to_json()

@@ -1,4 +1,4 @@
-"""The `adapter-probe` program: its commands, each in a file of its own."""
+"""The `adapter-probe` program: the table of commands, each implemented in a separate module."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from .suite import suite
 from .tradeoff import tradeoff
 from .train import train
 
-_UsageError = typer.BadParameter.__base__  # of click, or of typer's own copy of it; neither is exported
+_UsageError = (
+    typer.BadParameter.__base__
+)  # from click, or from the copy that typer bundles; neither is exported
 
 app = typer.Typer(
     name="adapter-probe",
@@ -34,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for function, short_help in (  # each fits a line of 80 characters
+for function, short_help in (  # each fits on a line of 80 characters
     (ablate, "Score the model with adapters off over every span of layers."),
     (inspect, "Show a checkpoint's layers, sites, sizes and parameters."),
     (prune, "Remove the adapters of a span of layers for good."),
@@ -74,11 +76,11 @@ def main() -> None:
 
 def _run() -> None:
     try:
-        # The name is given so that messages are the same under `python -m adapter_probe`.
+        # The explicit name keeps messages the same under `python -m adapter_probe`.
         sys.exit(app(prog_name=app.info.name, standalone_mode=False))
     except _UsageError as error:
         message = error.format_message()
-        if "\n" in message:  # the help, where nothing at all was asked for
+        if "\n" in message:  # the help text, when no command was given
             typer.echo(message, err=True)
         else:
             say(f"adapter-probe: {_with_value(message, error)}{_help_of(error.ctx)}")
@@ -86,7 +88,7 @@ def _run() -> None:
 
 
 def _with_value(message: str, error: Exception) -> str:
-    """The message with the value that it is about, which newer typer leaves to pydantic, and out."""
+    """The message with the rejected value, which newer versions of typer leave out."""
     message = message.replace("Value error, ", "").removesuffix(".")
     faults = error.__cause__.errors() if hasattr(error.__cause__, "errors") else []
     value = repr(faults[0]["input"]) if faults else ""
@@ -94,4 +96,6 @@ def _with_value(message: str, error: Exception) -> str:
 
 
 def _help_of(context: typer.Context | None) -> str:
-    return f"; see {context.command_path if context else app.info.name} --help"  # the parser names no command
+    return (
+        f"; see {context.command_path if context else app.info.name} --help"  # the parser knows of no command
+    )

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how a list of numbers is written."""
+"""Options shared by several commands, and the parsing of lists of numbers."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ DryRun = Annotated[
 
 
 def whole_numbers(text: str, option: str) -> list[int]:
-    """``1,2,4`` as whole numbers, each once, in the order given.
+    """``1,2,4`` as whole numbers without duplicates, in the order given.
 
     Raises:
         TrainingError: anything else.
@@ -93,7 +93,7 @@ def whole_numbers(text: str, option: str) -> list[int]:
 
 
 def numbers(text: str, option: str) -> list[float]:
-    """``1e-3,3e-4`` as numbers, or ``1e-7:1`` as one a decade between both, ends included.
+    """``1e-3,3e-4`` as numbers, or ``1e-7:1`` as one number per decade, both ends included.
 
     Raises:
         TrainingError: anything else.
@@ -115,7 +115,7 @@ def numbers(text: str, option: str) -> list[float]:
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """The options of ``--slurm``, as every command has them that can send its work to a cluster."""
+    """The SLURM options of every command that can submit its work to a cluster."""
 
     slurm: Annotated[
         bool, typer.Option("--slurm", help="Submit the work to a SLURM cluster as a job array.")
@@ -165,10 +165,10 @@ class ClusterOptions:
     ] = False
 
     def choose(self) -> SlurmOptions | None:
-        """The cluster that the options ask for; None without ``--slurm``.
+        """The cluster described by the options; None without ``--slurm``.
 
         Raises:
-            TrainingError: an option of ``--slurm`` without it, or an unfit one.
+            TrainingError: a SLURM option is given without ``--slurm``, or is invalid.
         """
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         given["setup"] = tuple(self.setup or ())
@@ -178,13 +178,13 @@ class ClusterOptions:
 
             return choose_options(given.pop("slurm_config"), given)
         if idle := [name for name, value in given.items() if value not in (None, (), False)]:
-            raise TrainingError(f"--{idle[0].replace('_', '-')} says something about SLURM jobs; add --slurm")
+            raise TrainingError(f"--{idle[0].replace('_', '-')} applies only to SLURM jobs; add --slurm")
         return None
 
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """How the trainings of a sweep are set, and what they run on."""
+    """Training settings of a sweep, and the resources that it uses."""
 
     seeds: Annotated[int, typer.Option(help="Number of runs per setting, with seeds 0, 1, ...")] = 3
     epochs: Annotated[
@@ -222,7 +222,7 @@ class SweepOptions:
     device: Device = "auto"
 
     def settings(self, learning_rates: str) -> SweepSettings:
-        """With the learning rates, as the studies take them."""
+        """The settings together with the learning rates."""
         from adapter_probe.studies.sweeps import SweepSettings
 
         return SweepSettings(
@@ -231,17 +231,17 @@ class SweepOptions:
         )  # fmt: skip
 
     def resources(self, nodes: ClusterOptions) -> Resources:
-        """What the trainings run on."""
+        """The resources that the trainings use."""
         from adapter_probe.jobs.running import Resources
 
         return Resources(self.workers, self.threads, self.device, nodes.choose())
 
 
 def check_tolerance(tolerance: float) -> None:
-    """Refuse a negative one, before anything is computed.
+    """Refuse a negative tolerance before anything is computed.
 
     Raises:
-        ResultsError: it is, or it is no number.
+        ResultsError: the tolerance is negative or not a number.
     """
     if not tolerance >= 0:
         raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 or more points")

@@ -1,4 +1,4 @@
-"""`adapter-probe prune`: a checkpoint without a span's adapters, with what that saves and costs."""
+"""`adapter-probe prune`: remove a span's adapters for good and report the savings and the drop."""
 
 from __future__ import annotations
 
@@ -103,15 +103,15 @@ def _text(pruned: dict[str, Any]) -> str:
     saved = 1 - pruned["seconds_after"] / pruned["seconds_before"]
     how = {
         "half": f"a fixed random half of the examples ({pruned['n_examples_chosen_on'] or 0:,})",
-        "all": "the examples that its cost is measured on, which makes the cost optimistic",
+        "all": "the same examples as the scores, which makes the scores optimistic",
     }
     rows = [
         ("pruned", f"adapters of layer {first}" if first == last else f"adapters of layers {first}-{last}"),
         ("chosen on", how.get(pruned["chosen_on"], "")),
         ("score", f"{before} to {after} ({metric}, {pruned['n_examples']:,} {others}examples)"),
-        ("costs", f"{cost}, 95 % interval {low} to {high}"),
-        ("saves", f"{held - pruned['adapter_parameters_after']:,} of {held:,} adapter parameters"),
-        ("time", f"{100 * saved:.1f} % less for an evaluation on this machine"),
+        ("change", f"{cost}, 95 % interval {low} to {high}"),
+        ("removed", f"{held - pruned['adapter_parameters_after']:,} of {held:,} adapter parameters"),
+        ("time", f"{100 * saved:.1f} % less per evaluation on this machine"),
         ("checkpoint", pruned["checkpoint"]),
     ]
     text = columns([row for row in rows if row[1]])

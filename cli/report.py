@@ -1,4 +1,4 @@
-"""`adapter-probe report`: one page to explore results in, drawn again from disk without torch."""
+"""`adapter-probe report`: an interactive HTML page or a model card, from results on disk, without torch."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def report(
         from adapter_probe.studies.model_card import model_card as card_of
 
         if examples or checkpoint or data:
-            raise ResultsError("--model-card takes none of --examples, --checkpoint and --data")
+            raise ResultsError("--model-card cannot be combined with --examples, --checkpoint or --data")
         text = card_of(results, out, tolerance=tolerance)
         show(text if out is None else str(out))
         return
@@ -82,7 +82,7 @@ def report(
     )  # fmt: skip
     show(str(made.path))
     if made.n_texts:
-        where = "share it only where the data may go"
-        say(f"the page holds the texts that flip, out of {made.n_texts:,}; {where}")
+        where = "share it only with people who may see the data"
+        say(f"the page contains texts of examples whose prediction changes (of {made.n_texts:,}); {where}")
     elif examples:
-        say("only examples with classes or answers to questions can flip, so there are no texts to show")
+        say("--examples applies only to classification and question answering; the page contains no texts")

@@ -1,4 +1,4 @@
-"""`adapter-probe suite`: every study of a file, over tasks, methods and seeds."""
+"""`adapter-probe suite`: all studies listed in a TOML file, over tasks, methods and seeds."""
 
 from __future__ import annotations
 
@@ -20,9 +20,13 @@ def suite(
     out: options.Out,
     workers: Annotated[
         int,
-        typer.Option(help="Processes that train side by side; 0 for one a core, or one on an accelerator."),
+        typer.Option(
+            help="Number of parallel training processes; 0 uses one per CPU core, or one on an accelerator."
+        ),
     ] = 0,
-    threads: Annotated[int, typer.Option(help="Threads of each process; 0: torch's own choice.")] = 1,
+    threads: Annotated[
+        int, typer.Option(help="Number of threads per process; 0 uses PyTorch's default.")
+    ] = 1,
     device: options.Device = "auto",
     nodes: options.ClusterOptions = options.ClusterOptions(),
     paper: options.Paper = False,
@@ -32,8 +36,8 @@ def suite(
     """Train and ablate over the tasks, methods and seeds of a file, and make the tables and figures.
 
     The file names a base, tasks ([[tasks]]) and studies ([tradeoff], [init_sweep], [ablation]) with the
-    options of the commands of these names. Everything is kept: the same command resumes, and a longer file
-    adds what is new.
+    options of the commands of these names. The same command resumes an interrupted run, and a longer file
+    only adds the missing trials.
     """
     from adapter_probe.jobs.running import Resources
     from adapter_probe.studies.suite import plan_suite, run_suite

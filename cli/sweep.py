@@ -1,4 +1,4 @@
-"""What the commands of the sweeps print: what a study would cost, and what it found."""
+"""Output of the sweep commands: the estimated cost of a study, or its results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def show_sweep(study: InitSweep | Tradeoff, figures: Mapping[str, str], json: bool) -> None:
-    """Print the points of a finished study, and where everything is."""
+    """Print the points of a finished study and the paths of its files."""
     from adapter_probe.results import schema
     from adapter_probe.studies.sweeps import plain_rows
 
@@ -32,7 +32,7 @@ def show_sweep(study: InitSweep | Tradeoff, figures: Mapping[str, str], json: bo
 
 
 def show_sweep_plan(requests: Sequence[TrainingRequest], out: Path, resources: Resources, json: bool) -> None:
-    """Print the trials, which are done, and a measured estimate of the time for the others."""
+    """Print the trials, which of them are done, and a measured estimate of the time for the rest."""
     from adapter_probe.studies.sweeps import plan_sweep
 
     plan = plan_sweep(requests, out, resources)
@@ -40,7 +40,7 @@ def show_sweep_plan(requests: Sequence[TrainingRequest], out: Path, resources: R
 
 
 def plan_text(plan: dict[str, Any]) -> str:
-    """The trials of a sweep, and the time left."""
+    """The trials of a sweep and the estimated time left, as text."""
     rows = []
     for line in plan["trials"]:
         method = method_text(line["method"])
@@ -48,7 +48,7 @@ def plan_text(plan: dict[str, Any]) -> str:
         settings = f"lr {line['learning_rate']:g}, {line['epochs']} epochs, seed {line['seed']}"
         rows.append((line["trial"], f"{line['task']}: {method}; {settings}: {state}"))
     rows += [
-        ("trials", f"{len(plan['trials'])}, {plan['done']} done, {plan['workers']} at a time"),
+        ("trials", f"{len(plan['trials'])}, {plan['done']} done, {plan['workers']} in parallel"),
         ("time left, estimated", duration(plan["seconds_left"])),
         ("folder", plan["folder"]),
     ]

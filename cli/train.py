@@ -1,4 +1,4 @@
-"""`adapter-probe train`: train adapters and leave a checkpoint."""
+"""`adapter-probe train`: train adapters or a baseline and save a checkpoint."""
 
 from __future__ import annotations
 
@@ -163,23 +163,25 @@ def train(
 
 
 def _method(name: str, k: int | None, adapters: Adapters) -> Method:
-    """The method of that name.
+    """The training method with this name.
 
     Raises:
-        ModelError: a k without `top_layers`, or the reverse.
+        ModelError: `k` is given without `top_layers`, or `top_layers` without `k`.
     """
     from adapter_probe.errors import ModelError
     from adapter_probe.models.methods import method_from_json
 
     if (name == "top_layers") != (k is not None):
-        raise ModelError(f"--k {k} with --method {name}: top_layers needs --k, and no other method takes it")
+        raise ModelError(
+            f"--k {k} with --method {name}: --k is required with top_layers and only allowed there"
+        )
     if name == "adapters":
         return adapters
     return method_from_json({"name": name, **({} if k is None else {"k": k})})
 
 
 def run_training(request: TrainingRequest, out: Path, device: torch.device) -> Description:
-    """Train with a progress bar."""
+    """Train, showing a progress bar."""
     from adapter_probe.training.checkpoint import best_score, train_checkpoint
 
     metric = request.task.metric
@@ -187,7 +189,7 @@ def run_training(request: TrainingRequest, out: Path, device: torch.device) -> D
         bars: list[tqdm] = []
 
         def report(now: Progress) -> None:
-            if not bars:  # not before everything has been checked and training runs
+            if not bars:  # only after all checks have passed and training has started
                 bars.append(stack.enter_context(progress_bar("train", now.n_steps, "steps", now.step - 1)))
             bar = bars[0]
             best = best_score(now.epoch_scores)
@@ -213,7 +215,7 @@ def _text(outcome: dict[str, Any]) -> str:
     metric, score, majority = outcome["metric"], outcome["score"], outcome["majority_score"]
     epochs = ", ".join(score_text(score, metric) for score in outcome["validation_scores"])
     no_better = majority is not None and (score is None or score <= majority)
-    warning = "; the model is no better, so an ablation would say nothing" if no_better else ""
+    warning = "; the model scores no higher, so an ablation would not be informative" if no_better else ""
     return columns(
         [
             ("task", outcome["task"]),

@@ -1,1 +1,1 @@
-"""One file a figure: draw(frame, ax) -> Axes. Never imports torch."""
+"""Figures, one module each: draw(frame, ax) -> Axes. Never imports torch."""

@@ -1,4 +1,4 @@
-"""The figures of ablations as papers print them: several grids on one scale, shares beside interactions."""
+"""Figures of ablations for papers: several grids on one scale, layer shares next to interactions."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ def heatmap_drawing(grids: Sequence[Grid], options: FigureOptions, identity: Map
     """The figure of one or several ablations, with its CSV and caption.
 
     Args:
-        grids: ours, and published ones between them.
+        grids: the ablations' grids, with published ones between them.
         options: sizes and the tolerance.
-        identity: what determines the numbers.
+        identity: identity of the results, written to the files' metadata.
 
     Raises:
         ResultsError: a frame is not a grid of spans, or the grids do not fit the width.
     """
     own = [grid.overview for grid in grids if grid.overview is not None]
     metrics = {overview.metric for overview in own}
-    metrics |= {"accuracy"} if len(own) < len(grids) else set()  # the published drops are of accuracy
+    metrics |= {"accuracy"} if len(own) < len(grids) else set()  # the published drops are drops in accuracy
     metric = metrics.pop() if len(metrics) == 1 else None
     split = own[0].split if len({overview.split for overview in own}) == 1 else ""
     label = " ".join(drop_label(metric, split).split())
@@ -76,7 +76,7 @@ def heatmap_drawing(grids: Sequence[Grid], options: FigureOptions, identity: Map
 
 
 def _spans_drawn(grids: Sequence[Grid]) -> pd.DataFrame:
-    """The grids' frames below one another, with a column that says whose they are."""
+    """The grids' frames concatenated, with a column that names each grid."""
     named = []
     for grid in grids:
         name = study_label(grid.overview) if grid.overview else f"{grid.notes[0]} (Houlsby et al. 2019)"
@@ -86,7 +86,7 @@ def _spans_drawn(grids: Sequence[Grid]) -> pd.DataFrame:
 
 
 def heatmap_figure(grids: Sequence[Grid], options: FigureOptions, label: str) -> Figure:
-    """Grids in rows, exactly as wide as the venue asks for; the bar stands beside a single grid if wide."""
+    """Grids in rows, exactly as wide as the venue requires; a wide single grid has a vertical colour bar."""
     width = options.width("full" if len(grids) > 1 else "half")
     with style.paper_style(options.venue):
         rows, columns = shape_of(len(grids), width)
@@ -180,10 +180,10 @@ def curve_figure(lines: Sequence[SpanLine], options: FigureOptions) -> Figure:
 
 
 def shape_of(n_grids: int, width: float) -> tuple[int, int]:
-    """Rows and columns: up to three grids side by side where there is room, and four as two and two.
+    """Rows and columns of grids: up to three in a row if there is room, and four as two by two.
 
     Raises:
-        ResultsError: a grid would be narrower than an inch and a half with its words.
+        ResultsError: a grid with its labels would be narrower than an inch and a half.
     """
     columns = 1 if width < WIDE else 2 if n_grids == 4 else min(n_grids, 3)
     if width / columns < _NARROWEST:
@@ -194,7 +194,7 @@ def shape_of(n_grids: int, width: float) -> tuple[int, int]:
 def _add_bar(
     scale: Scale, axes: Sequence[Axes], label: str, where: str, tolerance: float | None = None
 ) -> None:
-    """The colour bar of several grids; its label fits the figure's width, or half of it beside a grid."""
+    """The colour bar of several grids; its label fits the figure's width, or half of it next to a grid."""
     length = (0.4 if where == "right" else 0.74) * 72 * axes[0].figure.get_figwidth()
     text = style.wrapped(label, style.label_size(), length)
     draw_colorbar(scale, *axes, label=text, tolerance=tolerance, location=where)
@@ -217,7 +217,7 @@ def attribution_drawing(
 
 
 def attribution_figure(records: Sequence[AblationRecord], options: FigureOptions) -> Figure:
-    """Grids above the shares; a single grid in a wide figure has them beside it."""
+    """Grids above the shares, or a single grid next to the shares in a wide figure."""
     width = options.width("full")
     values = np.concatenate([record.spans["interaction_points"].to_numpy(float) for record in records])
     scale = DivergingScale.spanning(values)
@@ -241,7 +241,7 @@ def attribution_figure(records: Sequence[AblationRecord], options: FigureOptions
 
 
 def _shares_drawn(record: AblationRecord, name: str) -> pd.DataFrame:
-    """Everything drawn, in rows: what it is, of which span, with its interval; drops are positive."""
+    """All drawn values in long form: quantity, span, value and interval; drops are positive."""
     layers, spans = layers_of(record), record.spans
     alone = {"low": -layers.get("ci_high_points", np.nan), "high": -layers.get("ci_low_points", np.nan)}
     share = {end: layers.get(f"share_{end}_points", np.nan) for end in ("low", "high")}

@@ -1,7 +1,7 @@
-"""The trade-off over all tasks: the score less full fine-tuning's against trained parameters.
+"""The trade-off over all tasks: difference to full fine-tuning against trained parameters.
 
-Houlsby et al. 2019 (Figs 1 and 3) show the 20th, 50th and 80th percentile over tasks. Beside them stands the
-interquartile mean with its bootstrap interval (Agarwal et al. 2021), which says how sure the middle is.
+One panel shows the 20th, 50th and 80th percentile over tasks, as Houlsby et al. 2019 do (Figs 1 and 3); the
+other the interquartile mean with its bootstrap interval (Agarwal et al. 2021).
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from .wording import count_text, signed
 
 STEM = "tradeoff-aggregate"
 _ASPECT, _LOWEST_ROW, _LEGEND = 0.62, 1.2, 1.4  # height over width of a panel; inches
-_ZERO_BELOW = 6.0  # how many times fewer parameters than the fewest: where none at all is drawn
+_ZERO_BELOW = 6.0  # methods without trained parameters are drawn this factor left of the fewest
 
 
 @dataclass(frozen=True)
 class AggregatePanel:
-    """One panel: which columns are the middle and the spread, and what they are called."""
+    """One panel: the columns of centre and spread, and their labels."""
 
     middle: str
     low: str
@@ -68,14 +68,14 @@ def aggregate_drawing(
 
     Args:
         frame: columns of ``aggregate.csv``.
-        tasks: their names; they decide which of the paper's sets stands beside, if one is asked for.
+        tasks: names of the tasks; they decide which of the paper's task sets is overlaid on request.
         options: sizes.
-        identity: what determines the numbers.
+        identity: identity of the results, written to the files' metadata.
     """
     chosen = _set_of(tasks) if options.paper else None
     published = None if chosen is None else published_aggregate(chosen)
     figure = aggregate_figure(frame, options, published)
-    title = f"{len(tasks)} tasks: score less full fine-tuning's against trained parameters"
+    title = f"{len(tasks)} tasks: difference to full fine-tuning against trained parameters"
     numbers = frame.assign(source="this run")
     if published is not None:
         numbers = pd.concat([numbers, published.assign(source="Houlsby et al. 2019")], ignore_index=True)
@@ -83,7 +83,7 @@ def aggregate_drawing(
 
 
 def _set_of(tasks: Sequence[str]) -> str:
-    """Which of the paper's sets of tasks these are like: GLUE, or the additional ones."""
+    """The paper's task set that the tasks belong to: GLUE, or the additional tasks."""
     known = [known_task(task) for task in tasks]
     return (
         "glue" if sum(task is not None and task.in_glue for task in known) * 2 >= len(tasks) else "additional"
@@ -93,7 +93,7 @@ def _set_of(tasks: Sequence[str]) -> str:
 def aggregate_figure(
     frame: pd.DataFrame, options: FigureOptions, published: pd.DataFrame | None = None
 ) -> Figure:
-    """Percentiles and interquartile mean, side by side or one above the other, on one scale."""
+    """Panels of percentiles and interquartile mean, next to or above one another, on one scale."""
     width = options.width("full")
     columns = 2 if width >= WIDE else 1
     with style.paper_style(options.venue):
@@ -114,12 +114,12 @@ def aggregate_figure(
 
 
 def _adapted(frame: pd.DataFrame) -> pd.DataFrame:
-    """The methods that adapt a base."""
+    """The rows of methods that adapt a base model."""
     return frame[frame["method"] != BASELINE]
 
 
 def _positions(frame: pd.DataFrame) -> np.ndarray:
-    """Where the rows stand along the axis: parameters, and left of all where none are trained."""
+    """Positions along the axis: numbers of parameters, with methods that train none at the far left."""
     counts = frame["trained_parameters_without_head"].to_numpy(float)
     known = counts[counts > 0]
     return np.where(counts > 0, counts, (known.min() if len(known) else 1.0) / _ZERO_BELOW)
@@ -148,18 +148,18 @@ def draw(
 ) -> Axes:
     """Draw one view of the trade-off over all tasks.
 
-    What no pretraining went into is a line, or a word where it lies below the axis.
+    The baseline without pretraining is a line, or a note if it lies below the axis.
 
-    Lines with a band for adapters and top layers, points with a bar for the rest; a black rim marks the
+    Adapters and top layers are lines with a band, other methods points with a bar; a black rim marks the
     Pareto frontier; the dotted line is full fine-tuning.
 
     Args:
         frame: columns of ``aggregate.csv``.
-        ax: where; by default the current axes.
-        view: which columns.
-        published: the paper's percentiles, whose middles are drawn thin and hollow; None for none.
-        limits: of the parameters; by default as wide as what is drawn.
-        legend: whether to explain lines and signs.
+        ax: Axes to draw on; by default the current Axes.
+        view: columns to draw.
+        published: the paper's percentiles, of which the medians are drawn thin and hollow, or None.
+        limits: limits of the parameter axis; by default the range of the data.
+        legend: whether to draw a legend.
     """
     ax = plt.gca() if ax is None else ax
     alone, frame = frame[frame["method"] == BASELINE], _adapted(frame)
@@ -207,14 +207,14 @@ def _draw_method(ax: Axes, x: np.ndarray, rows: pd.DataFrame, method: str, view:
 
 
 def _limits(frame: pd.DataFrame, published: pd.DataFrame | None) -> tuple[float, float]:
-    """Of the parameters, wide enough for ours and the paper's."""
+    """Limits of the parameter axis that include the results and the paper's values."""
     known = [_positions(frame)]
     known += [] if published is None else [published["trained_parameters"].to_numpy(float)]
     return float(np.concatenate(known).min()) / 1.8, float(np.concatenate(known).max()) * 1.8
 
 
 def _set_ticks(ax: Axes, frame: pd.DataFrame, limits: tuple[float, float]) -> None:
-    """A tick a decade, and one that says 0 where a method trains nothing but the head."""
+    """One tick per decade, and a tick labelled 0 if a method trains only the head."""
     counts = frame["trained_parameters_without_head"].to_numpy(float)
     nothing = (counts == 0).any() and (counts > 0).any()
     decade_ticks(ax, *limits, least=0.5 * counts[counts > 0].min() if nothing else None)
@@ -226,7 +226,7 @@ def _set_ticks(ax: Axes, frame: pd.DataFrame, limits: tuple[float, float]) -> No
 
 
 def legend_entries(frame: pd.DataFrame, published: pd.DataFrame | None) -> list[LegendEntry]:
-    """Handles and words: methods, the frontier, the paper."""
+    """Legend handles and labels: methods, the frontier, the paper."""
     unit = style.unit()
     entries: list[LegendEntry] = [
         (line_of(mark), METHOD_LABELS[name])

@@ -1,9 +1,9 @@
-"""Which layers carry the drop: each layer's share beside its drop alone, and interactions of spans as a grid.
+"""Attribution of the drop to layers: each layer's share and its drop alone, and a grid of span interactions.
 
-With d(a, b) the drop of span a..b and empty spans 0, the interaction of a span is what it costs beyond its
-parts, m(a, b) = d(a, b) - d(a+1, b) - d(a, b-1) + d(a+1, b-1); a layer's share is the sum of m(a, b)/(b-a+1)
-over the spans that contain it, the Myerson value on the chain of layers. Shares sum to the drop of all
-layers.
+With d(a, b) the drop of span a..b (0 for empty spans), the interaction of a span is the part of its drop that
+shorter spans do not explain, m(a, b) = d(a, b) - d(a+1, b) - d(a, b-1) + d(a+1, b-1). A layer's share is the
+sum of m(a, b)/(b-a+1) over the spans that contain it, the Myerson value on the chain of layers. Shares sum to
+the drop of all layers.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _GROUP, _BAR_SHARE = 0.86, 0.62  # of a layer's place, and of a task's part of i
 def attribution(
     records: AblationRecord | Sequence[AblationRecord], ax: Axes | None = None, *, legend: bool = True
 ) -> Axes:
-    """Draw each layer's share as a bar with its interval, and beside it the drop of the layer alone.
+    """Draw each layer's share as a bar with its interval, next to the drop of the layer alone.
 
     Args:
         records: one or several ablations.
-        ax: where; by default the current axes.
-        legend: whether to explain bars and diamonds.
+        ax: Axes to draw on; by default the current Axes.
+        legend: whether to draw the legend of bars and diamonds.
 
     Raises:
         ResultsError: a study has no shares.
@@ -69,21 +69,21 @@ def attribution(
     if legend:
         handles, words = zip(*legend_entries(records))
         low, high = ax.get_ylim()
-        ax.set_ylim(low, high + 0.08 * len(words) * (high - low))  # intervals are no hindrance to "best"
+        ax.set_ylim(low, high + 0.08 * len(words) * (high - low))  # "best" ignores intervals
         ax.legend(handles, words, frameon=False)
     return ax
 
 
 def layers_of(record: AblationRecord) -> pd.DataFrame:
-    """The table of the layers' shares.
+    """The table of layer shares.
 
     Raises:
-        ResultsError: there is none, as shares are of spans that were ablated, all of them and all defined.
+        ResultsError: there is none; shares require an ablation of every span with defined scores.
     """
     if record.shares is None:
         raise ResultsError(
-            f"{record.folder}: there are no shares of layers; they need every span of layers, switched off,"
-            " with a defined score"
+            f"{record.folder}: layer shares are not available; they require an ablation of every span,"
+            " with all scores defined"
         )
     return record.shares
 
@@ -103,7 +103,7 @@ def _bar_style(index: int) -> dict[str, object]:
 
 
 def _draw_alone(ax: Axes, layers: pd.DataFrame, x: np.ndarray) -> None:
-    """A diamond a layer: open where its drop is not significant."""
+    """One diamond per layer, open if its drop is not significant."""
     unit = style.unit()
     if "ci_low_points" in layers:
         ends = -layers["ci_high_points"], -layers["ci_low_points"]
@@ -117,14 +117,14 @@ def _draw_alone(ax: Axes, layers: pd.DataFrame, x: np.ndarray) -> None:
 
 
 def legend_entries(records: Sequence[AblationRecord]) -> list[tuple[Artist, str]]:
-    """Handles and words: bars by task, then the diamonds."""
+    """Legend handles and labels: bars by task, then the diamonds."""
     layers = pd.concat([layers_of(record) for record in records])
     interval = ", 95% interval" if "share_low_points" in layers else ""
     entries: list[tuple[Artist, str]] = []
     for index, record in enumerate(records):
         name = f"share of the drop{interval}"
         if len(records) > 1:
-            name = f"{literal(study_label(record.overview))} ({one_decimal(_total(record))} in all)"
+            name = f"{literal(study_label(record.overview))} ({one_decimal(_total(record))} in total)"
         entries.append((Patch(**_bar_style(index)), name))
     tested = "p_holm" in layers
     sure = layers["p_holm"].to_numpy() < ALPHA if tested else np.array([True])
@@ -149,18 +149,18 @@ def interactions(
     notes: bool = True,
     scale: DivergingScale | None = None,
 ) -> Axes:
-    """Draw the grid of interactions: what each span costs beyond its parts.
+    """Draw the grid of interactions: the part of each span's drop that shorter spans do not explain.
 
-    An interaction is clear where its interval excludes 0; without intervals, from half a point on. Those
-    that are not are small squares, those that are have their number where it fits.
+    An interaction counts as clear if its interval excludes 0, or without intervals if it is at least half a
+    point. Clear interactions show their value where it fits; the others are small squares.
 
     Args:
         record: an ablation with the column `interaction_points`, and optionally its interval; NaN is crossed
             out.
-        ax: where; by default the current axes. A colour bar takes its room from it.
+        ax: Axes to draw on; by default the current Axes. A colour bar takes its room from it.
         colorbar: whether to draw one.
-        notes: whether the task and the signs are explained in the empty corner.
-        scale: the levels; by default the smallest scale that is true of the record.
+        notes: whether to print the task and the legend of symbols in the empty corner.
+        scale: colour levels; by default the smallest scale that covers the record.
 
     Raises:
         ResultsError: the spans are not a grid, or have no interactions.
@@ -188,12 +188,12 @@ def interactions(
 
 
 def interaction_label(metric: str | None) -> str:
-    """What the colour bar of interactions says."""
+    """Label of the colour bar of interactions."""
     return f"interaction ({unit_name(metric)})"
 
 
 def is_clear(frame: pd.DataFrame) -> np.ndarray:
-    """Where an interaction differs from 0 by its interval, or without one is large enough, bool `[rows]`."""
+    """Whether an interaction differs from 0 by its interval, or by size without one, bool `[rows]`."""
     if "interaction_low_points" not in frame:
         return frame["interaction_points"].abs().to_numpy(float) >= DIVERGING_EDGES[0]
     low, high = (frame[f"interaction_{end}_points"].to_numpy(float) for end in ("low", "high"))

@@ -1,4 +1,4 @@
-"""Captions that a paper can print: what is drawn, n, what bars and marks mean, what is undefined."""
+"""Captions for a paper: quantity, number of examples, meaning of bars and marks, undefined values."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SOURCE = "Houlsby et al. (2019)"
 
 
 def heatmap_caption(grids: Sequence[Grid], tolerance: float) -> str:
-    """For one or several grids of spans."""
+    """Caption of one or several grids of spans."""
     own = [grid for grid in grids if grid.overview is not None]
     overviews = [grid.overview for grid in own]
     frame = pd.concat([grid.frame for grid in grids], ignore_index=True)
@@ -51,29 +51,29 @@ def heatmap_caption(grids: Sequence[Grid], tolerance: float) -> str:
         *_warnings(overviews),
         f"{drop_name(metric).capitalize()} in {overviews[0].split} {metric_name(metric)}"
         f" ({unit_name(metric)}) when {_STUDIES[study]}.",
-        f"Rows are the first, columns the last {study} layer; green frames mark single layers.",
-        f"The black line parts spans that cost at most {points_text(tolerance)} from those that cost more.",
+        f"Rows give the first, columns the last {study} layer; green frames mark single layers.",
+        f"The black line separates spans with a {drop_name(metric)} of at most {points_text(tolerance)} from"
+        " the others.",
         *(_whose(overview) for overview in overviews),
     ]
     if (drop_points(frame["delta_points"]) < 0).any():
-        parts.append("Blue, with a minus: the drop is negative, the score improves.")
+        parts.append("Blue cells, with a minus sign: the score improves.")
     if "significant" in frame:
         parts.append(_test_sentence(own))
     if "non_monotone" in frame and frame["non_monotone"].eq(True).any():
         parts.append(
-            "A triangle marks a span that costs less than a shorter one inside it (simultaneous 95% paired"
-            " bootstrap bound over the spans inside it; not corrected over spans)."
+            f"A triangle marks a span with a smaller {drop_name(metric)} than a shorter span inside it"
+            " (simultaneous 95% paired bootstrap bound over the spans inside it; not corrected over spans)."
         )
     if len(own) < len(grids):
         parts.append(
-            f"Grids marked as of {SOURCE} are the published ones, BERT-base, in points of validation"
-            " accuracy."
+            f"Grids labelled {SOURCE} show the published values (BERT-base, points of validation accuracy)."
         )
     return " ".join([*parts, undefined_text(int(frame["delta_points"].isna().sum()), "Crossed-out spans")])
 
 
 def curve_caption(records: Sequence[AblationRecord], tolerance: float, *, paper: bool) -> str:
-    """For one or several ablations whose spans are a line; `paper` if published drops are drawn too."""
+    """Caption of one or several ablations drawn as curves; `paper` if published drops are included."""
     overviews = [record.overview for record in records]
     frame = pd.concat([record.spans for record in records], ignore_index=True)
     said, metric = overviews[0], common_metric(records)
@@ -95,12 +95,14 @@ def curve_caption(records: Sequence[AblationRecord], tolerance: float, *, paper:
             f"{_over_spans([record.spans for record in records])}; hollow ones do not."
         )
     if paper:
-        parts.append(f"Squares: the drops of {SOURCE}, BERT-base, in points of validation accuracy.")
-    return " ".join([*parts, undefined_text(int(frame["delta_points"].isna().sum()), "Crosses at the foot")])
+        parts.append(f"Squares: drops published by {SOURCE}, BERT-base, in points of validation accuracy.")
+    return " ".join(
+        [*parts, undefined_text(int(frame["delta_points"].isna().sum()), "Crosses at the bottom")]
+    )
 
 
 def _which_layers(spans: pd.DataFrame) -> str:
-    """Whose adapters a point of a curve is about."""
+    """The layers whose adapters a point of a curve refers to."""
     order, first, last = span_order(spans), spans["first"], spans["last"]
     if order == "prefix":
         return f"of layer {first.min()} to the layer below the point"
@@ -110,13 +112,13 @@ def _which_layers(spans: pd.DataFrame) -> str:
 
 
 def _over_spans(frames: Sequence[pd.DataFrame]) -> str:
-    """Over how many spans the correction is."""
+    """The number of spans that the correction is over."""
     counts = {int(frame["p_holm"].notna().sum()) for frame in frames if "p_holm" in frame}
     return f" over {' or '.join(map(str, sorted(counts)))} spans" if counts else ""
 
 
 def joint_caption(record: AverageRecord | ComparisonRecord, tolerance: float) -> str:
-    """For means over studies, or differences of two, as a grid or as a curve."""
+    """Caption of means over studies, or of differences between two, as a grid or as a curve."""
     names, unit = ", ".join(record.names), unit_name(record.metric)
     drop = f"{drop_name(record.metric)} in {metric_name(record.metric)} ({unit})"
     scores = ", ".join(bare_score(score, record.metric) for score in record.intact_scores)
@@ -126,16 +128,16 @@ def joint_caption(record: AverageRecord | ComparisonRecord, tolerance: float) ->
     off = _STUDIES["ablated"] if is_grid else f"the adapters {_which_layers(record.spans)} are switched off"
     mark = "A ring marks" if is_grid else "A hollow dot marks"
     if isinstance(record, ComparisonRecord):
-        colours = f" Red: {record.names[1]} loses more; blue, with a minus: less." if is_grid else _BAND
+        colours = f" Red: {record.names[1]} loses more; blue: less." if is_grid else _BAND
         return (
-            f"Difference of the {drop} when {off}: {record.names[1]} less {record.names[0]} ({about})."
+            f"Difference of the {drop} when {off}: {record.names[1]} minus {record.names[0]} ({about})."
             f"{colours} {mark} a span whose difference is not significant at 0.05 by a two-sided paired"
             f" bootstrap test over examples, {tested}"
         )
     spread = (
-        " The standard deviation over the studies stands below each mean, or where cells are too small in a"
-        " grid of its own, on the same scale. The black line parts spans whose mean is at most"
-        f" {points_text(tolerance)} from those that cost more."
+        " The standard deviation over the studies is printed below each mean or, where cells are too small,"
+        " drawn as a second grid on the same scale. The black line separates spans with a mean of at most"
+        f" {points_text(tolerance)} from the others."
     )
     if not is_grid:
         spread = (
@@ -143,22 +145,22 @@ def joint_caption(record: AverageRecord | ComparisonRecord, tolerance: float) ->
         )
     return (
         f"Mean {drop} over {len(record.names)} studies ({names}; {about}) when {off}.{spread} {mark} a span"
-        " whose mean does not differ from 0 at 0.05 by a two-sided bootstrap test over studies and examples,"
+        " whose mean is not significant at 0.05 by a two-sided bootstrap test over studies and examples,"
         f" {tested}"
     )
 
 
 def _warnings(overviews: Iterable[AblationOverview]) -> list[str]:
-    """A sentence for each study that measured nothing."""
+    """A sentence for each study whose spans are not informative."""
     return [
-        f"{study_label(one)}: the intact model is {reason}, so its spans mean nothing."
+        f"{study_label(one)}: the intact model is {reason}, so its spans are not informative."
         for one in overviews
         if (reason := why_spans_mean_nothing(one))
     ]
 
 
 def _whose(overview: AblationOverview) -> str:
-    """One checkpoint in a sentence."""
+    """A sentence on one checkpoint."""
     intact = "undefined" if overview.intact is None else bare_score(overview.intact, overview.metric)
     said = [count_text(overview.n_examples, "example"), f"intact {metric_name(overview.metric)} {intact}"]
     if overview.majority is not None:
@@ -168,12 +170,12 @@ def _whose(overview: AblationOverview) -> str:
 
 def _test_sentence(own: Sequence[Grid]) -> str:
     tests, over = _tests(grid.overview for grid in own), _over_spans([grid.frame for grid in own])
-    ring = "A ring marks a span that does not differ from the intact model at 0.05 by"
+    ring = "A ring marks a span that does not differ significantly from the intact model at 0.05 by"
     return f"{ring} {tests}, Holm-corrected{over}."
 
 
 def _tests(overviews: Iterable[AblationOverview]) -> str:
-    """The tests behind the p-values, in words."""
+    """The names of the tests behind the p-values."""
     found = dict.fromkeys(
         _MCNEMAR
         if test_name(one.metric) == "McNemar"
@@ -185,38 +187,37 @@ def _tests(overviews: Iterable[AblationOverview]) -> str:
 
 
 def _units(overview: AblationOverview) -> str:
-    """What the bootstrap draws: questions on one paragraph are not independent."""
+    """Units that the bootstrap resamples; questions on one paragraph are not independent."""
     return "paragraphs" if overview.metric in METRICS["extractive"] else "examples"
 
 
 def undefined_text(n: int, what: str) -> str:
-    """How many values are undefined and how they are shown; said too where none is."""
+    """The number of undefined values and how they are shown, even if it is 0."""
     return f"{what} are undefined ({n})." if n else "No value is undefined."
 
 
 def attribution_caption(records: Sequence[AblationRecord]) -> str:
-    """For the layer shares and the interactions of one or several ablations."""
+    """Caption of the layer shares and interactions of one or several ablations."""
     overviews = [record.overview for record in records]
     layers = pd.concat([record.shares for record in records], ignore_index=True)
     spans = pd.concat([record.spans for record in records], ignore_index=True)
     metric = common_metric(records)
     parts = [
         *_warnings(overviews),
-        f"How the {drop_label(metric, overviews[0].split)} with every layer's"
-        " adapters off is shared out between the layers.",
-        "Grid: interaction of each span of layers, what switching it off costs beyond its parts, m(a,b) ="
-        " d(a,b) − d(a+1,b) − d(a,b−1) + d(a+1,b−1) with d(a,b) the drop of span a to b; red is extra loss,"
-        " blue less loss.",
+        f"Attribution to layers of the {drop_label(metric, overviews[0].split)} with all adapters off.",
+        "Grid: interaction of each span of layers, the part of its drop that shorter spans do not explain,"
+        " m(a,b) = d(a,b) − d(a+1,b) − d(a,b−1) + d(a+1,b−1) with d(a,b) the drop of span a to b; red:"
+        " additional loss, blue: less loss.",
         "Bars: each layer's share, the sum of m(a,b)/(b−a+1) over the spans that contain it (the Myerson"
-        " value on the chain of layers); the shares sum to the whole drop.",
+        " value on the chain of layers); the shares sum to the total drop.",
         "Diamonds: the drop of the layer alone.",
         *(_whose(one) for one in overviews),
     ]
     if "share_low_points" in layers:
         units = " or ".join(dict.fromkeys(_units(one) for one in overviews))
         parts.append(
-            f"Lines are 95% paired bootstrap intervals over {units}; in the grid, squares whose interval"
-            " includes 0 are small, the others have their number where it fits."
+            f"Error bars are 95% paired bootstrap intervals over {units}; in the grid, squares whose interval"
+            " includes 0 are small, and the others show their value where it fits."
         )
     if "p_holm" in layers:
         parts.append(

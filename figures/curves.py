@@ -1,4 +1,4 @@
-"""What every figure with curves shares: marks that need no colour, axes, the legend below."""
+"""Shared parts of figures with curves: marks that are distinct without colour, axes, the legend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A figure with everything that goes to disk beside it: its numbers as CSV and its caption."""
+"""A figure together with the files written next to it: its numbers as CSV and its caption."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .venues import FigureOptions
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """One figure, ready to be written.
+    """A figure that is ready to be written.
 
     Attributes:
-        stem: file name without ending.
-        title: a few words for the files' properties.
+        stem: file name without suffix.
+        title: short title for the files' metadata.
         figure: drawn within `style.paper_style`.
         frame: the numbers that are drawn.
-        caption: what a paper would print below it, one paragraph.
-        identity: what determines the numbers, as plain JSON.
+        caption: caption for a paper, one paragraph.
+        identity: identity of the results, as plain JSON.
     """
 
     stem: str

@@ -1,4 +1,4 @@
-"""What leaving spans out costs on one data set and gives back on another: every span as a point."""
+"""Change of every span on one data set against its change on another, as points."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from .layout import fit_height, new_figure
 from .venues import FigureOptions
 from .wording import metric_name, task_label, unit_name
 
-_MOST_NAMED = 8  # spans of the frontier with their layers beside them
+_MOST_NAMED = 8  # maximum number of frontier spans that are labelled with their layers
 _ASPECT = 0.8
 _LONGEST_NAME = 24  # letters
 
 
 def exchange(record: ExchangeRecord, ax: Axes | None = None) -> Axes:
-    """Draw every span's change on the task (x) against its change on the other data (y), in points.
+    """Draw the change of every span on the task (x) against its change on the other data (y), in points.
 
-    The intact model is the cross at (0, 0). The line joins the frontier: the spans, and the intact model if
-    it is one of them, that no other beats on both. Thin bars are the frontier's 95 % bootstrap intervals.
+    The intact model is the cross at (0, 0). The line is the Pareto frontier: the points, possibly including
+    the intact model, that no other dominates. Thin bars are the frontier's 95 % bootstrap intervals.
 
     Args:
-        record: the two changes of every span.
-        ax: where; by default the current Axes.
+        record: both changes of every span.
+        ax: Axes to draw on; by default the current Axes.
     """
     import seaborn
 
@@ -49,16 +49,16 @@ def exchange(record: ExchangeRecord, ax: Axes | None = None) -> Axes:
 
 
 def _short(name: str) -> str:
-    """The name as an axis can show it."""
+    """The name, shortened to fit an axis label."""
     label = task_label(name)
     return label if len(label) <= _LONGEST_NAME else f"{label[: _LONGEST_NAME - 1]}…"
 
 
 def _draw_frontier(frame: pd.DataFrame, ax: Axes, unit: float) -> None:
-    """The spans that no other beats, joined, with their intervals and, if few, their layers."""
+    """The Pareto frontier as a line, with intervals and, for few spans, labels of their layers."""
     best = frame[frame["on_frontier"]].sort_values("task_points")
     points = best[["task_points", "other_points"]]
-    if not ((points >= 0).all(axis=1)).any():  # nothing beats the intact model, so it is of the frontier
+    if not ((points >= 0).all(axis=1)).any():  # the intact model is on the frontier
         points = pd.concat([points, pd.DataFrame({"task_points": [0.0], "other_points": [0.0]})])
         points = points.sort_values("task_points")
     ax.plot(*points.to_numpy().T, color=style.ink(), linewidth=0.8 * unit, zorder=1.5)
@@ -70,7 +70,7 @@ def _draw_frontier(frame: pd.DataFrame, ax: Axes, unit: float) -> None:
         best["task_points"], best["other_points"], xerr=errors[0], yerr=errors[1], fmt="none",
         ecolor=style.FAINT, elinewidth=0.5 * unit, zorder=1,
     )  # fmt: skip
-    # Of spans at one point the longest is named.
+    # Of spans at the same point, the longest is labelled.
     named = best.sort_values("n_layers").drop_duplicates(["task_points", "other_points"], keep="last")
     for row in named.itertuples(index=False) if len(named) <= _MOST_NAMED else ():
         ax.annotate(
@@ -81,14 +81,14 @@ def _draw_frontier(frame: pd.DataFrame, ax: Axes, unit: float) -> None:
 
 
 def exchange_drawing(record: ExchangeRecord, options: FigureOptions) -> Drawing:
-    """The figure with its CSV and caption."""
+    """The figure of an exchange, with its CSV and caption."""
     width = options.width("half")
     with style.paper_style(options.venue):
         figure = new_figure(width, width)
         ax = exchange(record, figure.add_subplot())
         ax.set_box_aspect(_ASPECT)
         fit_height(figure, options.venue.tallest)
-    title = f"Costs on {record.names[0]} against changes on {record.names[1]}"
+    title = f"Change on {record.names[0]} against change on {record.names[1]}"
     return Drawing(
         "exchange", title, figure, record.spans, _caption(record), {"studies": dict(record.identity)}
     )
@@ -97,9 +97,9 @@ def exchange_drawing(record: ExchangeRecord, options: FigureOptions) -> Drawing:
 def _caption(record: ExchangeRecord) -> str:
     (task, other), (first, second), (n, m) = record.names, record.metrics, record.n_examples
     return (
-        f"Every contiguous span of layers as a point: the change of {metric_name(first)} on {task} "
+        f"Each point is a contiguous span of layers: the change of {metric_name(first)} on {task} "
         f"({unit_name(first)}, n = {n:,}) against the change of {metric_name(second)} on {other} "
         f"({unit_name(second)}, n = {m:,}) when the span's adapters are switched off, without retraining. "
-        "Positive is better on both axes. The cross marks the intact model; the line joins the points that "
-        "no other beats on both; bars are 95% paired bootstrap intervals. Darker points: more layers off."
+        "Positive is better on both axes. The cross marks the intact model; the line is the Pareto frontier; "
+        "bars are 95% paired bootstrap intervals. Darker points: more layers off."
     )

@@ -1,4 +1,4 @@
-"""Every figure and table that a set of results makes."""
+"""All figures and tables of a set of results."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class GalleryItem:
 
     Attributes:
         kind: ``figure`` or ``table``.
-        stem: the files' common name.
-        caption: what a paper would print below it.
-        files: in the order written.
+        stem: common file name without suffix.
+        caption: caption for a paper.
+        files: paths in the order written.
     """
 
     kind: str
@@ -47,17 +47,17 @@ class GalleryItem:
     files: tuple[Path, ...]
 
 
-_TOGETHER = 4  # ablations whose shares can be told apart in one figure
+_TOGETHER = 4  # maximum number of ablations whose shares can be distinguished in one figure
 
 
 def write_gallery(
     studies: Sequence[StudyRecord], folder: str | Path, options: FigureOptions
 ) -> list[GalleryItem]:
-    """Write every figure and every table of the studies into one folder.
+    """Write all figures and tables of the studies into one folder.
 
     Raises:
-        ResultsError: a table is not a grid of spans, the grids do not fit the width, the labels are not as
-            many as the ablations, nothing has a name that was asked for, or a file cannot be written.
+        ResultsError: a table is not a grid of spans, the grids do not fit the width, the number of labels
+            differs from that of ablations, a name in `only` is unknown, or a file cannot be written.
     """
     studies = labelled(studies, options.labels)
     drawings, tables = list(figures_of(studies, options)), list(tables_of(studies, options.paper))
@@ -73,21 +73,21 @@ def write_gallery(
 
 
 def _wanted(stems: Sequence[str], only: Sequence[str]) -> set[str]:
-    """The stems asked for: a name stands for itself and for what it begins, such as one per study."""
+    """The requested stems; a name matches the stem itself and stems that begin with it."""
     names = [name.strip() for name in only if name.strip()]
     chosen = {name: {stem for stem in stems if f"{stem}-".startswith(f"{name}-")} for name in names}
     if unknown := [name for name in names if not chosen[name]]:
         raise ResultsError(
-            f"nothing here is called {unknown[0]!r}; allowed for --only: {', '.join(dict.fromkeys(stems))}"
+            f"--only {unknown[0]!r} is not available; choose from {', '.join(dict.fromkeys(stems))}"
         )
     return set().union(*chosen.values()) if names else set(stems)
 
 
 def labelled(studies: Sequence[StudyRecord], labels: Sequence[str]) -> list[StudyRecord]:
-    """The studies with the labels that their panels get, in their order; sweeps have none.
+    """The studies with their panel labels, in order; sweeps have none.
 
     Raises:
-        ResultsError: there is not one label per ablation.
+        ResultsError: the number of labels differs from that of ablations.
     """
     n_ablations = sum(isinstance(study, AblationRecord) for study in studies)
     if not labels:
@@ -107,7 +107,7 @@ def labelled(studies: Sequence[StudyRecord], labels: Sequence[str]) -> list[Stud
 
 
 def figures_of(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
-    """The figures, one after the other: ablations side by side, sweeps in one, each trade-off by itself.
+    """Yield the figures: ablations as panels, sweeps in one plot, each trade-off separately.
 
     Raises:
         ResultsError: a table is not a grid of spans, or the grids do not fit the width.
@@ -136,11 +136,11 @@ def figures_of(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterat
 
 
 def tables_of(studies: Sequence[StudyRecord], paper: bool) -> Iterator[Table]:
-    """The tables of each study, after the figures' order.
+    """Yield the tables of each study, in the order of the figures.
 
     Args:
-        studies: what there is.
-        paper: whether the paper's values stand in them.
+        studies: the studies.
+        paper: whether to include the paper's values.
     """
     ablations = _named([study for study in studies if isinstance(study, AblationRecord)])
     for study in ablations:
@@ -181,7 +181,7 @@ def _ablation_figures(
 
 
 def _with_published(grids: Sequence[Grid]) -> list[Grid]:
-    """Each published grid right of the last of ours on its task."""
+    """The grids, with each published grid after the last ablation of its task."""
     theirs = [published_grid(grid.overview) for grid in grids]
     names = [None if grid is None else grid.notes[0] for grid in theirs]
     out: list[Grid] = []
@@ -201,7 +201,7 @@ def _tradeoff_figures(study: TradeoffRecord, options: FigureOptions, suffix: str
 
 
 def _named(studies: list[AblationRecord]) -> list[AblationRecord]:
-    """The same, but those of one label are told apart by their settings, or else by their folders."""
+    """The same studies; equal labels are extended by settings or, if those are equal, by folders."""
     labels = [study_label(study.overview) for study in studies]
     named = list(studies)
     for label in {label for label in labels if labels.count(label) > 1}:
@@ -213,7 +213,7 @@ def _named(studies: list[AblationRecord]) -> list[AblationRecord]:
 
 
 def _apart(studies: Sequence[AblationRecord]) -> list[str]:
-    """A few words that tell each study from the others: its settings, its folder, or the folder around."""
+    """Short texts that distinguish the studies: settings, folder, or parent folder."""
     folders = [study.folder.resolve() for study in studies]
     settings = [settings_text(study.identity, study.overview) for study in studies]
     for words in (settings, [folder.name for folder in folders], [folder.parent.name for folder in folders]):
@@ -223,7 +223,7 @@ def _apart(studies: Sequence[AblationRecord]) -> list[str]:
 
 
 def _in_folder(series: ScoreSeries, study: SweepRecord, studies: Sequence[SweepRecord]) -> ScoreSeries:
-    """The series, told apart by its folder where another has the same task."""
+    """The series, with its folder in the name if another series has the same task."""
     others = [task_label(str(task)) for s in studies if s is not study for task in s.sweep["task"].unique()]
     if series.name not in others:
         return series
@@ -231,7 +231,7 @@ def _in_folder(series: ScoreSeries, study: SweepRecord, studies: Sequence[SweepR
 
 
 def _suffix(study: StudyRecord, studies: Sequence[StudyRecord]) -> str:
-    """What tells a study's files from those of others of its kind: nothing, its task, folder or number."""
+    """Suffix that distinguishes a study's files from others of its kind: empty, task, folder or number."""
     if len(studies) == 1:
         return ""
     for names in ([_task_slug(one) for one in studies], [one.folder.resolve().name for one in studies]):
@@ -243,7 +243,7 @@ def _suffix(study: StudyRecord, studies: Sequence[StudyRecord]) -> str:
 
 
 def _task_slug(study: StudyRecord) -> str:
-    """An ablation's task as a file's name may hold it; empty for other studies."""
+    """An ablation's task in a form allowed in file names; empty for other studies."""
     if not isinstance(study, AblationRecord):
         return ""
     return "-".join(re.findall(r"[a-z0-9]+", study_label(study.overview).lower()))
@@ -254,7 +254,7 @@ def _renamed(made: Drawing | Table, suffix: str) -> Drawing | Table:
 
 
 def _identity(studies: Sequence[StudyRecord]) -> dict[str, object]:
-    """One study's own, or those of all."""
+    """The identity of one study, or a list of several."""
     if len(studies) == 1:
         return dict(studies[0].identity)
     return {"studies": [dict(study.identity) for study in studies]}

@@ -1,4 +1,4 @@
-"""A grid of spans: row = first layer, column = last. Cells by seaborn, axes with the layers' numbers.
+"""A grid of spans: row = first layer, column = last layer. Cells by seaborn, axes with layer numbers.
 
 Sizes that depend on the cells' size, such as their numbers, are set when the axes are drawn: a grid fits any
 axes, and still does after these are resized.
@@ -29,13 +29,13 @@ SMALLEST_NUMBER = style.SMALLEST_SIZE
 _UNDEFINED = "#8c8c8c"
 _GAP, _OUTLINE = 0.7, 0.8  # units: between cells, and around single layers
 SMALL_CELL = 5.0  # points: below it, no gaps between cells, and dots in place of rings
-_INSET = 0.24  # cells: how far small squares are drawn in on each side
+_INSET = 0.24  # in cells: inset of small squares on each side
 _SQUARE = np.array([(0, 0), (1, 0), (1, 1), (0, 1)])
 
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Where spans stand in their grid.
+    """Positions of spans in their grid.
 
     A grid has a row for each first layer that occurs and a column for each last one, so that groups of
     layers, some layers of a model and single layers have grids without gaps.
@@ -43,7 +43,7 @@ class Cells:
     Attributes:
         firsts: the rows' layers, ascending.
         lasts: the columns' layers, ascending.
-        positions: int ``[spans, 2]``, each span's row and column.
+        positions: int ``[spans, 2]``, row and column of each span.
     """
 
     firsts: np.ndarray
@@ -52,21 +52,21 @@ class Cells:
 
     @classmethod
     def of(cls, frame: pd.DataFrame, column: str) -> Cells:
-        """The grid of a frame with the columns `first`, `last` and the one given.
+        """The grid of a frame with the columns `first`, `last` and the given one.
 
         Raises:
-            ResultsError: no rows, a missing column, a span given twice or reversed.
+            ResultsError: the frame has no rows, lacks a column, or contains a span twice or reversed.
         """
         if missing := [name for name in ("first", "last", column) if name not in frame]:
             found = ", ".join(map(str, frame.columns))
             raise ResultsError(f"spans need the column {missing[0]!r}; the columns are {found}")
         if frame.empty:
-            raise ResultsError("there are no spans to lay out")
+            raise ResultsError("the table has no spans")
         first, last = frame["first"].to_numpy(int), frame["last"].to_numpy(int)
         if (wrong := np.flatnonzero((first < 0) | (first > last))).size:
             raise ResultsError(f"span {first[wrong[0]]}-{last[wrong[0]]} is not a span of layers")
         if frame.duplicated(["first", "last"]).any():
-            raise ResultsError("a span is given twice")
+            raise ResultsError("the table contains a span twice")
         firsts, rows = np.unique(first, return_inverse=True)
         lasts, columns = np.unique(last, return_inverse=True)
         return cls(firsts, lasts, np.column_stack([rows, columns]))
@@ -83,7 +83,7 @@ class Cells:
 
     @property
     def shortest(self) -> np.ndarray:
-        """Bool ``[spans]``: single layers, or single groups; no other span lies inside one of these."""
+        """Bool ``[spans]``: single layers or single groups, i.e. spans that contain no other span."""
         rows, columns = self.positions.T
         inside = (rows >= rows[:, None]) & (columns <= columns[:, None])  # [spans, spans]
         return inside.sum(axis=1) == 1
@@ -99,7 +99,7 @@ def draw_cells(
     studied: str = "ablated",
     small: np.ndarray | None = None,
 ) -> None:
-    """Draw the cells in the colours of their levels, with a number each where it fits.
+    """Draw the cells in the colours of their levels, with their numbers where they fit.
 
     A dash marks cells that are coloured as gains and have no number: in greyscale blue looks like red.
 
@@ -108,9 +108,9 @@ def draw_cells(
         values: points, ``[spans]``; NaN is crossed out.
         ax: where.
         scale: the levels.
-        texts: the numbers ``[spans]``; an empty one for none. A second line is shown where it fits too.
-        studied: what happened to the spans; it names the axes.
-        small: bool ``[spans]``: cells drawn as small squares, without a number.
+        texts: the numbers ``[spans]``, empty for none. A second line is shown only where it fits.
+        studied: what was done to the spans, used in the axis labels.
+        small: bool ``[spans]``, cells to draw as small squares without a number.
     """
     known = ~np.isnan(values)
     small = known & small if small is not None else np.zeros(len(values), bool)
@@ -148,7 +148,7 @@ def draw_cells(
 def _draw_squares(cells: Cells, values: np.ndarray, ax: Axes, scale: Scale, texts: Sequence[str]) -> None:
     """The filled cells and their numbers, in black or white."""
     figure = ax.get_figure(root=True)
-    if type(figure.canvas) is FigureCanvasBase:  # one that cannot draw: seaborn would turn to pyplot instead
+    if type(figure.canvas) is FigureCanvasBase:  # cannot draw; otherwise seaborn would use pyplot
         FigureCanvasAgg(figure)
     colours, data = mappable(scale), cells.matrix(as_drawn(values))
     labels = np.full(data.shape, "", dtype=object)
@@ -168,7 +168,7 @@ def _draw_squares(cells: Cells, values: np.ndarray, ax: Axes, scale: Scale, text
 def _draw_dashes(
     cells: Cells, chosen: np.ndarray, values: np.ndarray, ax: Axes, scale: Scale, height: float = 0.8
 ) -> LineCollection:
-    """A short level line in each cell chosen, at a height that leaves the middle to the ring."""
+    """A short horizontal line in each chosen cell, placed so that the ring fits in the middle."""
     row, column = cells.positions[chosen].T
     y = row + height
     ends = np.stack([column + 0.36, y, column + 0.64, y], axis=1).reshape(-1, 2, 2)
@@ -179,7 +179,7 @@ def _draw_dashes(
 
 
 def _cross_out(cells: Cells, chosen: np.ndarray, ax: Axes) -> None:
-    """Undefined cells; lines, as not every program that shows SVG knows hatching."""
+    """Cross out undefined cells with lines, because some SVG viewers do not support hatching."""
     frames = cells.squares(chosen, 0.05)  # [chosen, 4, 2]
     strokes = [corners[list(pair)] for corners in frames for pair in ((0, 2), (1, 3))]
     strokes += [corners[[0, 1, 2, 3, 0]] for corners in frames]
@@ -203,7 +203,7 @@ def number_size(texts: Sequence[str], cell: float) -> float | None:
 
 
 class _LayerLocator(Locator):
-    """Every place, or every second, fourth, ... where their layers' numbers would touch."""
+    """Every position, or every second, fourth, ... if the layer numbers would overlap."""
 
     def __init__(self, layers: np.ndarray, offset: float):
         self._n, self._offset, self._height = len(layers), offset, style.tick_size()
@@ -219,7 +219,7 @@ class _LayerLocator(Locator):
 
 
 def number_layers(axis: Axis, layers: np.ndarray, offset: float = 0.5) -> None:
-    """Have an axis name the layers that stand at `offset`, 1 + `offset`, ..."""
+    """Label an axis with the layers at positions `offset`, 1 + `offset`, ..."""
     axis.set_major_locator(_LayerLocator(layers, offset))
     axis.set_major_formatter(FuncFormatter(lambda x, _: str(layers[int(x)])))
 

@@ -1,10 +1,10 @@
-"""What the score loses without each span's adapters (Houlsby et al. 2019, Fig. 6), on any Matplotlib axes.
+"""Heatmap of the drop without each span's adapters (Houlsby et al. 2019, Fig. 6), on any Matplotlib axes.
 
-Row = first layer of the span, column = last. Colours are the levels of `DropScale`; a black line parts the
-spans within the tolerance from those beyond it; single layers are outlined. Nothing rests on colour alone:
-lightness falls with the drop, gains carry a minus, and line and outlines differ in place and weight.
-A ring in a cell's upper right corner says that the difference is not significant, a triangle in its lower
-left one that a shorter span inside this one costs more.
+Row = first layer of the span, column = last. Colours are the levels of `DropScale`; a black line separates
+the spans within the tolerance from the others; single layers are outlined. Colour is never the only cue:
+lightness decreases with the drop, gains have a minus sign, and line and outlines differ in place and weight.
+A ring in a cell's upper right corner marks a difference that is not significant, a triangle in its lower left
+corner a span with a smaller drop than a shorter span inside it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from .wording import (
     unit_name,
 )
 
-_WIDEST_SPREAD = "0.5\n± 0.5"  # what cells should hold for the spread to be legible in them
-_NARROWEST = 108.0  # points: a grid with its words
+_WIDEST_SPREAD = "0.5\n± 0.5"  # text that cells must have room for, so that the spread is legible
+_NARROWEST = 108.0  # points: a grid with its labels
 
 
 def heatmap(
@@ -59,16 +59,16 @@ def heatmap(
 
     Args:
         record: an ablation, an average or a comparison.
-        ax: where; by default the current axes. A colour bar takes its room from it. Of an average
+        ax: Axes to draw on; by default the current Axes. A colour bar takes its room from it. Of an average
             whose grid is too deep for numbers, the spread over the studies takes the right half, if that is
             an inch and a half wide.
-        tolerance: points of drop that the black line stands for; differences have none.
-        paper: of an ablation, whether the published grid of the same task, where there is one, takes the
-            right half of the axes' place.
-        colorbar: whether to draw one.
-        notes: whether task, scores and signs are explained in the empty corner.
-        scale: the levels; by default the smallest scale that is true of the drops.
-        spread: of an average, draw the standard deviation over the studies in place of the mean.
+        tolerance: tolerated drop, in percentage points, marked by the black line; ignored for differences.
+        paper: for an ablation, whether the published grid of the same task, if there is one, is drawn in the
+            right half of the axes.
+        colorbar: whether to draw a colour bar.
+        notes: whether to print task, scores and the legend of symbols in the empty corner.
+        scale: colour levels; by default the smallest scale that covers the drops.
+        spread: for an average, draw the standard deviation over the studies instead of the mean.
 
     Returns:
         the axes of the record's grid.
@@ -110,7 +110,7 @@ def heatmap(
 
 
 def label_of(record: AblationRecord | AverageRecord | ComparisonRecord) -> str:
-    """What the colour bar says."""
+    """Label of the colour bar."""
     if isinstance(record, AblationRecord):
         return drop_label(record.overview.metric, record.overview.split)
     if isinstance(record, AverageRecord):
@@ -119,7 +119,7 @@ def label_of(record: AblationRecord | AverageRecord | ComparisonRecord) -> str:
 
 
 def scale_of(record: AverageRecord | ComparisonRecord) -> Scale:
-    """The smallest scale that is true of the record."""
+    """The smallest scale that covers the record."""
     if isinstance(record, ComparisonRecord):
         return DivergingScale.spanning(record.spans["difference_points"].to_numpy(float))
     drops = drop_points(record.spans["delta_points"])
@@ -127,7 +127,7 @@ def scale_of(record: AverageRecord | ComparisonRecord) -> Scale:
 
 
 def spread_fits(record: AverageRecord, width: float) -> bool:
-    """Whether cells of axes so many points wide hold a mean and, below it, its spread over the studies."""
+    """Whether cells have room for a mean and, below it, its spread over the studies."""
     return number_size([_WIDEST_SPREAD], width / record.spans["last"].nunique()) is not None
 
 
@@ -139,7 +139,7 @@ def draw_average(
     notes: Sequence[str] | None,
     scale: Scale,
 ) -> None:
-    """Draw the mean drops on the first axes and, where there are second ones, their spread on these."""
+    """Draw the mean drops on the first axes and, if there are second axes, their spread there."""
     draw(
         record.spans, axes[0], tolerance=tolerance, colorbar=False, notes=notes, scale=scale,
         spread="sd_points",
@@ -158,12 +158,12 @@ def draw_spread(record: AverageRecord, ax: Axes, *, notes: bool, scale: Scale) -
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Spans with what is said beside them.
+    """A grid of spans with its notes.
 
     Attributes:
         frame: as for `draw`.
         notes: lines for the empty corner, the first one the task.
-        overview: whose spans they are; None for published ones.
+        overview: overview of the ablation; None for published grids.
     """
 
     frame: pd.DataFrame
@@ -183,7 +183,7 @@ def published_grid(overview: AblationOverview) -> Grid | None:
 
 
 def joint_scale(grids: Sequence[Grid]) -> DropScale:
-    """The smallest scale that is true of all the grids."""
+    """The smallest scale that covers all grids."""
     return DropScale.spanning(np.concatenate([drop_points(grid.frame["delta_points"]) for grid in grids]))
 
 
@@ -203,7 +203,7 @@ def draw_grid(grid: Grid, ax: Axes, *, tolerance: float, notes: bool, scale: Dro
 
 
 def _right_half(ax: Axes) -> Axes:
-    """New axes in the right half of the place of others, which keep the left one."""
+    """New axes in the right half of the given axes, which shrink to the left half."""
     spec = ax.get_subplotspec()
     if spec is None:
         x, y, width, height = ax.get_position(original=True).bounds
@@ -230,19 +230,19 @@ def draw(
     """Draw any table of spans: drops of one study, their mean over several, or a difference of two.
 
     Args:
-        frame: columns `first`, `last`, `delta_points`; what is drawn is its negative, the drop. With a bool
-            column `significant`, cells where it is False carry a ring; with `non_monotone`, those where it
-            is True a triangle. An undefined delta (NaN) is crossed out.
-        ax: where; by default the current axes.
-        label: what the colour bar says, with the unit.
-        tolerance: points that the black line stands for; None for no line.
-        colorbar: whether to draw one.
-        notes: lines for the empty corner, before those that explain the signs; None for none at all.
-        scale: the levels; by default the smallest `DropScale` that is true of the frame. A `DivergingScale`
-            is for differences.
-        study: what happened to the spans; it names the axes.
-        test: what the rings rest on, a word for the notes.
-        spread: a column that stands below the numbers, after a ±, where it fits.
+        frame: columns `first`, `last`, `delta_points`; the drop, its negative, is drawn. With a bool column
+            `significant`, cells where it is False get a ring; with `non_monotone`, cells where it is True get
+            a triangle. Cells with an undefined delta (NaN) are crossed out.
+        ax: Axes to draw on; by default the current Axes.
+        label: label of the colour bar, with the unit.
+        tolerance: tolerated drop, in percentage points, marked by the black line; None for no line.
+        colorbar: whether to draw a colour bar.
+        notes: lines of text in the empty corner, above the legend of symbols; None for neither.
+        scale: colour levels; by default the smallest `DropScale` that covers the frame. Use a
+            `DivergingScale` for differences.
+        study: what was done to the spans, used in the axis labels.
+        test: name of the test behind the rings, for the notes.
+        spread: column printed below the numbers, after a ±, where it fits.
 
     Raises:
         ResultsError: the frame is not a grid of spans.
@@ -261,7 +261,7 @@ def draw(
     if (marked := marked_cells(frame, "non_monotone", True)).any():
         inks = [style.text_colour(colour) for colour in scale.colours(drops[marked])]
         draw_triangles(ax, cells.positions[marked], inks)
-        said.append("◣ a shorter span inside costs more")
+        said.append("◣ shorter span inside drops more")
     if (unsure := marked_cells(frame, "significant", False)).any():
         draw_rings(ax, cells.positions[unsure])
         sign = "○" if len(cells.lasts) <= 24 else "○ or dot:"
@@ -290,20 +290,20 @@ def difference(
     """Draw the difference of two studies' drops, span by span, on a scale with a neutral middle.
 
     Args:
-        frame: as for `draw`; `delta_points` is the difference of the deltas, so that what is drawn is that
-            of the drops: red where the second study loses more.
-        ax: where; by default the current axes.
-        label: what the colour bar says.
-        colorbar: whether to draw one.
-        notes: lines for the empty corner; None for none at all.
-        scale: the levels; by default the smallest that is true of the frame.
+        frame: as for `draw`; `delta_points` is the difference of the deltas, so that the difference of the
+            drops is drawn: red where the second study loses more.
+        ax: Axes to draw on; by default the current Axes.
+        label: label of the colour bar.
+        colorbar: whether to draw a colour bar.
+        notes: lines of text in the empty corner; None for none.
+        scale: colour levels; by default the smallest scale that covers the frame.
     """
     scale = DivergingScale.spanning(drop_points(frame["delta_points"])) if scale is None else scale
     return draw(frame, ax, label=label, tolerance=None, colorbar=colorbar, notes=notes, scale=scale)
 
 
 def marked_cells(frame: pd.DataFrame, column: str, value: bool) -> np.ndarray:
-    """Where a bool column has the value and the delta is defined, bool `[rows]`; nowhere without it."""
+    """Whether a bool column has the value and the delta is defined, bool `[rows]`; False without it."""
     if column not in frame.columns:
         return np.zeros(len(frame), dtype=bool)
     return (frame[column].to_numpy(bool) == value) & frame["delta_points"].notna().to_numpy()

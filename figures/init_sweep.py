@@ -1,4 +1,4 @@
-"""Does the initialisation's scale matter? Score against its std (Houlsby et al. 2019, Fig. 6)."""
+"""Score against the standard deviation of the initialisation (Houlsby et al. 2019, Fig. 6)."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ STEM = "init-sweep"
 _POINT = ["task", "metric", "method", "size", "init_std"]
 DEFAULT_STD = 1e-2  # the paper's
 _DODGE = 0.07  # decades between the raw trials of two series
-_LOWEST = 3.4  # inches: what a narrow figure with its legend may fill in any venue
+_LOWEST = 3.4  # inches: height that a narrow figure with its legend may have in any venue
 _ROW = 0.08  # of the axes' height: a row at the foot, where a series' diverged trials are marked
 
 
 def sweep_series(sweep: pd.DataFrame, trials: pd.DataFrame | None, paper: bool) -> list[ScoreSeries]:
-    """A sweep, task by task and size by size; the paper's curve comes with its tasks and accuracy."""
+    """The series of a sweep by task and size, with the paper's curve for its tasks and metric."""
     sizes = sweep["size"] if "size" in sweep else pd.Series(0, index=sweep.index)
     chosen = None if trials is None else chosen_trials(trials[trials["method"] == "adapters"], _POINT)
     found = []
@@ -65,7 +65,7 @@ def sweep_series(sweep: pd.DataFrame, trials: pd.DataFrame | None, paper: bool) 
 
 
 def _trials_of(points: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame:
-    """The trials that the points are of."""
+    """The trials that the points aggregate."""
     keys = [name for name in ("task", "metric", "init_std", "size") if name in points]
     return chosen.merge(points[keys].drop_duplicates(), on=keys, how="inner")
 
@@ -73,13 +73,13 @@ def _trials_of(points: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame:
 def init_sweep(
     record: SweepRecord, ax: Axes | None = None, *, paper: bool = False, legend: bool = True
 ) -> Axes:
-    """Draw the score against the initialisation's std.
+    """Draw the score against the standard deviation of the initialisation.
 
     Args:
         record: the sweep.
-        ax: where; by default the current axes.
-        paper: whether the published curve stands beside ours.
-        legend: whether to explain the lines and signs.
+        ax: Axes to draw on; by default the current Axes.
+        paper: whether to overlay the published curve.
+        legend: whether to draw a legend.
     """
     return draw(sweep_series(record.sweep, record.trials, paper), ax, legend=legend)
 
@@ -96,15 +96,15 @@ def init_sweep_drawing(
         legend_below(figure, legend_entries(series))
         fit_height(figure, options.venue.tallest if width >= WIDE else max(options.venue.tallest, _LOWEST))
     names = " and ".join(dict.fromkeys(one.name for one in series))
-    title = f"{names}: score against the initialisation's std"
+    title = f"{names}: score against initialisation std"
     return Drawing(STEM, title, figure, numbers_of(series), init_sweep_caption(series), identity)
 
 
 def draw(series: Sequence[ScoreSeries], ax: Axes | None = None, *, legend: bool = True) -> Axes:
     """Draw one or several sweeps.
 
-    Means with their s.e.m.; single trials as small dots; a cross at the foot, with their number, where trials
-    diverged; the majority class dotted; the paper's curve thin and hollow.
+    Means with their s.e.m.; single trials as small dots; crosses at the bottom with the number of diverged
+    trials; the majority class dotted; the paper's curve thin and hollow.
     """
     ax = plt.gca() if ax is None else ax
     metrics = {one.metric for one in series}
@@ -144,7 +144,7 @@ def _draw_series(ax: Axes, one: ScoreSeries, mark: MarkerStyle, factor: float, s
 
 
 def _set_limits(ax: Axes, series: Sequence[ScoreSeries], factor: float) -> None:
-    """Room for every value, the majority lines and, at the foot, for what diverged."""
+    """Limits of the score axis: all values, majority lines and, at the bottom, diverged trials."""
     stds = np.unique(np.concatenate([one.points["init_std"] for one in series]))
     decade_ticks(ax, stds[0] / 2.2, stds[-1] * 2.2)
     ax.xaxis.set_major_locator(LogLocator())  # fewer decades where they would touch
@@ -159,12 +159,12 @@ def _set_limits(ax: Axes, series: Sequence[ScoreSeries], factor: float) -> None:
 
 
 def _with_diverged(series: Sequence[ScoreSeries]) -> list[int]:
-    """Which series have diverged trials, in the order of their rows at the foot."""
+    """The series with diverged trials, in the order of their rows at the bottom."""
     return [index for index, one in enumerate(series) if one.points["diverged"].sum()]
 
 
 def _draw_diverged(ax: Axes, series: Sequence[ScoreSeries]) -> None:
-    """A cross a point with trials that diverged, and how many of all; a row at the foot a series."""
+    """A cross per point with diverged trials and their number of all trials; one row per series."""
     unit, across = style.unit(), ax.get_xaxis_transform()
     cross = {"marker": "x", "markersize": 3.4 * unit, "markeredgewidth": 0.9 * unit, "linestyle": ""}
     words = {"ha": "right", "va": "center_baseline", "size": 0.9 * style.tick_size()}
@@ -188,7 +188,7 @@ def _default_line() -> dict[str, object]:
 
 
 def legend_entries(series: Sequence[ScoreSeries]) -> list[LegendEntry]:
-    """Handles and words: means, the paper's, majority classes, then the signs."""
+    """Legend handles and labels: means, the paper's values, majority classes, then the symbols."""
     marked = list(zip(series, _marks(series)))
     entries: list[LegendEntry] = [
         (line_of(mark), f"{literal(one.name)}, mean ± s.e.m.") for one, mark in marked
@@ -206,7 +206,7 @@ def legend_entries(series: Sequence[ScoreSeries]) -> list[LegendEntry]:
         entries.append((dot_of(), "single trial"))
     if _with_diverged(series):
         cross = Line2D([], [], linestyle="", marker="x", color=style.FAINT, markersize=3.6 * style.unit())
-        entries.append((cross, "diverged, of all"))
+        entries.append((cross, "diverged / all trials"))
     if _shows_default(series):
         entries.append((Line2D([], [], **_default_line()), "default $10^{-2}$"))
     return entries

@@ -1,4 +1,4 @@
-"""Figures as wide as a venue asks and as high as their content needs, by Matplotlib's constrained layout."""
+"""Figures as wide as a venue requires and as high as their content, by Matplotlib's constrained layout."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from matplotlib.figure import Figure
 
 from . import style
 
-WIDE = 4.5  # inches: from here on, panels stand side by side
+WIDE = 4.5  # inches: minimum width for panels next to each other
 _ROUNDS, _SETTLED = 5, 0.01  # of layout; inches
 _LEGEND_PAD = 0.4  # of its letters' size: above and below a legend
 
 
 class BeforeDrawing(Artist):
-    """Calls a function each time that axes are drawn, when their place and size are final."""
+    """Calls a function whenever axes are drawn, when their position and size are final."""
 
     def __init__(self, adjust: Callable[[Axes], None]):
-        """`adjust` gets the axes and may move, resize or hide what else is in them."""
+        """`adjust` receives the axes and may move, resize or hide the artists in them."""
         super().__init__()
         self._adjust, self._style = adjust, style.in_force()
         self.set_zorder(-100)
         self.set_in_layout(False)
 
     def draw(self, renderer: RendererBase) -> None:
-        """Adjust; nothing of its own is seen."""
-        with matplotlib.rc_context(self._style):  # a figure may be drawn and saved in different ones
+        """Call `adjust`; draws nothing itself."""
+        with matplotlib.rc_context(self._style):  # drawing and saving may use different renderers
             self._adjust(self.axes)
 
 
 def before_drawing(ax: Axes, adjust: Callable[[Axes], None]) -> None:
-    """Have `adjust(ax)` called whenever the axes are about to be drawn."""
+    """Register `adjust(ax)` to be called whenever the axes are about to be drawn."""
     ax.add_artist(BeforeDrawing(adjust))
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of so many inches, not yet of the right height, that no window knows of."""
+    """An empty figure of the given width in inches, of provisional height, unknown to pyplot."""
     figure = Figure(figsize=(width, height), layout="constrained", dpi=36)  # seaborn draws it again and again
     FigureCanvasAgg(figure)
     return figure
 
 
 def size_in_points(ax: Axes) -> tuple[float, float]:
-    """Width and height of axes as they are now placed, points."""
+    """Current width and height of axes, points."""
     width, height = 72 / ax.get_figure(root=True).dpi * ax.bbox.size
     return float(width), float(height)
 
@@ -73,13 +73,13 @@ def legend_below(figure: Figure, entries: Sequence[tuple[Artist, str]]) -> None:
 def fit_height(figure: Figure, tallest: float) -> Figure:
     """Give the figure the height that its panels need, at most `tallest` inches, and fix all places.
 
-    Every panel has an aspect, so that its width, which does not change with the figure's height, tells how
-    high it should be. What stands around the panels changes a little with the height: a few rounds settle it.
+    Every panel has an aspect, so its height follows from its width, which does not depend on the figure's
+    height. Labels around the panels depend slightly on the height, so the computation is iterated.
     """
     figure.set_dpi(style.PNG_DPI)
     panels = [(ax, ax.get_box_aspect() or ax.get_data_ratio()) for ax in figure.axes if ax.get_subplotspec()]
     held = [(ax, ax.get_aspect(), ax.get_box_aspect()) for ax, _ in panels]
-    for ax, _ in panels:  # let them fill their places: a margin is measured from what is drawn
+    for ax, _ in panels:  # let panels fill their places, because margins are measured from what is drawn
         ax.set_box_aspect(None)
         ax.set_aspect("auto")
     for _ in range(_ROUNDS):
@@ -93,13 +93,13 @@ def fit_height(figure: Figure, tallest: float) -> Figure:
         ax.set_aspect(aspect)
         ax.set_box_aspect(box_aspect)
     figure.set_layout_engine("none")
-    # What is left in its place does nothing, but Matplotlib would draw once more before each file for it.
+    # Any remaining layout engine would make Matplotlib draw once more before writing each file.
     figure._layout_engine = None
     return figure
 
 
 def _needed_height(figure: Figure, panels: Sequence[tuple[Axes, float]]) -> float:
-    """Inches at which every row is as high as its panels' aspects ask; sets the rows' ratios too."""
+    """Height in inches that gives every row the height of its panels' aspects; also sets height ratios."""
     width, height = figure.get_size_inches()
     grid = panels[0][0].get_gridspec()
     needed, given = np.zeros(grid.nrows), np.zeros(grid.nrows)  # inches
@@ -114,11 +114,11 @@ def _needed_height(figure: Figure, panels: Sequence[tuple[Axes, float]]) -> floa
 
 
 def _wrap_label(axis: Axis, length: float) -> None:
-    """Break an axis' label into lines that its `length` in points holds, and a little more."""
+    """Break an axis label into lines that fit its `length` in points, with a small margin."""
     text = " ".join(axis.label.get_text().split())
     axis.label.set_text(style.wrapped(text, axis.label.get_fontsize(), 1.05 * length))
 
 
 def _labels(panels: Sequence[tuple[Axes, float]]) -> list[str]:
-    """The axes' labels, broken as they are now."""
+    """The axes' labels with their current line breaks."""
     return [axis.label.get_text() for ax, _ in panels for axis in (ax.xaxis, ax.yaxis)]

@@ -1,7 +1,7 @@
-"""The scales of colour that all grids share: a few discrete levels, the same colours in every figure.
+"""The colour scales shared by all grids: a few discrete levels, with the same colours in every figure.
 
-Drops have theirs, light where nothing is lost, blue where something is gained. Interactions, and differences
-of drops, have one with a neutral middle, whose other levels have the colours of drops and gains of that size.
+The scale of drops is light for small drops and blue for gains. The scale of interactions and of differences
+of drops has a neutral middle; its other levels have the colours of drops and gains of the same size.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .layout import size_in_points
 
 DROP_EDGES = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 GAIN_EDGES = (1.0, 2.0, 5.0)
-"""Points. A level holds its upper edge, so a drop of exactly 1 point is within 1 point in colour too."""
+"""Points. A level includes its upper edge, so a drop of exactly 1 point has the colour of 0.5 to 1."""
 
 # seaborn's "rocket" reversed at CIE lightness 92, 80, 68, 56, 44, 32, 19, 6: even steps, hence the same order
 # in greyscale. Written out so that no other release of a library can recolour a published figure.
@@ -29,7 +29,7 @@ DROP_COLOURS = ("#f9e5d4", "#f6b995", "#f58860", "#ed4e3e", "#ca1a50", "#8b1d5b"
 GAIN_COLOURS = ("#c6dbef", "#9ecae1", "#6baed6", "#3182bd")  # ColorBrewer Blues
 
 DIVERGING_EDGES = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
-"""Points, on either side. A level holds its outer edge."""
+"""Points, on either side. A level includes its outer edge."""
 
 _NEUTRAL = "#f4f4f2"
 _MORE = DROP_COLOURS[1:7]  # colours of the drops between the same edges
@@ -53,7 +53,7 @@ class DropScale:
 
     @classmethod
     def spanning(cls, drops: np.ndarray) -> DropScale:
-        """The smallest scale that is true of all `drops` (any shape; NaN is skipped)."""
+        """The smallest scale that covers all `drops` (any shape; NaN is skipped)."""
         finite = np.asarray(drops)[np.isfinite(drops)]
         gain = float(-finite.min(initial=0.0))
         loss = float(finite.max(initial=0.0))
@@ -115,7 +115,7 @@ class DivergingScale:
 
     @classmethod
     def spanning(cls, values: np.ndarray) -> DivergingScale:
-        """The smallest scale that is true of all `values` (any shape; NaN is skipped)."""
+        """The smallest scale that covers all `values` (any shape; NaN is skipped)."""
         finite = np.round(np.asarray(values)[np.isfinite(values)], 9)
         counts = (
             int(np.searchsorted(DIVERGING_EDGES, side * finite, side="left").max(initial=1))
@@ -158,13 +158,13 @@ def mappable(scale: Scale) -> ScalarMappable:
 
 
 def as_drawn(values: np.ndarray) -> np.ndarray:
-    """Values for `mappable`: Matplotlib's levels hold their lower edge, ours the one farther from 0."""
+    """Values for `mappable`: Matplotlib's levels include their lower edge, ours the edge farther from 0."""
     values = np.round(np.asarray(values, dtype=np.float64), 9)
     return np.where(values > 0, np.nextafter(values, -np.inf), values)
 
 
 class _EdgeFormatter(Formatter):
-    """The edges in words; every second or third one, counted from 0, where they would touch."""
+    """Tick labels of the edges; only every second or third, counted from 0, if they would overlap."""
 
     def __init__(self, edges: Sequence[float]):
         self._labels = [f"{edge:g}".replace("-", "−") for edge in edges]
@@ -188,12 +188,12 @@ def draw_colorbar(
     tolerance: float | None = None,
     location: str = "right",
 ) -> Colorbar:
-    """A colour bar that takes its room from the axes given, with the tolerance marked as in the grid.
+    """A colour bar that takes its space from the given axes, with the tolerance marked as in the grid.
 
     The lower end is open; the other one is open only if a value lies beyond the last edge.
     """
     upright, room = location == "right", {}
-    if axes[0].figure.get_layout_engine() is None:  # nothing else makes room for the words beside the bar
+    if axes[0].figure.get_layout_engine() is None:  # nothing else makes room for the labels next to the bar
         words = 3.5 * style.tick_size() + (2 + label.count("\n")) * 1.2 * style.label_size()
         room = {"fraction": min(0.5, words / size_in_points(axes[0])[not upright])}
     bar = axes[0].figure.colorbar(
@@ -214,7 +214,7 @@ def draw_colorbar(
 
 
 def _name_gains(bar: Colorbar, upright: bool) -> None:
-    """A word at the open end below 0."""
+    """A label at the open end below 0."""
     at = {"xy": (1, -0.05), "xytext": (2, 0), "ha": "left", "va": "top"}
     if not upright:
         at = {"xy": (-0.05, 0.5), "xytext": (-3, 0), "ha": "right", "va": "center"}

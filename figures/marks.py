@@ -1,4 +1,4 @@
-"""What stands on a grid's cells: the tolerance's line, signs, and notes beside them."""
+"""Marks on a grid: the tolerance line, rings and triangles on cells, and notes in the empty corner."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from . import style
 from .grid import SMALL_CELL, Cells, cell_size
 from .layout import before_drawing
 
-_INDENT, _LEADING = 0.4, 1.28  # of the notes, in their letters' size
+_INDENT, _LEADING = 0.4, 1.28  # of the notes, relative to their font size
 
 
 def draw_staircase(ax: Axes, edges: Sequence[Segment]) -> None:
-    """The tolerance's line with a halo; outlines of single layers stand between the two."""
+    """The tolerance line with a halo; outlines of single layers are drawn between the two."""
     lines = [
         LineCollection(edges, colors=colour, capstyle="projecting", zorder=zorder, label=label)
         for colour, zorder, label in ((ax.get_facecolor(), 1.9, "halo"), (style.ink(), 2.1, "staircase"))
@@ -62,9 +62,9 @@ def draw_triangles(ax: Axes, positions: np.ndarray, inks: Sequence[str]) -> None
 
 
 def write_notes(ax: Axes, lines: Sequence[str], cells: Cells) -> None:
-    """Set the lines in the lower left corner, as large as keeps them clear of the cells.
+    """Write the lines in the lower left corner, at the largest font size that does not touch the cells.
 
-    Where even the smallest letters do not fit, lines in the way stay out, the first one last.
+    If even the smallest font does not fit, lines that touch cells are left out, the first one last.
     """
     at = {"xycoords": "axes fraction", "textcoords": "offset points", "in_layout": False}
     notes = [ax.annotate(line, (0, 0), xytext=(0, 0), **at) for line in lines]
@@ -73,7 +73,7 @@ def write_notes(ax: Axes, lines: Sequence[str], cells: Cells) -> None:
     )
 
     def in_the_way(shown: Sequence[str], size: float, cell: float) -> list[int]:
-        """Which lines reach the cells beside them."""
+        """Which lines touch the cells next to them."""
         found = []
         for index, line in enumerate(shown):
             bottom = _INDENT * size + (len(shown) - 1 - index) * _LEADING * size

@@ -17,24 +17,24 @@ from .tables import Table, greatest, score_cell
 
 _USUAL_SIZE = 64
 _TOTALS = (
-    "Total: parameters for all these tasks together, as a multiple of the base; trained per task: share of"
-    " the base without the head."
+    "Total parameters: for all these tasks together, as a multiple of the base model; trained per task:"
+    " percentage of the base model, without the head."
 )
 
 Choice = Callable[[pd.DataFrame], pd.DataFrame]
-"""From a task's points, the one row that a method stands for; no row where the task lacks it."""
+"""Selects the row of a method from a task's points; no row if the task lacks it."""
 
 
 def glue_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table | None:
     """Methods in rows, GLUE tasks in columns, as the paper's Table 1; None with fewer than two GLUE tasks.
 
-    The average is our own: the mean of the columns, MNLI-m and MNLI-mm counting half each where both are
-    there; only where no column is empty. Total parameters are those of one base and every task's own, as a
-    multiple of the base; full fine-tuning shares nothing, so its total is one base a task.
+    The average is the mean of the columns, with weights of one half for MNLI-m and MNLI-mm if both are
+    present, and is left out if a column is empty. Total parameters are those of one base plus every task's
+    trained parameters, as a multiple of the base; full fine-tuning needs one base per task.
 
     Args:
         tradeoff: columns of ``tradeoff.csv``.
-        paper: whether the paper's rows stand below.
+        paper: whether to add the paper's rows below.
     """
     tasks = _glue_tasks(tradeoff)
     if len(tasks) < 2:
@@ -50,7 +50,7 @@ def glue_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table | None:
     text["trained/task"] = [percent(share) for share in numbers["trained_percent"]]
     for name in columns:
         text[name] = [score_cell(score) for score in numbers[name]]
-    best = np.zeros(text.shape, bool)  # a test server's scores do not compete with validation scores
+    best = np.zeros(text.shape, bool)  # test-server scores are not compared with validation scores
     best[:own, 3:] = greatest(numbers.loc[: own - 1, columns])
     sizes = [f"{names[known]} {size}" for known, size in _best_sizes(tasks).items()]
     caption = _glue_caption({"mnli", "mnli-mm"} <= names.keys(), sizes, paper)
@@ -70,7 +70,7 @@ def _own_rows(
 
 
 def _best_sizes(tasks: Mapping[Any, pd.DataFrame]) -> dict[Any, int]:
-    """The adapter size of the best mean, by task; nothing where a trade-off has one size."""
+    """The adapter size with the best mean, by task; empty if the trade-off has only one size."""
     adapters = {task: points[points["method"] == "adapters"] for task, points in tasks.items()}
     if len({size for points in adapters.values() for size in points["size"]}) < 2:
         return {}
@@ -79,21 +79,21 @@ def _best_sizes(tasks: Mapping[Any, pd.DataFrame]) -> dict[Any, int]:
 
 
 def _glue_caption(both_halves: bool, sizes: Sequence[str], paper: bool) -> str:
-    halves = ", MNLI-m and MNLI-mm half each" if both_halves else ""
-    theirs = " Rows of Houlsby et al. (2019) are of GLUE's test server with BERT-large." if paper else ""
+    halves = ", with half weight for MNLI-m and MNLI-mm" if both_halves else ""
+    theirs = " Rows of Houlsby et al. (2019): GLUE test server, BERT-large." if paper else ""
     best = f" Best adapter size: {', '.join(sizes)}." if sizes else ""
     return (
-        f"GLUE, scores × 100 as the mean over seeds. Average: mean of the columns{halves}. {_TOTALS}"
+        f"GLUE, scores × 100, mean over seeds. Average: mean of the columns{halves}. {_TOTALS}"
         f"{best} {CHOSEN}{theirs}"
     )
 
 
 def tasks_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table:
-    """Tasks in rows, methods in columns with the s.e.m., as the paper's Table 2; the best of a row in bold.
+    """Tasks in rows, methods in columns with their s.e.m., as in the paper's Table 2; best per row in bold.
 
     Args:
         tradeoff: columns of ``tradeoff.csv``.
-        paper: whether the paper's columns stand beside, for tasks of the same name.
+        paper: whether to add the paper's columns, for tasks of the same name.
     """
     by_task = dict(iter(tradeoff.groupby(["task", "metric"], sort=False)))
     tasks, choices = list(by_task), _choices(tradeoff)
@@ -116,17 +116,17 @@ def tasks_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table:
     text = pd.concat([text, _foot(scores, totals)], ignore_index=True).fillna("")
     best = np.zeros(text.shape, bool)
     best[: len(tasks), 1 : 1 + len(choices)] = greatest(scores.iloc[:, : len(choices)], axis=1)
-    theirs = " Columns of Houlsby et al. (2019) are test accuracy with BERT-base." if beside else ""
+    theirs = " Columns of Houlsby et al. (2019): test accuracy, BERT-base." if beside else ""
     caption = (
         f"Scores × 100, mean ± s.e.m. over seeds ({seeds(tradeoff)}). Average: mean of the rows. {_TOTALS}"
-        f"{' Best size: of adapters, by the mean score.' if sizes else ''}"
+        f"{' Best size: adapter size with the best mean score.' if sizes else ''}"
         f" {CHOSEN}{theirs}"
     )
     return Table("table-tasks", caption, text, numbers, best, rules=(len(tasks),))
 
 
 def _foot(scores: pd.DataFrame, totals: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
-    """The rows below the tasks: average, and the parameters."""
+    """The rows below the tasks: average and numbers of parameters."""
     rows = {
         "average": [score_cell(scores[label].mean(skipna=False)) for label in scores],
         "total parameters": [or_dash(totals[label]["total_multiple"], "{:.1f}×") for label in scores],
@@ -136,7 +136,7 @@ def _foot(scores: pd.DataFrame, totals: Mapping[str, Mapping[str, float]]) -> pd
 
 
 def _choices(tradeoff: pd.DataFrame) -> list[tuple[str, Choice]]:
-    """What the columns of Table 2 and the rows of Table 1 stand for, as far as the trade-off has them."""
+    """The methods in the columns of Table 2 and rows of Table 1, as far as the trade-off has them."""
     sizes = sorted(tradeoff.loc[tradeoff["method"] == "adapters", "size"].dropna().astype(int).unique())
     usual = min(sizes, key=lambda size: abs(np.log2(size / _USUAL_SIZE)), default=None)
     found: list[tuple[str, str, Choice]] = [("full", METHOD_LABELS["full"], lambda p: p)]
@@ -155,7 +155,7 @@ def _choices(tradeoff: pd.DataFrame) -> list[tuple[str, Choice]]:
 
 
 def _best(points: pd.DataFrame) -> pd.DataFrame:
-    """The row of the greatest mean; of equals the one with fewer parameters."""
+    """The row with the largest mean; among equals, the one with the fewest parameters."""
     known = points[points["mean"].notna()]
     return known.sort_values(["mean", "trained_parameters"], ascending=[False, True]).head(1)
 
@@ -165,7 +165,7 @@ def _value(row: pd.DataFrame, column: str) -> float:
 
 
 def _totals(picked: Sequence[pd.DataFrame]) -> dict[str, float]:
-    """Parameters over tasks: together as a multiple of the base, and a task's share in percent."""
+    """Parameters over tasks: total as a multiple of the base, and percentage of the base per task."""
     if not all(len(row) for row in picked):
         return {"total_multiple": float("nan"), "trained_percent": float("nan")}
     shares = np.array([_value(row, "percent_of_base") for row in picked])  # NaN without a base
@@ -174,7 +174,7 @@ def _totals(picked: Sequence[pd.DataFrame]) -> dict[str, float]:
 
 
 def _glue_tasks(tradeoff: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Points of each GLUE task, in the paper's order; of several metrics, those of the one GLUE reports."""
+    """Points of each GLUE task in the paper's order, for the metric that GLUE reports."""
     found = {}
     for known, fixed in KNOWN_TASKS.items():
         points = tradeoff[[fixed.in_glue and known_task(task) is fixed for task in tradeoff["task"]]]
@@ -187,7 +187,7 @@ def _glue_tasks(tradeoff: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def _average(numbers: pd.DataFrame, names: dict[str, str]) -> pd.Series:
-    """Mean of the columns; both halves of MNLI count half each. NaN where a column is empty."""
+    """Mean of the columns, with half weight for MNLI-m and MNLI-mm. NaN if a column is empty."""
     both = {"mnli", "mnli-mm"} <= names.keys()
     weights = pd.Series(
         {name: 0.5 if both and known in ("mnli", "mnli-mm") else 1.0 for known, name in names.items()}
@@ -197,7 +197,7 @@ def _average(numbers: pd.DataFrame, names: dict[str, str]) -> pd.Series:
 
 
 def _published_rows(names: dict[str, str]) -> list[dict[str, object]]:
-    """Table 1's rows in our columns, empty where our metric is another."""
+    """Rows of the paper's Table 1 in our columns, empty where the metrics differ."""
     rows = []
     for row in published_glue().to_dict("records"):
         scores = {}
@@ -212,7 +212,7 @@ def _published_rows(names: dict[str, str]) -> list[dict[str, object]]:
 def _add_published_tasks(
     tasks: Sequence[tuple[str, str]], means: dict, sems: dict, totals: dict[str, dict[str, float]]
 ) -> bool:
-    """Table 2's columns, for tasks of the same name that are scored by accuracy; False if there are none."""
+    """Add the paper's Table 2 for tasks of the same name scored by accuracy; False if there are none."""
     table = published_tasks()
     table.index = [_plain(name) for name in table["task"]]
     if not any(_plain(task) in table.index and metric == "accuracy" for task, metric in tasks):
@@ -232,5 +232,5 @@ def _add_published_tasks(
 
 
 def _plain(name: str) -> str:
-    """A name's letters and digits alone: ``crowdflower_airline`` is ``Crowdflower airline``."""
+    """Only the letters and digits of a name: ``crowdflower_airline`` equals ``Crowdflower airline``."""
     return "".join(character for character in name.lower() if character.isalnum())

@@ -1,8 +1,8 @@
 r"""A figure as a PGF picture for LaTeX, written without a LaTeX installation.
 
-Matplotlib's own writer asks LaTeX for the size of every text. Here sizes come from the figure's own font, and
-the texts go into the file as text, anchored where they are centred or where they begin, so that they take the
-document's font and still stand in their places. The document needs ``\usepackage{pgf}`` and nothing else.
+Matplotlib's own writer asks LaTeX for the size of every text. Here sizes come from the figure's font, and
+texts are written as text, anchored at their centre or start, so that they take the
+document's font and stay in place. The document only needs ``\usepackage{pgf}``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from matplotlib.textpath import text_to_path
 
 from adapter_probe import __version__
 
-# Drawn, as no font that every document has holds it.
+# Drawn as a path, because no font that every document has contains it.
 _CORNER = (
     r"{\pgfpicture\pgfpathmoveto{\pgfpointorigin}\pgfpathlineto{\pgfpoint{.6em}{0pt}}"
     r"\pgfpathlineto{\pgfpoint{0pt}{.6em}}\pgfpathclose\pgfusepath{fill}\endpgfpicture}"
@@ -37,7 +37,7 @@ _ANCHOR = {"left": "left", "right": "right", "center": ""}
 
 
 def escape_latex(text: str) -> str:
-    """Plain text as LaTeX prints it, in text mode."""
+    """Plain text escaped for LaTeX, in text mode."""
     return "".join(_SPECIAL.get(character, character) for character in text)
 
 
@@ -54,7 +54,7 @@ def mathtext_to_latex(text: str) -> str:
 
 
 class _Renderer(RendererPgf):
-    """Matplotlib's PGF renderer, with texts of its own."""
+    """Matplotlib's PGF renderer with its own text output."""
 
     def get_text_width_height_descent(
         self, s: str, prop: FontProperties, ismath: bool
@@ -75,10 +75,10 @@ class _Renderer(RendererPgf):
         ismath: bool = False,
         mtext: Text | None = None,
     ) -> None:
-        """Set the text on Matplotlib's base line, held where its alignment holds it."""
+        """Place the text on Matplotlib's baseline, anchored according to its alignment."""
         anchor = _ANCHOR[mtext.get_horizontalalignment()] if mtext else "left"
         width = self.get_text_width_height_descent(s, prop, ismath)[0]
-        # Lines run along (cos, sin) of the angle; only level and upright ones occur.
+        # Text runs along (cos, sin) of the angle; only horizontal and vertical text occurs.
         along = (1, 0) if angle == 0 else (0, 1)
         share = {"left": 0.0, "": 0.5, "right": 1.0}[anchor]
         x, y = x + share * width * along[0], y + share * width * along[1]

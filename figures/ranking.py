@@ -1,4 +1,4 @@
-"""Points lost by pruning what a cheap score says, at each number of layers removed."""
+"""Points lost by pruning the span that a cheap score selects, by number of layers removed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from adapter_probe.analysis.ranking import SCORE_LABELS
 from .curves import SERIES, line_props, tidy_axes
 
 NULL_SCORES = ("length", "depth")
-"""Scores that look at nothing; `length` chooses the lowest span of each length, as `depth` does."""
+"""Scores that ignore the model; `length` selects the lowest span of each length, as `depth` does."""
 
 
 def draw(regret: pd.DataFrame, ax: Axes | None = None, *, legend: bool = True) -> Axes:
-    """Draw the regret of every score, a line each.
+    """Draw the regret of every score, one line per score.
 
     Args:
         regret: columns of `adapter_probe.analysis.ranking.regret_table`.
-        ax: where; by default the current axes.
-        legend: whether to name the lines.
+        ax: Axes to draw on; by default the current Axes.
+        legend: whether to draw a legend.
     """
     ax = plt.gca() if ax is None else ax
     tidy_axes(ax)

@@ -1,4 +1,4 @@
-"""Does the adapter size need tuning? Score against size, task by task (Houlsby et al. 2019, section 3.6)."""
+"""Score against adapter size, by task (Houlsby et al. 2019, section 3.6)."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def size_robustness_drawing(
     """The figure, with its CSV and caption.
 
     Args:
-        frame: columns of ``sizes.csv``: `FIXED_COLUMNS`, then one a task.
+        frame: columns of ``sizes.csv``: `FIXED_COLUMNS`, then one per task.
         options: sizes.
-        identity: what determines the numbers.
+        identity: identity of the results, written to the files' metadata.
     """
     published = published_sizes() if options.paper else None
     figure = size_robustness_figure(frame, options, published)
@@ -48,7 +48,7 @@ def size_robustness_drawing(
 
 
 def tasks_of(frame: pd.DataFrame) -> list[str]:
-    """The tasks' columns."""
+    """The columns of the tasks."""
     return [str(name) for name in frame.columns if name not in FIXED_COLUMNS]
 
 
@@ -74,13 +74,13 @@ def draw(
     published: pd.DataFrame | None = None,
     legend: bool = True,
 ) -> Axes:
-    """Draw the score against adapter size: a line a task, and their mean with its standard error.
+    """Draw the score against adapter size: one line per task, and their mean with its standard error.
 
     Args:
         frame: columns of ``sizes.csv``, scores as fractions.
-        ax: where; by default the current axes.
-        published: the paper's means; None for none.
-        legend: whether to name the lines.
+        ax: Axes to draw on; by default the current Axes.
+        published: the paper's means, or None.
+        legend: whether to draw a legend.
     """
     ax = plt.gca() if ax is None else ax
     frame, tasks = frame.sort_values("size"), tasks_of(frame)

@@ -1,4 +1,4 @@
-"""How every figure looks and is written: fonts, widths, colours that need no colour, reproducible files."""
+"""Style of all figures: fonts, widths, palettes that work in greyscale, and reproducible files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .venues import DEFAULT_FORMATS, FORMATS, PAPER, Venue
 INK, WHITE, GREEN = "#000000", "#ffffff", "#009e73"  # green: Okabe and Ito's, safe for colour-blind readers
 GRID, FAINT = "#e4e4e4", "#666666"
 FILLS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7")  # areas: Okabe and Ito's as well
-BORDER, BORDER_HALO = 1.2, 2.2  # units: the tolerance line, and the white that lifts it off dark cells
+BORDER, BORDER_HALO = 1.2, 2.2  # units: the tolerance line, and its white halo on dark cells
 SMALLEST_SIZE = 5.0  # points: no letter is smaller, whatever the venue
 PNG_DPI = 300
 
@@ -36,12 +36,12 @@ _UNIT_LABEL = 8.0  # points: the label size at which a unit is a point
 _STYLE = {
     "axes.grid": False,
     "pdf.fonttype": 42,  # TrueType: text stays text, and submission systems refuse Type 3
-    # Outlines, not text: a browser has no STIX, and a substitute would move every number in the cells. The
-    # words remain in the file's description.
+    # Outlines, not text: browsers lack STIX, and a substitute font would move the numbers in the cells. The
+    # text remains in the file's description.
     "svg.fonttype": "path",
     "svg.hashsalt": "adapter-probe",
     "savefig.dpi": PNG_DPI,
-    "savefig.bbox": None,  # a "tight" box would change the width that the paper asks for
+    "savefig.bbox": None,  # a "tight" box would change the width that the venue requires
     "savefig.facecolor": WHITE,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -54,7 +54,7 @@ _STYLE = {
 
 @contextmanager
 def paper_style(venue: Venue = PAPER) -> Iterator[None]:
-    """Draw with this project's settings alone: the reader's own matplotlibrc has no say, and is restored."""
+    """Draw with this project's settings only: the user's matplotlibrc is ignored, and restored afterwards."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_STYLE)
@@ -106,7 +106,7 @@ def ink() -> str:
 
 
 def unit() -> float:
-    """Points by which gaps, lines and marks grow with the letters: 1 where axis labels have 8 points."""
+    """Scale factor of gaps, lines and marks with the font size: 1 for axis labels of 8 points."""
     return label_size() / _UNIT_LABEL
 
 
@@ -126,14 +126,14 @@ def save(
 
     Args:
         figure: drawn within `paper_style`.
-        folder: made if missing.
-        stem: file name without its ending.
-        title: a few words for the file's properties.
-        identity: what determines the numbers, as plain JSON.
-        formats: out of `FORMATS`.
+        folder: output folder, created if missing.
+        stem: file name without suffix.
+        title: short title for the files' metadata.
+        identity: identity of the results, as plain JSON.
+        formats: some of `FORMATS`.
 
     Raises:
-        ResultsError: an unknown format, or a file cannot be written.
+        ResultsError: a format is unknown, or a file cannot be written.
     """
     if unknown := [name for name in formats if name not in FORMATS]:
         raise ResultsError(f"unknown figure format {unknown[0]!r}; allowed: {', '.join(FORMATS)}")
@@ -172,18 +172,18 @@ def luminance(colour: str) -> float:
 
 
 def contrast(colour: str, other: str) -> float:
-    """WCAG 2 contrast ratio of two colours, 1 to 21; text wants at least 4.5."""
+    """WCAG 2 contrast ratio of two colours, 1 to 21; text needs at least 4.5."""
     bright, dark = sorted((luminance(colour), luminance(other)), reverse=True)
     return (bright + 0.05) / (dark + 0.05)
 
 
 def text_colour(background: str) -> str:
-    """Black or white, whichever stands out more."""
+    """Black or white, whichever has the higher contrast."""
     return max((INK, WHITE), key=lambda ink: contrast(ink, background))
 
 
 def in_force() -> dict[str, object]:
-    """What of the style in force the sizes here follow from, for `matplotlib.rc_context` later on."""
+    """The settings of the current style that sizes depend on, for a later `matplotlib.rc_context`."""
     names = (
         "font.family",
         "font.size",

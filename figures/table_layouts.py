@@ -1,4 +1,4 @@
-"""Tables of the studies in this project's own layouts, and what their cells say."""
+"""Tables of the studies in this project's layouts, and the formatting of their cells."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .tables import Table, greatest, score_cell
 from .wording import count_text, points_text, signed, task_label
 
 CHOSEN = (
-    "Scores are of the validation data, on which learning rate, epochs and, where it says best, size or"
-    " depth were chosen."
+    "Scores are measured on the validation data, on which the learning rate, the number of epochs and, for"
+    " entries marked best, the size or depth were chosen."
 )
 _SHORT = {"mcc": "MCC", "accuracy": "acc.", "f1": "F1", "macro_f1": "macro F1", "spearman": "Spearman",
           "pearson": "Pearson", "squad_f1": "F1", "exact_match": "EM"}  # fmt: skip
 
 
 def tradeoff_table(tradeoff: pd.DataFrame) -> Table:
-    """Every method with its parameters, and its mean ± s.e.m. on each task; the best of a task in bold."""
+    """Every method with its parameters and its mean ± s.e.m. on each task; the best per task in bold."""
     points = tradeoff.sort_values(["trained_parameters_without_head", "label"], kind="stable")
     methods = points.drop_duplicates(["method", "size", "k"])
     columns = points[["task", "metric"]].drop_duplicates()
@@ -36,14 +36,14 @@ def tradeoff_table(tradeoff: pd.DataFrame) -> Table:
         cells[name] = [score_cell(*pair) for pair in zip(rows["mean"], rows["sem"])]
     best = np.concatenate([np.zeros((len(methods), 3), bool), greatest(means)], axis=1)
     caption = (
-        f"Validation scores × 100, mean ± s.e.m. over seeds ({seeds(points)}), and the parameters trained"
-        f" for a task beside its head. {CHOSEN}"
+        f"Validation scores × 100, mean ± s.e.m. over seeds ({seeds(points)}), and the number of parameters"
+        f" trained per task, without the head. {CHOSEN}"
     )
     return Table("table-tradeoff", caption, cells, tradeoff, best)
 
 
 def sizes_table(sizes: pd.DataFrame) -> Table:
-    """Mean over tasks, and each task, by adapter size; the best size of a column in bold."""
+    """Mean over tasks and score on each task by adapter size; the best size per column in bold."""
     sizes = sizes.sort_values("size", ignore_index=True)
     tasks = tasks_of(sizes)
     cells = pd.DataFrame({"size": sizes["size"].astype(str)})
@@ -59,7 +59,7 @@ def sizes_table(sizes: pd.DataFrame) -> Table:
 
 
 def removable_table(removable: pd.DataFrame, task: str) -> Table:
-    """The longest span that can go within each tolerance, by the estimate and by its interval."""
+    """The longest removable span within each tolerance, by the estimate and by its interval."""
     bases = {"estimate": "estimate", "interval": "95% interval"}
     rows = []
     for row in removable.itertuples():
@@ -79,7 +79,7 @@ def removable_table(removable: pd.DataFrame, task: str) -> Table:
     text = pd.DataFrame(rows)
     caption = (
         f"{task_label(task)}: the longest span of layers whose adapters can be switched off without"
-        " retraining, by the estimated change of the score, or by the lower end of its 95% paired bootstrap"
+        " retraining, judged by the estimated change of the score or the lower limit of its 95% bootstrap"
         " interval."
     )
     return Table("table-removable", caption, text, removable, np.zeros(text.shape, bool), words=3)
@@ -91,24 +91,24 @@ def heading(task: str, metric: str) -> str:
 
 
 def or_dash(value: float, pattern: str) -> str:
-    """A number in a pattern such as ``{:.1f}``; a dash for none."""
+    """A number formatted by a pattern such as ``{:.1f}``; a dash if undefined."""
     return "–" if np.isnan(value) else pattern.format(value)
 
 
 def _share(percent: float) -> str:
-    """A share in percent without its sign: `2.2`, `0.035`, `100`; a dash for none."""
+    """A percentage without its sign: `2.2`, `0.035`, `100`; a dash if undefined."""
     if np.isnan(percent):
         return "–"
     return f"{percent:.1f}".removesuffix(".0") if percent >= 1 else f"{percent:.2g}"
 
 
 def percent(share: float) -> str:
-    """A share with its sign: `2.2%`; a dash for none."""
+    """A percentage with its sign: `2.2%`; a dash if undefined."""
     return "–" if np.isnan(share) else f"{_share(share)}%"
 
 
 def seeds(points: pd.DataFrame) -> str:
-    """How many trials a point has: `n = 3`, `n = 2–3`."""
+    """Number of trials per point: `n = 3`, `n = 2–3`."""
     counts = (points["n"] + points["diverged"]).astype(int)
     low, high = counts.min(), counts.max()
     return f"n = {high}" if low == high else f"n = {low}–{high}"

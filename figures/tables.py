@@ -23,13 +23,13 @@ class Table:
     """One table, ready to be written.
 
     Attributes:
-        stem: file name without ending.
-        caption: what it shows, one paragraph; a comment in LaTeX, a line below in Markdown.
-        text: its cells as people read them; the columns' names are the header.
-        numbers: the same in full precision, for CSV.
-        best: bool, shaped as `text`: cells in bold.
-        words: how many columns from the left are words; the others are set to the right.
-        rules: rows before which a rule stands.
+        stem: file name without suffix.
+        caption: one paragraph; a comment in LaTeX, a line below the table in Markdown.
+        text: formatted cells; the column names are the header.
+        numbers: the underlying numbers in full precision, for CSV.
+        best: bool, same shape as `text`, cells to set in bold.
+        words: number of text columns from the left; the others are right-aligned.
+        rules: rows that are preceded by a rule.
     """
 
     stem: str
@@ -55,14 +55,14 @@ class Table:
 
 
 def greatest(values: pd.DataFrame, *, axis: int = 0) -> np.ndarray:
-    """Where a number is the greatest of its column (axis 0) or row (axis 1), bool shaped as `values`.
+    """Whether a number is the largest of its column (axis 0) or row (axis 1), bool of the shape of `values`.
 
-    Numbers that print alike, to one decimal of a hundredth, are equally great. A line with fewer than two
-    numbers has no greatest.
+    Numbers that are printed the same, to one decimal of a hundredth, count as equal. A line with fewer than
+    two numbers has no largest.
 
     Args:
-        values: scores as fractions; NaN where there is none.
-        axis: along which to compare.
+        values: scores as fractions; NaN if undefined.
+        axis: axis to compare along.
     """
     shown = np.round(100 * values.to_numpy(float), 1)
     known = ~np.isnan(shown)
@@ -71,7 +71,7 @@ def greatest(values: pd.DataFrame, *, axis: int = 0) -> np.ndarray:
 
 
 def score_cell(score: float, sem: float | None = None) -> str:
-    """A score in hundredths, with its standard error where there is one: `84.4 ± 0.1`; a dash for none."""
+    """A score in hundredths, with its standard error if there is one: `84.4 ± 0.1`; a dash if undefined."""
     if np.isnan(score):
         return "–"
     spread = "" if sem is None or np.isnan(sem) else f" ± {100 * sem:.1f}"
@@ -79,7 +79,7 @@ def score_cell(score: float, sem: float | None = None) -> str:
 
 
 def latex(table: Table) -> str:
-    """A ``tabular`` for the booktabs package, its caption in a comment that can be taken into use."""
+    """A ``tabular`` for the booktabs package, with its caption in a comment that can be uncommented."""
     columns = "l" * table.words + "r" * (table.text.shape[1] - table.words)
     lines = [
         r"% In the preamble: \usepackage{booktabs}",
@@ -98,7 +98,7 @@ def latex(table: Table) -> str:
 
 
 def _latex_header(names: Sequence[str]) -> list[str]:
-    """The names, and in a second line what stands in brackets after them."""
+    """The header: names, with bracketed parts on a second line."""
     split = [_UNIT.fullmatch(name) for name in names]
     upper = [escape_latex(found[1] if found else name) for found, name in zip(split, names)]
     if not any(split):

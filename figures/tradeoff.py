@@ -1,4 +1,4 @@
-"""What each trained parameter buys: score against parameters, task by task (Houlsby et al. 2019, Fig. 4)."""
+"""Score against the number of trained parameters, by task (Houlsby et al. 2019, Fig. 4)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ASPECT, _LOWEST_ROW, _LEGEND = 0.7, 1.2, 1.4  # height over width of a panel; i
 
 
 def tradeoff_series(tradeoff: pd.DataFrame, trials: pd.DataFrame | None, paper: bool) -> list[ScoreSeries]:
-    """A trade-off's tables, task by task, with the paper's curve beside its own tasks and metric."""
+    """The series of a trade-off by task, with the paper's curve for its tasks and metric."""
     chosen, found = None if trials is None else chosen_trials(trials), []
     for (task, metric), points in tradeoff.groupby(["task", "metric"], sort=False):
         known = known_task(str(task))
@@ -57,17 +57,17 @@ def tradeoff(
     paper: bool = False,
     legend: bool = True,
 ) -> Axes:
-    """Draw one task's score against the trained parameters.
+    """Draw one task's score against the number of trained parameters.
 
     Args:
         record: the trade-off.
-        ax: where; by default the current axes.
-        task: which; may be left out where there is one.
-        paper: whether the published curve stands beside ours.
-        legend: whether to explain lines and signs.
+        ax: Axes to draw on; by default the current Axes.
+        task: task to draw; required only when the study has several.
+        paper: whether to overlay the published curve.
+        legend: whether to draw a legend.
 
     Raises:
-        ResultsError: no such task, or several and none named.
+        ResultsError: there is no such task, or there are several and none is given.
     """
     tasks = list(record.tradeoff["task"].unique())
     if (task is None and len(tasks) > 1) or (task is not None and task not in tasks):
@@ -90,7 +90,7 @@ def tradeoff_drawing(
 
 
 def tradeoff_figure(curves: Sequence[ScoreSeries], options: FigureOptions) -> Figure:
-    """A panel a task, all over the same parameters, the legend below."""
+    """One panel per task with a common parameter axis, and the legend below."""
     width, n = options.width("half" if len(curves) == 1 else "full"), len(curves)
     columns = 1 if width < WIDE else 2 if n in (2, 4) else min(n, 3)
     rows = -(-n // columns)
@@ -110,7 +110,7 @@ def tradeoff_figure(curves: Sequence[ScoreSeries], options: FigureOptions) -> Fi
 
 
 def _baselines(curves: Sequence[ScoreSeries]) -> list[pd.DataFrame]:
-    """The scores without pretraining, a row each."""
+    """The scores of the baseline without pretraining, one row per task."""
     return [
         pd.DataFrame([{"task": curve.points["task"].iloc[0], "metric": curve.metric, "method": BASELINE,
                        "label": METHOD_LABELS[BASELINE], "mean": curve.baseline, "source": "this run"}])

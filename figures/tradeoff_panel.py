@@ -1,4 +1,4 @@
-"""One task's trade-off in one axes: means, single trials, full fine-tuning, the frontier, and a few words."""
+"""One task's trade-off on one axes: means, single trials, full fine-tuning, the frontier, and labels."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ def draw(
 ) -> Axes:
     """Draw one task.
 
-    Means with their s.e.m.; single trials as small dots, crosses at the foot where trials diverged; full
+    Means with their s.e.m.; single trials as small dots, crosses at the bottom for diverged trials; full
     fine-tuning's mean dotted over its s.e.m.; the Pareto frontier as a grey staircase; the majority class
     and the score without pretraining as lines, or in the notes alone where they lie below the axis.
 
     Args:
         curve: the task.
         ax: where; by default the current axes.
-        limits: of the parameters; by default those of this task.
-        top_axis: whether the share of the base stands above.
-        legend: whether to explain lines and signs, below the task's name.
+        limits: limits of the parameter axis; by default those of this task.
+        top_axis: whether to show the percentage of the base on an upper axis.
+        legend: whether to draw a legend, below the task's name.
     """
     ax = plt.gca() if ax is None else ax
     factor, label = score_axis(curve.metric)
@@ -95,7 +95,7 @@ def draw(
 
 
 def limits_of(curves: Sequence[ScoreSeries]) -> tuple[float, float]:
-    """Of the parameters, wide enough for all curves and the paper's."""
+    """Limits of the parameter axis that include all curves and the paper's values."""
     counts = [curve.points["trained_parameters"].to_numpy(float) for curve in curves]
     counts += [c.published["trained_parameters"].to_numpy(float) for c in curves if c.published is not None]
     known = np.concatenate(counts)
@@ -106,7 +106,7 @@ def limits_of(curves: Sequence[ScoreSeries]) -> tuple[float, float]:
 
 
 def _full(curve: ScoreSeries) -> tuple[float, float]:
-    """Mean and s.e.m. of full fine-tuning, fractions; NaN where there is none."""
+    """Mean and s.e.m. of full fine-tuning, fractions; NaN if there is none."""
     rows = curve.points[curve.points["method"] == "full"]
     return (float(rows["mean"].iloc[0]), float(rows["sem"].iloc[0])) if len(rows) else (np.nan, np.nan)
 
@@ -127,7 +127,7 @@ def _draw_frontier(ax: Axes, curve: ScoreSeries, factor: float) -> None:
 
 
 def frontier(points: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Points that no other beats with as few parameters: parameters and mean scores, ascending."""
+    """The Pareto frontier: numbers of parameters and mean scores, ascending."""
     known = points[points["mean"].notna()].sort_values(
         ["trained_parameters", "mean"], ascending=[True, False]
     )
@@ -154,7 +154,7 @@ def _draw_trials(ax: Axes, curve: ScoreSeries, factor: float) -> None:
 
 
 def _set_height(ax: Axes, curve: ScoreSeries, factor: float) -> None:
-    """Room for every value, and at the foot for crosses."""
+    """Limits of the score axis: all values, and at the bottom the crosses."""
     points = curve.points[~far_below(curve.points, "mean")]
     shown = [points[name].to_numpy(float) for name in ("mean", "min", "max")]
     shown += [(points["mean"] + side * points["sem"]).to_numpy(float) for side in (-1, 1)]
@@ -182,7 +182,7 @@ def _draw_diverged(ax: Axes, curve: ScoreSeries) -> None:
 
 
 def _add_top_axis(ax: Axes, base: float) -> None:
-    """The share of the base, in percent, above the parameters."""
+    """Upper axis with the percentage of the base model."""
     factor = 100 / base
     top = ax.secondary_xaxis("top", functions=(lambda count: count * factor, lambda share: share / factor))
     low, high = (factor * limit for limit in ax.get_xlim())
@@ -210,7 +210,7 @@ def _notes(curve: ScoreSeries, factor: float) -> list[str]:
 
 
 def _labels(curve: ScoreSeries, factor: float) -> list[PointLabel]:
-    """A few sizes and depths beside their marks."""
+    """Label some sizes and depths next to their marks."""
     words = named_points(curve.points)
     known = curve.points[curve.points["mean"].notna() & ~far_below(curve.points, "mean")]
     return [
@@ -223,7 +223,7 @@ def _labels(curve: ScoreSeries, factor: float) -> list[PointLabel]:
 
 
 def legend_entries(curves: Sequence[ScoreSeries]) -> list[LegendEntry]:
-    """Handles and words: methods, then what else is drawn."""
+    """Legend handles and labels: methods, then everything else that is drawn."""
     points = pd.concat([curve.points for curve in curves], ignore_index=True)
     unit = style.unit()
     entries: list[LegendEntry] = [
@@ -249,7 +249,7 @@ def legend_entries(curves: Sequence[ScoreSeries]) -> list[LegendEntry]:
 
 
 def named_points(points: pd.DataFrame) -> dict[int, str]:
-    """Words of rows: `8` beside adapters of that size, `k = 1` beside so many top layers; a few of many."""
+    """Labels of points: `8` for adapters of that size, `k = 1` for that many top layers; some of many."""
     adapters = points.loc[points["method"] == "adapters", "size"].dropna().astype(int)
     few = len(adapters) <= _FEW
     words = {

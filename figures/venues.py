@@ -1,4 +1,4 @@
-"""Where a figure is to be printed: a venue's widths and letter sizes, and what else is asked of it."""
+"""Publication venues: widths and font sizes of figures, and the options of one call."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ FORMATS = ("pdf", "svg", "png", "pgf")
 DEFAULT_FORMATS = ("pdf", "svg", "png")
 
 _GUTTER = 0.25  # inches between two figures side by side in a single text column
-_SMALLEST_TICK = 7.0  # points; some of tueplots' sizes go down to 6, which is hard to read on a light cell
+_SMALLEST_TICK = 7.0  # points; some sizes in tueplots are as small as 6, hard to read on a light cell
 _CM = 1 / 2.54
 
 
 @dataclass(frozen=True)
 class Venue:
-    """One venue's sizes.
+    """Sizes of one venue.
 
     Attributes:
-        name: as on the command line.
-        half: width of a narrow figure, inches: a column of a two-column paper; in a venue of one column, half
-            of it less the gap to a neighbour.
+        name: name on the command line.
+        half: width of a narrow figure, inches: one column of a two-column paper; in a one-column venue, half
+            the text width minus the gap between two figures.
         full: width of the text, inches.
         label: size of axis labels, points.
         tick: size of tick labels, notes and legends, points.
-        tallest: the height that a figure may fill, inches.
-        sans: whether letters have no serifs.
+        tallest: maximum height of a figure, inches.
+        sans: whether to use a sans-serif font.
     """
 
     name: str
@@ -47,15 +47,15 @@ class Venue:
 
 @dataclass(frozen=True)
 class FigureOptions:
-    """What figures are asked to be; every figure and table of one call shares it.
+    """Options shared by all figures and tables of one call.
 
     Attributes:
-        venue: sizes.
-        column: narrow or wide; None leaves it to each figure.
-        formats: files of each figure, out of `FORMATS`.
-        tolerance: points that the black line of an ablation stands for.
-        paper: whether the paper's published values stand beside ours.
-        labels: of the ablations' panels, in their order; empty for their tasks.
+        venue: sizes and fonts.
+        column: narrow or wide; None chooses per figure.
+        formats: file formats, some of `FORMATS`.
+        tolerance: tolerated drop, in percentage points, marked by the black line of an ablation.
+        paper: whether to overlay the paper's published values.
+        labels: panel labels of the ablations, in order; empty for their tasks.
         only: names of the figures and tables to write; empty for all.
     """
 
@@ -68,12 +68,12 @@ class FigureOptions:
     only: tuple[str, ...] = ()
 
     def width(self, preferred: Column) -> float:
-        """Inches: of the column asked for, else of the one that the figure prefers."""
+        """Width in inches: of the requested column, or else of the one that the figure prefers."""
         return self.venue.width(self.column or preferred)
 
 
 def _measured(name: str, half: Callable | None, full: Callable, fonts: Callable, **more: float) -> Venue:
-    """A venue that tueplots has measured."""
+    """A venue with the sizes given by tueplots."""
     width = float(full()["figure.figsize"][0])
     narrow = float(half()["figure.figsize"][0]) if half else (width - _GUTTER) / 2
     sizes = fonts()
@@ -82,18 +82,18 @@ def _measured(name: str, half: Callable | None, full: Callable, fonts: Callable,
 
 
 ICML = _measured("icml", figsizes.icml2024_half, figsizes.icml2024_full, fontsizes.icml2024)
-PAPER = Venue("paper", ICML.half, ICML.full, ICML.label, ICML.tick)  # where no venue is named
+PAPER = Venue("paper", ICML.half, ICML.full, ICML.label, ICML.tick)  # the default, without a venue
 VENUES = {
     venue.name: venue
     for venue in (
         PAPER,
         ICML,
         _measured("neurips", None, figsizes.neurips2024, fontsizes.neurips2024),
-        Venue("acl", 7.7 * _CM, 16 * _CM, 9.0, 7.0),  # as its style file sets columns and text
+        Venue("acl", 7.7 * _CM, 16 * _CM, 9.0, 7.0),  # sizes of the venue's style file
         _measured("aaai", figsizes.aaai2024_half, figsizes.aaai2024_full, fontsizes.aaai2024),
         _measured("jmlr", None, figsizes.jmlr2001, fontsizes.jmlr2001),
         _measured("tmlr", None, figsizes.tmlr2023, fontsizes.tmlr2023),
-        # A beamer slide of 16:9 is 9 cm tall; its title and a line of text want a quarter of that.
+        # A 16:9 beamer slide is 9 cm tall; its title and a line of text need a quarter of that.
         Venue("talk", 2.4, float(figsizes.beamer_169()["figure.figsize"][0]), 9.0, 8.0, 2.7, sans=True),
     )
 }

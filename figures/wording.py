@@ -1,4 +1,4 @@
-"""Numbers, names and scores in the words that figures print. Minus signs are real ones."""
+"""Formatting of numbers, names and scores in figures, with true minus signs (−)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from adapter_probe.analysis.studies import AblationOverview, AblationRecord
 from adapter_probe.analysis.summary import NOT_WORSE
 from adapter_probe.known_tasks import known_task
 
-# The others are correlations, which are not shares of anything.
+# The other metrics are correlations, which are not percentages.
 IN_PERCENT = ("accuracy", "f1", "macro_f1", "squad_f1", "exact_match", *metrics.CHOICES)
 
 
 def task_label(name: str) -> str:
-    """A task's name as papers print it, on one line; of control characters, which no SVG may hold, a mark."""
+    """A task's name as papers print it, on one line; control characters, invalid in SVG, are replaced."""
     known = known_task(name)
     return known.label if known else _printed(name) or "task"
 
 
 def study_label(overview: AblationOverview) -> str:
-    """What an ablation is called in a figure: the label that it was given, else its task."""
+    """Name of an ablation in a figure: its label, or by default its task."""
     return _printed(overview.label) or task_label(overview.task)
 
 
@@ -31,12 +31,12 @@ def _printed(name: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Text that Matplotlib prints as it is: no name is a formula."""
+    """Text escaped so that Matplotlib prints it literally and not as a formula."""
     return text.replace("$", r"\$")
 
 
 def drop_text(drop: float) -> str:
-    """A drop in a cell: `1.2`, from 10 on `12`; a gain is a negative drop, `−0.3`. Empty for NaN."""
+    """A drop in a cell: `1.2`, or `12` from 10 points; a gain is a negative drop, `−0.3`. Empty for NaN."""
     if math.isnan(drop):
         return ""
     size = f"{abs(drop):.1f}" if abs(drop) < 9.95 else f"{abs(drop):.0f}"
@@ -44,13 +44,13 @@ def drop_text(drop: float) -> str:
 
 
 def one_decimal(points: float) -> str:
-    """A number of points: `13.5`, `−0.3`, and `0.0` for what rounds to nothing."""
+    """A number of points: `13.5`, `−0.3`, and `0.0` for values that round to zero."""
     text = f"{points:.1f}"
     return "0.0" if float(text) == 0 else text.replace("-", "−")
 
 
 def signed(points: float) -> str:
-    """A difference with its sign: `−5.1`, `+0.3`, and `0.0` for what rounds to nothing."""
+    """A signed difference: `−5.1`, `+0.3`, and `0.0` for values that round to zero."""
     text = one_decimal(points)
     return f"+{text}" if points > 0 and text != "0.0" else text
 
@@ -71,24 +71,24 @@ def bare_score(score: float, metric: str | None) -> str:
 
 
 def metric_name(metric: str | None) -> str:
-    """The metric in words; `score` where it is unknown or differs."""
+    """The name of the metric; `score` if it is unknown or differs between studies."""
     return "score" if metric is None else metrics.metric_label(metric)
 
 
 def unit_name(metric: str | None) -> str:
-    """What a hundredth of the score is called."""
+    """The name of a hundredth of the score."""
     if metric in metrics.LOSSES:
         return f"0.01 {metrics.LOSS_UNITS.get(metric, '')}".rstrip()
     return "percentage points" if metric in IN_PERCENT else "points of 0.01"
 
 
 def drop_name(metric: str | None) -> str:
-    """What a loss of score is: a drop, or of a language model's loss a rise."""
+    """The name of a deterioration: a drop in a score, or a rise in a loss."""
     return "rise" if metric in metrics.LOSSES else "drop"
 
 
 def score_axis(metric: str | None) -> tuple[float, str]:
-    """By what a score is multiplied on an axis, and the axis' label without the split."""
+    """The factor of a score on an axis, and the axis label without the split."""
     if metric is None:
         return 100.0, "score × 100"
     return (100.0, f"{metric_name(metric)} (%)") if metric in IN_PERCENT else (1.0, metric_name(metric))
@@ -105,18 +105,18 @@ def count_text(n: int, noun: str) -> str:
 
 
 def range_text(values: list[int], noun: str) -> str:
-    """Counts that may differ: `3 seeds`, `2–3 seeds`."""
+    """A range of counts with its noun: `3 seeds`, `2–3 seeds`."""
     low, high = min(values), max(values)
     return count_text(high, noun) if low == high else f"{low}–{high} {noun}s"
 
 
 def drop_label(metric: str | None, split: str = "") -> str:
-    """What a colour bar of drops says; `metric` None where the panels differ in it."""
+    """Label of a colour bar of drops; `metric` is None if it differs between panels."""
     return f"{drop_name(metric)} in {f'{split} {metric_name(metric)}'.strip()} ({unit_name(metric)})"
 
 
 def common_metric(records: Iterable[AblationRecord]) -> str | None:
-    """The metric of all the ablations; None where they differ in it."""
+    """The common metric of the ablations; None if it differs."""
     metrics = {record.overview.metric for record in records}
     return metrics.pop() if len(metrics) == 1 else None
 
@@ -129,7 +129,7 @@ def test_name(metric: str | None) -> str | None:
 
 
 def ablation_notes(overview: AblationOverview) -> list[str]:
-    """The lines beside a grid: the task, the intact score, all removed, the majority class."""
+    """The notes in a grid: the task, the intact score, all removed, the majority class."""
     score = "undefined" if overview.intact is None else score_text(overview.intact, overview.metric)
     notes = [f"{literal(study_label(overview))}, n = {overview.n_examples:,}", f"intact {score}"]
     lost = "undefined" if overview.removed_delta is None else one_decimal(-overview.removed_delta)
@@ -137,11 +137,11 @@ def ablation_notes(overview: AblationOverview) -> list[str]:
     if overview.majority is not None:
         notes.append(f"{overview.baseline} {bare_score(overview.majority, overview.metric)}")
     reason = why_spans_mean_nothing(overview)
-    return notes + ([f"{reason}:", "spans mean nothing"] if reason else [])
+    return notes + ([f"{reason}:", "spans not informative"] if reason else [])
 
 
 def settings_text(identity: Mapping[str, object], overview: AblationOverview) -> str:
-    """The settings of an ablation that are not the default, in words: `ffn only, groups of 3 layers`."""
+    """The non-default settings of an ablation as text: `ffn only, groups of 3 layers`."""
     found = identity.get("settings")
     settings = found if isinstance(found, Mapping) else {}
     sites, spans = settings.get("sites", "both"), settings.get("spans", "all")
@@ -160,11 +160,11 @@ def settings_text(identity: Mapping[str, object], overview: AblationOverview) ->
 
 
 def joint_notes(record: AverageRecord | ComparisonRecord) -> list[str]:
-    """The lines beside a grid of means or differences: of what, how many examples, the intact scores."""
+    """The notes in a grid of means or differences: studies, number of examples, intact scores."""
     scores = [bare_score(score, record.metric) for score in record.intact_scores]
     if isinstance(record, ComparisonRecord):
         names = [literal(name) for name in record.names]
-        notes = [f"{names[1]} less {names[0]}", f"n = {record.n_examples:,}, {metric_name(record.metric)}"]
+        notes = [f"{names[1]} minus {names[0]}", f"n = {record.n_examples:,}, {metric_name(record.metric)}"]
         return notes + [f"{name}: intact {score}" for name, score in zip(names, scores)]
     low, high = min(scores), max(scores)
     intact = low if low == high else f"{low} to {high}"
@@ -173,9 +173,9 @@ def joint_notes(record: AverageRecord | ComparisonRecord) -> list[str]:
 
 
 def why_spans_mean_nothing(overview: AblationOverview) -> str | None:
-    """What the intact model is not, so that its spans tell nothing; None where they tell something.
+    """Why the spans of a study are not informative; None if they are.
 
-    By the ablation's own tests; where an older folder does not hold their outcome, by the scores alone.
+    Decided by the ablation's tests, or by the scores alone in folders of older versions.
     """
     if overview.warning is not None and overview.warning.startswith(NOT_WORSE):
         return "no better than with all off"

@@ -1,4 +1,4 @@
-"""Answers from the start and end logits of a model's windows, and what they score against the true ones.
+"""Decoding of answers from the start and end logits of windows, and their scores against correct answers.
 
 Decoding is that of transformers' own question-answering example; exact match and F1 are those of SQuAD v1.1's
 official evaluation (Rajpurkar et al. 2016, section 6.1).
@@ -120,14 +120,14 @@ def answer_text(questions: Questions, question: int, start: int, end: int) -> st
 
 
 def predictions(questions: Questions, answers: Answers, variant: int = 0) -> dict[str, str]:
-    """One variant's answers by question id, as SQuAD's official evaluation reads them."""
+    """One variant's answers by question id, in the format of SQuAD's official evaluation."""
     places = zip(answers.start[variant].tolist(), answers.end[variant].tolist())
     texts = (answer_text(questions, number, start, end) for number, (start, end) in enumerate(places))
     return dict(zip(questions.ids, texts))
 
 
 def score_answers(questions: Questions, answers: Answers) -> tuple[np.ndarray, np.ndarray]:
-    """Exact match and F1 of every variant on every question, the greatest over the true answers.
+    """Exact match and F1 of every variant on every question, the maximum over the correct answers.
 
     Args:
         questions: with the true answers.
@@ -140,7 +140,7 @@ def score_answers(questions: Questions, answers: Answers) -> tuple[np.ndarray, n
     exact, f1 = np.zeros((2, *answers.start.shape))
     for question in range(len(questions)):
         true = [normalise(answer.text) for answer in questions.answers[question]]
-        # Variants mostly agree, so few answers are scored of the many that there are.
+        # Variants mostly agree, so only the few distinct answers are scored.
         places = np.stack([answers.start[:, question], answers.end[:, question]], axis=1)  # [variants, 2]
         different, variant_of = np.unique(places, axis=0, return_inverse=True)
         scores = np.zeros((len(different), 2))
@@ -154,17 +154,17 @@ def score_answers(questions: Questions, answers: Answers) -> tuple[np.ndarray, n
 
 
 def normalise(text: str) -> str:
-    """Text as answers are compared: small letters, no ASCII punctuation or articles, single spaces."""
+    """Text normalised for comparison: lower case, no ASCII punctuation or articles, single spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def exact_match(given: str, true: Iterable[str]) -> bool:
-    """Whether an answer equals one of the true ones, both normalised."""
+    """Whether an answer equals a correct one, both normalised."""
     return any(normalise(given) == normalise(text) for text in true)
 
 
 def squad_f1(given: str, true: Iterable[str]) -> float:
-    """The greatest F1 of an answer's words against those of a true answer, both normalised.
+    """The maximum F1 of an answer's words against those of a correct answer, both normalised.
 
     Without a common word it is 0, also where both are empty.
     """
@@ -184,7 +184,7 @@ def _none(n_variants: int, n_items: int) -> Answers:
 
 
 def _void(answers: Answers, variants: np.ndarray, item: int) -> None:
-    """Mark an item as without a defined answer under the variants, bool ``[variants]``."""
+    """Mark an item as having no defined answer under the variants, bool ``[variants]``."""
     answers.score[variants, item] = np.nan
     answers.start[variants, item] = answers.end[variants, item] = NO_ANSWER
 

@@ -1,4 +1,4 @@
-"""Which columns of a table hold texts and label, by their usual names."""
+"""Columns that contain texts and labels, given by the user or found by their usual names."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _HIDDEN = ("", None, -1, *HIDDEN, [], {"text": [], "answer_start": []})
 
 
 def choose_columns(rows: Rows, text: str | None, text_b: str | None, label: str | None) -> Columns:
-    """The columns asked for, and for the others those with usual names.
+    """The given columns, and for roles without one, columns with usual names.
 
-    A text that is named alone is taken for the only one.
+    If only the first text column is given, examples are single texts.
 
     Raises:
-        DataError: a column asked for is not there, none has a usual name, or one has two roles.
+        DataError: a given column does not exist, none has a usual name, or one has two roles.
     """
     asked = (text, text_b, label)
     if asked == (None, None, None) and set(QUESTION_COLUMNS[1:]) <= set(rows.names):
@@ -67,12 +67,12 @@ def _checked(rows: Rows, text: str | None, text_b: str | None, label: str | None
             )
     columns = Columns(text, text_b, label)
     if len(set(columns.names)) < len(columns.names):
-        raise DataError(f"{rows.path}: texts and label need different columns, got {listed(columns.names)}")
+        raise DataError(f"{rows.path}: texts and label must be distinct columns, got {listed(columns.names)}")
     return columns
 
 
 def lacks_labels(tables: Sequence[Rows], columns: Columns) -> bool:
-    """Whether some file has no such columns, or no label (or answer) in any row."""
+    """Whether a file lacks these columns, or has no label (or answer) in any row."""
     return any(
         not set(columns.names) <= set(rows.names) or all(v in _HIDDEN for v in rows.column(columns.label))
         for rows in tables

@@ -18,7 +18,7 @@ class Tokenizer(Protocol):
     """The part of a transformers fast tokenizer that encoding needs."""
 
     def num_special_tokens_to_add(self, pair: bool = False) -> int:
-        """How many tokens frame one text or a pair."""
+        """Number of special tokens added to a text or a pair."""
 
     def __call__(
         self,
@@ -35,11 +35,11 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """Token ids, each example at its own length.
+    """Token ids of examples, without padding.
 
     Attributes:
         input_ids: per example int64 ``[tokens]``.
-        token_type_ids: per example int64 ``[tokens]``, or None if the tokenizer gives none.
+        token_type_ids: per example int64 ``[tokens]``, or None if the tokenizer returns none.
         fingerprint: SHA-256 of all of these ids and lengths.
     """
 
@@ -61,18 +61,18 @@ def encode(tokenizer: Tokenizer, split: Split, max_length: int) -> Encoded:
 
     Args:
         tokenizer: a transformers fast tokenizer.
-        split: the texts; an empty text leaves just the special tokens.
-        max_length: the most tokens an example may have, special tokens included: the model's limit or less.
-            A longer example loses its end; of a pair, the longer text is cut first.
+        split: the texts; an empty text consists of the special tokens only.
+        max_length: maximum number of tokens per example, special tokens included; at most the model's limit.
+            Longer examples are truncated at the end; of a pair, the longer text is truncated first.
 
     Raises:
-        DataError: `max_length` leaves no room for a token of each text, or an example has no token at all
-            (an empty text, and a tokenizer that frames texts with nothing).
+        DataError: `max_length` leaves no room for a token of each text, or an example has no tokens (an
+            empty text with a tokenizer that adds no special tokens).
     """
     pair = split.texts_b is not None
     least = tokenizer.num_special_tokens_to_add(pair=pair) + (2 if pair else 1)
     if max_length < least:
-        raise DataError(f"the length limit must be at least {least} tokens, got {max_length}")
+        raise DataError(f"the maximum length must be at least {least} tokens, got {max_length}")
     batch = tokenizer(
         list(split.texts),
         list(split.texts_b) if pair else None,
@@ -84,15 +84,15 @@ def encode(tokenizer: Tokenizer, split: Split, max_length: int) -> Encoded:
     input_ids = _arrays(batch["input_ids"])
     if empty := sum(not len(ids) for ids in input_ids):
         raise DataError(
-            f"{split.name}: {empty:,} of {len(input_ids):,} texts give no token (they are empty, and this "
-            "tokenizer frames texts with no special tokens); remove them"
+            f"{split.name}: {empty:,} of {len(input_ids):,} texts have no tokens (they are empty, and this "
+            "tokenizer adds no special tokens); remove them"
         )
     token_type_ids = _arrays(batch["token_type_ids"]) if "token_type_ids" in batch else None
     return seal(input_ids, token_type_ids)
 
 
 def seal(input_ids: tuple[np.ndarray, ...], token_type_ids: tuple[np.ndarray, ...] | None) -> Encoded:
-    """Put the fingerprint to token ids; both arguments as in `Encoded`."""
+    """Token ids together with their fingerprint; arguments as in `Encoded`."""
     return Encoded(input_ids, token_type_ids, _fingerprint(input_ids, token_type_ids))
 
 

@@ -1,4 +1,4 @@
-"""One split of a task, read and encoded, whatever its kind."""
+"""One split of a task of any kind, read and encoded."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from adapter_probe.data.squad import Windows, WindowSettings, encode_windows
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """What there is to judge a model on, or to train it on.
+    """The examples that a model is evaluated or trained on.
 
     Attributes:
-        rows: as read: labelled texts, questions, or a language model's requests.
-        encoded: token ids: one item a text or a request; of questions and long texts, one a window.
-        windows: what the items are windows of; None for labelled texts.
+        rows: the rows: labelled texts, questions, or requests for a language model.
+        encoded: token ids, one item per text or request; for questions and long texts, one per window.
+        windows: the relation of items to questions or requests; None for labelled texts.
     """
 
     rows: Split | Questions | Requests
@@ -36,7 +36,7 @@ class Examples:
 
     @property
     def labels(self) -> np.ndarray:
-        """``[examples]``: class numbers or targets, numbers of questions' paragraphs, or of right choices."""
+        """``[examples]``: class indices, regression targets, paragraph indices, or right choices."""
         if isinstance(self.rows, Requests):
             return np.array([request.gold for request in self.rows.rows], dtype=np.int64)
         return self.rows.paragraph if isinstance(self.rows, Questions) else self.rows.labels
@@ -57,12 +57,12 @@ def load_examples(
         tokenizer: a transformers fast tokenizer.
         task: the task.
         split: train, validation or test.
-        max_length: the most tokens of an item, special tokens included.
+        max_length: maximum number of tokens per item, special tokens included.
         max_examples: keep at most this many rows, see `load_split`.
-        expect_fingerprint: refuse rows that differ from those the task was made from.
+        expect_fingerprint: whether to refuse rows that differ from those recorded in the task.
 
     Raises:
-        DataError: the rows cannot be read as the task says, or changed, or `max_length` is too small.
+        DataError: the rows cannot be read as the task describes, have changed, or `max_length` is too small.
     """
     if task.kind == "extractive":
         questions = load_questions(task, split, max_examples, expect_fingerprint)

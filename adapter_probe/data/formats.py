@@ -1,4 +1,4 @@
-"""Rows of a table, and how each file format writes them.
+"""Rows of a table, and the parsers of the file formats.
 
 A ``.tsv`` file has no quoting, as in GLUE, where quotes are part of the text; a ``.csv`` file quotes as
 RFC 4180 does; a ``.json`` file is a list of objects (or, as some tools write it, one object a line), or has
@@ -18,7 +18,7 @@ from adapter_probe.data.quoting import listed, shown
 from adapter_probe.data.squad_json import QUESTION_COLUMNS, flatten, is_squad
 from adapter_probe.errors import DataError, one_line
 
-# Some of GLUE's QQP rows are broken over several lines. Every copy of the set leaves them out.
+# Some rows of GLUE's QQP are broken over several lines. Every distribution of the data leaves them out.
 _QQP_HEADER = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
 
 Located = tuple[int, object]  # a row with its line (or item), counted from 1
@@ -31,7 +31,7 @@ class Rows:
     Attributes:
         path: the file, or a split on the hub.
         names: the first row's columns; ``"0", "1", ...`` where the file has no header.
-        records: one dict a row, column to value: strings, or whatever JSON held.
+        records: one dict per row, column to value: strings, or any JSON values.
         numbers: each row's line in the file, or its place in a JSON list, counted from 1; in SQuAD's layout
             article, paragraph and question.
         place: what `numbers` counts: ``line``, ``item``, ``row`` or ``article``.
@@ -72,8 +72,8 @@ class Rows:
         except (TypeError, UnicodeEncodeError):  # rare, so only then look for the row
             row = next(i for i, value in enumerate(values) if not _is_text(value))
             raise DataError(
-                f"{self.where(row)}: column {name!r} holds {shown(values[row])}, expected a string of "
-                f"whole Unicode characters"
+                f"{self.where(row)}: column {name!r} contains {shown(values[row])}, expected a string of "
+                f"complete Unicode characters"
             ) from None
         return values
 
@@ -93,7 +93,7 @@ def _read_tsv(path: Path, text: str, columns: Sequence[str]) -> Rows:
 
 
 def _csv_lines(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
-    """Records with the line each begins on: a quoted field may run over several."""
+    """Records with the line that each begins on; a quoted field may span several lines."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     while True:
         line = reader.line_num + 1
@@ -150,7 +150,7 @@ def _read_json(path: Path, text: str, columns: Sequence[str]) -> Rows:
         records, places = [record for _, record in questions], [place for place, _ in questions]
         return Rows(path, QUESTION_COLUMNS, records, places, "article")
     if not isinstance(value, list):
-        raise DataError(f"{path}: holds {_json_type(value)}, expected a list of objects")
+        raise DataError(f"{path}: contains {_json_type(value)}, expected a list of objects")
     return _objects(path, list(enumerate(value, start=1)), "item")
 
 
@@ -168,13 +168,13 @@ def _parse(path: Path, text: str, line: int | None = None) -> object:
 def _objects(path: Path, values: list[Located], place: str) -> Rows:
     for number, value in values:
         if not isinstance(value, dict):
-            raise DataError(f"{path} {place} {number}: holds {_json_type(value)}, expected an object")
+            raise DataError(f"{path} {place} {number}: contains {_json_type(value)}, expected an object")
     names = tuple(values[0][1]) if values else ()
     return Rows(path, names, [value for _, value in values], [number for number, _ in values], place)
 
 
 def _json_type(value: object) -> str:
-    kinds = {dict: "an object", list: "a list", str: "a string", bool: "a truth value", type(None): "null"}
+    kinds = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
     return kinds.get(type(value), "a number")
 
 
@@ -182,7 +182,7 @@ def read_parquet(path: Path) -> Rows:
     """Read a Parquet file's rows; its place counts rows from 1.
 
     Raises:
-        DataError: pyarrow is not installed, or the file is no Parquet file or has no rows.
+        DataError: pyarrow is not installed, or the file is not a Parquet file or has no rows.
     """
     try:
         from pyarrow import ArrowException, parquet

@@ -25,16 +25,16 @@ _MOST_SHOWN = 160
 
 @dataclass(frozen=True)
 class HubSplit:
-    """One split of a dataset on the hub.
+    """One split of a dataset on the Hugging Face Hub.
 
     It is written, in a task's files, as ``hub:<dataset>[:<config>]:<split>[@<revision>]``, for example
     ``hub:nyu-mll/glue:cola:validation@bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c``.
 
     Attributes:
         dataset: its id on the hub.
-        config: which part of the dataset, where it has several.
+        config: configuration of the dataset, if it has several.
         split: the hub's name of the split.
-        revision: a commit, so that the rows stay the same; None for the newest.
+        revision: commit, which fixes the rows; None for the newest.
     """
 
     dataset: str
@@ -55,25 +55,25 @@ class HubSplit:
 
 
 def newest_commit(dataset: str) -> str | None:
-    """The commit that a dataset is at; None where the hub cannot be asked or does not know the name.
+    """The current commit of a dataset; None if the hub is unreachable or does not know the name.
 
     Raises:
-        DataError: `datasets` is not installed, so that the commit would be of no use.
+        DataError: `datasets` is not installed, so the commit could not be read.
     """
     _library(dataset)
     return _ask_hub(dataset)[0]
 
 
 def read_hub(source: HubSplit) -> Rows:
-    """Download a split, or read the copy that `datasets` keeps of it.
+    """Download a split, or read the copy in the cache of `datasets`.
 
-    Nothing is tried twice: without a network, or where HF_HUB_OFFLINE is set, the kept copy is read at once.
+    There are no retries: without a network, or with HF_HUB_OFFLINE set, the cached copy is read at once.
 
     Returns:
-        rows with classes by name, their places counted from 1.
+        rows with class names as labels, numbered from 1.
 
     Raises:
-        DataError: `datasets` is not installed, or the split can neither be downloaded nor is kept.
+        DataError: `datasets` is not installed, or the split can neither be downloaded nor is cached.
     """
     datasets = _library(str(source))
     _, silence = _ask_hub(source.dataset)
@@ -84,7 +84,7 @@ def read_hub(source: HubSplit) -> Rows:
             )
     except Exception as error:  # of datasets, pyarrow, the hub's library, or the file system
         reason = (
-            f"{silence}, and no copy of it is kept on this machine; name a folder with its files"
+            f"{silence}, and no copy of it is cached on this machine; give a folder with its files"
             if silence
             else _one_line(error)
         )
@@ -102,15 +102,15 @@ def _library(wanted: str) -> ModuleType:
     except ImportError as error:
         raise DataError(
             f"{wanted}: reading from the Hugging Face hub needs the datasets library "
-            f"(pip install 'adapter-probe[hub]'); without it, name a folder with the task's files"
+            f"(pip install 'adapter-probe[hub]'); without it, give a folder with the task's files"
         ) from error
 
 
 @lru_cache
 def _ask_hub(dataset: str) -> tuple[str | None, str]:
-    """The newest commit, or why the hub did not tell it. It is asked once; `datasets` would go on trying.
+    """The newest commit, or the reason why it is unknown. The hub is asked once; `datasets` would retry.
 
-    The reason is empty where the hub answers but has no such dataset to show; `datasets` says it in full.
+    The reason is empty if the hub answers but has no such dataset; the error of `datasets` is complete then.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError
@@ -127,8 +127,8 @@ def _ask_hub(dataset: str) -> tuple[str | None, str]:
 
 @contextlib.contextmanager
 def _offline(datasets: ModuleType) -> Iterator[None]:
-    """Have `datasets` go to its kept copies at once; left alone it would try the hub for 20 seconds."""
-    logger = logging.getLogger("datasets")  # it warns, at every split, that the copy is a copy
+    """Make `datasets` use its cache at once; by default it would try the hub for 20 seconds."""
+    logger = logging.getLogger("datasets")  # it warns for every split that the cache is used
     before, level = datasets.config.HF_HUB_OFFLINE, logger.level
     datasets.config.HF_HUB_OFFLINE = True
     logger.setLevel(logging.ERROR)
@@ -144,7 +144,7 @@ def _values(table: object, name: str) -> list[object]:
     feature, values = table.features[name], list(table[name][:])
     names = getattr(feature, "names", None)
     if names is None:
-        # As the set's own files write them: 3.8, where the nearest float32 would read 3.799999952316284.
+        # As written in the original files: 3.8, not the nearest float32, 3.799999952316284.
         is_short = getattr(feature, "dtype", None) == "float32"
         return [float(str(np.float32(value))) for value in values] if is_short else values
     return [names[value] if value is not None and 0 <= value < len(names) else value for value in values]

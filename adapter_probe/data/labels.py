@@ -1,4 +1,4 @@
-"""Labels as files write them: what kind of task they make, its classes, and their numbers."""
+"""Labels in files: the kind of task that they imply, its classes, and class indices."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def guess_kind(tables: Sequence[Rows], values: Sequence[str]) -> Kind:
         return "classification"
     raise DataError(
         f"{paths_of(tables)}: {len(distinct)} different labels in {len(values)} rows, such as "
-        f"{shown(values[0])}; say whether the kind is classification or regression"
+        f"{shown(values[0])}; give --kind classification or --kind regression"
     )
 
 
@@ -77,7 +77,7 @@ def class_names(tables: Sequence[Rows], column: str, values: Sequence[str]) -> t
 
 
 def _is_class(marker: str, distinct: set[str]) -> bool:
-    """Whether ``-`` or ``-1`` is a class after all: beside ``+``, or on a scale such as -1, 0, 1."""
+    """Whether ``-`` or ``-1`` is a class: together with ``+``, or on a scale such as -1, 0, 1."""
     if marker == "-":
         return "+" in distinct
     numbers = [_number(value) for value in distinct]
@@ -90,8 +90,8 @@ def target_numbers(tables: Sequence[Rows], values: Sequence[str]) -> np.ndarray:
     if None in numbers:
         row = numbers.index(None)
         raise DataError(
-            f"{_where(tables, row)}: label {shown(values[row])} is no finite number, as regression needs; "
-            f"name the kind or the label column if this is none"
+            f"{_where(tables, row)}: label {shown(values[row])} is not a finite number, as regression needs; "
+            f"for another task, give --kind or --label"
         )
     return np.array(numbers, dtype=np.float64)
 
@@ -105,7 +105,7 @@ def class_indices(
         names: the classes.
         tables: the split's files, for the message.
         values: the labels of all their rows.
-        numbered: whether 0, 1, ... stand for the classes in order, beside their names; CoLA's always do.
+        numbered: whether 0, 1, ... also denote the classes in order; for CoLA they always do.
     """
     index = {name: i for i, name in enumerate(names)}
     if numbered or names == _COLA_NAMES:
@@ -121,7 +121,7 @@ def class_indices(
 
 
 def _where(tables: Sequence[Rows], row: int) -> str:
-    """The place of a row that is counted over all of a split's files."""
+    """The file and line of a row that is numbered over all files of a split."""
     for rows in tables:
         if row < len(rows.records):
             return rows.where(row)

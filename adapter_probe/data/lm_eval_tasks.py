@@ -1,8 +1,8 @@
-"""Tasks of lm-evaluation-harness as requests that the library's own task builds.
+"""Tasks of lm-evaluation-harness, read as the requests that the library's task objects build.
 
-The right choice and the counts are those of the task's `process_results`. It and the task's aggregation are
-held against this project's metrics on drawn log-likelihoods, row by row, before anything runs; a metric that
-differs is not offered.
+The right choice and the counts are those of the task's `process_results`. Before anything runs, it and the
+task's aggregation are compared with this project's metrics on random log-likelihoods, row by row; metrics
+that differ are not offered.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _OURS: dict[Form, dict[str, str]] = {
     "completion": {"acc": "greedy_accuracy", "perplexity": "continuation_perplexity"},
     "text": {name: name for name in ("word_perplexity", "byte_perplexity", "bits_per_byte")},
 }
-"""The library's metrics by the names that they have here."""
+"""The library's metrics by their names in this project."""
 _MEASURES = {"acc_norm": 0, "acc_bytes": 1, "byte_perplexity": 1, "bits_per_byte": 1, "word_perplexity": 2}
 _DRAWS = 4
 
 
 def is_task(entry: str) -> bool:
-    """Whether this names tasks of lm-evaluation-harness and no file."""
+    """Whether an entry names tasks of lm-evaluation-harness instead of a file."""
     return entry.startswith(PREFIX)
 
 
 def settle(entry: str) -> str:
-    """A file, or tasks, by names that hold in every folder."""
+    """A file or tasks by names that are valid from every working directory."""
     if not is_task(entry):
         return os.path.abspath(entry)  # not resolved: a link's own name says of what type the file is
     names = entry.removeprefix(PREFIX).split(",")
@@ -51,13 +51,13 @@ def settle(entry: str) -> str:
 
 
 def load_tasks(entries: Sequence[str], name: str, max_examples: int | None = None) -> Requests:
-    """The rows of some tasks, one after the other; several tasks are groups of one study.
+    """The rows of one or several tasks; several tasks are groups of one study.
 
     Args:
         entries: ``lm-eval:NAME[,NAME]``: names the library knows, task files (``.yaml``), or folders with
             such files (written with a ``/``). A task file may run Python code of its folder.
-        name: of the split.
-        max_examples: keep at most this many rows: always the same ones, drawn at random, in the tasks' order.
+        name: name of the split.
+        max_examples: keep a fixed random subset of at most this many rows, in the tasks' order.
 
     Raises:
         DataError: lm-eval is not installed, does not know a task or cannot read its data, or a task cannot be
@@ -66,7 +66,7 @@ def load_tasks(entries: Sequence[str], name: str, max_examples: int | None = Non
     tasks: dict[str, Any] = {}
     for entry in entries:
         if not is_task(entry):
-            raise DataError(f"{entry}: give either files or tasks of lm-eval, not both")
+            raise DataError(f"{entry}: files and tasks of lm-eval cannot be combined; give one kind")
         for wanted in entry.removeprefix(PREFIX).split(","):
             found = _open(wanted)
             if twice := tasks.keys() & found.keys():
@@ -107,7 +107,7 @@ def _open(wanted: str) -> dict[str, Any]:
             f"{PREFIX}{wanted}: {error.name} is not installed; pip install 'adapter-probe[lm-eval]'"
         ) from None
     if not wanted or (_is_path(wanted) and not os.path.exists(wanted)):
-        raise DataError(f"{PREFIX}{wanted}: there is no such file or folder with tasks")
+        raise DataError(f"{PREFIX}{wanted}: no such task file or folder")
     try:
         if _is_path(wanted) and os.path.isdir(wanted):
             manager = TaskManager(include_path=wanted, include_defaults=False)
@@ -120,12 +120,12 @@ def _open(wanted: str) -> dict[str, Any]:
     except Exception as error:  # of lm-eval, datasets, the hub's library, or a task's own code
         raise DataError(f"{PREFIX}{wanted}: lm-eval cannot open it: {one_line(error)}") from error
     if not found:
-        raise DataError(f"{PREFIX}{wanted}: no task file lies there")
+        raise DataError(f"{PREFIX}{wanted}: the folder contains no task file")
     return found
 
 
 def _read(name: str, task: Any) -> tuple[Form, list[Request], list[str]]:
-    """A task's form, its rows, and the metrics by which they score here as there."""
+    """A task's form, its rows, and the metrics on which this project and the library agree."""
     form = _FORMS.get(task.OUTPUT_TYPE)
     if form is None:
         raise DataError(
@@ -148,8 +148,8 @@ def _read(name: str, task: Any) -> tuple[Form, list[Request], list[str]]:
         raise DataError(f"lm-eval task {name!r} cannot be built: {one_line(error)}") from error
     if not metrics:
         raise DataError(
-            f"lm-eval task {name!r} scores by {listed(task.aggregation())}, none of which is supported; for "
-            f"output type {task.OUTPUT_TYPE!r} allowed are {', '.join(_OURS[form])} as the library has them"
+            f"lm-eval task {name!r} uses the metrics {listed(task.aggregation())}, none supported; for "
+            f"output type {task.OUTPUT_TYPE!r}, the library's {', '.join(_OURS[form])} are allowed"
         )
     return form, requests, metrics
 
@@ -165,7 +165,7 @@ class _Row:
     instances: list[Any]
 
     def request(self, offered: Sequence[str]) -> Request:
-        """The same for this project, with the right choice, or the counts, that the task scores by."""
+        """The document as a request of this project, with the task's right choice or counts."""
         arguments = [instance.args for instance in self.instances]
         if self.form == "text":
             ((text,),) = arguments
@@ -186,13 +186,13 @@ class _Row:
         return DataError(f"lm-eval task {self.name!r} row {self.number}: {what}")
 
     def scored(self, sums: Sequence[float], greedy: bool = False) -> Mapping[str, Any]:
-        """What the task's own `process_results` makes of log-likelihoods."""
+        """The result of the task's `process_results` for log-likelihoods."""
         results = list(sums) if self.form == "text" else [(value, greedy) for value in sums]
         made: Mapping[str, Any] = self.task.process_results(self.instances[0].doc, results)
         return made
 
     def drawn(self, draw: int) -> list[float]:
-        """Log-likelihoods as good as any; of choices in proportion to their lengths, so that each may win."""
+        """Random log-likelihoods, in proportion to the choices' lengths, so that each choice can win."""
         values = -np.random.default_rng([self.number, draw]).uniform(0.1, 5, len(self.instances))
         if self.form == "choice":
             values *= [len(instance.args[1]) for instance in self.instances]
@@ -200,7 +200,7 @@ class _Row:
         return made
 
     def greedy(self, draw: int) -> bool:
-        """Whether the continuation is the likeliest one, drawn too."""
+        """Random values for whether the continuation is the most likely one."""
         return bool(np.random.default_rng([self.number, draw, 1]).random() < 0.5)
 
     def _gold(self, metric: str) -> int:
@@ -208,11 +208,11 @@ class _Row:
         likely = [[-1e-3 if other == one else -1e9 for other in range(n)] for one in range(n)]
         right = [number for number in range(n) if self.scored(likely[number])[metric] == 1]
         if len(right) != 1:
-            raise self.error(f"has {len(right)} right choices of {n}; allowed is 1")
+            raise self.error(f"has {len(right)} right choices of {n}; exactly 1 is allowed")
         return right[0]
 
     def _counts(self, text: str) -> tuple[int, int, int]:
-        """Characters, bytes and words by the task's own count, which may be of another text."""
+        """Characters, bytes and words as counted by the task, possibly of another text."""
         from adapter_probe.data.requests_encoding import measure_text  # which needs torch
 
         characters, n_bytes, words = measure_text(text)
@@ -223,7 +223,7 @@ class _Row:
 
 
 def _agree(rows: Sequence[_Row], theirs: str, requests: Sequence[Request]) -> bool:
-    """Whether the task scores its rows, alone and together, as this project does, whatever the model says."""
+    """Whether task and project score rows, individually and aggregated, equally on random log-likelihoods."""
     ours, aggregate = _OURS[rows[0].form][theirs], rows[0].task.aggregation()[theirs]
     for draw in range(_DRAWS):
         items = [row.scored(row.drawn(draw), row.greedy(draw))[theirs] for row in rows]

@@ -1,7 +1,7 @@
-"""Batches without padding: examples laid end to end, in groups of one exact length.
+"""Batches without padding: examples are concatenated in groups of exactly equal length.
 
-All that a Transformer layer does, except attention, treats each token alone. So examples of different
-lengths share one long row of tokens, and only attention looks at the groups. No padding, no mask.
+Except for attention, a Transformer layer treats each token independently. Examples of different lengths
+therefore share one long row of tokens, and only attention uses the groups. No padding, no mask.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from .encoding import Encoded
 
 
 class Group(NamedTuple):
-    """`n` examples of `length` tokens each, lying end to end from token `start` on.
+    """`n` consecutive examples of `length` tokens each, from token `start` on.
 
     Attributes:
         start: the first token of the first example.
-        n: how many examples.
-        length: tokens of each.
-        n_read: how many positions of each example the head reads.
-        positions: int64 ``[n, length]``, each token's place in its text; None for 0, 1, ...
+        n: number of examples.
+        length: number of tokens per example.
+        n_read: number of positions per example that the head reads.
+        positions: int64 ``[n, length]``, position of each token in its text; None for 0, 1, ...
         sees: bool ``[n, length, length]``, which tokens (columns) each token may attend to in a causal model;
-            None for itself and all before it.
+            None for the token itself and all before it.
     """
 
     start: int
@@ -45,10 +45,10 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """Some examples of a dataset, ready for the model.
+    """Some examples of a dataset, packed for the model.
 
     Attributes:
-        index: int64 ``[examples]``, which example of the dataset each is, in packed order.
+        index: int64 ``[examples]``, index in the dataset of each example, in packed order.
         groups: exact-length groups, in packed order.
         input_ids: int64 ``[tokens]``.
         token_type_ids: int64 ``[tokens]`` or None.
@@ -66,11 +66,11 @@ class PackedBatch:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens in all."""
+        """Total number of tokens."""
         return self.groups[-1].stop
 
     def head(self, n: int) -> PackedBatch:
-        """The first `n` examples of the first group alone."""
+        """Only the first `n` examples of the first group."""
         group = self.groups[0]._replace(n=n)
         types = None if self.token_type_ids is None else self.token_type_ids[: group.stop]
         return PackedBatch(self.index[:n], (group,), self.input_ids[: group.stop], types, self.first[:n])
@@ -83,7 +83,7 @@ class PackedBatch:
 
     @property
     def rows(self) -> list[slice]:
-        """Where each example's tokens lie, in packed order: rows of whatever is laid out as `input_ids`."""
+        """The range of each example's tokens in `input_ids`, in packed order."""
         return [
             slice(start, start + group.length)
             for group in self.groups
@@ -91,7 +91,7 @@ class PackedBatch:
         ]
 
     def by_example(self, values: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """What a model puts out a token, cut back into examples.
+        """Split per-token outputs of a model into examples.
 
         Args:
             values: ``[tokens, ...]``.
@@ -121,7 +121,7 @@ class PackedBatch:
 
 
 def pack(encoded: Encoded, index: Sequence[int] | np.ndarray) -> PackedBatch:
-    """Lay the examples `index` end to end, shortest first (ties in the order given)."""
+    """Concatenate the examples `index`, shortest first (ties in the given order)."""
     chosen = np.asarray(index, dtype=np.int64)
     chosen = chosen[np.argsort(encoded.lengths[chosen], kind="stable")]
     lengths, counts = np.unique(encoded.lengths[chosen], return_counts=True)
@@ -138,12 +138,12 @@ def pack(encoded: Encoded, index: Sequence[int] | np.ndarray) -> PackedBatch:
 
 
 def cut_by_tokens(lengths: np.ndarray, order: np.ndarray, max_tokens: int) -> list[np.ndarray]:
-    """Cut `order` into consecutive runs of at most `max_tokens` tokens, each of at least one example.
+    """Split `order` into consecutive batches of at most `max_tokens` tokens and at least one example.
 
     Args:
         lengths: int ``[examples]``, tokens of every example of the dataset.
-        order: int ``[chosen]``, which examples, in which order.
-        max_tokens: a longer single example still makes a run of its own.
+        order: int ``[chosen]``, indices of the chosen examples, in order.
+        max_tokens: maximum tokens per batch; a longer single example becomes a separate batch.
     """
     runs: list[np.ndarray] = []
     begin = total = 0

@@ -1,7 +1,7 @@
 """Named tasks: the files of the GLUE tasks and SQuAD v1.1, see `adapter_probe.known_tasks`.
 
-A preset reads local files in the layouts in which its set is passed around, or the hub's copy. The same rows
-have the same fingerprint, whichever way they come.
+A preset reads local files in the common layouts of its data set, or the copy on the hub. The same rows
+have the same fingerprint, wherever they are read from.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Preset:
     """One named task's data.
 
     Attributes:
-        task: its name, classes and metrics.
-        layouts: the columns that files of this task have, the hub's first.
-        config: the part of the hub's dataset.
-        hub_splits: train and validation under the hub's names.
+        task: name, classes and metrics of the task.
+        layouts: possible columns of files of this task, those of the hub first.
+        config: configuration of the dataset on the hub.
+        hub_splits: names of the train and validation split on the hub.
         mismatched: validate on MNLI's mismatched genres.
-        skipped_label: rows with this label are left out: their annotators found no majority.
+        skipped_label: rows with this label are skipped, because their annotators reached no majority.
     """
 
     task: KnownTask
@@ -73,7 +73,7 @@ PRESETS: tuple[Preset, ...] = (
 
 
 def preset_named(name: str) -> Preset | None:
-    """The preset that a name means, see `adapter_probe.known_tasks.known_task`, or None."""
+    """The preset with a name or alias, see `adapter_probe.known_tasks.known_task`, or None."""
     task = known_task(name)
     return next((preset for preset in PRESETS if preset.task is task), None)
 
@@ -91,7 +91,7 @@ def find_preset(name: str) -> Preset:
 
 
 def table_metrics(task: TaskSpec) -> tuple[str, ...]:
-    """The metrics that a table reports of a task, most important first."""
+    """The metrics that tables report for a task, most important first."""
     if task.preset is not None:
         return KNOWN_TASKS[task.preset].table_metrics
     own = KNOWN_TASKS["squad"].table_metrics if task.kind == "extractive" else (task.metric,)
@@ -99,7 +99,7 @@ def table_metrics(task: TaskSpec) -> tuple[str, ...]:
 
 
 def hub_files(preset: Preset) -> dict[str, tuple[str, ...]]:
-    """Train and validation split on the hub, at the newest commit where the hub can be asked for it."""
+    """Train and validation split on the hub, at the newest commit if the hub is reachable."""
     hub = preset.task.collection
     commit = newest_commit(hub)
     splits = zip(("train", "validation"), preset.hub_splits)
@@ -110,7 +110,7 @@ def preset_files(preset: Preset, folder: str | Path, splits: Sequence[str]) -> d
     """The files of a preset's training and validation split in a folder.
 
     GLUE's test files are left out, as their labels are hidden. The raw MRPC corpus has no validation split;
-    its test file, which is labelled, is validated on.
+    its labelled test file is used for validation.
 
     Args:
         preset: the task.
@@ -129,12 +129,12 @@ def preset_files(preset: Preset, folder: str | Path, splits: Sequence[str]) -> d
     other = "matched" if preset.mismatched else "mismatched"
     for path in found.get("validation", ()):
         if other in split_words(path.name):
-            raise DataError(f"{path}: task {preset.name!r} is not validated on the {other} genres")
+            raise DataError(f"{path}: task {preset.name!r} does not use the {other} genres for validation")
     return found
 
 
 def preset_columns(preset: Preset, rows: Rows) -> Columns:
-    """Which of a preset's layouts a file has.
+    """The layout of a preset that a file has.
 
     Raises:
         DataError: none of them.

@@ -1,4 +1,4 @@
-"""Questions on contexts, each answered by a stretch of its context, as in SQuAD v1.1."""
+"""Questions on contexts, each answered by a passage of its context, as in SQuAD v1.1."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from adapter_probe.data.sources import read_split, refuse_changed, subset
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import DataError
 
-_MOST_SHIFTED = 2  # characters by which copies of the set are known to misplace an answer
+_MOST_SHIFTED = 2  # known offset errors of answers in distributed copies of the data, in characters
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Answer:
 
     Attributes:
         text: its words.
-        start: where it begins in the context, in characters from 0.
+        start: position in the context, in characters from 0.
     """
 
     text: str
@@ -36,9 +36,9 @@ class Questions:
     """Questions, their contexts, and their true answers.
 
     Attributes:
-        ids: of every question, as the file names it; its number from 0 where the file does not.
+        ids: ids of the questions in the file, or numbers from 0 if it has none.
         questions: the texts.
-        contexts: the different contexts (paragraphs), in the order in which they first come.
+        contexts: the distinct contexts (paragraphs), in order of first occurrence.
         paragraph: int64 ``[questions]``, which context each question is on. Questions on one paragraph are
             not independent, so statistics resample paragraphs.
         answers: the true answers of every question, at least one; annotators may differ. The first one is
@@ -68,7 +68,7 @@ def load_questions(
         spec: the task.
         split: train, validation or test.
         max_examples: keep at most this many questions, as in `adapter_probe.data.splits.load_split`.
-        expect_fingerprint: refuse rows that differ from those the task was made from.
+        expect_fingerprint: whether to refuse rows that differ from those recorded in the task.
 
     Raises:
         DataError: the task has no such split, its files cannot be read as the task says, or they changed.
@@ -118,7 +118,7 @@ def _sealed(
     contexts: list[str],
     answers: list[tuple[Answer, ...]],
 ) -> Questions:
-    """Number the contexts and seal everything with its fingerprint."""
+    """Number the contexts and add the fingerprint."""
     numbers = {context: i for i, context in enumerate(dict.fromkeys(contexts))}
     paragraph = np.array([numbers[context] for context in contexts], dtype=np.int64)
     plain = [[(answer.text, answer.start) for answer in own] for own in answers]
@@ -135,7 +135,7 @@ def _sealed(
 
 
 def _answers(rows: Rows, row: int, value: object, context: str) -> tuple[Answer, ...]:
-    """One question's answers, as SQuAD's files write them or as the hub does."""
+    """The answers of one question, in the layout of SQuAD's files or of the hub."""
     found = []
     for text, start in _pairs(rows, row, value):
         if not isinstance(text, str) or not isinstance(start, int) or isinstance(start, bool):
@@ -146,7 +146,7 @@ def _answers(rows: Rows, row: int, value: object, context: str) -> tuple[Answer,
         found.append(Answer(text, _place(rows, row, text, start, context)))
     if not found:
         raise DataError(
-            f"{rows.where(row)}: no answers; questions that cannot be answered (SQuAD 2.0) are not supported"
+            f"{rows.where(row)}: no answers; unanswerable questions (SQuAD 2.0) are not supported"
         )
     return tuple(found)
 
@@ -166,7 +166,7 @@ def _pairs(rows: Rows, row: int, value: object) -> Iterator[tuple[object, object
 
 
 def _place(rows: Rows, row: int, text: str, start: int, context: str) -> int:
-    """Where an answer begins: where it is said to, or a character or two beside, as happens in SQuAD."""
+    """Position of an answer: as recorded, or off by one or two characters, as happens in SQuAD."""
     if text.strip():
         for shift in sorted(range(-_MOST_SHIFTED, _MOST_SHIFTED + 1), key=abs):
             if start + shift >= 0 and context.startswith(text, start + shift):

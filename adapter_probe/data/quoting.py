@@ -1,4 +1,4 @@
-"""Values in an error message: on one line, and short."""
+"""Formatting of values in error messages: short and on one line."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Read labelled rows from local files, every row with the place that an error must name.
+"""Read labelled rows from local files, with the location of every row for error messages.
 
-Text is UTF-8, with or without a byte order mark, unless another encoding is named.
+Text is UTF-8, with or without a byte order mark, unless another encoding is given.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _SPLIT_WORDS = {
     **dict.fromkeys(("validation", "valid", "val", "dev", "development"), "validation"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
-_RAW_MRPC = re.compile(r"msr_paraphrase_(train|test)\.txt")  # tab-separated, whatever the name says
+_RAW_MRPC = re.compile(r"msr_paraphrase_(train|test)\.txt")  # tab-separated despite the suffix
 _SUFFIXES = (*FORMATS, PARQUET)
 _LINES_OF_TEXT = (
-    ". Make a table of lines such as 'label:text' by sed 's/:/\\t/' FILE.txt > FILE.tsv and name the columns "
-    "by --label 0 --text 1"
+    ". Convert lines such as 'label:text' with sed 's/:/\\t/' FILE.txt > FILE.tsv and name the columns "
+    "with --label 0 --text 1"
 )
 _LFS = b"version https://git-lfs.github.com/spec/"
 _NOT_ROWS = ("dev_ids.tsv",)  # which pairs of MRPC's training file GLUE validates on
@@ -34,7 +34,7 @@ _NOT_ROWS = ("dev_ids.tsv",)  # which pairs of MRPC's training file GLUE validat
 def read_rows(path: str | Path, columns: Sequence[str] = (), encoding: str = "utf-8") -> Rows:
     """Read a CSV, TSV, JSON Lines, JSON or Parquet file, or one of MRPC's ``msr_paraphrase_*.txt``.
 
-    SQuAD's JSON layout gives one row a question, with columns id, question, context and answers.
+    SQuAD's JSON layout yields one row per question, with columns id, question, context and answers.
 
     A delimited file's first line is its header, unless it is CoLA's raw layout or `columns` holds numbers
     that the first line does not: then the file has none and its columns are named by number. Every line must
@@ -42,7 +42,7 @@ def read_rows(path: str | Path, columns: Sequence[str] = (), encoding: str = "ut
 
     Args:
         path: the file.
-        columns: columns that the caller means to use, names or numbers from 0.
+        columns: columns that the caller will use, names or numbers from 0.
         encoding: of text files.
 
     Raises:
@@ -80,8 +80,8 @@ def find_files(
     """Sort a folder's data files into splits by their names.
 
     A name belongs to a split if it begins or ends with the split's word (train, training; validation, valid,
-    val, dev, development; test, testing). Where matched and mismatched files lie side by side, as in MNLI,
-    one of them is used; CoLA's in-domain and out-of-domain files together make one split.
+    val, dev, development; test, testing). If there are matched and mismatched files, as in MNLI, one of them
+    is used; CoLA's in-domain and out-of-domain files together form one split.
 
     Args:
         folder: where to look; folders inside it are not searched.
@@ -92,7 +92,7 @@ def find_files(
         split to files, for those of the wanted splits that were found.
 
     Raises:
-        DataError: the folder cannot be read, holds no such file, or several that contend for one split.
+        DataError: the folder cannot be read, has no such file, or has several candidates for one split.
     """
     folder = Path(folder)
     try:
@@ -118,7 +118,7 @@ def _is_raw_mrpc(name: str) -> bool:
 
 
 def split_words(name: str) -> list[str]:
-    """A file name's words in small letters, without the suffix: what `find_files` goes by."""
+    """The words of a file name in lower case, without the suffix, as used by `find_files`."""
     return re.split(r"[^a-z0-9]+", Path(name).stem.lower())
 
 
@@ -142,19 +142,19 @@ def _settle(folder: Path, split: str, names: list[str], mismatched: bool) -> lis
     wanted, other = ("mismatched", "matched") if mismatched else ("matched", "mismatched")
     if any(wanted in split_words(name) for name in names):
         names = [name for name in names if other not in split_words(name)]
-    # GLUE's own MRPC folder holds the corpus that its TSVs were made from as well.
+    # GLUE's MRPC folder also contains the corpus that its TSV files were made from.
     names = [name for name in names if not _is_raw_mrpc(name)] or names
     both_domains = [split_words(name)[:2] for name in names] == [["in", "domain"], ["out", "of"]]
     if len(names) > 1 and not both_domains:
         raise DataError(
             f"{folder}: {len(names)} files look like the {split} split ({listed(names)}); "
-            f"name the files of the {split} split yourself"
+            f"give the files of the {split} split explicitly"
         )
     return names
 
 
 def _refuse_unreadable(path: Path) -> None:
-    """A pipe would be waited on for ever, and a folder is no file."""
+    """Refuse pipes, which would block for ever, and folders."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:
@@ -166,10 +166,10 @@ def _refuse_unreadable(path: Path) -> None:
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
-    """A regular file's text, without a byte order mark.
+    """The text of a regular file, without a byte order mark.
 
     Raises:
-        DataError: it cannot be read, or is not in this encoding.
+        DataError: the file cannot be read, or is not in this encoding.
     """
     _refuse_unreadable(path)
     try:

@@ -1,6 +1,6 @@
-"""Rows that a language model is judged on: continuations whose likelihood is asked for, given a context.
+"""Rows that a language model is evaluated on: continuations to score, given a context.
 
-The columns of the rows tell their form; how each is scored follows lm-evaluation-harness.
+The columns of the rows determine their form; scoring follows lm-evaluation-harness.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Request:
     """One example.
 
     Attributes:
-        context: what the continuations follow; may be empty.
-        choices: the continuations, without what parts them from the context.
-        delimiter: what does.
-        gold: the right one.
-        group: the part of the data it belongs to, or "".
-        framed: whether the tokenizer adds its own first token; a chat template has written it already.
-        counts: characters, bytes and words of every choice, where they are not those of its text.
+        context: text before the continuations; may be empty.
+        choices: the continuations, without the delimiter before them.
+        delimiter: text between context and continuation.
+        gold: index of the right choice.
+        group: group of the example in the data, or "".
+        framed: whether the tokenizer adds its first token; a chat template has written it already.
+        counts: characters, bytes and words of every choice, if they differ from those of its text.
     """
 
     context: str
@@ -53,14 +53,14 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Requests:
-    """A language model's examples.
+    """The examples of a language model.
 
     Attributes:
         form: one right choice of several, a completion, or a whole text.
         rows: the examples.
         name: of the split.
         fingerprint: SHA-256 of the rows in order.
-        metrics: those that fit the rows, the first by default; empty for all of the form.
+        metrics: metrics that fit the rows, the default first; empty for all metrics of the form.
     """
 
     form: Form
@@ -113,16 +113,16 @@ def load_requests(
 
 
 def seal_requests(form: Form, requests: Sequence[Request], name: str) -> Requests:
-    """Put the fingerprint to some requests."""
+    """Requests together with their fingerprint."""
     content = json.dumps([form, [asdict(request) for request in requests]]).encode()
     return Requests(form, tuple(requests), name, hashlib.sha256(content).hexdigest())
 
 
 def choose_metric(asked: str | None, requests: Requests) -> str:
-    """The metric asked for, or the rows' own.
+    """The given metric, or the default metric of the rows.
 
     Raises:
-        DataError: it does not fit them.
+        DataError: the metric does not fit the rows.
     """
     allowed, form = requests.metrics or FORM_METRICS[requests.form], requests.form
     if asked not in (None, *allowed):
@@ -139,7 +139,7 @@ def _read(path: Path, encoding: str) -> Rows:
 
 @dataclass(frozen=True)
 class _Row:
-    """One row, whose fields are checked as they are read."""
+    """One row with checked access to its fields."""
 
     rows: Rows
     number: int
@@ -148,17 +148,17 @@ class _Row:
     def error(self, column: str, expected: str) -> DataError:
         where = self.rows.where(self.number)
         return DataError(
-            f"{where}: column {column!r} holds {shown(self.record[column])}, expected {expected}"
+            f"{where}: column {column!r} contains {shown(self.record[column])}, expected {expected}"
         )
 
     def text(self, column: str) -> str:
         value = self.record[column]
         if not isinstance(value, str) or not _encodes(value):
-            raise self.error(column, "a string of whole Unicode characters")
+            raise self.error(column, "a string of complete Unicode characters")
         return value
 
     def filled(self, column: str) -> str:
-        """A text that has to hold something."""
+        """A text that must not be empty."""
         if not self.text(column):
             raise self.error(column, "some text")
         return self.text(column)
@@ -197,7 +197,7 @@ def _asked(row: _Row, tokenizer: Any) -> Request:
 
 def _question(row: _Row, tokenizer: Any) -> Request:
     choices = row.choices("choices")
-    context = f"Question: {row.text('question')}\nAnswer:"  # as lm-evaluation-harness puts ARC's
+    context = f"Question: {row.text('question')}\nAnswer:"  # the prompt of ARC in lm-evaluation-harness
     return Request(context, choices, " ", row.index("answer", len(choices)))
 
 
@@ -212,7 +212,7 @@ def _completion(row: _Row, tokenizer: Any) -> Request:
 
 
 def _chat(row: _Row, tokenizer: Any) -> Request:
-    """The last turn is the completion of all before it, as the tokenizer's template writes them."""
+    """The last turn is the completion of all turns before it, formatted by the tokenizer's template."""
     messages = row.record["messages"]
     good = isinstance(messages, list) and len(messages) > 1 and all(isinstance(m, dict) for m in messages)
     if not good or messages[-1].get("role") != "assistant":
@@ -226,10 +226,10 @@ def _chat(row: _Row, tokenizer: Any) -> Request:
     try:
         before = tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
         whole = tokenizer.apply_chat_template(messages, tokenize=False)
-    except Exception as error:  # templates are programs of their own
-        raise row.error("messages", f"what the tokenizer's chat template takes ({one_line(error)})") from None
+    except Exception as error:  # templates are programs and may raise anything
+        raise row.error("messages", f"messages for the chat template ({one_line(error)})") from None
     if not whole.startswith(before) or whole == before:
-        raise row.error("messages", "turns that the tokenizer's chat template writes one after the other")
+        raise row.error("messages", "turns that the tokenizer's chat template writes in sequence")
     return Request(before, (whole[len(before) :],), framed=False)
 
 
@@ -261,6 +261,6 @@ def _reader_of(rows: Rows, row: int, record: Mapping[str, object]) -> tuple[tupl
         return found[0], _FORMS[found[0]][1]
     allowed = "; ".join(", ".join(columns) for columns in _FORMS)
     raise DataError(
-        f"{rows.where(row)}: columns {listed(record)} are none of a language model's rows: {allowed}"
+        f"{rows.where(row)}: columns {listed(record)} match no form of language model data: {allowed}"
         f" (or a .txt file among {', '.join(FORMATS)})"
     )

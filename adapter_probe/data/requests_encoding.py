@@ -1,9 +1,9 @@
-"""From requests to tokens, by lm-evaluation-harness's conventions, laid out so that nothing runs twice.
+"""Requests as tokens, by the conventions of lm-evaluation-harness, laid out so that nothing runs twice.
 
-A context and its continuations are encoded together and then cut; a text without a context begins after the
-BOS (or EOS) token; what is too long loses its beginning; a long text is cut into windows in which each token
-is scored once. The texts of one request share what they begin with: they are laid out as a tree of tokens in
-which every distinct beginning stands once, so a context runs once however many continuations it has.
+A context and its continuations are encoded together and then split; a text without a context follows the BOS
+(or EOS) token; sequences that are too long are truncated at the start; a long text is cut into windows in
+which each token is scored once. The texts of one request share prefixes: they are laid out as a tree of
+tokens that contains every distinct prefix once, so a context runs once for all its continuations.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def encode_requests(tokenizer: Any, requests: Requests, max_length: int) -> Enco
     """
     prefix = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     if prefix is None:
-        raise DataError("the base's tokenizer has neither a BOS nor an EOS token for a text to begin after")
+        raise DataError("the base's tokenizer has neither a BOS nor an EOS token to start a text with")
     encoder = _Encoder(tokenizer, prefix, max_length)
     trees, example, n_tokens = [], [], []
     for number, request in enumerate(requests.rows):
@@ -155,7 +155,7 @@ def encode_requests(tokenizer: Any, requests: Requests, max_length: int) -> Enco
 
 
 class _Unfit(Exception):
-    """A request that cannot be scored; says why."""
+    """A request cannot be scored; the message gives the reason."""
 
 
 Text = tuple[list[int], list[int]]
@@ -189,9 +189,7 @@ class _Encoder:
     def _checked(self, made: list[Text], request: Request) -> list[Text]:
         for (_, scored), choice in zip(made, request.choices):
             if not 0 < len(scored) <= self.max_length:
-                raise _Unfit(
-                    f"{choice[:60]!r} gives {len(scored)} tokens; allowed are 1 to {self.max_length}"
-                )
+                raise _Unfit(f"{choice[:60]!r} has {len(scored)} tokens; 1 to {self.max_length} are allowed")
         return made
 
     def _turn(self, context: str, continuation: str) -> Text:
@@ -209,10 +207,10 @@ class _Encoder:
         return [self.prefix], scored
 
     def windows(self, request: Request) -> Iterator[list[Text]]:
-        """A text in windows that score each token once, with as much before it as fits at the end."""
+        """A text in windows that score each token once, with the last window as full as possible."""
         ids, size = self.tokens(request.choices[0]), self.max_length
         if not ids:
-            raise _Unfit(f"{request.choices[0][:60]!r} gives no token")
+            raise _Unfit(f"{request.choices[0][:60]!r} has no tokens")
         yield [([self.prefix], ids[:size])]
         for begin in range(size, len(ids), size):
             end = min(begin + size, len(ids))
@@ -220,12 +218,12 @@ class _Encoder:
 
 
 def grow_tree(texts: Sequence[Text], max_length: int) -> TokenTree:
-    """Lay out texts so that what they begin with alike stands once; too long ones lose their beginning.
+    """Lay out texts so that common prefixes occur once; texts that are too long lose their start.
 
     The last token of a text is scored and not read.
     """
-    states: dict[tuple[int, int], int] = {}  # (beginning, next token) -> the beginning that both make
-    scored: dict[tuple[int, int], int] = {}  # (beginning, scored token) -> place among those scored
+    states: dict[tuple[int, int], int] = {}  # (prefix, next token) -> the extended prefix
+    scored: dict[tuple[int, int], int] = {}  # (prefix, scored token) -> index among the scored tokens
     chosen = []
     for context, continuation in texts:
         whole = (context + continuation)[-(max_length + 1) :]
@@ -243,8 +241,8 @@ def grow_tree(texts: Sequence[Text], max_length: int) -> TokenTree:
 
 
 def pack_requests(encoded: EncodedRequests, index: np.ndarray, device: torch.device) -> RequestBatch:
-    """Lay the items `index` end to end, those of one form side by side, each form in a group of its own."""
-    alike: dict[tuple[int, int, bool], list[int]] = {}  # places among `index`
+    """Concatenate the items `index`, with items of the same shape in one group."""
+    alike: dict[tuple[int, int, bool], list[int]] = {}  # positions in `index`
     for place, item in enumerate(index.tolist()):
         tree = encoded.trees[item]
         alike.setdefault((len(tree.tokens), len(tree.read), tree.is_one_text), []).append(place)
@@ -289,7 +287,7 @@ def pack_requests(encoded: EncodedRequests, index: np.ndarray, device: torch.dev
 
 
 def _layout(trees: Sequence[TokenTree]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Places in their texts, and what they see, of the tokens of trees of one length."""
+    """Positions and attention masks of the tokens of trees of one length."""
     depths, sees = (np.stack(parts) for parts in zip(*((tree.depths, tree.sees) for tree in trees)))
     return torch.from_numpy(depths), torch.from_numpy(sees)
 
@@ -297,7 +295,7 @@ def _layout(trees: Sequence[TokenTree]) -> tuple[torch.Tensor, torch.Tensor]:
 def count_texts(requests: Requests, encoded: EncodedRequests) -> np.ndarray:
     """Tokens, characters, bytes and words of every continuation, int64 ``[examples, continuations, 4]``.
 
-    Without the delimiter before a choice, but for the tokens.
+    Only the tokens include the delimiter before a choice.
     """
     counts = np.zeros((len(requests), encoded.n_continuations, 4), dtype=np.int64)
     counts[..., 0] = encoded.n_tokens
@@ -308,7 +306,7 @@ def count_texts(requests: Requests, encoded: EncodedRequests) -> np.ndarray:
 
 
 def measure_text(text: str) -> tuple[int, int, int]:
-    """Characters, bytes and words, which are what white space parts."""
+    """Numbers of characters, bytes and words, words being separated by white space."""
     return len(text), len(text.encode()), len(re.split(r"\s+", text))
 
 

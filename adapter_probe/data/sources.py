@@ -1,4 +1,4 @@
-"""Every row of a task's split, wherever it comes from, and a fixed subset of them."""
+"""All rows of a task's split, from any source, and fixed random subsets of them."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def share_out(tables: list[Rows], split: str, validation_share: float) -> list[R
     Args:
         tables: the training files.
         split: train or validation.
-        validation_share: of the rows, drawn at random; 0 where the validation split has files of its own.
+        validation_share: fraction of the rows, drawn at random; 0 if the validation split has separate files.
 
     Raises:
-        DataError: one of both would have no rows.
+        DataError: one of the splits would have no rows.
     """
     if not validation_share or split == "test":
         return tables
@@ -62,7 +62,7 @@ def share_out(tables: list[Rows], split: str, validation_share: float) -> list[R
             f"a validation share of {validation_share} of {n_rows} rows leaves no rows to "
             f"{'validate on' if n_validation == 0 else 'train on'}"
         )
-    # Raw generator output is the part of NumPy's random streams that never changes between versions.
+    # Raw generator output is the only part of NumPy's random streams that is stable between versions.
     drawn = np.argsort(np.random.PCG64(1).random_raw(n_rows), kind="stable")[:n_validation]
     chosen = np.isin(np.arange(n_rows), drawn, invert=split == "train").tolist()
     ends = np.cumsum([len(rows.records) for rows in tables]).tolist()
@@ -78,22 +78,22 @@ def _kept(rows: Rows, wanted: Sequence[bool]) -> Rows:
 
 
 def judged(preset: Preset | None, tables: list[Rows], label: str) -> list[Rows]:
-    """The tables without the rows that a preset leaves out, which nobody could put a label on."""
+    """The tables without the rows that a preset skips because their annotators reached no majority."""
     if preset is None or preset.skipped_label is None:
         return tables
     kept = []
     for rows in tables:
         kept.append(_kept(rows, [value != preset.skipped_label for value in rows.column(label)]))
         if not kept[-1].records:
-            raise DataError(f"{rows.path}: every label is {preset.skipped_label!r}, which marks none")
+            raise DataError(f"{rows.path}: every label is {preset.skipped_label!r}, which marks no label")
     return kept
 
 
 def refuse_changed(spec: TaskSpec, split: str, fingerprint: str) -> None:
-    """Make sure that the rows are those that the task was made from.
+    """Check that the rows are those recorded in the task.
 
     Raises:
-        DataError: they are not.
+        DataError: they differ.
     """
     expected = spec.fingerprints.get(split)
     if fingerprint != expected:
@@ -105,13 +105,13 @@ def refuse_changed(spec: TaskSpec, split: str, fingerprint: str) -> None:
 
 
 def subset(n_rows: int, max_examples: int | None) -> np.ndarray | None:
-    """Which rows to keep: always the same ones, drawn at random, in their order; None for all.
+    """Indices of a fixed random subset of rows, in their order; None for all.
 
-    A smaller number keeps a subset of a larger one's.
+    A smaller subset is contained in every larger one.
 
     Args:
-        n_rows: how many there are.
-        max_examples: how many to keep at most; None for all.
+        n_rows: number of rows.
+        max_examples: maximum number of rows to keep; None for all.
 
     Raises:
         DataError: `max_examples` is less than 1.
@@ -120,5 +120,5 @@ def subset(n_rows: int, max_examples: int | None) -> np.ndarray | None:
         raise DataError(f"the number of examples must be at least 1, got {max_examples}")
     if max_examples is None or max_examples >= n_rows:
         return None
-    # Raw generator output is the part of NumPy's random streams that never changes between versions.
+    # Raw generator output is the only part of NumPy's random streams that is stable between versions.
     return np.sort(np.argsort(np.random.PCG64(0).random_raw(n_rows), kind="stable")[:max_examples])

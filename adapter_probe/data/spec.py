@@ -1,4 +1,4 @@
-"""What a task is: kind, classes, columns, metric, and where its rows come from."""
+"""Description of a task: kind, classes, columns, metric, and sources of its rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from adapter_probe.metrics import Kind, check_metric
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns hold the text, the second text of a pair (or None) and the label.
+    """The columns of the text, the second text of a pair (or None) and the label.
 
     For question answering: the question, its context, and the answers.
     """
@@ -29,20 +29,20 @@ class Columns:
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """A task: everything that determines its rows and how they are scored.
+    """A task: everything that determines its rows and their scoring.
 
     Attributes:
-        name: for people; nothing depends on it.
+        name: display name; nothing depends on it.
         kind: classification, regression, or extractive question answering.
         metric: the task's score, see `adapter_probe.metrics`.
         label_names: the classes, in the order of the head's outputs; empty for the other kinds.
-        columns: where texts and labels stand in the files.
+        columns: columns of texts and labels in the files.
         files: split to its sources, read in this order: absolute paths, or splits on the Hugging Face hub as
             `adapter_probe.data.hub.HubSplit` writes them (``hub:nyu-mll/glue:cola:validation@<commit>``).
-        fingerprints: split to the SHA-256 of its texts and labels in order, wherever the files lie.
+        fingerprints: split to the SHA-256 of its texts and labels in order, independent of file paths.
         preset: the named task whose conventions the rows follow (0 and 1 standing for which class, rows to
             leave out), see `adapter_probe.data.presets`; None for any other task.
-        encoding: of the files.
+        encoding: text encoding of the files.
         validation_share: share of the training files' rows that make the validation split; 0 where it has
             files of its own.
     """
@@ -59,7 +59,7 @@ class TaskSpec:
     validation_share: float = 0.0
 
     def to_json(self) -> dict[str, object]:
-        """The task as plain JSON values; `from_json` reads them back. What is as usual may be left out."""
+        """The task as plain JSON, to be read by `from_json`. Default values may be left out."""
         usual = {"encoding": "utf-8", "validation_share": 0.0}
         return {
             **{name: value for name, value in asdict(self).items() if value != usual.get(name)},
@@ -69,14 +69,14 @@ class TaskSpec:
 
     @classmethod
     def from_json(cls, record: object, source: str = "task") -> TaskSpec:
-        """Read back what `to_json` wrote, also before there were presets.
+        """Read the output of `to_json`, including that of versions without presets.
 
         Args:
             record: the parsed JSON.
             source: the file it came from, for error messages.
 
         Raises:
-            DataError: something is missing, of the wrong type, or contradicts itself.
+            DataError: a field is missing, of the wrong type, or inconsistent with others.
         """
         _expect(isinstance(record, Mapping), source, "task", record, "an object")
         columns, files, prints = (
@@ -133,7 +133,7 @@ def _strings(record: Mapping[str, object], key: str, source: str) -> list[str]:
 
 
 def _check_spec(spec: TaskSpec, source: str) -> None:
-    """What types alone do not say of a task."""
+    """Checks beyond the types of fields."""
     try:
         check_metric(spec.metric, spec.kind, len(spec.label_names) or None)
     except DataError as error:

@@ -47,9 +47,9 @@ def load_split(
     Args:
         spec: the task.
         split: train, validation or test.
-        max_examples: keep at most this many rows: always the same ones, drawn at random (files may be
-            sorted) and left in the files' order; a smaller number keeps a subset of a larger one's.
-        expect_fingerprint: refuse rows that differ from those the task was made from.
+        max_examples: keep a fixed random subset of at most this many rows (files may be
+            sorted), in the files' order; a smaller subset is contained in every larger one.
+        expect_fingerprint: whether to refuse rows that differ from those recorded in the task.
 
     Raises:
         DataError: the task has no such split, its files cannot be read as the task says, or they changed.
@@ -72,7 +72,7 @@ def assemble(spec: TaskSpec, split: str, tables: Sequence[Rows]) -> Split:
     """Join a split's files into one `Split`.
 
     Raises:
-        DataError: a text or label is not what the task says, or every label is the same.
+        DataError: a text or label does not fit the task, or all labels are equal.
     """
     texts, texts_b = (
         None if column is None else tuple(chain.from_iterable(rows.texts(column) for rows in tables))
@@ -85,7 +85,7 @@ def assemble(spec: TaskSpec, split: str, tables: Sequence[Rows]) -> Split:
         labels = class_indices(spec.label_names, tables, values, numbered=spec.preset is not None)
     if split != "test" and (labels == labels[0]).all():
         raise DataError(
-            f"{paths_of(tables)}: every {split} label is {values[0]!r}; expected at least two different ones"
+            f"{paths_of(tables)}: every {split} label is {values[0]!r}; expected two or more labels"
         )
     return _sealed(spec, split, texts, texts_b, labels)
 
@@ -93,7 +93,7 @@ def assemble(spec: TaskSpec, split: str, tables: Sequence[Rows]) -> Split:
 def _sealed(
     spec: TaskSpec, split: str, texts: tuple[str, ...], texts_b: tuple[str, ...] | None, labels: np.ndarray
 ) -> Split:
-    """Seal rows with their fingerprint, which tells classes by name and not by index."""
+    """Rows together with their fingerprint, which identifies classes by name instead of index."""
     names = spec.label_names
     readable = labels.tolist() if spec.kind == "regression" else [names[i] for i in labels.tolist()]
     content = json.dumps([texts, texts_b, readable]).encode()

@@ -1,7 +1,7 @@
-"""Windows of a question and a piece of its context, as token ids, for extractive question answering.
+"""Windows of a question and a part of its context, as token ids, for extractive question answering.
 
-A context that is too long for the model is cut into windows that overlap, so that an answer cut by the edge
-of one lies whole in the next. The conventions are those of transformers' own question-answering example.
+A context that is too long for the model is cut into overlapping windows, so that an answer cut by the edge
+of one window is complete in the next. Conventions follow the question-answering example of transformers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from adapter_probe.data.encoding import Encoded, seal
 from adapter_probe.data.questions import Questions
 from adapter_probe.errors import DataError
 
-_AT_ONCE = 256  # questions a call: the tokenizer's offsets are Python objects, many times larger than ours
+_AT_ONCE = 256  # questions per call: the tokenizer's offsets are Python objects, much larger than arrays
 
 
 class Batch(Protocol):
@@ -26,7 +26,7 @@ class Batch(Protocol):
         """Token ids, offsets and the like, by name."""
 
     def __contains__(self, name: str) -> bool:
-        """Whether the tokenizer gave this."""
+        """Whether the tokenizer returned this field."""
 
     def sequence_ids(self, batch_index: int) -> Sequence[int | None]:
         """0 for tokens of the question, 1 for the context's, None for special tokens."""
@@ -36,7 +36,7 @@ class OffsetTokenizer(Protocol):
     """The part of a transformers fast tokenizer that windows need."""
 
     def num_special_tokens_to_add(self, pair: bool = False) -> int:
-        """How many tokens frame a pair."""
+        """Number of special tokens added to a pair."""
 
     def __call__(self, text: list[str], text_pair: list[str] | None = None, **options: object) -> Batch:
         """Token ids and character offsets of every window."""
@@ -44,12 +44,12 @@ class OffsetTokenizer(Protocol):
 
 @dataclass(frozen=True)
 class WindowSettings:
-    """How contexts are cut.
+    """Settings for cutting contexts into windows.
 
     Attributes:
-        max_length: the most tokens a window may have, special tokens and question included.
-        stride: how many tokens of the context a window shares with the one before.
-        max_question: a question loses its end beyond this many tokens.
+        max_length: maximum number of tokens per window, including special tokens and question.
+        stride: number of context tokens that a window shares with the previous one.
+        max_question: maximum number of tokens of a question; longer questions are truncated.
     """
 
     max_length: int = 384
@@ -58,10 +58,10 @@ class WindowSettings:
 
     @classmethod
     def within(cls, limit: int | None) -> WindowSettings:
-        """The usual settings, or, for a model or a wish of fewer tokens, the same proportions.
+        """The usual settings, scaled down in proportion if fewer tokens are allowed.
 
         Args:
-            limit: the most tokens there may be; None for the usual 384.
+            limit: maximum number of tokens; None for the usual 384.
         """
         length = cls.max_length if limit is None else min(cls.max_length, limit)
         share = length / cls.max_length
@@ -70,17 +70,17 @@ class WindowSettings:
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Every window of a set of questions, those of one question side by side, in its context's order.
+    """All windows of a set of questions, grouped by question, in the order of the context.
 
     Attributes:
-        encoded: token ids, one example a window, so that windows pack like any examples.
-        question: int64 ``[windows]``, which question each is of.
+        encoded: token ids, one example per window, so that windows can be packed like examples.
+        question: int64 ``[windows]``, index of each window's question.
         context: int64 ``[windows, 2]``, the context's first token in the window and one past its last.
         offsets: per window int32 ``[context tokens, 2]``, the characters of the question's context that each
             token stands for, end exclusive.
         labels: int64 ``[windows, 2]``, the first and last token of the answer in the window; both 0, the
-            class token, where the window does not hold the whole answer.
-        n_questions: how many questions there are.
+            class token, if the window does not contain the whole answer.
+        n_questions: number of questions.
     """
 
     encoded: Encoded
@@ -138,19 +138,19 @@ def encode_windows(
 
 
 def _refuse_cramped(tokenizer: OffsetTokenizer, settings: WindowSettings) -> None:
-    """Every window must get on by a token at least, beside a question of full length."""
+    """Refuse settings whose windows do not advance by at least one token next to the longest question."""
     room = settings.max_length - settings.max_question - tokenizer.num_special_tokens_to_add(pair=True)
     if settings.max_question < 1:
         raise DataError(f"a question must keep at least 1 token, got {settings.max_question}")
     if settings.stride < 0 or room <= settings.stride:
         raise DataError(
-            f"windows of {settings.max_length} tokens leave {room} for the context beside a question of "
+            f"windows of {settings.max_length} tokens leave {room} for the context next to a question of "
             f"{settings.max_question}; the stride is {settings.stride}, expected 0 or more and less than that"
         )
 
 
 def _cut_questions(tokenizer: OffsetTokenizer, questions: Sequence[str], most: int) -> list[str]:
-    """Questions without surrounding white space, and without what comes after their first `most` tokens."""
+    """Questions without surrounding white space, truncated to their first `most` tokens."""
     texts = [question.strip() for question in questions]
     long = list(range(len(texts)))
     while long:
@@ -159,13 +159,13 @@ def _cut_questions(tokenizer: OffsetTokenizer, questions: Sequence[str], most: i
         long = [i for i, offsets in found if len(offsets) > most]
         for i, offsets in found:
             if len(offsets) > most:
-                # Again until it fits: where a letter or a word is cut, what is left may make other tokens.
+                # Repeated until it fits: cutting inside a word may change the tokens of the remaining text.
                 texts[i] = texts[i][: min(offsets[most - 1][1], len(texts[i]) - 1)]
     return texts
 
 
 def _context_of(sequence_ids: Sequence[int | None]) -> tuple[int, int]:
-    """The context's first token and one past its last; nothing stands between them but the context."""
+    """The first token of the context and one past its last; only context is in between."""
     places = np.flatnonzero([number == 1 for number in sequence_ids])
     return (int(places[0]), int(places[-1]) + 1) if len(places) else (len(sequence_ids), len(sequence_ids))
 
@@ -180,7 +180,7 @@ def _label(
         begin = answer.start + len(answer.text) - len(answer.text.lstrip())
         stop = answer.start + len(answer.text.rstrip())
         places = offsets[window]
-        # The outermost windows reach to the context's ends, though its first characters may make no token.
+        # The outermost windows extend to the context's ends, even if its first characters yield no token.
         is_first = window == 0 or question[window - 1] != number
         is_last = window == len(question) - 1 or question[window + 1] != number
         if len(places) and (is_first or places[0, 0] <= begin) and (is_last or places[-1, 1] >= stop):

@@ -1,4 +1,4 @@
-"""SQuAD's JSON layout: articles of paragraphs of questions, as one row a question."""
+"""SQuAD's JSON layout: articles of paragraphs of questions, read as one row per question."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def flatten(path: Path, value: dict) -> Iterator[tuple[str, dict[str, object]]]:
             for k, question in enumerate(questions, start=1):
                 place = f"{i}, paragraph {j}, question {k}"
                 if not isinstance(question, dict):
-                    raise DataError(f"{here}, question {k}: holds {shown(question)}, expected an object")
+                    raise DataError(f"{here}, question {k}: contains {shown(question)}, expected an object")
                 yield place, {**question, "context": paragraph["context"]}
 
 
 def _list(holder: object, key: str, where: str) -> list:
     if not isinstance(holder, dict):
-        raise DataError(f"{where}: holds {shown(holder)}, expected an object")
+        raise DataError(f"{where}: contains {shown(holder)}, expected an object")
     if not isinstance(holder.get(key), list):
         found = shown(holder[key]) if key in holder else "nothing"
-        raise DataError(f"{where}: {key!r} holds {found}, expected a list")
+        raise DataError(f"{where}: {key!r} contains {found}, expected a list")
     return holder[key]

@@ -1,4 +1,4 @@
-"""Find out from a task's files, its name, or both, what the task is."""
+"""Determine a task from its files, its name, or both."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ Files = str | Path | Iterable[str | Path]
 
 
 def locate_task(task: str | Path | None, data: str | Path | None = None) -> tuple[str | None, Path | None]:
-    """What a task's name, a folder, or both stand for: the `preset` and the `folder` that `find_task` takes.
+    """Resolve a task's name, a folder, or both into the arguments `preset` and `folder` of `find_task`.
 
-    A name with a folder is read from that folder; a name alone, from a folder of that name where there is
-    one, and else from the hub. Any other folder has to say itself what it holds.
+    A name with a folder is read from that folder; a name alone, from a folder of that name if there is one,
+    and otherwise from the hub. For any other folder, the task is determined from its files.
 
     Args:
-        task: a preset's name (``cola``, ``glue/cola``) or a folder; None where `data` says all.
+        task: a preset's name (``cola``, ``glue/cola``) or a folder; None if `data` is sufficient.
         data: a folder.
 
     Raises:
@@ -83,30 +83,30 @@ def find_task(
     encoding: str = "utf-8",
     validation_share: float = 0.0,
 ) -> TaskSpec:
-    """Find out what a folder or some files hold; whatever is given overrides the guess.
+    """Determine the task in a folder or some files; given arguments override what is inferred.
 
-    Every row of every split is read and checked. A test split that was found in the folder, not named, is
-    left out where it has no labels (as GLUE's have none).
+    Every row of every split is read and checked. A test split that was found in the folder, not given, is
+    skipped if it has no labels (as in GLUE).
 
     Args:
         folder: a folder with train, validation or dev, and test files.
-        train: files of the training split, read one after the other; they replace the folder's.
-        validation: likewise.
-        test: likewise.
+        train: files of the training split, concatenated; they replace those of the folder.
+        validation: files of the validation split, in the same way.
+        test: files of the test split, in the same way.
         text: column of the text (or of the question): a name, or a number from 0 in a file without a header.
         text_b: column of the second text of a pair (or of the context).
         label: column of the label (or of the answers).
         kind: classification, regression or extractive.
-        metric: the score to use.
+        metric: evaluation metric.
         name: the task's name; by default the preset's, or that of the folder.
-        preset: a task known by name, such as ``glue/cola``, which says columns, classes and metric. Without
+        preset: a known task, such as ``glue/cola``, which determines columns, classes and metric. Without
             folder and files it is read from the Hugging Face hub.
-        encoding: of the files.
-        validation_share: split this share of the training rows off as the validation split, which then has
-            no files of its own.
+        encoding: text encoding of the files.
+        validation_share: fraction of the training rows to hold out as the validation split, which then has
+            no files.
 
     Raises:
-        DataError: no data are found, or they cannot be read as one task; the message says where and why.
+        DataError: no data are found, or they cannot be read as one task; the message gives the reason.
     """
     chosen = None if preset is None else _of_kind(find_preset(preset), kind)
     files = _task_files(chosen, folder, {"train": train, "validation": validation, "test": test})
@@ -117,7 +117,7 @@ def find_task(
         split: share_out([read_source(entry, asked, encoding) for entry in entries], split, validation_share)
         for split, entries in files.items()
     }
-    lead = next(iter(files))  # the train split, or the first there is
+    lead = next(iter(files))  # the train split, or else the first split
     if chosen is None or asked:
         columns = choose_columns(tables[lead][0], text, text_b, label)
     else:
@@ -146,7 +146,7 @@ def find_task(
 
 def _of_kind(preset: Preset, kind: str | None) -> Preset:
     if kind not in (None, preset.task.kind):
-        raise DataError(f"task {preset.name!r} is {preset.task.kind}; its kind cannot be {kind!r}")
+        raise DataError(f"task {preset.name!r} is of kind {preset.task.kind}; --kind {kind} is not allowed")
     return preset
 
 
@@ -162,19 +162,19 @@ def _task_files(
         found = hub_files(preset) if preset is not None and len(missing) == len(SPLITS) else {}
     files = {split: given[split] or found.get(split, ()) for split in SPLITS}
     if not any(files.values()):
-        raise DataError("no data: name a folder, or files for train, validation or test")
+        raise DataError("no data given; give a folder, or files for train and validation")
     return {split: tuple(map(_settled, entries)) for split, entries in files.items() if entries}
 
 
 def _settled(entry: str | Path) -> str:
-    # Not resolved: a link's own name says what type the file is, its target's may not.
+    # Not resolved: the suffix of a link gives the file type, which its target's name may lack.
     return str(entry) if HubSplit.parse(str(entry)) else os.path.abspath(entry)
 
 
 def _split_off(files: dict[str, tuple[str, ...]], share: float) -> dict[str, tuple[str, ...]]:
-    """The sources with the training split's as the validation split's too."""
+    """The sources, with those of the training split also used for validation."""
     if not 0 < share < 1:
-        raise DataError(f"validation share {share} is not allowed; give a share between 0 and 1, such as 0.1")
+        raise DataError(f"--validation-share {share} is not allowed; give a fraction between 0 and 1")
     if "train" not in files or "validation" in files:
         there = ", ".join(files)
         raise DataError(
@@ -188,8 +188,8 @@ def _split_off(files: dict[str, tuple[str, ...]], share: float) -> dict[str, tup
 def _name_of(entry: str, named: bool) -> str:
     """The name of a folder, or of a dataset on the hub.
 
-    A file that was named goes by its own name, as far as that is not just its split's: several data sets may
-    lie in one folder.
+    A given file is named by its file name unless that is only the name of a split, because a folder may
+    contain several data sets.
     """
     on_hub = HubSplit.parse(entry)
     if on_hub is not None:
@@ -200,7 +200,7 @@ def _name_of(entry: str, named: bool) -> str:
 def _kind_and_classes(
     preset: Preset | None, kind: str | None, tables: Sequence[Rows], columns: Columns
 ) -> tuple[Kind, tuple[str, ...]]:
-    """The kind of task and the names of its classes, guessed from the first split where nothing says them."""
+    """The kind of task and its class names, inferred from the first split if they are not given."""
     if preset is not None:
         return preset.task.kind, preset.task.label_names
     if kind is None and isinstance(tables[0].column(columns.label)[0], list | dict):

@@ -1,1 +1,1 @@
-"""The objects a user holds: an open model, an ablation, an initialisation sweep, a trade-off."""
+"""The public API's objects: open models, ablations, initialisation sweeps, trade-offs and suites."""

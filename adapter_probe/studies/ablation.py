@@ -1,4 +1,4 @@
-"""The span ablation as one call and one object."""
+"""The span ablation: the function `ablate` and its result, `Ablation`."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from .reopening import Sources
 
-_ANY_DEVICE = ("auto", "cpu")  # every machine has them
+_ANY_DEVICE = ("auto", "cpu")  # available on every machine
 BESIDE = "against-"
-"""How the folder with the same variants on other data begins, inside the ablation's own."""
+"""Prefix of the subfolder that holds the same variants scored on other data."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,9 +48,9 @@ class Ablation(DrawnStudy):
     """A finished ablation; what `adapter_probe.ablate` and `adapter_probe.load` return.
 
     Attributes:
-        record: its tables, summary and identity as plain data.
-        against: the same variants on other examples, where `ablate` was given some; `adapter_probe.exchange`
-            sets the two against one another.
+        record: tables, summary and identity of the study as plain data.
+        against: the same variants scored on the examples that `ablate` received as `against`, if any;
+            `adapter_probe.exchange` relates the two.
     """
 
     record: AblationRecord
@@ -59,7 +59,7 @@ class Ablation(DrawnStudy):
 
     @property
     def folder(self) -> Path:
-        """Where the results lie."""
+        """The results folder."""
         return self.record.folder
 
     @property
@@ -76,43 +76,43 @@ class Ablation(DrawnStudy):
 
     @property
     def layers(self) -> pd.DataFrame | None:
-        """One row per layer, ``layers.csv``: switched off alone, and its share of the drop of all layers."""
+        """One row per layer, ``layers.csv``: the drop without that layer, and its share of the total drop."""
         return self.record.layers
 
     @property
     def removable(self) -> pd.DataFrame | None:
-        """The longest removable spans within some tolerances, ``removable.csv``."""
+        """The longest removable span within each of several tolerances, ``removable.csv``."""
         return self.record.removable
 
     @property
     def groups(self) -> pd.DataFrame | None:
-        """What every variant scores on each part of the data, ``groups.csv``; None where there are no parts.
+        """One row per variant and group of examples, ``groups.csv``; None when the data has no groups.
 
-        The parts are `field` and `UID` of pairs of sentences, or the tasks of lm-evaluation-harness. Columns
-        `group`, `n_examples`, `variant` (``intact``, ``all off`` or a span), `first`, `last`, `score`,
-        `delta_points`.
+        Groups are the values of `field` and `UID` in data with minimal pairs, or the tasks of
+        lm-evaluation-harness. Columns: `group`, `n_examples`, `variant` (``intact``, ``all off`` or a span),
+        `first`, `last`, `score`, `delta_points`.
         """
         return self.record.groups
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The numbers to act on, ``summary.json``; scores are fractions, differences in points."""
+        """The main results, ``summary.json``; scores are fractions, differences are in points."""
         return dict(self.record.summary)
 
     @cached_property
     def results(self) -> AblationResults:
-        """Every example's outputs under every variant: `masks`, `spans`, `logits`, `labels` and more.
+        """The outputs of every variant for every example: `masks`, `spans`, `logits`, `labels` and more.
 
         Raises:
-            ResultsError: the folder holds no predictions, or damaged ones.
+            ResultsError: the folder contains no predictions, or they are damaged.
         """
         return self._results if self._results is not None else load_ablation(self.folder)
 
     @property
     def predictions(self) -> np.ndarray:
-        """Class numbers or regression values, ``[variants, examples]``; see `results` for the rest.
+        """Predicted classes or regression values, ``[variants, examples]``; see `results` for the outputs.
 
-        The first variant is the intact model; `results.row_names` names all.
+        The first variant is the intact model; `results.row_names` lists the names of all variants.
         """
         return self.results.predictions
 
@@ -126,16 +126,16 @@ class Ablation(DrawnStudy):
         notes: bool = True,
         style: Style | None = None,
     ) -> Axes:
-        """Draw the first/last-ablated-layer heatmap; spans in a line are better drawn by `plot`.
+        """Draw the heatmap of first and last ablated layer; see `plot` for spans that form a line.
 
         Args:
-            ax: where to draw; by default the current Axes. The current rcParams apply.
-            tolerance: drop in points that the black line marks.
-            paper: set the grid that Houlsby et al. (2019) published of the same task beside.
-            colorbar: whether to draw one.
-            notes: whether task, scores and signs are explained in the empty corner.
-            style: in place of `ax`: a figure of its own with the fonts and width of a venue, such as
-                ``icml``.
+            ax: Axes to draw on; by default the current Axes. The current rcParams apply.
+            tolerance: tolerated drop, in percentage points, marked by the black line.
+            paper: draw the grid that Houlsby et al. (2019) published for this task next to it.
+            colorbar: whether to draw a colour bar.
+            notes: whether to print task, scores and the legend of symbols in the empty corner.
+            style: publication venue, such as ``icml``: draws a new figure with the venue's width and fonts
+                (instead of `ax`).
         """
         from adapter_probe.figures.heatmap import heatmap
 
@@ -153,16 +153,16 @@ class Ablation(DrawnStudy):
         notes: bool = True,
         style: Style | None = None,
     ) -> Axes:
-        """Draw what fits the spans: the heatmap, or of spans in a line a curve with its interval.
+        """Draw the heatmap or, if the spans form a line, a curve with its interval.
 
-        In a line are spans that all begin at one layer (``spans="prefix"``), all end at one
-        (``spans="suffix"``), or have no end in common (``spans="single"``).
+        Spans form a line if all start at one layer (``spans="prefix"``), all end at one layer
+        (``spans="suffix"``), or are disjoint (``spans="single"``).
 
         Args:
             ax: see `heatmap`.
-            tolerance: drop in points that the black line marks.
-            paper: draw what Houlsby et al. (2019) published of the same task too.
-            notes: whether task, scores and signs are explained in a corner.
+            tolerance: tolerated drop, in percentage points, marked by the black line.
+            paper: overlay the values that Houlsby et al. (2019) published for this task.
+            notes: whether to print task, scores and the legend of symbols in a corner.
             style: see `heatmap`.
         """
         from adapter_probe.figures.ablation_figures import plot
@@ -171,15 +171,15 @@ class Ablation(DrawnStudy):
             return plot(self.record, place, tolerance=tolerance, paper=paper, notes=notes)
 
     def attribution(self, ax: Axes | None = None, *, legend: bool = True, style: Style | None = None) -> Axes:
-        """Draw each layer's share of the drop of all layers, beside its drop alone.
+        """Draw each layer's share of the total drop next to the drop without that layer alone.
 
         Args:
             ax: see `heatmap`.
             style: see `heatmap`.
-            legend: whether to explain bars and diamonds.
+            legend: whether to draw the legend of bars and diamonds.
 
         Raises:
-            ResultsError: the study has no shares: spans that were kept, or an undefined score.
+            ResultsError: the study has no shares, because it kept spans on or a score is undefined.
         """
         from adapter_probe.figures.attribution import attribution
 
@@ -200,7 +200,7 @@ class Ablation(DrawnStudy):
         )
 
     def rows(self) -> list[tuple[str, str]]:
-        """The summary in words, as (what, value); of a folder without one, its name alone."""
+        """The summary as (name, value) pairs of text; without a summary, the folder only."""
         summary = self.record.summary
         return ablation_rows(summary) if summary else [("ablation", str(self.folder))]
 
@@ -233,49 +233,50 @@ def ablate(
     cluster: SlurmOptions | None = None,
     progress: bool = True,
 ) -> Ablation:
-    """Switch adapters off over every contiguous span of layers, or over some, without retraining.
+    """Switch adapters off over every contiguous span of layers, or some of them, without retraining.
 
-    The results go to a folder inside the checkpoint, or to `out`; a call that was interrupted goes on from
-    there, and a finished one is read back.
+    The results are written to a folder inside the checkpoint, or to `out`. The same call resumes an
+    interrupted run, and reads a finished one back.
 
     Args:
-        checkpoint: folder of a checkpoint of this project, AdapterHub's `adapters`, PEFT or the paper's code.
-        sites: which of a layer's two adapters to switch.
-        complement: keep only the span's adapters on.
-        spans: ``all`` contiguous ones, ``single`` layers, those that begin at the lowest (``prefix``) or end
-            at the highest layer (``suffix``), or lengths such as ``1..4``.
-        group: switch this many layers at a time.
-        layers: only these, such as ``8-23``.
-        layernorm: the LayerNorm after a switched-off adapter: the trained one, or the base's.
-        base: folder or Hugging Face hub id of the base model, if it is not where the checkpoint says.
-        data: labelled examples, in place of those that the checkpoint remembers: a file, several files, a
+        checkpoint: checkpoint folder, written by this project, `adapters`, PEFT or the paper's code.
+        sites: which adapters of each layer to switch off.
+        complement: switch off every adapter outside the span instead of those inside it.
+        spans: spans to switch off: ``all`` contiguous spans, ``single`` layers, spans that start at the
+            lowest layer (``prefix``) or end at the highest (``suffix``), or a range of lengths such as
+            ``1..4``.
+        group: number of adjacent layers to switch off together.
+        layers: restrict the study to these layers, such as ``8-23``.
+        layernorm: LayerNorm weights to use after an adapter that is switched off: trained or pretrained.
+        base: folder or Hugging Face Hub id of the base model, if it differs from the recorded one.
+        data: labelled examples to use instead of the checkpoint's own task: a file, several files, a
             DataFrame, a list of rows (mappings from column to value), or a pair ``(texts, labels)``, in which
-            a text may be a pair of texts. Rows that are no file yet are written to ``data/`` beside the
-            results, under a name made from their content.
-        task: ``lm-eval:NAME[,NAME]`` in place of files: tasks of lm-evaluation-harness (extra ``lm-eval``) by
-            name, task file or folder; several are groups of one study, scored together.
-        split: which of the remembered splits.
-        metric: the score, if not the task's own: a name, or a function from labels and predictions (class
-            indices or a regression's numbers, ``[examples]`` each) to a score, more being better. The
-            bootstrap calls the function 10,000 times a variant.
-        max_examples: use a fixed random subset of this size.
+            a text may be a pair of texts. Data that is not a file is saved in a folder ``data/`` next to the
+            results, under a name derived from its content.
+        task: instead of `data`: ``lm-eval:NAME[,NAME]``, tasks of lm-evaluation-harness (extra ``lm-eval``)
+            by name, task file or folder; several tasks are groups of one study, scored together.
+        split: split of the checkpoint's own task to evaluate on.
+        metric: evaluation metric: a name, or a function from labels and predictions (class indices or
+            regression values, ``[examples]`` each) to a score of which more is better; by default the metric
+            of the task. The bootstrap calls a function 10,000 times per variant.
+        max_examples: evaluate on a fixed random subset of this many examples.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
-        threads: of this process from now on; 0 for torch's own choice.
-        precision: of weights and arithmetic; "mixed" computes most predictions in bfloat16.
-        tokens_per_pass: bound on the rows (variants x tokens) that pass a layer together.
-        out: results folder.
-        against: examples of something else that the model can do, such as what the base could do before, in
-            any form that `data` takes: they are scored under the same variants, see `Ablation.against`.
-        encoding: of the files in `data` and `against`.
-        cluster: compute on a SLURM cluster.
-        progress: show a progress bar.
+        threads: number of CPU threads of this process from now on; 0 uses PyTorch's default.
+        precision: numerical precision; ``mixed`` computes in bfloat16 and repeats close decisions in float32.
+        tokens_per_pass: maximum number of rows (variants x tokens) per pass through a layer; bounds memory.
+        out: results folder; by default a folder inside the checkpoint.
+        against: examples that measure another ability, such as one of the base model, in any form that
+            `data` accepts. They are scored under the same variants; see `Ablation.against`.
+        encoding: text encoding of the files in `data` and `against`.
+        cluster: SLURM cluster to compute on; by default this machine.
+        progress: whether to show a progress bar.
 
     Raises:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
         DataError: the examples cannot be read, do not fit the task, or have changed since training.
         ResultsError: the folder belongs to another run, is in use, or cannot be written.
         TrainingError: jobs on the cluster failed.
-        JobsDetached: `cluster` asks not to wait for them.
+        JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
     from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 
@@ -294,17 +295,17 @@ def ablate(
 
 
 def with_task(data: Sequence[str | Path], task: str | None) -> tuple[str, ...]:
-    """The files to judge on, or the tasks of lm-evaluation-harness in their place.
+    """The data files, or else the tasks of lm-evaluation-harness.
 
     Raises:
-        DataError: both are given, or the task is none.
+        DataError: both are given, or `task` does not name tasks of lm-evaluation-harness.
     """
     from adapter_probe.data.lm_eval_tasks import PREFIX, is_task
 
     if task and not is_task(task):
-        raise DataError(f"task {task!r} is not allowed; give {PREFIX}NAME, or files with --data")
+        raise DataError(f"--task {task!r} is not allowed; give {PREFIX}NAME, or data files with --data")
     if task and data:
-        raise DataError(f"{data[0]} and task {task!r} are both given; give either --data or --task")
+        raise DataError(f"--data {data[0]} and --task {task} cannot be combined; give one of them")
     return (task,) if task else tuple(map(str, data))
 
 
@@ -318,7 +319,7 @@ def run_from_arguments(
     against: Sequence[str] = (),
     progress: bool = True,
 ) -> Ablation:
-    """`ablate`, for an ablation whose arguments are already put together."""
+    """Run `ablate` with arguments that have been collected already."""
     from adapter_probe.models.device import check_threads
     from adapter_probe.probe.given_data import refuse_idle_encoding
 
@@ -333,7 +334,7 @@ def run_from_arguments(
         beside = folder / f"{BESIDE}{Path(against[0]).stem}"
     if device in _ANY_DEVICE and cluster is None:
         check_threads(threads)
-        with working("ablate: looking for changes since the last run", progress):
+        with working("ablate: checking for changes since the last run", progress):
             finished = _reopened((arguments, *others), (folder, beside))
         if finished is not None:
             return finished
@@ -354,7 +355,7 @@ def run_from_arguments(
 
 
 def _reopened(orders: Sequence[AblationArguments], folders: Sequence[Path]) -> Ablation | None:
-    """The finished ablation, and that on other data, if nothing that made them has changed."""
+    """The finished ablation with its `against`, if none of its inputs has changed; else None."""
     from .reopening import reopen
 
     records = [reopen(one, folder) for one, folder in zip(orders, folders)]
@@ -367,7 +368,7 @@ def _reopened(orders: Sequence[AblationArguments], folders: Sequence[Path]) -> A
 def _remember(
     arguments: AblationArguments, request: AblationRequest, folder: Path, sources: Sources | None
 ) -> None:
-    """Note what the run was made from, so that it is reopened without its model."""
+    """Record the inputs of the run, so that it can be reopened without opening its model."""
     from .reopening import remember
 
     remember(arguments, folder, sources, request.checkpoint.description.base)
@@ -392,9 +393,9 @@ def _compute_on_cluster(
 def plan_from_arguments(
     arguments: AblationArguments, out: str | Path | None = None, *, device: str = "auto", threads: int = 0
 ) -> dict[str, Any]:
-    """What an ablation would cost, its start and its figures included.
+    """Estimated cost of an ablation, including start-up and figures.
 
-    See `adapter_probe.probe.resumable.plan_ablation`, whose ``seconds_left`` are here ``seconds_computing``.
+    See `adapter_probe.probe.resumable.plan_ablation`; its ``seconds_left`` is ``seconds_computing`` here.
     """
     began = time.perf_counter()
     from adapter_probe.probe.resumable import plan_ablation
@@ -409,7 +410,7 @@ def plan_from_arguments(
 def _prepare(
     arguments: AblationArguments, device: str, threads: int, cluster: SlurmOptions | None
 ) -> AblationRequest:
-    """The opened checkpoint with its examples."""
+    """The opened checkpoint together with its examples."""
     from adapter_probe.models.device import choose_device, use_threads
 
     if cluster is None:
@@ -418,12 +419,12 @@ def _prepare(
 
 
 def _folder_of(arguments: AblationArguments, out: str | Path | None) -> Path:
-    """Where the results lie."""
+    """The results folder."""
     return Path(out) if out is not None else Path(arguments.checkpoint) / _folder_name(arguments)
 
 
 def run_ablation(request: AblationRequest, folder: Path, *, progress: bool = True) -> Ablation:
-    """Compute what a folder lacks of an ablation and write its tables.
+    """Compute the missing parts of an ablation and write its tables.
 
     Raises:
         ResultsError: the folder belongs to another run, is in use, or cannot be written.
@@ -432,11 +433,11 @@ def run_ablation(request: AblationRequest, folder: Path, *, progress: bool = Tru
 
     with AblationRun.folder(request, folder) as run:
         for damaged in run.damaged:
-            say(f"{damaged} is damaged or not of this run, and is computed again", progress)
+            say(f"{damaged} is damaged or belongs to another run; computing it again", progress)
         ablation = AblationRun(request, run)
         with _bar(ablation, request, progress) as report:
             results = ablation.compute(report)
-        with working("ablate: intervals and tests of every span", progress):
+        with working("ablate: computing intervals and tests of every span", progress):
             record = ablation_record(results, folder)
             _write(record, results)
     return Ablation(record, results)
@@ -452,14 +453,14 @@ def _bar(ablation: Any, request: AblationRequest, progress: bool) -> Iterator[An
         from adapter_probe.probe.engine import bfloat16_speed
 
         if (speed := bfloat16_speed(request.device)) < 1:
-            found = f"bfloat16 products are {speed:.1f} times as fast as float32 ones here"
-            say(f"{found}: float32 would be faster", progress)
+            found = f"bfloat16 matrix products are {speed:.1f} times as fast as float32 on this machine"
+            say(f"{found}; --precision float32 would be faster", progress)
     with progress_bar("ablate", total, "tokens", done, progress) as bar:
         yield bar.update
 
 
 def _folder_name(arguments: AblationArguments) -> str:
-    """One folder per study: settings that change the numbers show in its name unless they are the default."""
+    """Name of the results folder; settings that change the numbers appear in it unless they are defaults."""
     settings, split = arguments.settings, arguments.split
     parts = [
         "ablation",
@@ -478,10 +479,10 @@ def _folder_name(arguments: AblationArguments) -> str:
 
 
 def _write(record: AblationRecord, results: AblationResults) -> None:
-    """The tables, predictions and summary of an ablation, into its folder."""
+    """Write the tables, predictions and summary of an ablation into its folder."""
     folder = record.folder
     if record.layers is None or record.removable is None:
-        raise ResultsError(f"{folder}: an ablation without its tables cannot be written")
+        raise ResultsError(f"{folder}: the ablation has no tables, so it cannot be written")
     with sealed(folder, schema.ABLATION_FILES):
         write_spans(folder, record.spans)
         write_csv(folder / schema.LAYERS_CSV, record.layers)

@@ -1,4 +1,4 @@
-"""Ablations set against one another: compared, averaged, or one data set against another."""
+"""Several ablations together: differences, averages over seeds, and trade-offs between two data sets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Comparison(DrawnStudy):
     """Two ablations on the same examples; what `adapter_probe.compare` returns.
 
     Attributes:
-        record: the difference as plain data.
+        record: tables and scores of the difference as plain data.
     """
 
     record: ComparisonRecord
@@ -66,7 +66,7 @@ class Comparison(DrawnStudy):
             return plot(self.record, place, notes=notes)
 
     def rows(self) -> list[tuple[str, str]]:
-        """The numbers to act on in words, as (what, value)."""
+        """The main results as (name, value) pairs of text."""
         return comparison_rows(self.record)
 
     def _draw(self, ax: Axes) -> Axes:
@@ -78,7 +78,7 @@ class Average(DrawnStudy):
     """The mean of ablations that differ in the seed; what `adapter_probe.average` returns.
 
     Attributes:
-        record: the mean as plain data.
+        record: tables and scores of the mean as plain data.
     """
 
     record: AverageRecord
@@ -100,8 +100,8 @@ class Average(DrawnStudy):
     ) -> Axes:
         """Draw the mean drops with their spread over the studies; see `Ablation.heatmap`.
 
-        The standard deviation stands below each mean. Where the cells are too small for that, it has a grid
-        of its own, in the right half of Axes that are wide enough; `spread` draws that grid alone.
+        The standard deviation is printed below each mean. When the cells are too small for two numbers, it is
+        drawn as a second grid, in the right half of Axes that are wide enough; `spread` draws only that grid.
         """
         from adapter_probe.figures.heatmap import heatmap
 
@@ -125,7 +125,7 @@ class Average(DrawnStudy):
             return plot(self.record, place, tolerance=tolerance, notes=notes)
 
     def rows(self) -> list[tuple[str, str]]:
-        """The numbers to act on in words, as (what, value)."""
+        """The main results as (name, value) pairs of text."""
         return average_rows(self.record)
 
     def _draw(self, ax: Axes) -> Axes:
@@ -134,10 +134,10 @@ class Average(DrawnStudy):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Exchange(DrawnStudy):
-    """Costs and gains of every span on two data sets; what `adapter_probe.exchange` returns.
+    """The changes of every span on two data sets; what `adapter_probe.exchange` returns.
 
     Attributes:
-        record: the two changes per span as plain data.
+        record: both changes of every span as plain data.
     """
 
     record: ExchangeRecord
@@ -148,7 +148,7 @@ class Exchange(DrawnStudy):
         return self.record.spans
 
     def plot(self, ax: Axes | None = None, *, style: Style | None = None) -> Axes:
-        """Draw every span as a point: change on the task against change on the other data.
+        """Draw every span as a point: its change on the task against its change on the other data.
 
         Args:
             ax: see `Ablation.heatmap`.
@@ -160,7 +160,7 @@ class Exchange(DrawnStudy):
             return exchange(self.record, place)
 
     def rows(self) -> list[tuple[str, str]]:
-        """The numbers to act on in words, as (what, value)."""
+        """The main results as (name, value) pairs of text."""
         return exchange_rows(self.record)
 
     def _draw(self, ax: Axes) -> Axes:
@@ -168,14 +168,14 @@ class Exchange(DrawnStudy):
 
 
 def compare(a: Ablation | str | Path, b: Ablation | str | Path) -> Comparison:
-    """What each span costs in `b` beyond what it costs in `a`, with paired intervals.
+    """The difference between two ablations' drops of every span, `b` minus `a`, with paired intervals.
 
     Args:
         a: an ablation, or its results folder.
-        b: another one of the same spans, scored on the same examples.
+        b: another ablation of the same spans on the same examples, or its results folder.
 
     Raises:
-        ResultsError: one is no ablation, or they differ in examples, metric or spans.
+        ResultsError: a study is not an ablation, or the studies differ in examples, metric or spans.
     """
     studies = _ablations([a, b])
     first, second = _names(studies)
@@ -186,7 +186,7 @@ def average(studies: Sequence[Ablation | str | Path]) -> Average:
     """The mean drop of every span over ablations that differ in the seed, with the spread over seeds.
 
     Args:
-        studies: at least two ablations, or their results folders; of the same spans and examples.
+        studies: at least two ablations of the same spans and examples, or their results folders.
 
     Raises:
         ResultsError: one is no ablation, they differ in examples, metric, spans, base, method or settings, or
@@ -229,14 +229,14 @@ def _refuse_no_seeds(studies: Sequence[Ablation], names: Sequence[str]) -> None:
 
 
 def exchange(task: Ablation | str | Path, other: Ablation | str | Path) -> Exchange:
-    """What each span costs on a task, and what leaving it out gives back on other data.
+    """The change of every span on a task together with its change on other data.
 
     Args:
-        task: an ablation on what the adapters were trained for, or its results folder.
-        other: an ablation of the same checkpoint and spans on a measure of what the base could do before.
+        task: an ablation on the task that the adapters were trained for, or its results folder.
+        other: an ablation of the same checkpoint and spans on data that measures another ability.
 
     Raises:
-        ResultsError: one is no ablation, or they are not of one checkpoint under the same variants.
+        ResultsError: a study is not an ablation, or they differ in checkpoint or variants.
     """
     studies = _ablations([task, other])
     names = [str(study.record.overview.task) for study in studies]
@@ -250,12 +250,12 @@ def _ablations(studies: Sequence[Ablation | str | Path]) -> list[Ablation]:
     found = [study if isinstance(study, Ablation) else load(study) for study in studies]
     for given, study in zip(studies, found):
         if not isinstance(study, Ablation):
-            raise ResultsError(f"{given} holds a {type(study).__name__}, not an ablation")
+            raise ResultsError(f"{given} contains a study of type {type(study).__name__}; give an ablation")
     return found  # type: ignore[return-value]
 
 
 def _names(studies: Sequence[Ablation]) -> list[str]:
-    """What tells the studies apart: the shortest end of their folders' paths in which they all differ."""
+    """Distinct names of the studies: the shortest endings of their folders' paths that all differ."""
     paths = [study.folder.resolve().parts for study in studies]
     for depth in range(1, max(map(len, paths), default=0) + 1):
         ends = ["/".join(parts[-depth:]) for parts in paths]
@@ -266,7 +266,7 @@ def _names(studies: Sequence[Ablation]) -> list[str]:
 
 
 def _shared_end(ends: Sequence[str]) -> str:
-    """The folders at the end that all paths have in common, with the slash before them."""
+    """The trailing folders that all paths have in common, with the slash before them."""
     parts = [end.split("/") for end in ends]
     n = 0
     while all(len(one) > n + 1 and one[-n - 1] == parts[0][-n - 1] for one in parts):

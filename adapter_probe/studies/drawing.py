@@ -1,4 +1,4 @@
-"""What the studies share when they are drawn: figures on disk, and a figure with text in a notebook."""
+"""Drawing shared by all studies: figures on disk, and a figure with text in a notebook."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Style = Literal["paper", "icml", "neurips", "acl", "aaai", "jmlr", "tmlr", "talk"]
 Column = Literal["half", "full"]
-SECONDS_OF_DRAWING = 3.0  # a study, with its statistics: measured on two cores, for estimates
+SECONDS_OF_DRAWING = 3.0  # per study, including its statistics; measured on two cores, used in estimates
 DEFAULT_FORMATS = ("pdf", "svg", "png")
 
 
@@ -43,21 +43,21 @@ def draw_gallery(
     labels: Sequence[str] = (),
     only: Sequence[str] = (),
 ) -> list[GalleryItem]:
-    """Write every figure and table of some studies into one folder.
+    """Write all figures and tables of some studies into one folder.
 
     Args:
-        records: the studies; several ablations stand side by side in one figure.
-        folder: made if missing.
+        records: the studies; several ablations become panels of one figure.
+        folder: output folder, created if missing.
         style: sizes and fonts of a venue; see `adapter_probe.figures.venues.VENUES`.
-        column: the figure's width; None for what each figure needs.
+        column: figure width, one column or the full text width; None chooses per figure.
         formats: some of pdf, svg, png, pgf.
-        tolerance: drop in points that an ablation's black line marks.
+        tolerance: tolerated drop, in percentage points, marked by the black line of an ablation.
         paper: overlay the values that Houlsby et al. (2019) published.
-        labels: one per ablation, for its panel; by default the tasks, and the settings where these differ.
+        labels: panel labels, one per ablation; by default the tasks, and the settings where they differ.
         only: names of the figures and tables to write, such as ``heatmap``; by default all.
 
     Raises:
-        ResultsError: an argument that is not allowed, or a file that cannot be written.
+        ResultsError: an argument is not allowed, or a file cannot be written.
     """
     from adapter_probe.figures.gallery import write_gallery
     from adapter_probe.figures.venues import FORMATS, FigureOptions
@@ -68,7 +68,7 @@ def draw_gallery(
     wanted = tuple(dict.fromkeys(name.strip().lower() for name in formats if name.strip()))
     if not wanted or any(name not in FORMATS for name in wanted):
         given = ",".join(formats)
-        raise ResultsError(f"formats {given!r} are not allowed; give some of {', '.join(FORMATS)}")
+        raise ResultsError(f"formats {given!r} are not allowed; choose from {', '.join(FORMATS)}")
     options = FigureOptions(venue, column, wanted, tolerance, paper, tuple(labels), tuple(only))
     with stage("drawing figures"):
         return write_gallery(records, folder, options)
@@ -78,16 +78,16 @@ def _venue(style: str) -> Venue:
     from adapter_probe.figures.venues import VENUES
 
     if style not in VENUES:
-        raise ResultsError(f"style {style!r} is not known; give one of {', '.join(VENUES)}")
+        raise ResultsError(f"style {style!r} is not known; choose from {', '.join(VENUES)}")
     return VENUES[style]
 
 
 @contextmanager
 def axes_for(ax: Axes | None, style: Style | None) -> Iterator[Axes]:
-    """The Axes to draw on: those given, the current ones, or in a venue's style those of a new figure.
+    """The Axes to draw on: the given ones, the current ones, or those of a new figure in a venue's style.
 
     Raises:
-        ResultsError: the style is unknown, or stands beside Axes.
+        ResultsError: the style is unknown, or both `ax` and `style` are given.
     """
     from matplotlib import pyplot as plt
 
@@ -95,7 +95,7 @@ def axes_for(ax: Axes | None, style: Style | None) -> Iterator[Axes]:
         yield plt.gca() if ax is None else ax
         return
     if ax is not None:
-        raise ResultsError(f"style {style!r} is for a figure of its own; leave out ax or style")
+        raise ResultsError(f"style {style!r} draws a new figure and cannot be combined with ax; omit one")
     from adapter_probe.figures.style import paper_style
 
     venue = _venue(style)
@@ -104,7 +104,7 @@ def axes_for(ax: Axes | None, style: Style | None) -> Iterator[Axes]:
 
 
 class DrawnStudy:
-    """What every study has: its figures on disk, and in a notebook a figure with text."""
+    """Base class of all studies: saves figures to disk, and shows a figure with text in a notebook."""
 
     record: Any
 
@@ -120,20 +120,20 @@ class DrawnStudy:
         labels: Sequence[str] = (),
         only: Sequence[str] = (),
     ) -> list[Path]:
-        """Write the figures, their numbers and captions, and the tables for a paper; the paths written.
+        """Write the figures with their numbers and captions, and the tables; return the paths written.
 
         Args:
-            folder: made if missing.
+            folder: output folder, created if missing.
             style: sizes and fonts of a venue; see `adapter_probe.figures.venues.VENUES`.
-            column: the figures' width; None for what each one needs.
+            column: figure width, one column or the full text width; None chooses per figure.
             formats: some of pdf, svg, png, pgf.
-            tolerance: drop in points that an ablation's black line marks.
+            tolerance: tolerated drop, in percentage points, marked by the black line of an ablation.
             paper: overlay the values that Houlsby et al. (2019) published.
-            labels: one per ablation, for its panel; by default the tasks.
+            labels: panel labels, one per ablation; by default the tasks.
             only: names of the figures and tables to write, such as ``heatmap``; by default all.
 
         Raises:
-            ResultsError: an argument that is not allowed, or a file that cannot be written.
+            ResultsError: an argument is not allowed, or a file cannot be written.
         """
         items = draw_gallery(
             [self.record], folder, style=style, column=column, formats=formats, tolerance=tolerance,
@@ -142,7 +142,7 @@ class DrawnStudy:
         return [path for item in items for path in item.files]
 
     def rows(self) -> list[tuple[str, str]]:
-        """The numbers to act on in words, as (what, value)."""
+        """The main results as (name, value) pairs of text."""
         raise NotImplementedError
 
     def _draw(self, ax: Axes) -> Axes:
@@ -157,9 +157,9 @@ class DrawnStudy:
 
 
 def draw_into_folder(study: DrawnStudy, *, tolerance: float = 1.0, paper: bool = False) -> dict[str, str]:
-    """Draw a finished study into its own folder; paths by name and ending, such as ``heatmap_pdf``.
+    """Draw a finished study into its folder; return paths by name and format, such as ``heatmap_pdf``.
 
-    Figures that are there already, of the same tables by the same code and options, are not drawn again.
+    Figures drawn earlier from the same tables by the same code and options are not drawn again.
     """
     folder = study.record.folder
     of = _drawn_of(study.record, {"tolerance": tolerance, "paper": paper})
@@ -174,14 +174,14 @@ def draw_into_folder(study: DrawnStudy, *, tolerance: float = 1.0, paper: bool =
 
 
 def _drawn_of(record: StudyRecord, options: Mapping[str, Any]) -> str | None:
-    """The hash of everything that determines a study's figures; None where its tables are not sealed."""
+    """The hash of everything that determines a study's figures; None when its tables are not sealed."""
     tables = sealed_tables(record.folder)
     of = [tables, dict(record.identity), dict(options), code_identity(), record.folder.resolve().name]
     return hash_json(of) if tables else None
 
 
 def _as_drawn(folder: Path, of: str) -> list[str]:
-    """The names of the files in the order drawn, if all are as they were drawn, of the same; else none."""
+    """The names of the files in the order drawn, if all are unchanged and from the same key; else empty."""
     said = read_note(folder, FIGURES)
     sums = said.get("sha256")
     if said.get("of") != of or not isinstance(sums, dict):
@@ -192,7 +192,7 @@ def _as_drawn(folder: Path, of: str) -> list[str]:
 
 
 def _html_of(draw: Callable[..., Any], text: str) -> str:
-    """A figure of one Axes and lines of text, as HTML for a notebook."""
+    """A figure with one Axes, followed by lines of text, as HTML for a notebook."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.2, 4.2), layout="constrained")

@@ -1,4 +1,4 @@
-"""The initialisation sweep as one call and one object: does the initialisation's scale matter?"""
+"""The initialisation sweep: the function `init_sweep` and its result, `InitSweep`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from adapter_probe.jobs.slurm_options import SlurmOptions
     from adapter_probe.training.request import TrainingRequest
 
-STDS = tuple(float(f"1e{power}") for power in range(-7, 1))  # of Houlsby et al. 2019, section 3.6
+STDS = tuple(float(f"1e{power}") for power in range(-7, 1))  # as in Houlsby et al. 2019, section 3.6
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -34,33 +34,34 @@ class InitSweep(DrawnStudy):
     """A finished initialisation sweep; what `adapter_probe.init_sweep` and `adapter_probe.load` return.
 
     Attributes:
-        record: its tables and identity as plain data.
+        record: tables and identity of the study as plain data.
     """
 
     record: SweepRecord
 
     @property
     def folder(self) -> Path:
-        """Where the results lie."""
+        """The results folder."""
         return self.record.folder
 
     @property
     def table(self) -> pd.DataFrame:
         """One row per task, initialisation std and adapter size, ``sweep.csv``.
 
-        `n` trials with a score of the chosen learning rate and epochs, their `mean`, `sem` (standard error),
-        `min` and `max`, fractions in the metric's own units; how many `diverged`; `majority_score`, that of
-        always predicting the commonest class. See `adapter_probe.analysis.sweeps.chosen_trials`.
+        `n`: trials with a score at the chosen learning rate and number of epochs; `mean`, `sem` (standard
+        error), `min` and `max` of their scores, in the metric's units; `diverged`: number of trials that
+        diverged; `majority_score`: score of always predicting the most frequent class. See
+        `adapter_probe.analysis.sweeps.chosen_trials`.
         """
         return self.record.sweep
 
     @property
     def trials(self) -> pd.DataFrame | None:
-        """One row per training run, ``trials.csv``: its settings, `score`, `diverged`, parameters."""
+        """One row per training run, ``trials.csv``: settings, `score`, `diverged`, numbers of parameters."""
         return self.record.trials
 
     def plot(self, ax: Axes | None = None, *, paper: bool = False, style: Style | None = None) -> Axes:
-        """Draw the score against the initialisation's std.
+        """Draw the score against the standard deviation of the initialisation.
 
         Args:
             ax: see `adapter_probe.Ablation.heatmap`.
@@ -73,7 +74,7 @@ class InitSweep(DrawnStudy):
             return init_sweep(self.record, place, paper=paper)
 
     def rows(self) -> list[tuple[str, str]]:
-        """The table in words: a point and its score."""
+        """The table as (point, score) pairs of text."""
         points = plain_rows(self.table)
         tasks, sizes = ({point.get(name) for point in points} for name in ("task", "size"))
         rows = []
@@ -117,47 +118,47 @@ def init_sweep(
     on_trial: OnTrial | None = None,
     progress: bool = True,
 ) -> InitSweep:
-    """Retrain adapters over initialisation stds (Houlsby et al. 2019, Figure 6, right).
+    """Retrain adapters over a range of initialisation stds (Houlsby et al. 2019, Figure 6, right).
 
-    Every trial is kept in `out`: the same call goes on where it was interrupted, and a wider one adds what is
-    new.
+    Every trial is kept in `out`: the same call resumes an interrupted sweep, and a wider range only adds the
+    missing trials.
 
     Args:
-        base: pretrained model: a folder or a Hugging Face hub id.
+        base: pretrained base model: a folder or a Hugging Face Hub id.
         task: name of a known task, or a folder with train and validation files.
-        out: folder of the trials and tables.
-        data: folder with the files of a task that is named.
-        stds: of the normal from which weights are drawn, before truncation at two std; the realised std is
-            0.88 of it.
-        size: bottleneck width.
-        seeds: trials of each combination, with the seeds 0, 1, ...
-        learning_rates: peaks to try; at each std the best on validation counts, by the share of seeds that
-            did not diverge, then by the mean.
-        epochs: numbers of epochs to try, likewise.
-        batch_size: examples a step.
-        warmup: share of the steps.
-        metric: the score, if not the task's own.
-        max_length: cut examples to this many tokens.
-        max_train: train on a fixed random subset of this size.
-        encoding: of the data files.
-        validation_share: split this share of the training rows off to validate on, where there are no
-            validation files.
-        dtype: ``float32`` or ``bfloat16``, of the frozen base and its products.
-        workers: processes that train side by side; 0 for one a core, or one on an accelerator.
-        threads: of each process; 0 for torch's own choice.
+        out: output folder for trials and tables.
+        data: folder with the files of a named task.
+        stds: standard deviations of the normal distribution that weights are drawn from, before truncation
+            at two standard deviations; the realised one is 0.88 of the nominal one.
+        size: bottleneck size of the adapters.
+        seeds: number of runs per setting, with seeds 0, 1, ...
+        learning_rates: peak learning rates to try; the best at each std is chosen on validation data (by the
+            number of seeds that did not diverge, then by mean score).
+        epochs: numbers of epochs to try, chosen in the same way.
+        batch_size: training batch size.
+        warmup: fraction of training steps used for warm-up.
+        metric: evaluation metric; by default the metric of the task.
+        max_length: truncate examples to this many tokens.
+        max_train: train on a fixed random subset of this many examples.
+        encoding: text encoding of the data files.
+        validation_share: fraction of the training rows to hold out for validation when there is no
+            validation file.
+        dtype: precision of the frozen base and of matrix products, ``float32`` or ``bfloat16``.
+        workers: number of parallel training processes; 0 uses one per CPU core, or one on an accelerator.
+        threads: number of threads per process; 0 uses PyTorch's default.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
-        cluster: train on a SLURM cluster.
-        on_trial: called with every trial as soon as it is finished (from a cluster, when the jobs have been
-            collected), for instance to log it to an experiment tracker: a dictionary with the columns of
-            ``trials.csv``. Trials that were finished before the call are not reported, and an exception in
-            the function ends the sweep.
-        progress: show a progress bar.
+        cluster: SLURM cluster to train on; by default this machine.
+        on_trial: called with every trial as soon as it has finished (on a cluster, when the jobs have been
+            collected), for instance to log it to an experiment tracker. Its argument is a dictionary with
+            the columns of ``trials.csv``. Trials that finished before the call are not reported; an
+            exception in the function ends the sweep.
+        progress: whether to show a progress bar.
 
     Raises:
-        CheckpointError, ModelError, DataError: the base or the data cannot be used, or a size or std.
-        TrainingError: a setting out of range, or trials that failed.
-        ResultsError: the folder is in use, holds another study, or cannot be written.
-        JobsDetached: `cluster` asks not to wait for the jobs.
+        CheckpointError, ModelError, DataError: the base, the data, a size or a std cannot be used.
+        TrainingError: a setting is out of range, or trials failed.
+        ResultsError: the folder is in use, contains another study, or cannot be written.
+        JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
     from adapter_probe.jobs.running import Resources
 
@@ -180,7 +181,7 @@ def init_sweep_requests(
     encoding: str = "utf-8",
     validation_share: float = 0.0,
 ) -> list[TrainingRequest]:
-    """The trainings of a sweep; see `init_sweep` for the arguments and errors."""
+    """The training requests of a sweep; see `init_sweep` for the arguments and errors."""
     from adapter_probe.models.methods import Adapters
 
     folders = None if data is None else [data]
@@ -195,7 +196,7 @@ def run_init_sweep(
     progress: bool = True,
     on_trial: OnTrial | None = None,
 ) -> InitSweep:
-    """Train what the folder lacks and write ``trials.csv`` and ``sweep.csv``; see `init_sweep`."""
+    """Run the missing trials and write ``trials.csv`` and ``sweep.csv``; see `init_sweep`."""
     trials = run_trials("init-sweep", requests, out, resources, progress, on_trial)
     table = init_sweep_table(trials)
     with sealed(out, (schema.TRIALS_CSV, schema.SWEEP_CSV)):

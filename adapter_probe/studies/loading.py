@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 def load(folder: str | Path) -> Ablation | InitSweep | Tradeoff:
-    """The study in a results folder, read without torch.
+    """Read the study in a results folder, without torch.
 
     Args:
-        folder: of an ablation, an initialisation sweep or a trade-off; or of a checkpoint with one ablation.
+        folder: results folder of a study, or a checkpoint with one ablation.
 
     Raises:
-        ResultsError: the folder does not exist, holds no results or several, or a table is damaged.
+        ResultsError: the folder does not exist, contains no or several studies, or a table is damaged.
     """
     folders = find_results([folder])
     if len(folders) > 1:
         names = ", ".join(str(path) for path in folders)
-        raise ResultsError(f"{folder} holds {len(folders)} studies; give one of {names}")
+        raise ResultsError(f"{folder} contains {len(folders)} studies; give one of {names}")
     record = load_record(folders[0])
     if isinstance(record, AblationRecord):
         return Ablation(record)

@@ -1,4 +1,4 @@
-"""An open checkpoint in a user's hands: logits with any adapters off, and the transformers model itself."""
+"""An open checkpoint: logits with any adapters switched off, and the transformers model itself."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 Texts = str | Sequence[str] | Sequence[tuple[str, str]]
 Off = int | tuple[int, int] | Sequence[bool] | np.ndarray | None
 _Written = tuple[tuple[str, int, int], ...]
-"""Name, size in bytes and time of each of a folder's files."""
+"""Name, size in bytes and modification time of every file of a folder."""
 _DTYPES = ("float32", "float64", "bfloat16")
 
 
 class Model:
-    """A checkpoint on its base; what `adapter_probe.open` returns.
+    """A checkpoint on its base model; what `adapter_probe.open` returns.
 
-    One base in memory serves any number of checkpoints, one at a time: see `use`.
+    One base in memory serves any number of checkpoints, one at a time; see `use`.
 
     Attributes:
-        base: the transformers model with the adapters in it: its own `forward` applies them, by hooks.
-        tokenizer: the base's.
-        label_names: of the logits' columns; empty for a regression.
-        notes: what a user has to know of a checkpoint of another library, one sentence each.
+        base: the transformers model; its own `forward` applies the adapters, through hooks.
+        tokenizer: the tokenizer of the base.
+        label_names: label names in the order of the logits; empty for regression.
+        notes: remarks on how a checkpoint of another library was read, one sentence each.
     """
 
     def __init__(self, open_on: Callable[[str | Path], OpenedCheckpoint], checkpoint: str | Path):
@@ -58,23 +58,23 @@ class Model:
         )
 
     def use(self, checkpoint: str | Path) -> Model:
-        """Stand on another checkpoint of the same base, without reading the base again.
+        """Switch to another checkpoint of the same base, without reading the base again.
 
-        From then on everything here is of that checkpoint, as if it had been opened by itself: the
-        predictions are the same to the bit. What it has of its own (adapters, LayerNorms, head) is kept, so
-        that coming back to it takes microseconds; what it leaves of the base as it was is in memory once.
+        Afterwards the model behaves exactly as if that checkpoint had been opened on its own: predictions are
+        identical to the bit. The checkpoint's tensors (adapters, LayerNorms, head) stay in memory, so that
+        switching back takes microseconds; base weights that it does not change are in memory only once.
 
         Args:
-            checkpoint: its folder, of any format that `adapter_probe.open` knows. One that was written anew
-                since it was last used is read again.
+            checkpoint: checkpoint folder, in any format that `adapter_probe.open` supports. A checkpoint that
+                has been rewritten since its last use is read again.
 
         Returns:
-            this model, so that ``model.use("ckpt").logits(texts)`` reads well. Its former `base` stays what
-            it was for those who hold it.
+            this model, so that calls can be chained: ``model.use("ckpt").logits(texts)``. References to the
+            previous `base` remain valid.
 
         Raises:
-            CheckpointError: no checkpoint, damaged files, or one on another base. The model stays as it was.
-            ModelError: its task needs a head of another class, such as question answering after
+            CheckpointError: not a checkpoint, damaged files, or another base; the model stays unchanged.
+            ModelError: the task needs a head of another class, such as question answering after
                 classification.
         """
         place = Path(checkpoint).resolve()
@@ -90,43 +90,43 @@ class Model:
         return self
 
     def forget(self, checkpoint: str | Path) -> None:
-        """Give back the memory of a checkpoint that was used; the one in use stays until another is.
+        """Free the memory of a checkpoint that was used; the current one is freed after the next `use`.
 
         Raises:
-            ModelError: it was not used.
+            ModelError: the checkpoint was not used.
         """
         if self._kept.pop(Path(checkpoint).resolve(), None) is None:
-            raise ModelError(f"checkpoint {checkpoint} was not used, so there is nothing to forget")
+            raise ModelError(f"checkpoint {checkpoint} is not loaded, so there is nothing to forget")
 
     @property
     def n_layers(self) -> int:
-        """Transformer layers."""
+        """Number of Transformer layers."""
         return len(self._opened.model.layers)
 
     @property
     def n_sites(self) -> int:
-        """Places of adapters, two per layer: attention and feed-forward, bottom layer first."""
+        """Number of sites, two per layer (attention, then feed-forward), from the bottom layer up."""
         return len(self._opened.model.sites)
 
     @property
     def has_adapter(self) -> np.ndarray:
-        """Bool ``[sites]``: which sites hold an adapter, so that there is something to switch off."""
+        """Bool ``[sites]``: which sites hold an adapter that can be switched off."""
         return self._opened.model.has_adapter
 
     def logits(self, texts: Texts, off: Off = None) -> np.ndarray:
-        """Logits of some texts, in their order.
+        """Logits of texts, in the order given.
 
         Args:
             texts: one text, a list of texts, or a list of pairs of texts.
-            off: what is switched off: a layer, a span ``(first, last)`` with both ends included, or a bool
+            off: adapters to switch off: a layer, a span ``(first, last)`` with both ends included, or a bool
                 mask ``[sites]`` in which True means *on*; None for the intact model.
 
         Returns:
             float32 ``[examples, labels]``.
 
         Raises:
-            DataError: there is no text, or one of them gives no token.
-            ModelError: the span or the mask does not fit, or the model has no logits per text.
+            DataError: no text is given, or a text has no tokens.
+            ModelError: the span or mask does not fit the model, or the model has no logits per text.
         """
         return self.variants(texts, self._mask(off)[None])[0]
 
@@ -135,8 +135,8 @@ class Model:
 
         Args:
             texts: see `logits`.
-            masks: bool ``[variants, sites]``, True = on; any rows, see `adapter_probe.spans`.
-            tokens_per_pass: bound on the rows (variants x tokens) that pass a layer together.
+            masks: bool ``[variants, sites]``, True = on; arbitrary rows, see `adapter_probe.spans`.
+            tokens_per_pass: maximum number of rows (variants x tokens) per pass through a layer.
 
         Returns:
             float32 ``[variants, examples, labels]``, equal to one separate run per variant.
@@ -159,19 +159,19 @@ class Model:
             if out is None:
                 out = np.empty((len(masks), len(encoded), logits.shape[-1]), np.float32)
             out[:, batch.index] = logits.float().cpu().numpy()
-        assert out is not None, "encoding refuses to give no example"
+        assert out is not None, "encoding raises when there are no examples"
         return out
 
     @contextmanager
     def switched_off(self, first: int | np.ndarray, last: int | None = None) -> Iterator[Model]:
-        """Switch adapters off in the transformers model's own forward (`base`) for what runs within.
+        """Context manager that switches adapters off in the forward of the transformers model (`base`).
 
         Args:
             first: the first layer, or a bool mask ``[sites]`` with True = on.
-            last: the last layer, included; by default the first.
+            last: the last layer, inclusive; by default the first.
 
         Raises:
-            ModelError: the span or the mask does not fit the model.
+            ModelError: the span or mask does not fit the model.
         """
         off: Off = (int(first), int(first if last is None else last)) if np.ndim(first) == 0 else first
         with ExitStack() as stack:
@@ -180,7 +180,7 @@ class Model:
             yield self
 
     def mask(self, off: Off = None) -> np.ndarray:
-        """The bool mask ``[sites]`` (True = on) of what is switched off; see `logits`."""
+        """The bool mask ``[sites]`` (True = on) that corresponds to `off`; see `logits`."""
         return self._mask(off).copy()
 
     def _mask(self, off: Off) -> np.ndarray:
@@ -193,11 +193,9 @@ class Model:
             try:
                 span = Span(*map(int, off))
             except ValueError as error:
-                raise ModelError(f"off={off!r} is no span of layers: {error}") from None
+                raise ModelError(f"off={off!r} is not a span of layers: {error}") from None
             if span.last >= self.n_layers:
-                raise ModelError(
-                    f"off={off!r} ends above the model, whose layers are 0 to {self.n_layers - 1}"
-                )
+                raise ModelError(f"off={off!r} exceeds the model, whose layers are 0 to {self.n_layers - 1}")
             mask[SITES_PER_LAYER * span.first : SITES_PER_LAYER * (span.last + 1)] = False
             return mask
         return self._checked(np.asarray(off)[None])[0]
@@ -206,7 +204,7 @@ class Model:
         masks = np.asarray(masks)
         if masks.dtype != bool or masks.ndim != 2 or masks.shape[1] != self.n_sites or not len(masks):
             raise ModelError(
-                f"masks have type {masks.dtype} and shape {list(masks.shape)}; give bool "
+                f"masks have dtype {masks.dtype} and shape {list(masks.shape)}; give bool "
                 f"[variants, {self.n_sites}], True = on"
             )
         return masks
@@ -215,12 +213,12 @@ class Model:
         about = self._opened.description
         if about.task.kind not in ("classification", "regression"):
             raise ModelError(
-                f"task {about.task.name!r} is of the kind {about.task.kind!r}, which has no logits per text; "
+                f"task {about.task.name!r} is of kind {about.task.kind!r}, which has no logits per text; "
                 "call `adapter_probe.ablate`, or run `model.base` within `model.switched_off(...)`"
             )
         rows = [texts] if isinstance(texts, str) else list(texts)
         if not rows:
-            raise DataError("there is no text; give at least one")
+            raise DataError("no texts given; give at least one")
         pairs = [not isinstance(row, str) for row in rows]
         if any(pairs) and not (all(pairs) and all(len(row) == 2 for row in rows)):
             raise DataError("texts are neither all strings nor all pairs of strings")
@@ -239,19 +237,19 @@ def open_model(
     dtype: str = "float32",
     anatomy: Anatomy | None = None,
 ) -> Model:
-    """Open a checkpoint: one of this project, of AdapterHub's `adapters`, of PEFT or of the paper's code.
+    """Open a checkpoint written by this project, AdapterHub's `adapters`, PEFT or the paper's code.
 
     Args:
-        checkpoint: its folder.
-        base: folder or Hugging Face hub id of the base model, if it is not where the checkpoint says.
+        checkpoint: checkpoint folder.
+        base: folder or Hugging Face Hub id of the base model, if it differs from the recorded one.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
-        dtype: ``float32``, ``float64`` or ``bfloat16``, of weights and arithmetic.
-        anatomy: where the base's parts are, for a family that is not supported by itself; see
+        dtype: precision of weights and arithmetic: ``float32``, ``float64`` or ``bfloat16``.
+        anatomy: where the base's modules are, for a model family without built-in support; see
             docs/guides/families.md.
 
     Raises:
-        CheckpointError: no checkpoint, damaged files, or a base that is missing or does not fit.
-        ModelError: an unsupported base, device or dtype.
+        CheckpointError: not a checkpoint, damaged files, or a base that is missing or does not fit.
+        ModelError: the base, device or dtype is not supported.
     """
     if dtype not in _DTYPES:
         raise ModelError(f"dtype {dtype!r} is not allowed; give one of {', '.join(_DTYPES)}")
@@ -267,7 +265,7 @@ def open_model(
 
 
 def _written(folder: Path) -> _Written:
-    """Name, size and time of the files that a checkpoint may be read from; nothing without a folder."""
+    """Name, size and time of the files that a checkpoint may consist of; empty without a folder."""
     files = [path for pattern in ("*", "*/adapter_*") for path in folder.glob(pattern) if path.is_file()]
     stats = ((str(path), path.stat()) for path in sorted(files))
     return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)

@@ -1,4 +1,4 @@
-"""The model card of an adapter: scores as hubs read them, the heatmap, what can be removed. Without torch."""
+"""The model card of an adapter: scores as hub metadata, the heatmap, removable spans. Never imports torch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TASK_TYPES = {
 }
 _METRIC_TYPES = {"mcc": "matthews_correlation", "macro_f1": "f1", "squad_f1": "f1", "pearson": "pearsonr"}
 _METRIC_TYPES |= {"spearman": "spearmanr"}
-"""What hubs call a metric, where that is not its name here."""
+"""Hub names of metrics, where they differ from the names in this project."""
 _NO_DATASET = "unknown"
 """Hubs require a data set's id; for data that they do not have, model cards write this."""
 
@@ -46,21 +46,21 @@ def model_card(
     """A model card in Markdown, with the scores as ``model-index`` metadata.
 
     Args:
-        folders: of ablations; a folder of a checkpoint stands for the ablations inside it.
-        out: the file to write, with the figures beside it; None to write nothing, in which case the card
-            links to the figures in the results' folders, relative to the checkpoint.
-        tolerance: drop in points that the black line of a heatmap marks.
+        folders: results folders of ablations, or checkpoints that contain ablations.
+        out: output file, next to which the figures are written; None writes no file, and the card links to
+            the figures in the results folders, relative to the checkpoint.
+        tolerance: tolerated drop, in percentage points, marked by the black line of a heatmap.
 
     Returns:
-        the card's text.
+        the text of the card.
 
     Raises:
-        ResultsError: there is no ablation, results are damaged, or a file cannot be written.
+        ResultsError: no ablation is found, results are damaged, or a file cannot be written.
     """
     found = load_records(folders)
     records = [record for record in found if isinstance(record, AblationRecord)]
     if not records or len(records) < len(found):
-        raise ResultsError("--model-card describes ablations only; give the folder of a checkpoint or of one")
+        raise ResultsError("--model-card describes ablations only; give their folders, or a checkpoint")
     options = FigureOptions(PAPER, formats=("png",), tolerance=tolerance)
     sections = []
     for index, record in enumerate(records):
@@ -80,7 +80,7 @@ def model_card(
 
 
 def _section(record: AblationRecord, picture: str, caption: str) -> str:
-    """What one ablation says, as Markdown."""
+    """The card's section on one ablation, as Markdown."""
     said = record.overview
     score = "undefined" if said.intact is None else score_text(said.intact, said.metric)
     part, how = "cell", ": the row is the first layer, the column the last"
@@ -110,7 +110,7 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
 
 
 def _metadata(records: Sequence[AblationRecord]) -> str:
-    """The card's YAML: base, library, and the intact scores as hubs read them."""
+    """The card's YAML: base, library, and the intact scores as hub metadata."""
     from huggingface_hub import CardData
     from huggingface_hub.repocard_data import eval_results_to_model_index
 
@@ -156,14 +156,14 @@ def _checkpoint(record: AblationRecord) -> Path:
 
 
 def _name(record: AblationRecord) -> str:
-    """The checkpoint's folder, or the results' own where they lie outside of one."""
+    """The checkpoint's folder; the results folder if that is not inside a checkpoint."""
     folder = _checkpoint(record)
     inside = any((folder / name).is_file() for name in DESCRIPTIONS)
     return (folder if inside else record.folder.resolve()).name
 
 
 def _described(record: AblationRecord) -> tuple[Mapping[str, Any], str]:
-    """What the checkpoint's file says, and the library that opens it; nothing where it is not at hand."""
+    """The checkpoint's description and the library that opens it; empty when the file is missing."""
     for name in DESCRIPTIONS:
         if (path := _checkpoint(record) / name).is_file():
             described = read_json(path)
@@ -173,7 +173,7 @@ def _described(record: AblationRecord) -> tuple[Mapping[str, Any], str]:
 
 
 def _hub_id(described: Mapping[str, Any]) -> str | None:
-    """The base's name, unless it is a folder on this machine, which means nothing to others."""
+    """The base's name, unless it is a local folder, which is meaningless to others."""
     base = described.get("base")
     name = base.get("name") if isinstance(base, Mapping) else described.get("base_model_name_or_path")
     is_id = isinstance(name, str) and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not Path(name).exists()

@@ -1,4 +1,4 @@
-"""Prune a checkpoint: leave out a span that is given, or the longest one that costs little enough."""
+"""Prune a checkpoint: remove a given span, or the longest removable span within a tolerance."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ ChosenOn = Literal["half", "all"]
 
 @dataclass(frozen=True)
 class Pruning:
-    """A span that was left out: what that saves and what it costs.
+    """The outcome of pruning one span: savings and change of the score.
 
     Attributes:
-        span: the layers whose adapters are gone.
-        chosen_on: None for a span that was given; ``half``: the span was chosen on one half of the examples,
-            and scores and interval are of the other half; ``all``: it was chosen on the examples that scores
-            and interval are of, which makes them optimistic.
-        n_examples_chosen_on: examples that the span was chosen on; None for a span that was given.
-        n_examples: examples that the scores and the interval are of.
-        metric: what the scores are.
+        span: the layers whose adapters were removed.
+        chosen_on: None if the span was given; ``half`` if it was chosen on one half of the examples, and
+            scores and interval were measured on the other half; ``all`` if it was chosen on the same examples
+            as scores and interval, which makes them optimistic.
+        n_examples_chosen_on: number of examples that the span was chosen on; None if the span was given.
+        n_examples: number of examples that the scores and the interval were measured on.
+        metric: metric of the scores.
         score_before, score_after: fractions; NaN where undefined.
-        delta_points: score after minus score before, points.
+        delta_points: score after minus score before, in percentage points.
         delta_interval_points: 95 % paired bootstrap interval of `delta_points`.
-        p_value: of the difference.
-        adapter_parameters_before, adapter_parameters_after: parameters in adapters.
-        seconds_before, seconds_after: of one evaluation of a few examples on this machine.
-        checkpoint: the new checkpoint's folder.
-        warning: why the ablation that the span was chosen by says nothing, such as a model that is no better
-            than guessing; None where it says something.
+        p_value: p-value of the difference.
+        adapter_parameters_before, adapter_parameters_after: numbers of adapter parameters.
+        seconds_before, seconds_after: time of one evaluation of a few examples on this machine.
+        checkpoint: folder of the new checkpoint.
+        warning: why the ablation that the span was chosen by is not informative, such as a model that is no
+            better than guessing; None if it is informative.
     """
 
     span: Span
@@ -79,12 +79,12 @@ class Pruning:
 
 
 _CHOICE_OF_SPANS = frozenset(f"settings.{name}" for name in ("spans", "group", "layers", "precision"))
-"""What an ablation may have done in its own way: which spans it asked about, and how exactly."""
+"""Settings in which the ablation may differ from pruning: its choice of spans and its precision."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Choice:
-    """A span, what it was chosen on, and the examples (int ``[examples]``) left to measure it on."""
+    """A span, what it was chosen on, and the examples (int ``[examples]``) held out to measure it on."""
 
     span: Span
     chosen_on: ChosenOn | None = None
@@ -107,29 +107,31 @@ def prune(
     device: str = "auto",
     progress: bool = True,
 ) -> Pruning:
-    """Write a checkpoint without a span's adapters; it opens like any other. PEFT's stays in PEFT's format.
+    """Remove the adapters of a span of layers and write the smaller checkpoint.
 
-    Give either `span` or `within`. The span within a tolerance is chosen by an ablation of the checkpoint, on
-    a fixed random half of its examples, and scores and interval are of the other half.
+    Give either `span` or `within`. With `within`, the span is chosen on a fixed random half of the examples
+    of an ablation, and scores and interval are measured on the other half. A PEFT checkpoint stays in PEFT's
+    format.
 
     Args:
         checkpoint: folder of a trained checkpoint.
-        out: folder of the new one.
-        span: layers whose adapters go.
-        within: the longest span goes that costs at most this many points.
-        basis: for `within`: judge by the drop as measured, or by the worse end of its 95 % interval.
-        base: folder or hub id of the base, if it has moved.
-        data: files with the examples, in place of the remembered ones; a checkpoint of another library
-            remembers none.
-        encoding: of these files.
-        ablation: results of the ablation to choose by; by default where `adapter_probe.ablate` puts them.
-        device: where to run, such as ``cpu`` or ``cuda:1``; ``auto`` is the accelerator if there is one.
-        progress: show a progress bar on stderr.
+        out: output folder of the new checkpoint.
+        span: layers whose adapters are removed.
+        within: remove the longest span whose drop is at most this many percentage points in an ablation.
+        basis: with `within`, use the measured drop (``estimate``) or the worse end of its 95 % interval
+            (``interval``).
+        base: folder or Hugging Face Hub id of the base model, if it differs from the recorded one.
+        data: files of labelled examples to use instead of the checkpoint's own task; required for
+            checkpoints of other libraries, which record no task.
+        encoding: text encoding of these files.
+        ablation: with `within`, results folder of the ablation; by default inside the checkpoint.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...; ``auto`` uses the accelerator if there is one.
+        progress: whether to show a progress bar on stderr.
 
     Raises:
         CheckpointError, ModelError, DataError: the checkpoint, its base or its data cannot be opened, or the
-            span's ends have no adapters.
-        ResultsError: there is no ablation of this very checkpoint to choose by, or no such span.
+            first or last layer of the span has no adapters.
+        ResultsError: there is no ablation of this checkpoint, or no span within the tolerance.
     """
     checkpoint, out = Path(checkpoint), Path(out)
     if (span is None) == (within is None):
@@ -157,7 +159,7 @@ def prune(
 
 
 def _remembering(request: AblationRequest, data: Sequence[str | Path]) -> AblationRequest:
-    """The same request, whose checkpoint remembers the files of its data where it remembered none."""
+    """The request with its data files recorded in the checkpoint's description, if that records none."""
     opened, rows = request.checkpoint, request.examples.rows
     if opened.description.task.files:
         return request
@@ -172,7 +174,7 @@ def _refuse_unchoosable(folder: Path, checkpoint: Path, within: float) -> None:
         raise ResultsError(f"--within {within} is not allowed; give 0 or more points")
     if not any((folder / name).is_file() for name in (PREDICTIONS, SPANS_CSV)):
         raise ResultsError(
-            f"{folder} holds no finished ablation; run `adapter-probe ablate {checkpoint}` first, or give "
+            f"{folder} contains no finished ablation; run `adapter-probe ablate {checkpoint}` first, or give "
             "--span"
         )
 
@@ -181,7 +183,7 @@ def _choose(request: AblationRequest, folder: Path, checkpoint: Path, within: fl
     """The longest span within the tolerance by the ablation in `folder`.
 
     Raises:
-        ResultsError: the ablation is of something else, has no intervals, or no span is within.
+        ResultsError: the ablation is of another checkpoint, has no intervals, or no span is within.
     """
     results = load_ablation(folder) if (folder / PREDICTIONS).is_file() else None
     _refuse_other(folder, checkpoint, request, results)
@@ -197,8 +199,8 @@ def _choose(request: AblationRequest, folder: Path, checkpoint: Path, within: fl
     if found is None:
         judged = "by the estimate" if basis == "estimate" else "by the 95 % interval"
         raise ResultsError(
-            f"{folder}: no span can go within {within:g} points {judged}, on the {n_examples:,} examples "
-            "that the span is chosen on; give a greater --within"
+            f"{folder}: no span can be removed within {within:g} points {judged}, on the {n_examples:,} "
+            "examples that the span is chosen on; give a larger --within"
         )
     span = Span(int(found["first"]), int(found["last"]))
     warning = read_summary(folder).get("warning")
@@ -213,7 +215,7 @@ def _refuse_other(
     known = [identity for identity in (manifest.get("identity"), results and results.identity) if identity]
     if not known:
         raise ResultsError(
-            f"{folder} does not say what was ablated: there is no {MANIFEST} in it; give --span"
+            f"{folder} contains no {MANIFEST}, so the ablated checkpoint is unknown; give --span"
         )
     for identity in known:
         wanted = {**request.identity, "code_schema": _schema_of(identity)}
@@ -224,13 +226,13 @@ def _refuse_other(
         ]
         if changes:
             raise ResultsError(
-                f"{folder} is no ablation of {checkpoint} as it is now: {list_changes(changes)}. Remove the "
-                f"folder and run `adapter-probe ablate {checkpoint}` again, or give --span"
+                f"{folder} is not an ablation of {checkpoint} as it is now: {list_changes(changes)}. Remove "
+                f"the folder and run `adapter-probe ablate {checkpoint}` again, or give --span"
             )
 
 
 def _schema_of(identity: Mapping[str, Any]) -> int | None:
-    """The code schema of the precision that an ablation was computed in, which prune does not choose."""
+    """The code schema of the ablation's precision, which pruning does not choose."""
     settings = identity.get("settings")
     precision = settings.get("precision") if isinstance(settings, Mapping) else None
     return CODE_SCHEMA.get(precision) if isinstance(precision, str) else None

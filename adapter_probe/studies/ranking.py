@@ -1,4 +1,4 @@
-"""Cheap scores of a checkpoint's adapters, and how well they tell what an exact ablation found."""
+"""Cheap importance scores of adapters, and their agreement with an exact ablation."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Ranking:
     """Scores of layers and spans from one forward and one backward pass; what `adapter_probe.rank` returns.
 
     Attributes:
-        layers: a row a layer: `change`, `weight_norm`, `turn`, `effect`; see
+        layers: one row per layer with the columns `change`, `weight_norm`, `turn` and `effect`; see
             `adapter_probe.probe.cheap_scores`. `change`, `weight_norm` and `effect` are sums over the layer's
             two sites.
-        effects: float ``[examples, layers]``, what a layer's adapters add to each example's margin, to first
-            order.
-        margins: float ``[examples]``, of the intact model.
-        seconds: that it took.
+        effects: float ``[examples, layers]``, first-order estimate of what a layer's adapters add to each
+            example's margin.
+        margins: float ``[examples]``, margins of the intact model.
+        seconds: computing time.
         identity: what determines the model: checkpoint, base and tokenizer.
     """
 
@@ -43,11 +43,11 @@ class Ranking:
 
     @cached_property
     def spans(self) -> pd.DataFrame:
-        """A row a contiguous span with its scores; the least is the first to go. See `span_table`."""
+        """One row per contiguous span with its scores; lower scores are removed first. See `span_table`."""
         return span_table(self.layers, self.effects, self.margins)
 
     def beside(self, study: Ablation) -> pd.DataFrame:
-        """The spans' scores beside their exact drops in points.
+        """The scores of the spans joined with their exact drops, in points.
 
         Args:
             study: an ablation of the same checkpoint, with both sites of a layer off; its examples may be
@@ -60,19 +60,19 @@ class Ranking:
         return with_drops(self.spans, study.spans)
 
     def agreement(self, study: Ablation) -> pd.DataFrame:
-        """A row a score: rank correlations and regret against an ablation; see `agreement_table`."""
+        """One row per score: rank correlations with an ablation, and regret; see `agreement_table`."""
         return agreement_table(self.beside(study))
 
     def regret(self, study: Ablation) -> pd.DataFrame:
-        """Points lost by pruning what each score says, at each number of layers; see `regret_table`."""
+        """Points lost by pruning the span that each score selects, by length; see `regret_table`."""
         return regret_table(self.beside(study))
 
     def plot(self, study: Ablation, ax: Axes | None = None) -> Axes:
-        """Draw each score's regret against the number of layers switched off.
+        """Draw the regret of each score against the number of layers switched off.
 
         Args:
             study: the exact ablation.
-            ax: where to draw; by default the current Axes.
+            ax: Axes to draw on; by default the current Axes.
         """
         from adapter_probe.figures.ranking import draw
 
@@ -110,20 +110,20 @@ def rank(
     device: str = "auto",
     threads: int = 0,
 ) -> Ranking:
-    """Score every layer's adapters without switching any combination of them off.
+    """Score the adapters of every layer without switching any of them off.
 
     Args:
         checkpoint: folder of a checkpoint for classification or regression, of any format that `ablate`
             opens.
-        base: folder or Hugging Face hub id of the base model, if it is not where the checkpoint says.
-        data: one or several files with labelled examples, in place of those that the checkpoint remembers.
-        split: which of the remembered splits.
-        max_examples: use a fixed random subset of this size.
+        base: folder or Hugging Face Hub id of the base model, if it differs from the recorded one.
+        data: one or several files of labelled examples to use instead of the checkpoint's own task.
+        split: split of the checkpoint's own task to evaluate on.
+        max_examples: evaluate on a fixed random subset of this many examples.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
-        threads: of this process from now on; 0 for torch's own choice.
+        threads: number of CPU threads of this process from now on; 0 uses PyTorch's default.
 
     Raises:
-        CheckpointError, ModelError: the checkpoint or its base cannot be opened, or it is no classifier.
+        CheckpointError, ModelError: the checkpoint or its base cannot be opened, or the task is unsupported.
         DataError: the examples cannot be read, do not fit the task, or have changed since training.
     """
     import time

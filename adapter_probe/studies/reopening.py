@@ -1,10 +1,10 @@
-"""A finished ablation given back without opening its model, where no byte of what made it has changed.
+"""Reopen a finished ablation without opening its model, when none of its inputs has changed.
 
-Opening a checkpoint means loading torch, reading weights and encoding texts, to learn in the end that the
-folder's identity is what it was. That follows as well from the bytes: the same files, read by the same code
-and libraries as the same command asks, have the same identity. So a finished run notes the hash of every
-file that it read, and the next one compares. Where anything differs, or cannot be told, the checkpoint is
-opened as ever, and the identities are compared one by one.
+Opening a checkpoint means loading torch, reading weights and encoding texts, only to find that the identity
+of the results is unchanged. The same follows from the bytes: identical files, read with identical arguments
+by identical code and libraries, have the same identity. A finished run therefore records the hash of every
+file that it read, and the next run compares the hashes. If anything differs or cannot be determined, the
+checkpoint is opened as usual and the identities are compared field by field.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 
 _DESCRIPTION, _CONFIG = "adapter_probe.json", "adapter_config.json"
 _COMMIT = re.compile("[0-9a-f]{40}")
-# Weights of other formats, which are never read from a base: only safetensors are.
+# Weights in other formats; of a base, only safetensors are ever read.
 _NOT_READ = frozenset((".bin", ".h5", ".msgpack", ".ot", ".onnx", ".pt", ".pth", ".gguf", ".ckpt", ".tflite"))
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Every file that an ablation reads, found without opening any of them but JSON.
+    """Every file that an ablation reads, found by opening JSON files only.
 
     Attributes:
         base: folder of the base, resolved.
-        data: what the examples are read from, as the task names it.
-        files: by what they are: ``checkpoint/NAME``, ``base/NAME``, ``data/NUMBER``.
-        state: what the file system said of them when they were found.
+        data: sources of the examples, as recorded in the task.
+        files: paths by role: ``checkpoint/NAME``, ``base/NAME``, ``data/NUMBER``.
+        state: file sizes and modification times when the files were found.
     """
 
     base: Path
@@ -57,7 +57,7 @@ class Sources:
 
     @classmethod
     def find(cls, arguments: AblationArguments) -> Sources | None:
-        """The sources of an ablation, or None where they cannot be told from files alone."""
+        """The sources of an ablation, or None if they cannot be determined from files alone."""
         folder = Path(arguments.checkpoint)
         try:
             base = _base_of(arguments, _document(folder))
@@ -69,19 +69,19 @@ class Sources:
             files |= {f"data/{n}": Path(entry) for n, entry in enumerate(data) if not HubSplit.parse(entry)}
             return cls(base, data, files, states_of(files))
         except (AdapterProbeError, OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError):
-            return None  # whatever is wrong with it, opening says it in plain words
+            return None  # opening the checkpoint will report what is wrong
 
 
 def reopen(arguments: AblationArguments, folder: Path) -> AblationRecord | None:
-    """The record of a finished ablation whose every byte, and that of all it was made from, is as it was.
+    """The record of a finished ablation, if no byte of it or of its inputs has changed.
 
     Args:
-        arguments: what is asked for.
-        folder: of the results.
+        arguments: arguments of the current call.
+        folder: results folder.
 
     Returns:
-        None where the folder is not finished, or anything has changed or cannot be told; also where a writer
-        was killed in it, so that the run, which holds the folder, tidies up.
+        None if the ablation is not finished, if anything has changed or cannot be determined, or if a writer
+        was killed in the folder, so that the run, which claims the folder, removes its leftovers.
     """
     said, asked = read_note(folder, MADE_FROM), _asked(arguments)
     if asked is None or (said.get("asked"), said.get("code")) != (asked, code_identity()):
@@ -99,21 +99,21 @@ def reopen(arguments: AblationArguments, folder: Path) -> AblationRecord | None:
         read_manifest(folder / schema.MANIFEST)
         record = load_record(folder) if sealed_tables(folder) else None
         return record if isinstance(record, AblationRecord) else None
-    except (AdapterProbeError, KeyError, AttributeError):  # going on with the run mends or names it
+    except (AdapterProbeError, KeyError, AttributeError):  # resuming the run repairs or reports it
         return None
 
 
 def remember(arguments: AblationArguments, folder: Path, sources: Sources | None, base: BaseIdentity) -> None:
-    """Note what a finished ablation was made from, if none of it was written while it was read.
+    """Record the inputs of a finished ablation, unless one of them was rewritten while it ran.
 
     Args:
-        arguments: what was asked for.
-        folder: of the results, written and sealed.
-        sources: as they were found before anything was opened.
-        base: the base that was opened.
+        arguments: arguments of the current call.
+        folder: results folder, written and sealed.
+        sources: the sources as found before anything was opened.
+        base: identity of the opened base.
 
     Raises:
-        ResultsError: the note cannot be written.
+        ResultsError: the record cannot be written.
     """
     asked = _asked(arguments)
     if sources is None or asked is None or sources != Sources.find(arguments):
@@ -128,7 +128,7 @@ def remember(arguments: AblationArguments, folder: Path, sources: Sources | None
 
 
 def _asked(arguments: AblationArguments) -> dict[str, Any] | None:
-    """The arguments as plain JSON, without what moves no number: the checkpoint's place, rows per pass.
+    """The arguments as plain JSON, without those that change no number: checkpoint path, rows per pass.
 
     None where the metric is a function, of which a name tells nothing.
     """
@@ -140,7 +140,7 @@ def _asked(arguments: AblationArguments) -> dict[str, Any] | None:
 
 
 def _document(folder: Path) -> dict[str, Any]:
-    """What a checkpoint says of itself, in its own format or another library's."""
+    """The description file of a checkpoint, in this project's format or another library's."""
     inside = sorted(folder.glob(f"*/{_CONFIG}"))
     for path in (folder / _DESCRIPTION, folder / _CONFIG, *inside[:1]):
         if path.is_file():
@@ -150,7 +150,7 @@ def _document(folder: Path) -> dict[str, Any]:
 
 
 def _base_of(arguments: AblationArguments, document: dict[str, Any]) -> Path | None:
-    """The folder of the base that opening would find; None where the hub would have to be asked."""
+    """The folder of the base that opening would use; None if that requires access to the hub."""
     if arguments.base is not None:
         return _folder_of(arguments.base, None)
     if isinstance(document.get("base"), dict):
@@ -173,7 +173,7 @@ def _folder_of(name: str, commit: str | None) -> Path | None:
 
 
 def _is_fixed(entry: str) -> bool:
-    """Whether the name of a source tells its contents: a file, or a commit on the hub."""
+    """Whether a source has fixed contents: a file, or a commit on the hub."""
     on_hub = HubSplit.parse(entry)
     if on_hub is not None:
         return bool(on_hub.revision and _COMMIT.fullmatch(on_hub.revision))
@@ -181,7 +181,7 @@ def _is_fixed(entry: str) -> bool:
 
 
 def _files_of_checkpoint(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Its own files and those of adapters in folders below it; results that lie in it are none of them."""
+    """The checkpoint's files and those of adapters in subfolders, without results folders inside it."""
     yield from _files_in(folder)
     for below in sorted(path.parent for path in folder.glob(f"*/{_CONFIG}")):
         yield from ((f"{below.name}/{name}", path) for name, path in _files_in(below))
@@ -198,6 +198,6 @@ def _files_in(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _kept(folder: Path) -> str:
-    """The hash of what a run keeps beside its sealed tables: its parts, and what mixed precision measured."""
+    """The hash of a run's files that are not sealed tables: its parts and the record of mixed precision."""
     paths = [*sorted((folder / PARTS).glob("*")), folder / schema.GUARD]
     return hash_json(hash_files({path.name: path for path in paths if path.is_file()}))

@@ -1,4 +1,4 @@
-"""The page to explore results in: studies read, their checkpoints and texts found. Never imports torch."""
+"""The interactive report: reads studies and finds their checkpoints and texts. Never imports torch."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from adapter_probe.results.atomic import read_json
 from adapter_probe.results.fingerprints import describe_changes, list_changes
 from adapter_probe.results.schema import PREDICTIONS
 
-DESCRIPTION = "adapter_probe.json"  # as `adapter_probe.checkpoints` writes it, which loads torch
+DESCRIPTION = "adapter_probe.json"  # same as in `adapter_probe.checkpoints`, whose import loads torch
 
 
 @dataclass(frozen=True)
 class ReportPage:
-    """A page on disk.
+    """A report that has been written.
 
     Attributes:
-        path: of the HTML file.
-        n_texts: how many examples its texts were taken from; 0 where it holds no texts.
+        path: path of the HTML file.
+        n_texts: number of examples that the included texts were taken from; 0 without texts.
     """
 
     path: Path
@@ -45,21 +45,21 @@ def report(
     encoding: str = "utf-8",
     tolerance: float = 1.0,
 ) -> ReportPage:
-    """Write one HTML file in which to explore results: it holds everything and loads nothing.
+    """Write a self-contained interactive HTML report of one or more studies.
 
     Args:
-        folders: of ablations and sweeps; a folder of a checkpoint stands for the ablations inside it.
-        out: the HTML file.
-        examples: put the texts that flip into the page.
-        checkpoints: those of ablations that do not lie inside or beside them.
-        data: files with the examples, if an ablation was given files of its own.
-        encoding: of these files.
-        tolerance: points of drop at which the slider begins.
+        folders: results folders of ablations and sweeps, or checkpoints that contain ablations.
+        out: output file.
+        examples: whether to include the texts of examples whose prediction changes.
+        checkpoints: checkpoints of ablations that are neither inside nor next to them.
+        data: files of the evaluated examples, if an ablation was run with `data`.
+        encoding: text encoding of these files.
+        tolerance: initial position of the tolerance slider, in percentage points.
 
     Raises:
         ResultsError: results, checkpoints or predictions are missing or damaged, or the page cannot be
             written.
-        DataError: the texts cannot be read, or are not those that were predicted.
+        DataError: the texts cannot be read, or are not those that were evaluated.
     """
     if not 0 <= tolerance <= 100:
         raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 to 100 points")
@@ -73,25 +73,25 @@ def report(
 
 
 def _delta_of(record: AblationRecord) -> str | None:
-    """The hash of the weights that were ablated, where the folder says so."""
+    """The hash of the ablated weights, if the results record it."""
     checkpoint = record.identity.get("checkpoint")
     value = checkpoint.get("delta_sha256") if isinstance(checkpoint, Mapping) else None
     return value if isinstance(value, str) else None
 
 
 def _refuse_strangers(checkpoints: Sequence[Path], ablations: Sequence[AblationRecord]) -> None:
-    """Refuse a checkpoint that is none of those that were ablated.
+    """Refuse checkpoints that do not belong to any of the ablations.
 
     Raises:
-        ResultsError: it is not.
+        ResultsError: a checkpoint belongs to none.
     """
     deltas = {_delta_of(record) for record in ablations}
     for folder in checkpoints:
         described = _description(folder)
         if described is None:
-            raise ResultsError(f"--checkpoint {folder} is not a checkpoint: it has no {DESCRIPTION}")
+            raise ResultsError(f"--checkpoint {folder} is not a checkpoint: it contains no {DESCRIPTION}")
         if None not in deltas and described.get("delta_sha256") not in deltas:
-            raise ResultsError(f"--checkpoint {folder} is not what was ablated in any of the folders given")
+            raise ResultsError(f"--checkpoint {folder} was not ablated in any of the given results folders")
 
 
 def _description(folder: Path) -> dict[str, Any] | None:
@@ -106,13 +106,13 @@ def _completed(
     encoding: str,
     with_texts: bool,
 ) -> ReportedAblation:
-    """The ablation with its predictions, with what its checkpoint says and, if wanted, with its texts."""
+    """The ablation with its predictions, its checkpoint's description and, if requested, its texts."""
     results = load_ablation(record.folder) if (record.folder / PREDICTIONS).is_file() else None
     folder = _checkpoint_of(record, checkpoints)
     if folder is None:
         if with_texts:
             raise ResultsError(
-                f"--examples: the checkpoint of {record.folder} is neither around nor beside it; "
+                f"--examples: no checkpoint of {record.folder} in the folders around or next to it; "
                 "name it with --checkpoint"
             )
         return ReportedAblation(record, results)
@@ -122,7 +122,7 @@ def _completed(
     if with_texts:
         if results is None:
             raise ResultsError(
-                f"--examples: {record.folder} has no {PREDICTIONS}, so nothing says which examples flip"
+                f"--examples: {record.folder} has no {PREDICTIONS}, so changed predictions are unknown"
             )
         spec = TaskSpec.from_json(described.get("task"), str(folder / DESCRIPTION))
         files = {results.settings.get("split", "validation"): tuple(str(path.resolve()) for path in data)}
@@ -132,10 +132,10 @@ def _completed(
 
 
 def _refuse_changed(record: AblationRecord, folder: Path, described: dict[str, Any]) -> None:
-    """Refuse a checkpoint that was ablated with another method, or on another base; what is unknown passes.
+    """Refuse a checkpoint whose method or base differs from the ablation's; unknown fields are ignored.
 
     Raises:
-        ResultsError: something changed.
+        ResultsError: the checkpoint has changed.
     """
     old, new = {}, {}
     for section, facts in checkpoint_identity(described).items():
@@ -149,7 +149,7 @@ def _refuse_changed(record: AblationRecord, folder: Path, described: dict[str, A
 
 
 def _checkpoint_of(record: AblationRecord, checkpoints: Sequence[Path]) -> Path | None:
-    """The checkpoint that was ablated: one that was given, the folder around the results, or one beside."""
+    """The ablated checkpoint: a given one, the folder around the results, or a folder next to them."""
     parent, wanted = record.folder.resolve().parent, _delta_of(record)
     beside = sorted(path for path in parent.iterdir() if path.is_dir())
     for folder in (*checkpoints, parent, *(beside if wanted else ())):
@@ -160,9 +160,9 @@ def _checkpoint_of(record: AblationRecord, checkpoints: Sequence[Path]) -> Path 
 
 
 def _texts(folder: Path, results: AblationResults, specs: Sequence[TaskSpec]) -> ExampleTexts | None:
-    """The texts of an ablation's examples, known to be the ones by their fingerprint.
+    """The texts of an ablation's examples, verified by their fingerprint.
 
-    None for a regression and a language model, of which the page shows no examples.
+    None for regression and language models, for which the page shows no examples.
     """
     if results.kind not in ("classification", "extractive"):
         return None
@@ -174,12 +174,12 @@ def _texts(folder: Path, results: AblationResults, specs: Sequence[TaskSpec]) ->
             return texts
     raise DataError(
         f"--examples: the {split} rows of task {specs[0].name!r} are not those of {folder}: they have "
-        "changed, or the ablation was given files of its own; name these with --data"
+        "changed, or the ablation was run with --data; give the same files with --data"
     )
 
 
 def _load_texts(spec: TaskSpec, split: str, n_examples: int) -> tuple[str, ExampleTexts]:
-    """The texts of a split, or of its fixed subset of this size, and the fingerprint of these rows."""
+    """The texts of a split, or of its fixed subset of this size, and the fingerprint of those rows."""
     if spec.kind != "extractive":
         rows = load_split(spec, split, n_examples)
         return rows.fingerprint, ExampleTexts(rows.texts, rows.texts_b)

@@ -1,4 +1,4 @@
-"""Examples that are in memory: written beside the results, under a name made from their content."""
+"""Examples in memory: saved next to the results, under a name derived from their content."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FOLDER = "data"
-DESCRIPTION = "adapter_probe.json"  # as `adapter_probe.checkpoints` writes it, which loads torch
+DESCRIPTION = "adapter_probe.json"  # same as in `adapter_probe.checkpoints`, whose import loads torch
 
 Examples: TypeAlias = "str | Path | Sequence[Any] | pd.DataFrame"
-"""A file, several, a DataFrame, rows as mappings from column to value, or a pair (texts, labels)."""
+"""A file, several files, a DataFrame, a list of mappings from column to value, or a pair (texts, labels)."""
 
 
 def as_files(data: Examples, folder: Path, checkpoint: Path) -> tuple[str, ...]:
-    """The paths of examples, which are files already or are written to one.
+    """The paths of the examples; examples in memory are written to a file first.
 
-    A file carries the rows through everything that a study does with data: fingerprints, jobs on a cluster, a
-    later call that continues. Its name is a hash of the rows, so equal rows are one file and one study.
+    With a file, everything that a study does with data works as usual: fingerprints, cluster jobs, resuming.
+    The name of the file is a hash of the rows, so equal rows are one file and one study.
 
     Args:
         data: see `Examples`.
         folder: where ``data/rows-<hash>.jsonl`` is written.
-        checkpoint: whose columns (texts, labels) take.
+        checkpoint: the checkpoint whose column names a pair (texts, labels) receives.
 
     Raises:
-        DataError: the rows are empty, of unequal length, or hold a value that is no text, number or list.
+        DataError: the rows are empty, of unequal length, or contain a value that is no text, number or list.
         ResultsError: the file cannot be written.
     """
     if isinstance(data, (str, Path)):
@@ -43,12 +43,12 @@ def as_files(data: Examples, folder: Path, checkpoint: Path) -> tuple[str, ...]:
         return ()
     if _is_column(data) and len(data) and all(isinstance(one, (str, Path)) for one in data):
         return tuple(map(str, data))
-    if not checkpoint.is_dir():  # which is said when it is opened; nothing is written into it
+    if not checkpoint.is_dir():  # opening reports it; nothing may be written into it
         return ()
     lines = [json.dumps(row) + "\n" for row in _rows(data, checkpoint)]
     if not lines:
         raise DataError("data has no rows; give at least two examples with different labels")
-    content = "".join(lines).encode("ascii")  # which every encoding of files reads
+    content = "".join(lines).encode("ascii")  # readable in every text encoding
     path = folder / FOLDER / f"rows-{hashlib.sha256(content).hexdigest()[:12]}.jsonl"
     if not (path.is_file() and path.read_bytes() == content):
         make_folder(path.parent)
@@ -60,7 +60,7 @@ def _rows(data: Any, checkpoint: Path) -> Iterator[dict[str, Any]]:
     if hasattr(data, "columns") and hasattr(data, "to_dict"):
         names = [str(name) for name in data.columns]
         if len(set(names)) < len(names):
-            raise DataError(f"data has the columns {', '.join(names)}; column names have to be different")
+            raise DataError(f"data has the columns {', '.join(names)}; column names must be unique")
         rows: Any = (dict(zip(names, values)) for values in data.itertuples(index=False, name=None))
     elif _is_column(data) and len(data) == 2 and all(map(_is_column, data)):
         rows = _paired(data[0], data[1], checkpoint)
@@ -81,13 +81,13 @@ def _rows(data: Any, checkpoint: Path) -> Iterator[dict[str, Any]]:
 
 
 def _is_column(value: Any) -> bool:
-    """Whether it is a list, a tuple, an array or a Series of something."""
+    """Whether a value is a list, a tuple, an array or a Series."""
     listed = hasattr(value, "__len__") and hasattr(value, "__iter__") and not hasattr(value, "columns")
     return listed and not isinstance(value, (str, bytes, Mapping))
 
 
 def _paired(texts: Any, labels: Any, checkpoint: Path) -> list[dict[str, Any]]:
-    """Texts, or pairs of texts, with their labels as rows."""
+    """Rows from texts, or pairs of texts, and their labels."""
     texts = list(texts)
     if len(texts) != len(labels):
         raise DataError(f"data has {len(texts)} texts and {len(labels)} labels; give one label per text")
@@ -103,7 +103,7 @@ def _paired(texts: Any, labels: Any, checkpoint: Path) -> list[dict[str, Any]]:
 
 
 def _columns(checkpoint: Path, pairs: bool) -> tuple[str, str, str]:
-    """The names that the checkpoint's task gives texts and label, or the usual ones."""
+    """The column names of texts and label in the checkpoint's task, or the usual ones."""
     usual = ("text_a", "text_b", "label") if pairs else ("text", "", "label")
     path = checkpoint / DESCRIPTION
     task = read_json(path).get("task") if path.is_file() else None
@@ -112,13 +112,13 @@ def _columns(checkpoint: Path, pairs: bool) -> tuple[str, str, str]:
         return usual
     if pairs != (columns.get("text_b") is not None):
         given, wanted = ("pairs", "single texts") if pairs else ("single texts", "pairs")
-        raise DataError(f"the texts in data are {given}; the task has {wanted}")
+        raise DataError(f"the texts in data are {given}; the task expects {wanted}")
     names = (columns.get(role) or name for role, name in zip(("text", "text_b", "label"), usual))
     return tuple(map(str, names))  # type: ignore[return-value]
 
 
 def _plain(value: Any, row: int, column: str) -> Any:
-    """A value as JSON holds it, NumPy's numbers and arrays included; a missing one is null."""
+    """A value as plain JSON, converted from NumPy if necessary; missing values become null."""
     value = value.tolist() if hasattr(value, "tolist") else value
     if value is None or isinstance(value, (str, bool, int)):
         return value
@@ -131,6 +131,6 @@ def _plain(value: Any, row: int, column: str) -> Any:
     if type(value).__name__ in ("NAType", "NaTType"):
         return None
     raise DataError(
-        f"data row {row}: column {column!r} holds a {type(value).__name__}; allowed are texts, numbers, "
-        "truth values, and lists or mappings of these"
+        f"data row {row}: column {column!r} contains a {type(value).__name__}; allowed are texts, numbers, "
+        "booleans, and lists or mappings of these"
     )

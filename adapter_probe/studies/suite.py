@@ -1,4 +1,4 @@
-"""A suite as one call and one object: the paper's studies over tasks, methods and seeds, from one file."""
+"""The suite: all studies of a TOML file over tasks, methods and seeds; `suite` and its result, `Suite`."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Suite:
     """A finished suite; what `adapter_probe.suite` returns.
 
     Attributes:
-        folder: where the results lie, a folder a study.
-        tradeoff: over all its tasks, or None.
-        init_sweep: likewise.
-        ablations: by task, one a seed.
-        parameters: one row a task with a checkpoint, ``parameters.csv``: `in_file`, the numbers that the
-            checkpoint's file holds (adapters, LayerNorms, head), `percent_of_base`, and in the last row,
-            ``all tasks``, the base and every task's together, with `multiple_of_base`; of models that are
-            fine-tuned whole there would be `multiple_if_whole` in its place.
+        folder: output folder, with one subfolder per study.
+        tradeoff: the trade-off over all its tasks, or None.
+        init_sweep: the initialisation sweep over all its tasks, or None.
+        ablations: one ablation per seed, by task.
+        parameters: one row per task with a checkpoint, ``parameters.csv``: `in_file`, the number of
+            parameters in the checkpoint's file (adapters, LayerNorms, head), and `percent_of_base`. The last
+            row, ``all tasks``, is the total of the base and all tasks, with `multiple_of_base`, and
+            `multiple_if_whole`, the multiple if every task were a fully fine-tuned model.
     """
 
     folder: Path
@@ -54,7 +54,7 @@ class Suite:
     parameters: pd.DataFrame | None
 
     def draw(self, *, paper: bool = False) -> list[str]:
-        """Draw every study into its own folder, and of several seeds the mean; the paths.
+        """Draw every study into its folder, and the mean of several seeds; return the paths.
 
         Args:
             paper: overlay the values that Houlsby et al. (2019) published.
@@ -72,7 +72,7 @@ class Suite:
         return paths
 
     def rows(self) -> list[tuple[str, str]]:
-        """What was found, in words."""
+        """The main results as (name, value) pairs of text."""
         rows = [
             row for study in (self.tradeoff, self.init_sweep) if study is not None for row in study.rows()
         ]
@@ -85,7 +85,7 @@ class Suite:
             last = self.parameters.iloc[-1]
             rows.append((
                 "parameters for all tasks",
-                f"{last['multiple_of_base']:.2f} times the base's; fine-tuned whole "
+                f"{last['multiple_of_base']:.2f} times the base model; with full fine-tuning "
                 f"{last['multiple_if_whole']:.0f} times",
             ))  # fmt: skip
         return rows
@@ -101,24 +101,24 @@ def suite(
     cluster: SlurmOptions | None = None,
     progress: bool = True,
 ) -> Suite:
-    """Do every study of a TOML file over its tasks, methods and seeds.
+    """Run every study of a TOML file over its tasks, methods and seeds.
 
-    Each study keeps its trials and checkpoints in a folder of its own in `out`: the same call goes on where
-    it was interrupted, and a longer file adds what is new.
+    Each study keeps its trials and checkpoints in a subfolder of `out`. The same call resumes an interrupted
+    suite, and a longer file only adds the missing trials.
 
     Args:
-        file: see the guide to suites; paths in it are looked for beside it.
-        out: folder of the results.
-        workers: processes that train side by side; 0 for one a core, or one on an accelerator.
-        threads: of each process; 0 for torch's own choice.
+        file: TOML file, see the guide to sweeps; paths in it are relative to its folder.
+        out: output folder.
+        workers: number of parallel training processes; 0 uses one per CPU core, or one on an accelerator.
+        threads: number of threads per process; 0 uses PyTorch's default.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
-        cluster: train and ablate on a SLURM cluster.
-        progress: show progress bars.
+        cluster: SLURM cluster to train and ablate on; by default this machine.
+        progress: whether to show progress bars.
 
     Raises:
-        AdapterProbeError: a key of the file is unknown, missing or unfit (it is named), or as in
-            `adapter_probe.tradeoff`, `init_sweep` and `ablate`.
-        JobsDetached: `cluster` asks not to wait for the jobs.
+        AdapterProbeError: a key of the file is unknown, missing or invalid (the message names it), or any
+            error of `adapter_probe.tradeoff`, `init_sweep` or `ablate`.
+        JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
     from adapter_probe.jobs.running import Resources
 
@@ -126,7 +126,7 @@ def suite(
 
 
 def run_suite(file: Path, out: Path, resources: Resources, progress: bool = True) -> Suite:
-    """`suite`, with its resources put together."""
+    """Run `suite` with the given resources."""
     about, requests = _read(file)
     trade = sweep = None
     if about.tradeoff:
@@ -191,7 +191,7 @@ def _key(row: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def plan_suite(file: Path, out: Path, resources: Resources) -> dict[str, Any]:
-    """What each study has to train, with a measured estimate of the seconds of the sweeps, as plain JSON.
+    """The trials of each study, with a measured estimate of the seconds of the sweeps, as plain JSON.
 
     Which settings the seeds beyond `tuning_seeds` will have is not known before: they are counted with the
     first learning rate and number of epochs.
@@ -219,7 +219,7 @@ def _foreseen(requests: Sequence[TrainingRequest], part: Grid) -> list[TrainingR
 
 
 def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
-    """The file, and what each of its studies trains."""
+    """The file's contents, and the training requests of each of its studies."""
     from adapter_probe.models.methods import Adapters
     from adapter_probe.training.request import TrainingRequest
 
@@ -263,7 +263,7 @@ def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
 def _checkpoints(
     part: AblationPart, requests: Sequence[TrainingRequest], out: Path, trade: Tradeoff | None
 ) -> dict[Path, TrainingRequest]:
-    """What to train for the ablations, by folder; with the settings that the trade-off chose."""
+    """The trainings for the ablations, by folder, with the settings that the trade-off chose."""
     folders = {}
     for request in requests:
         settings, name = request.settings, request.task.name
@@ -306,7 +306,7 @@ def _trained(
 
 
 def _numbers_in(path: Path) -> int:
-    """How many numbers a safetensors file holds."""
+    """The number of parameters in a safetensors file."""
     import math
 
     from safetensors import safe_open

@@ -1,4 +1,4 @@
-"""What a suite is: a TOML file with tasks and the studies to do on them, read strictly."""
+"""The TOML file of a suite: tasks and the studies to run on them, with every key checked."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Dtype = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True)
 class SuiteTask:
-    """One ``[[tasks]]``.
+    """One task, a table ``[[tasks]]``.
 
     Attributes:
         task: name of a known task, or a folder with train and validation files.
-        data: folder with the files of a task that is named.
-        name: in tables and figures, and in the other tables of the file; by default the task's own.
-        metric: the score, if not the task's own.
-        max_length: cut examples to this many tokens.
-        max_train: train on a fixed random subset of this size.
-        validation_share: share of the training rows to validate on, where there are no validation files.
+        data: folder with the files of a named task.
+        name: name in tables and figures, and in the rest of the file; by default the task's name.
+        metric: evaluation metric; by default the metric of the task.
+        max_length: truncate examples to this many tokens.
+        max_train: train on a fixed random subset of this many examples.
+        validation_share: fraction of the training rows to hold out when there is no validation file.
         epochs: numbers of epochs to try on this task, in place of the studies' own.
         batch_size: likewise.
     """
@@ -51,10 +51,10 @@ class SuiteTask:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """How the trials of a sweep train; see `adapter_probe.studies.sweeps.SweepSettings`.
+    """Training settings of the trials of a sweep; see `adapter_probe.studies.sweeps.SweepSettings`.
 
     Attributes:
-        tasks: names of some of the suite's tasks; all where there are none.
+        tasks: names of tasks of the suite; empty for all tasks.
         tuning_seeds: try every learning rate and number of epochs with so many seeds, and train the others at
             the best of each method and task alone; by default all settings with all seeds.
     """
@@ -123,13 +123,13 @@ class InitSweepPart(Grid):
 
 @dataclass(frozen=True, kw_only=True)
 class AblationPart:
-    """``[ablation]``: one checkpoint a task and seed, trained, kept and ablated; see `adapter_probe.ablate`.
+    """``[ablation]``: train and ablate one checkpoint per task and seed; see `adapter_probe.ablate`.
 
     Attributes:
-        tasks: names of some of the suite's tasks; all where there are none.
-        learning_rate: by default the one that the trade-off chose for adapters of that size, or 3e-4.
-        epochs: likewise, or 3.
-        max_examples: judge on a fixed random subset of this size.
+        tasks: names of tasks of the suite; empty for all tasks.
+        learning_rate: by default the one that the trade-off chose for adapters of this size, or 3e-4.
+        epochs: by default the number that the trade-off chose for adapters of this size, or 3.
+        max_examples: evaluate on a fixed random subset of this many examples.
     """
 
     tasks: tuple[str, ...] = ()
@@ -154,11 +154,11 @@ class AblationPart:
 
 @dataclass(frozen=True)
 class SuiteFile:
-    """A whole file.
+    """The contents of a suite's file.
 
     Attributes:
-        base: pretrained model: a folder or a Hugging Face hub id.
-        tasks: at least one.
+        base: pretrained base model: a folder or a Hugging Face Hub id.
+        tasks: one or more tasks.
     """
 
     base: str
@@ -168,10 +168,10 @@ class SuiteFile:
     ablation: AblationPart | None = None
 
     def found(self, folder: Path) -> dict[str, tuple[SuiteTask, TaskSpec]]:
-        """The tasks with their data, by name. Paths are looked for beside the file first.
+        """The tasks with their data, by name. Paths are resolved relative to the file first.
 
         Raises:
-            DataError: a task cannot be found, or two are of one name.
+            DataError: a task cannot be found, or two tasks have the same name.
         """
         from adapter_probe.data.tasks import find_task, locate_task
 
@@ -190,17 +190,17 @@ class SuiteFile:
             except AdapterProbeError as error:
                 raise DataError(f"tasks[{number}]: {error}") from error
             if spec.name in found:
-                raise DataError(f"tasks[{number}]: there are two tasks {spec.name!r}; give one another name")
+                raise DataError(f"tasks[{number}]: there are two tasks {spec.name!r}; rename one of them")
             found[spec.name] = (one, spec)
         return found
 
 
 def read_suite(file: str | Path) -> SuiteFile:
-    """Read a suite's file.
+    """Read and check the file of a suite.
 
     Raises:
-        TrainingError: it cannot be read or is not TOML.
-        RecordError: a key is missing, unknown or of the wrong type; it is named.
+        TrainingError: the file cannot be read or is not TOML.
+        RecordError: a key is missing, unknown or of the wrong type; the message names it.
     """
     from adapter_probe.jobs.slurm_options import parse_toml
 
@@ -212,36 +212,36 @@ def read_suite(file: str | Path) -> SuiteFile:
     except AdapterProbeError as error:
         raise RecordError(f"{file}: {error}") from error
     if not suite.tasks:
-        raise RecordError(f"{file}: tasks is empty; give one [[tasks]] or more")
+        raise RecordError(f"{file}: tasks is empty; add at least one table [[tasks]]")
     for name, part in (("tradeoff", suite.tradeoff), ("init_sweep", suite.init_sweep)):
         if part and part.tuning_seeds is not None and not 1 <= part.tuning_seeds <= part.seeds:
             raise RecordError(
                 f"{file}: {name}.tuning_seeds is {part.tuning_seeds}, expected 1 to {part.seeds}, the seeds"
             )
     if not (suite.tradeoff or suite.init_sweep or suite.ablation):
-        raise RecordError(f"{file}: there is no study; give [tradeoff], [init_sweep] or [ablation]")
+        raise RecordError(f"{file}: no study is listed; add a table [tradeoff], [init_sweep] or [ablation]")
     return suite
 
 
 def chosen_tasks(part: Grid | AblationPart, names: list[str], where: str) -> list[str]:
-    """The names of a study's tasks.
+    """The names of the tasks of a study.
 
     Raises:
-        RecordError: one is none of the suite's.
+        RecordError: a name is not a task of the suite.
     """
     if unknown := [name for name in part.tasks if name not in names]:
-        raise RecordError(f"{where}.tasks holds {unknown[0]!r}; the suite's tasks are {', '.join(names)}")
+        raise RecordError(f"{where}.tasks contains {unknown[0]!r}; the suite's tasks are {', '.join(names)}")
     return list(part.tasks) or names
 
 
 def beside(folder: Path, name: str) -> str:
-    """A path beside the suite's file if there is one, else the name as it is."""
+    """The path relative to the suite's file if it exists, else the unchanged name."""
     place = folder / Path(name).expanduser()
     return str(place) if place.exists() else name
 
 
 def _plain(value: Any) -> Any:
-    """TOML's own kinds, such as dates, as text; what is nested likewise."""
+    """A TOML value as plain JSON, recursively; other types, such as dates, become text."""
     if isinstance(value, Mapping):
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, list):

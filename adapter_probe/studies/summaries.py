@@ -1,4 +1,4 @@
-"""Results in the words that a terminal, a notebook and `repr` print."""
+"""Summaries of results as text for the terminal, notebooks and `repr`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 _MOST_LISTED, _MOST_GROUPS = 5, 12
 _DEEP = 16
-"""From so many layers on, `ablate --dry-run` says what other choices of spans cost."""
+"""Number of layers from which `ablate --dry-run` also estimates other choices of spans."""
 
 
 def columns(rows: list[tuple[str, str]]) -> str:
-    """Two aligned columns."""
+    """(name, value) pairs as two aligned columns."""
     width = max(len(left) for left, _ in rows)
     return "\n".join(f"{left:<{width}}  {right}".rstrip() for left, right in rows)
 
 
 def score_text(score: float | None, metric: str) -> str:
-    """A score as people write it: percent for shares, three decimals for correlations."""
+    """A score as text: a percentage for fractions, three decimals for correlations."""
     if score is None:
         return "undefined"
     from adapter_probe.metrics import CHOICES
@@ -33,14 +33,14 @@ def score_text(score: float | None, metric: str) -> str:
 
 
 def _loss_unit(metric: str) -> str | None:
-    """What a loss is measured in, empty where it has no unit; None for scores of which more is better."""
-    from adapter_probe.metrics import LOSS_UNITS, LOSSES  # brings NumPy, which the words of --help do without
+    """The unit of a loss, empty if it has none; None for scores of which more is better."""
+    from adapter_probe.metrics import LOSS_UNITS, LOSSES  # imports NumPy, which --help does not need
 
     return LOSS_UNITS.get(metric, "") if metric in LOSSES else None
 
 
 def points(delta: float | None, metric: str = "") -> str:
-    """A difference of scores with its sign: in points, of a loss in its own unit."""
+    """A signed difference of scores, in points, or in the unit of a loss."""
     if delta is None:
         return "undefined"
     if (unit := _loss_unit(metric)) is not None:
@@ -49,7 +49,7 @@ def points(delta: float | None, metric: str = "") -> str:
 
 
 def span_text(span: dict[str, Any] | None, metric: str = "") -> str:
-    """A span in words."""
+    """A span and its change of the score, as text."""
     if span is None:
         return "none"
     first, last, n = span["first"], span["last"], span["n_layers"]
@@ -58,10 +58,10 @@ def span_text(span: dict[str, Any] | None, metric: str = "") -> str:
 
 
 def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The numbers of an ablation that a person can act on, as (what, value).
+    """The main results of an ablation as (name, value) pairs of text.
 
     Args:
-        report: as in ``summary.json``.
+        report: contents of ``summary.json``.
     """
     metric, warning = report["metric"], report.get("warning")
     rows = [
@@ -84,40 +84,40 @@ def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     kept = report["study"] == "kept"
     single = report["best_single_layer" if kept else "largest_single_layer_drop"]
     rise = "drop" if _loss_unit(metric) is None else "rise"
-    name = "best layer alone" if kept else f"largest single-layer {rise}"
+    name = "best single layer" if kept else f"largest single-layer {rise}"
     if single is not None and "last_layer" in single:
-        name = "best group alone" if kept else f"largest {rise} of a group"
+        name = "best single group" if kept else f"largest single-group {rise}"
     if single is not None:
-        telling = kept or single["delta_points"] < 0  # where nothing drops, no layer stands out
+        telling = kept or single["delta_points"] < 0  # without any drop, there is no largest one
         rows.append((name, _single_text(single, metric) if telling else "none"))
     if "significant_spans" in report:
         counted = f"{report['significant_spans']} of {report['tested_spans']} spans (p < 0.05 after Holm)"
-        rows.append(("beyond chance", counted))
+        rows.append(("significant changes", counted))
     if warning is None:
         rows += _span_rows(report, kept)
     rows += _group_rows(report)
     lines = report.get("peft", {})
     if "layers_to_transform" in lines:
-        rows.append(("PEFT without the span within 1", lines["layers_to_transform"]))
+        rows.append(("PEFT, span within 1 point removed", lines["layers_to_transform"]))
     if "rank_pattern" in lines:
-        rows.append(("PEFT with ranks by share", lines["rank_pattern"]))
+        rows.append(("PEFT, ranks by attribution", lines["rank_pattern"]))
     if nonfinite := report["nonfinite_examples"]:
         listed = ", ".join(f"{name} ({n:,})" for name, n in list(nonfinite.items())[:_MOST_LISTED])
         more = ", ..." if len(nonfinite) > _MOST_LISTED else ""
         counted = f"{len(nonfinite)} variants have NaN or infinite outputs (examples): {listed}{more}"
-        rows.append(("without a score", counted))
+        rows.append(("undefined scores", counted))
     if guard := report.get("guard"):
         rows += guard_rows(guard)
     return rows
 
 
 def ablation_summary(report: Mapping[str, Any]) -> str:
-    """`ablation_rows`, and where the rest is."""
+    """`ablation_rows` as text, followed by the paths of all files."""
     return f"{columns(ablation_rows(report))}\n\n{file_lists([report['files'].values()])}"
 
 
 def _group_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The parts of the data, without the parts within them; the whole is in ``groups.csv``."""
+    """One row per top-level group of the data; all groups are in ``groups.csv``."""
     groups, metric = report.get("groups", {}), report["metric"]
     wholes = {name: own for name, own in groups.items() if name.rpartition("/")[0] not in groups}
     rows = [
@@ -129,13 +129,15 @@ def _group_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         for name, own in list(wholes.items())[:_MOST_GROUPS]
     ]
     more = len(wholes) - _MOST_GROUPS
-    return rows if more <= 0 else [*rows, ("on others", f"{more} more in groups.csv")]
+    return rows if more <= 0 else [*rows, ("more groups", f"{more} in groups.csv")]
 
 
 def _tolerance(tolerance: str, metric: str) -> str:
-    """Points as they are; of a loss, whose points are hundredths, in its own unit."""
+    """A tolerance with its unit: points, or for a loss, whose points are hundredths, the unit of the loss."""
     unit = _loss_unit(metric)
-    return tolerance if unit is None else f"{float(tolerance) / 100:g} {unit}".rstrip()
+    if unit is None:
+        return f"{tolerance} point{'' if float(tolerance) == 1 else 's'}"
+    return f"{float(tolerance) / 100:g} {unit}".rstrip()
 
 
 def _single_text(single: dict[str, Any], metric: str) -> str:
@@ -145,10 +147,10 @@ def _single_text(single: dict[str, Any], metric: str) -> str:
 
 
 def _span_rows(report: Mapping[str, Any], kept: bool) -> list[tuple[str, str]]:
-    """The spans to act on."""
+    """The longest removable or shortest sufficient spans."""
     metric, rows = report["metric"], []
     for tolerance, span in report["shortest_sufficient" if kept else "longest_removable"].items():
-        what = "shortest span enough" if kept else "longest span removable"
+        what = "shortest sufficient span" if kept else "longest removable span"
         rows.append((f"{what} within {_tolerance(tolerance, metric)}", span_text(span, metric)))
     for tolerance, span in report.get("longest_removable_surely", {}).items():
         if span is not None:
@@ -158,44 +160,42 @@ def _span_rows(report: Mapping[str, Any], kept: bool) -> list[tuple[str, str]]:
 
 
 def guard_rows(guard: dict[str, Any]) -> list[tuple[str, str]]:
-    """What mixed precision left to float32, on what evidence, and the chance that it leaves."""
+    """Mixed precision: predictions repeated in float32, measured rounding errors, and remaining risk."""
     share = (
-        f"{guard['decided_in_float32']:.1%} of the predictions, whose logits are within {guard['band']:.2g}"
+        f"{guard['decided_in_float32']:.1%} of the predictions, those with margins below {guard['band']:.2g}"
     )
     evidence = f"largest error {guard['largest_error']:.2g} in {guard['pairs']:,} pairs"
-    if "chance" not in guard:  # of a version that chose the band in another way
-        return [("decided in float32", share), ("  rounding error", evidence)]
+    if "chance" not in guard:  # written by a version that chose the band differently
+        return [("repeated in float32", share), ("  rounding error", evidence)]
     evidence += (
-        f", {guard['sampled_pairs']:,} of them random; a tenth above {guard['threshold']:.2g}, by "
+        f", {guard['sampled_pairs']:,} of them random; a tenth exceed {guard['threshold']:.2g}, by "
         f"{guard['scale']:.2g} on average"
     )
-    chance = (
-        f"at most {guard['chance']:.1%} for any other prediction to differ, if errors fall off like these"
-    )
-    return [("decided in float32", share), ("  rounding error", evidence), ("  chance left", chance)]
+    chance = f"at most {guard['chance']:.1%} that any other prediction differs, if the errors have this tail"
+    return [("repeated in float32", share), ("  rounding error", evidence), ("  remaining risk", chance)]
 
 
 def comparison_rows(record: ComparisonRecord) -> list[tuple[str, str]]:
-    """What a comparison of two ablations says, as (what, value)."""
+    """The main results of a comparison of two ablations as (name, value) pairs of text."""
     a, b = record.names
     scores = [score_text(score, record.metric) for score in record.intact_scores]
     frame, counted = record.spans, int(record.spans["significant"].sum())
     rows = [
         ("comparison", f"{a} (a) with {b} (b), {record.metric} on the same {record.n_examples:,} examples"),
         ("intact", f"{scores[0]} (a), {scores[1]} (b)"),
-        ("different drops", f"{counted} of {len(frame)} spans (p < 0.05 after Holm)"),
+        ("significant differences", f"{counted} of {len(frame)} spans (p < 0.05 after Holm)"),
     ]
-    for what, index in (("most more in b", frame["difference_points"].idxmax()),
-                        ("most more in a", frame["difference_points"].idxmin())):  # fmt: skip
+    for what, index in (("largest excess in b", frame["difference_points"].idxmax()),
+                        ("largest excess in a", frame["difference_points"].idxmin())):  # fmt: skip
         row = frame.loc[index]
         layers = f"layers {row['first']:.0f}-{row['last']:.0f}"
         around = f"95 % interval {row['ci_low_points']:+.1f} to {row['ci_high_points']:+.1f}"
-        rows.append((what, f"{layers}, {points(row['difference_points'])} of drop, {around}"))
+        rows.append((what, f"{layers}, difference {points(row['difference_points'])}, {around}"))
     return rows
 
 
 def exchange_rows(record: ExchangeRecord) -> list[tuple[str, str]]:
-    """What leaving spans out costs on one data set and gives back on another, as (what, value)."""
+    """The main results of an exchange as (name, value) pairs of text."""
     (task, other), frame = record.names, record.spans
     told = [
         f"{name}: {score_text(score, metric)} {metric}, {n:,} examples"
@@ -206,18 +206,18 @@ def exchange_rows(record: ExchangeRecord) -> list[tuple[str, str]]:
     rows = [("intact", "; ".join(told))]
     best = frame[frame["on_frontier"]].sort_values(["task_points", "n_layers"], ascending=False)
     for (own, others), alike in best.groupby(["task_points", "other_points"], sort=False):
-        row = alike.iloc[0]  # of the spans that do the same, the longest
+        row = alike.iloc[0]  # the longest of the spans with equal changes
         layers = (
             f"layer {row['first']}" if row["first"] == row["last"] else f"layers {row['first']}-{row['last']}"
         )
         change = f"{points(own, record.metrics[0])} on {task}, {points(others, record.metrics[1])} on {other}"
-        change += f" ({len(alike) - 1} other spans the same)" if len(alike) > 1 else ""
+        change += f" ({len(alike) - 1} other spans are equal)" if len(alike) > 1 else ""
         rows.append((f"frontier: {layers} off", change))
-    return rows if len(rows) > 1 else [*rows, ("frontier", "the intact model alone")]
+    return rows if len(rows) > 1 else [*rows, ("frontier", "only the intact model")]
 
 
 def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
-    """What the mean of several ablations says, as (what, value)."""
+    """The main results of an average of ablations as (name, value) pairs of text."""
     scores, frame = record.intact_scores, record.spans
     low, high = (score_text(score, record.metric) for score in (min(scores), max(scores)))
     whole = frame.loc[frame["n_layers"].idxmax()]
@@ -241,7 +241,7 @@ def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
 
 
 def file_lists(groups: Iterable[Iterable[str | Path]]) -> str:
-    """Paths, one line for those that differ in their ending alone: ``folder/heatmap.{pdf,png}``."""
+    """Paths, those that differ only in the suffix on one line: ``folder/heatmap.{pdf,png}``."""
     endings: dict[Path, list[str]] = {}
     for path in (Path(path) for group in groups for path in group):
         endings.setdefault(path.with_suffix(""), []).append(path.suffix[1:])
@@ -252,7 +252,7 @@ def file_lists(groups: Iterable[Iterable[str | Path]]) -> str:
 
 
 def method_text(method: dict[str, Any]) -> str:
-    """A method with its settings."""
+    """A training method and its settings, as text."""
     from adapter_probe.analysis.method_labels import METHOD_LABELS
 
     fields = [f"{name.replace('_', ' ')} {_field(v)}" for name, v in method.items() if name != "name" and v]
@@ -268,21 +268,21 @@ def _field(value: Any) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that a person would use."""
+    """A duration in seconds, minutes or hours, as text."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def plan_summary(plan: dict[str, Any]) -> str:
-    """What an ablation would cost."""
+    """The estimated cost of an ablation, as text."""
     attention, ffn = plan["layer_evaluations"]
     return columns(
         [
             ("variants", f"{plan['n_variants']} ({plan['n_spans']} spans)"),
             ("examples", f"{plan['n_examples']:,} ({plan['n_tokens']:,} tokens)"),
-            ("layer passes, separate runs", f"{plan['separate_layer_evaluations']:,} a batch"),
-            ("layer passes, shared", f"{ffn:,} a batch ({attention:,} of the attention sublayer)"),
+            ("layer passes, separate runs", f"{plan['separate_layer_evaluations']:,} per batch"),
+            ("layer passes, shared", f"{ffn:,} per batch ({attention:,} of the attention sublayer)"),
             ("parts done", f"{plan['parts_done']} of {plan['parts']}"),
             ("tokens per pass", f"{plan['tokens_per_pass']:,}"),
             ("time left, estimated", duration(plan["seconds_left"])),
@@ -294,13 +294,13 @@ def plan_summary(plan: dict[str, Any]) -> str:
 
 
 def _choice_rows(plan: dict[str, Any]) -> list[tuple[str, str]]:
-    """What other choices of spans would cost; few layers have few spans and leave nothing to choose."""
+    """The estimated cost of other choices of spans, for models with many layers."""
     if plan["separate_layer_evaluations"] // plan["n_variants"] < _DEEP:
         return []
     return [
         (
-            f"instead, --spans {own['spans']}" + (f" --group {own['group']}" if own["group"] > 1 else ""),
-            f"{own['n_spans']} spans, {own['layer_evaluations'][1]:,} layer passes a batch, about "
+            f"with --spans {own['spans']}" + (f" --group {own['group']}" if own["group"] > 1 else ""),
+            f"{own['n_spans']} spans, {own['layer_evaluations'][1]:,} layer passes per batch, about "
             f"{duration(own['seconds'])}",
         )
         for own in plan["choices"]

@@ -1,4 +1,4 @@
-"""What the sweeps share: every combination of settings as a trial, and the table of all trials."""
+"""Shared parts of the sweeps: the grid of settings as trials, and the table of all trials."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 
 OnTrial = Callable[[dict[str, Any]], None]
-"""Called with a finished trial: a dictionary with the columns of ``trials.csv``."""
+"""Callback for finished trials; its argument is a dictionary with the columns of ``trials.csv``."""
 
 
 @dataclass(frozen=True)
 class SweepSettings:
-    """How the trials of a sweep train: with every combination of learning rate, epochs and seed.
+    """Training settings of a sweep: every combination of learning rate, epochs and seed is a trial.
 
     Attributes:
-        learning_rates: peaks to try; for each point of a table the best on validation counts.
-        epochs: numbers of epochs to try, likewise.
-        seeds: trials of each combination, with the seeds 0, 1, ...
-        batch_size: examples a step.
-        warmup: share of the steps.
-        metric: the score, if not the task's own.
-        max_length: cut examples to this many tokens.
-        max_train: train on a fixed random subset of this size.
-        dtype: of the frozen base and its products.
+        learning_rates: peak learning rates to try; the best for each point is chosen on validation data.
+        epochs: numbers of epochs to try, chosen in the same way.
+        seeds: number of runs per setting, with seeds 0, 1, ...
+        batch_size: training batch size.
+        warmup: fraction of training steps used for warm-up.
+        metric: evaluation metric; by default the metric of the task.
+        max_length: truncate examples to this many tokens.
+        max_train: train on a fixed random subset of this many examples.
+        dtype: precision of the frozen base and of matrix products.
     """
 
     learning_rates: Sequence[float]
@@ -56,10 +56,10 @@ class SweepSettings:
     def requests(
         self, base: str, tasks: Sequence[TaskSpec], methods: Sequence[Method]
     ) -> list[TrainingRequest]:
-        """Every combination of task, method, learning rate, epochs and seed, a task's together.
+        """Every combination of task, method, learning rate, epochs and seed, ordered by task.
 
         Raises:
-            TrainingError: an empty list, fewer than one seed, or a setting out of range.
+            TrainingError: a list is empty, `seeds` is less than 1, or a setting is out of range.
         """
         from adapter_probe.models.methods import TfidfLinear
         from adapter_probe.training.request import TrainingRequest
@@ -70,14 +70,14 @@ class SweepSettings:
         rates, epochs = self.learning_rates, self.epochs
         lists = {"--task": tasks, "methods": methods, "--learning-rates": rates, "--epochs": epochs}
         if empty := [name for name, values in lists.items() if not values]:
-            raise TrainingError(f"{empty[0]}: the list is empty, so there is nothing to train")
+            raise TrainingError(f"{empty[0]} is empty, so there is nothing to train; give at least one")
         chosen = [
             TrainingSettings(n, self.batch_size, rate, self.warmup, seed, self.dtype)
             for rate in rates
             for n in epochs
             for seed in range(self.seeds)
         ]
-        # The baseline without pretraining has no learning rate, and draws nothing that a seed could change.
+        # The baseline without pretraining has no learning rate and does not depend on the seed.
         once = [TrainingSettings(batch_size=self.batch_size, warmup=self.warmup, dtype=self.dtype)]
         return [
             TrainingRequest(base, task, method, settings, self.max_length, max_train=self.max_train)
@@ -94,15 +94,15 @@ def find_tasks(
     encoding: str = "utf-8",
     validation_share: float = 0.0,
 ) -> list[TaskSpec]:
-    """The tasks of some names, which are presets or folders, with the folders of their data.
+    """Find tasks by names of known tasks or folders, with the folders of their data.
 
     Raises:
-        DataError: a task cannot be found, or there is not one data folder for each task.
+        DataError: a task cannot be found, or the number of data folders differs from that of tasks.
     """
     from adapter_probe.data.tasks import find_task, locate_task
 
     if data and len(data) != len(names):
-        raise DataError(f"{len(data)} --data for {len(names)} --task; give one for each, in the same order")
+        raise DataError(f"{len(data)} --data for {len(names)} --task; give one per --task, in the same order")
     folders = [Path(folder) for folder in data] if data else [None] * len(names)
     places = [locate_task(str(name), folder) for name, folder in zip(names, folders)]
     chosen: dict[str, Any] = {"metric": metric, "encoding": encoding, "validation_share": validation_share}
@@ -117,20 +117,20 @@ def run_trials(
     progress: bool,
     on_trial: OnTrial | None = None,
 ) -> pd.DataFrame:
-    """Train what is missing and return the table of all trials in the folder, which is also written.
+    """Run the missing trials; write and return the table of all trials in the folder.
 
     Args:
-        study: its kind, such as ``init-sweep``.
+        study: kind of study, such as ``init-sweep``.
         requests: the trainings.
         out: the study's folder.
-        resources: where they run.
-        progress: whether to show it.
-        on_trial: called with every trial that finishes; those that were finished before are not reported.
+        resources: the resources that the trials run on.
+        progress: whether to show a progress bar.
+        on_trial: called with every trial that finishes during this call.
 
     Raises:
-        JobsDetached: jobs were sent and not waited for.
-        TrainingError: trials failed; the line says how many, why the first did, and where its log is.
-        ResultsError: the folder is in use or holds another study.
+        JobsDetached: the jobs were submitted and are not waited for.
+        TrainingError: trials failed; the message gives their number, the first cause, and its log file.
+        ResultsError: the folder is in use or contains another study.
     """
     from adapter_probe.jobs.running import Jobs, describe_lost, run_jobs
     from adapter_probe.jobs.trials import finished, plan_trials, shared_settings, write_requests
@@ -151,14 +151,14 @@ def run_trials(
         finally:
             frame = trial_frame(read_trials(out))
             write_trials(out, frame)
-    # What counts is what is on the disk: a worker may have been killed after its last word.
+    # Only the files on disk count: a worker may have been killed after its last message.
     if lost := [trial.folder(out) for trial in trials if trial.id not in finished(out, [trial])]:
         raise TrainingError(describe_lost(jobs, failures, lost))
     return frame
 
 
 def _reporter(folders: Sequence[Path], on_trial: OnTrial | None) -> Callable[[], None]:
-    """A function that reports each trial once, when it finds the trial's record."""
+    """A function that looks for new trial records and reports each of them once."""
     from adapter_probe.results.schema import TRIAL
     from adapter_probe.results.trial_files import read_trial, trial_frame
 
@@ -174,7 +174,7 @@ def _reporter(folders: Sequence[Path], on_trial: OnTrial | None) -> Callable[[],
 
 
 def plan_sweep(requests: Sequence[TrainingRequest], out: Path, resources: Resources) -> dict[str, Any]:
-    """The trials, which are done, and a measured estimate of the seconds for the others, as plain JSON."""
+    """The trials, which of them are done, and a measured estimate of the time left, as plain JSON."""
     from adapter_probe.jobs.trials import estimate_seconds, finished, plan_trials, seconds_of_start
     from adapter_probe.models.device import choose_device, use_threads
 
@@ -186,8 +186,8 @@ def plan_sweep(requests: Sequence[TrainingRequest], out: Path, resources: Resour
     left = [trial for trial in trials if trial.id not in done]
     seconds = estimate_seconds(left, device)
     count = min(resources.at_a_time(len(left)), max(1, len(left)))
-    starts = len(left) if resources.cluster else count  # a task of a cluster does one trial
-    start = seconds_of_start() if left else 0.0  # of this program as of each worker
+    starts = len(left) if resources.cluster else count  # each task of a job array runs one trial
+    start = seconds_of_start() if left else 0.0  # start-up of this program and of each worker
     wall = start + (sum(seconds.values()) + starts * start) / count + SECONDS_OF_DRAWING if left else 0.0
     return {
         "trials": [_plan_row(trial, trial.id in done, seconds.get(trial.id)) for trial in trials],
@@ -207,13 +207,13 @@ def _plan_row(trial: Trial, done: bool, seconds: float | None) -> dict[str, Any]
 
 
 def plain_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """A table's rows for JSON: an empty field is null."""
+    """A table as a list of rows for JSON, with null for missing values."""
     rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records", double_precision=15))
     return rows
 
 
 def spread_text(point: Mapping[str, Any]) -> str:
-    """Mean, s.e.m. and number of a point's trials."""
+    """Mean, standard error and number of trials of a point, as text."""
     metric, n = point["metric"], point["n"]
     lost = f", {point['diverged']} diverged" if point["diverged"] else ""
     if not n:
@@ -224,7 +224,7 @@ def spread_text(point: Mapping[str, Any]) -> str:
 
 
 def majority_rows(points: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """The score of always predicting the commonest class, a row a task; and which points are no better."""
+    """One row per task: the score of the most frequent class, and how many points do not exceed it."""
     rows = []
     for task in dict.fromkeys(point["task"] for point in points):
         own = [point for point in points if point["task"] == task]

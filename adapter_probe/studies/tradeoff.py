@@ -1,4 +1,4 @@
-"""The trade-off as one call and one object: what does each trained parameter buy?"""
+"""The trade-off of scores and trained parameters: the function `tradeoff` and its result, `Tradeoff`."""
 
 from __future__ import annotations
 
@@ -38,34 +38,34 @@ class Tradeoff(DrawnStudy):
     """A finished trade-off; what `adapter_probe.tradeoff` and `adapter_probe.load` return.
 
     Attributes:
-        record: its tables and identity as plain data.
+        record: tables and identity of the study as plain data.
     """
 
     record: TradeoffRecord
 
     @property
     def folder(self) -> Path:
-        """Where the results lie."""
+        """The results folder."""
         return self.record.folder
 
     @property
     def table(self) -> pd.DataFrame:
         """One row per task and method, ``tradeoff.csv``.
 
-        `n` trials with a score of the chosen learning rate and epochs, their `mean`, `sem` (standard error),
-        `min` and `max`, fractions in the metric's own units; how many `diverged`; `trained_parameters` with
-        and without the head, and `percent_of_base`, without it.
+        `n`: trials with a score at the chosen learning rate and number of epochs; `mean`, `sem` (standard
+        error), `min` and `max` of their scores, in the metric's units; `diverged`: number of trials that
+        diverged; `trained_parameters` with and without the head; `percent_of_base`, without the head.
         """
         return self.record.tradeoff
 
     @property
     def trials(self) -> pd.DataFrame | None:
-        """One row per training run, ``trials.csv``: its settings, `score`, `diverged`, parameters."""
+        """One row per training run, ``trials.csv``: settings, `score`, `diverged`, numbers of parameters."""
         return self.record.trials
 
     @property
     def aggregate(self) -> pd.DataFrame | None:
-        """One row per method, ``aggregate.csv``: the score less full fine-tuning's over tasks, in points."""
+        """One row per method, ``aggregate.csv``: difference to full fine-tuning over tasks, in points."""
         return self.record.aggregate
 
     @property
@@ -81,16 +81,16 @@ class Tradeoff(DrawnStudy):
         paper: bool = False,
         style: Style | None = None,
     ) -> Axes:
-        """Draw the score against the trained parameters.
+        """Draw the score against the number of trained parameters.
 
         Args:
             ax: see `adapter_probe.Ablation.heatmap`.
             style: see `adapter_probe.Ablation.heatmap`.
-            task: which; may be left out where there is one.
+            task: task to draw; required only when the study has several.
             paper: overlay the values that Houlsby et al. (2019) published.
 
         Raises:
-            ResultsError: no such task, or several and none named.
+            ResultsError: there is no such task, or there are several and none is given.
         """
         from adapter_probe.figures.tradeoff import tradeoff
 
@@ -98,7 +98,7 @@ class Tradeoff(DrawnStudy):
             return tradeoff(self.record, place, task=task, paper=paper)
 
     def rows(self) -> list[tuple[str, str]]:
-        """The table in words: a point and its score."""
+        """The table as (point, score) pairs of text."""
         points = plain_rows(self.table)
         rows = [
             (
@@ -149,52 +149,52 @@ def tradeoff(
     on_trial: OnTrial | None = None,
     progress: bool = True,
 ) -> Tradeoff:
-    """Score methods against the parameters that they train (Houlsby et al. 2019, Figures 1, 3, 4 and 5).
+    """Compare scores with numbers of trained parameters (Houlsby et al. 2019, Figures 1, 3, 4 and 5).
 
-    Every trial is kept in `out`: the same call goes on where it was interrupted, and a wider one adds what is
-    new.
+    Every trial is kept in `out`: the same call resumes an interrupted study, and a wider grid only adds the
+    missing trials.
 
     Args:
-        base: pretrained model: a folder or a Hugging Face hub id.
-        task: one or several: names of known tasks, or folders with train and validation files.
-        out: folder of the trials and tables.
-        data: folders with the files of the tasks, one for each.
-        sizes: of adapters.
-        top_k: numbers of layers to fine-tune from the top; by default those of the paper that the base has.
-        layernorm: also train LayerNorms and head alone.
-        full: also fine-tune everything, which the aggregate compares with.
-        head_only: also train a head on the frozen encoder.
-        baseline: also fit a linear model of TF-IDF features, which no pretraining went into (extra
-            ``baselines``); tuned by cross-validation on the training rows, once a task.
-        init_std: of the adapters.
-        seeds: trials of each combination, with the seeds 0, 1, ...
-        learning_rates: peaks to try; for each method the best on validation counts, by the share of seeds
-            that did not diverge, then by the mean.
-        epochs: numbers of epochs to try, likewise.
-        batch_size: examples a step.
-        warmup: share of the steps.
-        metric: the score, if not the tasks' own.
-        max_length: cut examples to this many tokens.
-        max_train: train on a fixed random subset of this size.
-        encoding: of the data files.
-        validation_share: split this share of the training rows off to validate on, where there are no
-            validation files.
-        dtype: ``float32`` or ``bfloat16``, of the frozen base and its products.
-        workers: processes that train side by side; 0 for one a core, or one on an accelerator.
-        threads: of each process; 0 for torch's own choice.
+        base: pretrained base model: a folder or a Hugging Face Hub id.
+        task: one or several tasks: names of known tasks, or folders with train and validation files.
+        out: output folder for trials and tables.
+        data: folders with the files of the tasks, one per task.
+        sizes: bottleneck sizes of the adapters.
+        top_k: numbers of top layers to fine-tune; by default those of the paper that the base has.
+        layernorm: whether to include training of LayerNorms and the head alone.
+        full: whether to include full fine-tuning, the reference of the aggregate over tasks.
+        head_only: whether to include a head on the frozen base model.
+        baseline: whether to include a linear model of TF-IDF features, without pretraining (extra
+            ``baselines``); tuned by cross-validation on the training rows, once per task.
+        init_std: standard deviation of the adapters' initialisation.
+        seeds: number of runs per setting, with seeds 0, 1, ...
+        learning_rates: peak learning rates to try; the best for each method is chosen on validation data (by
+            the number of seeds that did not diverge, then by mean score).
+        epochs: numbers of epochs to try, chosen in the same way.
+        batch_size: training batch size.
+        warmup: fraction of training steps used for warm-up.
+        metric: evaluation metric; by default the metric of each task.
+        max_length: truncate examples to this many tokens.
+        max_train: train on a fixed random subset of this many examples.
+        encoding: text encoding of the data files.
+        validation_share: fraction of the training rows to hold out for validation when there is no
+            validation file.
+        dtype: precision of the frozen base and of matrix products, ``float32`` or ``bfloat16``.
+        workers: number of parallel training processes; 0 uses one per CPU core, or one on an accelerator.
+        threads: number of threads per process; 0 uses PyTorch's default.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
-        cluster: train on a SLURM cluster.
-        on_trial: called with every trial as soon as it is finished (from a cluster, when the jobs have been
-            collected), for instance to log it to an experiment tracker: a dictionary with the columns of
-            ``trials.csv``. Trials that were finished before the call are not reported, and an exception in
-            the function ends the sweep.
-        progress: show a progress bar.
+        cluster: SLURM cluster to train on; by default this machine.
+        on_trial: called with every trial as soon as it has finished (on a cluster, when the jobs have been
+            collected), for instance to log it to an experiment tracker. Its argument is a dictionary with
+            the columns of ``trials.csv``. Trials that finished before the call are not reported; an
+            exception in the function ends the study.
+        progress: whether to show a progress bar.
 
     Raises:
-        CheckpointError, ModelError, DataError: the base or the data cannot be used, or a size, k or std.
-        TrainingError: a setting out of range, or trials that failed.
-        ResultsError: the folder is in use, holds another study, or cannot be written.
-        JobsDetached: `cluster` asks not to wait for the jobs.
+        CheckpointError, ModelError, DataError: the base, the data, a size, a k or a std cannot be used.
+        TrainingError: a setting is out of range, or trials failed.
+        ResultsError: the folder is in use, contains another study, or cannot be written.
+        JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
     from adapter_probe.jobs.running import Resources
 
@@ -222,7 +222,7 @@ def methods_of(
     head_only: bool,
     baseline: bool = False,
 ) -> list[Method]:
-    """The methods of a trade-off, fewest parameters first within each kind; see `tradeoff`."""
+    """The methods of a trade-off, in order of parameters within each kind; see `tradeoff`."""
     from adapter_probe.checkpoints.base import load_config
     from adapter_probe.models.bases.anatomy import anatomy_for
     from adapter_probe.models.methods import (
@@ -237,7 +237,7 @@ def methods_of(
 
     config = load_config(str(base))
     possible = possible_top_k(anatomy_for(config).layer_names(config))
-    # The default is the paper's list for 12 layers; a k that was asked for and is not possible is refused.
+    # The default is the paper's list for 12 layers; only a k that the user gave is refused.
     layers = [k for k in TOP_K if k in possible] if top_k is None else top_k
     return [
         *(Adapters(size, init_std) for size in sizes),
@@ -256,7 +256,7 @@ def run_tradeoff(
     progress: bool = True,
     on_trial: OnTrial | None = None,
 ) -> Tradeoff:
-    """Train what the folder lacks and write the tables; see `tradeoff`."""
+    """Run the missing trials and write the tables; see `tradeoff`."""
     trials = run_trials("tradeoff", requests, out, resources, progress, on_trial)
     table, sizes, aggregate = tradeoff_table(trials), None, None
     names = (schema.TRIALS_CSV, schema.TRADEOFF_CSV, schema.SIZES_CSV, schema.AGGREGATE_CSV)

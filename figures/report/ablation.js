@@ -1,6 +1,6 @@
 // One ablation: slider, heatmap or curve, the card of a span, examples, layers, tables and settings.
 
-/** A slider over the steps, from the one of tolerance `start`; `change(step)` is called with each. */
+/** A slider over the steps that starts at tolerance `start`; calls `change(step)` on every change. */
 function slider(steps, start, change) {
   const id = newId("tolerance");
   const output = el("output", { for: id });
@@ -20,7 +20,7 @@ function slider(steps, start, change) {
   };
   input.addEventListener("input", set);
   return {
-    node: el("div", { class: "slider" }, el("label", { for: id }, "Acceptable drop"), output, input),
+    node: el("div", { class: "slider" }, el("label", { for: id }, "Tolerated drop"), output, input),
     set,
   };
 }
@@ -36,16 +36,16 @@ function savedWords(data, cell) {
   return `${layers} layers, ${count(gone)} of ${count(saved.all)} adapter parameters (${share})`;
 }
 
-/** What can go at a tolerance, as a sentence with the span as a button. */
+/** The longest removable span at a tolerance, as a sentence with the span as a button. */
 function removable(data, cell, tolerance, sure, choose) {
   const limit = tolerancePoints(tolerance);
   const kept = data.study === "kept";
-  const lead = el("b", null, sure ? "By the interval\u2019s bound, " : "By the estimate, ");
+  const lead = el("b", null, sure ? "By the 95% interval, " : "By the estimate, ");
   if (!cell) {
     const none = kept
-      ? `no span alone comes within ${limit} of the intact model.`
-      : `every span costs more than ${limit}.`;
-    return el("p", null, lead, sure ? `none: no span\u2019s 95% interval stays within ${limit}.` : none);
+      ? `no span alone suffices within ${limit}.`
+      : `no span can be removed within ${limit}.`;
+    return el("p", null, lead, none);
   }
   const name = el(
     "button",
@@ -57,17 +57,17 @@ function removable(data, cell, tolerance, sure, choose) {
     : "";
   const cost = sure
     ? `at worst ${pointsOf(cell.ci_low_points)}`
-    : `for ${pointsOf(cell.delta_points)}${interval}`;
+    : `change ${pointsOf(cell.delta_points)}${interval}`;
   const saved = `${savedWords(data, cell)}, ${cost}.`;
   return kept
     ? el("p", null, lead, "the adapters of ", name, ` alone suffice within ${limit}, without ${saved}`)
-    : el("p", null, lead, name, ` can go within ${limit}: ${saved}`);
+    : el("p", null, lead, name, ` can be removed within ${limit}: ${saved}`);
 }
 
 function advice(data, cells, { tolerance, within }, found, choose) {
   const intervals = cells.some((cell) => known(cell.ci_low_points));
   const best = found[1] || found[0];
-  const missing = [" This folder has no intervals; ", code("adapter-probe ablate"), AGAIN];
+  const missing = [" This folder has no intervals; run ", code("adapter-probe ablate"), AGAIN];
   const amount = `${within} of ${plural(cells.length, "span")} ${within === 1 ? "is" : "are"}`;
   const prune = best && !data.warning && data.study !== "kept" && data.sites === "both";
   return [
@@ -78,7 +78,7 @@ function advice(data, cells, { tolerance, within }, found, choose) {
       el(
         "p",
         { class: "note" },
-        "To leave them out: ",
+        "To remove these adapters: ",
         code(`adapter-probe prune CHECKPOINT --span ${best.first}-${best.last} --out FOLDER`),
       ),
   ];
@@ -100,9 +100,9 @@ function legend(data, cells) {
     "ul",
     { class: "legend" },
     item("key-single", data.units.every(([first, last]) => first === last) ? "single layer" : "one group"),
-    item("key-stairs", "your tolerance"),
-    item("key-badge", data.study === "kept" ? "shortest that suffices" : "longest that can go"),
-    intervals && item("key-badge sure", "\u2026by its interval"),
+    item("key-stairs", "tolerated drop"),
+    item("key-badge", data.study === "kept" ? "shortest sufficient span" : "longest removable span"),
+    intervals && item("key-badge sure", "\u2026by the 95% interval"),
     cells.some((cell) => cell.significant === false) && item("key-ring", "not significant"),
   );
 }
@@ -119,7 +119,7 @@ function tiles(data) {
     { class: "tiles" },
     known(data.intact_score) && tile("intact", score(data.intact_score)),
     known(data.removed_score) && tile(`all ${which}adapters off`, score(data.removed_score), change),
-    known(data.majority_score) && tile("always the commonest class", score(data.majority_score)),
+    known(data.majority_score) && tile("majority class", score(data.majority_score)),
     total && tile("adapter parameters", shortNumber(total), `in ${data.nLayers} layers`),
   );
 }
@@ -139,7 +139,7 @@ function spansTable(data, cells) {
   return tableOf(`${plural(cells.length, "span")} as a table`, columns, cells);
 }
 
-/** What the cells show: the drop, or where it is known the interaction; the colour bar goes along. */
+/** The choice of what the cells show, drop or interaction, with the matching colour bar. */
 function views(data, report, map) {
   const unit = data.percent ? "percentage points" : "points of 0.01";
   const bar = colourBar(report.scale, report.colours, {
@@ -149,7 +149,7 @@ function views(data, report, map) {
   });
   const other = colourBar(report.interactionScale, report.colours, {
     title: "interaction (points of drop)",
-    low: "overlap",
+    low: "less (\u2212)",
     edge: (value) => minus(String(value)),
   });
   other.hideMark();
@@ -171,7 +171,7 @@ function views(data, report, map) {
   return { choice, place, step: bar.step };
 }
 
-/** The parts that follow the pointer, the choice and the slider; returns what draws them. */
+/** The interactive parts, which follow the pointer, the selection and the slider. */
 function workbench(data, report, cells) {
   const whole = cells.reduce((one, cell) => (cell.last - cell.first > one.last - one.first ? cell : one), cells[0]);
   const state = { tolerance: report.tolerance, chosen: whole, followsSlider: true };
@@ -251,6 +251,6 @@ function ablationSection(data, report) {
         textTable(data.layers.table),
       ),
     spansTable(data, cells),
-    settingsOf("What made these numbers", data.settings),
+    settingsOf("Settings and versions", data.settings),
   );
 }

@@ -1,4 +1,4 @@
-"""An ablation's part of the page: its spans, layers, flips and settings as plain JSON."""
+"""The section of an ablation: its spans, layers, changed predictions and settings as plain JSON."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _DESCRIBED = ("method", "base", "max_length", "training", "scores")
 
 @dataclass(frozen=True, eq=False)
 class ReportedAblation:
-    """One ablation, with what its folder alone does not say.
+    """One ablation together with data from outside its results folder.
 
     Attributes:
-        record: its tables.
-        results: its predictions, or None where the folder has none.
-        checkpoint: what the checkpoint's folder says of itself, as plain JSON; empty where it is not at hand.
-        texts: the examples' texts, in the predictions' order, where they are to be shown.
+        record: tables of the ablation.
+        results: predictions, or None if the folder has none.
+        checkpoint: description of the checkpoint as plain JSON; empty if the checkpoint was not found.
+        texts: texts of the examples, in the order of the predictions; None to leave them out.
     """
 
     record: AblationRecord
@@ -69,10 +69,10 @@ def ablation_content(
     """The ablation as plain JSON, ready for the page.
 
     Args:
-        ablation: what is to be shown.
-        scale: levels of the drops, shared by all grids of the page.
-        interaction_scale: levels of the interactions, likewise.
-        tolerance: points at which the slider begins.
+        ablation: the ablation to show.
+        scale: colour levels of drops, shared by all grids of the page.
+        interaction_scale: colour levels of interactions, shared by all grids of the page.
+        tolerance: initial position of the slider, points.
     """
     record, results = ablation.record, ablation.results
     said = record.overview
@@ -106,13 +106,13 @@ def ablation_content(
 
 
 def slider_steps(spans: pd.DataFrame, study: str, start: float) -> list[dict[str, Any]]:
-    """What the page shows at each place of its slider.
+    """What the page shows at each position of its slider.
 
     Returns:
-        by ascending `tolerance` in points: `estimate` and `bound`, rows of the spans that can go (or, where
-        spans were kept, suffice) by either basis, None where there is none; `within`, how many spans are
-        within the tolerance by the estimate; `stairs`, the border between these and the others, as an SVG
-        path in cells' corners.
+        by ascending `tolerance` in points: `estimate` and `bound`, rows of the longest removable span (or, if
+        spans were kept on, the shortest sufficient one) by either basis, None if there is none; `within`,
+        number of spans within the tolerance by the estimate; `stairs`, the border between these and the
+        others, as an SVG path through corners of cells.
     """
     spans, drops = spans.reset_index(drop=True), drop_points(spans["delta_points"])
     spans = spans if "ci_low_points" in spans else spans.assign(ci_low_points=np.nan)
@@ -152,7 +152,7 @@ def _spans_table(
 
 
 def _units(spans: pd.DataFrame) -> np.ndarray:
-    """The layers or groups of layers that the grid shows, ``[units, 2]``; all layers where spans say none."""
+    """The layers or groups of layers of the grid, ``[units, 2]``; all layers if the spans give none."""
     units = span_units(spans)
     return np.repeat(np.arange(spans["last"].max() + 1)[:, None], 2, axis=1) if units is None else units
 
@@ -164,7 +164,7 @@ def _places(spans: pd.DataFrame) -> tuple[list[int], list[int]]:
 
 
 def _layers(record: AblationRecord) -> dict[str, Any] | None:
-    """Heading, figure (None where the drop is not shared out) and table of the single layers."""
+    """Heading, figure (None without layer shares) and table of the single layers."""
     if record.layers is None:
         return None
     alone = f"{'on' if record.overview.study == 'kept' else 'off'} alone"
@@ -178,7 +178,7 @@ def _layers(record: AblationRecord) -> dict[str, Any] | None:
 
 
 def _levels(values: np.ndarray, scale: DropScale) -> pd.Series:
-    """Level of each value as `Int64`, missing where the value is."""
+    """Level of each value as `Int64`, missing where the value is missing."""
     levels = pd.Series(pd.NA, index=range(len(values)), dtype="Int64")
     known = ~np.isnan(values)
     levels[known] = scale.levels(values[known])
@@ -186,14 +186,14 @@ def _levels(values: np.ndarray, scale: DropScale) -> pd.Series:
 
 
 def _sites(record: AblationRecord) -> str:
-    """Which of a layer's two adapters were switched."""
+    """Which adapters of each layer were switched off."""
     settings = record.identity.get("settings")
     sites = settings.get("sites") if isinstance(settings, Mapping) else None
     return str(sites) if sites in ("attention", "ffn") else "both"
 
 
 def _settings(ablation: ReportedAblation) -> list[list[str]]:
-    """What made the numbers: the checkpoint's own account, the run's identity, the versions."""
+    """Settings behind the numbers: the checkpoint's description, the run's identity, library versions."""
     record, described = ablation.record, ablation.checkpoint or {}
     run = {"identity": record.identity, "created_with": record.created_with}
     own = {name: described[name] for name in _DESCRIBED if name in described}
@@ -201,5 +201,5 @@ def _settings(ablation: ReportedAblation) -> list[list[str]]:
 
 
 def joint_scale(values: Sequence[np.ndarray]) -> DropScale:
-    """The smallest scale that is true of every array."""
+    """The smallest scale that covers every array."""
     return DropScale.spanning(np.concatenate(values) if values else np.zeros(0))

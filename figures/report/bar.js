@@ -1,4 +1,4 @@
-// The colour bar of a heatmap, as discrete as its levels, with the tolerance marked where it falls.
+// The colour bar of a heatmap, with discrete levels and a mark at the tolerance.
 
 const BLOCK = { width: 44, height: 14 };
 
@@ -29,7 +29,7 @@ function colourBar(levels, colours, words) {
       class: "bar",
       viewBox: `-24 -6 ${whole + 48} 52`,
       role: "img",
-      "aria-label": `Colours: ${words.title}, from ${words.low} in blue to the greatest in near black`,
+      "aria-label": `Colours: ${words.title}, from ${words.low} in blue to the largest in near black`,
     },
     [
       blocks,

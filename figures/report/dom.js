@@ -1,4 +1,4 @@
-// Building the page. Text is always a text node: nothing from the data is ever read as markup.
+// Building the page. Text is always a text node: data are never parsed as markup.
 
 function fill(node, children) {
   const parts = [children].flat(Infinity);
@@ -24,7 +24,7 @@ const code = (text) => el("code", null, text);
 let lastId = 0;
 const newId = (stem) => `${stem}-${(lastId += 1)}`;
 
-/** {columns, rows} as one object a row; null where there is no table. */
+/** {columns, rows} as one object per row; null without a table. */
 const records = (table) =>
   table && table.rows.map((row) => Object.fromEntries(table.columns.map((name, i) => [name, row[i]])));
 
@@ -93,7 +93,7 @@ function plainTable(columns, rows) {
   return el("table", null, el("thead", null, el("tr", null, head)), el("tbody", null, rows.map(line)));
 }
 
-/** A table that can be opened and, where it is large, scrolled. */
+/** A table that can be opened and, if it is large, scrolled. */
 function tableOf(title, columns, rows) {
   const place = { class: "scroll", tabindex: "0", role: "region", "aria-label": title };
   return el(
@@ -104,7 +104,7 @@ function tableOf(title, columns, rows) {
   );
 }
 
-/** A table whose cells are texts already: {title, columns, rows}. */
+/** A table of text cells: {title, columns, rows}. */
 const textTable = ({ title, columns, rows }) =>
   tableOf(
     title,
@@ -112,7 +112,7 @@ const textTable = ({ title, columns, rows }) =>
     rows,
   );
 
-/** A figure that Python drew: {title, caption, source, width}. */
+/** A figure drawn by Python: {title, caption, source, width}. */
 const drawing = ({ title, caption, source, width }) =>
   el(
     "figure",
@@ -121,7 +121,7 @@ const drawing = ({ title, caption, source, width }) =>
     el("figcaption", { class: "note" }, caption),
   );
 
-/** Names and values that can be opened. */
+/** Names and values in a section that can be opened. */
 function settingsOf(title, rows) {
   if (!rows.length) return null;
   const line = ([name, value]) => el("div", null, el("dt", null, name), el("dd", null, value));

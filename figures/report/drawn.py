@@ -1,4 +1,4 @@
-"""The project's own figures and tables on their way into the page: images, and cells as text."""
+"""Figures and tables of the project prepared for the page: images, and cells as text."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _WHOLE = ("trained_parameters_without_head", "best_epoch")
 _SHORT = ("init_std", "learning_rate", "percent_of_base")
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 _WIDTH = re.compile(r'<svg [^>]*\bwidth="([\d.]+)pt"')
-_PIXELS = 2.0  # on the screen, of a point in print: letters of 8 points are as large as the page's own
+_PIXELS = 2.0  # pixels per point in print, so that 8-point text appears in the size of the page's text
 _TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
 
 
 def figures_of(record: StudyRecord) -> dict[str, dict[str, Any]]:
-    """What `adapter-probe figures` draws of one study.
+    """The figures that `adapter-probe figures` draws of one study.
 
     Returns:
         by the files' stem: `title`, `caption`, `width` in pixels, and `source`, the SVG as a data address.
-        Its metadata stay out: they may name folders.
+        Metadata are left out, because they may contain folder names.
     """
     return {drawing.stem: image_of(drawing) for drawing in gallery.figures_of([record], SVG)}
 
 
 def image_of(drawing: Drawing) -> dict[str, Any]:
-    """One figure as `figures_of` gives it."""
+    """One figure in the form that `figures_of` returns."""
     with tempfile.TemporaryDirectory() as folder:
         svg = drawing.write(folder, SVG)[0].read_text("utf-8")
     title, width = _TITLE.search(svg), _WIDTH.search(svg)
@@ -55,12 +55,12 @@ def image_of(drawing: Drawing) -> dict[str, Any]:
 
 
 def text_table(title: str, frame: pd.DataFrame, heads: Mapping[str, str]) -> dict[str, Any]:
-    """A table as the page shows it: a title, column heads, and rows of text.
+    """A table of the page: a title, column headings, and rows of text.
 
     Args:
-        title: what it is of.
-        frame: its numbers; scores are fractions, in the row's `metric` where there is one.
-        heads: by column, its head; columns that the frame lacks, or that are empty, are left out.
+        title: title of the table.
+        frame: numbers; scores are fractions, formatted by the row's `metric` if there is one.
+        heads: headings by column; columns that are missing or empty are left out.
     """
     kept = [name for name in heads if name in frame and not frame[name].isna().all()]
     metrics: Sequence[str | None] = frame["metric"].tolist() if "metric" in frame else [None] * len(frame)
@@ -73,7 +73,7 @@ def text_table(title: str, frame: pd.DataFrame, heads: Mapping[str, str]) -> dic
 
 
 def cell_text(name: str, value: object, metric: str | None) -> str:
-    """A field of a results table in words, by the column that it stands in."""
+    """A field of a results table as text, formatted by its column."""
     plain = number(value)
     if plain is None:
         return NONE

@@ -1,4 +1,4 @@
-// The texts that flip when a span is switched off, where they are in the page.
+// The texts of examples that a span turns right or wrong, if the page includes them.
 
 const FIRST_SHOWN = 20;
 const MORE_SHOWN = 100;
@@ -10,7 +10,7 @@ function predictionsOf(examples, row) {
   return typeof packed === "string" ? Array.from(packed, (digit) => parseInt(digit, 36)) : packed || [];
 }
 
-/** Whether what was said of an example is right: its class, or one of the answers its question got. */
+/** Whether a prediction is right: the true class, or an answer that is marked as right. */
 const isRight = ({ labels, options }, i, said) => (options ? options[i][said][1] : said === labels[i]);
 
 /** Indices of the examples that a span turns wrong, and of those that it turns right. */
@@ -23,7 +23,7 @@ function flipsOf(examples, now) {
   return { wrong: flipped(false), right: flipped(true) };
 }
 
-/** A second text as it is, a long one behind a button of its own. */
+/** A second text; long texts can be opened and closed. */
 function secondText(text) {
   if (text.length <= LONG) return el("span", { class: "second" }, text);
   return el("details", { class: "second" }, el("summary", null, "context"), text);
@@ -48,7 +48,7 @@ function exampleItem(data, i, now) {
   );
 }
 
-/** The card; `show(cell)` lists the span's flips. */
+/** The card; `show(cell)` lists the examples that the span turns right or wrong. */
 function examplesCard(data) {
   const node = el("section", { class: "card examples-card" });
   let cell = null;
@@ -70,7 +70,7 @@ function examplesCard(data) {
     const items = lists[kind];
     const names = ["wrong", "right"].map((name) => [name, `turn ${name} (${count(lists[name].length)})`]);
     fill(node, [
-      el("h3", null, `Examples that flip: ${layersText(cell)} ${data.study === "kept" ? "alone" : "off"}`),
+      el("h3", null, `Changed predictions: ${layersText(cell)} ${data.study === "kept" ? "alone" : "off"}`),
       choiceOf("Which examples", names, kind, set),
       items.length
         ? el(

@@ -1,4 +1,4 @@
-"""Which examples a span's adapters get right: how many flip, and which texts they are."""
+"""Examples whose prediction a span turns right or wrong: their numbers and texts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ExampleTexts:
     Attributes:
         texts: the first or only text of every example, or the question.
         texts_b: the second one, or the context; None for single sentences.
-        truths: of every question its true answers, for people; None where the examples are labelled.
+        truths: the correct answers of every question, as text; None if the examples have labels.
     """
 
     texts: tuple[str, ...]
@@ -33,8 +33,7 @@ class ExampleTexts:
 def right(results: AblationResults) -> np.ndarray | None:
     """Whether each example is right under each variant, bool `[variants, examples]`.
 
-    A question is right if its answer matches a true one exactly. None for a regression, of which nothing is
-    simply right or wrong.
+    An answer is right if it matches a correct answer exactly. None for regression.
     """
     if results.kind == "classification":
         return results.predictions == results.labels
@@ -47,7 +46,7 @@ def flip_counts(results: AblationResults) -> pd.DataFrame:
     """How many examples each span turns from right to wrong and from wrong to right.
 
     Returns:
-        Columns `first`, `last`, `to_wrong`, `to_right`, one row a span; no rows for a regression.
+        Columns `first`, `last`, `to_wrong`, `to_right`, one row per span; no rows for regression.
     """
     columns = ["first", "last", "to_wrong", "to_right"]
     outcomes = right(results)
@@ -63,17 +62,17 @@ def flip_counts(results: AblationResults) -> pd.DataFrame:
 def examples_content(
     results: AblationResults, spans: pd.DataFrame, texts: ExampleTexts
 ) -> dict[str, Any] | None:
-    """The texts that flip under some span, with what was said of them, as plain JSON.
+    """The texts of examples that some span turns right or wrong, with their predictions, as plain JSON.
 
     Returns:
-        `numbers` (from 1, of the examples in their split), `texts`, `textsB` (or None), `intact`, and
-        `predictions`, one entry a row of `spans`: a string with one digit in base 36 an example, or a list
-        where there are more than 36 things to say. What is said are classes, and `labels` the true ones; of
-        questions, places in the question's list of `options`, each an answer and whether it is right, and
-        `truths` are the true answers. None for a regression.
+        `numbers` (of the examples in their split, from 1), `texts`, `textsB` (or None), `intact`, and
+        `predictions`, one entry per row of `spans`: a string with one base-36 digit per example, or a list
+        if there are more than 36 options. Predictions are classes, with the true classes in `labels`; for
+        questions, they are indices into the question's list of `options` (each an answer and whether it is
+        right), with the correct answers in `truths`. None for regression.
 
     Raises:
-        ResultsError: there are not as many texts as predictions.
+        ResultsError: the numbers of texts and predictions differ.
     """
     outcomes = right(results)
     if outcomes is None or (results.kind == "extractive" and results.answers is None):
@@ -106,8 +105,8 @@ def examples_content(
 def _answers(
     results: AblationResults, texts: ExampleTexts, outcomes: np.ndarray, kept: np.ndarray
 ) -> tuple[np.ndarray, list[list[list[object]]]]:
-    """The questions' answers under all variants: which option each is `[variants, kept]`, and the options."""
-    assert results.answers is not None, "the caller has looked"
+    """Answers under all variants: index of the option `[variants, kept]`, and the options per question."""
+    assert results.answers is not None, "checked by the caller"
     said = np.zeros((len(results.masks), len(kept)), dtype=np.int64)
     options = []
     for place, example in enumerate(kept):

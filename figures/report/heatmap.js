@@ -1,5 +1,5 @@
 // One grid of spans: row = first layer or group of layers, column = last. Colours are levels; the staircase
-// parts the spans within the tolerance from those beyond it; single layers are outlined; a ring says "not
+// separates the spans within the tolerance from the others; single layers are outlined; a ring means "not
 // significant".
 
 const CELL = 40;
@@ -7,7 +7,7 @@ const MARGIN = { left: 46, top: 8, right: 8, bottom: 48 };
 const MANY_LAYERS = 16;
 
 function spanLabel(data, cell) {
-  const what = `${capital(layersText(cell))} ${data.study === "kept" ? "alone kept on" : "off"}`;
+  const what = `${capital(layersText(cell))} ${data.study === "kept" ? "alone" : "off"}`;
   const parts = [`${what}: ${known(cell.drop) ? pointsOf(cell.delta_points) : "undefined"}`];
   if (known(cell.ci_low_points)) parts.push(`95% interval ${range(cell.ci_low_points, cell.ci_high_points)}`);
   if (known(cell.p_holm)) parts.push(`Holm ${pText(cell.p_holm)}`);
@@ -43,7 +43,7 @@ function drawCell(data, colours, cell) {
   };
 }
 
-/** Words grow with the grid, which is drawn smaller the more layers there are. */
+/** Labels grow with the number of layers, because larger grids are drawn smaller. */
 function heatmapAxes(units, verb) {
   const n = units.length;
   const step = n > 30 ? 4 : n > MANY_LAYERS ? 2 : 1;
@@ -74,13 +74,13 @@ function heatmapAxes(units, verb) {
   );
 }
 
-/** A tick in a disc: this span can go. Full where even the interval says so. */
+/** A tick in a disc marks the longest removable span; filled if judged by the interval. */
 function badge(sure) {
   const tick = svg("path", { d: "M-2.7 0.2L-0.8 2.2L2.9 -2" });
   return svg("g", { class: sure ? "badge sure" : "badge", hidden: true }, svg("circle", { r: 6 }), tick);
 }
 
-/** The empty corner says what is under the pointer, as large as it fits; a small grid has no such corner. */
+/** The empty corner shows the span under the pointer, as large as it fits; small grids have no such corner. */
 function corner(n) {
   const size = Math.max(13, 1.25 * n);
   const line = (kind, up, scale) =>
@@ -105,7 +105,7 @@ function heatmapFrame(data, children) {
     class: "heatmap",
     viewBox: `${-left} ${-top} ${size + left + right} ${size + top + bottom}`,
     role: "grid",
-    "aria-label": `${data.task}: ${what}. Arrow keys move between spans, Enter keeps one.`,
+    "aria-label": `${data.task}: ${what}. Arrow keys move between spans, Enter selects one.`,
     css: { "--cells": String(n) },
   };
   return svg("svg", attributes, children);

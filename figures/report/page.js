@@ -9,7 +9,7 @@ function contents(sections) {
   return el("nav", { "aria-label": "Contents" }, el("ul", null, links));
 }
 
-/** On paper every table is open, and closes again afterwards. */
+/** Opens every table for printing and closes it again afterwards. */
 function openForPrint() {
   let opened = [];
   addEventListener("beforeprint", () => {
@@ -24,14 +24,14 @@ function openForPrint() {
 /** A sweep: its figures, the numbers behind them, and its settings. */
 function sweepSection(data) {
   const id = newId("sweep");
-  const question = data.kind === "init" ? "Was the initialisation safe?" : "Was this the right budget?";
+  const question = data.kind === "init" ? "Score by initialisation scale" : "Score by trained parameters";
   return el(
     "section",
     { class: "study", "aria-labelledby": id },
     el("header", null, el("h2", { id }, question), el("p", { class: "note" }, data.name)),
     data.figures.map((one) => el("div", { class: "card" }, drawing(one))),
     data.tables.map(textTable),
-    settingsOf("What made these numbers", data.settings),
+    settingsOf("Settings and versions", data.settings),
   );
 }
 
@@ -56,7 +56,7 @@ fill(page, [
   el(
     "footer",
     null,
-    `Made by adapter-probe ${report.version}. This file holds all its data and loads nothing.`,
+    `Made by adapter-probe ${report.version}. This file contains all its data and loads nothing.`,
   ),
 ]);
 openForPrint();

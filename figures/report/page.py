@@ -1,4 +1,4 @@
-"""Puts the page together: one HTML file that holds its data, style and script and can load nothing."""
+"""Assembles the page: one HTML file that contains its data, style and script and cannot load anything."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def write_report(
     """Write the page and return its path; equal results give equal bytes.
 
     Args:
-        path: of the HTML file; its folder is made if missing.
-        ablations: in the order of the page.
-        sweeps: likewise, below the ablations.
-        tolerance: points at which the slider begins.
+        path: path of the HTML file; its folder is created if missing.
+        ablations: ablations, in the order of the page.
+        sweeps: sweeps, below the ablations, in the order of the page.
+        tolerance: initial position of the slider, points.
 
     Raises:
         ResultsError: the file cannot be written.
@@ -60,7 +60,7 @@ def report_content(
     *,
     tolerance: float = 1.0,
 ) -> dict[str, Any]:
-    """Everything that the page shows, as plain JSON. All grids share one scale."""
+    """All contents of the page, as plain JSON. All grids share one scale."""
     scale = joint_scale([ablation.drops for ablation in ablations])
     interactions = joint_scale([ablation.interactions for ablation in ablations])
     content: dict[str, Any] = {
@@ -76,7 +76,7 @@ def report_content(
 
 
 def _colours() -> dict[str, Any]:
-    """The levels as every figure of the project has them, and the ink that is legible on each."""
+    """The colour levels of the project's figures, each with a legible text colour."""
     drops, gains = enumerate(DROP_COLOURS, 1), enumerate(GAIN_COLOURS, 1)
     levels = {**dict(drops), **{-level: colour for level, colour in gains}}
     return {
@@ -86,7 +86,7 @@ def _colours() -> dict[str, Any]:
 
 
 def _shown_levels(scale: DropScale) -> list[dict[str, Any]]:
-    """The levels of a colour bar from the greatest gain to the greatest drop; an open end is null."""
+    """The levels of a colour bar, from the largest gain to the largest drop; an open end is null."""
     gains = [None, *(-edge for edge in reversed(GAIN_EDGES[: scale.n_gains - 1])), 0.0]
     drops = [*DROP_EDGES, *([None] if scale.beyond else [])]
     levels = [*range(-scale.n_gains, 0), *range(1, len(drops))]
@@ -97,9 +97,9 @@ def _shown_levels(scale: DropScale) -> list[dict[str, Any]]:
 def page(content: Mapping[str, Any]) -> str:
     """The HTML of a report.
 
-    The data stand in a block that is never run, its `<`, `>` and `&` written as escapes, so that no text can
-    end the block; the script puts every text into the page as text. A policy in the page's head lets this
-    one script and this one style sheet run and forbids every request.
+    The data are in a block that is never executed, with `<`, `>` and `&` escaped, so that no text can end the
+    block; the script inserts every text as a text node. A content security policy in the page's head allows
+    only this script and this style sheet and forbids every request.
     """
     css, script = _file("page.css"), _script()
     parts = {
@@ -123,7 +123,7 @@ def embed(value: object) -> str:
 
 
 def page_title(content: Mapping[str, Any]) -> str:
-    """The studies of the page, each with its tasks: `CoLA, MNLI-m: ablation of layer spans`."""
+    """The title of the page: its studies and their tasks, `CoLA, MNLI-m: ablation of layer spans`."""
     tasks: dict[str, list[str]] = {}
     for ablation in content["ablations"]:
         study = "layer spans kept on" if ablation["study"] == "kept" else "ablation of layer spans"
@@ -137,7 +137,7 @@ def page_title(content: Mapping[str, Any]) -> str:
 
 def _fallback(content: Mapping[str, Any]) -> str:
     names = [part["name"] for part in (*content["ablations"], *content["sweeps"])]
-    return f"The same numbers stand in the CSV files of {', '.join(names) or 'the results'}."
+    return f"The same numbers are in the CSV files of {', '.join(names) or 'the results'}."
 
 
 def _policy(script: str, css: str) -> str:
@@ -161,6 +161,6 @@ def _file(name: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text for HTML: safe in any encoding, lone surrogates included, and without control characters."""
+    """Text escaped for HTML: safe in any encoding, without control characters and lone surrogates."""
     shown = "".join("\ufffd" if unicodedata.category(c) == "Cc" else c for c in text)
     return html.escape(shown).encode("ascii", "xmlcharrefreplace").decode("ascii")

@@ -1,6 +1,6 @@
-// What one span's adapters are worth: the card beside the heatmap.
+// The card next to the heatmap: score, interval and parameters of one span.
 
-/** The model as a row of small squares; those switched off are hollow. */
+/** The layers as a row of small squares, hollow where adapters are switched off. */
 function layerStrip(data, cell) {
   const on = (layer) => (cell.first <= layer && layer <= cell.last) === (data.study === "kept");
   const squares = [...Array(data.nLayers).keys()].map((layer) =>
@@ -9,7 +9,7 @@ function layerStrip(data, cell) {
   return el("div", { class: "strip", "aria-hidden": "true" }, squares);
 }
 
-/** The interval on a line from the worst to the best of what is seen, with zero and the tolerance. */
+/** The interval on an axis that includes zero and the tolerance. */
 function intervalPlot(cell, tolerance) {
   const { delta_points: delta, ci_low_points: low, ci_high_points: high } = cell;
   const values = [delta, low, high, 0, -tolerance];
@@ -39,9 +39,9 @@ const fact = (name, ...value) => el("div", null, el("dt", null, name), el("dd", 
 
 function significance(data, cell) {
   const verdict =
-    { true: ": a real change", false: ": not told apart from no change" }[String(cell.significant)] || "";
-  const alone = known(cell.p_value) ? `; ${pText(cell.p_value)} for this span alone` : "";
-  const among = el("small", null, `Holm over ${plural(data.spans.rows.length, "span")}${alone}`);
+    { true: ": significant at 0.05", false: ": not significant at 0.05" }[String(cell.significant)] || "";
+  const alone = known(cell.p_value) ? `; uncorrected ${pText(cell.p_value)}` : "";
+  const among = el("small", null, `Holm-corrected over ${plural(data.spans.rows.length, "span")}${alone}`);
   return fact("significance", pText(cell.p_holm), verdict, among);
 }
 
@@ -67,11 +67,9 @@ function interactionMeaning({
   interaction_low_points: low,
   interaction_high_points: high,
 }) {
-  if (down === across) return "not divided further: its own drop";
-  if (known(low) && low <= 0 && high >= 0) return "not told apart from none";
-  const more = "the layers back each other up: together they cost more";
-  const less = "the layers overlap: together they cost less";
-  return `${value > 0 ? more : less} than the spans inside them explain`;
+  if (down === across) return "of a single layer or group: its drop";
+  if (known(low) && low <= 0 && high >= 0) return "the interval includes 0";
+  return `${value > 0 ? "larger" : "smaller"} drop than the shorter spans inside add up to`;
 }
 
 function interaction(cell) {
@@ -85,7 +83,7 @@ function interaction(cell) {
   );
 }
 
-/** Parameters of the adapters in a span, or null where the checkpoint is not at hand. */
+/** Numbers of adapter parameters inside and outside a span, or null without the checkpoint. */
 function savedParameters(data, cell) {
   if (!data.parameters) return null;
   const sum = (values) => values.reduce((a, b) => a + b, 0);
@@ -108,8 +106,8 @@ function spanFacts(data, cell) {
     known(cell.p_holm) && significance(data, cell),
     known(cell.to_wrong) && flips(data, cell),
     known(cell.interaction_points) && interaction(cell),
-    saved && fact(data.study === "kept" ? "keeps" : "saves", `${count(saved.inside)} parameters`, part),
-    cell.non_monotone && fact("note", "costs less than a shorter span inside it, by more than noise"),
+    saved && fact(data.study === "kept" ? "kept" : "removed", `${count(saved.inside)} parameters`, part),
+    cell.non_monotone && fact("note", "smaller drop than a shorter span inside it (simultaneous 95% bound)"),
   );
 }
 
@@ -118,7 +116,7 @@ function spanCard(data) {
   const node = el("div", { class: "card span-card" });
   const show = (cell, tolerance, pinned) =>
     fill(node, [
-      el("p", { class: "over-title" }, pinned ? "chosen span" : "looking at"),
+      el("p", { class: "over-title" }, pinned ? "selected span" : "span in focus"),
       el("h3", null, `${capital(layersText(cell))} ${data.study === "kept" ? "alone" : "off"}`),
       layerStrip(data, cell),
       el(

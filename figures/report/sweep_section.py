@@ -1,4 +1,4 @@
-"""A sweep's part of the page: the project's own figures of it, and every number behind them."""
+"""The section of a sweep: the project's figures, and all numbers behind them."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ def _tables(record: SweepRecord | TradeoffRecord, points: pd.DataFrame) -> list[
     found = [text_table(f"{len(points)} points as a table", points, _SWEEP if init else _TRADEOFF)]
     if not init and record.aggregate is not None:
         found.append(
-            text_table("Over all tasks, in points from full fine-tuning", record.aggregate, _AGGREGATE)
+            text_table("Over all tasks, in points relative to full fine-tuning", record.aggregate, _AGGREGATE)
         )
     if not init and record.sizes is not None:
         heads = {name: name.replace("_", " ") for name in record.sizes}
-        found.append(text_table("Adapter sizes over all tasks, scores in hundredths", record.sizes, heads))
+        found.append(text_table("Adapter sizes over all tasks, scores × 100", record.sizes, heads))
     if record.trials is not None:
         found.append(_trials(record.trials, points, list(SWEEP_POINT if init else TRADEOFF_POINT)))
     return found
 
 
 def _trials(trials: pd.DataFrame, points: pd.DataFrame, point: list[str]) -> dict[str, Any]:
-    """Every run, and whether it is among those that its point's mean is of."""
+    """All runs, and whether each is included in the mean of its point."""
     rows = trials.assign(chosen=trials.index.isin(chosen_trials(trials, point).index))
     if "label" in points:
         names = points[["method", "size", "k", "label"]].drop_duplicates()

@@ -1,4 +1,4 @@
-"""Tables, numbers and settings on their way into the page."""
+"""Tables, numbers and settings prepared for the page."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 
 Table = dict[str, list]
-"""`columns`, the names, and `rows`, lists in their order: half the size of one object a row."""
+"""`columns`, the names, and `rows`, lists in the same order: half the size of one object per row."""
 
-_DIGITS = 6  # of scores and points: far below what a figure shows, and shorter than all seventeen
+_DIGITS = 6  # decimals of scores and points: more than a figure shows, and shorter than all seventeen digits
 _P_DIGITS = 3  # significant ones
 
 
 def number(value: object) -> float | int | bool | str | None:
-    """A cell as JSON knows it; what is not finite or missing becomes None."""
+    """A cell as plain JSON; missing values and values that are not finite become None."""
     if value is None or value is pd.NA:
         return None
     if isinstance(value, np.generic):
@@ -28,13 +28,13 @@ def number(value: object) -> float | int | bool | str | None:
 
 
 def significant(value: object, digits: int = _P_DIGITS) -> float | None:
-    """A number that may be tiny, by its first digits; None if it is not finite."""
+    """A possibly tiny number, rounded to significant digits; None if it is not finite."""
     plain = float("nan") if value is None or value is pd.NA else float(value)  # type: ignore[arg-type]
     return float(f"{plain:.{digits - 1}e}") if math.isfinite(plain) else None
 
 
 def table(frame: pd.DataFrame, columns: Sequence[str]) -> Table:
-    """Those of `columns` that the frame has, in this order; p-values by significant digits."""
+    """The existing ones of `columns`, in this order; p-values rounded to significant digits."""
     present = [name for name in columns if name in frame]
     cells = [
         [significant(value) if name.startswith("p_") else number(value) for value in frame[name].tolist()]
@@ -44,9 +44,9 @@ def table(frame: pd.DataFrame, columns: Sequence[str]) -> Table:
 
 
 def settings_rows(record: Mapping[str, object]) -> list[list[str]]:
-    """A nested record as pairs of dotted name and text, in its own order; without what is null or empty.
+    """A nested record as pairs of dotted name and text, in the original order, without null or empty values.
 
-    An absolute path is told by its last part.
+    Absolute paths are shortened to their last part.
     """
     return [[".".join(path), _text(value)] for path, value in _leaves(record) if value not in (None, "", [])]
 
@@ -68,7 +68,7 @@ def _text(value: object) -> str:
 
 
 def _without_folders(text: str) -> str:
-    """An absolute path by its last part, for where things lie on somebody's machine is nobody's business."""
+    """The last part of an absolute path, because local folder names are private."""
     for kind in (PurePosixPath, PureWindowsPath):
         if (path := kind(text)).is_absolute():
             return path.name or text
@@ -76,5 +76,5 @@ def _without_folders(text: str) -> str:
 
 
 def short_name(folder: Path) -> str:
-    """The last two parts of a folder's path: they tell it apart, and not whose machine it is on."""
+    """The last two parts of a folder's path: enough to identify it without private folder names."""
     return "/".join(folder.resolve().parts[-2:]).lstrip("/") or "/"

@@ -1,4 +1,4 @@
-// Numbers and spans in words. Minus signs are real ones; scores come as fractions, differences in points.
+// Formatting of numbers and spans, with true minus signs. Scores are fractions, differences are in points.
 
 const MINUS = "\u2212";
 const DASH = "\u2013";
@@ -8,7 +8,7 @@ const count = (value) => (known(value) ? value.toLocaleString("en-US") : NONE);
 const plural = (n, word, words) => `${count(n)} ${n === 1 ? word : words || `${word}s`}`;
 const minus = (text) => text.replace("-", MINUS);
 
-/** Rounded as in the other figures: what is exactly halfway between two digits goes to the even one. */
+/** Rounded as in the other figures: exact halves go to the even digit. */
 function fixed(value, digits) {
   const halfway = (Math.abs(value) * 2 ** (digits + 1)) % 2 === 1;
   const below = Math.floor(Math.abs(value) * 10 ** digits);
@@ -16,21 +16,21 @@ function fixed(value, digits) {
   return (down ? (Math.sign(value) * below) / 10 ** digits : value).toFixed(digits);
 }
 
-/** A difference with its sign; what rounds to nothing has none. */
+/** A signed difference; values that round to zero have no sign. */
 function signed(points, digits = 1) {
   if (!known(points)) return NONE;
   const text = fixed(points, digits);
   return Number(text) === 0 ? (0).toFixed(digits) : (points > 0 ? "+" : "") + minus(text);
 }
 
-/** A drop as its cell shows it: 1.2, from 10 on 12; a gain is a negative drop, -0.3. */
+/** A drop in a cell: 1.2, or 12 from 10 points; a gain is a negative drop, -0.3. */
 function cellText(drop) {
   const size = Math.abs(drop);
   const text = fixed(size, size < 9.95 ? 1 : 0);
   return (drop < 0 && Number(text) !== 0 ? MINUS : "") + text;
 }
 
-/** An interaction as its cell shows it: extra loss has no sign, as a drop has none, overlap has a minus. */
+/** An interaction in a cell: additional loss has no sign, less loss has a minus sign. */
 const interactionText = (value) =>
   minus(fixed(value, Math.abs(value) < 9.95 ? 1 : 0)).replace(/^\u2212(0(\.0)?)$/, "$1");
 
@@ -44,7 +44,7 @@ function scoreText(score, percent) {
 }
 
 const rangeOrNone = (low, high) => (known(low) ? range(low, high) : NONE);
-const AGAIN = ", given again, adds them in seconds.";
+const AGAIN = " again to add them.";
 
 const pText = (p) => (p < 0.001 ? "p < 0.001" : `p = ${p.toFixed(p < 0.1 ? 3 : 2)}`);
 const bareP = (p) => (known(p) ? pText(p).replace("p = ", "").replace("p < ", "< ") : NONE);
@@ -56,7 +56,7 @@ function percentText(share) {
   return `${percent.toFixed(percent < 9.95 ? 1 : 0)}%`;
 }
 
-/** 25,600,000 in few characters. */
+/** A short form of large numbers: 25.6 M. */
 function shortNumber(value) {
   const unit = value >= 1e9 ? [1e9, " B"] : value >= 1e6 ? [1e6, " M"] : value >= 1e4 ? [1e3, " k"] : null;
   if (!unit) return count(value);

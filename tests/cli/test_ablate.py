@@ -247,7 +247,7 @@ def test_mixed_precision_gives_the_predictions_of_float32(ablate, program, train
         "ablate", trained, "--out", tmp_path / "mixed", "--precision", "mixed", before=NO_FIGURE
     )
     assert outcome.code == 0, outcome.stderr
-    assert "decided in float32" in outcome.stdout
+    assert "repeated in float32" in outcome.stdout
     with np.load(tmp_path / "mixed" / "predictions.npz") as archive:
         assert np.array_equal(archive["logits"].argmax(-1), exact.arrays["logits"].argmax(-1))
     assert (tmp_path / "mixed" / "spans.csv").read_bytes() == (tmp_path / "out" / "spans.csv").read_bytes()
@@ -333,7 +333,7 @@ def test_dry_run_counts_and_writes_nothing(own, program):
     assert files_in(own) == before
     text = program("ablate", own, "--dry-run")
     assert text.stderr == ""
-    for part in ("7 (6 spans)", "64", "21 a batch", "1 of 1"):
+    for part in ("7 (6 spans)", "64", "21 per batch", "1 of 1"):
         assert part in text.stdout
 
 

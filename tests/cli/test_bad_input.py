@@ -86,7 +86,7 @@ def test_data_that_are_not_there(check, trained, task_arguments, tmp_path):
     none = tmp_path / "none.jsonl"
     check("ablate", trained, "--data", none, named=[none])
     check(*task_arguments, "--task", none, named=[none])
-    check(*task_arguments, named=["name a folder"])
+    check(*task_arguments, named=["give a folder"])
 
 
 def test_a_task_without_validation(check, task_arguments, tiny_task, tmp_path):

@@ -205,10 +205,10 @@ def test_latex_takes_every_picture_and_table(drawn, tmp_path):
     [
         ("heatmap", ("1,000 examples", "McNemar", "Holm-corrected over 78 spans", "at most 1 point")),
         ("attribution", ("1,000 examples", "Myerson", "the drop of the layer alone")),
-        ("init-sweep", ("2 seeds a point", "standard error", "No value is undefined")),
-        ("tradeoff-tasks", ("2 seeds a point (0, 1)", "standard error", "full fine-tuning")),
+        ("init-sweep", ("2 seeds per point", "standard error", "No value is undefined")),
+        ("tradeoff-tasks", ("2 seeds per point (0, 1)", "standard error", "full fine-tuning")),
         ("tradeoff-aggregate", ("2 tasks: CoLA, RTE", "95% bootstrap interval over seeds")),
-        ("size-robustness", ("2 tasks", "standard error over seeds")),
+        ("size-robustness", ("2 tasks", "standard error of the mean over seeds")),
     ],
 )
 def test_captions_state_what_reviewers_ask(drawn, stem, words):
@@ -265,7 +265,7 @@ def test_the_papers_values_stand_beside_on_request(tmp_path, ablations):
 def test_nothing_published_is_said(tmp_path):
     done = run(write_ablation(tmp_path / "a", "my task"), "--paper", "--format", "svg")
     assert done.exit_code == 0
-    assert "the paper has no values for these tasks" in done.stderr
+    assert "published no values for these tasks" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_texts_are_left_out_unless_asked_for(run, checkpoint: Path, tmp_path: Pa
     assert not any(text in page.read_text() for text in texts)
     outcome = run(checkpoint, "--examples")
     assert outcome.stdout == f"{page}\n"
-    assert "out of 64" in outcome.stderr
+    assert "(of 64)" in outcome.stderr
     examples = data_of(page)["ablations"][0]["examples"]
     assert len(examples["texts"]) > 50
     assert examples["texts"] == [texts[number - 1] for number in examples["numbers"]]
@@ -146,7 +146,7 @@ def test_a_checkpoint_elsewhere_can_be_named(run, checkpoint: Path, tmp_path: Pa
         for name, _ in data_of(tmp_path / "report.html")["ablations"][0]["settings"]
     )
     said = refusal(run(results, "--examples"))
-    wanted = f"--examples: the checkpoint of {results} is neither around nor beside it; "
+    wanted = f"--examples: no checkpoint of {results} in the folders around or next to it; "
     assert said == f"{wanted}name it with --checkpoint"
     assert run(results, "--examples", "--checkpoint", checkpoint).exit_code == 0
     assert data_of(tmp_path / "report.html")["ablations"][0]["examples"] is not None
@@ -155,12 +155,12 @@ def test_a_checkpoint_elsewhere_can_be_named(run, checkpoint: Path, tmp_path: Pa
 def test_another_checkpoint_is_refused(run, checkpoint: Path, tmp_path: Path):
     other = tmp_path / "other"
     other.mkdir()
-    assert "is not a checkpoint: it has no adapter_probe.json" in refusal(
+    assert "is not a checkpoint: it contains no adapter_probe.json" in refusal(
         run(checkpoint, "--checkpoint", other)
     )
     write_json(other / "adapter_probe.json", {"delta_sha256": "00" * 32})
     said = refusal(run(checkpoint, "--checkpoint", other))
-    assert said == f"--checkpoint {other} is not what was ablated in any of the folders given"
+    assert said == f"--checkpoint {other} was not ablated in any of the given results folders"
 
 
 @pytest.mark.slow
@@ -187,7 +187,7 @@ def test_texts_that_changed_are_refused_and_the_right_ones_can_be_named(
     file.write_text("\n".join([*lines[1:], lines[0]]) + "\n")
     said = refusal(run(checkpoint, "--examples"))
     assert "the validation rows of task 'tiny' are not those of" in said
-    assert "name these with --data" in said
+    assert "give the same files with --data" in said
     assert run(checkpoint, "--examples", "--data", kept).exit_code == 0
 
 

@@ -16,4 +16,4 @@ def test_the_majority_class_stands_beside_the_score(score, majority, no_better):
                "validation_scores": [score], "checkpoint": "c"}  # fmt: skip
     line = next(line for line in _text(outcome).splitlines() if line.startswith("majority class"))
     assert ("undefined" if majority is None else "50.0 %") in line
-    assert ("no better" in line) == no_better
+    assert ("scores no higher" in line) == no_better

@@ -66,7 +66,7 @@ def test_texts_without_any_token_are_refused():
     bare.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B")
     encoded = encode(bare, split_of(["a b", "c"]), max_length=16)
     assert as_lists(encoded.input_ids) == [[A, B], [C]]
-    with pytest.raises(DataError, match="train: 2 of 3 texts give no token") as caught:
+    with pytest.raises(DataError, match="train: 2 of 3 texts have no tokens") as caught:
         encode(bare, split_of(["", "a b", " "]), max_length=16)
     assert "\n" not in str(caught.value)
 
@@ -126,7 +126,7 @@ def test_a_limit_without_room_for_the_texts(tokenizer, texts_b, least):
     assert encode(tokenizer, split, least).lengths.tolist() == [least]
     with pytest.raises(DataError) as error:
         encode(tokenizer, split, least - 1)
-    assert str(error.value) == f"the length limit must be at least {least} tokens, got {least - 1}"
+    assert str(error.value) == f"the maximum length must be at least {least} tokens, got {least - 1}"
 
 
 @pytest.mark.real_data

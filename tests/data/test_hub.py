@@ -203,7 +203,7 @@ def test_without_the_library_one_line_says_how_to_get_it(monkeypatch, hub_answer
     asked = hub_answers(COMMIT)
     message = (
         "reading from the Hugging Face hub needs the datasets library (pip install 'adapter-probe[hub]'); "
-        "without it, name a folder with the task's files"
+        "without it, give a folder with the task's files"
     )
     assert refused(find_task, preset="glue/rte") == f"nyu-mll/glue: {message}"
     assert refused(find_task, train="hub:x/y:train") == f"hub:x/y:train: {message}"
@@ -225,7 +225,7 @@ def test_without_a_network_and_a_kept_copy(library, hub_answers):
     hub_answers(OSError("no route to host\nand more"))
     assert refused(find_task, preset="rte") == (
         "hub:nyu-mll/glue:rte:train: cannot be read from the Hugging Face hub: it cannot be reached "
-        "(no route to host), and no copy of it is kept on this machine; name a folder with its files"
+        "(no route to host), and no copy of it is cached on this machine; give a folder with its files"
     )
     assert stand_in.offline == [True]
     assert stand_in.config.HF_HUB_OFFLINE is False
@@ -235,7 +235,7 @@ def test_offline_by_wish_the_hub_is_not_asked(library, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     library()
     # Had it been asked, the line would say that it cannot be reached.
-    assert "hub: HF_HUB_OFFLINE is set, and no copy of it is kept" in refused(find_task, preset="rte")
+    assert "hub: HF_HUB_OFFLINE is set, and no copy of it is cached" in refused(find_task, preset="rte")
 
 
 def test_what_the_hub_itself_refuses_is_said_in_the_librarys_first_line(library, hub_answers):

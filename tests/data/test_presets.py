@@ -231,7 +231,7 @@ def test_mnli_is_validated_on_its_own_genres(folder, name, own):
     assert task.files["validation"] == (f"{here}/dev_{own}.tsv",)
     (here / f"dev_{own}.tsv").unlink()
     assert refused(find_task, here, preset=name) == (
-        f"{here}/dev_{other}.tsv: task {name!r} is not validated on the {other} genres"
+        f"{here}/dev_{other}.tsv: task {name!r} does not use the {other} genres"
     )
 
 
@@ -242,7 +242,7 @@ def test_pairs_without_a_majority_label_are_left_out_where_the_task_is_named(fol
     assert len(load_split(task, "train", expect_fingerprint=True)) == 2
     folder({"train.jsonl": jsonl({"sentence1": "a", "sentence2": "b", "gold_label": "-"})})
     assert refused(find_task, here, preset="mnli").endswith(
-        "train.jsonl: every label is '-', which marks none"
+        "train.jsonl: every label is '-', which marks no label"
     )
     folder({"train.jsonl": nli_jsonl() + nli_jsonl("maybe")})
     assert refused(find_task, here, preset="mnli") == (
@@ -261,7 +261,7 @@ def test_what_is_said_overrides_a_preset(folder):
     assert (task.columns, task.metric, task.name) == (Columns("a", "b", "y"), "mcc", "mine")
     assert load_split(task, "train").labels.tolist() == [0, 1]
     assert refused(find_task, here, preset="rte", kind="regression") == (
-        "task 'rte' is classification; its kind cannot be 'regression'"
+        "task 'rte' is classification; --kind regression is not allowed"
     )
     assert "does not fit classification" in refused(
         find_task, here, text="a", text_b="b", preset="rte", metric="pearson"

@@ -153,7 +153,7 @@ def test_an_answer_where_it_is_said_to_be_is_not_moved(write):
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        ([], "no answers; questions that cannot be answered (SQuAD 2.0) are not supported"),
+        ([], "no answers; unanswerable questions (SQuAD 2.0) are not supported"),
         ([answer("dog", 4)], "the answer 'dog' is not in the context at character 4, which has 'cat'"),
         ([answer("cat", 400)], "the answer 'cat' is not in the context at character 400, which has ''"),
         ([answer("", 4)], "the answer '' is not in the context at character 4, which has 'c'"),
@@ -184,8 +184,8 @@ def test_unfit_texts_are_told_by_their_place(write):
         json.dumps({"data": [{"paragraphs": [{"context": 7, "qas": [{"question": "?", "answers": []}]}]}]})
     )
     assert refused(find_task, here) == (
-        f"{here}/train.json article 1, paragraph 1, question 1: column 'context' holds 7, expected a string "
-        f"of whole Unicode characters"
+        f"{here}/train.json article 1, paragraph 1, question 1: column 'context' contains 7, expected a "
+        f"string of complete Unicode characters"
     )
     write(json.dumps({"data": [{"paragraphs": [{"context": "c", "qas": [{"id": "x"}]}]}]}))
     assert refused(find_task, here).startswith(

@@ -151,32 +151,32 @@ def test_a_header_may_consist_of_numbers(write):
             '{"text": "a"}\n\n{"text": "b"\n',
             "a.jsonl line 3: malformed JSON (Expecting ',' delimiter, column 13)",
         ),
-        ("a.jsonl", '{"text": "a"}\n["b", 1]\n', "a.jsonl line 2: holds a list, expected an object"),
-        ("a.jsonl", "3\n", "a.jsonl line 1: holds a number, expected an object"),
+        ("a.jsonl", '{"text": "a"}\n["b", 1]\n', "a.jsonl line 2: contains a list, expected an object"),
+        ("a.jsonl", "3\n", "a.jsonl line 1: contains a number, expected an object"),
         ("a.jsonl", "[" * 100_000, "a.jsonl line 1: malformed JSON ("),
         (
             "a.json",
             '[\n{"text": "a"},\n{"text": }]',
             "a.json line 3: malformed JSON (Expecting value, column 10)",
         ),
-        ("a.json", '[{"text": "a"}, null]', "a.json item 2: holds null, expected an object"),
-        ("a.json", '{"rows": []}', "a.json: holds an object, expected a list of objects"),
+        ("a.json", '[{"text": "a"}, null]', "a.json item 2: contains null, expected an object"),
+        ("a.json", '{"rows": []}', "a.json: contains an object, expected a list of objects"),
         ("a.json", '{"text": "a"}\n{"text": \n', "a.json line 2: malformed JSON (Expecting value, column "),
         (
             "a.json",
             '{"version": "1.1", "data": [{"title": "t", "paragraphs": []}]}',
             "a.json: no rows; columns found: 'id', 'question', 'context', 'answers'",
         ),
-        ("a.json", '{"data": [{"paragraphs": []}, 3]}', "a.json article 2: holds 3, expected an object"),
+        ("a.json", '{"data": [{"paragraphs": []}, 3]}', "a.json article 2: contains 3, expected an object"),
         (
             "a.json",
             '{"data": [{"paragraphs": 7}]}',
-            "a.json article 1: 'paragraphs' holds 7, expected a list",
+            "a.json article 1: 'paragraphs' contains 7, expected a list",
         ),
         (
             "a.json",
             '{"data": [{"paragraphs": [{"context": "c"}]}]}',
-            "a.json article 1, paragraph 1: 'qas' holds nothing, expected a list",
+            "a.json article 1, paragraph 1: 'qas' contains nothing, expected a list",
         ),
         (
             "a.json",
@@ -186,7 +186,7 @@ def test_a_header_may_consist_of_numbers(write):
         (
             "a.json",
             '{"data": [{"paragraphs": [{"context": "c", "qas": [{}, "q"]}]}]}',
-            "a.json article 1, paragraph 1, question 2: holds 'q', expected an object",
+            "a.json article 1, paragraph 1, question 2: contains 'q', expected an object",
         ),
     ],
 )
@@ -224,7 +224,7 @@ def test_the_paraphrase_corpus_is_tab_separated_text(write):
     ]
     message = refused(read_rows, write("notes.txt", line))
     assert "notes.txt: unknown file type '.txt'; allowed: .csv, .tsv" in message
-    assert "Make a table of lines such as 'label:text' by sed 's/:/\\t/' FILE.txt > FILE.tsv" in message
+    assert "Convert lines such as 'label:text' with sed 's/:/\\t/' FILE.txt > FILE.tsv" in message
 
 
 def test_another_encoding_is_read_if_it_is_named(write):
@@ -294,7 +294,7 @@ def test_a_text_that_is_no_text(write, value, named):
     message = refused(read_rows(path).texts, "text")
     assert (
         message
-        == f"{path} line 2: column 'text' holds {named}, expected a string of whole Unicode characters"
+        == f"{path} line 2: column 'text' contains {named}, expected a string of complete Unicode characters"
     )
 
 
@@ -365,7 +365,7 @@ def test_folders_that_do_not_say_their_splits(tmp_path):
     (tmp_path / "train_small.csv").write_text("x")
     assert refused(find_files, tmp_path) == (
         f"{tmp_path}: 2 files look like the train split ('train.csv', 'train_small.csv'); "
-        f"name the files of the train split yourself"
+        f"give the files of the train split explicitly"
     )
     assert find_files(tmp_path, ["validation"]) == {}
     for path, reason in ((tmp_path / "none", "No such file"), (tmp_path / "train.csv", "Not a directory")):

@@ -102,16 +102,19 @@ def test_a_txt_file_is_one_text(tmp_path, tokenizer):
             [{"text": "a"}, {"prompt": "a", "completion": "b"}],
             r"line 2: has 'prompt', 'completion', but .* line 1 has 'text'; give rows of one",
         ),
-        ([{"label": 1}], r"line 1: columns 'label' are none of a language model's rows: context, choices,"),
+        ([{"label": 1}], r"line 1: columns 'label' match no form of language model data: context, choices,"),
         (
             [{"context": "a", "choices": ["b", "c"], "gold": 2}],
-            "column 'gold' holds 2, expected the number of the right choice, 0 to 1",
+            "column 'gold' contains 2, expected the number of the right choice, 0 to 1",
         ),
         ([{"context": "a", "choices": ["b"], "gold": 0}], "expected a list of two or more texts"),
         ([{"context": "a", "choices": ["b", ""], "gold": 0}], "expected a list of two or more texts"),
-        ([{"sentence_good": "a", "sentence_bad": ""}], "column 'sentence_bad' holds '', expected some text"),
-        ([{"prompt": "a", "completion": 3}], "column 'completion' holds 3, expected a string"),
-        ([{"text": "\ud800"}], "expected a string of whole Unicode characters"),
+        (
+            [{"sentence_good": "a", "sentence_bad": ""}],
+            "column 'sentence_bad' contains '', expected some text",
+        ),
+        ([{"prompt": "a", "completion": 3}], "column 'completion' contains 3, expected a string"),
+        ([{"text": "\ud800"}], "expected a string of complete Unicode characters"),
         ([{"messages": [{"role": "user", "content": "a"}]}], "the last one of the assistant"),
         (
             [{"messages": [{"role": "user", "content": None}, {"role": "assistant", "content": "a"}]}],
@@ -196,7 +199,7 @@ def test_each_token_of_a_long_text_is_scored_once(tokenizer, most):
 
 def test_what_cannot_be_scored_is_one_line(tokenizer):
     long = seal_requests("choice", [Request("a", ("b", "c" * 30), " ")], "test")
-    with pytest.raises(DataError, match=r"test row 1: 'c+' gives 31 tokens; allowed are 1 to 8"):
+    with pytest.raises(DataError, match=r"test row 1: 'c+' has 31 tokens; 1 to 8 are allowed"):
         encode_requests(tokenizer, long, 8)
 
 

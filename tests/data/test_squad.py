@@ -239,7 +239,7 @@ def test_usual_settings_and_smaller_ones_in_proportion():
     [
         (
             WindowSettings(20, 8, 9),
-            "windows of 20 tokens leave 8 for the context beside a question of 9; the stride is 8, "
+            "windows of 20 tokens leave 8 for the context next to a question of 9; the stride is 8, "
             "expected 0 or more and less than that",
         ),
         (WindowSettings(20, -1, 9), "the stride is -1, expected 0 or more and less than that"),

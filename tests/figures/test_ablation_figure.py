@@ -48,8 +48,8 @@ def test_fonts_in_the_pdf_are_type_42(tmp_path):
         ({"removed_delta": None}, (..., "all removed: drop undefined", ...)),
         ({"removed": "all attention removed"}, (..., "all attention removed: drop 15.0", ...)),
         ({"majority": None}, (..., "all removed: drop 15.0")),
-        ({"majority": 0.9}, (..., ..., ..., "no better than the majority class:", "spans mean nothing")),
-        ({"majority": 0.95}, (..., ..., ..., "no better than the majority class:", "spans mean nothing")),
+        ({"majority": 0.9}, (..., ..., ..., "no better than the majority class:", "spans not informative")),
+        ({"majority": 0.95}, (..., ..., ..., "no better than the majority class:", "spans not informative")),
         (
             {"metric": "mcc", "intact": 1.0, "majority": 0.0},
             ("intact Matthews correlation 1.000", ..., "majority class 0.000"),

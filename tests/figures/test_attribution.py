@@ -146,5 +146,5 @@ def test_on_the_users_own_axes(record):
 
 
 def test_a_study_without_shares_is_refused(record):
-    with pytest.raises(ResultsError, match="results: there are no shares of layers"):
+    with pytest.raises(ResultsError, match="results: layer shares are not available"):
         attribution(replace(record(), layers=None))

@@ -88,9 +88,9 @@ def test_what_is_not_drawn_is_not_explained(spans, make_frame):
         assert word not in caption
     marked = bare.assign(non_monotone=[False] * 5 + [True], delta_points=-np.arange(6.0) + 0.5)
     caption = heatmap_caption([Grid(marked, [], FACTS), Grid(bare, ["CoLA"], None)], 1.0)
-    assert "Blue, with a minus: the drop is negative, the score improves." in caption
+    assert "Blue cells, with a minus sign: the score improves." in caption
     assert "simultaneous 95% paired bootstrap bound over the spans inside it; not corrected" in caption
-    assert "Houlsby et al. (2019) are the published ones" in caption
+    assert "Houlsby et al. (2019) show the published values" in caption
 
 
 def test_undefined_spans_are_counted(spans):
@@ -114,9 +114,7 @@ def test_tests_over_several_checkpoints(spans):
 def test_a_model_that_learned_nothing_is_named_first(spans):
     facts = replace(FACTS, intact=0.691)
     caption = heatmap_caption([Grid(spans, [], facts)], 1.0)
-    assert caption.startswith(
-        "CoLA: the intact model is no better than the majority class, so its spans mean"
-    )
+    assert caption.startswith("CoLA: the intact model is no better than the majority class, so its spans are")
     layers = pd.DataFrame({"layer": range(3), "share_points": 1.0})
     assert attribution_caption([record(spans, layers, facts)]).startswith(
         "CoLA: the intact model is no better"
@@ -147,16 +145,16 @@ def test_attribution_names_what_is_resampled(make_frame, with_statistics):
 def test_a_sweep_counts_its_seeds_and_what_diverged():
     trials = pd.DataFrame({"seed": [2, 0, 1]})
     caption = init_sweep_caption([ScoreSeries("CoLA", sweep_points(), trials)])
-    words = "CoLA: 3 seeds a point (0, 1, 2), learning rate 0.0003, 3 epochs, majority class 50.0%."
+    words = "CoLA: 3 seeds per point (0, 1, 2), learning rate 0.0003, 3 epochs, majority class 50.0%."
     assert words in caption
-    assert "not in its mean (1 trial in all)" in caption
-    assert "bars their standard error" in caption
+    assert "excluded from its mean (1 trial in total)" in caption
+    assert "bars their standard errors" in caption
 
 
 def test_a_sweep_without_trials_or_majority():
     points = sweep_points(diverged=[0, 0], majority_score=np.nan, learning_rate=[1e-3, 3e-4])
     caption = init_sweep_caption([ScoreSeries("CoLA", points)])
-    assert "CoLA: 2–3 seeds a point, at each point the learning rate and epochs with the best mean" in caption
+    assert "CoLA: 2–3 seeds per point, learning rate and number of epochs chosen per point" in caption
     for word in ("majority", "dots", "diverged", "Houlsby"):
         assert word not in caption
     lost = points.assign(mean=[np.nan, 0.7])
@@ -169,12 +167,10 @@ def test_a_tradeoff_of_several_metrics_names_them():
         ScoreSeries("RTE", tradeoff_points(diverged=[1, 0])),
     ]
     caption = tradeoff_caption(curves)
-    assert (
-        "Validation score against the number of parameters trained for a task, the head included" in caption
-    )
+    assert "Validation score against the number of parameters trained per task, including the head" in caption
     assert "Scores: CoLA: Matthews correlation; RTE: accuracy." in caption
-    assert "2–3 seeds a point" in caption
-    assert "(1 trial in all)" in caption
+    assert "2–3 seeds per point" in caption
+    assert "(1 trial in total)" in caption
     alone = tradeoff_caption(curves[1:])
     assert "Validation accuracy" in alone
     assert "Scores:" not in alone
@@ -189,7 +185,7 @@ def test_marks_below_the_axis_are_explained_where_there_are_some():
 
 def test_an_aggregate_names_its_tasks_and_the_papers():
     caption = aggregate_caption(aggregate_points(), ["cola", "rte", "my_task"], None)
-    assert "over 2–3 tasks: CoLA, RTE, my_task." in caption
+    assert "for 2–3 tasks: CoLA, RTE, my_task." in caption
     assert "95% bootstrap interval over seeds, trials resampled within each task" in caption
     assert "At 0:" not in caption
     assert "Houlsby" not in caption
@@ -197,7 +193,7 @@ def test_an_aggregate_names_its_tasks_and_the_papers():
     assert "over all tasks' trials (one seed per task, so no interval)." in single
     none = aggregate_points(trained_parameters_without_head=[0, 10**6], on_frontier=False)
     caption = aggregate_caption(none, ["a"], "additional")
-    assert "At 0: nothing but the head is trained." in caption
+    assert "At 0: only the head is trained." in caption
     assert "17 additional tasks, BERT-base" in caption
     assert "Pareto" not in caption
 

@@ -94,7 +94,9 @@ def test_only_what_was_asked_for_is_written(tmp_path, ablation_folder):
     made = write_gallery(records, tmp_path / "out", replace(OPTIONS, only=("heatmap", "table-removable")))
     assert [one.stem for one in made] == ["heatmap", "table-removable-cola", "table-removable-mnli-m"]
     assert {path.stem for path in (tmp_path / "out").iterdir()} == {one.stem for one in made}
-    with pytest.raises(ResultsError, match=r"'heat'; allowed for --only: heatmap, attribution"):
+    with pytest.raises(
+        ResultsError, match=r"--only 'heat' is not available; choose from heatmap, attribution"
+    ):
         write_gallery(records, tmp_path / "none", replace(OPTIONS, only=("heat",)))
 
 

@@ -235,7 +235,7 @@ def test_notes_stay_clear_of_the_cells(make_frame, n_layers, inches):
 
 def test_what_is_no_grid_is_refused(make_frame):
     frame = make_frame(2)
-    with pytest.raises(ResultsError, match="given twice"):
+    with pytest.raises(ResultsError, match="contains a span twice"):
         drawn(pd.concat([frame, frame]))
     with pytest.raises(ResultsError, match="span 1-0 is not a span"):
         drawn(frame.assign(first=1))

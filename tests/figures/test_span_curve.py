@@ -129,7 +129,7 @@ def test_an_undefined_drop_is_a_cross_and_a_gap():
     assert list(crosses.get_xdata()) == [2]
     assert len(marks(ax, "significant")) + len(marks(ax, "not significant")) == 5
     assert (
-        "Crosses at the foot are undefined (1)."
+        "Crosses at the bottom are undefined (1)."
         in curve_drawing([record_of(frame)], FigureOptions(VENUES["paper"]), {}).caption
     )
 

@@ -216,11 +216,11 @@ def test_a_tasks_own_counts_are_kept(checkpoint, tmp_path):
     ("rows", "changes", "message"),
     [
         (QUESTIONS, {"output_type": "generate_until"}, "has output type 'generate_until', allowed are"),
-        (QUESTIONS, {"metric_list": [{"metric": "f1"}]}, "scores by 'f1', none of which is supported"),
+        (QUESTIONS, {"metric_list": [{"metric": "f1"}]}, "uses the metrics 'f1', none supported"),
         (
             QUESTIONS,
             {"metric_list": [{"metric": "acc", "aggregation": "median"}]},
-            "scores by 'acc', none of which",
+            "uses the metrics 'acc', none supported",
         ),
         (
             QUESTIONS,
@@ -245,8 +245,11 @@ def test_names_are_settled_and_mistakes_are_one_line(checkpoint, tmp_path, monke
     assert settle("lm-eval:piqa,own/t.yaml") == f"lm-eval:piqa,{tmp_path / 'own' / 't.yaml'}"
     assert settle("rows.jsonl") == str(tmp_path / "rows.jsonl")
     for options, message in (
-        ({"task": "piqa"}, "task 'piqa' is not allowed; give lm-eval:NAME, or files with --data"),
-        ({"task": "lm-eval:piqa", "data": "a.jsonl"}, "a.jsonl and task 'lm-eval:piqa' are both given"),
+        ({"task": "piqa"}, "--task 'piqa' is not allowed; give lm-eval:NAME, or data files with --data"),
+        (
+            {"task": "lm-eval:piqa", "data": "a.jsonl"},
+            "--data a.jsonl and --task lm-eval:piqa cannot be combined",
+        ),
     ):
         with pytest.raises(DataError, match=message):
             adapter_probe.ablate(checkpoint, progress=False, **options)

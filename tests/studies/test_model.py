@@ -71,11 +71,11 @@ def test_small_passes_change_nothing(model):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (lambda m: m.logits([]), "no text"),
+        (lambda m: m.logits([]), "no texts"),
         (lambda m: m.logits(["a", ("b", "c")]), "neither"),
-        (lambda m: m.logits(["a"], off=(2, 1)), "no span"),
+        (lambda m: m.logits(["a"], off=(2, 1)), "not a span"),
         (lambda m: m.logits(["a"], off=(0, 3)), "0 to 2"),
-        (lambda m: m.logits(["a"], off=-1), "no span"),
+        (lambda m: m.logits(["a"], off=-1), "not a span"),
         (lambda m: m.variants(["a"], np.ones((1, 3), bool)), r"\[variants, 6\]"),
         (lambda m: m.variants(["a"], np.ones((1, 6))), "float64"),
         (lambda m: m.variants(["a"], np.ones((0, 6), bool)), r"\[0, 6\]"),

@@ -168,7 +168,7 @@ def test_what_is_to_do_is_told(file, tmp_path, capsys):
         ('task = "', 'tusk = "', r"tasks\[0\]\.tusk"),
         ('base = "', 'bases = "', "unknown field 'bases'"),
         ("[ablation]", "[ablation", "not TOML"),
-        ('tasks = ["first"]', 'tasks = ["third"]', r"ablation\.tasks holds 'third'"),
+        ('tasks = ["first"]', 'tasks = ["third"]', r"ablation\.tasks contains 'third'"),
         ('name = "second"', 'name = "first"', "two tasks 'first'"),
         (
             "size = 2\nseeds = 2",

@@ -166,7 +166,7 @@ def test_the_baseline_without_pretraining(tiny_base, two_tasks, tmp_path, capfd)
     same_frames(study, load(study.folder))
     paths = {path.name: path for path in study.save(tmp_path / "figures", formats=("svg",))}
     for stem in ("tradeoff-tasks", "tradeoff-aggregate"):
-        assert "no pretraining went into" in paths[f"{stem}.txt"].read_text()
+        assert "without pretraining" in paths[f"{stem}.txt"].read_text()
         assert "tfidf" in paths[f"{stem}.csv"].read_text()
     for stem in ("table-tasks", "table-tradeoff"):
         assert "TF-IDF, no pretraining" in paths[f"{stem}.md"].read_text()
@@ -188,7 +188,7 @@ def test_what_it_would_cost(tiny_base, two_tasks, tmp_path):
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"stds": ()}, TrainingError, "the list is empty"),
+        ({"stds": ()}, TrainingError, "is empty"),
         ({"seeds": 0}, TrainingError, "--seeds 0"),
         ({"task": "no-such-task"}, DataError, "no-such-task"),
         ({"workers": -1}, TrainingError, "--workers -1"),

@@ -129,7 +129,7 @@ def test_forgotten_checkpoints_are_read_again(write, tiny_base, tiny_task):
     model.use(other).forget(one)
     assert model.use(one).base is not first
     assert_same(outputs(model), expected)
-    with pytest.raises(ap.ModelError, match="was not used"):
+    with pytest.raises(ap.ModelError, match="is not loaded"):
         model.forget("elsewhere")
 
 

@@ -1,7 +1,7 @@
 """A generated acceptability task: minimal pairs in the manner of BLiMP (Warstadt et al. 2020).
 
-A small grammar of our own writes pairs of sentences that differ in one edit, one acceptable and one not. It
-exists so that a first run needs no data set; it is no substitute for people's judgements. The validation set
+A small grammar generates pairs of sentences that differ in one edit, one acceptable and one not. It
+exists so that a first run needs no data set; it does not replace human judgements. The validation set
 is written with nouns, names, verbs and adjectives that the training set does not contain, so it cannot be
 memorised. Both members of a pair are in the same split, so exactly half of each split is acceptable and
 always giving one answer scores 50 %.
@@ -61,8 +61,8 @@ class Example:
 def generate(n_train: int, n_validation: int, seed: int) -> dict[str, list[Example]]:
     """Generate both splits: the same numbers and seed give the same sentences everywhere.
 
-    The phenomena take turns, so their counts differ by at most one pair. A split depends on its own size and
-    the seed only. No sentence occurs twice, in one split or across the two.
+    Phenomena alternate, so their counts differ by at most one pair. A split depends only on its size and
+    the seed. No sentence occurs twice, within a split or across the two.
 
     Args:
         n_train: training sentences; even, as half are acceptable.
@@ -73,13 +73,11 @@ def generate(n_train: int, n_validation: int, seed: int) -> dict[str, list[Examp
         DataError: a size is odd or below 2, the seed is negative, or the grammar has too few sentences.
     """
     if seed < 0:
-        raise DataError(f"the seed of the generated task must be 0 or more, got {seed}")
+        raise DataError(f"seed {seed} is not allowed; give 0 or more")
     sizes: dict[WordSplit, int] = {"train": n_train, "validation": n_validation}
     for split, size in sizes.items():
         if size < 2 or size % 2:
-            raise DataError(
-                f"the generated {split} set comes in pairs: its size must be even and at least 2, got {size}"
-            )
+            raise DataError(f"the size of the generated {split} set must be even and at least 2, got {size}")
     return {split: _examples(split, size // 2, seed) for split, size in sizes.items()}
 
 
@@ -105,14 +103,14 @@ def write(folder: str | Path, n_train: int, n_validation: int, seed: int) -> dic
 
 
 def minimal_pairs(split: WordSplit, n_pairs: int, seed: int) -> Iterator[tuple[str, Pair]]:
-    """The phenomenon and the pair, `n_pairs` times, the phenomena taking turns; no sentence comes twice.
+    """Yield `n_pairs` phenomena and pairs, alternating between phenomena; no sentence occurs twice.
 
     Raises:
         DataError: a phenomenon has no new sentences left.
     """
-    # The splits must not walk through the same draws: they would share the sentences' structure.
+    # The splits use different random streams; otherwise they would share the sentences' structure.
     words = Words(lexicon(split), random.Random(2 * seed + (split == "validation")))
-    seen: set[str] = set()  # only ever asked for membership, never walked: its order is not reproducible
+    seen: set[str] = set()  # only used for membership tests, because its order is not reproducible
     for index in range(n_pairs):
         writer = _WRITERS[index % len(_WRITERS)]
         pair = _unseen_pair(words, writer, seen)
@@ -124,7 +122,7 @@ def minimal_pairs(split: WordSplit, n_pairs: int, seed: int) -> Iterator[tuple[s
 
 
 def _unseen_pair(words: Words, writer: Callable[[Words], Pair], seen: set[str]) -> Pair | None:
-    """A pair of sentences neither of which was seen; None if none turned up in a long row of tries."""
+    """A pair of unseen sentences; None if many draws in a row produced none."""
     for _ in range(_MAX_TRIES):
         words.start_pair()
         pair = Pair(*(sentence[0].upper() + sentence[1:] for sentence in writer(words)))

@@ -1,6 +1,6 @@
-"""The words of the generated task, and which of them the validation set keeps to itself.
+"""The words of the generated task, and their division between training and validation.
 
-Every content word stands in exactly one list, and every third word of a list is held out for validation,
+Every content word is in exactly one list, and every third word of a list is held out for validation,
 so no noun, name, verb or adjective of the validation set is ever seen in training. Closed-class words
 (determiners, pronouns, auxiliaries, complementisers, prepositions) are part of the phenomena and shared.
 """

@@ -1,4 +1,4 @@
-"""Phenomena of what a predicate asks for: objects, verb forms, case, tense, degree.
+"""Phenomena of predicates: objects, verb forms, case, tense, degree.
 
 Each function draws one minimal pair by crossing two contexts with two forms, each form being right in one
 context only, so that neither the form nor the context alone gives the label away.

@@ -1,4 +1,4 @@
-"""Draws from the lexicon: the small pieces that the phenomena are put together from."""
+"""Random draws from the lexicon: the building blocks of the phenomena."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BE = (("is", "are"), ("was", "were"))
 
 
 class Pair(NamedTuple):
-    """A minimal pair: the same sentence but for one small edit."""
+    """A minimal pair: two sentences that differ in one small edit."""
 
     good: str
     bad: str

@@ -79,11 +79,11 @@ def slide_to(browser: Browser, words: str) -> None:
 def test_hovering_tells_a_span_and_leaving_takes_it_back(browser: Browser, study: Path, folder: Path):
     browser.open(study)
     before = browser.text(".span-card")
-    assert "chosen span" in before
+    assert "selected span" in before
     browser.point(*browser.place(".cell", cell_number(2, 4)))
     card = browser.text(".span-card")
     row = read_spans(folder).query("first == 2 and last == 4").iloc[0]
-    assert "looking at" in card
+    assert "span in focus" in card
     assert "Layers 2–4 off" in card
     assert f"{row['delta_points']:+.1f} points".replace("-", "−") in card
     assert f"{100 * row['score']:.1f}%" in card
@@ -102,7 +102,7 @@ def test_a_click_or_a_tap_keeps_a_span(browser: Browser, study: Path):
         browser.open(study)
         browser.point(*browser.place(".cell", cell_number(*spot)), kind=kind, press=True)
         browser.point(2, 2)
-        assert f"chosen spanLayers {spot[0]}–{spot[1]} off" in browser.text(".span-card")
+        assert f"selected spanLayers {spot[0]}–{spot[1]} off" in browser.text(".span-card")
         selected = "return [...document.querySelectorAll('[aria-selected=true]')].map(n => n.ariaLabel)"
         (label,) = browser.run(selected)
         assert label.startswith(f"Layers {spot[0]} to {spot[1]}".replace(" to ", "–"))
@@ -131,7 +131,7 @@ def test_arrow_keys_walk_the_grid_and_enter_keeps(browser: Browser, study: Path)
     assert browser.count('.cell[tabindex="0"]') == 1
     browser.press(ENTER)
     browser.run("document.activeElement.blur()")
-    assert "chosen spanLayer 2 off" in browser.text(".span-card")
+    assert "selected spanLayer 2 off" in browser.text(".span-card")
 
 
 def test_focus_is_seen(browser: Browser, study: Path):
@@ -165,19 +165,16 @@ def test_the_slider_says_what_can_go(browser: Browser, study: Path, folder: Path
     browser.open(study)
     slide_to(browser, points(tolerance))
     bound = frame.assign(delta_points=frame["ci_low_points"])
-    for table, lead in ((frame, "By the estimate"), (bound, "By the interval’s bound")):
+    for table, lead in ((frame, "By the estimate"), (bound, "By the 95% interval")):
         span = span_summary(table, "ablated", [tolerance])["longest_removable"][f"{tolerance:g}"]
         (said,) = (line for line in browser.texts(".advice p") if line.startswith(lead))
         if span is None:
             limit = points(tolerance)
-            bounded = f"none: no span’s 95% interval stays within {limit}."
-            assert said.endswith(bounded if table is bound else f"every span costs more than {limit}.")
+            assert said.endswith(f"no span can be removed within {limit}.")
         else:
             n, limit = span["n_layers"], points(tolerance)
-            assert (
-                f"{name_of(span)} can go within {limit}: {n} of 6 layers, {250 * n:,} of 1,500 adapter"
-                in said
-            )
+            words = f"{n} of 6 layers, {250 * n:,} of 1,500 adapter"
+            assert f"{name_of(span)} can be removed within {limit}: {words}" in said
     within = (drop_points(frame["delta_points"]) <= tolerance).sum()
     assert (
         f"{within} of 21 spans {'is' if within == 1 else 'are'} within {points(tolerance)}."
