@@ -24,7 +24,8 @@ from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.results.schema import GUARD as GUARD
 
 from .guard import Guard, doubts, margin_errors, margins, sampled
-from .lanes import Lanes, return_free_memory, twin
+from .heap import return_free_memory
+from .lanes import Lanes, twin
 from .outputs import Arrays, batch_outputs, joined, refuse_nonfinite_intact
 from .pairs import pair_logits
 from .plan import MEASURED_TOKENS, choose_tokens_per_pass, cut_batches

@@ -6,8 +6,6 @@ and what is not cut up runs on one core alone; batches of their own do not meet 
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -21,10 +19,11 @@ from torch import Tensor, nn
 
 from adapter_probe.models.adapted import AdaptedModel
 
+from .heap import share_one_heap
+
 Item, Result = TypeVar("Item"), TypeVar("Result")
 # Each lane has states of its own in memory; more cores than these share lanes.
 _MOST = 16
-_M_ARENA_MAX = -8  # malloc.h
 
 
 class Stopped(Exception):
@@ -47,7 +46,7 @@ class Lanes:
         self.n = threads // self._threads_each
         self._stopped = threading.Event()
         if self.n > 1:
-            _share_one_heap()
+            share_one_heap()
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
         """What `function` makes of every item, in their order, computed ahead on all lanes.
@@ -83,22 +82,6 @@ class Lanes:
         """
         if self._stopped.is_set():
             raise Stopped
-
-
-def _share_one_heap() -> None:
-    """Have threads yet to start take their memory where the main thread does (glibc).
-
-    Heaps of their own would be of 64 MiB, into which states of many sizes fit badly: gaps grew to hundreds of
-    MiB within a thousand sentences.
-    """
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
-
-
-def return_free_memory() -> None:
-    """Hand the system what the heap has free (glibc): gaps between states of many sizes add up otherwise."""
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def twin(model: AdaptedModel, dtype: torch.dtype | None = None) -> AdaptedModel:

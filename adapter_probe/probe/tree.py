@@ -25,6 +25,10 @@ from adapter_probe.models.adapted import AdaptedModel, NormChoice
 from adapter_probe.models.layer import Site
 
 from .forks import Fork, Forks, forks_of
+from .heap import return_free_memory
+
+# A pass leaves a few MiB behind that are free and not reused; handing them back costs milliseconds.
+_PASSES_BETWEEN_RETURNS = 64
 
 
 @dataclass
@@ -161,8 +165,12 @@ class Walk:
         """
         out: list[Tensor | None] = [None] * self.forks.n_leaves
         pending = [Branch(0, self.forks.roots, states)]
+        n_passes = 0
         while pending:
             self.each_pass()
+            n_passes += 1
+            if n_passes % _PASSES_BETWEEN_RETURNS == 0:
+                return_free_memory()
             branch = pending.pop()
             if branch.site == self.forks.n_sites:
                 read = self.model.read(branch.hidden, self.batch)

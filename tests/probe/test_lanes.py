@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -142,24 +140,3 @@ def test_many_cores_share_lanes(n, expected, threads):
     threads(n)
     assert Lanes("cpu").n == expected
     assert Lanes("cuda").n == 1
-
-
-def test_another_c_library_keeps_its_memory(monkeypatch: pytest.MonkeyPatch):
-    """Neither `mallopt` nor `malloc_trim` is everywhere; without them there is only more memory in use."""
-    monkeypatch.setattr(lanes.ctypes, "CDLL", lambda name: object())
-    lanes.return_free_memory()
-    lanes._share_one_heap()
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be asked")
-def test_free_memory_goes_back():
-    def in_use() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() >> 20
-
-    pieces = [np.ones((1 << 16) // 8) for _ in range(3200)]  # each too small to be mapped by itself
-    last = pieces.pop()  # above the gap, so that the heap cannot just end earlier
-    full = in_use()
-    del pieces
-    lanes.return_free_memory()
-    assert in_use() < full - 100
-    assert last.all()
