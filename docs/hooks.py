@@ -71,6 +71,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return "".join([*parts, _relink(markdown[end:], source, site_path)])
 
 
+def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Mark names of options, which must not be broken at their hyphens."""
+    return re.sub(r"<code>(--[a-z][a-z-]*)</code>", r'<code class="option">\1</code>', content)
+
+
 def _relink(text: str, source: str, site_path: str) -> str:
     def replaced(match: re.Match[str]) -> str:
         target, anchor = match["target"], match["anchor"] or ""
@@ -134,9 +139,11 @@ def _parameters(command: Any, context: typer.Context) -> str:
 
 
 def study_pages() -> list[Path]:
-    """The studies, in the order of the gallery: those in docs/studies, then the language model's page."""
-    inside = sorted(page for page in (DOCS / "studies").glob("*.md") if page.name != "README.md")
-    return inside + [page for page in (DOCS / "smollm2.md",) if page.exists()]
+    """The studies, in the order in which docs/studies/README.md names them."""
+    named = (DOCS / "studies" / "README.md").read_text("utf-8")
+    pages = [page for page in sorted((DOCS / "studies").glob("*.md")) if page.name != "README.md"]
+    pages += [page for page in (DOCS / "smollm2.md",) if page.exists()]
+    return sorted(pages, key=lambda page: named.find(f"{page.name})") % (len(named) + 1))
 
 
 def gallery() -> str:
@@ -152,11 +159,22 @@ def gallery() -> str:
         if image:
             shown = os.path.relpath(path.parent / image[1], DOCS / "studies").replace(os.sep, "/")
             picture = f"[![Figure of the study: {title[1] if title else path.stem}]({shown})]({link})\n\n    "
-        said = " ".join(_LINK.sub(r"\g<text>", first[0]).split()) if first else ""
+        said = _sentences(" ".join(_LINK.sub(r"\g<text>", first[0]).split())) if first else ""
         cards.append(f"-   {picture}**[{title[1] if title else path.stem}]({link})**\n\n    {said}\n")
     readme = DOCS / "studies" / "README.md"
     intro = readme.read_text("utf-8") if readme.exists() else "# Studies\n"
+    intro = re.sub(r"^- .*?\n(?=\n)", "", intro, flags=re.DOTALL | re.MULTILINE)  # the cards follow
     return intro + '\n<div class="grid cards" markdown>\n\n' + "\n".join(cards) + "\n</div>\n"
+
+
+def _sentences(text: str, characters: int = 260) -> str:
+    """The first sentences, as many as fit; a sentence that a list was to end is left out."""
+    kept = ""
+    for sentence in re.findall(r"\S.*?[.?!](?=\s+[A-Z`]|$)", text):
+        if kept and len(kept) + len(sentence) > characters:
+            break
+        kept += f" {sentence}" if kept else sentence
+    return kept
 
 
 def _add_notebook(name: str, files: Files, config: MkDocsConfig) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from adapter_probe.spans import contiguous_spans
 
-N_LAYERS, WIDTH, HEIGHT, GAP, TOP, LEFT = 4, 96, 20, 60, 34, 84
+N_LAYERS, WIDTH, HEIGHT, GAP, TOP, LEFT = 4, 96, 20, 60, 34, 100
 ON, OFF, LINE = "#b2dfdb", "#ffab91", "#607d8b"
 
 
