@@ -70,7 +70,7 @@ class Rows:
         try:
             "".join(values).encode()
         except (TypeError, UnicodeEncodeError):  # rare, so only then look for the row
-            row = next(i for i, value in enumerate(values) if not _is_text(value))
+            row = next(i for i, value in enumerate(values) if not is_text(value))
             raise DataError(
                 f"{self.where(row)}: column {name!r} contains {shown(values[row])}, expected a string of "
                 f"complete Unicode characters"
@@ -78,7 +78,8 @@ class Rows:
         return values
 
 
-def _is_text(value: object) -> bool:
+def is_text(value: object) -> bool:
+    """Whether it is a string that UTF-8 can hold."""
     return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.checkpoints.shared import SharedBase
 from adapter_probe.data.encoding import Encoded, encode
+from adapter_probe.data.formats import is_text
 from adapter_probe.data.packing import pack
 from adapter_probe.data.splits import Split
 from adapter_probe.errors import DataError, ModelError
@@ -173,7 +175,7 @@ class Model:
         Raises:
             ModelError: the span or mask does not fit the model.
         """
-        off: Off = (int(first), int(first if last is None else last)) if np.ndim(first) == 0 else first
+        off: Any = (first, first if last is None else last) if np.ndim(first) == 0 else first
         with ExitStack() as stack:
             for site in np.flatnonzero(~self._mask(off)):
                 stack.enter_context(self._opened.model.sites[site].switched(False))
@@ -188,11 +190,13 @@ class Model:
         if off is None:
             return mask
         if np.ndim(off) == 0:
-            off = (int(off), int(off))  # type: ignore[arg-type]
+            off = (off, off)  # type: ignore[assignment]
+            if isinstance(off[0], (bool, np.bool_)):  # type: ignore[index]
+                raise ModelError(f"off={off[0]!r} is not a layer; give its number, a span or a mask")  # type: ignore[index]
         if isinstance(off, tuple) and len(off) == 2 and not isinstance(off[0], (bool, np.bool_)):
             try:
-                span = Span(*map(int, off))
-            except ValueError as error:
+                span = Span(*map(operator.index, off))
+            except (TypeError, ValueError) as error:
                 raise ModelError(f"off={off!r} is not a span of layers: {error}") from None
             if span.last >= self.n_layers:
                 raise ModelError(f"off={off!r} exceeds the model, whose layers are 0 to {self.n_layers - 1}")
@@ -220,8 +224,13 @@ class Model:
         if not rows:
             raise DataError("no texts given; give at least one")
         pairs = [not isinstance(row, str) for row in rows]
-        if any(pairs) and not (all(pairs) and all(len(row) == 2 for row in rows)):
+        if any(pairs) and not all(
+            isinstance(row, (tuple, list, np.ndarray)) and len(row) == 2 for row in rows
+        ):
             raise DataError("texts are neither all strings nor all pairs of strings")
+        for text in (text for row in rows for text in ([row] if isinstance(row, str) else row)):
+            if not is_text(text):
+                raise DataError(f"the text {text!r} is not a string of whole Unicode characters")
         first: Any
         second: Any
         first, second = zip(*rows) if all(pairs) else (tuple(rows), None)
