@@ -24,7 +24,7 @@ from adapter_probe.results import schema
 from adapter_probe.results.ablation_files import AblationResults, read_spans
 from adapter_probe.results.atomic import read_json
 from adapter_probe.results.schema import find_results, read_table
-from adapter_probe.results.sealing import check_complete
+from adapter_probe.results.sealing import check_complete, read_study
 from adapter_probe.spans import Span
 
 _SCORES = ("intact_score", "removed_delta_points", "majority_score")
@@ -267,7 +267,7 @@ def _read_sizes(path: Path) -> pd.DataFrame | None:
 def study_identity(folder: Path, table: str) -> dict[str, object]:
     """What the trials have in common, and the hash of the table that is drawn."""
     shared = (
-        read_json(folder / schema.STUDY)
+        read_study(folder / schema.STUDY)
         if (folder / schema.STUDY).is_file()
         else {"folder": folder.resolve().name}
     )

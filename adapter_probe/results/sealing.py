@@ -25,6 +25,7 @@ SCHEMA = 1
 MANIFEST_SECTIONS = ("created_with", "identity", "plan")
 FIGURES, MADE_FROM = "figures", "made_from"
 """Names of notes beside the seal."""
+_CHECKSUM = "checksum"
 _GROWS = "tasks"  # tasks may be added to a study, which leaves its tables as they are
 
 
@@ -154,6 +155,31 @@ def _refuse_unfinished(path: Path) -> None:
         )
 
 
+def write_study(path: Path, content: Mapping[str, Any]) -> None:
+    """Write ``study.json`` with the hash of what it says.
+
+    Raises:
+        ResultsError: it cannot be written.
+    """
+    write_json(path, {**content, _CHECKSUM: hash_json(content)})
+
+
+def read_study(path: Path) -> dict[str, Any]:
+    """What ``study.json`` says, verified.
+
+    Raises:
+        ResultsError: it is damaged or was edited.
+    """
+    content = read_json(path)
+    checksum = content.pop(_CHECKSUM, None)  # older ones have none
+    if checksum not in (None, hash_json(content)):
+        raise ResultsError(
+            f"{path} is damaged or was edited: its checksum does not match. Restore the file, or choose "
+            "another --out"
+        )
+    return content
+
+
 def manifest_checksum(manifest: Mapping[str, Any]) -> str:
     """The hash of a manifest's sections, which it holds beside them."""
     return hash_json({name: manifest.get(name) for name in MANIFEST_SECTIONS})
@@ -176,5 +202,5 @@ def _run_of(folder: Path) -> str | None:
             raise ResultsError(f"{path} is damaged or was edited: its checksum does not match")
         return hash_json(manifest.get("identity"))
     if (folder / STUDY).is_file():
-        return hash_json({k: v for k, v in read_json(folder / STUDY).items() if k != _GROWS})
+        return hash_json({k: v for k, v in read_study(folder / STUDY).items() if k != _GROWS})
     return None

@@ -15,7 +15,7 @@ from adapter_probe.records import from_record, to_record
 from adapter_probe.results.atomic import read_json, write_csv, write_json
 from adapter_probe.results.fingerprints import describe_changes, hash_json, list_changes, to_plain
 from adapter_probe.results.schema import STUDY, TRIAL, TRIALS_CSV, TRIALS_FOLDER
-from adapter_probe.results.sealing import sealed
+from adapter_probe.results.sealing import read_study, sealed, write_study
 
 SCHEMA = 1
 _METHOD_FIELDS = ("size", "init_std", "activation", "sites", "k")
@@ -140,7 +140,7 @@ def claim_study(folder: str | Path, study: str, shared: Mapping[str, Any], tasks
     path = Path(folder) / STUDY
     new = to_plain({"schema": SCHEMA, "study": study, **shared, "tasks": tasks})
     if path.exists():
-        old = read_json(path)
+        old = read_study(path)
         known = old["tasks"] if isinstance(old.get("tasks"), dict) else {}
         now = {name: new["tasks"].get(name, known[name]) for name in known}
         if changes := describe_changes(old, {**new, "tasks": now}):
@@ -149,7 +149,7 @@ def claim_study(folder: str | Path, study: str, shared: Mapping[str, Any], tasks
                 "folder"
             )
         new["tasks"] = {**known, **new["tasks"]}
-    write_json(path, new)
+    write_study(path, new)
 
 
 def trial_frame(records: Iterable[TrialRecord]) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter_probe.errors import ResultsError
+from adapter_probe.results.sealing import read_study
 from adapter_probe.results.trial_files import (
     TRIAL_COLUMNS,
     ParameterCounts,
@@ -174,3 +175,18 @@ def test_another_study_is_refused(study, base, tasks, changed, tmp_path):
     for word in (str(tmp_path), changed, "--out"):
         assert word in str(caught.value)
     assert (tmp_path / "study.json").read_bytes() == before
+
+
+def test_a_study_that_was_edited_is_refused(tmp_path):
+    claim_study(tmp_path, "tradeoff", BASE, {"CoLA": COLA, "MNLI": MNLI})
+    path = tmp_path / "study.json"
+    assert read_study(path)["tasks"] == {"CoLA": COLA, "MNLI": MNLI}
+    document = json.loads(path.read_text())
+    del document["tasks"]["MNLI"]
+    path.write_text(json.dumps(document))
+    for read in (read_study, lambda _: claim_study(tmp_path, "tradeoff", BASE, {"CoLA": COLA})):
+        with pytest.raises(ResultsError, match=r"study\.json is damaged or was edited"):
+            read(path)
+    del document["checksum"]  # as an older version wrote it
+    path.write_text(json.dumps(document))
+    assert read_study(path)["tasks"] == {"CoLA": COLA}
