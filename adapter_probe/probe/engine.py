@@ -28,7 +28,7 @@ from .heap import return_free_memory
 from .lanes import Lanes, twin
 from .outputs import Arrays, batch_outputs, joined, refuse_nonfinite_intact
 from .pairs import pair_logits
-from .plan import MEASURED_TOKENS, choose_tokens_per_pass, cut_batches
+from .plan import MEASURED_LAYERS, MEASURED_TOKENS, choose_tokens_per_pass, cut_batches, nodes_by_site
 from .request import AblationRequest
 
 ProgressCallback = Callable[[int], None]
@@ -183,11 +183,10 @@ class Engine:
         for part, logits in zip(pairs, exact):
             _take(arrays, part, logits)
 
-    def _tree(self, precision: str, items: np.ndarray) -> Arrays:
+    def _tree(self, precision: str, items: np.ndarray, masks: np.ndarray | None = None) -> Arrays:
+        masks = self._masks if masks is None else masks
         with self._model(precision) as model:
-            return batch_outputs(
-                self._request, model, self._masks, items, self.tokens_per_pass, self._lanes.check
-            )
+            return batch_outputs(self._request, model, masks, items, self.tokens_per_pass, self._lanes.check)
 
     def _first_band(self) -> float:
         n = len(self._masks) * len(self._request.encoded.lengths)
@@ -224,7 +223,7 @@ class Engine:
             return None
 
     def seconds_per_token(self) -> float:
-        """Measured on a batch a lane of examples of typical length, with every variant.
+        """Measured on one batch per lane of examples of typical length, scaled to all variants.
 
         In mixed precision without what float32 will have to decide, which only the data can tell.
         """
@@ -235,12 +234,25 @@ class Engine:
         order = np.argsort(lengths, kind="stable")
         tokens = MEASURED_TOKENS.get(self._request.device.type, MEASURED_TOKENS["cpu"])
         typical = cut_batches(lengths, order[len(order) // 2 :], 4 * tokens)[: self._lanes.n]
-        tree = partial(self._tree, precision)
+        masks, share = self._measured_masks()
         # The first pass pays for set-up.
-        list(self._side_by_side(tree, [batch[:1] for batch in typical]))
+        list(self._side_by_side(partial(self._tree, precision, masks=masks[:2]), typical))
         start = time.perf_counter()
-        list(self._side_by_side(tree, typical))
-        return (time.perf_counter() - start) / float(sum(lengths[batch].sum() for batch in typical))
+        list(self._side_by_side(partial(self._tree, precision, masks=masks), typical))
+        seconds = (time.perf_counter() - start) / share
+        return seconds / float(sum(lengths[batch].sum() for batch in typical))
+
+    def _measured_masks(self) -> tuple[np.ndarray, float]:
+        """Every k-th variant, few enough to be measured soon, and their share of all layer passes."""
+        early = self._request.checkpoint.model.forks_early
+        whole = sum(nodes_by_site(self._masks, early))
+        step = 1
+        while True:
+            masks = self._masks[::step]
+            passes = sum(nodes_by_site(masks, early))
+            if passes <= 2 * MEASURED_LAYERS or len(masks) <= 2:
+                return masks, passes / whole
+            step += (step + 1) // 2
 
     def peak_memory(self) -> int | None:
         """Most bytes in use so far: of the process, or of the accelerator. None where nothing tells."""

@@ -16,7 +16,7 @@ import pandas as pd
 from adapter_probe.analysis.studies import AblationRecord, ablation_record
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.metrics import CustomMetric
-from adapter_probe.progress import progress_bar, say, working
+from adapter_probe.progress import progress_bar, say, stage, working
 from adapter_probe.results import schema
 from adapter_probe.results.ablation_files import AblationResults, load_ablation, save_predictions, write_spans
 from adapter_probe.results.atomic import write_csv, write_json
@@ -402,7 +402,8 @@ def plan_from_arguments(
 
     request = _prepare(arguments, device, threads, None)
     opening = time.perf_counter() - began
-    plan = plan_ablation(request, _folder_of(arguments, out))
+    with stage("ablate: measuring the speed on a small batch"):
+        plan = plan_ablation(request, _folder_of(arguments, out))
     whole = opening + plan["seconds_left"] + SECONDS_OF_DRAWING
     return {**plan, "seconds_computing": plan["seconds_left"], "seconds_left": whole}
 

@@ -14,7 +14,8 @@ from adapter_probe.checkpoints.base import load_base, load_tokenizer
 from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import DataError, ResultsError
-from adapter_probe.probe import resumable
+from adapter_probe.probe import engine, resumable, tree
+from adapter_probe.probe.plan import nodes_by_site
 from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun, plan_ablation
 from adapter_probe.results.ablation_files import AblationResults
@@ -267,6 +268,25 @@ def test_a_plan_counts_and_measures_and_writes_nothing(prepared: Callable, small
     assert choices[("single", 1)]["n_spans"] == 3
     assert ("all", 1) not in choices
     assert plan["peak_memory_bytes"] > 2**20
+
+
+def test_the_speed_of_many_variants_is_measured_on_some_of_them(
+    prepared: Callable, monkeypatch: pytest.MonkeyPatch
+):
+    """With a clock that counts the tokens that pass through a sublayer, the estimate is exact."""
+    rows, advance, measured = [], tree._advance, []
+    monkeypatch.setattr(tree, "_advance", lambda model, batch, branch, *more: (
+        rows.append(len(branch.hidden) * batch.n_tokens), advance(model, batch, branch, *more)
+    )[1])  # fmt: skip
+    monkeypatch.setattr(engine.time, "perf_counter", lambda: sum(rows))
+    request = prepared()
+    for most in (500, 4):
+        monkeypatch.setattr(engine, "MEASURED_LAYERS", most)
+        rows.clear()
+        per_token = engine.Engine(request).seconds_per_token()
+        assert per_token == pytest.approx(sum(nodes_by_site(request.variants.masks)))
+        measured.append(sum(rows))
+    assert measured[1] < 0.7 * measured[0]
 
 
 def test_a_plan_knows_what_is_done(prepared: Callable, small_parts: None, tmp_path: Path):
