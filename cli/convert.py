@@ -34,9 +34,9 @@ def convert(
 ) -> None:
     """Convert a checkpoint to another format; a lossy conversion is refused unless --lossy is given.
 
-    The project's own format (native) represents every supported checkpoint. AdapterHub's format represents
-    bottleneck adapters but not trained LayerNorms. PEFT's format represents LoRA, DoRA, (IA)³ and tuned
-    LayerNorms.
+    The project's own format (native) represents every supported checkpoint but those of causal language
+    models. AdapterHub's format represents bottleneck adapters but not trained LayerNorms. PEFT's format
+    represents LoRA, DoRA, (IA)³ and tuned LayerNorms.
     """
     from adapter_probe.checkpoints.converting import to_adapterhub, to_native, to_peft
     from adapter_probe.checkpoints.opening import open_checkpoint

@@ -38,13 +38,19 @@ _FAMILIES = ("bert", "roberta", "xlm-roberta", "electra")
 
 
 def to_native(opened: OpenedCheckpoint, out: Path) -> None:
-    """Write this project's own format, which holds all that can be opened.
+    """Write this project's own format, which holds all that can be opened but causal language models.
 
     Raises:
-        CheckpointError: `out` holds something, or the checkpoint's data are not known.
+        CheckpointError: `out` holds something, the checkpoint is of a causal language model, or its data are
+            not known.
         ResultsError: it cannot be written.
     """
     refuse_full(out)
+    if opened.description.task.kind == "causal":
+        raise CheckpointError(
+            "a checkpoint of a causal language model cannot be written in this project's format, which "
+            "remembers labelled data; keep it as it is, or give --to peft"
+        )
     if not opened.description.task.files:
         raise CheckpointError(
             "this project's format remembers the data, and this checkpoint knows of none; give a file with "

@@ -78,6 +78,15 @@ def test_this_projects_format_needs_the_data(tmp_path: Path):
         to_native(opened, tmp_path / "native")
 
 
+def test_this_projects_format_holds_no_causal_language_model(tmp_path: Path):
+    opened = open_checkpoint(FIXTURES / "causal" / "gpt2-lora", str(FIXTURES / "bases" / "gpt2"))
+    with pytest.raises(
+        CheckpointError, match=r"causal language model cannot be written .* or give --to peft"
+    ):
+        to_native(opened, tmp_path / "native")
+    assert not (tmp_path / "native").exists()
+
+
 def test_trained_layernorms_are_not_dropped_in_silence(bert_checkpoint: Path, tmp_path: Path):
     opened = open_checkpoint(bert_checkpoint)
     with pytest.raises(CheckpointError, match=r"no place for the trained LayerNorms: .* --lossy"):
