@@ -119,7 +119,7 @@ function tiles(data) {
     { class: "tiles" },
     known(data.intact_score) && tile("intact", score(data.intact_score)),
     known(data.removed_score) && tile(`all ${which}adapters off`, score(data.removed_score), change),
-    known(data.majority_score) && tile("majority class", score(data.majority_score)),
+    known(data.majority_score) && tile(data.baseline, score(data.majority_score)),
     total && tile("adapter parameters", shortNumber(total), `in ${data.nLayers} layers`),
   );
 }

@@ -94,6 +94,7 @@ def ablation_content(
         "removed_score": None if intact is None or removed is None else number(intact + removed / 100),
         "removed_delta_points": removed,
         "majority_score": number(said.majority),
+        "baseline": said.baseline,
         "spans": _spans_table(ablation, scale, interaction_scale),
         "steps": slider_steps(record.spans, said.study, tolerance),
         "layers": _layers(record),

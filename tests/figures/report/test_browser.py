@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from adapter_probe.analysis.deltas import drop_points
@@ -394,3 +395,38 @@ def test_a_gain_at_the_worst_is_said_as_a_gain(browser: Browser, make_ablation, 
     write_spans(folder, frame)
     browser.open(write_report(tmp_path / "report.html", [reported(folder)]))
     assert "500 of 500 adapter parameters (100%), at worst +0.4 points." in browser.text(".advice")
+
+
+@pytest.mark.parametrize("order", ["prefix", "suffix", "apart"])
+def test_spans_in_a_line_are_marks_of_a_curve(
+    browser: Browser, make_ablation, reported, order, tmp_path: Path
+):
+    folder = make_ablation(n_layers=N_LAYERS)
+    frame = read_spans(folder)
+    chosen = {
+        "prefix": frame["first"] == 0,
+        "suffix": frame["last"] == N_LAYERS - 1,
+        "apart": frame["n_layers"] == 1,
+    }
+    frame = frame[chosen[order]].reset_index(drop=True)
+    write_spans(folder, frame)
+    browser.open(write_report(tmp_path / "report.html", [reported(folder)]))
+    places = "[m.cx, m.cy].map((place) => place.baseVal.value)"
+    marks = f"return [...document.querySelectorAll('.curve .mark')].map((m) => {places})"
+    x, y = np.array(browser.run(marks)).T
+    assert len(x) == N_LAYERS
+    np.testing.assert_allclose(np.diff(x), np.diff(x)[0], rtol=1e-5)
+    slope, at_zero = np.polyfit(drop_points(frame["delta_points"]), y, 1)  # a straight scale, a loss upwards
+    np.testing.assert_allclose(slope * drop_points(frame["delta_points"]) + at_zero, y, atol=1e-3)
+    assert slope < 0
+    assert browser.count(".curve .hollow") == (~frame["significant"]).sum()
+    assert (browser.count(".curve .band"), browser.count(".curve .on-curve")) == (
+        (0, 1) if order == "apart" else (1, 0)
+    )
+    browser.focus('.cell[tabindex="0"]')
+    browser.press(END, LEFT, ENTER)
+    browser.run("document.activeElement.blur()")
+    row = frame.iloc[-2]
+    assert name_of(row).capitalize() in browser.text(".span-card h3")
+    assert browser.count(".bars") == 0
+    assert browser.logs("browser") == []
