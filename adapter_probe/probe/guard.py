@@ -26,7 +26,7 @@ import numpy as np
 
 CHANCE = 0.01
 _TAIL = 0.1
-_SAMPLE = 256
+_SAMPLE = 64
 _NORMAL_95 = 1.645
 
 
