@@ -139,7 +139,7 @@ def test_the_papers_file_is_one():
     about = read_suite(DOCUMENTED / "paper.toml")
     assert len(about.tasks) == 9
     assert about.tradeoff.baseline
-    assert about.tradeoff.seeds == 3
+    assert (about.tradeoff.seeds, about.ablation.size) == (3, 64)
 
 
 @pytest.mark.slow
