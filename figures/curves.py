@@ -245,9 +245,21 @@ class PointLabel:
     colour: str
 
 
-def label_points(ax: Axes, labels: Sequence[PointLabel]) -> None:
-    """Write each label above, below or beside its mark, wherever nothing is drawn; else not at all."""
+INTERVAL = "interval"
+"""What artists are labelled that a label may cover."""
+
+
+def label_points(ax: Axes, labels: Sequence[PointLabel], *, opaque: bool = False) -> None:
+    """Write each label above, below or beside its mark, wherever nothing is drawn; else not at all.
+
+    Args:
+        ax: where.
+        labels: the words.
+        opaque: whether they cover what is below them: intervals, see `INTERVAL`.
+    """
     at = {"textcoords": "offset points", "va": "center", "ha": "center", "in_layout": False}
+    if opaque:
+        at["bbox"] = {"boxstyle": "square,pad=0.02", "fc": ax.get_facecolor(), "ec": "none", "lw": 0.0}
     words = [ax.annotate(one.text, (one.x, one.y), (0, 0), color=one.colour, **at) for one in labels]
 
     def place(ax: Axes) -> None:
@@ -281,6 +293,8 @@ def _what_is_drawn(ax: Axes) -> np.ndarray:
     found = [np.zeros((0, 2))]
     paths = [line.get_transform().transform(line.get_xydata()) for line in ax.lines]
     for collection in ax.collections:
+        if collection.get_label() == INTERVAL:
+            continue
         offsets = np.ma.filled(collection.get_offsets().astype(float), np.nan)
         found.append(collection.get_offset_transform().transform(offsets))
         if isinstance(collection, LineCollection):

@@ -5,17 +5,20 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from adapter_probe.analysis.exchange import ExchangeRecord
 
 from . import style
+from .curves import INTERVAL, LegendEntry, PointLabel, explain, label_points
 from .drawing import Drawing
-from .layout import fit_height, new_figure
+from .layout import WIDE, fit_height, legend_below, new_figure
 from .venues import FigureOptions
-from .wording import metric_name, task_label, unit_name
+from .wording import count_text, metric_name, task_label, unit_name
 
 _MOST_NAMED = 8  # maximum number of frontier spans that are labelled with their layers
-_ASPECT = 0.8
+_ASPECT, _WIDE_ASPECT = 0.8, 0.5
+_PALETTE = "crest"  # seaborn's: darker with more layers
 _LONGEST_NAME = 24  # letters
 
 
@@ -29,23 +32,52 @@ def exchange(record: ExchangeRecord, ax: Axes | None = None) -> Axes:
         record: both changes of every span.
         ax: Axes to draw on; by default the current Axes.
     """
+    ax = plt.gca() if ax is None else ax
+    explain(ax, _draw(record, ax))
+    return ax
+
+
+def _draw(record: ExchangeRecord, ax: Axes) -> list[LegendEntry]:
+    """Everything but the legend; its entries."""
     import seaborn
 
-    ax = plt.gca() if ax is None else ax
     frame, unit = record.spans, style.unit()
     for draw_line in (ax.axhline, ax.axvline):
-        draw_line(0, color=style.FAINT, linewidth=0.5 * unit, zorder=0.5)
+        draw_line(0, color=style.GRID, linewidth=0.8 * unit, zorder=0.5)
     seaborn.scatterplot(
-        frame, x="task_points", y="other_points", hue="n_layers", palette="crest", s=14 * unit**2,
-        linewidth=0.3 * unit, edgecolor=style.WHITE, ax=ax, zorder=2,
+        frame, x="task_points", y="other_points", hue="n_layers", palette=_PALETTE, s=16 * unit**2,
+        linewidth=0.3 * unit, edgecolor=style.WHITE, ax=ax, zorder=3, legend=False,
     )  # fmt: skip
-    ax.legend(title="layers off", loc="upper left", bbox_to_anchor=(1, 1), handletextpad=0.2)
-    ax.plot(0, 0, marker="P", color=style.ink(), markersize=5 * unit, linestyle="none", zorder=4)
+    ax.plot(0, 0, **_intact_props(), zorder=4)
     _draw_frontier(frame, ax, unit)
     (task, other), (first, second) = record.names, record.metrics
-    ax.set_xlabel(f"change on {_short(task)}\n{metric_name(first)} ({unit_name(first)})")
-    ax.set_ylabel(f"change on {_short(other)}\n{metric_name(second)} ({unit_name(second)})")
-    return ax
+    ax.set_xlabel(f"change on {_short(task)} ({unit_name(first)})")
+    ax.set_ylabel(f"change on {_short(other)} ({unit_name(second)})")
+    return _entries(frame)
+
+
+def _intact_props() -> dict[str, object]:
+    return {"marker": "P", "color": style.ink(), "markersize": 5 * style.unit(), "linestyle": "none"}
+
+
+def _entries(frame: pd.DataFrame) -> list[LegendEntry]:
+    """Handles and words: the fewest and the most layers, the intact model, the frontier."""
+    import seaborn
+
+    unit, ends = style.unit(), sorted({int(frame["n_layers"].min()), int(frame["n_layers"].max())})
+    shades = seaborn.color_palette(_PALETTE, as_cmap=True)([0.0, 1.0][-len(ends) :])
+    dot = {"linestyle": "none", "marker": "o", "markersize": 4 * unit, "markeredgewidth": 0.0}
+    entries: list[LegendEntry] = [
+        (Line2D([], [], color=shade, **dot), f"{count_text(n, 'layer')} off")
+        for n, shade in zip(ends, shades)
+    ]
+    interval = {"color": style.FAINT, "linewidth": 0.5 * unit}
+    return [
+        *entries,
+        (Line2D([], [], **_intact_props()), "intact model"),
+        (Line2D([], [], color=style.ink(), linewidth=0.8 * unit), "frontier"),
+        (Line2D([], [], **interval), "95% interval"),
+    ]
 
 
 def _short(name: str) -> str:
@@ -62,22 +94,21 @@ def _draw_frontier(frame: pd.DataFrame, ax: Axes, unit: float) -> None:
         points = pd.concat([points, pd.DataFrame({"task_points": [0.0], "other_points": [0.0]})])
         points = points.sort_values("task_points")
     ax.plot(*points.to_numpy().T, color=style.ink(), linewidth=0.8 * unit, zorder=1.5)
-    errors = []
-    for side in ("task", "other"):
-        low, middle, high = (best[f"{side}_{end}points"] for end in ("low_", "", "high_"))
-        errors.append([middle - low, high - middle])
-    ax.errorbar(
-        best["task_points"], best["other_points"], xerr=errors[0], yerr=errors[1], fmt="none",
-        ecolor=style.FAINT, elinewidth=0.5 * unit, zorder=1,
-    )  # fmt: skip
-    # Of spans at the same point, the longest is labelled.
+    x, y = best["task_points"], best["other_points"]
+    props = {"color": style.FAINT, "linewidth": 0.5 * unit, "alpha": 0.6, "zorder": 1, "label": INTERVAL}
+    ax.hlines(y, best["task_low_points"], best["task_high_points"], **props)
+    ax.vlines(x, best["other_low_points"], best["other_high_points"], **props)
+    # Of spans at one point the longest is named.
     named = best.sort_values("n_layers").drop_duplicates(["task_points", "other_points"], keep="last")
-    for row in named.itertuples(index=False) if len(named) <= _MOST_NAMED else ():
-        ax.annotate(
-            f"{row.first}–{row.last}" if row.first != row.last else str(row.first),
-            (row.task_points, row.other_points), xytext=(2.5 * unit, 2.5 * unit), textcoords="offset points",
-            fontsize=style.tick_size(),
-        )  # fmt: skip
+    names = [
+        PointLabel(_span_text(row.first, row.last), row.task_points, row.other_points, style.ink())
+        for row in named.itertuples(index=False)
+    ]
+    label_points(ax, names if len(names) <= _MOST_NAMED else (), opaque=True)
+
+
+def _span_text(first: int, last: int) -> str:
+    return f"{first}–{last}" if first != last else str(first)
 
 
 def exchange_drawing(record: ExchangeRecord, options: FigureOptions) -> Drawing:
@@ -85,8 +116,10 @@ def exchange_drawing(record: ExchangeRecord, options: FigureOptions) -> Drawing:
     width = options.width("half")
     with style.paper_style(options.venue):
         figure = new_figure(width, width)
-        ax = exchange(record, figure.add_subplot())
-        ax.set_box_aspect(_ASPECT)
+        ax = figure.add_subplot()
+        entries = _draw(record, ax)
+        ax.set_box_aspect(_WIDE_ASPECT if width >= WIDE else _ASPECT)
+        legend_below(figure, entries)
         fit_height(figure, options.venue.tallest)
     title = f"Change on {record.names[0]} against change on {record.names[1]}"
     return Drawing(
