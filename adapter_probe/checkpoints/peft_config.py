@@ -61,6 +61,7 @@ _NO_EFFECT = (
     "eva_config", "corda_config", "lora_ga_config", "runtime_config", "qalora_group_size", "init_ia3_weights",
     "merge_weights", "unsloth_fixed",
 )  # fmt: skip
+_OBJECTS = ("eva_config", "corda_config", "lora_ga_config")  # of these, which PEFT takes as objects alone
 # With other starts the base's own weights were changed along.
 _STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 _BIASES = ("none", "all", "lora_only")
@@ -224,7 +225,7 @@ def read_config(path: Path, document: Mapping[str, Any]) -> PeftConfig:
         exclude=_names(path, document, "exclude_modules"),
         layers=_layers(path, document.get("layers_to_transform")),
         layers_pattern=_one_or_more(path, document, "layers_pattern"),
-        saved=texts(path, "modules_to_save", document.get("modules_to_save")),
+        saved=_modules(path, texts(path, "modules_to_save", document.get("modules_to_save"))),
         feedforward=_names(path, document, "feedforward_modules"),
         ties=flag(path, "ensure_weight_tying", document.get("ensure_weight_tying")),
     )
@@ -235,6 +236,9 @@ def _refuse_fields(path: Path, document: Mapping[str, Any]) -> None:
         if document.get(name):
             raise refuse(path.parent, f"{what} ({name})")
     refuse_unknown(path, document, (*_READ, *_NO_EFFECT, *REFUSED_FIELDS), "PEFT 0.21")
+    for name in _OBJECTS:
+        if not isinstance(document.get(name), (dict, type(None))):
+            raise CheckpointError(f"{path}: {name} is {shown(document[name])}, expected an object or null")
     start = document.get("init_lora_weights")
     if not any(start is known or start == known for known in _STARTS):
         raise refuse(path.parent, f"init_lora_weights {shown(start)}, which changes the base's weights")
@@ -263,6 +267,13 @@ def _text(path: Path, document: Mapping[str, Any], name: str) -> str | None:
 def _names(path: Path, document: Mapping[str, Any], name: str) -> str | tuple[str, ...] | None:
     value = document.get(name)
     return value if value is None or isinstance(value, str) else texts(path, name, value)
+
+
+def _modules(path: Path, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of modules, which PEFT puts into patterns as they are."""
+    if wrong := [name for name in names if not re.fullmatch(r"\w+(\.\w+)*", name)]:
+        raise CheckpointError(f"{path}: modules_to_save holds {shown(wrong[0])}, expected names of modules")
+    return names
 
 
 def _one_or_more(path: Path, document: Mapping[str, Any], name: str) -> tuple[str, ...]:

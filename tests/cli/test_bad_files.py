@@ -203,6 +203,10 @@ def test_a_pointer_of_git_lfs_in_a_native_checkpoint(name, refused, trained, tmp
         {"r": "2"},
         {"future_option": 3},
         {"bias": []},
+        {"corda_config": False},
+        {"lora_ga_config": 2},
+        {"eva_config": "x"},
+        {"modules_to_save": ["\x1b[31mred", "score"]},
     ],
     ids=lambda changes: "-".join(f"{key}={str(value)[:24]}" for key, value in changes.items()),
 )
