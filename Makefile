@@ -1,13 +1,13 @@
-# Needs nothing but Python >= 3.10 and make: pip brings the rest into .venv.
-# Another interpreter: make PYTHON=python3.12 demo. More arguments: make test ARGS="-k spans".
+# Needs only Python >= 3.10 and make; pip installs everything else into .venv.
+# Another interpreter: make PYTHON=python3.12 demo. Additional arguments: make test ARGS="-k spans".
 
 PYTHON ?= python3
 ARGS   ?=
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# A process a core, each with one thread: more would only wait for one another. ARGS="-n 0" runs in one process.
-# Files in their order: sorted by number of tests, the few long ones on a cluster would come last, on one core.
+# One process per core with one thread each; more threads would compete. ARGS="-n 0" runs in one process.
+# Files in their order: sorted by number of tests, the few long cluster tests would run last, on one core.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
@@ -20,16 +20,16 @@ help: ## list the targets
 demo: $(VENV)/.installed-demo ## train adapters on a small generated task, ablate them, draw the heatmap
 	@$(BIN)/adapter-probe demo $(ARGS)
 
-test: $(VENV)/.installed-dev ## the edit loop: in-process, few hypothesis examples
+test: $(VENV)/.installed-dev ## quick tests for the edit loop: in-process, few examples per property
 	@$(PYTEST) -m "not slow and not real_data" --hypothesis-profile=quick $(ARGS)
 
-test-slow: $(VENV)/.installed-dev ## the others: kills, a cluster, a browser, every style and family, real data
+test-slow: $(VENV)/.installed-dev ## all other tests: kills, a cluster, a browser, every style and family, real data
 	@$(PYTEST) -m "slow or real_data" $(ARGS)
 
-test-all: $(VENV)/.installed-dev ## every test; those on real data skip where the data is absent
+test-all: $(VENV)/.installed-dev ## all tests; tests on real data are skipped if the data is missing
 	@$(PYTEST) $(ARGS)
 
-lint: $(VENV)/.installed-dev ## ruff: rules and layout; mypy: the types of the public API
+lint: $(VENV)/.installed-dev ## check rules and layout with ruff, and the types of the public API with mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(MAKE) --no-print-directory types
@@ -39,21 +39,21 @@ types:
 	@mkdir -p build/types/adapter_probe
 	@cd build/types && ln -sfn $(foreach part,$(wildcard adapter_probe/*) cli figures,../../../$(part)) adapter_probe/
 
-format: $(VENV)/.installed-dev ## let ruff mend what it can
+format: $(VENV)/.installed-dev ## format the code and fix what ruff can fix
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(VENV)/.installed-dev ## side by side with other tools, about 20 minutes; ARGS=--all for every case
+bench: $(VENV)/.installed-dev ## compare with other tools, about 20 minutes; ARGS=--all for every case
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
-docs: $(VENV)/.installed-docs types ## execute the notebooks, build the documentation; ARGS=--tiny for a demo of seconds
+docs: $(VENV)/.installed-docs types ## execute the notebooks and build the documentation; ARGS=--tiny for a fast demo
 	@$(BIN)/python docs/execute.py build/notebooks $(ARGS)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "build/site/index.html"
 
 # The environment takes its dependencies from $(VENV), which saves minutes of installing torch, but not this package: an
 # editable install works by a .pth file, which a folder that is merely on the path does not get executed.
-package: $(VENV)/.installed-dev ## build the sdist and the wheel; run the wheel's demo in a new environment
+package: $(VENV)/.installed-dev ## build sdist and wheel, and run the wheel's demo in a new environment
 	@rm -rf build/package
 	@$(BIN)/python -m build --no-isolation --outdir build/package . >build/package.log || { cat build/package.log; exit 1; }
 	@$(BIN)/python -m venv build/package/venv

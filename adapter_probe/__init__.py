@@ -59,7 +59,7 @@ _MODULES = {
     "ResultsError": "errors",
     "TrainingError": "errors",
 }
-_NAMES_THERE = {"open": "open_model"}  # a module of ours keeps Python's own `open`
+_NAMES_THERE = {"open": "open_model"}  # Python's `open` stays available in the package's modules
 
 __all__ = [
     "Ablation", "AdapterProbeError", "Average", "CheckpointError", "Comparison", "DataError", "Exchange",

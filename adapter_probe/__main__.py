@@ -1,4 +1,4 @@
-"""`python -m adapter_probe`: the command line, where the `adapter-probe` script is not on the path."""
+"""`python -m adapter_probe`: the command line, if the script `adapter-probe` is not on the path."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ line and exits with code 2; any other exception is a bug and keeps its traceback
 
 
 def one_line(error: BaseException) -> str:
-    """Another library's message in one line; the error's kind where it says nothing."""
+    """Another library's message on one line; the error's type if the message is empty."""
     return " ".join(str(error).split()) or type(error).__name__
 
 

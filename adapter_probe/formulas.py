@@ -9,12 +9,12 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class ClassCounts:
-    """All that a classification score needs to know of the predictions.
+    """The counts from which all classification scores follow.
 
     Attributes:
         hits: ``[..., labels]``, examples of the class that were predicted as such.
         predicted: ``[..., labels]``, examples predicted as the class.
-        actual: ``[labels]``, or whatever broadcasts with the others: examples of the class.
+        actual: ``[labels]``, or an array that broadcasts with the others: examples of the class.
     """
 
     hits: np.ndarray
@@ -36,7 +36,7 @@ def class_counts(predictions: np.ndarray, labels: np.ndarray) -> ClassCounts:
         raise ValueError(f"classes must be 0 or more, got {min(predictions.min(), labels.min())}")
     n_labels = 1 + int(max(predictions.max(), labels.max(), 1))
     rows = predictions.reshape(-1, labels.size)  # [variants, examples]
-    # Every variant counts in bins of its own, so one bincount serves them all.
+    # Every variant has separate bins, so one bincount serves all of them.
     bins = rows + n_labels * np.arange(len(rows))[:, None]
     size, shape = n_labels * len(rows), (*predictions.shape[:-1], n_labels)
     return ClassCounts(
@@ -47,7 +47,7 @@ def class_counts(predictions: np.ndarray, labels: np.ndarray) -> ClassCounts:
 
 
 def class_f1(counts: ClassCounts) -> tuple[np.ndarray, np.ndarray]:
-    """F1 of every class ``[..., labels]``, and bool which classes are present or predicted."""
+    """F1 of every class ``[..., labels]``, and whether each class is present or predicted (bool)."""
     doubled = 2.0 * counts.hits
     mass = counts.predicted + counts.actual
     return np.divide(doubled, mass, out=np.zeros_like(doubled), where=mass > 0), mass > 0
@@ -63,7 +63,7 @@ def matthews(counts: ClassCounts) -> np.ndarray:
 
 
 def loss_terms(metric: str, nats: np.ndarray, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What a loss is the ratio of sums of, by example.
+    """Numerators and denominators of a loss, by example.
 
     Args:
         metric: one of `adapter_probe.metrics.LOSSES`.
@@ -102,7 +102,7 @@ def _unit(values: np.ndarray) -> np.ndarray:
     values = np.asarray(values, dtype=np.float64)
     with np.errstate(invalid="ignore"):
         spread = np.ptp(values, axis=-1, keepdims=True)
-        # A constant's mean may round, so constancy is read off the values and not off the centred ones;
+        # The mean of a constant may round, so constants are detected in the values, not in the centred ones;
         # dividing by the spread first keeps the squares of very large or small values in range.
         centred = (values - values.mean(axis=-1, keepdims=True)) / np.where(spread > 0, spread, np.nan)
         return centred / np.sqrt(np.square(centred).sum(axis=-1, keepdims=True))
@@ -123,7 +123,7 @@ def average_ranks(values: np.ndarray) -> np.ndarray:
     ordered = np.take_along_axis(values, order, axis=-1)
     starts_tie = np.ones(values.shape, dtype=bool)
     np.not_equal(ordered[..., 1:], ordered[..., :-1], out=starts_tie[..., 1:])
-    # Each row starts a tie of its own, so ties never cross rows in the flattened array.
+    # Each row starts a new tie, so ties never cross rows in the flattened array.
     starts = np.flatnonzero(starts_tie)
     lengths = np.diff(starts, append=values.size)
     shared = np.repeat(starts % n_examples + (lengths - 1) / 2, lengths).reshape(values.shape)

@@ -1,4 +1,4 @@
-"""What is known of the GLUE tasks and SQuAD v1.1 by name: how papers print, label and score them."""
+"""The GLUE tasks and SQuAD v1.1 by name: printed names, labels and metrics."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class KnownTask:
     """One named task.
 
     Attributes:
-        name: in small letters, as on the hub.
-        label: as papers print it.
+        name: name in lower case, as on the hub.
+        label: name as printed in papers.
         kind: classification, regression or extractive.
-        metric: the task's score in Houlsby et al.'s figures: it chooses the best epoch and is drawn in ours.
-        table_metrics: what tables of results report, most important first.
+        metric: metric in the figures of Houlsby et al.: it selects the best epoch and is drawn in figures.
+        table_metrics: metrics reported in tables, most important first.
         label_names: the classes in the hub's order: a file's 0 is the first, its 1 the second. Where the
             metric is F1, the last is the positive one.
-        collection: the hub's data sets that it is one of.
+        collection: name of the collection on the hub.
     """
 
     name: str
@@ -35,7 +35,7 @@ class KnownTask:
 
     @property
     def in_glue(self) -> bool:
-        """Whether it is one of GLUE's; both halves of MNLI are."""
+        """Whether the task belongs to GLUE, as both parts of MNLI do."""
         return self.collection == "nyu-mll/glue"
 
 
@@ -69,7 +69,7 @@ _ALIASES = {
 
 
 def known_task(name: str) -> KnownTask | None:
-    """The task that a name means, or None: ``cola``, ``CoLA``, ``glue/cola`` and ``nyu-mll/glue/cola``."""
+    """The task of a name, or None; ``cola``, ``CoLA``, ``glue/cola``, ``nyu-mll/glue/cola`` are equal."""
     owner, _, short = name.lower().replace("_", "-").rpartition("/")
     task = KNOWN_TASKS.get(_ALIASES.get(short, short))
     owners = ("", "glue", "nyu-mll/glue") if task is not None and task.in_glue else ("", "rajpurkar")

@@ -2,8 +2,8 @@
 
 Scores are fractions in [-1, 1]; a figure's "points" are 100 times these. Classification scores are functions
 of three counts a class, regression scores of sums over examples, and scores of extractive question answering
-plain means over questions; so reweighting the examples reweights the counts or sums and leaves the formulas
-as they are. Losses of language models are in nats or bits, or perplexities, and ratios of sums.
+plain means over questions. Reweighting examples therefore reweights the counts or sums and leaves the
+formulas unchanged. Losses of language models are ratios of sums in nats or bits, or perplexities.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ METRICS: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 CHOICES, LOSSES = METRICS["causal"][:4], METRICS["causal"][4:]
-"""Of language models: shares of rows whose likeliest choice, or next tokens, are right, and losses."""
+"""Metrics of language models: accuracies of the most likely choice or next tokens, and losses."""
 
 LOSS_UNITS = {"nll": "nats", "bits_per_byte": "bits"}
-"""What the losses are counted in, perplexities aside, which are numbers of equally likely continuations."""
+"""Units of the losses, except for perplexities, which have none."""
 
 _DEFAULTS = {
     "classification": "accuracy", "regression": "spearman", "extractive": "squad_f1", "causal": "accuracy",
@@ -70,11 +70,11 @@ _WORDS = {
 
 
 CUSTOM = "custom:"
-"""How the name of a metric begins that is a function of the user's."""
+"""Prefix of the names of user-defined metrics."""
 
 
 class CustomMetric(str):
-    """A metric of the user's, by its name (``custom:`` and the function's).
+    """A user-defined metric, named ``custom:`` and the function's name.
 
     Args:
         function: from labels ``[examples]`` and predictions ``[examples]``, class indices or a regression's
@@ -84,7 +84,7 @@ class CustomMetric(str):
     function: Callable[[np.ndarray, np.ndarray], float]
 
     def __new__(cls, function: Callable[[np.ndarray, np.ndarray], float]) -> CustomMetric:
-        """A string with the function beside it."""
+        """A string that carries the function."""
         metric = super().__new__(cls, CUSTOM + getattr(function, "__name__", type(function).__name__))
         metric.function = function
         return metric
@@ -100,7 +100,7 @@ class CustomMetric(str):
 
 
 def default_metric(kind: str) -> str:
-    """The metric used where none is named: accuracy, Spearman correlation, or F1 of the answers' words.
+    """The default metric: accuracy, Spearman correlation, or F1 of the answers' words.
 
     Of a language model it depends on the rows, see `adapter_probe.data.requests`.
     """
@@ -108,7 +108,7 @@ def default_metric(kind: str) -> str:
 
 
 def metric_label(metric: str) -> str:
-    """The metric in words, for axes and tables.
+    """The printed name of a metric, for axes and tables.
 
     Raises:
         DataError: the metric is unknown.
@@ -129,10 +129,10 @@ def points(metric: str, difference: np.ndarray) -> np.ndarray:
 
 
 def check_kind(kind: str) -> Kind:
-    """Return `kind` if it is one.
+    """Return `kind` if it is valid.
 
     Raises:
-        DataError: it is none.
+        DataError: the kind is unknown.
     """
     if kind not in METRICS:
         raise DataError(f"unknown kind of task {kind!r}; allowed: {', '.join(METRICS)}")
@@ -140,7 +140,7 @@ def check_kind(kind: str) -> Kind:
 
 
 def check_metric(metric: str, kind: str, n_labels: int | None = None) -> None:
-    """Make sure that a metric exists and fits the task.
+    """Check that a metric exists and fits the task.
 
     Args:
         metric: the metric's name.
@@ -163,7 +163,7 @@ def check_metric(metric: str, kind: str, n_labels: int | None = None) -> None:
 
 
 def predictions_from_logits(logits: np.ndarray, kind: str) -> np.ndarray:
-    """What the model says, from what its head puts out.
+    """Predictions from the outputs of the head.
 
     Args:
         logits: ``[..., examples, labels]``; a regression head has a single output.
@@ -187,7 +187,7 @@ def predictions_from_logits(logits: np.ndarray, kind: str) -> np.ndarray:
 
 
 def predictions_from_likelihoods(metric: str, sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """What a language model says, from the log-likelihoods of continuations.
+    """Predictions of a language model, from the log-likelihoods of continuations.
 
     Args:
         metric: one of a language model's.
@@ -210,7 +210,7 @@ def predictions_from_likelihoods(metric: str, sums: np.ndarray, sizes: np.ndarra
 
 
 def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Score each leading index's predictions against the same labels.
+    """Score the predictions at each leading index against the same labels.
 
     Undefined scores follow scikit-learn and SciPy: a constant prediction has Matthews correlation 0 and
     Pearson or Spearman correlation nan; a class neither present nor predicted is left out of macro F1. A row
@@ -251,7 +251,7 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
 
 
 def is_complete(predictions: np.ndarray) -> np.ndarray:
-    """Bool ``[...]``: which rows of predictions ``[..., examples]`` have one for every example."""
+    """Bool ``[...]``: whether rows of predictions ``[..., examples]`` are complete."""
     if predictions.dtype.kind == "i":
         return (predictions != NO_CLASS).all(axis=-1)
     return np.isfinite(predictions).all(axis=-1)
@@ -261,7 +261,7 @@ def _score_complete(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
     if isinstance(metric, CustomMetric):
         return metric.scores(predictions.reshape(-1, labels.size), labels)
     if metric.startswith(CUSTOM):
-        raise DataError(f"the metric {metric!r} is known by its name only; give its function again")
+        raise DataError(f"only the name of metric {metric!r} is known; pass its function again")
     if metric in CHOICES:
         metric = "accuracy"
     if metric in LOSSES:
@@ -274,7 +274,7 @@ def _score_complete(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
 
 
 def majority_score(metric: str, labels: np.ndarray) -> float:
-    """The score of always predicting the commonest label (the first of equals).
+    """The score of always predicting the most frequent label (the first among equals).
 
     nan for regression, where the correlation with a constant is undefined, for question answering, and for
     language models, whose choices are no classes.
@@ -308,5 +308,5 @@ def _mean(question_scores: np.ndarray) -> np.ndarray:
     # Contiguous, so that the order of summation does not depend on how many variants are scored together.
     scores = np.ascontiguousarray(question_scores, dtype=np.float64)
     if not ((scores >= 0) & (scores <= 1)).all():
-        raise ValueError(f"what a question scores lies in [0, 1], got {scores.min()} to {scores.max()}")
+        raise ValueError(f"scores of questions must be in [0, 1], got {scores.min()} to {scores.max()}")
     return scores.mean(axis=-1)

@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar or a status line in a terminal, a line now and then in a file or a notebook."""
+"""Progress on stderr: a bar or a status line in a terminal, occasional lines in a file or a notebook."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-SECONDS_BETWEEN_LINES = 30.0  # where stderr is a file
-SECONDS_BETWEEN_WORDS = 30.0  # there, of work that has no bar
-SECONDS_BETWEEN_SIGNS = 1.0  # in a terminal: nobody should have to wonder whether it still runs
+SECONDS_BETWEEN_LINES = 30.0  # seconds between lines if stderr is a file
+SECONDS_BETWEEN_WORDS = 30.0  # in a file, for work without a bar
+SECONDS_BETWEEN_SIGNS = 1.0  # in a terminal, to show that the program is running
 
 
 @contextmanager
@@ -24,16 +24,16 @@ def progress_bar(title: str, total: int, unit: str, done: int = 0, enabled: bool
     """A bar with the time left; the estimate counts only what this process does itself.
 
     Args:
-        title: what is going on.
-        total: units of work.
-        unit: what they are called.
-        done: units done before.
+        title: current activity.
+        total: total number of units of work.
+        unit: name of the units.
+        done: number of units finished before.
         enabled: False to show nothing.
     """
     from tqdm.auto import tqdm
 
     class Bar(tqdm):
-        monitor_interval = 0  # its thread would print further lines into a file
+        monitor_interval = 0  # its thread would print additional lines into a file
 
     watched = sys.stderr.isatty()
     if enabled:
@@ -60,13 +60,13 @@ def progress_bar(title: str, total: int, unit: str, done: int = 0, enabled: bool
 
 @contextmanager
 def working(what: str, enabled: bool = True) -> Iterator[None]:
-    """Say at once what is going on, and keep saying it, with the time, until the block ends.
+    """Show the current activity with the elapsed time until the block ends.
 
     In a terminal that is a line of its own that changes every second; while there is a bar, the bar is drawn
     again instead. In a file it is a line every half minute. Inside another such block, this names a part.
 
     Args:
-        what: is going on, in a few words.
+        what: short description of the activity.
         enabled: False to show nothing.
     """
     if not enabled:
@@ -81,13 +81,13 @@ def working(what: str, enabled: bool = True) -> Iterator[None]:
 
 @contextmanager
 def stage(what: str) -> Iterator[None]:
-    """Name a part of what is going on, where `working` shows something at all."""
+    """Name a part of the current activity, if `working` shows one."""
     with working(what, _STATUS.active):
         yield
 
 
 def say(message: str, enabled: bool = True) -> None:
-    """A line on stderr, above any bar."""
+    """Print a line on stderr, above any bar."""
     from tqdm import tqdm
 
     if enabled:
@@ -96,12 +96,12 @@ def say(message: str, enabled: bool = True) -> None:
 
 
 def clear_status() -> None:
-    """Take the status line away before something else is printed; it comes back while work goes on."""
+    """Clear the status line before something else is printed; it reappears while work continues."""
     _STATUS.clear()
 
 
 def printable(text: str) -> str:
-    """Text that a terminal only prints, whatever names of tasks, labels and files hold.
+    """Text with escaped control characters, safe to print for any names of tasks, labels and files.
 
     Control characters, the marks that turn the direction of text, and lone surrogates are written as escapes;
     line breaks and tabs stay.
@@ -110,12 +110,12 @@ def printable(text: str) -> str:
 
 
 class _Status:
-    """The one status line of this process, and the thread that keeps it, or the bar, up to date."""
+    """The status line of this process, and the thread that updates it or the bar."""
 
     def __init__(self) -> None:
         self.bar: tqdm | None = None
         self._what, self._since = "", 0.0
-        self._shown = 0  # characters that stand in the terminal's line
+        self._shown = 0  # number of characters in the terminal's line
         self._lock, self._ended = threading.Lock(), threading.Event()
         self._ended.set()
 
@@ -125,7 +125,7 @@ class _Status:
         return bool(self._what)
 
     def begin(self, what: str) -> tuple[str, float]:
-        """Show it from now on; returns what was shown before."""
+        """Show a text from now on; returns the previous one."""
         outer = self._what, self._since
         self._what, self._since = what, time.monotonic()
         if self._ended.is_set():
@@ -136,14 +136,14 @@ class _Status:
         return outer
 
     def end(self, outer: tuple[str, float]) -> None:
-        """Show what was shown before again, or nothing."""
+        """Show the previous text again, or nothing."""
         self.clear()
         self._what, self._since = outer
         if not self._what:
             self._ended.set()
 
     def clear(self) -> None:
-        """Empty the line."""
+        """Clear the line."""
         with self._lock:
             if self._shown:
                 _write(sys.stderr, f"\r{' ' * self._shown}\r")
@@ -172,7 +172,7 @@ def _write(file: TextIO, text: str) -> None:
     try:
         file.write(text)
         file.flush()
-    except (OSError, ValueError):  # the reader has gone, or the stream was closed: there is nobody to tell
+    except (OSError, ValueError):  # the reader has closed the stream
         return
 
 
@@ -180,13 +180,13 @@ _STATUS = _Status()
 
 
 class _Lines:
-    """A file in which each state of a bar is a line of its own."""
+    """A file in which each state of a bar is a separate line."""
 
     def __init__(self, file: TextIO):
         self._file = file
 
     def write(self, text: str) -> None:
-        """Write what is more than spaces and control characters, as a line."""
+        """Write text other than spaces and control characters as a line."""
         if line := text.replace("\r", "").strip():
             self._file.write(f"{line}\n")
 

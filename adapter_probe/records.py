@@ -1,7 +1,6 @@
-"""JSON records as frozen dataclasses: written by field name, read back with every name and type checked.
+"""JSON records as frozen dataclasses: written by field name, read with every name and type checked.
 
-A file that was edited by hand, cut short or written by another version is told by its field, not by Python's
-words for a failed call.
+For a file that was edited, truncated or written by another version, the error names the field.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _MOST_SHOWN = 40
 
 
 class RecordError(AdapterProbeError):
-    """A record lacks a field, has one too many, or holds a value of the wrong type."""
+    """A record lacks a field, has an unknown one, or contains a value of the wrong type."""
 
 
 def to_record(value: Any) -> dict[str, Any]:
@@ -43,13 +42,13 @@ def from_record(
 
     Args:
         kind: the dataclass.
-        record: what JSON held.
+        record: the parsed JSON.
         where: dotted name of the record within its file, for the message.
-        readers: by name, what reads a field that its type alone does not describe.
+        readers: by name, functions for fields that are not described by their type alone.
 
     Raises:
-        RecordError: one line with the field's dotted name, its value and what is allowed.
-        AdapterProbeError: whatever the dataclass itself refuses.
+        RecordError: the message gives the field's dotted name, its value and what is allowed.
+        AdapterProbeError: raised by the dataclass itself.
     """
     if not isinstance(record, Mapping):
         raise _unfit(where, record, "an object")
@@ -57,7 +56,7 @@ def from_record(
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     if unknown := sorted(record.keys() - fields.keys()):
         raise RecordError(
-            f"unknown field {_join(where, unknown[0])!r}; the fields allowed are {', '.join(fields)}"
+            f"unknown field {_join(where, unknown[0])!r}; allowed fields are {', '.join(fields)}"
         )
     values = {}
     for name, field in fields.items():

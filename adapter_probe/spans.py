@@ -1,6 +1,6 @@
-"""Layer spans and the on/off masks that they stand for.
+"""Layer spans and the corresponding on/off masks.
 
-A *site* is one adapter's place. Sites are numbered in the order the data meets them: layer 0 attention,
+A *site* is the place of one adapter. Sites are numbered in the order of computation: layer 0 attention,
 layer 0 feed-forward, layer 1 attention, and so on, two per layer.
 """
 
@@ -17,7 +17,7 @@ from adapter_probe.errors import ResultsError
 SITES_PER_LAYER = 2
 SiteChoice = Literal["both", "attention", "ffn"]
 NormChoice = Literal["trained", "pretrained"]
-"""The LayerNorm after a switched-off site: as trained, or as the base has it."""
+"""LayerNorm weights after a switched-off site: trained or pretrained."""
 SPAN_SETS = ("all", "single", "prefix", "suffix")
 _LENGTHS = re.compile(r"(\d+)\.\.(\d+)")
 _RANGE = re.compile(r"(\d+)-(\d+)")
@@ -37,7 +37,7 @@ class Span:
 
     @property
     def n_layers(self) -> int:
-        """How many layers the span covers."""
+        """Number of layers in the span."""
         return self.last - self.first + 1
 
     def __str__(self) -> str:
@@ -51,14 +51,14 @@ def contiguous_spans(n_layers: int) -> list[Span]:
 
 @dataclass(frozen=True)
 class SpanChoice:
-    """Which spans of a model a study switches.
+    """The choice of spans of a study.
 
     Attributes:
         spans: ``all`` contiguous ones, every ``single`` layer, those that begin at the lowest layer
             (``prefix``), those that end at the highest (``suffix``), or ``1..4``, all of these lengths.
         group: this many layers are switched together, counted from the lowest; what is left over at the top
             makes a smaller group. Lengths of spans count groups.
-        layers: the layers that take part, ``8-23``; "" for all. The others stay as they are.
+        layers: layers of the study, ``8-23``; "" for all. Other layers always stay on.
     """
 
     spans: str = "all"
@@ -69,21 +69,21 @@ class SpanChoice:
         lengths = _LENGTHS.fullmatch(self.spans)
         if self.spans not in SPAN_SETS and not (lengths and 1 <= int(lengths[1]) <= int(lengths[2])):
             raise ResultsError(
-                f"spans {self.spans!r} is not allowed; give {', '.join(SPAN_SETS)}, or lengths such as 1..4"
+                f"--spans {self.spans} is not allowed; give {', '.join(SPAN_SETS)}, or lengths such as 1..4"
             )
         if self.group < 1:
-            raise ResultsError(f"group {self.group} is not allowed; give at least 1 layer")
+            raise ResultsError(f"--group {self.group} is not allowed; give at least 1")
 
     def range_of(self, n_layers: int) -> Span:
-        """The layers that take part.
+        """The layers of the study.
 
         Raises:
-            ResultsError: `layers` is no range of the model's layers.
+            ResultsError: `layers` is not a range of the model's layers.
         """
         found = _RANGE.fullmatch(self.layers or f"0-{n_layers - 1}")
         if found is None or not int(found[1]) <= int(found[2]) < n_layers:
             raise ResultsError(
-                f"layers {self.layers!r} is not allowed; give a range such as 0-{n_layers - 1}, the model's "
+                f"--layers {self.layers} is not allowed; give a range such as 0-{n_layers - 1}, the model's "
                 "layers, both ends inclusive"
             )
         return Span(int(found[1]), int(found[2]))
@@ -112,10 +112,10 @@ class SpanChoice:
 
 @dataclass(frozen=True)
 class VariantSet:
-    """The variants one ablation compares.
+    """The variants that an ablation compares.
 
     Attributes:
-        names: one name a row: ``intact``, ``none`` or the span as ``first-last``.
+        names: one name per row: ``intact``, ``none`` or the span as ``first-last``.
         spans: the row's span, or None for the reference rows.
         masks: bool ``[variants, sites]``; True = the site's adapter is on. Row 0 is the intact model.
     """
@@ -126,7 +126,7 @@ class VariantSet:
 
 
 def effective(variants: VariantSet, has_adapter: np.ndarray) -> VariantSet:
-    """The same variants without what a model lacks: a site without an adapter is always on.
+    """The variants adjusted to a model: sites without an adapter are always on.
 
     A span without any adapter is left out, and of spans that switch the same adapters the shortest stays.
 
@@ -154,7 +154,7 @@ def span_variants(
     complement: bool = False,
     choice: SpanChoice = SpanChoice(),
 ) -> VariantSet:
-    """The intact model, then every chosen span switched off (or, with `complement`, alone left on).
+    """The intact model, then every chosen span switched off (or, with `complement`, only it left on).
 
     Where no span does it, a last row ``none`` has everything off that the study switches: the floor that
     the spans are read against.
@@ -163,14 +163,14 @@ def span_variants(
         n_layers: layers of the model.
         sites: which of a layer's sites the study switches; the others always stay on.
         complement: keep only the span's chosen sites on and switch the other layers' off.
-        choice: which spans.
+        choice: choice of spans.
 
     Raises:
         ResultsError: `choice` names layers that the model does not have, or no span.
     """
     part, spans = choice.range_of(n_layers), choice.of(n_layers)
     if not spans:
-        raise ResultsError(f"spans {choice.spans!r} names no span of layers {part}; give smaller lengths")
+        raise ResultsError(f"--spans {choice.spans} selects no span of layers {part}; give smaller lengths")
     layer_of_site = np.repeat(np.arange(n_layers), SITES_PER_LAYER)
     kind_of_site = np.arange(n_layers * SITES_PER_LAYER) % SITES_PER_LAYER
     chosen = (part.first <= layer_of_site) & (layer_of_site <= part.last)

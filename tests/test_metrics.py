@@ -283,7 +283,7 @@ def test_misuse_is_a_value_error(predictions, labels, message):
 
 
 def test_misuse_of_question_answering_is_a_value_error():
-    with pytest.raises(ValueError, match=r"lies in \[0, 1\], got 0.5 to 1.5"):
+    with pytest.raises(ValueError, match=r"must be in \[0, 1\], got 0.5 to 1.5"):
         score("squad_f1", np.array([0.5, 1.5]), np.zeros(2, int))
     with pytest.raises(ValueError, match="decoded from a window's start and end logits"):
         predictions_from_logits(np.zeros((4, 2)), "extractive")

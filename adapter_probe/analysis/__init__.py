@@ -1,1 +1,1 @@
-"""From predictions to tables: frame in, frame out. Never imports torch."""
+"""Statistics from predictions to tables: frame in, frame out. Never imports torch."""

@@ -1,9 +1,9 @@
-"""How a drop is shared out between layers: interactions of spans, and each layer's share.
+"""Attribution of a drop to layers: interactions of spans, and each layer's share.
 
-With d[a, b] the drop of span a..b and empty spans 0, a span's *interaction* is what it costs beyond its
-parts, ``m(a, b) = d[a, b] - d[a + 1, b] - d[a, b - 1] + d[a + 1, b - 1]``, the Harsanyi dividend of the game
-on a chain of layers; a layer's *share* is ``sum of m(a, b) / (b - a + 1) over a <= layer <= b``. The shares
-sum to the drop of all layers together.
+With d[a, b] the drop of span a..b (0 for empty spans), a span's *interaction* is the part of its drop that
+shorter spans do not explain, ``m(a, b) = d[a, b] - d[a + 1, b] - d[a, b - 1] + d[a + 1, b - 1]``, the
+Harsanyi dividend of the game on a chain of layers; a layer's *share* is ``sum of m(a, b) / (b - a + 1) over
+a <= layer <= b``. The shares sum to the drop of all layers together.
 Sources: Harsanyi 1963; Myerson 1977, Mathematics of Operations Research 2.
 """
 
@@ -16,10 +16,10 @@ def interactions(drops: np.ndarray) -> np.ndarray:
     """Interactions from drops.
 
     Args:
-        drops: ``[..., layers, layers]`` by first and last layer; what lies below the diagonal is not read.
+        drops: ``[..., layers, layers]`` by first and last layer; entries below the diagonal are ignored.
 
     Returns:
-        shaped as `drops`; NaN below the diagonal.
+        interactions of the same shape; NaN below the diagonal.
     """
     n = drops.shape[-1]
     first, last = np.triu_indices(n)
@@ -31,7 +31,7 @@ def interactions(drops: np.ndarray) -> np.ndarray:
 def span_interactions(drops: np.ndarray, n_layers: int) -> np.ndarray:
     """The same from drops ``[..., spans]`` of all spans, in the order of `contiguous_spans`."""
     first, last = np.triu_indices(n_layers)
-    empty = len(first)  # the column of the empty span, which costs nothing
+    empty = len(first)  # the column of the empty span, with drop 0
     place = np.full((n_layers + 1, n_layers + 1), empty)
     place[first, last + 1] = np.arange(empty)  # by first layer and one past the last
     padded = np.concatenate([drops, np.zeros((*drops.shape[:-1], 1))], axis=-1)

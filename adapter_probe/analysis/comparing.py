@@ -1,4 +1,4 @@
-"""Two ablations on the same examples, span by span, and the mean of several.
+"""Differences between two ablations on the same examples, and means of several, span by span.
 
 Both rest on the paired bootstrap: all studies are scored on the same resampled examples.
 """
@@ -27,16 +27,16 @@ class ComparisonRecord:
     """The difference of two ablations.
 
     Attributes:
-        names: of the two, as told apart by a reader.
+        names: distinct names of the two.
         spans: one row per span: `first`, `last`, `n_layers`; `drop_a_points` and `drop_b_points`, what the
             span costs in each (positive = loss); `difference_points` = drop in b - drop in a, so that a
             positive number says that b loses more; its 95 % paired bootstrap interval
             `ci_low_points`, `ci_high_points`; the bootstrap's `p_value`, `p_holm` over all spans, and
             `significant` (below 0.05).
-        metric: of both scores.
-        n_examples: on which both were scored.
-        intact_scores: of the two.
-        identity: what determines the numbers of each, by name.
+        metric: metric of both scores.
+        n_examples: number of examples.
+        intact_scores: intact scores of the two.
+        identity: identity of each study, by name.
     """
 
     names: tuple[str, str]
@@ -52,15 +52,15 @@ class AverageRecord:
     """The mean of several ablations that differ in the seed.
 
     Attributes:
-        names: of the studies.
+        names: names of the studies.
         spans: one row per span: `first`, `last`, `n_layers`; `score` and `delta_points`, means over the
             studies; `sd_points`, the standard deviation of `delta_points` over studies (n - 1 in the
             denominator), `min_points`, `max_points`; the 95 % interval of the mean over seeds and examples
             `ci_low_points`, `ci_high_points`; `p_value`, `p_holm`, `significant`; `n_studies`, `n_examples`.
-        metric: of the scores.
-        n_examples: on which every study was scored.
-        intact_scores: of each study.
-        identity: what determines the numbers of each, by name.
+        metric: metric of the scores.
+        n_examples: number of examples.
+        intact_scores: intact score of each study.
+        identity: identity of each study, by name.
     """
 
     names: tuple[str, ...]
@@ -78,14 +78,14 @@ def compare_ablations(
     n_resamples: int | None = None,
     seed: int = 0,
 ) -> ComparisonRecord:
-    """What each span costs in `b` beyond what it costs in `a`.
+    """The difference between the drops of every span in `b` and in `a`.
 
     Args:
         a: an ablation.
-        b: another one of the same spans, scored on the same examples by the same metric.
-        names: of the two.
-        n_resamples: of the bootstrap; by default enough for Holm's correction.
-        seed: of the bootstrap.
+        b: another ablation of the same spans, on the same examples with the same metric.
+        names: names of the two.
+        n_resamples: number of bootstrap resamples; by default enough for Holm's correction.
+        seed: seed of the bootstrap.
 
     Raises:
         ResultsError: they differ in examples, metric, spans or kind of study.
@@ -121,9 +121,9 @@ def average_ablations(
 
     Args:
         studies: at least two, of the same spans, scored on the same examples by the same metric.
-        names: of the studies; by default 1, 2, ...
-        n_resamples: of the bootstrap; by default enough for Holm's correction.
-        seed: of the bootstrap.
+        names: names of the studies; by default 1, 2, ...
+        n_resamples: number of bootstrap resamples; by default enough for Holm's correction.
+        seed: seed of the bootstrap.
 
     Raises:
         ResultsError: there are fewer than two, or they differ in examples, metric, spans or kind of study.
@@ -182,7 +182,7 @@ def _with_tests(spans: pd.DataFrame, point: np.ndarray, samples: np.ndarray) -> 
 
 
 def _check_comparable(studies: Sequence[AblationResults], names: Sequence[str]) -> None:
-    """Refuse studies whose numbers cannot be set against one another, and say why.
+    """Refuse studies that cannot be compared.
 
     Raises:
         ResultsError: see `compare_ablations`.
@@ -191,7 +191,7 @@ def _check_comparable(studies: Sequence[AblationResults], names: Sequence[str]) 
     for other, name in zip(studies[1:], names[1:]):
         pair = f"{names[0]} and {name} cannot be compared"
         if one.metric != other.metric:
-            raise ResultsError(f"{pair}: one is scored by {one.metric}, the other by {other.metric}")
+            raise ResultsError(f"{pair}: their metrics are {one.metric} and {other.metric}")
         if study_kind(one) != study_kind(other):
             raise ResultsError(
                 f"{pair}: spans were {study_kind(one)} in one and {study_kind(other)} in the other"

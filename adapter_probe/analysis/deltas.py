@@ -1,9 +1,9 @@
-"""What each span's adapters are worth: scores and their differences from the intact model.
+"""Scores of spans, and their differences from the intact model.
 
 Signs: `delta_points` is score minus intact score in points (1 point = 0.01), so a loss is negative; a
-*drop* is its negative, so a loss is positive. Figures and tolerances speak of drops. Where a lower score is
-better, as of a language model's loss, `delta_points` is intact score minus score: negative is worse as well,
-and the drop is the rise of the loss, in hundredths of nats or bits.
+*drop* is its negative, so a loss is positive. Figures and tolerances use drops. If a lower score is
+better, as for the loss of a language model, `delta_points` is intact score minus score: negative is still
+worse, and the drop is the rise of the loss, in hundredths of nats or bits.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ def intact_row(results: AblationResults) -> int:
     """
     rows = np.flatnonzero(results.masks.all(axis=1))
     if rows.size == 0:
-        raise ResultsError(
-            "the ablation has no row with every adapter on, so there is nothing to compare with"
-        )
+        raise ResultsError("the ablation has no row with every adapter on, so there is no reference score")
     if bad := results.nonfinite[rows[0]]:
         raise ResultsError(
             f"the intact model's outputs are NaN or infinite for {bad} of {len(results.labels)} examples, so "
@@ -54,7 +52,7 @@ def intact_row(results: AblationResults) -> int:
 
 
 def removed_row(results: AblationResults) -> int:
-    """The row with the fewest adapters on: all of those the study switches are off."""
+    """The row with the fewest adapters on, in which all adapters of the study are off."""
     return int(np.argmin(results.masks.sum(axis=1)))
 
 
@@ -64,7 +62,7 @@ def switched_layers(results: AblationResults) -> np.ndarray:
 
 
 def study_kind(results: AblationResults) -> StudyKind:
-    """Whether the spans were ablated or kept, read off the masks."""
+    """Whether the spans were ablated or kept on, according to the masks."""
     layer_of_site = np.arange(results.masks.shape[1]) // SITES_PER_LAYER
     first, last = results.spans[:, :1], results.spans[:, 1:]  # [variants, 1]
     inside = (first <= layer_of_site) & (layer_of_site <= last)  # [variants, sites]
@@ -72,14 +70,14 @@ def study_kind(results: AblationResults) -> StudyKind:
 
 
 def span_scores(results: AblationResults) -> pd.DataFrame:
-    """One row a span: its score and its difference from the intact score.
+    """One row per span: its score and its difference from the intact score.
 
     Returns:
         Columns `first`, `last`, `n_layers`, `score` (a fraction, or a loss), `delta_points` = 100 (score -
         intact score), of a loss its negative, `n_examples`; sorted by first, then last layer.
 
     Raises:
-        ResultsError: no intact row, or a span stands in two rows.
+        ResultsError: there is no intact row, or a span is in two rows.
     """
     scores = row_scores(results)
     intact = scores[intact_row(results)]
@@ -97,7 +95,7 @@ def span_scores(results: AblationResults) -> pd.DataFrame:
     )
     repeated = frame[frame.duplicated(["first", "last"])]
     if len(repeated):
-        raise ResultsError(f"span {repeated['first'].iloc[0]}-{repeated['last'].iloc[0]} stands in two rows")
+        raise ResultsError(f"span {repeated['first'].iloc[0]}-{repeated['last'].iloc[0]} is in two rows")
     return frame[list(SPAN_COLUMNS)].sort_values(["first", "last"], ignore_index=True)
 
 
@@ -133,12 +131,12 @@ def span_order(frame: pd.DataFrame) -> SpanOrder | None:
 
 
 def without_noise(points: np.ndarray | pd.Series) -> np.ndarray:
-    """Points freed of float noise and of minus zero; NaN stays NaN."""
+    """Points without float noise and minus zero; NaN stays NaN."""
     return np.round(np.asarray(points, dtype=np.float64), _DECIMALS) + 0.0
 
 
 def drop_points(delta_points: np.ndarray | pd.Series) -> np.ndarray:
-    """Drops in points (positive = loss), freed of float noise; NaN stays NaN."""
+    """Drops in points (positive = loss), without float noise; NaN stays NaN."""
     return without_noise(-np.asarray(delta_points, dtype=np.float64))
 
 
@@ -152,11 +150,12 @@ def span_grid(frame: pd.DataFrame, column: str = "delta_points", n_layers: int |
 
     Args:
         frame: needs `first`, `last` and the column.
-        column: what to lay out.
+        column: column to arrange.
         n_layers: size of the matrix; by default one more than the greatest last layer.
 
     Raises:
-        ResultsError: no rows, a missing column, a span given twice, reversed, or outside the model.
+        ResultsError: there are no rows, a column is missing, or a span is repeated, reversed, or outside the
+            model.
     """
     missing = [name for name in ("first", "last", column) if name not in frame.columns]
     if missing:
@@ -164,14 +163,14 @@ def span_grid(frame: pd.DataFrame, column: str = "delta_points", n_layers: int |
             f"spans need the column {missing[0]!r}; the columns are {', '.join(map(str, frame.columns))}"
         )
     if frame.empty:
-        raise ResultsError("there are no spans to lay out")
+        raise ResultsError("the table has no spans")
     first, last = frame["first"].to_numpy(dtype=int), frame["last"].to_numpy(dtype=int)
     size = int(last.max()) + 1 if n_layers is None else n_layers
     wrong = np.flatnonzero((first < 0) | (first > last) | (last >= size))
     if wrong.size:
         raise ResultsError(f"span {first[wrong[0]]}-{last[wrong[0]]} does not fit a model of {size} layers")
     if frame.duplicated(["first", "last"]).any():
-        raise ResultsError("a span is given twice")
+        raise ResultsError("the table contains a span twice")
     grid = np.full((size, size), np.nan)
     grid[first, last] = frame[column].to_numpy(dtype=float)
     return grid

@@ -1,4 +1,4 @@
-"""What a span costs on one data set and gives back on another, under the same variants of one model."""
+"""Changes of every span on two data sets, under the same variants of one model."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class ExchangeRecord:
     """Every span as a point: its change on the task against its change on another data set.
 
     Attributes:
-        names: of the task and of the other data.
-        metrics: of the scores on both.
+        names: names of the task and of the other data.
+        metrics: metrics on both.
         spans: one row per span: `first`, `last`, `n_layers`; `task_points` and `other_points`, the change of
             the score in points when the span is off (negative = worse, also of losses), each with its 95 %
             paired bootstrap interval `..._low_points`, `..._high_points` and `..._significant` (after Holm's
             correction); `on_frontier`: no other span, nor the intact model, is at least as good on both and
             better on one.
-        intact_scores: on both.
-        n_examples: of both.
-        identity: what determines the numbers of each, by name.
+        intact_scores: intact scores on both.
+        n_examples: numbers of examples of both.
+        identity: identity of each study, by name.
     """
 
     names: tuple[str, str]
@@ -49,15 +49,15 @@ class ExchangeRecord:
 def exchange_of(
     task: AblationResults, other: AblationResults, names: tuple[str, str] = ("task", "other")
 ) -> ExchangeRecord:
-    """Set an ablation on a task against one of the same checkpoint and spans on other data.
+    """Join an ablation on a task with one of the same checkpoint and spans on other data.
 
     Args:
-        task: scored on what the adapters were trained for.
-        other: scored on a measure of what the base could do before.
-        names: of the two.
+        task: ablation on the task that the adapters were trained for.
+        other: ablation on data that measures another ability.
+        names: names of the two.
 
     Raises:
-        ResultsError: they are not of one checkpoint, or differ in spans or settings.
+        ResultsError: they differ in checkpoint, spans or settings.
     """
     _check_same_model(task, other, names)
     sides = []
@@ -66,7 +66,7 @@ def exchange_of(
         renamed = {old: f"{side}_{new}" for old, new in _CARRIED.items()}
         sides.append(frame[[*_SPAN, *renamed]].rename(columns=renamed))
     spans = sides[0].merge(sides[1], on=_SPAN, validate="one_to_one")
-    # The intact model is the point (0, 0) with which every span competes.
+    # The intact model is the point (0, 0).
     cost = -np.append(spans["task_points"], 0.0)
     frontier = pareto_frontier(cost, np.append(spans["other_points"], 0.0))[:-1]
     scores = tuple(float(row_scores(one)[intact_row(one)]) for one in (task, other))
@@ -77,12 +77,12 @@ def exchange_of(
 
 
 def _check_same_model(task: AblationResults, other: AblationResults, names: tuple[str, str]) -> None:
-    """Refuse what is not the same model under the same variants.
+    """Refuse ablations of different models or variants.
 
     Raises:
         ResultsError: see `exchange_of`.
     """
-    pair = f"{names[0]} and {names[1]} are no two measures of one model"
+    pair = f"{names[0]} and {names[1]} are not ablations of the same model"
     apart = ("data", "tokens")
     ours, theirs = ({k: v for k, v in one.identity.items() if k not in apart} for one in (task, other))
     if changed := sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)):

@@ -1,4 +1,4 @@
-"""What every variant scores on each part of the data."""
+"""Scores of every variant on each group of the data."""
 
 from __future__ import annotations
 
@@ -67,5 +67,5 @@ def group_summary(groups: pd.DataFrame) -> dict[str, dict[str, Any]]:
 
 
 def _number(value: float) -> float | None:
-    """JSON has no NaN."""
+    """None instead of NaN, which JSON lacks."""
     return float(value) if np.isfinite(value) else None

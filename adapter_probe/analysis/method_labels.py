@@ -1,4 +1,4 @@
-"""What figures, tables and summaries call each method; without pandas, for commands that start at once."""
+"""Names of methods in figures, tables and summaries; without pandas, for a fast start."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ METHOD_LABELS = {
     "tfidf": "TF-IDF, no pretraining",
 }
 BASELINE = "tfidf"
-"""The method without pretraining."""
+"""The baseline without pretraining."""

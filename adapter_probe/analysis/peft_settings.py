@@ -1,4 +1,4 @@
-"""What an ablation says about the next LoRA, as lines for PEFT's `LoraConfig`."""
+"""Suggestions of an ablation for the next LoRA, as arguments of PEFT's `LoraConfig`."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from adapter_probe.spans import Span
 
 
 def layers_to_transform(layers: Iterable[int], removed: Span) -> str:
-    """The layers that keep their adapters when a span goes.
+    """The layers that keep their adapters when a span is removed.
 
     Args:
         layers: numbers of the layers that have adapters.
-        removed: the layers to leave out.
+        removed: the removed layers.
     """
     kept = [layer for layer in sorted(layers) if not removed.first <= layer <= removed.last]
     return f"layers_to_transform={kept}"
 
 
 def rank_pattern(layers: Sequence[int], shares: Sequence[float], rank: int) -> str:
-    """Ranks by layer, in proportion to the layers' shares of the drop, of the sum that `rank` gives.
+    """Ranks by layer, in proportion to the layers' shares of the drop, with the same sum as before.
 
-    A layer without a share, or one whose adapters do harm, gets rank 1, the least that LoRA can have. What
+    A layer without a share, or with a negative one, gets rank 1, the minimum of LoRA. What
     rounding leaves goes to the layers with the greatest remainders.
 
     Args:

@@ -1,4 +1,4 @@
-"""The paper's own numbers, to be set beside new ones.
+"""The paper's numbers, for comparison with new ones.
 
 All are of Houlsby et al. 2019 (arXiv 1902.00751). Those of figures are read off its vector graphics. Scores
 are fractions here, as everywhere; differences are in points.
@@ -34,7 +34,7 @@ def published_ablation(task: str) -> pd.DataFrame:
         paper gives no scores, so there is no such column.
 
     Raises:
-        DataError: the task is none of `PUBLISHED_TASKS`.
+        DataError: the task is not in `PUBLISHED_TASKS`.
     """
     frame = _read(f"fig6_{_known(task, PUBLISHED_TASKS, 'ablation')}")
     frame.insert(2, "n_layers", frame["last"] - frame["first"] + 1)
@@ -42,7 +42,7 @@ def published_ablation(task: str) -> pd.DataFrame:
 
 
 def published_init_sweep(task: str) -> pd.DataFrame:
-    """Fig. 6, right: BERT-base, validation accuracy against the initialisation's std.
+    """Fig. 6, right: BERT-base, validation accuracy against the std of the initialisation.
 
     At std 1 the figure's axis cuts the points off; they are extended from the segments that lead there.
 
@@ -50,7 +50,7 @@ def published_init_sweep(task: str) -> pd.DataFrame:
         Columns `init_std`, `mean`, sorted by std.
 
     Raises:
-        DataError: the task is none of `PUBLISHED_TASKS`.
+        DataError: the task is not in `PUBLISHED_TASKS`.
     """
     frame = _of(_read("fig6_init_sweep"), "task", _known(task, PUBLISHED_TASKS, "sweep of initialisations"))
     frame["mean"] = without_noise(frame.pop("accuracy_percent") / 100)
@@ -66,7 +66,7 @@ def published_tradeoff(task: str) -> pd.DataFrame:
         Columns `method`, `trained_parameters` (with the head), `mean`, `sem` (NaN where none is drawn).
 
     Raises:
-        DataError: the task is none of `PUBLISHED_CURVES`.
+        DataError: the task is not in `PUBLISHED_CURVES`.
     """
     frame = _of(_read("fig4_fig5"), "task", _known(task, PUBLISHED_CURVES, "curve"))
     for ours, theirs in (("mean", "score_percent"), ("sem", "sem_percent")):
@@ -84,7 +84,7 @@ def published_aggregate(tasks: str) -> pd.DataFrame:
         Columns `method`, `trained_parameters` (with the head), `p20_points`, `p50_points`, `p80_points`.
 
     Raises:
-        DataError: the set is none of `PUBLISHED_AGGREGATES`.
+        DataError: the set is not in `PUBLISHED_AGGREGATES`.
     """
     return _of(_read("fig3"), "tasks", _known(tasks, PUBLISHED_AGGREGATES, "percentiles"))
 
@@ -123,7 +123,7 @@ def published_tasks() -> pd.DataFrame:
 
 def _known(name: str, names: tuple[str, ...], what: str) -> str:
     if name not in names:
-        raise DataError(f"no published {what} of {name!r}; there are {', '.join(names)}")
+        raise DataError(f"there is no published {what} of {name!r}; choose from {', '.join(names)}")
     return name
 
 

@@ -1,4 +1,4 @@
-"""Could a cheap score have told which spans can go? Rank correlation and regret against the exact grid."""
+"""Agreement of cheap scores with the exact grid: rank correlations and regret."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def span_table(layers: pd.DataFrame, effects: np.ndarray, margins: np.ndarray) -
     """Every span's scores: the sums of its layers', and of the gradient also the share of examples lost.
 
     Args:
-        layers: a row a layer with columns `change`, `weight_norm`, `turn`.
+        layers: one row per layer with columns `change`, `weight_norm`, `turn`.
         effects: ``[examples, layers]``, what a layer adds to the margin to first order.
         margins: ``[examples]``, of the intact model.
 
@@ -51,7 +51,7 @@ def span_table(layers: pd.DataFrame, effects: np.ndarray, margins: np.ndarray) -
 
 
 def with_drops(spans: pd.DataFrame, exact: pd.DataFrame) -> pd.DataFrame:
-    """The spans' scores beside their exact drops in points, and the score `singles`, which comes of these.
+    """The spans' scores with their exact drops in points, and the score `singles`, derived from drops.
 
     Args:
         spans: of `span_table`.
@@ -71,7 +71,7 @@ def with_drops(spans: pd.DataFrame, exact: pd.DataFrame) -> pd.DataFrame:
 
 
 def agreement_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """How well each score tells the exact drop of spans.
+    """How well each score predicts the exact drops of spans.
 
     Args:
         frame: of `with_drops`.
@@ -100,10 +100,10 @@ def agreement_table(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def regret_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Points lost by pruning what a score says, at each number of layers.
+    """Points lost by pruning the span that a score selects, at each number of layers.
 
-    Of the spans of a length the one with the least score goes (of equals the lowest); the regret is its exact
-    drop less the least drop of that length. The whole model is no choice and is left out.
+    Of the spans of a length, the one with the lowest score is removed (the lowest layers among equals); the
+    regret is its exact drop minus the smallest drop of that length. The whole model is left out.
 
     Returns:
         Columns `score`, `n_layers`, `first`, `drop_points`, `least_points`, `regret_points`.
@@ -126,7 +126,7 @@ def regret_table(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def rank_correlation(a: pd.Series, b: pd.Series) -> float:
-    """Spearman's rho; NaN where one of them does not vary."""
+    """Spearman's rho; NaN if one of them is constant."""
     ranks = [average_ranks(np.asarray(values, float)[None])[0] for values in (a, b)]
     if any(np.ptp(rank) == 0 for rank in ranks):
         return float("nan")

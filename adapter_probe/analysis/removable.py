@@ -1,4 +1,4 @@
-"""What can go: the longest span within a tolerance, and spans that do better without more adapters."""
+"""Longest removable spans within a tolerance, and spans that are better than shorter ones inside them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from adapter_probe.results.ablation_files import AblationResults
 Basis = Literal["estimate", "interval"]
 BASES: tuple[Basis, ...] = ("estimate", "interval")
 TOLERANCES = (0.5, 1.0, 2.0)
-"""Drops, in points, that a reader may be willing to pay for fewer adapters."""
+"""Tolerated drops, in points, for which summaries and tables list removable spans."""
 
 _ROUNDING = 1e-12  # of a variance: below, the difference does not vary
 _JUDGED_BY = {"estimate": "delta_points", "interval": "ci_low_points"}
 
 
 def longest_removable(spans: pd.DataFrame, tolerance: float, basis: Basis = "estimate") -> pd.Series | None:
-    """The longest span that costs at most `tolerance` points; of equals the cheapest, then the lowest.
+    """The longest span that drops by at most `tolerance` points; ties: smallest drop, then lowest layers.
 
     Args:
         spans: columns `first`, `last`, `n_layers`, `delta_points`, `ci_low_points`.
@@ -45,24 +45,24 @@ def longest_removable(spans: pd.DataFrame, tolerance: float, basis: Basis = "est
 
 
 def shortest_sufficient(spans: pd.DataFrame, tolerance: float, basis: Basis = "estimate") -> pd.Series | None:
-    """The shortest span that costs at most `tolerance` points where it alone is kept; else as above."""
+    """The shortest span that, if only it is kept on, drops by at most `tolerance` points; ties as above."""
     return _first_by_length(spans, tolerance, basis, longest=False)
 
 
 def _first_by_length(spans: pd.DataFrame, tolerance: float, basis: Basis, longest: bool) -> pd.Series | None:
     fits = spans[within_tolerance(spans[_JUDGED_BY[basis]], tolerance)]
     length = -fits["n_layers"] if longest else fits["n_layers"]
-    # By the drop without float noise, so that scores that are equal tie.
+    # By the drop without float noise, so that equal scores tie.
     order = np.lexsort((fits["first"], drop_points(fits["delta_points"]), length))
     return None if fits.empty else fits.iloc[order[0]]
 
 
 def tolerance_steps(drops: np.ndarray, start: float) -> list[float]:
-    """Tolerances worth a look, points ascending: fine steps near zero, coarse ones up to the greatest drop.
+    """Tolerances for the slider, points ascending: fine steps near zero, coarse ones up to the largest drop.
 
     Args:
         drops: ``[spans]``, points; NaN is skipped.
-        start: a tolerance that is among them in any case.
+        start: a tolerance that is always included.
     """
     known = drops[~np.isnan(drops)]
     most = float(max(1.0, known.max(initial=0.0)))
@@ -72,7 +72,7 @@ def tolerance_steps(drops: np.ndarray, start: float) -> list[float]:
 
 
 def removable_table(spans: pd.DataFrame, tolerances: Sequence[float]) -> pd.DataFrame:
-    """The longest removable span at each tolerance by either basis; empty fields where there is none.
+    """The longest removable span at each tolerance by either basis; empty fields if there is none.
 
     Returns:
         Columns `tolerance_points`, `basis`, `first`, `last`, `n_layers`, `delta_points`, `ci_low_points`.
@@ -90,9 +90,9 @@ def removable_table(spans: pd.DataFrame, tolerances: Sequence[float]) -> pd.Data
 
 
 def halves(results: AblationResults, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """The examples in two halves at random: one to choose a span on, the other to measure its cost on.
+    """Two random halves of the examples: one to choose a span on, the other to measure its drop on.
 
-    The cost of the span that looks best is underestimated on the examples that it was chosen on. Questions
+    The drop of the best-looking span is underestimated on the examples that it was chosen on. Questions
     are drawn by paragraph, as in the bootstrap.
 
     Returns:
@@ -106,7 +106,7 @@ def halves(results: AblationResults, seed: int = 0) -> tuple[np.ndarray, np.ndar
 
 
 def restricted(results: AblationResults, examples: np.ndarray) -> AblationResults:
-    """The same ablation on some of its examples, int ``[chosen]``."""
+    """The ablation restricted to some examples, int ``[chosen]``."""
     by_variant = {name: getattr(results, name) for name in ("logits", "answers")}
     by_example = {name: getattr(results, name) for name in ("labels", "counts", "groups")}
     return replace(
@@ -117,7 +117,7 @@ def restricted(results: AblationResults, examples: np.ndarray) -> AblationResult
 
 
 def span_costs(results: AblationResults, basis: Basis = "estimate") -> pd.DataFrame:
-    """What `longest_removable` judges, from predictions; `ci_low_points` is NaN unless it is the basis."""
+    """The input of `longest_removable`, from predictions; `ci_low_points` is NaN unless it is the basis."""
     spans = span_scores(results).assign(ci_low_points=np.nan)
     if basis == "interval":
         scores = bootstrap_scores(results)  # [resamples, variants]
@@ -128,7 +128,7 @@ def span_costs(results: AblationResults, basis: Basis = "estimate") -> pd.DataFr
 
 
 def spans_with_adapters(spans: pd.DataFrame, adapted: np.ndarray) -> pd.DataFrame:
-    """The spans without layers that have no adapters at their ends, each once; `n_layers` counts the others.
+    """The distinct spans without layers at their ends that lack adapters; `n_layers` counts the others.
 
     Args:
         spans: columns `first`, `last`, `n_layers`.
@@ -143,7 +143,7 @@ def spans_with_adapters(spans: pd.DataFrame, adapted: np.ndarray) -> pd.DataFram
 
 
 def non_monotone(spans: np.ndarray, drops: np.ndarray, resampled: np.ndarray) -> np.ndarray:
-    """Spans that cost less than a shorter span inside them, by more than noise.
+    """Spans with a significantly smaller drop than a shorter span inside them.
 
     A span is flagged if the drop of some span inside it is greater by more than a simultaneous 95 % bound
     allows: with the differences' bootstrap standard errors s, if the greatest ``difference / s`` over the

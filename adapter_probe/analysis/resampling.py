@@ -1,4 +1,4 @@
-"""The paired bootstrap: all variants scored on the same resampled examples, many times, at once.
+"""The paired bootstrap: all variants scored on the same resampled examples, vectorised.
 
 A resample is a vector of counts, how often each example was drawn. Scores are functions of counted sums, so
 a chunk of resamples is a few matrix products, ``counts [resamples, examples] @ values [examples, variants]``;
@@ -38,8 +38,8 @@ def bootstrap_scores(
 
     Args:
         results: predictions and labels.
-        n_resamples: how many resamples.
-        seed: of the draws; the same seed draws the same examples for every variant.
+        n_resamples: number of resamples.
+        seed: random seed; every variant uses the same draws.
         more: further predictions to score on the same examples, ``[rows, examples]``.
 
     Returns:
@@ -49,7 +49,7 @@ def bootstrap_scores(
     """
     labels = results.labels
     rows = results.predictions if more is None else np.concatenate([results.predictions, more])
-    complete = metrics.is_complete(rows)  # what lacks a prediction has no score
+    complete = metrics.is_complete(rows)  # variants without a prediction have no score
     predictions = rows[complete]
     clusters = labels if results.kind == "extractive" else None
     score = weighted_scorer(results.metric, predictions, labels)
@@ -93,7 +93,7 @@ def draw_counts(
 
 
 def weighted_scorer(metric: str, predictions: np.ndarray, labels: np.ndarray) -> Scorer:
-    """How a metric scores each variant on examples that count as often as they were drawn.
+    """The function that scores each variant on weighted examples, for a metric.
 
     Args:
         metric: any of `adapter_probe.metrics`.
@@ -115,7 +115,7 @@ def weighted_scorer(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
 
 
 def _called(metric: CustomMetric, predictions: np.ndarray, labels: np.ndarray) -> Scorer:
-    """Of a function of the user's: each resample is written out."""
+    """Scores by a user's function, on explicit resamples."""
 
     def score(counts: np.ndarray) -> np.ndarray:
         drawn = (np.repeat(np.arange(len(labels)), row.astype(np.int64)) for row in counts)
@@ -125,7 +125,7 @@ def _called(metric: CustomMetric, predictions: np.ndarray, labels: np.ndarray) -
 
 
 def _means(values: np.ndarray) -> Scorer:
-    """Of any score that is the mean of the examples' own, ``[variants, examples]``."""
+    """Scores that are means over examples, ``[variants, examples]``."""
     columns = np.ascontiguousarray(values.T)
 
     def score(counts: np.ndarray) -> np.ndarray:
@@ -136,7 +136,7 @@ def _means(values: np.ndarray) -> Scorer:
 
 
 def _ratios(metric: str, nats: np.ndarray, units: np.ndarray) -> Scorer:
-    """Of a loss, a ratio of two sums over examples; arguments as in `loss_terms`."""
+    """Losses, which are ratios of two sums over examples; arguments as in `loss_terms`."""
     numerators, denominators = loss_terms(metric, nats, units)
     columns = np.ascontiguousarray(numerators.T)
 
@@ -148,7 +148,7 @@ def _ratios(metric: str, nats: np.ndarray, units: np.ndarray) -> Scorer:
 
 
 def _of_counts(metric: str, predictions: np.ndarray, labels: np.ndarray) -> Scorer:
-    """Of a classification score, from each class's hits, predictions and examples."""
+    """Classification scores, from hits, predictions and examples of each class."""
     classes = range(1 + int(max(predictions.max(), labels.max(), 1)))
     members = [np.flatnonzero(labels == c) for c in classes]
 
@@ -168,7 +168,7 @@ def _of_counts(metric: str, predictions: np.ndarray, labels: np.ndarray) -> Scor
 
 
 def _pearson(values: np.ndarray, labels: np.ndarray) -> Scorer:
-    """Of the Pearson correlation, from weighted moments; NaN for a constant."""
+    """Pearson correlations, from weighted moments; NaN for constants."""
     with np.errstate(invalid="ignore"):
         x, y = values - values.mean(axis=1, keepdims=True), labels - labels.mean()
         moments = [np.ascontiguousarray(table.T) for table in (x, x**2, x * y)]  # [examples, variants]
@@ -188,7 +188,7 @@ def _pearson(values: np.ndarray, labels: np.ndarray) -> Scorer:
 
 
 def _spearman(values: np.ndarray, labels: np.ndarray) -> Scorer:
-    """Of the Spearman correlation: ranks within each resample, equal values sharing their mean."""
+    """Spearman correlations, from ranks within each resample; equal values share their mean rank."""
     rankings, truth = [_Ranking(row) for row in values], _Ranking(labels)
     n_rows = max(1, _RANKED_VALUES // len(labels))
 

@@ -1,4 +1,4 @@
-"""Which drops are real: intervals, exact tests, and the correction for testing every span.
+"""Significance of drops: intervals, exact tests, and the correction for testing every span.
 
 All comparisons are paired: the same examples under the intact model and under the variant.
 """
@@ -16,7 +16,7 @@ ALPHA = 0.05
 
 
 def interval(samples: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
-    """Percentile interval along the first axis, freed of float noise; NaN where every sample is.
+    """Percentile interval along the first axis, without float noise; NaN if every sample is NaN.
 
     Args:
         samples: ``[resamples, ...]``, points.
@@ -39,7 +39,7 @@ def interval(samples: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.
 def mcnemar_p(right: np.ndarray, reference: np.ndarray) -> np.ndarray:
     """Exact two-sided McNemar test of each row against the reference.
 
-    Of the examples that just one of both has right, each is as likely to be the one's as the other's:
+    Under the null hypothesis, an example that only one of both has right is equally likely to be either's:
     p = min(1, 2 P(X <= min(b, c))) with X ~ Binomial(b + c, 1/2).
     Source: McNemar 1947, Psychometrika 12; the exact form, e.g., in Fagerland et al. 2013.
 
@@ -64,12 +64,12 @@ def mcnemar_p(right: np.ndarray, reference: np.ndarray) -> np.ndarray:
 
 
 def bootstrap_p(differences: np.ndarray) -> np.ndarray:
-    """Two-sided bootstrap p of a difference: twice the smaller share of resamples on either side of 0.
+    """Two-sided bootstrap p-value of a difference: twice the smaller fraction on either side of 0.
 
     One is added to counts and resamples, so that p is never 0. Source: Davison and Hinkley 1997,
     Bootstrap Methods and their Application, section 4.2.
 
-    Below 0.05 just where the 95 % percentile interval excludes 0, but for the added one.
+    Apart from the added one, it is below 0.05 exactly if the 95 % percentile interval excludes 0.
 
     Args:
         differences: ``[resamples, variants]``, free of float noise, since 0 counts on both sides.
@@ -78,7 +78,7 @@ def bootstrap_p(differences: np.ndarray) -> np.ndarray:
         float64 ``[variants]``; NaN where the difference is never defined.
     """
     n = (~np.isnan(differences)).sum(axis=0)
-    below, above = (differences <= 0).sum(axis=0), (differences >= 0).sum(axis=0)  # NaN is neither
+    below, above = (differences <= 0).sum(axis=0), (differences >= 0).sum(axis=0)  # NaN is on neither side
     p = np.minimum(1.0, 2 * (np.minimum(below, above) + 1) / (n + 1))
     return np.where(n > 0, p, np.nan)
 
@@ -96,13 +96,13 @@ def holm(p: np.ndarray) -> np.ndarray:
 
 
 def span_p(results: AblationResults, rows: np.ndarray, intact: int, differences: np.ndarray) -> np.ndarray:
-    """P of each row against the intact model: McNemar for accuracy, the bootstrap for other scores.
+    """The p-value of each row against the intact model: McNemar for accuracy, bootstrap for other scores.
 
     Args:
         results: predictions and labels.
         rows: int ``[spans]``, the variants to test.
         intact: the variant to test against.
-        differences: ``[resamples, spans]``, resampled score minus intact score, free of float noise.
+        differences: ``[resamples, spans]``, resampled score minus intact score, without float noise.
 
     Returns:
         float64 ``[spans]``; NaN where the difference is undefined.

@@ -1,4 +1,4 @@
-"""The line that parts the spans within a tolerance from those beyond it, for every grid that shows one."""
+"""The line that separates the spans within a tolerance from the others, shared by all grids."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def staircase(drops: np.ndarray, tolerance: float) -> list[Segment]:
 
     Args:
         drops: points, ``[first, last]``; NaN where there is no cell. An edge needs a number on both sides.
-        tolerance: points; a drop of exactly this much is within.
+        tolerance: points; a drop of exactly this size is within.
 
     Returns:
         edges, one cell long each.

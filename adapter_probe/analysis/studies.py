@@ -1,4 +1,4 @@
-"""A finished study as plain data: its tables and what determined them, in memory or read from a folder."""
+"""A finished study as plain data: tables and identity, computed or read from a folder."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ _REMOVED = {"both": "all removed", "attention": "all attention removed", "ffn": 
 
 @dataclass(frozen=True)
 class AblationOverview:
-    """One ablation in a few words.
+    """The main facts of an ablation.
 
     Attributes:
-        task: its name as the user gave it.
-        split: which data the scores are of.
-        study: whether the spans were ablated or kept.
-        metric: the score; None where nothing tells.
-        n_examples: scored.
-        intact: score with every adapter on, a fraction; None where undefined.
-        removed_delta: points that the score changes by with everything off; None where undefined.
-        removed: what everything is.
+        task: name of the task as given by the user.
+        split: evaluated split.
+        study: whether the spans were ablated or kept on.
+        metric: metric of the scores; None if unknown.
+        n_examples: number of evaluated examples.
+        intact: score with every adapter on, a fraction; None if undefined.
+        removed_delta: change of the score with everything off, points; None if undefined.
+        removed: description of everything off.
         majority: score of the commonest class, or of a choice at random; None where undefined or unknown.
         layer_parameters: in the adapters of each layer that the study switches ``[layers]``; None where
             layers share adapters, or unknown.
-        baseline: what `majority` is the score of.
+        baseline: name of the baseline whose score is `majority`.
         warning: why the differences between spans mean nothing; None where they mean something, or where the
             folder does not say.
-        label: what its panel of a figure is called; the task's printed name where empty.
+        label: label of its panel in a figure; if empty, the printed name of the task.
     """
 
     task: str
@@ -73,16 +73,16 @@ class AblationRecord:
     """A folder that `adapter-probe ablate` wrote.
 
     Attributes:
-        folder: where.
+        folder: results folder.
         spans: ``spans.csv``; with interactions, also where an older table lacks them, unless they are
             undefined.
         layers: ``layers.csv``, or what of it follows from the spans; None where nothing does.
         removable: ``removable.csv``, or None.
-        overview: the same in a few words.
-        identity: what determines the numbers.
-        summary: ``summary.json``; empty where it is missing.
-        created_with: versions of the libraries that made them, as far as known.
-        groups: ``groups.csv``, or None where the examples say of no part of the data.
+        overview: main facts.
+        identity: everything that determines the numbers.
+        summary: ``summary.json``; empty if it is missing.
+        created_with: library versions, as far as known.
+        groups: ``groups.csv``, or None if the data has no groups.
     """
 
     folder: Path
@@ -97,7 +97,7 @@ class AblationRecord:
 
     @property
     def shares(self) -> pd.DataFrame | None:
-        """`layers`, or None where a share is undefined: spans that were kept, or an undefined score."""
+        """`layers`, or None if a share is undefined, because spans were kept on or a score is undefined."""
         return None if self.layers is None or self.layers["share_points"].isna().any() else self.layers
 
 
@@ -127,14 +127,14 @@ StudyRecord = AblationRecord | SweepRecord | TradeoffRecord
 
 
 def ablation_record(results: AblationResults, folder: Path) -> AblationRecord:
-    """The record of an ablation that has just been computed, the same as `load_record` of its files.
+    """The record of a computed ablation, equal to that of `load_record` on its files.
 
     Args:
         results: the ablation, complete.
-        folder: where its files are, or will be.
+        folder: folder of its files.
 
     Raises:
-        ResultsError: there is no intact row, or a span stands in two rows.
+        ResultsError: there is no intact row, or a span is in two rows.
     """
     tables, settings = ablation_tables(results), results.settings
     found: dict[str, object] = {
@@ -154,7 +154,7 @@ def ablation_record(results: AblationResults, folder: Path) -> AblationRecord:
 
 
 def _next_lora(found: Mapping[str, Any], layers: pd.DataFrame, rank: object) -> dict[str, str]:
-    """What an ablation of PEFT's LoRA says about the next one, as arguments of its `LoraConfig`."""
+    """Suggestions of an ablation of PEFT's LoRA for the next one, as arguments of `LoraConfig`."""
     counts, removable = found.get("layer_parameters"), found.get("longest_removable", {}).get("1")
     if not isinstance(rank, int) or not counts or found.get("warning"):
         return {}
@@ -170,7 +170,7 @@ def _next_lora(found: Mapping[str, Any], layers: pd.DataFrame, rank: object) -> 
 
 
 def _shares_by_layer(layers: pd.DataFrame) -> pd.Series:
-    """Shares in points by layer; that of a group of layers, as far as anyone knows, is its layers' alike."""
+    """Shares in points by layer; the share of a group is divided equally among its layers."""
     last = layers["last_layer"] if "last_layer" in layers else layers["layer"]
     shares = {
         layer: share / (end - first + 1)
@@ -181,10 +181,10 @@ def _shares_by_layer(layers: pd.DataFrame) -> pd.Series:
 
 
 def load_records(folders: Iterable[str | Path]) -> list[StudyRecord]:
-    """The studies in the folders; a folder of a checkpoint stands for the ablations inside it.
+    """The studies in the folders; a checkpoint is replaced by the ablations inside it.
 
     Raises:
-        ResultsError: a folder does not exist, holds nothing that can be drawn, or holds a damaged table.
+        ResultsError: a folder does not exist, contains nothing to draw, or contains a damaged table.
     """
     return [load_record(folder) for folder in find_results(folders)]
 
@@ -212,7 +212,7 @@ def load_record(folder: Path) -> StudyRecord:
             study_identity(folder, schema.TRADEOFF_CSV),
         )
     names = ", ".join((schema.SPANS_CSV, schema.SWEEP_CSV, schema.TRADEOFF_CSV))
-    raise ResultsError(f"{folder} holds nothing to draw: there is none of {names} in it")
+    raise ResultsError(f"{folder} contains nothing to draw: none of {names} is in it")
 
 
 def _open_ablation(folder: Path) -> AblationRecord:
@@ -221,7 +221,7 @@ def _open_ablation(folder: Path) -> AblationRecord:
         raise ResultsError(f"{folder / schema.SPANS_CSV} has no rows")
     for name in ("significant", "non_monotone"):
         if name in spans and spans[name].dtype != bool:
-            raise ResultsError(f"{folder / schema.SPANS_CSV}: column {name} should hold true or false")
+            raise ResultsError(f"{folder / schema.SPANS_CSV}: column {name} should contain true or false")
     manifest = read_json(folder / schema.MANIFEST) if (folder / schema.MANIFEST).is_file() else {}
     identity = manifest.get("identity")
     identity = identity if isinstance(identity, dict) else {"folder": folder.resolve().name}
@@ -242,7 +242,7 @@ def _open_ablation(folder: Path) -> AblationRecord:
 
 
 def _attribute(spans: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    """Interactions and shares without intervals, for tables that lack them; None where spans are missing."""
+    """Interactions and shares without intervals, for tables that lack them; None if spans are missing."""
     drops = -span_grid(spans)  # [layers, layers]
     if np.isnan(drops[np.triu_indices(len(drops))]).any():
         return spans, None
@@ -257,7 +257,7 @@ def _read_if_there(path: Path, columns: Mapping[str, str]) -> pd.DataFrame | Non
 
 
 def _read_sizes(path: Path) -> pd.DataFrame | None:
-    """The table of sizes: every column beside the fixed ones is a task's."""
+    """The table of sizes, in which every column except the fixed ones is a task."""
     if not path.is_file():
         return None
     tasks = [name for name in read_table(path, schema.SIZES) if name not in schema.SIZES]
@@ -265,7 +265,7 @@ def _read_sizes(path: Path) -> pd.DataFrame | None:
 
 
 def study_identity(folder: Path, table: str) -> dict[str, object]:
-    """What the trials have in common, and the hash of the table that is drawn."""
+    """The shared settings of the trials, and the hash of the table that is drawn."""
     shared = (
         read_study(folder / schema.STUDY)
         if (folder / schema.STUDY).is_file()
@@ -276,7 +276,7 @@ def study_identity(folder: Path, table: str) -> dict[str, object]:
 
 
 def _overview(found: Mapping[str, Any], path: Path, identity: Mapping[str, object]) -> AblationOverview:
-    """The overview that a summary gives.
+    """The overview from a summary.
 
     Raises:
         ResultsError: the summary, read from `path`, is damaged.
@@ -314,7 +314,7 @@ def _layer_parameters(value: object, n_layers: object) -> tuple[int, ...] | None
 
 
 def _overview_of_spans(folder: Path, spans: pd.DataFrame, identity: Mapping[str, object]) -> AblationOverview:
-    """Without a summary, the task goes by the folder's name and the metric is unknown.
+    """The overview without a summary: the task is named after the folder, and the metric is unknown.
 
     Score less delta is the intact score in every row; the span of all layers is everything removed.
     """

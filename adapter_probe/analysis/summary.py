@@ -1,4 +1,4 @@
-"""The few numbers of an ablation that a person acts on."""
+"""The main results of an ablation."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER
 
 _GUESSES = {
-    "classification": "always answering with the commonest class",
+    "classification": "always answering with the most frequent class",
     "regression": "a constant answer",
     "causal": "a choice at random",
 }
 NOT_WORSE = "The model is not worse with all of these adapters off"
 _NOTHING = (
-    "beyond chance (5 % level) there is nothing here that a span could cost, and the differences between "
-    "spans mean nothing."
+    "at the 5 % level there is nothing that a span could contribute, and differences between "
+    "spans are not informative."
 )
 
 
@@ -44,11 +44,11 @@ def summary(
     tables: AblationTables | None = None,
     tolerances: Sequence[float] = TOLERANCES,
 ) -> dict[str, object]:
-    """What the ablation says, ready for JSON: undefined numbers are None.
+    """The summary of an ablation as plain JSON, with None for undefined numbers.
 
     Args:
         results: the ablation.
-        tables: its tables; with them come what the statistics say.
+        tables: its tables, for the keys with statistics.
         tolerances: drops in points.
 
     Returns:
@@ -89,7 +89,7 @@ def summary(
 
 
 def _warning(tables: AblationTables, intact: float, removed: float, results: AblationResults) -> str | None:
-    """Why the spans mean nothing, if they do; the first thing that a reader must know."""
+    """Why the spans are not informative, or None; shown to readers first."""
     if tables.chance_p >= ALPHA or intact < results.chance_score:
         return f"The intact model is not better than {_GUESSES[results.kind]}: {_NOTHING}"
     if tables.removed_p >= ALPHA or metrics.points(results.metric, removed - intact) > 0:
@@ -124,11 +124,11 @@ def _statistics(tables: AblationTables, study: StudyKind) -> dict[str, object]:
 def span_summary(
     frame: pd.DataFrame, study: StudyKind = "ablated", tolerances: Sequence[float] = TOLERANCES
 ) -> dict[str, object]:
-    """The telling spans of a grid.
+    """The notable spans of a grid.
 
     Args:
         frame: columns `first`, `last`, `n_layers`, `delta_points`.
-        study: what happened to the spans.
+        study: what was done to the spans.
         tolerances: drops in points.
 
     Returns:
@@ -165,5 +165,5 @@ def _first_span(frame: pd.DataFrame) -> dict[str, float] | None:
 
 
 def _number(value: float) -> float | None:
-    """JSON has no NaN."""
+    """None instead of NaN, which JSON lacks."""
     return float(value) if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""From trials to curves: what each point scored over its seeds, and what a budget of parameters buys.
+"""Tables of sweeps from trials: scores per point over seeds, and trade-offs with trained parameters.
 
 A *point* is a row of a table; its trials differ in the seed and in settings that the table does not tell
 apart, such as the learning rate. Of those settings the ones with the best mean over seeds count, as in
@@ -32,7 +32,7 @@ N_RESAMPLES = 10_000
 
 
 def chosen_trials(trials: pd.DataFrame, point: Sequence[str] = TRADEOFF_POINT) -> pd.DataFrame:
-    """The trials of each point's best settings.
+    """The trials with the best settings of each point.
 
     Only the settings with the most seeds count, so that after a search with one seed the settings that were
     trained with more stand. Of these the best have the largest share of seeds with a score, so that one lucky
@@ -41,7 +41,7 @@ def chosen_trials(trials: pd.DataFrame, point: Sequence[str] = TRADEOFF_POINT) -
 
     Args:
         trials: columns of ``trials.csv``.
-        point: the columns that tell points apart.
+        point: the columns that identify points.
     """
     others = [name for name in _SETTINGS if name not in point and name not in _CHOICE]
     keys = [*point, *_CHOICE, *others]
@@ -52,12 +52,12 @@ def chosen_trials(trials: pd.DataFrame, point: Sequence[str] = TRADEOFF_POINT) -
     order = ["all", "share", "mean", *_CHOICE, *others]
     upwards = [False] * 3 + [True] * (len(order) - 3)
     ranked = runs.sort_values(order, ascending=upwards, na_position="last")
-    best = ranked.drop_duplicates(point).index  # runs and groups are numbered alike
+    best = ranked.drop_duplicates(point).index  # runs and groups have the same numbering
     return trials[grouped.ngroup().isin(best)]
 
 
 def _over_seeds(trials: pd.DataFrame, point: list[str], told: list[str]) -> pd.DataFrame:
-    """n, mean, s.e.m., min, max and diverged of each point's chosen trials, and what else they share."""
+    """n, mean, s.e.m., min, max and diverged of each point's chosen trials, and their common settings."""
     grouped = chosen_trials(trials, point).groupby(point, dropna=False, sort=True)
     frame = grouped["score"].agg(n="count", mean="mean", sem="sem", min="min", max="max")
     frame["diverged"] = grouped["diverged"].sum().astype(int)
@@ -67,7 +67,7 @@ def _over_seeds(trials: pd.DataFrame, point: list[str], told: list[str]) -> pd.D
 
 
 def init_sweep_table(trials: pd.DataFrame) -> pd.DataFrame:
-    """One row a task, initialisation std and adapter size: ``sweep.csv``.
+    """One row per task, initialisation std and adapter size: ``sweep.csv``.
 
     Returns:
         Columns `task`, `metric`, `init_std`, `n`, `mean`, `sem` (NaN for one trial), `min`, `max`,
@@ -80,7 +80,7 @@ def init_sweep_table(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def tradeoff_table(trials: pd.DataFrame) -> pd.DataFrame:
-    """One row a task and method: ``tradeoff.csv``, by task, method and parameters.
+    """One row per task and method: ``tradeoff.csv``, by task, method and parameters.
 
     Returns:
         Columns `task`, `metric`, `method`, `size`, `k`, `label`, `n`, `mean`, `sem`, `min`, `max`,
@@ -125,7 +125,7 @@ def aggregate_table(trials: pd.DataFrame, seed: int = 0, n_resamples: int = N_RE
     chosen, generator = chosen_trials(trials), np.random.default_rng(seed)
     full = _resampled(chosen[chosen["method"] == "full"], generator, n_resamples)
     if not full:
-        raise ResultsError("no task has full fine-tuning, so there is nothing to compare the methods with")
+        raise ResultsError("no task has full fine-tuning, so there is no reference for the other methods")
     table, rows = tradeoff_table(trials[trials["task"].isin(full)]), []
     for (method, size, k, label), group in table.groupby(["method", "size", "k", "label"], dropna=False):
         same = (chosen["method"] == method) & _equal(chosen["size"], size) & _equal(chosen["k"], k)
@@ -140,7 +140,7 @@ def aggregate_table(trials: pd.DataFrame, seed: int = 0, n_resamples: int = N_RE
             "percent_of_base": group["percent_of_base"].mean(), **_over_tasks(differences),
         })  # fmt: skip
     frame = pd.DataFrame(rows).astype({"size": "Int64", "k": "Int64"})
-    medians = frame["p50_points"].where(frame["method"] != BASELINE)  # which adapts no base
+    medians = frame["p50_points"].where(frame["method"] != BASELINE)  # which does not adapt a base
     frame["on_frontier"] = pareto_frontier(frame["trained_parameters_without_head"], medians)
     return frame.sort_values(["method", "trained_parameters_without_head"], ignore_index=True)
 
@@ -182,14 +182,14 @@ def _equal(column: pd.Series, value: object) -> pd.Series:
 
 
 def interquartile_mean(values: np.ndarray) -> np.ndarray:
-    """Mean of the middle half along the last axis: a fourth, rounded down, is cut off at either end."""
+    """Interquartile mean along the last axis: a quarter, rounded down, is cut off at either end."""
     ordered = np.sort(values, axis=-1)
     cut = ordered.shape[-1] // 4
     return ordered[..., cut : ordered.shape[-1] - cut].mean(axis=-1)
 
 
 def pareto_frontier(cost: pd.Series | np.ndarray, value: pd.Series | np.ndarray) -> np.ndarray:
-    """Which points no other beats: none is at least as good at no more cost, and better in one of both.
+    """The Pareto frontier: points for which no other is at least as good at no more cost, and better in one.
 
     A point whose value is NaN is never on it.
     """

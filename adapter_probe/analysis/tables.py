@@ -31,22 +31,22 @@ _SHARE = ("share_points", "share_low_points", "share_high_points")
 
 @dataclass(frozen=True, eq=False)
 class AblationTables:
-    """What ``spans.csv``, ``layers.csv`` and ``removable.csv`` hold.
+    """The tables ``spans.csv``, ``layers.csv`` and ``removable.csv``.
 
     Attributes:
-        spans: a row a span: `span_scores`, then `ci_low_points`, `ci_high_points` (95 % paired bootstrap
+        spans: one row per span: `span_scores`, then `ci_low_points`, `ci_high_points` (95 % paired bootstrap
             interval of `delta_points`), `p_value` against the intact model, `p_holm` (over all spans),
             `significant` (below 0.05), `n_nonfinite` (examples whose outputs are NaN or infinite; a span with
             any has no score), `interaction_points` with its interval `interaction_low_points`,
             `interaction_high_points` (of the drop: positive = the span costs beyond its parts) and
             `non_monotone`, see the function of that name.
-        layers: a row a layer: the single-layer span, and the layer's share of the drop of all layers with its
+        layers: one row per layer: the single-layer span, and the layer's share of the total drop with its
             interval. Where groups of layers were switched, a row a group, `layer` to `last_layer`. A layer
             without adapters has no single-layer span, and the share 0.
         removable: the longest removable spans, see `removable_table`; `n_layers` counts the layers that have
             adapters.
-        chance_p: two-sided bootstrap p of the intact score against guessing: always the commonest class, a
-            correlation of 0, or a choice at random. NaN where there is no such score.
+        chance_p: two-sided bootstrap p of the intact score against guessing: always the most frequent class,
+            a correlation of 0, or a choice at random. NaN where there is no such score.
         removed_p: p of the variant with all adapters off that the study switches, against the intact model.
     """
 
@@ -58,7 +58,7 @@ class AblationTables:
 
 
 def resamples_for(results: AblationResults) -> int:
-    """Resamples that leave room for significance after Holm's correction.
+    """Number of resamples that allows significance after Holm's correction.
 
     A bootstrap p is at least 2 / (resamples + 1), and Holm multiplies the least by the number of spans: with
     100 resamples a span it can fall to 0.02. The exact test of accuracy needs no more than the intervals do.
@@ -70,19 +70,19 @@ def resamples_for(results: AblationResults) -> int:
 def ablation_tables(
     results: AblationResults, n_resamples: int | None = None, seed: int = 0
 ) -> AblationTables:
-    """Score every span, and say how sure that is.
+    """Score every span, with intervals and tests.
 
     Where the spans were kept and not ablated, a score is what the span brings and not what it costs: then
     interactions, shares and removable spans are empty and no span is flagged as non-monotone.
 
     Args:
         results: the ablation.
-        n_resamples: of the bootstrap; by default `resamples_for`. Intervals use at most the first 10,000.
-            Questions are resampled by paragraph.
-        seed: of the bootstrap; the same results and seed give the same tables.
+        n_resamples: number of bootstrap resamples; by default `resamples_for`. Intervals use at most the
+            first 10,000. Questions are resampled by paragraph.
+        seed: seed of the bootstrap; the same results and seed give the same tables.
 
     Raises:
-        ResultsError: no intact row, or a span stands in two rows.
+        ResultsError: there is no intact row, or a span is in two rows.
     """
     frame = span_scores(results)
     rows, intact, removed = _rows_of(results, frame), intact_row(results), removed_row(results)
@@ -91,7 +91,7 @@ def ablation_tables(
     p = span_p(results, np.append(rows, removed), intact, deltas[:, np.append(rows, removed)])
     p, removed_p = np.where(np.isnan(frame["delta_points"]), np.nan, p[:-1]), float(p[-1])
     chance_p = float(bootstrap_p(without_noise(100 * (sampled[:, intact] - chance)[:, None]))[0])
-    p[(results.masks[rows] == results.masks[intact]).all(axis=1)] = np.nan  # all kept: nothing to test
+    p[(results.masks[rows] == results.masks[intact]).all(axis=1)] = np.nan  # nothing to test
     adjusted, deltas = holm(p), deltas[:N_RESAMPLES, rows]
     low, high = interval(deltas)
     frame = frame.assign(
@@ -131,7 +131,7 @@ def _resampled(
 
 
 def _rows_of(results: AblationResults, frame: pd.DataFrame) -> np.ndarray:
-    """Which variant each row of the frame is."""
+    """The variant of each row of the frame."""
     place = {(first, last): row for row, (first, last) in enumerate(results.spans.tolist())}
     return np.array([place[span] for span in zip(frame["first"], frame["last"])])
 
@@ -159,12 +159,12 @@ class _DropGrids:
         self._resampled[self._at] = -deltas
 
     def interactions(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of each span: the interaction and its interval."""
+        """The interaction of each span, with its interval."""
         found = without_noise(span_interactions(self._drops, self._n)[self._at][0])
         return found, *interval(span_interactions(self._resampled, self._n)[self._at])
 
     def shares(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of each unit: its share and the interval."""
+        """The share of each unit, with its interval."""
         found, sampled = (
             layer_shares(span_interactions(drops, self._n), self._n)
             for drops in (self._drops, self._resampled)
@@ -173,7 +173,7 @@ class _DropGrids:
 
 
 def _with_shares(results: AblationResults, layers: pd.DataFrame, grids: _DropGrids) -> pd.DataFrame:
-    """The layers with their shares: NaN where they were not all studied, 0 where there is no adapter."""
+    """The layers with their shares: NaN if not all were studied, 0 without an adapter."""
     if grids.units is None:
         return layers.assign(**dict.fromkeys(_SHARE, np.nan))
     own = pd.DataFrame(dict(zip(_SHARE, grids.shares())), index=grids.units[:, 0])
@@ -185,7 +185,7 @@ def _with_shares(results: AblationResults, layers: pd.DataFrame, grids: _DropGri
 
 
 def _single_layers(frame: pd.DataFrame, n_layers: int) -> pd.DataFrame:
-    """A row a layer, empty where the study has no such span; a row a group where groups were switched."""
+    """One row per layer or group of layers, empty if the study has no such span."""
     wanted = ["delta_points", "ci_low_points", "ci_high_points", "p_holm"]
     units = span_units(frame)
     if units is None or (units[:, 0] == units[:, 1]).all():

@@ -1,4 +1,4 @@
-"""Read TensorFlow checkpoints of the paper's own code, google-research/adapter-bert.
+"""Read TensorFlow checkpoints written by the paper's code, google-research/adapter-bert.
 
 Such a checkpoint holds the whole model: what was trained (adapters, all LayerNorms, the head), what was
 frozen, and the optimiser's state, which is left out. Names and shapes are those of `modeling.py` and
@@ -21,7 +21,7 @@ from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, refuse_
 from .tensor_bundle import read_bundle
 
 INDEX = ".index"
-LATEST = "checkpoint"  # in which TensorFlow says which of several is the last
+LATEST = "checkpoint"  # names the newest of several checkpoints
 LIBRARY = "google-research/adapter-bert"
 _ACTIVATION = "gelu_new"  # the tanh approximation
 _EPSILON = 1e-12  # of tf.contrib's layer_norm
@@ -55,18 +55,18 @@ def read(folder: Path) -> ForeignCheckpoint:
     """Read the files.
 
     Raises:
-        CheckpointError: it cannot be told which checkpoint is meant, a file is missing or damaged, or it
+        CheckpointError: it is ambiguous which checkpoint is meant, a file is missing or damaged, or it
             holds no adapters or no head of the authors' code.
     """
     bundle = read_bundle(_index(folder))
     names = [name for name in bundle.entries if not _is_state(name)]
     if not any("/adapters/" in name for name in names):
-        raise CheckpointError(f"{bundle.index} holds no adapters of {LIBRARY}")
+        raise CheckpointError(f"{bundle.index} contains no adapters of {LIBRARY}")
     tensors = {}
     for name in names:
         tensor = torch.from_numpy(bundle.read(name).copy()).to(torch.float32)
         if not torch.isfinite(tensor).all():
-            raise CheckpointError(f"{bundle.index}: {name} holds NaN or infinite values")
+            raise CheckpointError(f"{bundle.index}: {name} contains NaN or infinite values")
         tensors[name] = tensor
     outputs = _outputs(bundle.index, tensors)
     return ForeignCheckpoint(
@@ -91,17 +91,17 @@ def _index(folder: Path) -> Path:
         )
         if match is None:
             raise CheckpointError(f"{latest} is damaged: it has no model_checkpoint_path")
-        # A path of the machine that wrote it, of which the last part still holds.
+        # A path on the machine that wrote it, of which only the last part is still valid.
         wanted = folder / (re.split(r"[/\\]", match[1])[-1] + INDEX)
         if wanted not in found:
             raise CheckpointError(
-                f"{latest} names {wanted.name}, which is not there; remove it or let it name one of "
+                f"{latest} names {wanted.name}, which does not exist; remove it or make it name one of "
                 f"{', '.join(path.name for path in found)}"
             )
         return wanted
     if len(found) > 1:
         raise CheckpointError(
-            f"{folder} holds {len(found)} TensorFlow checkpoints, {', '.join(path.name for path in found)}, "
+            f"{folder} has {len(found)} TensorFlow checkpoints, {', '.join(path.name for path in found)}, "
             f"and no file {LATEST!r} that names one"
         )
     return found[0]
@@ -113,7 +113,7 @@ def _is_state(name: str) -> bool:
 
 
 def _outputs(index: Path, tensors: Mapping[str, Tensor]) -> int:
-    """Columns of the head's logits: the authors' code only classifies, but one makes no classification."""
+    """Columns of the head's logits: the authors' code only classifies, so one column means regression."""
     for name in _HEAD:
         if name not in tensors:
             raise CheckpointError(f"{index} lacks {name}, the head of {LIBRARY}'s run_classifier.py")
@@ -128,7 +128,7 @@ def translate(source: ForeignCheckpoint, base: BaseShape) -> TranslatedCheckpoin
     """
     index = source.files[0]
     if base.config.model_type != "bert":
-        raise CheckpointError(f"{index} is of a bert model, the base is a {base.config.model_type} model")
+        raise CheckpointError(f"{index} is of a bert model, but the base is a {base.config.model_type} model")
     _refuse_other_depth(index, source.tensors, len(base.layer_names))
     adapters, trained, frozen = _adapters(base), _trained(base), _frozen(base)
     names = {**adapters, **trained, **frozen}
@@ -149,7 +149,7 @@ def _refuse_other_depth(index: Path, tensors: Mapping[str, Tensor], n_layers: in
     matches = [re.match(r"bert/encoder/layer_(\d+)/", name) for name in tensors]
     depth = 1 + max((int(match[1]) for match in matches if match), default=-1)
     if depth != n_layers:
-        raise CheckpointError(f"{index} is of a model of {depth} layers, the base has {n_layers}")
+        raise CheckpointError(f"{index} is of a model with {depth} layers, but the base has {n_layers}")
 
 
 def _sites(base: BaseShape) -> list[tuple[int, SiteKind, str]]:
@@ -215,13 +215,13 @@ def _notes(source: ForeignCheckpoint, base: BaseShape) -> tuple[str, ...]:
     notes = []
     if base.config.hidden_act == "gelu":
         notes.append(
-            "The authors' code approximates GELU by tanh in BERT too, the base computes it exactly "
-            "(hidden_act 'gelu'), which moves the logits a little; 'gelu_new' in the base's config.json "
-            "gives the authors' own."
+            "The authors' code approximates GELU by tanh in BERT too, while the base computes it exactly "
+            "(hidden_act 'gelu'), which changes the logits slightly; 'gelu_new' in the base's config.json "
+            "reproduces the authors' logits."
         )
     epsilon = float(base.config.layer_norm_eps)
     if epsilon != _EPSILON:
-        notes.append(f"The authors' LayerNorms add {_EPSILON:g} to the variance, the base's add {epsilon:g}.")
+        notes.append(f"The authors' LayerNorms add {_EPSILON:g} to the variance, the base's {epsilon:g}.")
     if source.kind == "regression":
-        notes.append("The head has one output: it is taken for a regression, which the files do not say.")
+        notes.append("The head has one output, so the task is taken for a regression; the files do not say.")
     return tuple(notes)

@@ -67,11 +67,11 @@ def read(folder: Path) -> ForeignCheckpoint:
     refuse_composed(folder, documents[CONFIG].get("name"))
     weights = first_file(folder, WEIGHTS)
     if weights is None:
-        raise CheckpointError(f"checkpoint {folder} holds no weights: neither {' nor '.join(WEIGHTS)}")
+        raise CheckpointError(f"checkpoint {folder} contains no weights: neither {' nor '.join(WEIGHTS)}")
     files, tensors, head = [folder / CONFIG, weights], read_tensors(weights), first_file(folder, HEAD_WEIGHTS)
     if head is not None:
         if not (folder / HEAD_CONFIG).is_file():
-            raise CheckpointError(f"checkpoint {folder} holds {head.name} without {HEAD_CONFIG}")
+            raise CheckpointError(f"checkpoint {folder} contains {head.name} without {HEAD_CONFIG}")
         documents[HEAD_CONFIG] = read_json_file(folder / HEAD_CONFIG)
         files += [folder / HEAD_CONFIG, head]
         tensors |= read_tensors(head)
@@ -104,11 +104,11 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def refuse_composed(folder: Path, name: str | None) -> None:
-    """Refuse an adapter that its library saved as a part of a composition: alone it computes something else.
+    """Refuse an adapter that was saved as part of a composition, because alone it computes something else.
 
     Args:
         folder: of the adapter.
-        name: the adapter's; None for all that the folder's own folders hold.
+        name: name of the adapter; None for all adapters in subfolders.
 
     Raises:
         CheckpointError: a setup stands above it, or a fusion that names it beside it.
@@ -123,13 +123,13 @@ def refuse_composed(folder: Path, name: str | None) -> None:
     if parts:
         what = REFUSED_FILES[parts[0].name]
         raise CheckpointError(
-            f"checkpoint {folder} is a part of {what} ({parts[0]}), which is not supported; to open the "
+            f"checkpoint {folder} is part of {what} ({parts[0]}), which is not supported; to open the "
             "adapter alone, copy its folder elsewhere"
         )
 
 
 def translate(source: ForeignCheckpoint, base: BaseShape) -> TranslatedCheckpoint:
-    """Put a checkpoint into this project's terms.
+    """Translate a checkpoint into this project's representation.
 
     Raises:
         CheckpointError: it has parts that are not supported, or that do not fit the base.
@@ -169,24 +169,24 @@ def translate(source: ForeignCheckpoint, base: BaseShape) -> TranslatedCheckpoin
 
 def _notes(config: AdapterHubConfig, base: BaseShape) -> tuple[str, ...]:
     notes = [
-        "The library does not save LayerNorms, nor a pooler: if these were trained along, what they were "
-        "cannot be known, and the base's own are used."
+        "The library saves neither LayerNorms nor a pooler: if they were trained too, their values are "
+        "lost, and those of the base are used."
     ]
     if base.config.model_type == "deberta":
         notes.append(
-            "The library adds random biases to the attention of DeBERTa that it does not save: its own "
-            "logits differ from run to run, and here these biases are left out."
+            "The library adds random biases to the attention of DeBERTa without saving them, so its logits "
+            "differ from run to run; here these biases are left out."
         )
     if config.bottleneck is not None and config.bottleneck["use_gating"]:
-        notes.append("Gates average over an example's own tokens; the library averages over padding too.")
+        notes.append("Gates average over the tokens of an example; the library also averages over padding.")
     return tuple(notes)
 
 
 def _current_names(source: ForeignCheckpoint) -> dict[str, Tensor]:
-    """The tensors under the names of today's library.
+    """The tensors under their names in current versions of the library.
 
     Raises:
-        CheckpointError: some belong to what is not supported.
+        CheckpointError: some belong to unsupported parts.
     """
     tensors = {}
     for key, tensor in source.tensors.items():
@@ -204,6 +204,6 @@ def _refuse_family(source: ForeignCheckpoint, base: BaseShape) -> None:
     family, hidden = config.get("model_type"), config.get("hidden_size")
     if family not in (None, base.config.model_type) or hidden not in (None, base.config.hidden_size):
         raise CheckpointError(
-            f"checkpoint {source.folder} was trained on a {family} model of {hidden} hidden units, the base "
-            f"is a {base.config.model_type} model of {base.config.hidden_size}"
+            f"checkpoint {source.folder} was trained on a {family} model of hidden size {hidden}, the base "
+            f"is a {base.config.model_type} model of hidden size {base.config.hidden_size}"
         )

@@ -1,4 +1,4 @@
-"""The configurations of AdapterHub's libraries: each field read, known to change nothing, or refused.
+"""Configurations of AdapterHub's libraries: each field is read, known to have no effect, or refused.
 
 Checked against the configuration classes of adapters 1.1 and 1.3. Fields of earlier releases, those of
 adapter-transformers included, are taken to mean the same; logits of adapters 1.0.1 are among the fixtures.
@@ -16,7 +16,7 @@ from adapter_probe.models.adapters.imported import BottleneckSpec, SiteKind
 from .files import flag, number, refuse_unknown, shown, texts, whole_number
 from .foreign import refuse
 
-# What a field stands for where a file does not have it.
+# Default values of fields that a file does not have.
 _BOTTLENECK: dict[str, Any] = {
     "mh_adapter": False,
     "output_adapter": True,
@@ -43,7 +43,7 @@ _INNER: dict[str, Any] = {
     "composition_mode": "add",
     "leave_out": [],
 }
-# How the weights started and trained, and what belongs to a field that is not set.
+# Initialisation and training of the weights, and settings of features that are off.
 _NO_EFFECT = (
     "architecture", "init_weights", "init_weights_seed", "dropout", "stochastic_depth", "dtype",
     "inv_adapter", "inv_adapter_reduction_factor", "invertible_adapter", "cross_adapter",
@@ -52,7 +52,7 @@ _NO_EFFECT = (
 )  # fmt: skip
 _LIBRARY = "adapters 1.3"
 FILE = "adapter_config.json"
-# Configurations that old files give by name alone.
+# Configurations that old files give only by name.
 NAMED: dict[str, dict[str, Any]] = {
     "pfeiffer": {"original_ln_before": True},
     "houlsby": {"mh_adapter": True, "non_linearity": "swish"},
@@ -80,18 +80,18 @@ REFUSED_ARCHITECTURES = {
     "mtl_lora": "multi-task LoRA",
 }
 REFUSED_FIELDS = {"use_dora": "DoRA", "vera_d": "VeRA", "vera_b": "VeRA", "use_gating": "gated LoRA"}
-# In files without a version, by adapter-transformers before 1.0, names stood for other functions.
+# In files without a version, written before adapter-transformers 1.0, names meant other functions.
 _RENAMED = {"gelu": "gelu_new", "gelu_orig": "gelu"}
 
 
 @dataclass(frozen=True)
 class AdapterHubConfig:
-    """A configuration, defaults filled in.
+    """A configuration with defaults filled in.
 
     Attributes:
-        kinds: what the library calls its parts.
-        bottleneck: of the bottlenecks, or None where there are none.
-        inner: of what is inside the sublayers, or None.
+        kinds: the library's names of its parts.
+        bottleneck: configuration of the bottlenecks, or None.
+        inner: configuration of adapters inside the sublayers, or None.
         lost_scaling: the version forgot LoRA's and (IA)^3's scaling where it wrapped a linear map.
     """
 
@@ -103,10 +103,10 @@ class AdapterHubConfig:
     def spec(self, layer: int, site: SiteKind, size: int) -> BottleneckSpec:
         """The bottleneck at one site."""
         config = self.bottleneck
-        assert config is not None, "asked of a site with a bottleneck"
+        assert config is not None, "only called for sites with a bottleneck"
         scaling, parallel = config["scaling"], bool(config["is_parallel"])
         learned = scaling if isinstance(scaling, str) else "none"
-        # Without the LayerNorm before, all there is to skip from is the sublayer's output.
+        # Without the LayerNorm before it, the skip connection starts at the sublayer's output.
         before = config["residual_before_ln"] if config["original_ln_before"] else True
         return BottleneckSpec(
             layer=layer,
@@ -163,7 +163,7 @@ def _resolved(config: object, folder: Path) -> dict[str, Any]:
         name = SYNONYMS.get(config, config)
         if name not in NAMED:
             raise CheckpointError(
-                f"checkpoint {folder} gives its configuration by the name {shown(config)}; known are "
+                f"checkpoint {folder} has the configuration {shown(config)}; known names are "
                 f"{', '.join([*NAMED, *SYNONYMS])}"
             )
         config = NAMED[name]
@@ -182,7 +182,7 @@ def _bottleneck(config: dict[str, Any], document: dict[str, Any], folder: Path) 
     refuse_unknown(path, config, (*_BOTTLENECK, *_NO_EFFECT), _LIBRARY)
     if config.get("phm_layer"):
         raise refuse(folder, "compacter layers (phm_layer)")
-    # Old task adapters name invertible adapters that they never had.
+    # Old task adapters list invertible adapters that they never had.
     if config.get("inv_adapter") and document.get("type") != "text_task" and not legacy:
         raise refuse(folder, f"invertible adapters (inv_adapter {shown(config['inv_adapter'])})")
     if config.get("cross_adapter"):
@@ -240,7 +240,7 @@ def _inner(config: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _scaling_was_lost(version: str) -> bool:
-    """Whether the version left alpha / r out where it wrapped a linear map: adapters 0.x and 1.0."""
+    """Whether the version omitted alpha / r when it wrapped a linear map: adapters 0.x and 1.0."""
     numbers = version.removeprefix("adapters.").split(".")
     if not version.startswith("adapters.") or not all(part.isdigit() for part in numbers[:2]):
         return False

@@ -1,4 +1,4 @@
-"""Prediction heads of AdapterHub's libraries: a transformers class's own, or a stack of linear maps."""
+"""Prediction heads of AdapterHub's libraries: that of a transformers class, or a stack of linear maps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SUPPORTED_HEADS = (*(f"*{name}" for name, _ in _CLASSES), *(f"flexible {name}" f
 
 @dataclass(frozen=True)
 class Head:
-    """What a head tells of its task; nothing where there is none. See `ForeignCheckpoint`."""
+    """The task as described by a head; empty without a head. See `ForeignCheckpoint`."""
 
     kind: Kind | None = None
     n_outputs: int | None = None
@@ -42,10 +42,10 @@ class Head:
 
 
 def read_head(folder: Path, document: dict[str, Any]) -> Head:
-    """What a head tells of the task.
+    """The task as described by a head.
 
     Raises:
-        CheckpointError: a head of a kind that is not supported, or labels that do not fit it.
+        CheckpointError: the kind of head is not supported, or the labels do not fit it.
     """
     path, config = folder / HEAD_CONFIG, document.get("config")
     if not isinstance(config, dict | None):
@@ -68,12 +68,12 @@ def read_head(folder: Path, document: dict[str, Any]) -> Head:
     if names and sorted(labels.values()) != list(range(n)):
         raise CheckpointError(f"{path}: label2id {shown(labels)} does not number {n} labels from 0")
     if n < 2:
-        raise CheckpointError(f"{path} does not say how many labels the head has")
+        raise CheckpointError(f"{path} does not record the number of labels of the head")
     return Head(kind, n, names)
 
 
 def head_of_class(document: dict[str, Any]) -> Head:
-    """What the class that held an adapter tells of its task, where no head was saved with it."""
+    """The task implied by the model class of an adapter that was saved without a head."""
     return (
         Head("causal")
         if str(document.get("model_class")).endswith(("ForCausalLM", "LMHeadModel"))
@@ -108,10 +108,10 @@ def translate_head(
     """Move the head's weights from `tensors` into `out`, under the names of this project's model.
 
     Returns:
-        what to put in the place of the family's own head; None where it is the family's own.
+        the module that replaces the family's head; None if it is the family's head.
 
     Raises:
-        CheckpointError: the weights are not those that the head's configuration names.
+        CheckpointError: the weights do not match the head's configuration.
     """
     config = document.get("config")
     if config is None:
@@ -131,7 +131,7 @@ def translate_head(
         raise CheckpointError(f"checkpoint {folder}: the head has {len(found)} linear maps, not {layers}")
     if extractive and layers != 1:
         raise CheckpointError(
-            f"checkpoint {folder} has a question answering head of {layers} layers; allowed is 1"
+            f"checkpoint {folder} has a question answering head of {layers} layers; only 1 is supported"
         )
     last = str(base.anatomy.span_head[-1] if extractive else base.anatomy.head[-1])
     for number, (_, parts) in enumerate(sorted(found.items())):
@@ -146,15 +146,15 @@ def translate_head(
 def _output_embedding(
     folder: Path, found: dict[int, dict[str, Tensor]], base: BaseShape, out: dict[str, Tensor]
 ) -> None:
-    """A causal head of the library: the output embedding alone is a family's own head.
+    """Check a causal head of the library; only the output embedding is supported.
 
     Raises:
-        CheckpointError: it is more than that.
+        CheckpointError: the head has more than an output embedding.
     """
     if [set(parts) for parts in found.values()] != [{"weight"}]:
         raise CheckpointError(
-            f"checkpoint {folder} has a causal head with a bias or of several layers; allowed is the output "
-            "embedding alone"
+            f"checkpoint {folder} has a causal head with a bias or several layers; only the output "
+            "embedding is supported"
         )
     name = next(name for name in ("lm_head", "embed_out") if name in base.modules)
     out[f"{name}.weight"] = next(iter(found.values()))["weight"]

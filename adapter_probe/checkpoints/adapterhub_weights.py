@@ -1,4 +1,4 @@
-"""Weights of AdapterHub's libraries: put into this project's terms, and held against the configuration."""
+"""Weights of AdapterHub's libraries: translated, and compared with the configuration."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _MATRICES = ("q", "k", "v")
 
 
 def layers_of(folder: Path, module: str, base: BaseShape) -> tuple[list[int], str]:
-    """The layers that a module serves in (several where layers share it), and its name inside them.
+    """The layers that a module belongs to (several if they share it), and its name inside them.
 
     Raises:
-        CheckpointError: it is in none.
+        CheckpointError: it belongs to none.
     """
     inside = module.removeprefix(base.prefix)
     for name in dict.fromkeys(base.layer_names):
@@ -52,7 +52,7 @@ def translate_bottlenecks(
     base: BaseShape,
     out: dict[str, Tensor],
 ) -> list[BottleneckSpec]:
-    """What one of the library's modules is, at each site it serves; its weights go into `out`."""
+    """One of the library's bottlenecks at each of its sites; its weights are added to `out`."""
     numbers, inside = layers_of(folder, module, base)
     site = "attention" if inside.startswith("attention") else "ffn"
     if config.bottleneck is None:
@@ -65,7 +65,7 @@ def translate_bottlenecks(
     }
     if config.bottleneck["ln_before"]:
         names |= {f"adapter_down.0.{part}": f"ln_before.{part}" for part in ("weight", "bias")}
-    parts = {k: v for k, v in parts.items() if not k.startswith("adapter_norm_before.")}  # there twice
+    parts = {k: v for k, v in parts.items() if not k.startswith("adapter_norm_before.")}  # present twice
     refuse_left(folder, (f"{module}: {name}" for name in parts.keys() - names.keys()))
     if "down.weight" not in {names[name] for name in parts}:
         raise CheckpointError(f"checkpoint {folder} lacks the down-projection of {module}")
@@ -89,13 +89,13 @@ def translate_inner(
     base: BaseShape,
     out: dict[str, Tensor],
 ) -> InnerSpec:
-    """What one of the library's modules is inside a sublayer; its weights go into `out`."""
+    """One of the library's modules inside a sublayer; its weights are added to `out`."""
     name = base.full_name(module)
     layers_of(folder, name, base)
     if name not in base.modules:
         raise CheckpointError(f"checkpoint {folder} has an adapter in {module}, which the base does not have")
     if config.inner is None:
-        raise CheckpointError(f"checkpoint {folder} has an adapter in {module}, but {CONFIG} says of none")
+        raise CheckpointError(f"checkpoint {folder} has an adapter in {module}, but {CONFIG} configures none")
     lora, scales = config.inner, config.inner["composition_mode"] == "scale"
     r = int(lora["r"])
     wanted = {"lora_B"} if scales else {"lora_A", "lora_B"}
@@ -104,7 +104,7 @@ def translate_inner(
         raise CheckpointError(f"checkpoint {folder} lacks {min(lacking)} of {module}")
     merged = base.anatomy.layer.qkv is not None and name.endswith(f".{base.anatomy.layer.qkv}")
     enabled = [matrix in lora["attn_matrices"] for matrix in _MATRICES]
-    lost = config.lost_scaling and not merged  # what wraps three maps in one never lost it
+    lost = config.lost_scaling and not merged  # modules that wrap three maps in one were never affected
     if scales:
         factor = parts["lora_B"].flatten()
         out[f"{name}.adapter.factor"] = _spread(factor, enabled) if merged else factor
@@ -123,14 +123,14 @@ def translate_inner(
 
 
 def _spread(values: Tensor, enabled: list[bool]) -> Tensor:
-    """A vector over the enabled ones of q, k, v, over all three; ones for the others."""
+    """A vector over the enabled ones of q, k, v, extended to all three with ones."""
     pieces = iter(values.chunk(sum(enabled)))
     width = len(values) // sum(enabled)
     return torch.cat([next(pieces) if on else torch.ones(width) for on in enabled])
 
 
 def _block_diagonal(up: Tensor, enabled: list[bool]) -> Tensor:
-    """``[enabled * width, rank]``, a matrix each for q, k and v, as one ``[3 * width, enabled * rank]``."""
+    """``[enabled * width, rank]``, one matrix each for q, k and v, as ``[3 * width, enabled * rank]``."""
     rank, blocks = up.shape[1], up.chunk(sum(enabled))
     width, out, block = len(blocks[0]), [], 0
     for on in enabled:
@@ -145,10 +145,10 @@ def _block_diagonal(up: Tensor, enabled: list[bool]) -> Tensor:
 def check_bottleneck(
     folder: Path, config: AdapterHubConfig, found: Sequence[BottleneckSpec], base: BaseShape
 ) -> None:
-    """Refuse a file whose bottlenecks are not those that its configuration names.
+    """Refuse a file whose bottlenecks differ from its configuration.
 
     Raises:
-        CheckpointError: one line with the first that is lacking, too many, or of another size.
+        CheckpointError: a bottleneck is missing, unexpected, or of another size.
     """
     if config.bottleneck is None:
         return
@@ -159,13 +159,13 @@ def check_bottleneck(
     if lacking := sorted(wanted - held):
         layer, site = lacking[0]
         raise CheckpointError(
-            f"checkpoint {folder} lacks {len(lacking)} of the adapters that its configuration names, the "
+            f"checkpoint {folder} lacks {len(lacking)} of the adapters in its configuration, the "
             f"first in layer {layer} after the {site} sublayer; the base has {len(base.layer_names)} layers"
         )
     if others := sorted(held - wanted):
         layer, site = others[0]
         raise CheckpointError(
-            f"checkpoint {folder} holds {len(others)} adapters that its configuration leaves out, the first "
+            f"checkpoint {folder} has {len(others)} adapters that are not in its configuration, the first "
             f"in layer {layer} after the {site} sublayer"
         )
     factors = config.bottleneck["reduction_factor"]
@@ -178,23 +178,23 @@ def check_bottleneck(
         if spec.size != size:
             raise CheckpointError(
                 f"checkpoint {folder}: the adapter of layer {spec.layer} after the {spec.site} sublayer has "
-                f"size {spec.size}, by the reduction_factor of its configuration it should be {size}"
+                f"size {spec.size}, but the reduction_factor of its configuration gives {size}"
             )
 
 
 def check_inner(
     folder: Path, config: AdapterHubConfig, found: Mapping[int, Set[str]], base: BaseShape
 ) -> None:
-    """Refuse a file whose LoRA is not in the modules that its configuration names.
+    """Refuse a file whose LoRA modules differ from its configuration.
 
     Args:
         folder: of the checkpoint, for the message.
-        config: what it says of itself.
-        found: layer to the modules with LoRA, by their names in the layer.
-        base: which layers there are.
+        config: its configuration.
+        found: names of the modules with LoRA in each layer.
+        base: the base, for its layers.
 
     Raises:
-        CheckpointError: one line with the first layer that differs.
+        CheckpointError: a layer differs; the message names the first.
     """
     if config.inner is None:
         return
@@ -213,6 +213,6 @@ def check_inner(
         inside = {name for name in held if name in {*projections.values(), names.qkv}}
         if layer not in layers or inside != attention or len(held - inside) != n_others:
             raise CheckpointError(
-                f"checkpoint {folder} holds {kind} weights in {', '.join(sorted(held))} of layer {layer}, "
-                "which are not the modules that its configuration names"
+                f"checkpoint {folder} contains {kind} weights in {', '.join(sorted(held))} of layer {layer}, "
+                "which are not the modules in its configuration"
             )

@@ -1,4 +1,4 @@
-"""Load the pretrained model that adapters stand on, from a folder or from the Hugging Face hub."""
+"""Load the pretrained base model from a folder or from the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ _POINTED_AT = ("*.json", "*.safetensors", "*.model", "*.txt")
 
 @dataclass(frozen=True)
 class LoadedBase:
-    """A base in memory.
+    """A base model in memory.
 
     Attributes:
         model: with a head for the task.
         missing: names of the parameters that the base does not contain (head, perhaps pooler), initialised
             at random here.
-        identity: which base it is.
-        anatomy: where its parts are.
-        shared: other models stand on the same memory, so that a parameter is copied before it is changed.
-        checked: the anatomy has been held against a model of the same class on the same weights.
+        identity: identity of the base.
+        anatomy: where its modules are.
+        shared: other models use the same memory, so parameters are copied before they are changed.
+        checked: the anatomy has been verified on a model of the same class and weights.
     """
 
     model: PreTrainedModel
@@ -79,7 +79,7 @@ class LoadedBase:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep transformers' loading bar and report off the terminal: what is missing is dealt with here."""
+    """Suppress the loading bar and report of transformers; missing weights are handled here."""
     verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -93,9 +93,9 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _named(what: str, name: str) -> Iterator[None]:
-    """Turn the many ways in which loading can fail into one line that names the base.
+    """Turn any failure of loading into one line that names the base.
 
-    Around calls of other libraries alone: what they raise on files of the wrong contents is no fixed set.
+    Used only around calls of other libraries, which may raise anything on files with wrong contents.
     """
     try:
         with _quiet():
@@ -108,22 +108,22 @@ def _named(what: str, name: str) -> Iterator[None]:
 
 
 def resolve_base(name: str, revision: str | None = None) -> tuple[str, str | None]:
-    """Where a base is: an existing folder as (absolute path, None), else a hub id as (id, commit).
+    """Location of a base: (absolute path, None) for an existing folder, else (hub id, commit).
 
-    The commit is asked of the hub once; where there is no network, of the local cache.
+    The hub is asked once for the commit; without a network, the local cache is used.
 
     Raises:
         CheckpointError: no such folder, and neither the hub nor the cache knows the name.
     """
     if not name.strip():
-        raise CheckpointError(f"base {name!r} names nothing; give a folder or a hub id, or leave --base out")
+        raise CheckpointError(f"base {name!r} is empty; give a folder or a hub id, or omit --base")
     try:
         folder = Path(name).expanduser()
         if folder.is_dir():
             return str(folder.resolve()), None
         is_file = folder.exists()
     except (OSError, RuntimeError, ValueError) as error:  # too long, no such user, a null character
-        raise CheckpointError(f"base {shown(name)} is no name of a folder: {_reason(error)}") from error
+        raise CheckpointError(f"base {shown(name)} is not a valid folder name: {_reason(error)}") from error
     if is_file:
         raise CheckpointError(f"base {name} is a file; a folder with config.json and weights is needed")
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
@@ -173,7 +173,7 @@ def load_config(name: str, revision: str | None = None, anatomy: Anatomy | None 
         with _named("configuration", name):
             fields = _config_fields(name, revision)
             _refuse_config(name, fields)
-            # Before transformers sees it, whose own words for an unknown family fill a page.
+            # Checked first, because the message of transformers for an unknown family fills a page.
             if anatomy is None:
                 anatomy_for(SimpleNamespace(**{"model_type": None, **fields}))
             return AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
@@ -182,26 +182,26 @@ def load_config(name: str, revision: str | None = None, anatomy: Anatomy | None 
 
 
 def _config_fields(name: str, revision: str | None) -> dict[str, Any]:
-    """What config.json holds."""
+    """The contents of config.json."""
     if (path := Path(name) / "config.json").is_file():
         return read_json_file(path)
     return PretrainedConfig.get_config_dict(name, revision=revision)[0]
 
 
 def _refuse_config(name: str, fields: Mapping[str, Any]) -> None:
-    """Say in plain words what transformers would trip over, or do in silence.
+    """Refuse configurations that transformers would fail on or change silently.
 
     Raises:
-        CheckpointError: the base is quantised, or a size or dtype is none.
+        CheckpointError: the base is quantised, or a size or dtype is invalid.
     """
     try:
         json.dumps(fields, allow_nan=False)
     except ValueError as error:
-        raise CheckpointError(f"base {name}: its config.json holds NaN or infinite values") from error
+        raise CheckpointError(f"base {name}: its config.json contains NaN or infinite values") from error
     if fields.get("quantization_config"):
         raise CheckpointError(
             f"base {name} is quantised (quantization_config in its config.json), which is not supported; "
-            "give the model as it was before, with --base"
+            "give the unquantised model with --base"
         )
     for size in _SIZES:
         value = fields.get(size, 1)
@@ -220,17 +220,17 @@ def _refuse_config(name: str, fields: Mapping[str, Any]) -> None:
 
 
 def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What changed between two bases' `config_settings`, defaults filled in; dropout does not count.
+    """Differences between the `config_settings` of two bases, with defaults filled in and without dropout.
 
     Returns:
-        one ``name: old -> new`` a setting.
+        one ``name: old -> new`` per setting.
     """
     family = new["model_type"]
     if old.get("model_type") != family:
         return [f"model_type: {old.get('model_type')} -> {family}"]
     try:
         configs = [CONFIG_MAPPING[family].from_dict(dict(settings)) for settings in (old, new)]
-    except Exception:  # one of them was edited into nonsense, which a configuration refuses in many ways
+    except Exception:  # one of them is invalid, for which a configuration may raise anything
         return describe_changes(old, new)
     return describe_changes(*(forward_settings(config_settings(config.to_dict())) for config in configs))
 
@@ -239,7 +239,7 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
     """The base's tokenizer.
 
     Raises:
-        CheckpointError: no such base, or none or a damaged tokenizer in it.
+        CheckpointError: there is no such base, or its tokenizer is missing or damaged.
     """
     name, revision = resolve_base(name, revision)
     _refuse_pointers(name)
@@ -248,7 +248,7 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
         tokenizer = AutoTokenizer.from_pretrained(
             name, revision=revision, use_fast=True, trust_remote_code=False
         )
-    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # made up by transformers: all words unknown
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # invented by transformers: all words are unknown
         raise CheckpointError(f"base {name} has no tokenizer files (tokenizer.json, or a vocabulary)")
     _refuse_length(name, tokenizer.model_max_length)
     return tokenizer
@@ -265,20 +265,20 @@ def _refuse_length(name: str, most: object) -> None:
 
 
 def _refuse_token_fields(name: str, revision: str | None) -> None:
-    """Refuse a token with a field that transformers would leave out, with a word on stdout alone."""
+    """Refuse a token with a field that transformers would drop with only a message on stdout."""
     for file in _TOKEN_FILES:
         path = cached_file(name, file, revision=revision, _raise_exceptions_for_missing_entries=False)
         for token in _tokens_in(Path(path)) if path else ():
-            # One that is not set as well: the tokenizers library would print a line about it.
+            # Also if it is not set: the tokenizers library would print a line about it.
             if unknown := sorted(token.keys() - _TOKEN_FIELDS):
                 raise CheckpointError(
                     f"{path}: the token {shown(token['content'])} has the field {shown(unknown[0])}, which "
-                    "transformers 5 does not have: what it changes is not known"
+                    "transformers 5 does not know, so its effect is unknown"
                 )
 
 
 def _tokens_in(path: Path) -> Iterator[dict[str, Any]]:
-    """The descriptions of tokens in a tokenizer's file, of whose long vocabulary nothing is parsed."""
+    """The descriptions of tokens in a tokenizer's file, without parsing its long vocabulary."""
     try:
         text = path.read_text("utf-8")
         if path.name == "tokenizer.json":
@@ -288,7 +288,7 @@ def _tokens_in(path: Path) -> Iterator[dict[str, Any]]:
             fields = json.loads(text)
             places = [[field] for field in fields.values()] + list(fields.values())
     except (OSError, ValueError, RecursionError, AttributeError):
-        return  # whoever reads it in full says so
+        return  # reported when the file is read
     for place in places:
         values = place.values() if isinstance(place, dict) else place if isinstance(place, list) else ()
         yield from (value for value in values if isinstance(value, dict) and "content" in value)
@@ -302,7 +302,7 @@ def _refuse_pointers(name: str) -> None:
 
 
 def refuse_unknown_tokens(encoded: Encoded, base: BaseIdentity) -> None:
-    """A tokenizer may know more words than the model has embeddings for.
+    """Refuse a tokenizer with more tokens than the model has embeddings.
 
     Raises:
         CheckpointError: a token id is beyond the base's vocabulary.
@@ -310,18 +310,18 @@ def refuse_unknown_tokens(encoded: Encoded, base: BaseIdentity) -> None:
     greatest = max(int(ids.max()) for ids in encoded.input_ids)
     if greatest >= base.vocab_size:
         raise CheckpointError(
-            f"base {base.name}: its tokenizer gives token {greatest}, but the model's {base.vocab_size} "
+            f"base {base.name}: its tokenizer has token {greatest}, but the model's {base.vocab_size} "
             f"embeddings end at {base.vocab_size - 1}; tokenizer and weights do not belong together"
         )
 
 
 def n_outputs(task: TaskSpec) -> int | None:
-    """Columns of the logits: one a label, one in a regression, two in extraction; None of a causal model."""
+    """Number of logits: one per label, one for regression, two for extraction; None for causal models."""
     return {"classification": len(task.label_names), "regression": 1, "extractive": 2}.get(task.kind)
 
 
 def architecture_of(kind: str) -> type:
-    """The transformers class that makes a base's model with a head of some kind."""
+    """The transformers class of a base with a head of some kind."""
     return _ARCHITECTURES.get(kind, AutoModelForSequenceClassification)
 
 
@@ -335,10 +335,10 @@ def load_base(
     dtype: torch.dtype = torch.float32,
     anatomy: Anatomy | None = None,
 ) -> LoadedBase:
-    """Load a base and give it a head; a causal model has its own.
+    """Load a base and add a head; a causal model has its own.
 
-    What the base lacks (the head, perhaps the pooler) is drawn from N(0, initializer_range^2) with zero
-    biases, by a generator seeded with `seed`; torch's global generators are left as they were.
+    Weights that the base lacks (the head, perhaps the pooler) are drawn from N(0, initializer_range^2), with
+    zero biases, by a generator seeded with `seed`; torch's global generators are not used.
 
     Args:
         name: folder or hub id.
@@ -346,10 +346,10 @@ def load_base(
         kind: ``extractive`` for a head that reads all positions (start and end), ``causal`` for the model's
             own output embedding, else a head that reads one position.
         revision: the hub's.
-        seed: of the head.
-        dtype: of the weights in memory. There is one copy of them at any time: where it is not float32, they
-            are read as they are stored and cast one by one.
-        anatomy: where the base's parts are; None for its family's row of the table.
+        seed: seed of the head's initialisation.
+        dtype: precision of the weights in memory, of which there is only one copy; if it is not float32,
+            they are read in the stored precision and cast one by one.
+        anatomy: where the base's modules are; None for its family's row of the table.
 
     Raises:
         CheckpointError: no such base, damaged files, an unsupported family, or encoder weights missing.
@@ -361,7 +361,7 @@ def load_base(
     if n_outputs is not None:
         config.num_labels = n_outputs
     if dtype != torch.float32:
-        config.dtype = None  # else "auto" is what the configuration says, not what the files hold
+        config.dtype = None  # otherwise "auto" would follow the configuration, not the files
     with _named("weights", name), torch.random.fork_rng(devices=[]):
         model, report = architecture_of(kind).from_pretrained(
             name,
@@ -369,9 +369,9 @@ def load_base(
             revision=revision,
             dtype=torch.float32 if dtype == torch.float32 else "auto",
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # a head for other labels; anything else is refused below
-            use_safetensors=True,  # never a pickle
-            trust_remote_code=False,  # nor a question whether the folder's own code may run
+            ignore_mismatched_sizes=True,  # a head for other labels; any other mismatch is refused below
+            use_safetensors=True,  # never unpickle
+            trust_remote_code=False,  # never ask whether the folder's code may run
         )
     missing = frozenset(report["missing_keys"]) | {key for key, *_ in report["mismatched_keys"]}
     _refuse_incomplete(name, model, missing, None if kind == "causal" else anatomy)
@@ -383,7 +383,7 @@ def load_base(
 
 
 def _cast(model: PreTrainedModel, dtype: torch.dtype) -> None:
-    """Parameter by parameter; buffers stay as transformers made them, rotary frequencies in float32."""
+    """Cast parameters one by one; buffers are not cast (rotary frequencies stay in float32)."""
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
     model.config.dtype = dtype
@@ -392,7 +392,7 @@ def _cast(model: PreTrainedModel, dtype: torch.dtype) -> None:
 def _refuse_incomplete(
     name: str, model: PreTrainedModel, missing: frozenset[str], anatomy: Anatomy | None
 ) -> None:
-    """Refuse a base that lacks more than a head and a pooler (`anatomy`), or anything (None)."""
+    """Refuse a base that lacks more than a head and a pooler (`anatomy`), or lacks anything (None)."""
     lost, part = sorted(missing), "model"
     if anatomy is not None:
         prefix, part = f"{model.base_model_prefix}.", "encoder"
@@ -407,7 +407,7 @@ def _refuse_incomplete(
 
 @torch.no_grad()
 def initialise(model: PreTrainedModel, missing: frozenset[str], seed: int) -> None:
-    """Draw the parameters of some names as `load_base` draws what a base lacks."""
+    """Initialise the named parameters in the same way as `load_base` does."""
     generator = torch.Generator().manual_seed(seed)
     std = getattr(model.config, "initializer_range", 0.02)
     for name, parameter in sorted(model.named_parameters()):
@@ -421,7 +421,7 @@ def initialise(model: PreTrainedModel, missing: frozenset[str], seed: int) -> No
 def _refuse_non_finite(name: str, model: PreTrainedModel) -> None:
     for tensor_name, parameter in model.named_parameters():
         if not torch.isfinite(parameter).all():
-            raise CheckpointError(f"base {name}: {tensor_name} holds NaN or infinite values")
+            raise CheckpointError(f"base {name}: {tensor_name} contains NaN or infinite values")
 
 
 def _identify(

@@ -1,4 +1,4 @@
-"""Write a checkpoint in another format, where nothing is lost, or what is lost is known."""
+"""Write a checkpoint in another format, without loss or with a known loss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .peft import is_peft
 from .peft_config import CONFIG, read_config
 from .peft_writing import WRITABLE, write_peft
 
-# The library's names, and the version whose format this is.
+# The library's name, and the version of its format.
 _WEIGHTS = "pytorch_adapter.bin"
 _HEAD_CONFIG, _HEAD_WEIGHTS = "head_config.json", "pytorch_model_head.bin"
 _VERSION = "adapters.1.3.0"
@@ -43,7 +43,7 @@ def to_native(opened: OpenedCheckpoint, out: Path) -> None:
     Raises:
         CheckpointError: `out` holds something, the checkpoint is of a causal language model, or its data are
             not known.
-        ResultsError: it cannot be written.
+        ResultsError: the folder cannot be written.
     """
     refuse_full(out)
     if opened.description.task.kind == "causal":
@@ -53,7 +53,7 @@ def to_native(opened: OpenedCheckpoint, out: Path) -> None:
         )
     if not opened.description.task.files:
         raise CheckpointError(
-            "this project's format remembers the data, and this checkpoint knows of none; give a file with "
+            "this project's format records the data, but this checkpoint records none; give a file with "
             "labelled examples (--data FILE)"
         )
     parameters: dict[str, Tensor] = {
@@ -71,12 +71,12 @@ def to_peft(
     Args:
         opened: with adapters of one of PEFT's types.
         out: the new folder.
-        source: folder of the checkpoint, which may name its base otherwise than where it was found.
-        method: what of its adapters to write; None for all.
+        source: folder of the checkpoint, which may name its base by another path than the one used.
+        method: adapters to write; None for all.
 
     Raises:
-        CheckpointError: `out` holds something, or PEFT has no such adapters.
-        ResultsError: it cannot be written.
+        CheckpointError: `out` contains a checkpoint, or PEFT has no such adapters.
+        ResultsError: the folder cannot be written.
     """
     refuse_full(out)
     model, description = opened.model, opened.description
@@ -93,7 +93,7 @@ def to_peft(
 
 
 def lost_in_adapterhub(opened: OpenedCheckpoint) -> list[str]:
-    """What a checkpoint holds that AdapterHub's format has no place for, in a few words each."""
+    """The parts of a checkpoint that AdapterHub's format cannot represent, as short texts."""
     lost = []
     groups = {name: group for group, name, _ in opened.model.named_roles()}
     kinds = {groups[name] for name in opened.trained if name in groups}
@@ -110,7 +110,7 @@ def to_adapterhub(opened: OpenedCheckpoint, out: Path, lossy: bool = False) -> l
     Args:
         opened: with bottleneck adapters of this project.
         out: the new folder.
-        lossy: leave out what the format has no place for.
+        lossy: leave out what the format cannot represent.
 
     Returns:
         what was left out.
@@ -123,8 +123,8 @@ def to_adapterhub(opened: OpenedCheckpoint, out: Path, lossy: bool = False) -> l
     method = opened.description.method
     if not isinstance(method, Adapters):
         raise CheckpointError(
-            f"only this project's bottleneck adapters can be written for AdapterHub, on {_families()}, not "
-            f"{method.name}; PEFT's format can hold {WRITABLE}"
+            f"only bottleneck adapters of this project, on {_families()}, can be written for AdapterHub, not "
+            f"{method.name}; PEFT's format can represent {WRITABLE}"
         )
     _refuse_family(opened)
     for what, value, allowed in (
@@ -134,27 +134,27 @@ def to_adapterhub(opened: OpenedCheckpoint, out: Path, lossy: bool = False) -> l
     ):
         if value != allowed:
             raise CheckpointError(
-                f"AdapterHub has no adapters with {what} {value!r}; what can be written has interaction "
+                f"AdapterHub has no adapters with {what} {value!r}; supported are interaction "
                 "'add', norm 'none' and hidden_layers 1"
             )
     lost = lost_in_adapterhub(opened)
     if lost and not lossy:
         raise CheckpointError(
-            f"AdapterHub's format has no place for {' and '.join(lost)}: the base's own would be used in "
-            "their place; leave them out with --lossy"
+            f"AdapterHub's format cannot represent {' and '.join(lost)}, and would use those of the base; "
+            "leave them out with --lossy"
         )
     _write(opened, method, out)
     return lost
 
 
 def refuse_full(out: Path) -> None:
-    """Never write over a checkpoint.
+    """Refuse to overwrite a checkpoint.
 
     Raises:
-        CheckpointError: the folder holds one.
+        CheckpointError: the folder contains one.
     """
     if any((out / name).exists() for name in (DESCRIPTION, DELTA, CONFIG)):
-        raise CheckpointError(f"{out} holds a checkpoint already; choose another folder")
+        raise CheckpointError(f"{out} already contains a checkpoint; choose another folder")
 
 
 def _write(opened: OpenedCheckpoint, method: Adapters, out: Path) -> None:

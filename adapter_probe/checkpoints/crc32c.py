@@ -1,7 +1,7 @@
 """CRC-32C, the checksum of TensorFlow's files, fast enough for whole models.
 
-The remainder is linear in the bits, so the data are cut into pieces that advance side by side, and the
-pieces' remainders are joined two by two: that of a followed by b is that of a, advanced over as many zero
+The remainder is linear in the bits, so the data are cut into pieces that are processed in parallel, and the
+pieces' remainders are joined in pairs: that of a followed by b is that of a, advanced over as many zero
 bytes as b has, XOR that of b. RFC 3720 gives the polynomial and, in appendix B.4, test vectors.
 """
 
@@ -38,8 +38,8 @@ def crc32c(data: bytes) -> int:
         return _invert(int(_advance(np.array([0xFFFFFFFF], np.uint32), np.frombuffer(data, np.uint8))[0]))
     n_pieces = 1 << min(max(n.bit_length() - 7, 0), 16)
     width = -(-n // n_pieces)
-    # Zero bytes in front change nothing, as the remainder starts from 0; the start that is wanted, all ones,
-    # is the same as inverting the first four bytes.
+    # Leading zero bytes change nothing, because the remainder starts from 0; the required start, all ones,
+    # is equivalent to inverting the first four bytes.
     padded = np.zeros(n_pieces * width, dtype=np.uint8)
     padded[-n:] = np.frombuffer(data, dtype=np.uint8)
     padded[-n : len(padded) - n + 4] ^= 0xFF
@@ -75,7 +75,7 @@ def _join(states: Words, width: int) -> int:
 
 
 def _over_zeros(n: int) -> Words:
-    """What n zero bytes make of each bit of a remainder, ``[32]``."""
+    """The effect of n zero bytes on each bit of a remainder, ``[32]``."""
     identity = np.uint32(1) << _BITS
     one, out = _advance(identity, np.zeros(1, np.uint8)), identity
     while n:

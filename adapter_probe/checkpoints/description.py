@@ -1,4 +1,4 @@
-"""`adapter_probe.json`: what a checkpoint folder says about itself."""
+"""`adapter_probe.json`, the description of a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .identity import BaseIdentity
 
 DESCRIPTION = "adapter_probe.json"
 SCHEMA = 2
-# Without the base's config, the tokenizer and the method's hash.
+# The previous schema lacks the base's config, the tokenizer and the method's hash.
 _SCHEMA_BEFORE = 1
 
 
@@ -35,20 +35,20 @@ _READERS = {"method": _method_from_json, "task": TaskSpec.from_json}
 
 @dataclass(frozen=True)
 class Description:
-    """A checkpoint's own account of itself.
+    """The description of a checkpoint.
 
     Attributes:
-        method: what was added and trained.
-        base: the model it stands on.
-        task: its data, labels and metric.
-        max_length: most tokens an example was cut to.
-        training: the settings that trained it, as plain JSON.
-        scores: validation scores by metric name, as fractions; None where undefined.
-        versions: of the libraries that wrote it.
-        delta_sha256: of the bytes of ``delta.safetensors``.
-        method_sha256: of the method's JSON, so that an edit of it shows; empty where it is not known.
-        head_sha256: of what the head's outputs stand for, likewise.
-        tokenizer: a hash a part, see `tokenizer_parts`; empty where it is not known.
+        method: the training method, which determines what was added and trained.
+        base: identity of the base model.
+        task: data, labels and metric of the task.
+        max_length: number of tokens that examples were truncated to.
+        training: training settings, as plain JSON.
+        scores: validation scores by metric name, as fractions; None if undefined.
+        versions: versions of the libraries that wrote it.
+        delta_sha256: SHA-256 of the bytes of ``delta.safetensors``.
+        method_sha256: SHA-256 of the method's JSON, so that edits are detected; empty if unknown.
+        head_sha256: SHA-256 of the meaning of the head's outputs; empty if unknown.
+        tokenizer: one hash per part, see `tokenizer_parts`; empty if unknown.
     """
 
     method: Method | ImportedMethod
@@ -65,10 +65,10 @@ class Description:
 
     def __post_init__(self) -> None:
         if self.max_length < 1:
-            raise CheckpointError(f"max_length {self.max_length} is not allowed; at least 1 token is needed")
+            raise CheckpointError(f"max_length {self.max_length} is not allowed; give at least 1")
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict, as ``adapter_probe.json`` holds it."""
+        """The contents of ``adapter_probe.json``."""
         nested = {
             "method": self.method.to_json(),
             "base": asdict(self.base),
@@ -78,7 +78,7 @@ class Description:
 
 
 def write_description(folder: Path, description: Description) -> None:
-    """Write ``adapter_probe.json``; the folder is a checkpoint from then on."""
+    """Write ``adapter_probe.json``, which makes the folder a checkpoint."""
     method, head = hash_json(description.method.to_json()), _hash_head(description.task)
     sealed = replace(description, method_sha256=method, head_sha256=head)
     write_json(folder / DESCRIPTION, {"schema": SCHEMA, **sealed.to_json()})
@@ -94,11 +94,11 @@ def read_description(folder: Path) -> Description:
     if not folder.is_dir():
         raise CheckpointError(f"checkpoint {folder}: no such folder")
     if not path.is_file():
-        raise CheckpointError(f"{folder} is not a checkpoint: it has no {DESCRIPTION}")
+        raise CheckpointError(f"{folder} is not a checkpoint: it contains no {DESCRIPTION}")
     refuse_pointer(path)
     try:
         document = read_json(path)
-    except ResultsError as error:  # names the file itself
+    except ResultsError as error:  # the message names the file
         raise CheckpointError(str(error)) from error
     schema = document.pop("schema", None)
     if schema not in (_SCHEMA_BEFORE, SCHEMA) or isinstance(schema, bool):
@@ -114,13 +114,13 @@ def read_description(folder: Path) -> Description:
         raise CheckpointError(f"{path}: {error}") from error
     if schema == SCHEMA and description.method_sha256 != hash_json(description.method.to_json()):
         raise CheckpointError(
-            f"{path}: its method was changed after it was written (it does not have the sha256 in "
+            f"{path}: method was edited after it was written (it does not match "
             "method_sha256); restore the file"
         )
     if description.head_sha256 not in ("", _hash_head(description.task)):
         raise CheckpointError(
-            f"{path}: kind or label_names of its task were changed after it was written (they do not have "
-            "the sha256 in head_sha256): the head's outputs would stand for other labels; restore the file"
+            f"{path}: kind or label_names of its task were edited after it was written (they do not match "
+            "head_sha256), so the head's outputs would mean other labels; restore the file"
         )
     return description
 

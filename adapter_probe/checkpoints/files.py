@@ -1,4 +1,4 @@
-"""Read files that somebody else wrote: bounded in memory, nothing but JSON (without torch) and tensors."""
+"""Read untrusted files: bounded in memory, only JSON (without torch) and tensors."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _DAMAGE = (
 
 
 def refuse_pointer(path: Path) -> None:
-    """Refuse a file of git-LFS that was never downloaded: a few lines of text in place of the contents.
+    """Refuse a git-LFS pointer: a few lines of text instead of the contents of the file.
 
     Raises:
-        CheckpointError: it is one.
+        CheckpointError: the file is a pointer.
     """
     try:
         with path.open("rb") as file:
@@ -46,10 +46,10 @@ def refuse_pointer(path: Path) -> None:
 
 
 def read_json_file(path: Path) -> dict[str, Any]:
-    """A JSON object.
+    """Read a JSON object.
 
     Raises:
-        CheckpointError: the file cannot be read, or holds something else.
+        CheckpointError: the file cannot be read, or contains something else.
     """
     refuse_pointer(path)
     try:
@@ -59,15 +59,15 @@ def read_json_file(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise CheckpointError(f"{path} holds {shown(document)}, expected an object")
+        raise CheckpointError(f"{path} contains {shown(document)}, expected an object")
     return document
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, or of a torch file, of which nothing but tensors is loaded.
+    """The tensors of a safetensors file, or of a torch file, from which only tensors are loaded.
 
-    They come by name: safetensors has an order of its own in every process, and the order of a method's parts
-    is part of its identity.
+    They are sorted by name, because safetensors returns them in an order that differs between processes, and
+    the order of a method's parts is part of its identity.
 
     Raises:
         CheckpointError: the file cannot be read, holds something else, is compressed, or holds tensors that
@@ -89,20 +89,20 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     except CheckpointError:
         raise
     except _DAMAGE as error:
-        raise CheckpointError(f"{path} is damaged, or holds more than tensors") from error
+        raise CheckpointError(f"{path} is damaged, or contains more than tensors") from error
     if not isinstance(tensors, Mapping) or not all(
         isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in tensors.items()
     ):
-        raise CheckpointError(f"{path} does not hold named tensors")
+        raise CheckpointError(f"{path} does not contain named tensors")
     return {name: _checked(path, name, tensor, size) for name, tensor in sorted(tensors.items())}
 
 
 def _refuse_compressed(path: Path) -> None:
-    """Torch never compresses: an archive that is compressed was made to unpack to something else."""
+    """Refuse compressed archives: torch never compresses, so it may be a decompression bomb."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-                raise CheckpointError(f"{path} is compressed, which torch's files are not")
+                raise CheckpointError(f"{path} is compressed, which files written by torch never are")
 
 
 def _checked(path: Path, name: str, tensor: Tensor, file_size: int) -> Tensor:
@@ -111,14 +111,14 @@ def _checked(path: Path, name: str, tensor: Tensor, file_size: int) -> Tensor:
     Raises:
         CheckpointError: see `read_tensors`.
     """
-    if tensor.numel() > file_size:  # a view that repeats the few numbers that there are
-        raise CheckpointError(f"{path}: {name} has shape {list(tensor.shape)}, more than the file holds")
+    if tensor.numel() > file_size:  # a view that repeats few stored numbers
+        raise CheckpointError(f"{path}: {name} has shape {list(tensor.shape)}, more than the file contains")
     check_values(path, name, tensor)
     return tensor.float()
 
 
 def check_values(path: Path, name: str, tensor: Tensor) -> None:
-    """Refuse what a cast would change in silence, and what is no number.
+    """Refuse tensors that a cast would change silently, and values that are not finite.
 
     Raises:
         CheckpointError: the tensor is not of finite floating-point numbers.
@@ -127,21 +127,21 @@ def check_values(path: Path, name: str, tensor: Tensor) -> None:
 
     if not tensor.dtype.is_floating_point or tensor.layout != torch.strided or tensor.is_meta:
         kind = str(tensor.dtype).removeprefix("torch.")
-        raise CheckpointError(f"{path}: {name} holds {kind} values, expected floating-point numbers")
+        raise CheckpointError(f"{path}: {name} contains {kind} values, expected floating-point numbers")
     if not torch.isfinite(tensor.to(torch.float32)).all():
-        raise CheckpointError(f"{path}: {name} holds NaN or infinite values")
+        raise CheckpointError(f"{path}: {name} contains NaN or infinite values")
 
 
 def first_file(folder: Path, names: Iterable[str]) -> Path | None:
-    """The first of these names that is there."""
+    """The first of these names that exists."""
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def number(path: Path, name: str, value: object, least: float | None = None) -> float:
-    """A field that holds a finite number, perhaps at least so great.
+    """A field that contains a finite number, optionally with a lower bound.
 
     Raises:
-        CheckpointError: it holds something else.
+        CheckpointError: it contains something else.
     """
     fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not fits or (least is not None and value < least):
@@ -151,10 +151,10 @@ def number(path: Path, name: str, value: object, least: float | None = None) -> 
 
 
 def whole_number(path: Path, name: str, value: object, least: int = 0) -> int:
-    """A field that holds a whole number of at least `least`.
+    """A field that contains a whole number of at least `least`.
 
     Raises:
-        CheckpointError: it holds something else.
+        CheckpointError: it contains something else.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise CheckpointError(
@@ -164,10 +164,10 @@ def whole_number(path: Path, name: str, value: object, least: int = 0) -> int:
 
 
 def texts(path: Path, name: str, value: object) -> tuple[str, ...]:
-    """A field that holds strings, or nothing.
+    """A field that contains a list of strings, or is not set.
 
     Raises:
-        CheckpointError: it holds something else.
+        CheckpointError: it contains something else.
     """
     if value is None:
         return ()
@@ -177,10 +177,10 @@ def texts(path: Path, name: str, value: object) -> tuple[str, ...]:
 
 
 def flag(path: Path, name: str, value: object) -> bool:
-    """A field that holds true or false; null counts as false.
+    """A field that contains true or false; null counts as false.
 
     Raises:
-        CheckpointError: it holds something else.
+        CheckpointError: it contains something else.
     """
     if value is not None and not isinstance(value, bool):
         raise CheckpointError(f"{path}: {name} is {shown(value)}, expected true or false")
@@ -188,13 +188,13 @@ def flag(path: Path, name: str, value: object) -> bool:
 
 
 def refuse_unknown(path: Path, document: Mapping[str, Any], known: Iterable[str], of: str) -> None:
-    """Refuse a field whose effect is not known; one that is not set (null, false, empty) has none.
+    """Refuse fields with unknown effect, unless they are not set (null, false, empty).
 
     Args:
         path: for the message.
-        document: what the file holds.
-        known: names of the fields that are read, or known to change nothing.
-        of: whose fields these are, with the version.
+        document: contents of the file.
+        known: names of fields that are read, or known to have no effect.
+        of: library and version that define the fields.
 
     Raises:
         CheckpointError: one line with the first such field.
@@ -203,13 +203,13 @@ def refuse_unknown(path: Path, document: Mapping[str, Any], known: Iterable[str]
     for name, value in document.items():
         if name not in known and (value or (value in (0, 0.0) and value is not False)):
             raise CheckpointError(
-                f"{path} has the field {shown(name)}, {shown(value)}, which {of} does not have: what it "
-                "changes is not known"
+                f"{path} has the field {shown(name)}, {shown(value)}, which {of} does not have, so its "
+                "effect is unknown"
             )
 
 
 def shown(value: object, most: int = _MOST_SHOWN) -> str:
-    """A value from a file, in few characters."""
+    """A value from a file, shortened for a message."""
     try:
         text = json.dumps(value, ensure_ascii=True)
     except (TypeError, ValueError, RecursionError):

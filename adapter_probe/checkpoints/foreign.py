@@ -1,4 +1,4 @@
-"""The one form that the readers of other libraries' checkpoints read them into."""
+"""The common representation of checkpoints of other libraries."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from adapter_probe.models.bases.family import Anatomy
 
 @dataclass(frozen=True)
 class ForeignCheckpoint:
-    """Another library's checkpoint as its files have it, before its base is known.
+    """The contents of another library's checkpoint, before its base is known.
 
     Attributes:
-        folder: of the checkpoint.
-        library: that wrote it.
-        name: the adapter's, for people.
-        files: all that determine its numbers.
+        folder: checkpoint folder.
+        library: library that wrote it.
+        name: display name of the adapter.
+        files: all files that determine its numbers.
         documents: the parsed JSON files, by name.
-        tensors: of all weight files, under the library's names.
-        base: name of its base, or None where it does not say.
-        revision: of the base on the hub, or None where it does not say.
-        kind: of its task, or None where it does not say.
-        n_outputs: columns of its head's logits, or None where it holds no head.
-        label_names: in the order of the columns, or empty where it does not say.
+        tensors: tensors of all weight files, under the library's names.
+        base: name of its base, or None if not recorded.
+        revision: revision of the base on the hub, or None if not recorded.
+        kind: kind of its task, or None if not recorded.
+        n_outputs: number of logits of its head, or None without a head.
+        label_names: label names in the order of the logits, or empty if not recorded.
     """
 
     folder: Path
@@ -50,7 +50,7 @@ class ForeignCheckpoint:
 
     @property
     def sha256(self) -> str:
-        """Of the bytes of `files`."""
+        """SHA-256 of the bytes of `files`."""
         digest = hashlib.sha256()
         for path in self.files:
             digest.update(f"{path.name} {path.stat().st_size}\n".encode())
@@ -60,13 +60,13 @@ class ForeignCheckpoint:
 
 @dataclass(frozen=True)
 class TranslatedCheckpoint:
-    """A foreign checkpoint in this project's terms.
+    """A checkpoint of another library, translated into this project's representation.
 
     Attributes:
         method: what is added to the base.
         tensors: its weights, and the base's that it replaces, under the names of this project's model.
-        notes: what a user has to know, one sentence each.
-        frozen: which of `tensors` were not trained, in a checkpoint that holds the whole model.
+        notes: remarks for the user, one sentence each.
+        frozen: the `tensors` that were not trained, in a checkpoint that contains the whole model.
     """
 
     method: ImportedMethod
@@ -75,11 +75,11 @@ class TranslatedCheckpoint:
     frozen: frozenset[str] = frozenset()
 
     def without_copies(self, base: Mapping[str, Tensor], base_name: str) -> TranslatedCheckpoint:
-        """Without what was not trained and equals the base; what does not equal it gets a note.
+        """Drop untrained tensors that equal the base; others are reported in a note.
 
         Args:
             base: the base's parameters by name.
-            base_name: for the note.
+            base_name: name of the base, for the note.
         """
         copies = {n for n in self.frozen if n in base and torch.equal(base[n], self.tensors[n])}
         kept = {name: tensor for name, tensor in self.tensors.items() if name not in copies}
@@ -87,15 +87,15 @@ class TranslatedCheckpoint:
         if not others:
             return replace(self, tensors=kept)
         note = (
-            f"{len(others)} of the {len(self.frozen)} tensors that were not trained differ from those of the "
-            f"base {base_name}, {min(others)} first; the checkpoint's own are used."
+            f"{len(others)} of the {len(self.frozen)} untrained tensors differ from those of the "
+            f"base {base_name}, {min(others)} first; those of the checkpoint are used."
         )
         return replace(self, tensors=kept, notes=(*self.notes, note))
 
 
 @dataclass(frozen=True)
 class BaseShape:
-    """What a reader has to know of the base.
+    """The facts about the base that a reader needs.
 
     Attributes:
         anatomy: the family's.
@@ -114,7 +114,7 @@ class BaseShape:
     tied: tuple[str, ...] = ()
 
     def layers_but(self, left_out: Iterable[int]) -> list[int]:
-        """The layers whose modules, numbered each once from the bottom, are not left out."""
+        """The layers, counted from the bottom, that are not in `leave_out`."""
         modules = list(dict.fromkeys(self.layer_names))
         left_out = set(left_out)
         return [n for n, name in enumerate(self.layer_names) if modules.index(name) not in left_out]
@@ -127,12 +127,12 @@ class BaseShape:
 
 
 def refuse(folder: Path, what: str) -> CheckpointError:
-    """The error for what another library can do and this project cannot."""
+    """The error for a feature that this project does not support."""
     return CheckpointError(f"checkpoint {folder} has {what}, which is not supported")
 
 
 def refuse_left(folder: Path, left: Iterable[str]) -> None:
-    """Never load half of a checkpoint.
+    """Refuse a checkpoint with tensors that were not read.
 
     Raises:
         CheckpointError: tensors are left over.
@@ -140,4 +140,4 @@ def refuse_left(folder: Path, left: Iterable[str]) -> None:
     names = sorted(left)
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        raise CheckpointError(f"checkpoint {folder} holds tensors that are not understood: {names[0]}{more}")
+        raise CheckpointError(f"checkpoint {folder} contains unknown tensors: {names[0]}{more}")

@@ -1,8 +1,8 @@
-"""What a checkpoint of ours is made of, from its JSON and the headers of its tensor files, without torch.
+"""The contents of a checkpoint of this project, read from JSON and tensor headers, without torch.
 
-Names and shapes tell the role of every parameter, and the hash of the base's weights, which the checkpoint
-remembers, tells that the names were understood: it covers names, shapes and values. Where anything is not as
-expected, there is no answer here, and the checkpoint has to be opened, which also says what is wrong.
+Names and shapes determine the role of every parameter. The hash of the base's weights, which the checkpoint
+records, verifies that the names were interpreted correctly: it covers names, shapes and values. If anything
+is unexpected, there is no result, and the checkpoint has to be opened, which also reports what is wrong.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 @dataclass(frozen=True)
 class Contents:
-    """What a model with adapters is made of.
+    """The contents of a model with adapters.
 
     Attributes:
-        description: the checkpoint's own account, with the base that was found.
+        description: description of the checkpoint, with the base that was found.
         family: the base's `model_type`.
-        n_layers, hidden_size: of the base.
-        n_sites: that hold an adapter.
-        counts: parameters by role.
-        trained: parameters that the checkpoint holds.
-        trained_body: of these, without the head and what else the base lacked.
-        pretrained: parameters of the base's body.
-        notes: what a user has to know, one sentence each.
+        n_layers, hidden_size: dimensions of the base.
+        n_sites: number of sites with an adapter.
+        counts: numbers of parameters by role.
+        trained: number of parameters in the checkpoint.
+        trained_body: number of these without the head and other parameters that the base lacks.
+        pretrained: number of parameters of the base without a head.
+        notes: remarks for the user, one sentence each.
     """
 
     description: Description
@@ -78,11 +78,11 @@ class _Stored:
 
 
 def read_contents(folder: Path, base: str | None = None) -> Contents | None:
-    """The contents of a checkpoint with adapters of ours, or None where files alone do not tell.
+    """The contents of a checkpoint of this project, or None if they cannot be determined from files alone.
 
     Args:
         folder: the checkpoint.
-        base: folder to use in place of the base that it names.
+        base: folder to use instead of the recorded base.
 
     Raises:
         CheckpointError: its description is damaged.
@@ -99,11 +99,11 @@ def read_contents(folder: Path, base: str | None = None) -> Contents | None:
             return None
         return _contents(said, place.resolve(), dict(_header(folder / DELTA)))
     except (OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError):
-        return None  # whatever is wrong with it, such as JSON nested deep, opening says it in plain words
+        return None  # opening the checkpoint will report what is wrong, such as deeply nested JSON
 
 
 def _contents(said: Description, place: Path, delta: dict[str, _Stored]) -> Contents | None:
-    """The union of what the base and the checkpoint hold, by role."""
+    """The union of the parameters of base and checkpoint, by role."""
     adapters = [name for name in delta if _ADAPTER in name]
     prefix = adapters[0].partition(".")[0] + "."
     encoder = _encoder(place, prefix, said.base.weights_sha256)
@@ -147,7 +147,7 @@ def _role(name: str, prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> Para
 
 
 def _is_base(place: Path, said: Description) -> bool:
-    """Whether configuration and tokenizer are those that the checkpoint remembers, word for word."""
+    """Whether configuration and tokenizer equal those recorded in the checkpoint."""
     config = json.loads((place / "config.json").read_text(encoding="utf-8"))
     if not said.base.config or config_settings(config) != said.base.config:
         return False
@@ -155,14 +155,14 @@ def _is_base(place: Path, said: Description) -> bool:
 
     try:
         encoding = json.loads(Tokenizer.from_file(str(place / "tokenizer.json")).to_str())
-    except Exception:  # the library raises nothing more special
+    except Exception:  # the library raises only this general class
         return False
     told = {name: part for name, part in encoding.items() if name not in NOT_ENCODING and part is not None}
     return {name: hash_json(part) for name, part in told.items()}.items() <= said.tokenizer.items()
 
 
 def _encoder(place: Path, prefix: str, wanted: str) -> dict[str, _Stored] | None:
-    """The encoder's tensors by their names inside it, told by the hash of all of them."""
+    """The encoder's tensors by their names inside it, verified by the hash of all of them."""
     stored = {name: one for name, one in _weights(place) if one.dtype in _DTYPES}
     inside = {name.removeprefix(prefix): one for name, one in stored.items() if name.startswith(prefix)}
     every = inside or stored
@@ -171,7 +171,7 @@ def _encoder(place: Path, prefix: str, wanted: str) -> dict[str, _Stored] | None
 
 
 def _hash_of(tensors: Mapping[str, _Stored]) -> str:
-    """As `adapter_probe.checkpoints.base` hashes a model's weights."""
+    """The hash of weights, computed as in `adapter_probe.checkpoints.base`."""
     digest = hashlib.sha256()
     for name, one in sorted(tensors.items()):
         digest.update(f"{name} {one.shape}\n".encode())
@@ -180,7 +180,7 @@ def _hash_of(tensors: Mapping[str, _Stored]) -> str:
 
 
 def _weights(place: Path) -> Iterator[tuple[str, _Stored]]:
-    """Every tensor of a base, under the names that transformers gives old ones."""
+    """Every tensor of a base, with old names replaced by those of current transformers."""
     whole, index = place / "model.safetensors", place / "model.safetensors.index.json"
     files = [whole]
     if not whole.is_file():
@@ -194,7 +194,7 @@ def _weights(place: Path) -> Iterator[tuple[str, _Stored]]:
 
 
 def _header(path: Path) -> Iterator[tuple[str, _Stored]]:
-    """The tensors that a safetensors file names: eight bytes of length, JSON, then the values."""
+    """The tensors in the header of a safetensors file: eight bytes of length, JSON, then the values."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > path.stat().st_size:

@@ -1,8 +1,8 @@
-"""Everything that determines a number, apart from the data and a study's own settings.
+"""Everything that determines a number, apart from the data and the settings of a study.
 
 The delta, the method, the base's weights and configuration, and the tokenizer, as plain JSON. Ablations,
 sweeps, trainings, `prune` and the report compare it before they use what is on disk; the opening of a
-checkpoint compares it with what the checkpoint remembers. Works without torch.
+checkpoint compares it with what the checkpoint records. Works without torch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from adapter_probe.results.fingerprints import hash_json, to_plain
 
-# What names, describes or stores a model, and what steers text generation: none of it reaches the logits.
+# Names, descriptions, storage and text generation: none of these fields affects the logits.
 _NO_EFFECT = frozenset((
     "_name_or_path", "name_or_path", "_commit_hash", "transformers_version", "adapters_version",
     "unsloth_version", "unsloth_fixed", "transformers.js_config", "architectures", "auto_map",
@@ -29,24 +29,24 @@ _NO_EFFECT = frozenset((
     "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
     "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "prefix",
 ))  # fmt: skip
-# What plays a part in training alone: dropout, and how weights start that the base does not have.
+# Fields that affect only training: dropout, and the initialisation of weights that the base lacks.
 _TRAINING_ONLY = ("dropout", "pdrop", "layerdrop", "initializer_range", "router_aux_loss_coef")
-# Parts of a tokenizers file that do not change which ids a text gets.
+# Parts of a tokenizer file that do not affect the ids of a text.
 NOT_ENCODING = ("version", "truncation", "padding", "decoder")
 
 
 @dataclass(frozen=True)
 class BaseIdentity:
-    """Which base a checkpoint stands on.
+    """The identity of the base of a checkpoint.
 
     Attributes:
         name: absolute folder or hub id.
-        revision: the hub's commit, or None for a folder.
+        revision: commit on the hub, or None for a folder.
         weights_sha256: of the encoder's tensors, in float32, under their names; of a causal model also its
             output embedding's, where that has weights of its own.
-        n_layers, hidden_size, vocab_size: so that a base that cannot fit is named in plain words.
-        config: what its config.json says that can change a number, see `config_settings`; empty where that is
-            not known.
+        n_layers, hidden_size, vocab_size: dimensions, for a clear message if a base cannot fit.
+        config: fields of its config.json that can change a number, see `config_settings`; empty if
+            unknown.
     """
 
     name: str
@@ -63,7 +63,7 @@ class BaseIdentity:
 
 
 def config_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a base's config.json says that can change a number, as plain JSON."""
+    """The fields of a base's config.json that can change a number, as plain JSON."""
     settings = {name: value for name, value in config.items() if name not in _NO_EFFECT}
     plain = to_plain(json.loads(json.dumps(settings)))
     assert isinstance(plain, dict)
@@ -71,12 +71,12 @@ def config_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def forward_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Of `config_settings`, what can change a number without training."""
+    """The `config_settings` that can change a number without training."""
     return {k: v for k, v in settings.items() if not any(word in k for word in _TRAINING_ONLY)}
 
 
 def tokenizer_parts(tokenizer: Any) -> dict[str, str]:
-    """A hash for each part of a tokenizer that can change the ids of a text, by the part's name."""
+    """Hashes of the parts of a tokenizer that can change the ids of a text, by name."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         parts = {"vocabulary": tokenizer.get_vocab(), "class": type(tokenizer).__name__}
@@ -91,7 +91,7 @@ def tokenizer_parts(tokenizer: Any) -> dict[str, str]:
 
 
 def training_identity(base: Mapping[str, Any], tokenizer: Mapping[str, str]) -> dict[str, Any]:
-    """What a base brings into a training.
+    """The identity of a base in a training.
 
     Args:
         base: the record of its `BaseIdentity`.
@@ -104,14 +104,14 @@ def training_identity(base: Mapping[str, Any], tokenizer: Mapping[str, str]) -> 
 
 
 def checkpoint_identity(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a checkpoint brings into an evaluation.
+    """The identity of a checkpoint in an evaluation.
 
     Args:
-        record: a checkpoint's description as JSON, see `Description.to_json`; what an older one does not say
-            is left out.
+        record: a checkpoint's description as JSON, see `Description.to_json`; fields that older ones lack
+            are left out.
     """
     base, method = record.get("base") or {}, record.get("method") or {}
-    if method.get("name") == "imported":  # it lists every module, which its hash says as well
+    if method.get("name") == "imported":  # it lists every module; its hash is sufficient
         method = {"name": "imported", "sha256": hash_json(method)}
     return {
         "checkpoint": {"delta_sha256": record.get("delta_sha256"), "method": dict(method)},

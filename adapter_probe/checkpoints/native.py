@@ -1,7 +1,7 @@
-"""Our checkpoint: a folder with `adapter_probe.json` and `delta.safetensors`.
+"""This project's checkpoint format: a folder with `adapter_probe.json` and `delta.safetensors`.
 
-The delta holds exactly the tensors that differ from the base, under their names in the model's state dict:
-the adapters, the trained LayerNorms, the head, and what the base did not contain.
+The delta contains exactly the tensors that differ from the base, under their names in the model's state dict:
+adapters, trained LayerNorms, the head, and parameters that the base lacks.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from .shared import SharedBase
 
 _UNKNOWN_BASE = (
-    "The checkpoint was written by a version that did not remember the base's config.json and tokenizer; "
-    "changes of these since then cannot be noticed."
+    "The checkpoint was written by a version that did not record the base's config.json and tokenizer; "
+    "later changes to them cannot be detected."
 )
 
 
@@ -60,11 +60,11 @@ class OpenedCheckpoint:
 
     Attributes:
         model: in evaluation mode, on the CPU, in float32.
-        tokenizer: the base's.
-        description: what the folder says about itself, with the base that was actually used.
-        trained: names of the parameters that the delta holds.
-        missing: names of the parameters that the base does not contain.
-        notes: what a user has to know of what another library wrote, one sentence each.
+        tokenizer: tokenizer of the base.
+        description: description of the checkpoint, with the base that was actually used.
+        trained: names of the parameters in the delta.
+        missing: names of the parameters that the base lacks.
+        notes: remarks on a checkpoint of another library, one sentence each.
     """
 
     model: AdaptedModel
@@ -76,15 +76,15 @@ class OpenedCheckpoint:
 
 
 def library_versions() -> dict[str, str]:
-    """The versions that a checkpoint or a result was written with."""
+    """Library versions, as recorded in checkpoints and results."""
     return {"adapter_probe": __version__, **{name: version(name) for name in ("torch", "transformers")}}
 
 
 def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], description: Description) -> Path:
-    """Write a checkpoint. The description comes last: until it is there the folder is no checkpoint.
+    """Write a checkpoint. The description is written last; without it, a folder is not a checkpoint.
 
     Args:
-        folder: made if missing; an earlier checkpoint in it is replaced.
+        folder: output folder, created if missing; an earlier checkpoint in it is replaced.
         tensors: the tensors that differ from the base, by name.
         description: its `delta_sha256` and `versions` are filled in here.
 
@@ -114,11 +114,11 @@ def open_checkpoint(
 
     Args:
         folder: the checkpoint.
-        base: folder or hub id to use in place of the remembered one (it may have moved). It must hold the
+        base: folder or hub id to use instead of the recorded one (it may have moved). It must have the
             same weights.
-        anatomy: where the base's parts are; None for its family's row of the table.
-        dtype: of the model in memory.
-        shared: keeps the base in memory for other checkpoints; once it holds one, that one is taken.
+        anatomy: where the base's modules are; None for its family's row of the table.
+        dtype: precision of the model in memory.
+        shared: keeps the base in memory for other checkpoints; if it already has one, it is used.
 
     Raises:
         CheckpointError: no checkpoint, damaged or edited files, or a base that is missing or another one.
@@ -136,7 +136,7 @@ def open_checkpoint(
     loaded = load(name, n_outputs(task), kind=task.kind, revision=revision, dtype=dtype, anatomy=anatomy)
     if loaded.identity.weights_sha256 != description.base.weights_sha256:
         raise CheckpointError(
-            f"base {name} holds other weights than the base that {folder} was trained on, "
+            f"the weights of base {name} differ from those of the base that {folder} was trained on, "
             f"{description.base.name} (sha256 {loaded.identity.weights_sha256[:12]}, wanted "
             f"{description.base.weights_sha256[:12]})"
         )
@@ -159,18 +159,18 @@ def open_checkpoint(
 
 
 def make_model(loaded: LoadedBase, method: Method | ImportedMethod, tensors: Collection[str]) -> AdaptedModel:
-    """A base under a checkpoint's method; the weights are still to be loaded.
+    """A base with a checkpoint's method installed; weights are not loaded yet.
 
     Args:
         loaded: the base.
-        method: what is added to it.
-        tensors: names of what will be loaded. Where one of two embeddings that are one tensor is among them,
-            the tie is cut.
+        method: the method to install.
+        tensors: names of the tensors that will be loaded. If they include one of two tied embeddings, the
+            embeddings are untied.
 
     Raises:
         ModelError: the method does not fit the base.
     """
-    if loaded.shared:  # what is loaded goes into memory of this model's own
+    if loaded.shared:  # loaded tensors need separate memory
         for name, parameter in loaded.model.named_parameters():
             if name in tensors:
                 parameter.data = parameter.data.clone()
@@ -187,7 +187,7 @@ def make_model(loaded: LoadedBase, method: Method | ImportedMethod, tensors: Col
 
 
 def tied_embeddings(model: PreTrainedModel) -> tuple[str, ...]:
-    """Names of the input and the output embedding's weights where they are one tensor, else nothing."""
+    """Names of the weights of input and output embedding if they are tied, else empty."""
     pair = (model.get_input_embeddings(), model.get_output_embeddings())
     if None in pair or pair[0].weight is not pair[1].weight:
         return ()
@@ -196,7 +196,7 @@ def tied_embeddings(model: PreTrainedModel) -> tuple[str, ...]:
 
 
 def _refuse_unfit(name: str, config: PretrainedConfig, expected: BaseIdentity) -> None:
-    """Say in plain words that a base cannot fit, before its weights are read."""
+    """Refuse a base that cannot fit, before its weights are read."""
     for what, got, wanted in (
         ("layers", config.num_hidden_layers, expected.n_layers),
         ("hidden units", config.hidden_size, expected.hidden_size),
@@ -204,12 +204,12 @@ def _refuse_unfit(name: str, config: PretrainedConfig, expected: BaseIdentity) -
     ):
         if got != wanted:
             raise CheckpointError(
-                f"base {name} has {got} {what}; the checkpoint was trained on one with {wanted}"
+                f"base {name} has {got} {what}; the checkpoint was trained on a base with {wanted}"
             )
 
 
 def _refuse_changed(folder: Path, remembered: Description, found: Description) -> None:
-    """Refuse a base whose config.json or tokenizer is not what it was when the checkpoint was written."""
+    """Refuse a base whose config.json or tokenizer has changed since the checkpoint was written."""
     changes = []
     if remembered.base.config:
         changes = [f"config.json, {c}" for c in config_changes(remembered.base.config, found.base.config)]
@@ -218,7 +218,7 @@ def _refuse_changed(folder: Path, remembered: Description, found: Description) -
     if changes:
         raise CheckpointError(
             f"base {found.base.name} has changed since {folder} was written: {list_changes(changes)}; "
-            "restore it, or name the base that it was with --base"
+            "restore it, or give the original base with --base"
         )
 
 
@@ -231,8 +231,8 @@ def _read_delta(folder: Path, description: Description) -> dict[str, Tensor]:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     if hashlib.sha256(data).hexdigest() != description.delta_sha256:
         raise CheckpointError(
-            f"{path} is damaged or was changed after it was written: its {len(data):,} bytes do not have the "
-            f"sha256 that {DESCRIPTION} gives"
+            f"{path} is damaged or was changed after it was written: its {len(data):,} bytes do not match "
+            f"the sha256 in {DESCRIPTION}"
         )
     try:
         return safetensors.torch.load(data)
@@ -245,7 +245,7 @@ def _load_delta(model: AdaptedModel, delta: Mapping[str, Tensor], loaded: Loaded
     needed = model.named_delta()
     parameters = {**dict(model.base.named_parameters()), **needed}
     _refuse_names(path, "lacks", needed.keys() - delta.keys())
-    _refuse_names(path, "holds tensors the model does not have:", delta.keys() - parameters.keys())
+    _refuse_names(path, "contains tensors that the model does not have:", delta.keys() - parameters.keys())
     with torch.no_grad():
         for name, tensor in delta.items():
             target = parameters[name]

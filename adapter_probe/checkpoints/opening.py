@@ -1,4 +1,4 @@
-"""Open a checkpoint, whichever library wrote it: recognised by what its folder holds."""
+"""Open a checkpoint of any supported library, recognised by the files in its folder."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from .native import OpenedCheckpoint
 from .shared import SharedBase
 
 _CONFIG = "adapter_config.json"  # of both libraries
-# Where a checkpoint says nothing of its data, what to look for in a file's columns is left open.
+# Without a recorded task, the columns of a file are inferred.
 NO_COLUMNS = Columns("", None, "")
 
 
 @dataclass(frozen=True)
 class _Reader:
-    """How one library's checkpoints are read."""
+    """The reader of one library's checkpoints."""
 
     read: Callable[[Path], ForeignCheckpoint]
     translate: Callable[[ForeignCheckpoint, BaseShape], TranslatedCheckpoint]
@@ -50,11 +50,11 @@ def open_checkpoint(
     """Open a checkpoint on its base.
 
     Args:
-        folder: the checkpoint, of this project or of another library.
-        base: folder or hub id to use in place of the one that the checkpoint names.
-        anatomy: where the base's parts are; None for its family's row of the table.
-        dtype: of the model in memory; the base is read once.
-        shared: keeps the base in memory for other checkpoints; once it holds one, that one is taken.
+        folder: checkpoint folder, of this project or another library.
+        base: folder or hub id to use instead of the recorded base.
+        anatomy: where the base's modules are; None for its family's row of the table.
+        dtype: precision of the model in memory; the base is read once.
+        shared: keeps the base in memory for other checkpoints; if it already has one, it is used.
 
     Raises:
         CheckpointError: no checkpoint, damaged files, parts that are not supported, or a base that is missing
@@ -70,10 +70,10 @@ def open_checkpoint(
 
 
 def _only_one(folder: Path) -> Path:
-    """The folder itself, or the one adapter that a folder of several adapters holds.
+    """The folder itself, or its only subfolder with an adapter.
 
     Raises:
-        CheckpointError: there are more, or none.
+        CheckpointError: there are several, or none.
     """
     if (folder / _CONFIG).is_file() or adapter_bert.is_in(folder):
         return folder
@@ -83,11 +83,11 @@ def _only_one(folder: Path) -> Path:
         return inside[0]
     if inside:
         raise CheckpointError(
-            f"{folder} holds {len(inside)} adapters, {', '.join(path.name for path in inside)}; give one of "
-            "these folders"
+            f"{folder} contains {len(inside)} adapters, {', '.join(path.name for path in inside)}; give one "
+            "of these folders"
         )
     raise CheckpointError(
-        f"{folder} is not a checkpoint: it has neither {DESCRIPTION} nor {_CONFIG}, nor TensorFlow's "
+        f"{folder} is not a checkpoint: it contains neither {DESCRIPTION} nor {_CONFIG}, nor TensorFlow's "
         f"*{adapter_bert.INDEX}"
     )
 
@@ -101,7 +101,7 @@ def _reader_of(folder: Path) -> _Reader:
     if "config" in document:
         return _Reader(adapterhub.read, adapterhub.translate)
     raise CheckpointError(
-        f"{folder / _CONFIG} is neither of AdapterHub (it has no 'config') nor of PEFT (no 'peft_type')"
+        f"{folder / _CONFIG} is neither from AdapterHub (no 'config') nor from PEFT (no 'peft_type')"
     )
 
 
@@ -142,7 +142,7 @@ def _open_foreign(
 
 
 def _kind_of(config: PretrainedConfig) -> Kind:
-    """What a base was made for, where the checkpoint does not say."""
+    """The kind of task of a base, for checkpoints that do not record it."""
     made_for = getattr(config, "architectures", None)
     causal = isinstance(made_for, list) and str(made_for[:1]).endswith(("ForCausalLM']", "LMHeadModel']"))
     return "causal" if causal else "classification"
@@ -152,13 +152,13 @@ def _find_base(source: ForeignCheckpoint, base: str | None) -> tuple[str, str | 
     if base is not None:
         return resolve_base(base)
     if not source.base:
-        raise CheckpointError(f"checkpoint {source.folder} does not name its base; give one with --base")
+        raise CheckpointError(f"checkpoint {source.folder} does not name its base; give it with --base")
     try:
         return resolve_base(source.base, source.revision)
     except CheckpointError as error:
         raise CheckpointError(
-            f"checkpoint {source.folder} stands on the base {shown(source.base)}, which is not a folder on "
-            "this machine and which the Hugging Face hub could not provide; give one with --base"
+            f"checkpoint {source.folder} was trained on {shown(source.base)}, which is not a folder on "
+            "this machine and not available from the Hugging Face Hub; give the base with --base"
         ) from error
 
 
@@ -174,10 +174,10 @@ def build(
     translate: Callable[[ForeignCheckpoint, BaseShape], TranslatedCheckpoint],
     loaded: LoadedBase,
 ) -> tuple[AdaptedModel, TranslatedCheckpoint]:
-    """The model of a foreign checkpoint, with all its weights.
+    """The model of another library's checkpoint, with all weights.
 
     Raises:
-        CheckpointError: it does not fit the base, or neither of them holds some weight.
+        CheckpointError: it does not fit the base, or a weight is in neither of them.
     """
     base, anatomy = loaded.model, loaded.anatomy
     shape = BaseShape(
@@ -201,10 +201,10 @@ def build(
 def _load(
     model: AdaptedModel, translated: TranslatedCheckpoint, loaded: LoadedBase, source: ForeignCheckpoint
 ) -> None:
-    """Load every tensor, and refuse to leave any parameter as it was drawn.
+    """Load every tensor, and refuse to leave any parameter at its random initial value.
 
     Raises:
-        CheckpointError: names or shapes do not fit, or something would stay random.
+        CheckpointError: names or shapes do not fit, or a parameter would stay random.
     """
     targets: Mapping[str, Tensor] = dict(model.base.named_parameters())
     head = str(model.anatomy.head[-1]) + "." if translated.method.head is not None else None
@@ -212,8 +212,8 @@ def _load(
     _refuse_random(empty - translated.tensors.keys(), loaded, source)
     if unknown := sorted(translated.tensors.keys() - targets.keys()):
         raise CheckpointError(
-            f"checkpoint {source.folder} holds {unknown[0]}, which the model on base {loaded.identity.name} "
-            "does not have"
+            f"checkpoint {source.folder} contains {unknown[0]}, which the model on base "
+            f"{loaded.identity.name} does not have"
         )
     with torch.no_grad():
         for name, tensor in translated.tensors.items():
@@ -232,11 +232,11 @@ def _refuse_random(names: Iterable[str], loaded: LoadedBase, source: ForeignChec
         return
     if source.n_outputs is None:
         raise CheckpointError(
-            f"checkpoint {source.folder} holds no prediction head, and base {loaded.identity.name} has none "
-            "that fits either; its predictions would be random"
+            f"checkpoint {source.folder} contains no prediction head, and base {loaded.identity.name} has "
+            "none that fits either; its predictions would be random"
         )
     more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
     raise CheckpointError(
-        f"neither checkpoint {source.folder} nor base {loaded.identity.name} holds {lacking[0]}{more}; these "
+        f"neither checkpoint {source.folder} nor base {loaded.identity.name} has {lacking[0]}{more}; these "
         "weights would be random"
     )

@@ -1,4 +1,4 @@
-"""Read checkpoints of PEFT: LoRA, DoRA, (IA)^3 and tuned LayerNorms, with modules that were trained whole."""
+"""Read checkpoints of PEFT: LoRA, DoRA, (IA)^3 and tuned LayerNorms, with fully trained modules."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read(folder: Path) -> ForeignCheckpoint:
     config = read_config(folder / CONFIG, document)
     weights = first_file(folder, WEIGHTS)
     if weights is None:
-        raise CheckpointError(f"checkpoint {folder} holds no weights: neither {' nor '.join(WEIGHTS)}")
+        raise CheckpointError(f"checkpoint {folder} contains no weights: neither {' nor '.join(WEIGHTS)}")
     tensors = {_plain(key): tensor for key, tensor in read_tensors(weights).items()}
     outputs = _outputs(tensors)
     kind = config.kind or ("classification" if outputs else None)
@@ -73,7 +73,7 @@ def _plain(key: str) -> str:
 
 
 def _outputs(tensors: Mapping[str, Tensor]) -> int | None:
-    """Columns of the logits, told by the last matrix of a head that was trained."""
+    """Number of logits, from the last matrix of a trained head."""
     found = [name for name in tensors if name.startswith(_HEADS) and name.endswith("weight")]
     if any(name.endswith("out_proj.weight") for name in found):
         found = [name for name in found if name.endswith("out_proj.weight")]
@@ -81,7 +81,7 @@ def _outputs(tensors: Mapping[str, Tensor]) -> int | None:
 
 
 def translate(source: ForeignCheckpoint, base: BaseShape) -> TranslatedCheckpoint:
-    """Put a checkpoint into this project's terms.
+    """Translate a checkpoint into this project's representation.
 
     Raises:
         CheckpointError: it has parts that are not supported, that contradict its configuration, or that do
@@ -94,7 +94,7 @@ def translate(source: ForeignCheckpoint, base: BaseShape) -> TranslatedCheckpoin
     for key, tensor in source.tensors.items():
         if match := _PART.fullmatch(key):
             modules[match[1]][match[2]] = tensor
-        elif ".original_module." not in key:  # the base's, beside the one that was trained in its place
+        elif ".original_module." not in key:  # the original module, next to the trained one that replaces it
             module, _, parameter = key.rpartition(".")
             out[f"{base.full_name(module)}.{parameter}"] = tensor
     _refuse_other_modules(config, modules, base)
@@ -113,15 +113,15 @@ def _kind(config: PeftConfig) -> str:
 
 
 def _refuse_other_modules(config: PeftConfig, modules: Iterable[str], base: BaseShape) -> None:
-    """Refuse adapters where the configuration has none, or none where it has some.
+    """Refuse modules with adapters that are not configured, and configured modules without.
 
     Raises:
-        CheckpointError: one line with the first.
+        CheckpointError: there is such a module; the message names the first.
     """
     folder = config.path.parent
     found = {base.full_name(module): module for module in modules}
     if not found:
-        raise CheckpointError(f"checkpoint {folder} holds no {config.type} weights")
+        raise CheckpointError(f"checkpoint {folder} contains no {config.type} weights")
     for name, module in found.items():
         if name not in base.modules:
             raise CheckpointError(
@@ -142,24 +142,24 @@ def _refuse_other_modules(config: PeftConfig, modules: Iterable[str], base: Base
 
 
 def _refuse_other_heads(config: PeftConfig, out: Iterable[str], base: BaseShape) -> None:
-    """Refuse a file without weights of a module that its configuration says was trained whole."""
+    """Refuse a file without the weights of a module that its configuration lists as fully trained."""
     for name in config.saved:
         there = next((module for module in base.modules if f".{module}".endswith(f".{name}")), None)
         if there is not None and not any(f".{name}." in f".{key}" for key in out):
             raise CheckpointError(
-                f"checkpoint {config.path.parent} lacks the weights of {there}, which {CONFIG} says were "
-                "trained whole"
+                f"checkpoint {config.path.parent} lacks the weights of {there}, which {CONFIG} lists in "
+                "modules_to_save"
             )
 
 
 def _share_embeddings(config: PeftConfig, out: dict[str, Tensor], base: BaseShape) -> None:
-    """Where input and output embedding are one tensor, say of both what they are.
+    """Complete the tensors of tied input and output embeddings.
 
-    PEFT cuts the tie of an embedding that was trained whole; saved along with a change of the vocabulary it
-    stays tied.
+    PEFT unties an embedding that was fully trained; one that was saved because of a changed vocabulary stays
+    tied.
 
     Raises:
-        CheckpointError: the two differ, and neither was trained whole.
+        CheckpointError: the two differ, and neither was fully trained.
     """
     held = [name for name in base.tied if name in out]
     if not held:
@@ -167,8 +167,8 @@ def _share_embeddings(config: PeftConfig, out: dict[str, Tensor], base: BaseShap
     trained = any(config.saves(name.rpartition(".")[0]) for name in held)
     if not trained and len(held) > 1 and not torch.equal(out[held[0]], out[held[1]]):
         raise CheckpointError(
-            f"checkpoint {config.path.parent} holds two different tensors for {' and '.join(held)}, which "
-            "are one on the base"
+            f"checkpoint {config.path.parent} contains two different tensors for {' and '.join(held)}, which "
+            "are tied in the base"
         )
     if len(held) == 1 and (config.ties or not trained):
         out.update(dict.fromkeys(base.tied, out[held[0]]))
@@ -181,14 +181,11 @@ def _notes(
     inside = tuple(f"{base.prefix}{layer}." for layer in base.layer_names)
     outside = [module for module in modules if not f"{module}.".startswith(inside)]
     if outside:
-        notes.append(
-            f"What changes {', '.join(outside)} lies outside the layers and stays on, whatever is switched "
-            "off."
-        )
+        notes.append(f"Changes to {', '.join(outside)} are outside the layers and always stay on.")
     if config.bias != "none":
-        notes.append("Biases of the base that were trained along stay, whatever is switched off.")
+        notes.append("Trained biases of the base always stay on.")
     if config.kind != "causal" and not any(key.startswith(_HEADS) for key in out):
-        notes.append("The checkpoint holds no head: the head is the base's own.")
+        notes.append("The checkpoint contains no head, so the head of the base is used.")
     return tuple(notes)
 
 
@@ -205,7 +202,7 @@ def _low_rank(
         ("lora_magnitude_vector", "magnitude", config.dora),
     ):
         if wanted != (part in ours):
-            held = "lacks" if wanted else "holds"
+            held = "lacks" if wanted else "contains"
             end = "" if wanted else f", which {CONFIG} does not have"
             raise CheckpointError(f"checkpoint {folder} {held} {module}.{theirs}{end}")
     if len(ours["down.weight"]) != rank:
@@ -228,7 +225,7 @@ def _rescale(
     if factor.dim() != 2 or factor.shape[0 if scales_input else 1] != 1:
         wanted = "[1, inputs]" if scales_input else "[outputs, 1]"
         raise CheckpointError(
-            f"checkpoint {folder}: {module}.ia3_l has shape {list(factor.shape)}, by {CONFIG} it should be "
+            f"checkpoint {folder}: {module}.ia3_l has shape {list(factor.shape)}, but {CONFIG} requires "
             f"{wanted}"
         )
     out[f"{name}.adapter.factor"] = factor.flatten()

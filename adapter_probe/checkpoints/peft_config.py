@@ -1,4 +1,4 @@
-"""PEFT's `adapter_config.json`: every field read, known to change nothing, or refused by name.
+"""PEFT's `adapter_config.json`: every field is read, known to have no effect, or refused by name.
 
 Checked against the configuration classes of PEFT 0.3 to 0.19 and 0.21.
 """
@@ -27,14 +27,14 @@ TASK_TYPES: dict[str, Kind] = {
     "QUESTION_ANS": "extractive",
     "CAUSAL_LM": "causal",
 }
-# By the end of a transformers class's name, where there is no task type but the class is named.
+# By the ending of a transformers class's name, if the class is recorded but no task type.
 _CLASSES: dict[str, Kind] = {
     "ForSequenceClassification": "classification",
     "ForQuestionAnswering": "extractive",
     "ForCausalLM": "causal",
     "LMHeadModel": "causal",
 }
-# Fields that make LoRA another method where they are set.
+# Fields that turn LoRA into another method if they are set.
 REFUSED_FIELDS = {
     "use_qalora": "QALoRA",
     "use_bdlora": "block-diagonal LoRA",
@@ -55,14 +55,14 @@ _READ = (
     "exclude_modules", "layers_to_transform", "layers_pattern", "modules_to_save", "feedforward_modules",
     "init_lora_weights", "ensure_weight_tying",
 )  # fmt: skip
-# How the weights started and trained, how they are stored, and what belongs to a field that is not set.
+# Initialisation, training and storage of the weights, and settings of features that are off.
 _NO_EFFECT = (
     "peft_version", "inference_mode", "lora_dropout", "fan_in_fan_out", "megatron_core", "loftq_config",
     "eva_config", "corda_config", "lora_ga_config", "runtime_config", "qalora_group_size", "init_ia3_weights",
     "merge_weights", "unsloth_fixed",
 )  # fmt: skip
 _OBJECTS = ("eva_config", "corda_config", "lora_ga_config")  # of these, which PEFT takes as objects alone
-# With other starts the base's own weights were changed along.
+# Other initialisations also change the base's weights.
 _STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 _BIASES = ("none", "all", "lora_only")
 _MATCH_SECONDS = 1.0
@@ -73,22 +73,22 @@ class PeftConfig:
     """A configuration, every field of the right type.
 
     Attributes:
-        path: of the file.
+        path: path of the file.
         type: LORA, IA3 or LN_TUNING.
-        kind: of the task, or None where the file does not say.
+        kind: kind of the task, or None if not recorded.
         base, revision: of the model it was trained on, or None.
-        rank, alpha: of LoRA, where no pattern says otherwise.
+        rank, alpha: rank and alpha of LoRA, unless a pattern overrides them.
         ranks, alphas: by pattern of the modules' names.
-        rslora: LoRA is scaled by alpha / sqrt(rank), not alpha / rank.
+        rslora: whether LoRA is scaled by alpha / sqrt(rank) instead of alpha / rank.
         dora: weight-decomposed LoRA.
         lora_bias: B has a bias.
-        bias: which biases of the base were trained along.
-        target, exclude: a pattern, names (or ends of names from a dot on), or None for the family's own.
+        bias: which biases of the base were trained too.
+        target, exclude: a pattern, names (or endings of names after a dot), or None for the family's default.
         layers: numbers of the layers with adapters, or None for all.
         layers_pattern: names of the lists of layers; empty for any.
-        saved: names of the modules that were trained whole.
-        feedforward: which modules (IA)^3 scales at their input, like `target`.
-        ties: trained embeddings are one tensor at input and output.
+        saved: names of fully trained modules.
+        feedforward: modules whose input is scaled by (IA)^3, like `target`.
+        ties: whether trained input and output embeddings are tied.
     """
 
     path: Path
@@ -117,13 +117,13 @@ class PeftConfig:
         return self._by_pattern(self.ranks, module, self.rank)
 
     def scale_of(self, module: str) -> float:
-        """What LoRA's change to a module is multiplied by."""
+        """The scale of LoRA's change to a module."""
         rank = self.rank_of(module)
         alpha = float(self._by_pattern(self.alphas, module, self.alpha))
         return alpha / (math.sqrt(rank) if self.rslora else rank)
 
     def targets(self, module: str) -> bool | None:
-        """Whether a module should have an adapter; None where the file leaves that to PEFT's tables."""
+        """Whether a module should have an adapter; None if the file leaves this to PEFT's tables."""
         if self.target is None or self.target in ("all-linear", "dummy-target-modules"):
             return None
         if self._named(self.exclude, module) or self.saves(module):
@@ -135,11 +135,11 @@ class PeftConfig:
         return self._named(self.target, module) and self._in_layers(module)
 
     def saves(self, module: str) -> bool:
-        """Whether a module was trained whole, or lies in one that was."""
+        """Whether a module, or one that contains it, was fully trained."""
         return any(f".{name}." in f".{module}." for name in self.saved)
 
     def scales_input(self, module: str) -> bool:
-        """Whether (IA)^3 scales what a module reads, not what it gives."""
+        """Whether (IA)^3 scales the input of a module instead of its output."""
         return self._named(self.feedforward, module)
 
     def _named(self, names: str | tuple[str, ...] | None, module: str) -> bool:
@@ -158,7 +158,7 @@ class PeftConfig:
         return found is not None and int(found[1]) in self.layers
 
     def _by_pattern(self, patterns: Mapping[str, Any], module: str, default: Any) -> Any:
-        """The value of the first pattern that a module's name, or the end of it from a dot on, is."""
+        """The value of the first pattern that matches a module's name or its ending after a dot."""
         for pattern, value in patterns.items():
             if self._match(rf"(.*\.)?({pattern})$", module):
                 return value
@@ -168,10 +168,10 @@ class PeftConfig:
         return self._match(rf"(?:{pattern})\Z", module) is not None
 
     def _match(self, pattern: str, module: str) -> Any:
-        """A match from the start on, in bounded time: patterns can be made that take for ever.
+        """Match from the start in bounded time, because patterns may take exponential time.
 
         Raises:
-            CheckpointError: it is no pattern, or takes too long.
+            CheckpointError: the pattern is invalid, or takes too long.
         """
         try:
             re.compile(pattern)
@@ -181,7 +181,7 @@ class PeftConfig:
             raise CheckpointError(said) from error
         except (re.error, regex.error, OverflowError, RecursionError) as error:
             raise CheckpointError(
-                f"{self.path}: {shown(pattern)} is no regular expression: {error}"
+                f"{self.path}: {shown(pattern)} is not a regular expression: {error}"
             ) from error
 
 
@@ -194,7 +194,7 @@ def read_config(path: Path, document: Mapping[str, Any]) -> PeftConfig:
     kind = document.get("peft_type")
     if kind not in SUPPORTED_TYPES:
         raise CheckpointError(
-            f"checkpoint {path.parent} is of the PEFT type {shown(kind)}, which is not supported; supported "
+            f"checkpoint {path.parent} has the PEFT type {shown(kind)}, which is not supported; supported "
             f"are {', '.join(SUPPORTED_TYPES)}"
         )
     _refuse_fields(path, document)

@@ -1,4 +1,4 @@
-"""Write what PEFT alone loads: LoRA, DoRA, (IA)^3 and tuned LayerNorms."""
+"""Write checkpoints in PEFT's format: LoRA, DoRA, (IA)^3 and tuned LayerNorms."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def write_peft(
     """Write a folder that `peft.PeftModel.from_pretrained` loads.
 
     Args:
-        out: the folder; it is no checkpoint until its last file, the configuration, is there.
-        method: what was added to the base.
-        tensors: all that differs from the base, by their names in this project's model.
+        out: output folder; the configuration, which makes it a checkpoint, is written last.
+        method: the adapters.
+        tensors: all tensors that differ from the base, by their names in this project's model.
         base: the model, for the names and kinds of its modules.
-        anatomy: where its layers are.
-        kind: of the task.
+        anatomy: where its modules are.
+        kind: kind of the task.
         name: folder or hub id of the base, as PEFT should find it.
-        revision: of the base on the hub.
+        revision: revision of the base on the hub.
 
     Raises:
         CheckpointError: PEFT has no such adapters.
@@ -83,7 +83,7 @@ def write_peft(
         document |= _lora_settings(specs, biases=bool(others))
     if document["peft_type"] == "IA3":
         reading = [spec.module for spec in specs if spec.kind == "scale_input"]
-        if reading:  # which PEFT wants to find among the others
+        if reading:  # PEFT expects it among the others
             document["target_modules"] = sorted(changed)
         document["feedforward_modules"] = reading
     theirs = {}
@@ -100,24 +100,25 @@ def write_peft(
 
 
 def _writable(method: object) -> tuple[InnerSpec, ...]:
-    """The adapters, if they are all of one of PEFT's types.
+    """The adapters, if all are of the same PEFT type.
 
     Raises:
-        CheckpointError: they are not, or there are none.
+        CheckpointError: the types differ or are unknown to PEFT, or there are no adapters.
     """
     if not isinstance(method, ImportedMethod):
-        raise CheckpointError(f"PEFT's format can hold {WRITABLE}, not {getattr(method, 'name', method)}")
+        given = getattr(method, "name", method)
+        raise CheckpointError(f"PEFT's format can represent {WRITABLE}, not {given}")
     kinds = {_TYPES[spec.kind] for spec in method.inner}
     mixed = {"low_rank", "decomposed"} <= {spec.kind for spec in method.inner}
     if method.bottlenecks or method.head is not None or len(kinds) != 1 or mixed:
         held = " and ".join(method.kinds) if method.inner or method.bottlenecks else "no adapters at all"
-        own = " with a head of its library's own" if method.head is not None else ""
-        raise CheckpointError(f"PEFT's format can hold {WRITABLE}, not {held}{own}")
+        own = " with a library-specific head" if method.head is not None else ""
+        raise CheckpointError(f"PEFT's format can represent {WRITABLE}, not {held}{own}")
     return method.inner
 
 
 def _whole(tensors: Iterable[str], changed: set[str], base: PreTrainedModel) -> list[str]:
-    """Names of the modules that were trained whole: heads by their own name, others by the full one."""
+    """Names of the fully trained modules: heads by their short name, others by the full one."""
     names, held = set(), set(tensors)
     for key in held:
         module = key.rpartition(".")[0]
@@ -131,7 +132,7 @@ def _whole(tensors: Iterable[str], changed: set[str], base: PreTrainedModel) -> 
 
 
 def _targets(specs: tuple[InnerSpec, ...], base: PreTrainedModel, anatomy: Anatomy) -> dict[str, Any]:
-    """Which modules hold adapters: by the ends of their names and the layers, or else each by its name."""
+    """The modules with adapters, by name endings and layers if possible, else by full names."""
     wanted = {spec.module for spec in specs}
     layers = [f"{base.base_model_prefix}.{name}." for name in dict.fromkeys(anatomy.layer_names(base.config))]
     places = [
@@ -167,7 +168,7 @@ def _lora_settings(specs: tuple[InnerSpec, ...], biases: bool) -> dict[str, Any]
 
 
 def _whole_number(value: float) -> float:
-    """Without the rounding of a division, so that alpha reads as it was given."""
+    """Undo the rounding of a division, so that alpha equals its original value."""
     return round(value) if abs(value - round(value)) < 1e-9 * max(1.0, abs(value)) else value
 
 

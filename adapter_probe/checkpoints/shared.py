@@ -1,4 +1,4 @@
-"""One base in memory under several checkpoints: what they have in common is there once."""
+"""One base in memory for several checkpoints, which share all unchanged weights."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .base import LoadedBase, architecture_of, initialise, load_base, load_token
 
 
 class SharedBase:
-    """A base that is read once and then handed out under any number of checkpoints.
+    """A base that is read once and used by any number of checkpoints.
 
-    What is handed out is a model with modules of its own, whose parameters are views of the one copy in
-    memory. Whoever changes some of them takes copies of these first, see `LoadedBase.shared`; so the base's
-    own weights are always there for the next checkpoint.
+    Every checkpoint receives a model with separate modules whose parameters are views of the single copy in
+    memory. Parameters are copied before they are changed, see `LoadedBase.shared`, so the base's weights stay
+    available for the next checkpoint.
 
     Args:
-        device: where the weights are kept.
+        device: device of the weights.
     """
 
     def __init__(self, device: torch.device):
@@ -54,7 +54,7 @@ class SharedBase:
         dtype: torch.dtype,
         anatomy: Anatomy | None,
     ) -> LoadedBase:
-        """What `load_base` gives, on the weights that are in memory already if there are any.
+        """Like `load_base`, but uses the weights in memory if there are any.
 
         Raises:
             ModelError: the task needs a model of another class than the one in memory.
@@ -66,8 +66,8 @@ class SharedBase:
             self._pristine, self._kind = loaded, kind
         elif architecture_of(kind) is not architecture_of(self._kind):
             raise ModelError(
-                f"a checkpoint for {kind} does not fit the model in memory, which is one for {self._kind}; "
-                "open it by itself"
+                f"a checkpoint for {kind} does not fit the model in memory, which is for {self._kind}; "
+                "open it separately"
             )
         loaded = self._pristine
         model, missing = _views(loaded.model), loaded.missing
@@ -79,7 +79,7 @@ class SharedBase:
 
 
 def _views(model: PreTrainedModel) -> PreTrainedModel:
-    """The same modules again, on the same memory; what is tied stays tied."""
+    """A copy of the modules that shares their memory; ties are kept."""
     memo: dict[int, object] = {
         id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()
     }
@@ -88,7 +88,7 @@ def _views(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _resize_head(model: PreTrainedModel, n_outputs: int) -> frozenset[str]:
-    """Give the head another number of outputs; the names of the parameters that are new, and empty."""
+    """Change the number of outputs of the head; returns the names of new, uninitialised parameters."""
     model.config.num_labels = n_outputs
     with torch.device("meta"):
         wanted = type(model)(copy.deepcopy(model.config))

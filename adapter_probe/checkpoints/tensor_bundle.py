@@ -26,22 +26,22 @@ from .crc32c import crc32c, unmask
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48  # bytes: the places of two blocks, padding, the magic number
 _TRAILER = 5  # bytes after a block: how it is compressed, and its checksum
-# TensorFlow's numbers of the types that a reader of weights can meet, from types.proto.
+# TensorFlow's numbers of the dtypes of weights, from types.proto.
 _DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 19: "<f2"}
 
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """Where one tensor is.
+    """The location of one tensor.
 
     Attributes:
         dtype: TensorFlow's number of its type.
-        shape: of the tensor.
+        shape: shape of the tensor.
         shard: number of its data file.
-        offset: of its first byte there.
-        size: bytes.
-        checksum: of its bytes, as it is stored.
-        sliced: its bytes are in parts, under other names.
+        offset: position of its first byte there.
+        size: number of bytes.
+        checksum: checksum of its bytes, as stored.
+        sliced: whether its bytes are stored in parts, under other names.
     """
 
     dtype: int = 0
@@ -84,7 +84,7 @@ class Bundle:
             )
         dtype = np.dtype(_DTYPES[entry.dtype])
         if not 0 <= entry.shard < len(self.shards) or entry.size != math.prod(entry.shape) * dtype.itemsize:
-            raise CheckpointError(f"{self.index} is damaged: what it says of {name} does not agree")
+            raise CheckpointError(f"{self.index} is damaged: its entry for {name} is inconsistent")
         return np.frombuffer(self._bytes(name, entry), dtype).reshape(entry.shape)
 
     def _bytes(self, name: str, entry: TensorEntry) -> bytes:
@@ -102,7 +102,7 @@ class Bundle:
         if len(data) < entry.size:
             raise CheckpointError(f"{path} is damaged: it ends before {name} does")
         if crc32c(data) != unmask(entry.checksum):
-            raise CheckpointError(f"{path} is damaged: {name} does not have its checksum")
+            raise CheckpointError(f"{path} is damaged: {name} does not match its checksum")
         return data
 
 
@@ -134,7 +134,7 @@ def read_bundle(index: Path) -> Bundle:
 def _table(data: bytes, index: Path) -> Iterator[tuple[bytes, bytes]]:
     """The records of a sorted table, by key."""
     at = len(data) - _FOOTER
-    _, at = _handle(data, at)  # of a block for filters, which these tables do not use
+    _, at = _handle(data, at)  # block of filters, which these tables do not use
     place, _ = _handle(data, at)
     for _, handle in _block(data, place, index):
         place, _ = _handle(handle, 0)
@@ -142,22 +142,22 @@ def _table(data: bytes, index: Path) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
-    """Where a block is, as (offset, bytes), and where that ends."""
+    """The location of a block as (offset, bytes), and the end of that record."""
     offset, at = _varint(data, at)
     size, at = _varint(data, at)
     return (offset, size), at
 
 
 def _block(data: bytes, place: tuple[int, int], index: Path) -> Iterator[tuple[bytes, bytes]]:
-    """The records of one block; a key is given as how much of the last one to keep, and what follows."""
+    """The records of one block; keys are stored without the prefix of the previous one."""
     offset, size = place
     block, trailer = data[offset : offset + size], data[offset + size : offset + size + _TRAILER]
     compression, checksum = struct.unpack("<BI", trailer)
     if crc32c(block + trailer[:1]) != unmask(checksum):
-        raise CheckpointError(f"{index} is damaged: a block of it does not have its checksum")
+        raise CheckpointError(f"{index} is damaged: a block does not match its checksum")
     if compression:
         raise CheckpointError(
-            f"{index} is compressed (type {compression}), which is not supported; TensorFlow writes it plain"
+            f"{index} is compressed (type {compression}), which is not supported; save it uncompressed"
         )
     (n_restarts,) = struct.unpack_from("<I", block, size - 4)
     at, end, key = 0, size - 4 * (n_restarts + 1), b""
@@ -215,7 +215,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of seven bits a byte, the lowest first, and where it ends."""
+    """A varint (seven bits per byte, lowest first), and its end."""
     value = shift = 0
     while True:
         byte = data[at]

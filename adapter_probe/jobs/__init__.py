@@ -1,1 +1,1 @@
-"""What runs many trials or shards: processes on this machine, or a SLURM cluster."""
+"""Execution of many trials or shards: processes on this machine, or a SLURM cluster."""

@@ -1,4 +1,4 @@
-"""Checkpoints as jobs: each folder says what to train in it, and holds the checkpoint afterwards."""
+"""Checkpoints as jobs: each folder contains its training request, and later the checkpoint."""
 
 from __future__ import annotations
 

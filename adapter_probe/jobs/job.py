@@ -1,4 +1,4 @@
-"""A job as whoever runs it sees it: a folder that says what is to be done, and in which it is done."""
+"""The interface of jobs: a folder that describes the work and receives its results."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RUNNING, DONE, FAILED, STOPPED = "running", "done", "failed", "stopped"
-"""What a worker notes of its job."""
+"""The record that a worker writes about its job."""
 
 OnStep = Callable[[Path, int], None]
-"""Called with a job's folder and its steps done so far."""
+"""Callback with a job's folder and its number of finished steps."""
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class Failure:
     """A job that did not finish.
 
     Attributes:
-        job: its folder.
+        job: folder of the job.
         reason: one line.
-        log: what the worker wrote to stderr, or None if the reason says all.
+        log: file with the worker's stderr, or None if the reason is sufficient.
     """
 
     job: Path

@@ -1,4 +1,4 @@
-"""Jobs on this machine, in worker processes that each take one after another."""
+"""Jobs on this machine, in worker processes that each run one job after another."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .job import Failure, OnStep
 class LocalProcesses:
     """Runs jobs in worker processes on this machine, see `adapter_probe.jobs.worker`.
 
-    A worker that dies costs the job it had; the next job starts another.
+    If a worker dies, only its current job is lost; the next job starts a new worker.
 
     Args:
         command: the worker program.
-        workers: how many at a time.
-        environment: variables for the workers, beside this process's own.
-        log_folder: where their stderr is kept.
+        workers: number of parallel workers.
+        environment: variables for the workers, in addition to those of this process.
+        log_folder: folder for their stderr.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class LocalProcesses:
     def run(
         self, jobs: Sequence[Path], on_step: OnStep, look: Callable[[], None] = lambda: None
     ) -> list[Failure]:
-        """Run every job; a failure of one does not touch the others.
+        """Run every job; the failure of one does not affect the others.
 
         Args:
             jobs: their folders.
@@ -45,7 +45,7 @@ class LocalProcesses:
             look: called in this thread several times a second.
 
         Raises:
-            KeyboardInterrupt: the person pressed Ctrl-C; the workers have saved their state and ended.
+            KeyboardInterrupt: the user pressed Ctrl-C; the workers have saved their state and ended.
         """
         workers = [
             _Worker(self._command, self._environment, self._log_folder / f"worker-{number}.txt")
@@ -65,7 +65,7 @@ class LocalProcesses:
         with ThreadPoolExecutor(max(1, len(workers))) as pool:
             try:
                 running = [pool.submit(do, job) for job in jobs]
-                while wait(running, timeout=0.2).not_done:  # without a timeout not every system hears Ctrl-C
+                while wait(running, timeout=0.2).not_done:  # on some systems, Ctrl-C needs a timeout here
                     look()
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -75,7 +75,7 @@ class LocalProcesses:
 
 
 class _Worker:
-    """One worker process, started when it gets its first job."""
+    """One worker process, started with its first job."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path):
         self._command, self._environment, self._log = command, environment, log
@@ -83,7 +83,7 @@ class _Worker:
         self._stopped, self._lock = False, threading.Lock()
 
     def do(self, job: Path, on_step: OnStep) -> Failure | None:
-        """Hand over a job, and listen until it is done (None) or has failed."""
+        """Send a job and wait until it is done (None) or has failed."""
         with self._lock:
             if self._stopped:
                 return None
@@ -103,7 +103,7 @@ class _Worker:
         return Failure(job, _death(process.wait()), self._log)
 
     def stop(self) -> None:
-        """Close its stdin, so that it saves its state and ends, and wait for that."""
+        """Close its stdin, which makes it save its state and end, and wait for it."""
         with self._lock:
             self._stopped, process = True, self._process
         if process is not None:
@@ -123,7 +123,7 @@ class _Worker:
                 text=True,
                 encoding="utf-8",
                 env=self._environment,
-                start_new_session=True,  # Ctrl-C reaches the workers through `stop` alone
+                start_new_session=True,  # Ctrl-C reaches the workers only through `stop`
             )
 
 

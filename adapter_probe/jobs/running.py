@@ -1,4 +1,4 @@
-"""The jobs of a study: side by side on this machine, or on a cluster, with one progress bar."""
+"""The jobs of a study, parallel on this machine or on a cluster, with one progress bar."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .slurm_options import SlurmOptions
 
 @dataclass(frozen=True)
 class Resources:
-    """What the jobs of a study run on.
+    """Resources for the jobs of a study.
 
     Attributes:
-        workers: processes on this machine; 0 for one a core, or one on an accelerator.
-        threads: of each process; 0 for torch's own choice.
-        device: where each computes; on a cluster, that of the node.
-        cluster: a SLURM cluster in place of this machine.
+        workers: number of parallel processes; 0 uses one per CPU core, or one on an accelerator.
+        threads: number of threads per process; 0 uses PyTorch's default.
+        device: device of each process; on a cluster, that of the node.
+        cluster: a SLURM cluster to use instead of this machine.
     """
 
     workers: int = 0
@@ -41,10 +41,10 @@ class Resources:
         if self.workers < 0:
             raise TrainingError(f"--workers {self.workers} is not allowed; give 0 or more")
         if self.cluster is not None and self.workers:
-            raise TrainingError("--workers is for this machine; with --slurm give --max-parallel")
+            raise TrainingError("--workers applies only to this machine; with --slurm, use --max-parallel")
 
     def at_a_time(self, n_jobs: int) -> int:
-        """How many jobs run side by side, at most."""
+        """Maximum number of parallel jobs."""
         if self.cluster is not None:
             return self.cluster.max_parallel or max(1, n_jobs)
         on_cpu = choose_device(self.device).type == "cpu"
@@ -53,14 +53,14 @@ class Resources:
 
 @dataclass(frozen=True)
 class Jobs:
-    """What a study has left to do.
+    """The unfinished jobs of a study.
 
     Attributes:
-        folder: of the study, claimed by this process.
-        steps: how many each job has to do, by its folder.
-        total: jobs of the study, with those that are done.
-        kind: what the jobs are called.
-        unit: what the steps are called.
+        folder: folder of the study, claimed by this process.
+        steps: number of steps of each job, by folder.
+        total: number of jobs of the study, including finished ones.
+        kind: name of the jobs in messages.
+        unit: name of the steps in messages.
     """
 
     folder: Path
@@ -71,29 +71,29 @@ class Jobs:
 
     @property
     def folders(self) -> list[Path]:
-        """The jobs' folders."""
+        """The folders of the jobs."""
         return list(self.steps)
 
 
 def run_jobs(
     jobs: Jobs, resources: Resources, progress: bool, look: Callable[[], None] = lambda: None
 ) -> list[Failure]:
-    """Run jobs, or send them where nobody waits.
+    """Run jobs, or only submit them with ``--detach``.
 
     Args:
-        jobs: what is left to do.
-        resources: where it is done.
-        progress: whether to show it.
-        look: called in this thread again and again while the jobs run.
+        jobs: the unfinished jobs.
+        resources: the resources to use.
+        progress: whether to show progress.
+        look: called in this thread regularly while the jobs run.
 
     Raises:
         TrainingError: SLURM refuses the jobs.
-        JobsDetached: nobody waits for them.
-        KeyboardInterrupt: the person pressed Ctrl-C.
+        JobsDetached: the jobs were submitted and are not waited for.
+        KeyboardInterrupt: the user pressed Ctrl-C.
     """
     left = len(jobs.steps)
     count = resources.at_a_time(left)
-    say(f"{jobs.kind}: {jobs.total}, {jobs.total - left} done, {count} at a time", progress)
+    say(f"{jobs.kind}: {jobs.total}, {jobs.total - left} done, {count} in parallel", progress)
     if resources.cluster is None:
         device = str(choose_device(resources.device))
         command, environment = _worker(device, resources.threads, min(count, left))
@@ -102,7 +102,7 @@ def run_jobs(
             failures = executor.run(jobs.folders, on_step, look)
     else:
         failures = _run_on_cluster(jobs, resources, resources.cluster, progress)
-    # A single one stands in the error, see `describe_lost`.
+    # A single failure is part of the error, see `describe_lost`.
     for failure in failures if len(failures) > 1 else ():
         say(f"{failure.job.name} failed: {failure}", progress)
     return failures
@@ -115,9 +115,9 @@ def _run_on_cluster(jobs: Jobs, resources: Resources, options: SlurmOptions, pro
     submission = array.submit(jobs.folders)
     sent, adopted = len(submission.sent), len(submission.adopted)
     for failure in submission.failed:
-        say(f"{failure.job.name} had failed, sent again: {failure}", progress)
-    going = f"; sent earlier and waiting or running: {adopted}" if adopted else ""
-    say(f"jobs sent: {sent}{going}; `scancel --name={array.name}` ends them", progress)
+        say(f"{failure.job.name} had failed and is submitted again: {failure}", progress)
+    going = f"; submitted earlier and still queued or running: {adopted}" if adopted else ""
+    say(f"jobs submitted: {sent}{going}; cancel them with `scancel --name={array.name}`", progress)
     if options.detach:
         counts = {"jobs": jobs.total, "done": jobs.total - sent - adopted, "sent_now": sent}
         where = {"job_name": array.name, "folder": str(jobs.folder)}
@@ -126,12 +126,12 @@ def _run_on_cluster(jobs: Jobs, resources: Resources, options: SlurmOptions, pro
         with _bar(jobs, progress) as (on_step, watch):
             return array.wait(jobs.folders, on_step, watch)
     except KeyboardInterrupt:
-        say(f"the jobs stay in the queue; `scancel --name={array.name}` ends them", progress)
+        say(f"the jobs stay in the queue; cancel them with `scancel --name={array.name}`", progress)
         raise
 
 
 def _worker(device: str, threads: int, workers: int) -> tuple[list[str], dict[str, str]]:
-    """The worker program and its variables; the interpreter has the same path on a cluster's nodes."""
+    """The worker program and its variables; the interpreter must have the same path on cluster nodes."""
     command = [sys.executable, "-m", "adapter_probe.jobs.worker", "--workers", str(workers)]
     variables = {"TOKENIZERS_PARALLELISM": "false", **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
     return [*command, "--device", device, "--threads", str(threads)], variables
@@ -139,7 +139,7 @@ def _worker(device: str, threads: int, workers: int) -> tuple[list[str], dict[st
 
 @contextmanager
 def _bar(jobs: Jobs, progress: bool) -> Iterator[tuple[OnStep, Callable[[str], None]]]:
-    """A bar of all steps: what to call with a job's steps done, and with a word on the whole."""
+    """A bar of all steps: callbacks for a job's finished steps, and for a status message."""
     steps, done, word = jobs.steps, dict.fromkeys(jobs.steps, 0), ""
     with progress_bar(jobs.kind, sum(steps.values()), jobs.unit, enabled=progress) as bar:
 
@@ -162,19 +162,23 @@ def _bar(jobs: Jobs, progress: bool) -> Iterator[tuple[OnStep, Callable[[str], N
 
 
 def describe_lost(jobs: Jobs, failures: Sequence[Failure], lost: Sequence[Path]) -> str:
-    """The line about jobs without a result.
+    """The error message about jobs without a result.
 
     Args:
-        jobs: all that were run.
-        failures: why, as far as it is known.
+        jobs: all jobs that were run.
+        failures: known reasons.
         lost: the jobs without a result.
     """
     known = {failure.job.resolve(): failure for failure in failures}
     first = next((known[job.resolve()] for job in lost if job.resolve() in known), None)
-    # Without a reason: a file system over the network may show late what a node wrote.
-    reason = "it was done, but its result is not to be seen yet" if first is None else str(first)
+    # No known reason: a network file system may show files of a node late.
+    reason = (
+        "it finished, but its result is not visible yet (network file system?)"
+        if first is None
+        else str(first)
+    )
     name = (lost[0] if first is None else first.job).name
     return (
-        f"{len(lost)} of {jobs.total} {jobs.kind} failed, {name} first: {reason}; what was finished is kept, "
-        "the same command tries the others again"
+        f"{len(lost)} of {jobs.total} {jobs.kind} failed, {name} first: {reason}; finished {jobs.kind} are "
+        "kept, and the same command runs the others again"
     )

@@ -1,8 +1,8 @@
-"""An ablation cut into shards, each with parts of its own to compute anywhere, and put together again.
+"""An ablation divided into shards that can be computed on any node, and joined again.
 
-A shard is a folder: ``shard.json`` says what is asked, in paths and settings, and the parts lie beside it
-just as an ablation's own do. Which examples are in a part depends on the ablation alone, so a part is the
-same wherever it is computed, and it is counted once: it has its number.
+A shard is a folder with ``shard.json``, which contains paths and settings, and the computed parts, in the
+same layout as in an ablation's folder. The examples of a part depend only on the ablation, so a part has the
+same contents on every node and is identified by its number.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .running import Jobs, Resources, describe_lost, run_jobs
 from .slurm_options import SlurmOptions
 
 SHARDS, SHARD = "shards", "shard.json"
-_USUAL_SHARDS = 8  # each pays for its start
+_USUAL_SHARDS = 8  # each has start-up costs
 
 
 def compute_in_shards(
@@ -39,19 +39,19 @@ def compute_in_shards(
     options: SlurmOptions,
     progress: bool = True,
 ) -> None:
-    """Have what an ablation lacks computed by jobs on a cluster, and take it over.
+    """Compute the missing parts of an ablation by jobs on a cluster, and collect them.
 
     Args:
-        arguments: what is asked, as jobs are told.
-        request: the same, opened here.
+        arguments: arguments of the ablation, passed to the jobs.
+        request: the opened request.
         out: the ablation's folder.
-        resources: where the jobs run.
-        options: what a job gets.
-        progress: whether to show it.
+        resources: resources of the jobs.
+        options: SLURM options.
+        progress: whether to show progress.
 
     Raises:
-        TrainingError: jobs failed; what the others computed is kept.
-        JobsDetached: nobody waits for the jobs.
+        TrainingError: jobs failed; the results of the others are kept.
+        JobsDetached: the jobs were submitted and are not waited for.
         ResultsError: the folder is in use or belongs to another run.
     """
     on_gpu = (
@@ -75,19 +75,19 @@ def compute_in_shards(
 def write_shards(
     out: Path, arguments: AblationArguments, run: RunDirectory, ablation: AblationRun, most: int
 ) -> dict[Path, int]:
-    """Share out the parts that an ablation lacks.
+    """Distribute the missing parts of an ablation to shards.
 
-    Shards that are there already keep their parts, for somebody may be computing them.
+    Existing shards keep their parts, because they may be running.
 
     Args:
         out: the ablation's folder.
-        arguments: what is asked.
+        arguments: arguments of the ablation.
         run: the ablation's entered folder.
-        ablation: on that folder.
-        most: how many shards to make, if there are none yet.
+        ablation: the ablation in that folder.
+        most: maximum number of shards, if there are none yet.
 
     Returns:
-        The tokens that each shard has to do, by its folder; 0 where its parts are done.
+        The number of tokens that each shard has to compute, by folder; 0 if it is finished.
 
     Raises:
         ResultsError: a shard cannot be written.
@@ -95,7 +95,7 @@ def write_shards(
     missing, total = ablation.missing(), ablation.parts_done()[1]
     there = len(list((out / SHARDS).glob("shard-*")))
     count = there or max(1, min(most, len(missing)))
-    # Parts are sorted by length, so each shard gets one of every length in turn.
+    # Parts are sorted by length, so parts are dealt out in turn for equal work.
     shares = {
         _folder(out, number): [part for part in missing if part in range(number, total, count)]
         for number in range(count)
@@ -107,12 +107,12 @@ def write_shards(
 
 
 def run_shard(folder: Path, device: torch.device, report: Callable[[int], None]) -> None:
-    """Compute a shard's parts, or go on with them.
+    """Compute the parts of a shard, or resume it.
 
     Args:
-        folder: with its ``shard.json``.
-        device: where to run.
-        report: called with the tokens done so far, after every batch.
+        folder: folder with ``shard.json``.
+        device: device to run on.
+        report: called with the number of finished tokens after every batch.
 
     Raises:
         AdapterProbeError: the checkpoint or the data cannot be used, or the folder cannot be written.
@@ -139,11 +139,11 @@ def run_shard(folder: Path, device: torch.device, report: Callable[[int], None])
 
 
 def gather_shards(out: Path, run: RunDirectory) -> None:
-    """Take over the parts of all shards, also of those that are still at work: a part appears whole.
+    """Collect the finished parts of all shards, including running ones; parts appear atomically.
 
     Args:
         out: the ablation's folder.
-        run: the same, entered.
+        run: the entered folder.
 
     Raises:
         ResultsError: a shard was computed from other data or weights.
@@ -153,7 +153,7 @@ def gather_shards(out: Path, run: RunDirectory) -> None:
             continue
         identity: Any = read_json(folder / MANIFEST).get("identity", {})
         if changes := describe_changes(identity, dict(run.identity)):
-            raise ResultsError(f"{folder} is a shard of another run: {list_changes(changes)}. Remove it")
+            raise ResultsError(f"{folder} is a shard of another run: {list_changes(changes)}; remove it")
         if (folder / GUARD).exists() and not (out / GUARD).exists():
             write_json(out / GUARD, read_json(folder / GUARD))  # every shard measured the same sample
         for path in sorted((folder / PARTS).glob("part-*.npz")):
@@ -161,13 +161,13 @@ def gather_shards(out: Path, run: RunDirectory) -> None:
             if number not in run.finished():
                 try:
                     arrays = run.read_sealed(number, path)
-                except ResultsError:  # damaged or another part: the shard's job computes it again
+                except ResultsError:  # damaged or another part: recomputed by the shard's job
                     continue
                 run.write_part(number, arrays)
 
 
 def remove_shards(out: Path) -> None:
-    """Remove the shards of an ablation that has all its parts."""
+    """Remove the shards of a complete ablation."""
     shutil.rmtree(out / SHARDS, ignore_errors=True)
 
 

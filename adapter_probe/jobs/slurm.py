@@ -1,8 +1,8 @@
-"""Jobs as arrays of SLURM tasks, sent by sbatch.
+"""Jobs as SLURM job arrays, submitted with sbatch.
 
-What is known of the tasks lies beside the study, in one folder: ``submitted.json`` says which task has which
-job, a note a job says how far it is, and each task has a log there. So the command that sent an array may
-end, or be killed, and a later one goes on with the same array. A job's outcome is in the job's own folder.
+The state of the tasks is stored in one folder next to the study: ``submitted.json`` maps tasks to jobs, one
+note per job records its progress, and each task has a log. The command that submitted an array may therefore
+end or be killed, and a later one continues with the same array. Results are in the folders of the jobs.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _USUAL_REASONS = {"None", "Priority", "Resources", "JobArrayTaskLimit", "BeginTi
 
 @dataclass(frozen=True)
 class PollingTimes:
-    """How often to look, and how long to wait before a task is given up, in seconds.
+    """Polling intervals, and the time after which a task counts as lost, in seconds.
 
     Attributes:
-        notes: between looks at the files that the tasks write.
-        queue: between questions to SLURM.
-        settle: from a task's leaving the queue to its being given up, for a file system over the network
-            shows late what a node wrote.
+        notes: interval between reads of the files that the tasks write.
+        queue: interval between queries to SLURM.
+        settle: time after a task has left the queue until it counts as lost, because a network file system
+            may show files late.
     """
 
     notes: float = 2.0
@@ -46,13 +46,13 @@ class PollingTimes:
 
 @dataclass(frozen=True)
 class Submission:
-    """What came of asking for some jobs.
+    """The outcome of submitting jobs.
 
     Attributes:
-        name: the tasks' name in the queue.
-        adopted: jobs whose tasks an earlier command sent and which wait or run.
-        sent: jobs sent now.
-        failed: jobs whose earlier task failed; they are sent again.
+        name: job name of the tasks in the queue.
+        adopted: jobs with queued or running tasks of an earlier command.
+        sent: jobs submitted now.
+        failed: jobs whose earlier task failed; they are submitted again.
     """
 
     name: str
@@ -62,17 +62,17 @@ class Submission:
 
 
 class SlurmArray:
-    """Runs jobs on a cluster's nodes, each in a task of its own, see `adapter_probe.jobs.worker`.
+    """Runs jobs on the nodes of a cluster, one task per job, see `adapter_probe.jobs.worker`.
 
     Only one command at a time may use a folder; the caller holds a claim on the study.
 
     Args:
-        command: the worker program, as it is called on a node.
+        command: command line of the worker program on a node.
         environment: variables for the workers.
-        folder: where tasks, notes and logs are kept; every node must see it under the same path.
-        options: what a task gets.
-        cpus_per_task: processors of a task.
-        patience: how often to look.
+        folder: folder for tasks, notes and logs, visible to every node under the same path.
+        options: SLURM options of a task.
+        cpus_per_task: number of CPUs per task.
+        patience: polling intervals.
     """
 
     def __init__(
@@ -88,28 +88,28 @@ class SlurmArray:
         self._command, self._environment = tuple(command), dict(environment)
         self._folder, self._options, self._cpus = folder.resolve(), options, cpus_per_task
         self._patience = patience
-        # The folder's path is the name, so that tasks are found again by whoever comes next.
+        # The name is derived from the folder's path, so that later commands find the tasks.
         self.name = f"adapter-probe-{hashlib.sha256(os.fsencode(self._folder)).hexdigest()[:12]}"
 
     def run(self, jobs: Sequence[Path], on_step: OnStep) -> list[Failure]:
-        """Run every job; a failure of one does not touch the others. On an interruption they stay queued.
+        """Run every job; the failure of one does not affect the others. On interruption they stay queued.
 
         Raises:
             TrainingError: SLURM refuses the array.
-            KeyboardInterrupt: the person pressed Ctrl-C.
+            KeyboardInterrupt: the user pressed Ctrl-C.
         """
         self.submit(jobs)
         return self.wait(jobs, on_step)
 
     def submit(self, jobs: Sequence[Path]) -> Submission:
-        """Send those jobs that have no task that waits or runs.
+        """Submit the jobs without a queued or running task.
 
         Raises:
             TrainingError: SLURM refuses the array, or does not answer.
         """
         jobs = [job.resolve() for job in jobs]
         known, alive = self._submitted(), tasks_called(self.name)
-        # Tasks of a command that was killed before it could note which jobs they have.
+        # Tasks of a command that was killed before it recorded their jobs.
         if strays := sorted(set(alive) - set(known.values())):
             self._remove(strays)
         adopted = [job for job in jobs if known.get(job.name) in alive]
@@ -121,7 +121,7 @@ class SlurmArray:
             part = missing[start : start + length]
             for job in part:
                 self._note(job).unlink(missing_ok=True)
-            # Arrays count their tasks apart, so where only so many may run, one follows the other.
+            # The limit of parallel tasks is per array, so with a limit, arrays run one after another.
             tasks = self._send(part, after=previous if self._options.max_parallel else None)
             previous = tasks[-1].split("_")[0]
             known |= zip((job.name for job in part), tasks)
@@ -131,12 +131,12 @@ class SlurmArray:
     def wait(
         self, jobs: Sequence[Path], on_step: OnStep, watch: Callable[[str], None] = lambda _: None
     ) -> list[Failure]:
-        """Wait until every job sent is done or has failed.
+        """Wait until every submitted job is done or has failed.
 
         Args:
-            jobs: all of them sent by `submit`.
+            jobs: jobs submitted by `submit`.
             on_step: see `run`.
-            watch: called with a line about the tasks' states when they have changed.
+            watch: called with a line about the tasks' states whenever it changes.
         """
         known, patience = self._submitted(), self._patience
         waiting = {job: known[job.resolve().name] for job in jobs}
@@ -167,8 +167,8 @@ class SlurmArray:
     def _look(
         self, waiting: Mapping[Path, str], before: dict[str, ArrayTask] | None, watch: Callable[[str], None]
     ) -> dict[str, ArrayTask] | None:
-        """The tasks in the queue; None where SLURM does not answer, which says nothing about the tasks."""
-        os.listdir(self._folder / NOTES)  # so that a file system over the network looks at it anew
+        """The tasks in the queue; None if SLURM does not answer, so that nothing is known."""
+        os.listdir(self._folder / NOTES)  # makes a network file system refresh it
         try:
             alive = tasks_called(self.name)
         except TrainingError as error:
@@ -179,7 +179,7 @@ class SlurmArray:
         return alive
 
     def _failure(self, job: Path, task: str) -> Failure | None:
-        """How a job's task failed that is no longer in the queue; None if it is done."""
+        """The failure of a job whose task has left the queue; None if the job is done."""
         note = self._read_note(job, task)
         if note and note["state"] == DONE:
             return None
@@ -187,18 +187,18 @@ class SlurmArray:
         if note and note["state"] == FAILED:
             reason = f"{note['reason']} (on {note['node']})"
         else:
-            when = " before it began" if note is None else ""
+            when = " before it started" if note is None else ""
             saved = ", its state saved" if note and note["state"] == STOPPED else ""
             reason = f"its SLURM task {task} ended{when}{saved}: {ending_of(task)}"
         return Failure(job, reason, log if log.exists() else None)
 
     def _submitted(self) -> dict[str, str]:
-        """Which task has which job, by the job's name."""
+        """The task of each job, by the job's name."""
         path = self._folder / SUBMITTED
         if not path.exists():
             return {}
         document = read_json(path)
-        # In a folder that was copied or moved, the tasks are those of the old place.
+        # In a copied or moved folder, the tasks belong to the original folder.
         return dict(document["tasks"]) if document.get("name") == self.name else {}
 
     def _note(self, job: Path) -> Path:
@@ -208,7 +208,7 @@ class SlurmArray:
         path = self._note(job)
         try:
             note = read_json(path) if path.exists() else None
-        except ResultsError:  # removed or replaced at this moment
+        except ResultsError:  # being removed or replaced
             return None
         return note if note and note.get("job") == task else None
 
@@ -217,21 +217,23 @@ class SlurmArray:
         deadline = time.monotonic() + 120
         while set(tasks) & set(tasks_called(self.name)):
             if time.monotonic() > deadline:
-                raise TrainingError(f"SLURM tasks {', '.join(tasks)} do not end; try again when they have")
+                raise TrainingError(
+                    f"SLURM tasks {', '.join(tasks)} do not end; run the command again when they have ended"
+                )
             time.sleep(1)
 
     def _send(self, jobs: Sequence[Path], after: str | None) -> list[str]:
-        """Send one array; the tasks' names."""
+        """Submit one array; returns the names of its tasks."""
         make_folder(self._folder / NOTES)
         number = submit(self._arguments(len(jobs), after), self._script(jobs))
         return [f"{number}_{index}" for index in range(len(jobs))]
 
     def _arguments(self, n: int, after: str | None) -> list[str]:
-        """What sbatch is asked for."""
+        """The options of sbatch."""
         options = self._options
         most = options.max_parallel or n
         log = str(self._folder).replace("%", "%%") + "/%A_%a.txt"
-        # Of a short limit, half: with more a task of a minute would be told at once to save.
+        # For short limits, half of the limit; otherwise a task of a minute would have to save at once.
         warning = min(90, 30 * minutes(options.time))
         asked: dict[str, Any] = {
             "job-name": self.name, "array": f"0-{n - 1}%{most}", "output": log, "open-mode": "append",
@@ -246,8 +248,8 @@ class SlurmArray:
         ]
 
     def _script(self, jobs: Sequence[Path]) -> str:
-        """What a task runs on its node."""
-        # srun starts the task and, from SLURM 22.05, does not take the number of processors over from sbatch.
+        """The batch script of a task."""
+        # Since SLURM 22.05, srun does not inherit the number of CPUs from sbatch.
         n_cpus = str(self._options.sbatch.get("cpus-per-task", self._cpus))
         worker = shlex.join(
             ["srun", f"--cpus-per-task={n_cpus}", *self._command, "--notes", str(self._folder / NOTES)]
@@ -265,7 +267,7 @@ class SlurmArray:
 
 
 def _states(tasks: Sequence[ArrayTask]) -> str:
-    """``3 running, 2 pending (QOSMaxJobs)``; a reason is given where waiting alone may not help."""
+    """``3 running, 2 pending (QOSMaxJobs)``, with reasons that waiting alone may not resolve."""
     counts: dict[str, int] = {}
     for task in tasks:
         unusual = task.state == "PENDING" and task.reason not in _USUAL_REASONS

@@ -1,4 +1,4 @@
-"""What a SLURM job asks for: from flags, from a TOML file, or from both."""
+"""The SLURM options of jobs, from command line options, a TOML file, or both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from adapter_probe.errors import TrainingError
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
-# What a task is found again by, and what has an option of its own.
+# Options that identify tasks, and options with a separate flag.
 _TAKEN = ("job-name", "array", "output", "error", "open-mode", "signal", "dependency", "ntasks", "wrap",
           "wait", "partition", "gpus-per-task", "time", "mem")  # fmt: skip
 _KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
@@ -30,18 +30,18 @@ _KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
 
 @dataclass(frozen=True)
 class SlurmOptions:
-    """What each task of an array gets, in SLURM's own words.
+    """SLURM options of each task of an array.
 
     Attributes:
-        partition: None for the cluster's default.
-        gpus_per_task: None to ask for none.
+        partition: SLURM partition; None for the cluster's default.
+        gpus_per_task: number of GPUs per task; None for none.
         time: limit of a task, as ``sbatch --time`` takes it. A training that needs longer saves its state
             and goes on in a second turn.
-        mem: of a task, as ``sbatch --mem`` takes it; None for the cluster's default.
-        max_parallel: most tasks at a time; None for as many as there is room for.
-        setup: shell lines to run on the node first.
-        sbatch: any other of sbatch's long options, such as ``{"account": "lab"}``.
-        detach: do not wait for the jobs; the same call collects later.
+        mem: memory per task in the notation of ``sbatch --mem``; None for the cluster's default.
+        max_parallel: maximum number of tasks running at the same time; None for no limit.
+        setup: shell commands to run on the node first.
+        sbatch: other long options of sbatch, such as ``{"account": "lab"}``.
+        detach: whether to return after submitting; the same call collects the results later.
     """
 
     partition: str | None = None
@@ -57,7 +57,9 @@ class SlurmOptions:
         minutes(self.time)
         for name, value in {"partition": self.partition, **self.sbatch}.items():
             if not _NAME.fullmatch(name) or not str(value).isprintable():
-                raise TrainingError(f"{name!r} = {value!r} is not allowed; give sbatch's option a plain line")
+                raise TrainingError(
+                    f"sbatch option {name!r} = {value!r} is not allowed; give a value on one line"
+                )
         if self.mem is not None and not _MEMORY.fullmatch(self.mem):
             raise TrainingError(f"mem {self.mem!r} is not a size such as 16G or 500M")
         for name, least in (("max_parallel", 1), ("gpus_per_task", 0)):
@@ -76,7 +78,9 @@ def minutes(time: str) -> int:
     """
     match = _TIME.fullmatch(time)
     if match is None:
-        raise TrainingError(f"time {time!r} is not a limit such as 90, 1:30:00 or 1-12 (a day and 12 hours)")
+        raise TrainingError(
+            f"time {time!r} is not a time limit such as 90, 1:30:00 or 1-12 (a day and 12 hours)"
+        )
     first, second, third = (int(match[name] or 0) for name in ("first", "second", "third"))
     if match["days"]:
         seconds = ((int(match["days"]) * 24 + first) * 60 + second) * 60 + third
@@ -85,21 +89,21 @@ def minutes(time: str) -> int:
     else:
         seconds = first * 60 + second
     if seconds == 0:
-        raise TrainingError(f"time {time!r} is no time; give at least a minute")
+        raise TrainingError(f"time {time!r} is not allowed; give at least one minute")
     return math.ceil(seconds / 60)
 
 
 def choose_options(file: Path | None, flags: Mapping[str, Any]) -> SlurmOptions:
-    """Options from a TOML file, with flags before them.
+    """Options from a TOML file, overridden by flags.
 
-    The file's keys are the flags' names; a table ``[sbatch]`` holds any other of sbatch's options.
+    The keys of the file are the names of the flags; a table ``[sbatch]`` contains other options of sbatch.
 
     Args:
-        file: or None.
-        flags: by the names of `SlurmOptions`; those that are None or empty were not given.
+        file: path of the file, or None.
+        flags: values of flags by the names of `SlurmOptions`; None or empty if not given.
 
     Raises:
-        TrainingError: the file cannot be read, or an option is unknown or unfit.
+        TrainingError: the file cannot be read, or an option is unknown or invalid.
     """
     options = SlurmOptions() if file is None else _read(file)
     return replace(options, **{name: value for name, value in flags.items() if value not in (None, (), [])})
@@ -122,8 +126,8 @@ def _read(file: Path) -> SlurmOptions:
     if wrong := [item for item in (*lines, *extra.values()) if not isinstance(item, (str, int))]:
         raise TrainingError(f"{file}: {wrong[0]!r} is neither text nor a number")
     if taken := [key for key in extra if key in _TAKEN]:
-        own = "; it has a key of its own, outside [sbatch]" if taken[0].replace("-", "_") in _KINDS else ""
-        raise TrainingError(f"{file}: [sbatch] {taken[0]} is not allowed, for the command sets it{own}")
+        own = "; it is a separate key outside [sbatch]" if taken[0].replace("-", "_") in _KINDS else ""
+        raise TrainingError(f"{file}: [sbatch] {taken[0]} is not allowed, because the command sets it{own}")
     try:
         return SlurmOptions(setup=tuple(map(str, lines)), sbatch=extra, **given)
     except TrainingError as error:
@@ -131,10 +135,10 @@ def _read(file: Path) -> SlurmOptions:
 
 
 def parse_toml(file: Path) -> dict[str, Any]:
-    """A TOML file's contents.
+    """The contents of a TOML file.
 
     Raises:
-        TrainingError: it cannot be read, or is not TOML.
+        TrainingError: the file cannot be read, or is not TOML.
     """
     try:
         import tomllib
@@ -145,6 +149,6 @@ def parse_toml(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise TrainingError(f"cannot read {file}: {error.strerror}") from error
     except RecursionError:
-        raise TrainingError(f"{file} is nested too deep; give keys and tables of keys") from None
+        raise TrainingError(f"{file} is nested too deeply; give keys and tables of keys") from None
     except ValueError as error:  # not TOML, or not UTF-8
         raise TrainingError(f"{file} is not TOML: {error}") from error

@@ -1,7 +1,7 @@
-"""What SLURM is asked and told, by its own programs.
+"""Communication with SLURM through its command line programs.
 
-Only ``sbatch``, ``squeue``, ``scancel`` and ``scontrol`` are needed; ``sacct`` is asked where there is one,
-for many clusters keep no accounts.
+Only ``sbatch``, ``squeue``, ``scancel`` and ``scontrol`` are required; ``sacct`` is used if available,
+because many clusters have no accounting.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from dataclasses import dataclass
 
 from adapter_probe.errors import TrainingError
 
-_SECONDS = 60  # a busy controller may take long, but not for ever
-_QUESTIONS = 3  # to a controller that does not answer
+_SECONDS = 60  # limit for a busy controller
+_QUESTIONS = 3  # for a controller that does not answer
 _OF_A_JOB = ("SLURM_", "SLURMD_", "SRUN_")
 
 
 @dataclass(frozen=True)
 class ArrayTask:
-    """A task that waits or runs.
+    """A queued or running task.
 
     Attributes:
         state: such as PENDING or RUNNING.
-        reason: why it waits.
+        reason: why it is waiting.
     """
 
     state: str
@@ -35,17 +35,17 @@ class ArrayTask:
 
 
 def submit(options: Sequence[str], script: str) -> str:
-    """Send a batch script; the job's number.
+    """Submit a batch script; returns the job's id.
 
     Raises:
         TrainingError: SLURM refuses it.
     """
-    answer = _ask("sbatch", "--parsable", *options, stdin=script, complaint="SLURM refuses the jobs")
+    answer = _ask("sbatch", "--parsable", *options, stdin=script, complaint="SLURM refused the jobs")
     return answer.strip().split(";")[0]
 
 
 def tasks_called(name: str) -> dict[str, ArrayTask]:
-    """Every task that waits or runs under a job name, by ``job_index``.
+    """All queued or running tasks with a job name, by ``job_index``.
 
     Raises:
         TrainingError: SLURM does not answer.
@@ -56,10 +56,10 @@ def tasks_called(name: str) -> dict[str, ArrayTask]:
 
 
 def still_wanted(task: str) -> bool:
-    """Whether SLURM holds this task, which has been told to end, for a running one.
+    """Whether SLURM considers this task, which has been told to end, as running.
 
-    One that was cancelled is completing by now, and so is one that somebody put back into the queue. One
-    that ends by itself during the grace of a preemption would not be queued again by SLURM.
+    A cancelled or requeued task is already completing. A task that ends by itself in the grace period of a
+    preemption would not be requeued by SLURM.
     """
     for _ in range(_QUESTIONS):
         with contextlib.suppress(TrainingError):
@@ -70,7 +70,7 @@ def still_wanted(task: str) -> bool:
 
 
 def requeue(task: str) -> None:
-    """Put a running task back into the queue, which ends it.
+    """Requeue a running task, which ends it.
 
     Raises:
         TrainingError: SLURM does not answer.
@@ -79,7 +79,7 @@ def requeue(task: str) -> None:
 
 
 def ending_of(task: str) -> str:
-    """How a task that has left the queue ended, in a few words."""
+    """How a task that has left the queue ended, as a short text."""
     for question, pattern in (
         (("scontrol", "show", "job", task), r"JobState=(\w+).*?ExitCode=(\d+):(\d+)"),
         (("sacct", "-n", "-P", "-X", "-j", task, "-o", "State,ExitCode"), r"(\w+)[^|]*\|(\d+):(\d+)"),
@@ -88,12 +88,12 @@ def ending_of(task: str) -> str:
             if found := re.search(pattern, _ask(*question), re.DOTALL):
                 # Killed: by SLURM itself, or, as srun tells it, its process.
                 hint = " (SIGKILL: out of memory?)" if found[2] == "137" or found[3] == "9" else ""
-                return f"SLURM says {found[1]}, exit code {found[2]}:{found[3]}{hint}"
-    return "SLURM does not say how"
+                return f"SLURM reports {found[1]}, exit code {found[2]}:{found[3]}{hint}"
+    return "SLURM does not report how"
 
 
 def cancel(tasks: Iterable[str]) -> None:
-    """Take tasks out of the queue.
+    """Cancel tasks.
 
     Raises:
         TrainingError: SLURM does not answer.
@@ -102,7 +102,7 @@ def cancel(tasks: Iterable[str]) -> None:
 
 
 def longest_array() -> int:
-    """The most tasks that an array of this cluster may have.
+    """The maximum number of tasks in an array on this cluster.
 
     Raises:
         TrainingError: SLURM does not answer.
@@ -122,7 +122,7 @@ def _ask(*command: str, stdin: str = "", complaint: str = "SLURM does not answer
         )  # fmt: skip
     except FileNotFoundError:
         raise TrainingError(
-            f"there is no {command[0]} on this machine; --slurm needs one from which SLURM jobs can be sent"
+            f"{command[0]} was not found; run --slurm on a machine from which SLURM jobs can be submitted"
         ) from None
     except subprocess.TimeoutExpired:
         raise TrainingError(f"SLURM does not answer: {command[0]} took longer than {_SECONDS} s") from None

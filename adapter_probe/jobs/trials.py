@@ -1,7 +1,7 @@
-"""Trials: many trainings in one folder, each known by what determines it, none done twice.
+"""Trials: many trainings in one folder, each identified by its settings, so that none is repeated.
 
-``trials/<id>/request.json`` says what a trial is; ``trials/<id>/trial.json``, written last, what came of it.
-Between the two lies the training's own state, so a trial that was stopped goes on where it was.
+``trials/<id>/request.json`` describes a trial; ``trials/<id>/trial.json``, written last, contains its result.
+In between, the folder contains the state of the training, so that an interrupted trial can be resumed.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Trial:
 
     Attributes:
         id: start of the hash of its identity.
-        request: what to train.
-        n_steps: optimiser steps, the unit of progress.
+        request: the training.
+        n_steps: number of optimiser steps, the unit of progress.
         identity: everything that determines what it trains.
     """
 
@@ -69,7 +69,7 @@ class Trial:
     identity: dict[str, Any]
 
     def folder(self, out: Path) -> Path:
-        """Its folder in a study's folder."""
+        """The trial's folder in a study's folder."""
         return out / TRIALS_FOLDER / self.id
 
 
@@ -104,13 +104,13 @@ def identified(requests: Iterable[TrainingRequest]) -> Iterator[Trial]:
 
 
 def shared_settings(trials: Sequence[Trial]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What all trials of a study must have in common, and what determines each of its tasks, as plain JSON.
+    """The settings shared by all trials of a study, and the identity of each task, as plain JSON.
 
     Args:
-        trials: of one command, which gives them all one base, warm-up and dtype.
+        trials: trials of one command, which have the same base, warm-up and dtype.
 
     Raises:
-        TrainingError: two tasks of one name.
+        TrainingError: two tasks have the same name.
     """
     tasks: dict[str, Any] = {}
     for trial in trials:
@@ -122,20 +122,22 @@ def shared_settings(trials: Sequence[Trial]) -> tuple[dict[str, Any], dict[str, 
             "max_train": trial.request.max_train,
         }
         if tasks.setdefault(task.name, own) != own:
-            raise TrainingError(f"two different tasks are called {task.name!r}; rename one's folder")
+            raise TrainingError(
+                f"two different tasks are named {task.name!r}; rename the folder of one of them"
+            )
     settings = trials[0].request.settings
     shared = {part: trials[0].identity[part] for part in ("base", "tokenizer")}
-    # The table of trials has no columns for these, so trials that differ in them could not be told apart.
+    # The table of trials has no columns for these, so trials that differ in them would be indistinguishable.
     shared |= {name: getattr(settings, name) for name in ("warmup", "dtype")}
     return shared, tasks
 
 
 def estimate_seconds(trials: Iterable[Trial], device: torch.device) -> dict[str, float]:
-    """Estimated seconds of each trial, by id, from its inputs' loading and a few steps measured here.
+    """Estimated seconds of each trial, by id, from measured loading of inputs and a few steps.
 
     Trials that differ only in initialisation, learning rate or seed cost the same, and are measured once.
     """
-    known: dict[str, tuple[float, float]] = {}  # seconds to load, and of an epoch
+    known: dict[str, tuple[float, float]] = {}  # seconds of loading, and of an epoch
     last: tuple[str, TrainingInputs, float] | None = None
     estimates = {}
     for trial in trials:
@@ -154,29 +156,29 @@ def estimate_seconds(trials: Iterable[Trial], device: torch.device) -> dict[str,
 
 
 def seconds_of_start() -> float:
-    """Seconds that a worker takes before its first trial, by starting one that imports the same."""
+    """Start-up time of a worker in seconds, measured by starting a process with the same imports."""
     start = time.monotonic()
     subprocess.run([sys.executable, "-c", f"import {__name__}, transformers"], check=False)
     return time.monotonic() - start
 
 
 def _shared(request: TrainingRequest) -> dict[str, Any]:
-    """The part of a request that says which base and which data."""
+    """The part of a request that determines base and data."""
     return {**request.to_json(), "method": None, "settings": None}
 
 
 def _n_steps(request: TrainingRequest, n_train: int) -> int:
-    """Optimiser steps; of the baseline without pretraining, models that are fitted."""
+    """Number of optimiser steps, or of fitted models for the baseline without pretraining."""
     if isinstance(request.method, TfidfLinear):
         return n_fits(request.task.kind, request.task.metric)
     return request.settings.n_steps(n_train)
 
 
 def write_requests(out: Path, trials: Iterable[Trial]) -> None:
-    """Write each trial's request, so that a worker needs no more than its folder.
+    """Write the request of each trial, so that a worker needs only the folder.
 
-    A trial is known by what it trains, not by where its base and data lie: one that an earlier command left
-    unfinished takes its paths from this command, for the old ones may be gone.
+    The identity of a trial does not include paths of base and data: an unfinished trial of an earlier command
+    gets the paths of the current one, because the old ones may no longer exist.
 
     Raises:
         ResultsError: the folder cannot be written.
@@ -188,7 +190,7 @@ def write_requests(out: Path, trials: Iterable[Trial]) -> None:
 
 
 def finished(out: Path, trials: Iterable[Trial]) -> dict[str, TrialRecord]:
-    """The records of those trials that are finished, by id.
+    """The records of the finished trials, by id.
 
     Raises:
         ResultsError: a record is damaged or of another schema.
@@ -198,13 +200,13 @@ def finished(out: Path, trials: Iterable[Trial]) -> dict[str, TrialRecord]:
 
 
 def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: int = 1) -> TrialRecord:
-    """Train one trial, or go on with it; a finished one is read and left as it is.
+    """Run or resume one trial; the record of a finished one is returned unchanged.
 
     Args:
-        folder: with its ``request.json``.
-        device: where to run.
+        folder: folder with ``request.json``.
+        device: device to run on.
         report: called after every step.
-        workers: trials side by side on this machine.
+        workers: number of parallel trials on this machine.
 
     Raises:
         AdapterProbeError: the request, the base or the data cannot be used, or the folder cannot be written.
@@ -272,14 +274,14 @@ def _baseline_record(
 
 
 def read_request(folder: Path) -> TrainingRequest:
-    """What a trial is.
+    """Read the request of a trial.
 
     Raises:
-        ResultsError: there is no request, or a damaged one.
+        ResultsError: the request is missing or damaged.
     """
     path = folder / REQUEST
     if not path.exists():
-        raise ResultsError(f"{folder} is no trial: it has no {REQUEST}")
+        raise ResultsError(f"{folder} is not a trial: it contains no {REQUEST}")
     try:
         return TrainingRequest.from_json(read_json(path))
     except ResultsError:
@@ -289,11 +291,11 @@ def read_request(folder: Path) -> TrainingRequest:
 
 
 def count_parameters(model: AdaptedModel, missing: frozenset[str]) -> ParameterCounts:
-    """Count what trains and what the base brings, from the tensors.
+    """Count trained parameters and those of the base, from the tensors.
 
     Args:
-        model: its trained parameters chosen.
-        missing: names that the base does not contain; they belong to the head, whatever they are called.
+        model: model with its trained parameters chosen.
+        missing: names of parameters that the base lacks; they count as head.
     """
     trained = without_head = base = 0
     for group, name, parameter in model.named_roles():
@@ -306,7 +308,7 @@ def count_parameters(model: AdaptedModel, missing: frozenset[str]) -> ParameterC
 
 
 class _Clock:
-    """Seconds spent in its ``with`` block, added up over interruptions in a file of the folder."""
+    """Seconds spent in the ``with`` block, summed over interruptions in a file of the folder."""
 
     def __init__(self, folder: Path):
         self._path = folder / STATE_FOLDER / "seconds.json"

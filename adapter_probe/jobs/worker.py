@@ -1,11 +1,11 @@
-"""The worker program, ``python -m adapter_probe.jobs.worker``: it does jobs, which are trials or shards.
+"""The worker program, ``python -m adapter_probe.jobs.worker``, which runs jobs (trials or shards).
 
-On this machine it reads one folder a line from stdin and answers each with JSON lines on stdout:
-``{"step": 3}`` as it goes, then ``{"done": true}`` or ``{"error": "one line"}``. When its stdin ends, however
-the process that started it ended, it saves its state and ends too.
+On this machine it reads one folder per line from stdin and answers each with JSON lines on stdout:
+``{"step": 3}`` during the job, then ``{"done": true}`` or ``{"error": "one line"}``. When its stdin is
+closed, for example because the parent process has ended, it saves its state and ends.
 
-As a task of a SLURM array (``--notes FOLDER JOB``) it does one folder and says in a file, its note, how far
-it is. When SLURM wants the node back, or the time is nearly up, it saves its state and queues itself again.
+As a task of a SLURM array (``--notes FOLDER JOB``) it runs one folder and records its progress in a file, its
+note. On preemption, or shortly before the time limit, it saves its state and requeues itself.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from adapter_probe.errors import AdapterProbeError, TrainingError
 from .job import DONE, FAILED, RUNNING, STOPPED
 
 Do = Callable[[Path, Callable[[int], None]], None]
-"""Does the job of a folder; calls back with its steps done so far."""
+"""Runs the job of a folder; calls back with the number of finished steps."""
 
 
 def main(do: Do | None = None) -> None:
     """Run the program.
 
     Args:
-        do: what a job is; by default a trial or a shard, as its folder tells.
+        do: function that runs a job; by default a trial or a shard, depending on its folder.
     """
     parser = argparse.ArgumentParser(prog="adapter_probe.jobs.worker")
     parser.add_argument("--device", default="auto")
@@ -55,7 +55,7 @@ def main(do: Do | None = None) -> None:
 
 @contextmanager
 def needless_libraries_hidden() -> Iterator[None]:
-    """Import as if some libraries were not installed, in a program of ours.
+    """Import as if some libraries were not installed, to start faster.
 
     seaborn and transformers import them where they are there, for what nothing here asks of them, which takes
     half a second. What is imported already stays.
@@ -87,7 +87,7 @@ def _do(job: Path, report: Callable[[int], None], device: str, threads: int, wor
 
 
 class _Steps:
-    """Passes a job's steps on now and then, and interrupts the job when it has been told to stop."""
+    """Reports a job's steps at intervals, and interrupts the job on request."""
 
     def __init__(self, tell: Callable[[int], None], stopped: Callable[[], object], seconds: float):
         self._tell, self._stopped, self._seconds = tell, stopped, seconds
@@ -103,9 +103,9 @@ class _Steps:
 
 
 def _answer_stdin(do: Do) -> None:
-    """Do the jobs that come in on stdin, which a thread reads: so its end is noticed during a job."""
+    """Run the jobs from stdin, which a thread reads, so that its end is noticed during a job."""
     stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever libraries print goes to stderr
+    os.dup2(2, 1)  # output of libraries goes to stderr
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     ended = threading.Event()
 
@@ -132,14 +132,14 @@ def _answer_stdin(do: Do) -> None:
 
 
 def _run_array_task(do: Do, job: Path, note: Path) -> None:
-    """Do one job, until it is done or SLURM asks for the node.
+    """Run one job, until it is done or SLURM requests the node.
 
     Raises:
         AdapterProbeError: the job failed; SLURM then counts the task as failed.
-        KeyboardInterrupt: it was stopped, its state saved.
+        KeyboardInterrupt: it was stopped and its state saved.
     """
     stopped: list[int] = []
-    # SIGTERM comes with a preemption and with scancel, SIGUSR2 a while before the time is up.
+    # SIGTERM is sent on preemption and scancel, SIGUSR2 some time before the limit.
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, lambda received, _: stopped.append(received))
     from adapter_probe.results.atomic import write_json
@@ -156,7 +156,7 @@ def _run_array_task(do: Do, job: Path, note: Path) -> None:
         do(job, steps)
     except KeyboardInterrupt:
         if signal.SIGTERM not in stopped and not steps.done:
-            reason = "its time was up before its first step; give it a longer --time"
+            reason = "its time limit ended before its first step; give a longer --time"
             tell(0, FAILED, reason)
             raise TrainingError(reason) from None
         tell(steps.done, STOPPED)
@@ -170,7 +170,7 @@ def _run_array_task(do: Do, job: Path, note: Path) -> None:
 
 
 def task_name() -> str:
-    """This task as SLURM's users call it, ``12_3``; SLURM_JOB_ID of one task is the whole array's."""
+    """The usual name of this task, ``12_3``; the SLURM_JOB_ID of one task is that of the whole array."""
     return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
 
 

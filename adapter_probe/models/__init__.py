@@ -1,1 +1,1 @@
-"""The model that joins a base and adapters, the methods that say what trains, and plain evaluation."""
+"""Models: a base joined with adapters, training methods, and plain evaluation."""

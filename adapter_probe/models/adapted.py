@@ -1,4 +1,4 @@
-"""A Hugging Face encoder under one method, with adapters in it or not, run on packed batches."""
+"""A Hugging Face model with one method installed, with or without adapters, run on packed batches."""
 
 from __future__ import annotations
 
@@ -44,39 +44,37 @@ if TYPE_CHECKING:
 
 
 class AdaptedModel(nn.Module):
-    """A base under a method, run without padding.
+    """A base model with a method installed, run without padding.
 
-    The base is a transformers model for sequence classification, for question answering or for causal
-    language modelling. Adapters are
-    modules inside it, so its own `forward` applies them too and its state dict names them; `forward` here
-    takes packed batches and is what training and the probe use.
+    The base is a transformers model for sequence classification, question answering or causal language
+    modelling. Adapters are modules inside it, so its own `forward` applies them too and its state dict
+    contains them; the `forward` of this class takes packed batches and is used by training and the probe.
 
-    Frozen layers below everything that trains are no place for regularisation: they run without dropout even
-    in training, so that what comes out of them is the same in every epoch. A frozen layer above a trained
-    one keeps its dropout.
+    Frozen layers below all trained parameters run without dropout even in training, so that their outputs are
+    the same in every epoch. A frozen layer above a trained one keeps its dropout.
 
-    An anatomy that does not fit is refused at construction: a layer with parameters that no part owns, and
-    embeddings, a layer or a head that differ from those of transformers' own forward on a few tokens.
+    An anatomy that does not fit is refused at construction: if a layer has parameters that no part owns, or
+    if embeddings, a layer or the head differ from the forward of transformers on a few tokens.
 
     Args:
         base: the transformers model.
-        anatomy: where its parts are; None for its family's row of the table.
-        check: hold the anatomy against the model; not needed where that was done on the same weights.
+        anatomy: where its modules are; None for its family's row of the table.
+        check: verify the anatomy on the model; not needed if done before on the same weights.
 
     Attributes:
         base: the transformers model, adapters included.
-        anatomy: where its parts are.
-        layers: the Transformer layers, bottom first, two sites each.
+        anatomy: where its modules are.
+        layers: the Transformer layers, bottom first, with two sites each.
         method: what was installed, or None before `install`.
-        head_kind: what the head does, "classification", "extractive" (question answering) or "causal".
-        lowest_trained_layer: the lowest layer with a trained parameter, -1 for the embeddings, the number of
-            layers where only pooler or head train. Set by `choose_trained`; -1 before.
+        head_kind: kind of head, "classification", "extractive" (question answering) or "causal".
+        lowest_trained_layer: the lowest layer with a trained parameter; -1 for the embeddings, the number of
+            layers if only pooler or head train. Set by `choose_trained`; -1 before.
     """
 
     def __init__(self, base: PreTrainedModel, anatomy: Anatomy | None = None, *, check: bool = True):
         super().__init__()
         if not isinstance(base, PreTrainedModel):
-            raise ModelError(f"{type(base).__name__} is not supported; a transformers model is needed")
+            raise ModelError(f"{type(base).__name__} is not supported; give a transformers model")
         self.anatomy = anatomy or anatomy_for(base.config)
         check_config(self.anatomy, base.config)
         self.head_kind = head_kind(base, self.anatomy)
@@ -85,7 +83,7 @@ class AdaptedModel(nn.Module):
         self.lowest_trained_layer = -1
         self._roles = ParameterRoles(base, self.anatomy, self.head_kind)
         self.layers = self._make_layers()
-        # The base's own LayerNorms, kept so that a variant can put them back.
+        # The base's LayerNorms, kept so that variants can restore them.
         self._pretrained_norms = nn.ModuleList(deepcopy(site.norm) for site in self.sites)
         self._pretrained_norms.requires_grad_(False)
         for site, norm in zip(self.sites, self._pretrained_norms):
@@ -111,7 +109,7 @@ class AdaptedModel(nn.Module):
         ]
 
     def _serve_own_forward(self) -> None:
-        """Have the transformers model's own forward apply the adapters too."""
+        """Make the forward of the transformers model apply the adapters too."""
         served: dict[nn.Module, list[Layer]] = {}
         for layer in self.layers:
             served.setdefault(layer.parts.whole, []).append(layer)
@@ -121,17 +119,17 @@ class AdaptedModel(nn.Module):
 
     @property
     def sites(self) -> list[Site]:
-        """Every site in the order the data meets them, two a layer, with an adapter or without."""
+        """All sites in the order of computation, two per layer, with or without adapters."""
         return [site for layer in self.layers for site in layer.sites]
 
     @property
     def has_adapter(self) -> np.ndarray:
-        """Bool ``[sites]``: which sites hold an adapter, so that there is something to switch off."""
+        """Bool ``[sites]``: which sites hold an adapter that can be switched off."""
         return np.array([bool(site.modules) for site in self.sites])
 
     @property
     def site_parameters(self) -> tuple[int, ...] | None:
-        """Parameters of each site's adapter ``[sites]``; None where sites share adapters."""
+        """Number of parameters of each site's adapter ``[sites]``; None if sites share adapters."""
         own = [{p: p.numel() for m in site.modules for p in m.parameters()} for site in self.sites]
         if len(set().union(*own)) < sum(map(len, own)):
             return None
@@ -139,12 +137,12 @@ class AdaptedModel(nn.Module):
 
     @property
     def forks_early(self) -> np.ndarray:
-        """Bool ``[sites]``: where switching changes what the sublayer computes, see `Site`."""
+        """Bool ``[sites]``: sites whose switch changes the computation inside the sublayer, see `Site`."""
         return np.array([site.forks_early for site in self.sites])
 
     @property
     def reads_all_positions(self) -> bool:
-        """Whether the head reads every token, or only each example's first or last."""
+        """Whether the head reads every token instead of only the first or last of each example."""
         return self.head_kind != "classification"
 
     @property
@@ -159,22 +157,22 @@ class AdaptedModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
+        """The device of the parameters."""
         return next(self.base.parameters()).device
 
     def install(self, method: Method | ImportedMethod, generator: torch.Generator | None) -> None:
-        """Take on a method; one with adapters puts them, freshly initialised, at its sites.
+        """Install a method; its adapters, if any, are added at their sites with new initial weights.
 
         Args:
-            method: what is added and what trains. What another library trained comes empty, to be loaded.
-            generator: a CPU generator; each adapter draws its own weights from it, in site order. Nothing
-                is drawn from torch's global one. None for adapters whose weights are to be loaded.
+            method: the method. Adapters of another library are added without values, to be loaded.
+            generator: CPU generator from which adapters draw their weights, in site order; torch's global
+                generator is not used. None for adapters whose weights will be loaded.
 
         Raises:
-            ModelError: a method is installed already, or needs more layers than there are.
+            ModelError: a method is installed already, or it needs more layers than there are.
         """
         if self.method is not None:
-            raise ModelError(f"this model has a method already, {self.method.name}")
+            raise ModelError(f"this model already has a method, {self.method.name}")
         if isinstance(method, ImportedMethod):
             install_imported(self.base, self.layers, method)
             self.base.train(self.training).to(self.device)
@@ -200,7 +198,7 @@ class AdaptedModel(nn.Module):
             placement=method.placement,
             interaction=method.interaction,
         )
-        if generator is not None:  # before the move: the same draw on every device
+        if generator is not None:  # drawn before moving, so that weights are the same on every device
             adapter.initialise(method.init_std, generator)
         return adapter.to(device=self.device).train(self.training)
 
@@ -216,25 +214,25 @@ class AdaptedModel(nn.Module):
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
     def check_norms(self, norms: NormChoice) -> None:
-        """Refuse to put the base's own LayerNorms back where there is no telling which a site has.
+        """Refuse to restore the base's LayerNorms if they do not belong to single sites.
 
-        A LayerNorm that follows a site's residual sum is the site's. One that a sublayer begins with reads
-        what all sites below have added up, so switching a single site off says nothing about it.
+        A LayerNorm after a site's residual sum belongs to the site. A LayerNorm at the start of a sublayer
+        reads the sum of all sites below, so it belongs to no single site.
 
         Raises:
             ModelError: the base has LayerNorms of the second kind, and `norms` is not "trained".
         """
         if norms != "trained" and self.anatomy.pre_norm:
             raise ModelError(
-                f"LayerNorms {norms!r} are not possible with a {self.base.config.model_type} base, whose "
-                "LayerNorms stand before the sublayers and belong to no single site; allowed is 'trained'"
+                f"--layernorm {norms} is not possible with a {self.base.config.model_type} base, whose "
+                "LayerNorms precede the sublayers and belong to no single site; use --layernorm trained"
             )
 
     def wanted_positions(self, layer: int, batch: PackedBatch) -> Tensor | None:
-        """Positions ``[read]`` that a layer's states are wanted at, None for all.
+        """Positions ``[read]`` at which a layer's outputs are needed; None for all.
 
-        Nothing reads the last layer's other positions than those that the head reads, so from that layer's
-        attention on they are not computed, unless an adapter there looks at an example as a whole.
+        In the last layer, only the positions that the head reads are computed from the attention on, unless
+        an adapter there uses all tokens of an example.
         """
         if layer < len(self.layers) - 1 or self._last_reads_whole:
             return None
@@ -251,7 +249,7 @@ class AdaptedModel(nn.Module):
         return read_positions(batch, self.anatomy, self.base.config.pad_token_id)
 
     def read(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
-        """What the head reads of the last layer's hidden states ``[nodes, rows, hidden]``."""
+        """The part of the last layer's hidden states ``[nodes, rows, hidden]`` that the head reads."""
         positions = self.read_positions(batch) if self._last_reads_whole else None
         return hidden if positions is None else hidden[:, positions]
 
@@ -259,9 +257,9 @@ class AdaptedModel(nn.Module):
         """Logits from the last layer's hidden states at the positions that the head reads.
 
         Args:
-            hidden: ``[rows, hidden]``, of one token an example (see `wanted_positions`); in question
-                answering of all; of a causal model wherever the next token is asked for. A LayerNorm between
-                the last layer and the head is applied here.
+            hidden: ``[rows, hidden]``, one token per example (see `wanted_positions`), all tokens for
+                question answering, and the scored positions for causal models. A LayerNorm between the last
+                layer and the head is applied here.
 
         Returns:
             ``[rows, labels]``; in question answering ``[rows, 2]``, start and end; of a causal model
@@ -273,7 +271,7 @@ class AdaptedModel(nn.Module):
         return read(self.base, self.anatomy, hidden)
 
     def final_states(self, hidden: Tensor) -> Tensor:
-        """What a causal model's output embedding reads of the last layer's states ``[rows, hidden]``."""
+        """The input of a causal model's output embedding, from the last layer's states ``[rows, hidden]``."""
         return final_states(self.base, self.anatomy, hidden)
 
     def output_embedding(self, states: Tensor) -> Tensor:
@@ -281,7 +279,7 @@ class AdaptedModel(nn.Module):
         return output_embedding(self.base, states)
 
     def logits_in_parts(self, states: Tensor, size: int) -> Iterator[tuple[int, Tensor]]:
-        """The same, so many tokens of the vocabulary at a time; see `heads.logits_in_parts`."""
+        """The same in chunks of the vocabulary; see `heads.logits_in_parts`."""
         return logits_in_parts(self.base, states, size)
 
     def forward(self, batch: PackedBatch) -> Tensor:
@@ -297,21 +295,21 @@ class AdaptedModel(nn.Module):
 
     @torch.no_grad()
     def frozen_features(self, batch: PackedBatch) -> Tensor:
-        """What enters the lowest trained layer: the same for a batch however long training lasts.
+        """The input of the lowest trained layer, which stays the same for a batch during training.
 
         Returns:
-            ``[tokens, hidden]`` in packed order, without gradient; where only pooler or head train and the
-            head reads one token an example, ``[examples, hidden]``.
+            ``[tokens, hidden]`` in packed order, without gradient; ``[examples, hidden]`` if only pooler or
+            head train and the head reads one token per example.
 
         Raises:
-            ValueError: the embeddings train (or nothing was chosen to train yet), so nothing is frozen.
+            ValueError: the embeddings train (or `choose_trained` was not called), so nothing is frozen.
         """
         if self.lowest_trained_layer < 0:
             raise ValueError("the embeddings train, so no part of the model below them is frozen")
         return self._run(self.embed(batch), batch, 0, self.lowest_trained_layer)[0]
 
     def forward_from(self, features: Tensor, batch: PackedBatch) -> Tensor:
-        """The rest of `forward`, from `frozen_features` of the same batch, which may have been kept."""
+        """The rest of `forward`, from the (possibly cached) `frozen_features` of the same batch."""
         return self.head(self._run(features[None], batch, self.lowest_trained_layer, len(self.layers))[0])
 
     def _run(self, hidden: Tensor, batch: PackedBatch, start: int, stop: int) -> Tensor:
@@ -338,16 +336,16 @@ class AdaptedModel(nn.Module):
             yield self._roles.role(name, id(parameter) in norms), name, parameter
 
     def choose_trained(self, missing: frozenset[str]) -> dict[str, nn.Parameter]:
-        """Let the method's parameters train, freeze the others, and return those that train by name.
+        """Make the method's parameters trainable, freeze the others, and return the trainable ones by name.
 
         Args:
-            missing: names that the base did not contain; they are random until trained, so always train.
+            missing: names of parameters that the base lacks; they are random, so they always train.
 
         Raises:
             ModelError: no method is installed.
         """
         if self.method is None:
-            raise ModelError("this model has no method yet, so nothing says what trains")
+            raise ModelError("this model has no method; call install first")
         n_layers, trained = len(self.layers), {}
         for role, name, parameter in self.named_roles():
             trains = self.method.trains(role, self._roles.layer(name), n_layers) or name in missing
@@ -355,36 +353,36 @@ class AdaptedModel(nn.Module):
             if trains:
                 trained[name] = parameter
         self.lowest_trained_layer = min(map(self._roles.layer, trained), default=n_layers)
-        self.train(self.training)  # what is newly frozen loses its dropout at once
+        self.train(self.training)  # newly frozen layers lose their dropout at once
         return trained
 
     def named_delta(self) -> dict[str, Tensor]:
         """Every tensor that training changes, by its name in the base's state dict.
 
-        These are the parameters that `choose_trained` chose, and the running averages inside adapters with
+        These are the parameters chosen by `choose_trained`, and the running averages inside adapters with
         batch normalisation. A model with these tensors on the same base is the same model.
         """
         delta: dict[str, Tensor] = {n: p for n, p in self.base.named_parameters() if p.requires_grad}
         return delta | {n: b for n, b in self.base.named_buffers() if f".{ADAPTER}." in n}
 
     def train(self, mode: bool = True) -> Self:
-        """Training or evaluation mode; the frozen part below everything that trains stays in evaluation."""
+        """Set training or evaluation mode; frozen layers below all trained ones stay in evaluation mode."""
         super().train(mode)
         for module in self._frozen_modules():
             module.eval()
         return self
 
     def _frozen_modules(self) -> Iterator[nn.Module]:
-        """The modules that lie whole below the lowest trained layer."""
+        """The modules that are entirely below the lowest trained layer."""
         if self.lowest_trained_layer < 0:
             return
         yield from embedding_modules(self.base.base_model, self.anatomy)
         yield from (layer.parts.whole for layer in self.layers[: self.lowest_trained_layer])
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move or cast. Buffers that are computed and not stored keep their precision, as in transformers.
+        """Move or cast. Computed buffers that are not stored keep their precision, as in transformers.
 
-        Rotary frequencies among them: rounded to bfloat16, positions far into a text are lost.
+        This includes rotary frequencies, whose rounding to bfloat16 would destroy late positions.
         """
         kept = [
             (module, name, buffer)

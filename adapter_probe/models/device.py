@@ -1,4 +1,4 @@
-"""Where torch computes: the device, and the number of threads."""
+"""The device and the number of threads that torch uses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def choose_device(name: str) -> torch.device:
     """The device to run on; ``auto`` is the accelerator if there is one.
 
     Raises:
-        ModelError: no such device on this machine.
+        ModelError: this machine has no such device.
     """
     import torch
 
@@ -25,26 +25,26 @@ def choose_device(name: str) -> torch.device:
     count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     if kind not in count or not (index == "" or index.isdigit()) or int(index or 0) >= count[kind]:
         here = ", ".join(kind for kind, n in count.items() if n)
-        raise ModelError(f"device {name!r} is not on this machine; allowed are auto, {here}")
+        raise ModelError(f"--device {name!r} is not available on this machine; choose from auto, {here}")
     return torch.device(name)
 
 
 def check_threads(threads: int) -> None:
-    """Refuse more threads than this machine has processors; torch itself crashes on some such numbers.
+    """Refuse more threads than this machine has processors; torch crashes on some such numbers.
 
     Raises:
-        ModelError: a number that is not allowed.
+        ModelError: the number is not allowed.
     """
     most = os.cpu_count() or 1
     if not 0 <= threads <= most:
         raise ModelError(
             f"--threads {threads} is not allowed; give a number from 1 to {most}, the processors of this "
-            "machine, or 0 for torch's own choice"
+            "machine, or 0 for PyTorch's default"
         )
 
 
 def use_threads(threads: int) -> None:
-    """Compute with this many threads from now on; 0 leaves the number to torch.
+    """Use this many threads from now on; 0 uses PyTorch's default.
 
     Raises:
         ModelError: see `check_threads`.

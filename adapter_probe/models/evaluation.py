@@ -22,13 +22,13 @@ def evaluate(
     tokens_per_batch: int = TOKENS_PER_BATCH,
     forward: Callable[[PackedBatch], Tensor] | None = None,
 ) -> np.ndarray:
-    """Logits of a dataset, in its order; the model is left in evaluation mode.
+    """Logits of a dataset, in its order; leaves the model in evaluation mode.
 
     Args:
         model: to evaluate.
         encoded: the dataset.
         tokens_per_batch: bound on memory.
-        forward: what computes a batch's outputs, if not the model itself.
+        forward: function that computes a batch's outputs; by default the model.
 
     Returns:
         float32 ``[examples, labels]``; where the head reads all positions ``[tokens, 2]``, one example's

@@ -25,22 +25,23 @@ ADAPTER = "adapter"
 
 
 class Site:
-    """One adapter's place: after a sublayer's projection and dropout, before its residual sum.
+    """The place of one adapter: after a sublayer's projection and dropout, before its residual sum.
 
-    What stands inside the sublayer (see `Inner`) is switched with the site.
+    Adapters inside the sublayer (see `Inner`) are switched with the site.
 
     Args:
         holder: the module that holds the adapter.
-        name: under which name.
-        norm: what follows the residual sum: the sublayer's LayerNorm, or nothing (`nn.Identity`) in a model
-            that normalises what enters a sublayer.
+        name: name of the adapter in that module.
+        norm: module after the residual sum: the sublayer's LayerNorm, or `nn.Identity` in a model
+            that normalises the input of sublayers.
 
     Attributes:
-        forks_early: what is switched here changes what the sublayer computes, so that it has to run twice,
-            once with and once without.
-        keeps_input: the sublayer that follows reads this one's input: in a layer whose sublayers stand side
-            by side, the states after the first are ``[nodes, tokens, 2 * hidden]``, the sum and that input.
-        reads_sum: the residual sum is not the sublayer's input: the second site of such a layer.
+        forks_early: whether the switch changes the computation inside the sublayer, which then has to run
+            twice, with and without.
+        keeps_input: whether the next sublayer reads the input of this one: in a layer with parallel
+            sublayers, the states after the first are ``[nodes, tokens, 2 * hidden]``, the sum and that input.
+        reads_sum: whether the residual sum differs from the sublayer's input: the second site of such a
+            layer.
     """
 
     def __init__(self, holder: nn.Module, name: str, norm: nn.Module):
@@ -53,42 +54,42 @@ class Site:
 
     @property
     def adapter(self) -> Bottleneck | ConfiguredBottleneck | None:
-        """The adapter at this site, or None where there is none."""
+        """The adapter at this site, or None."""
         return getattr(self._holder, self._name, None)
 
     @property
     def modules(self) -> list[nn.Module]:
-        """All that is switched here; none where there is nothing to switch."""
+        """All modules that this site switches; empty if there are none."""
         return [*([] if self.adapter is None else [self.adapter]), *self._inner]
 
     @property
     def shares_sum(self) -> bool:
-        """Whether on and off differ by what is added to one and the same residual sum."""
+        """Whether on and off differ only by a term added to the same residual sum."""
         if self.adapter is None or self._inner or self.keeps_input:
             return False
         return self.adapter.only_adds
 
     def install(self, adapter: Bottleneck | ConfiguredBottleneck) -> None:
-        """Put an adapter here; it shows in the model's state dict as ``<sublayer>.adapter.*``.
+        """Install an adapter here; in the model's state dict it is ``<sublayer>.adapter.*``.
 
         Raises:
-            ModelError: a parallel adapter where the sublayer's input is not at hand.
+            ModelError: the adapter is parallel, but the sublayer's input is not available here.
         """
         if self.reads_sum and adapter.parallel:
             raise ModelError(
-                "a parallel adapter after a feed-forward network that stands beside the attention is not "
-                "supported; allowed are sequential adapters"
+                "a parallel adapter after a feed-forward network that runs parallel to the attention is not "
+                "supported; use a sequential adapter"
             )
         self._holder.add_module(self._name, adapter)
 
     def hold(self, inner: Inner, early: bool) -> None:
-        """Switch `inner` with this site; `early` tells whether it acts before the site."""
+        """Switch `inner` with this site; `early` is whether it acts before the site."""
         self._inner.append(inner)
         self.forks_early |= early
 
     @contextmanager
     def switched(self, on: bool) -> Iterator[None]:
-        """On or off for what runs within."""
+        """Context manager that switches the site on or off."""
         self._switch(on)
         try:
             yield
@@ -101,7 +102,7 @@ class Site:
             inner.on = on
 
     def adapt(self, x: Tensor, residual: Tensor) -> Tensor:
-        """The sublayer's output with the adapter's change made; `x` itself where there is no adapter."""
+        """The sublayer's output after the adapter's change; `x` itself without an adapter."""
         return x if self.adapter is None or not self._on else self.adapter.adapt(x, residual, self.norm)
 
     def finish(
@@ -111,13 +112,13 @@ class Site:
         groups: tuple[Group, ...] | None = None,
         norm: nn.Module | None = None,
     ) -> Tensor:
-        """The states after the site: what the norm makes of adapter(x) + residual.
+        """The states after the site: the norm of adapter(x) + residual.
 
         Args:
             x: ``[nodes, tokens, hidden]``, the sublayer's output.
             residual: its input, shaped alike.
-            groups: the examples along the token axis, for an adapter that looks at an example as a whole.
-            norm: in place of the site's.
+            groups: the examples along the token axis, for adapters that use all tokens of an example.
+            norm: norm to use instead of the site's.
         """
         norm = norm or self.norm
         if self.adapter is None or not self._on:
@@ -130,16 +131,16 @@ class Site:
 class Layer:
     """One Transformer layer on packed hidden states ``[nodes, tokens, hidden]``.
 
-    `nodes` are row groups that all hold the same examples (variants of the model); plain evaluation and
+    `nodes` are row groups with the same examples (variants of the model); plain evaluation and
     training have one.
 
     Args:
         parts: the layer's modules.
-        attention: how it attends.
+        attention: the attention of the layer.
         pre_norm: see `Anatomy`.
-        parallel: whether the sublayers stand side by side.
-        number: the layer's, where other layers share its modules: its adapters are then its own, named
-            ``<sublayer>.adapter.<number>.*``. None where the modules are the layer's alone.
+        parallel: whether the sublayers are parallel.
+        number: number of the layer if other layers share its modules; its adapters are then separate, named
+            ``<sublayer>.adapter.<number>.*``. None if the modules are not shared.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class Layer:
         self.sites[0].keeps_input = self.sites[1].reads_sum = parallel
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Those that the layer computes with: of its parts, and what its attention reads by itself."""
+        """The modules that the layer uses: its parts, and those that its attention reads directly."""
         for module in self.parts.computing:
             yield from module.parameters()
         for name in self._attention.reads:
@@ -172,7 +173,7 @@ class Layer:
                 yield found
 
     def hold(self, inner: Inner, module: nn.Module) -> None:
-        """Let what changes one of this layer's modules be switched with the module's site.
+        """Switch a change to one of this layer's modules together with the module's site.
 
         Raises:
             ModelError: the module belongs to neither sublayer.
@@ -188,7 +189,7 @@ class Layer:
         for site, members in zip(self.sites, (attend, feed)):
             if any(member is module for member in members):
                 return site.hold(inner, early=module is not site.norm)
-        raise ModelError(f"a {type(module).__name__} that belongs to neither sublayer cannot be switched")
+        raise ModelError(f"a {type(module).__name__} that belongs to neither sublayer cannot be switched off")
 
     def attention(
         self, hidden: Tensor, groups: tuple[Group, ...], wanted: Tensor | None = None
@@ -198,7 +199,7 @@ class Layer:
         Args:
             hidden: ``[nodes, tokens, hidden]``.
             groups: the exact-length groups along the token axis.
-            wanted: positions ``[examples]`` that alone are wanted, one an example; None for all.
+            wanted: positions ``[examples]`` to compute, one per example; None for all.
 
         Returns:
             Two tensors ``[nodes, tokens or examples, hidden]``.
@@ -215,7 +216,7 @@ class Layer:
         """The feed-forward sublayer up to its site: (projected output, residual).
 
         Args:
-            hidden: ``[nodes, tokens, hidden]``; twice as wide where the sublayers stand side by side, see
+            hidden: ``[nodes, tokens, hidden]``; twice as wide with parallel sublayers, see
                 `Site.keeps_input`.
 
         Returns:
@@ -236,7 +237,7 @@ class Layer:
 
 
 def _place(module: nn.Module, number: int | None) -> tuple[nn.Module, str]:
-    """Where a site's adapter is kept: in the module, or with its layer's number among those of others."""
+    """Module and name of a site's adapter; shared modules hold one adapter per layer number."""
     if number is None:
         return module, ADAPTER
     if not hasattr(module, ADAPTER):
@@ -245,5 +246,5 @@ def _place(module: nn.Module, number: int | None) -> tuple[nn.Module, str]:
 
 
 def _drop(x: Tensor, dropout: Dropout | None) -> Tensor:
-    """`dropout`, without calling the module."""
+    """Apply `dropout` without calling the module."""
     return x if dropout is None else F.dropout(x, dropout.p, dropout.training)

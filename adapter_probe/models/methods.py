@@ -1,7 +1,7 @@
-"""Methods: what is added to a base and what trains, in a form that a checkpoint can remember.
+"""Training methods: what is added to a base and what trains, in a form that checkpoints record.
 
-A method answers one question for every parameter of a model, `trains`. What the base lacks (the task's head,
-perhaps a pooler) is random until trained, so it trains under every method, asked or not.
+A method decides for every parameter of a model whether it `trains`. Parameters that the base lacks (the
+task's head, perhaps a pooler) are random, so they train under every method.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Interaction = Literal["add", "multiply"]
 InnerNorm = Literal["none", "layernorm", "batchnorm"]
 ParameterRole = Literal["adapters", "layernorms", "pooler", "head", "base"]
 
-LARGEST_SIZE = 16_384  # the widest feed-forward layer among the supported families' released models
+LARGEST_SIZE = 16_384  # the widest feed-forward layer among released models of the supported families
 MOST_HIDDEN_LAYERS = 16
-# Below, the change that an adapter makes is lost in float32 and its gradients in Adam's epsilon; above, the
-# output is noise from the start.
+# Below this range, an adapter's change vanishes in float32 and its gradients in Adam's epsilon; above, the
+# initial output is noise.
 STD_RANGE = (1e-12, 100.0)
 
 
 class _Recorded:
-    """What every method can do: tell itself as JSON."""
+    """Base class of all methods, with a record as JSON."""
 
     name: ClassVar[str]
 
@@ -41,22 +41,23 @@ class _Recorded:
 class Adapters(_Recorded):
     """Bottleneck adapters in every layer; adapters, LayerNorms and head train.
 
-    The first four fields are the paper's setting, the others the variants that it tried and found no better.
+    The first four fields are the paper's setting; the others are variants that it found no better.
     Source: Houlsby et al. 2019 (arXiv 1902.00751), sections 2.1 and 3.6, and Figure 2.
 
     Attributes:
         size: the bottleneck's width m, at least 1.
-        init_std: std of the normal that weights are drawn from, before truncation at two std. The realised
-            std is about 0.88 of it. Must be positive: with both matrices at zero no gradient reaches them.
-        activation: the non-linearity inside.
-        train_pooler: also train a pooler that the base brings along (the authors' code keeps it frozen).
-        sites: where in a layer adapters sit: after both sublayers, or after one kind only.
-        placement: an adapter reads its sublayer's output, or in parallel to the sublayer its input.
-        interaction: the change c is added to the sublayer's output x, or multiplies it: x (1 + c).
+        init_std: std of the normal distribution that weights are drawn from, before truncation at two std;
+            the realised std is about 0.88 of it. Must be positive, because two zero matrices have no
+            gradient.
+        activation: the activation function.
+        train_pooler: whether to also train a pretrained pooler (the authors' code keeps it frozen).
+        sites: sublayers with adapters: both, or one kind only.
+        placement: whether an adapter reads its sublayer's output or, in parallel to it, its input.
+        interaction: whether the change c is added to the sublayer's output x or scales it: x (1 + c).
         norm: a normalisation after the down-projection, before its activation.
         hidden_layers: layers of width m inside; each one after the first is a further m x m projection with
             its activation.
-        skip_layers: layers, from 0, that get no adapters; their LayerNorms train all the same.
+        skip_layers: layers, from 0, without adapters; their LayerNorms still train.
     """
 
     name: ClassVar[str] = "adapters"
@@ -79,7 +80,7 @@ class Adapters(_Recorded):
             set(self.skip_layers)
         ):
             raise ModelError(
-                f"skip_layers {list(self.skip_layers)} is not allowed; give different layers from 0, in "
+                f"skip_layers {list(self.skip_layers)} is not allowed; give distinct layers from 0, in "
                 "ascending order"
             )
         if self.init_std == 0:
@@ -103,7 +104,7 @@ class Adapters(_Recorded):
                 raise ModelError(f"{what} {value!r} is not one of {', '.join(allowed)}")
         if self.norm == "layernorm" and self.size == 1:
             raise ModelError(
-                "adapter size 1 is not allowed with norm 'layernorm', which makes any single number zero; "
+                "adapter size 1 is not allowed with norm 'layernorm', which maps any single number to zero; "
                 "give a size of at least 2"
             )
 
@@ -114,7 +115,7 @@ class Adapters(_Recorded):
     def to_json(self) -> dict[str, Any]:
         """A plain dict, with the method's name under ``name``.
 
-        A variant's field at its default is left out, so that the record of the paper's own adapters, and what
+        Variant fields at their default are left out, so that the record of the paper's adapters, and the hash
         is hashed from it, stays the same when a variant is added.
         """
         always = {"size", "init_std", "activation", "train_pooler"}
@@ -124,14 +125,14 @@ class Adapters(_Recorded):
 
 @dataclass(frozen=True)
 class TopLayers(_Recorded):
-    """The top `k` layers whole, LayerNorms included, the pooler and the head train; nothing else is added.
+    """Fine-tuning of the top `k` layers, including LayerNorms, the pooler and the head.
 
-    With k = 0 pooler and head alone train, with k the base's depth every layer, but never the embeddings.
-    What lies below the lowest trained layer runs without dropout, as in evaluation.
+    With k = 0 only pooler and head train; with k equal to the base's depth every layer, but never the
+    embeddings. Layers below the lowest trained one run without dropout, as in evaluation.
     Source: "variable fine-tuning" in Houlsby et al. 2019 (arXiv 1902.00751), section 3.3.
 
     Attributes:
-        k: layers that train, from the top.
+        k: number of layers to train, from the top.
     """
 
     name: ClassVar[str] = "top_layers"
@@ -148,7 +149,7 @@ class TopLayers(_Recorded):
 
 @dataclass(frozen=True)
 class LayerNormOnly(_Recorded):
-    """Every LayerNorm, that of the embeddings included, and the head train; nothing is added."""
+    """Only LayerNorms, including that of the embeddings, and the head train."""
 
     name: ClassVar[str] = "layernorm_only"
 
@@ -159,7 +160,7 @@ class LayerNormOnly(_Recorded):
 
 @dataclass(frozen=True)
 class FullFineTuning(_Recorded):
-    """Everything trains; nothing is added."""
+    """Full fine-tuning: all parameters train."""
 
     name: ClassVar[str] = "full"
 
@@ -172,7 +173,7 @@ class FullFineTuning(_Recorded):
 class HeadOnly(_Recorded):
     """Feature-based transfer: a new head on the frozen encoder, which runs without dropout.
 
-    A pooler that the base brings along is part of the frozen encoder; `TopLayers(0)` trains that too.
+    A pretrained pooler is part of the frozen encoder; `TopLayers(0)` trains it too.
     """
 
     name: ClassVar[str] = "head_only"
@@ -184,12 +185,12 @@ class HeadOnly(_Recorded):
 
 @dataclass(frozen=True)
 class TfidfLinear(_Recorded):
-    """No pretraining: TF-IDF features and a linear model, see `adapter_probe.training.baseline`."""
+    """The baseline without pretraining: a linear model of TF-IDF features, see `training.baseline`."""
 
     name: ClassVar[str] = "tfidf"
 
     def trains(self, role: ParameterRole, layer: int, n_layers: int) -> bool:
-        """Nothing of a base: it has none."""
+        """Always False: there is no base."""
         return False
 
 
@@ -204,12 +205,12 @@ def method_from_json(record: object, where: str = "method") -> Method:
     """The inverse of `to_json`.
 
     Args:
-        record: what JSON held; a field with a default may be missing.
+        record: the parsed JSON; fields with a default may be missing.
         where: dotted name of the record within its file, for the message.
 
     Raises:
         RecordError: an unknown method, or a field that is missing, unknown or of the wrong type.
-        ModelError: a field out of range.
+        ModelError: a field is out of range.
     """
     if not isinstance(record, Mapping):
         raise RecordError(f"{where} is {record!r}, expected an object")
@@ -223,7 +224,7 @@ def check_depth(method: Method, n_layers: int) -> None:
     """Refuse a method that needs more layers than the base has.
 
     Raises:
-        ModelError: a k or a layer above `n_layers`.
+        ModelError: a k or a layer exceeds `n_layers`.
     """
     if isinstance(method, TopLayers) and method.k > n_layers:
         raise ModelError(
@@ -232,13 +233,13 @@ def check_depth(method: Method, n_layers: int) -> None:
         )
     if isinstance(method, Adapters) and any(layer >= n_layers for layer in method.skip_layers):
         raise ModelError(
-            f"skip_layers {list(method.skip_layers)} goes above the base, whose {n_layers} layers are 0 to "
+            f"skip_layers {list(method.skip_layers)} exceeds the base, whose {n_layers} layers are 0 to "
             f"{n_layers - 1}"
         )
 
 
 def possible_top_k(layers: Sequence[str]) -> tuple[int, ...]:
-    """Every k for which the top k layers can train while those below stay frozen.
+    """All k for which the top k layers can train while the layers below stay frozen.
 
     Args:
         layers: name of every layer's module, bottom first (`Anatomy.layer_names`); layers that share weights
@@ -249,14 +250,14 @@ def possible_top_k(layers: Sequence[str]) -> tuple[int, ...]:
 
 
 def check_shared(method: Method, layers: Sequence[str]) -> None:
-    """Refuse to train some layers' weights where other layers, which stay frozen, are the same weights.
+    """Refuse to train layers that share their weights with frozen layers.
 
     Args:
-        method: what trains.
+        method: the training method.
         layers: see `possible_top_k`.
 
     Raises:
-        ModelError: the cut below the top k layers goes through a shared module.
+        ModelError: layers above and below the top k boundary share a module.
     """
     possible = possible_top_k(layers)
     if isinstance(method, TopLayers) and method.k not in possible:

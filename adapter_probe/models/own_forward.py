@@ -1,7 +1,7 @@
-"""Adapters in the transformers model's own forward, by hooks.
+"""Adapters in the forward of the transformers model, through hooks.
 
-The packed forward applies adapters itself and calls the layers' parts one by one, never a layer as a whole.
-So the hooks act only while a layer's own forward runs.
+The packed forward applies adapters itself and calls the parts of layers individually, never a whole layer.
+Therefore the hooks act only while the forward of a layer runs.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 
 class OwnForward:
-    """The hooks of one layer module, which may serve as several layers in turn.
+    """The hooks of one layer module, which may be used as several layers in turn.
 
     Args:
-        encoder: whose forward begins a pass.
+        encoder: the encoder, whose forward starts a pass.
         parts: of the layer module.
         pre_norm: see `Anatomy`.
-        sites: the two sites of each layer that the module serves as, bottom first.
+        sites: the two sites of each layer that uses the module, bottom first.
     """
 
     def __init__(
         self, encoder: nn.Module, parts: LayerParts, pre_norm: bool, sites: Sequence[tuple[Site, Site]]
     ):
         self._sites = sites
-        self._layer = -1  # which of `sites` is running
-        self._residual: Tensor | None = None  # what enters the running sublayer; None: no forward is running
+        self._layer = -1  # index of the running layer in `sites`
+        self._residual: Tensor | None = None  # input of the running sublayer; None if no forward is running
         self._sublayer = 0
         encoder.register_forward_pre_hook(self._begin)
         parts.whole.register_forward_pre_hook(self._enter)

@@ -1,4 +1,4 @@
-"""Which linear maps of a model in bfloat16 are packed for the processor's matrix unit."""
+"""Packing of linear maps in bfloat16 for the processor's matrix unit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .adapters.low_rank import LowRank
 
 
 def can_pack(model: AdaptedModel) -> bool:
-    """Whether the model is in bfloat16, on a processor for which oneDNN multiplies it."""
+    """Whether the model is in bfloat16 on a CPU that oneDNN supports."""
     parameter = next(model.base.parameters())
     if parameter.dtype != torch.bfloat16 or parameter.device.type != "cpu":
         return False
@@ -19,11 +19,11 @@ def can_pack(model: AdaptedModel) -> bool:
 
 
 def pack_maps(model: AdaptedModel, drop: bool) -> None:
-    """Have every linear map in the layers, adapters included, compute by a `PackedMap`; see `can_pack`.
+    """Replace every linear map in the layers, including adapters, by a `PackedMap`; see `can_pack`.
 
     Args:
-        model: for evaluation alone, from now on.
-        drop: give up the weights as they were, to save memory: the model is good for nothing but its calls.
+        model: a model that is only used for evaluation afterwards.
+        drop: free the original weights to save memory; afterwards, the model can only be called.
     """
     kept = _read_elsewhere(model)
     for layer in model.layers:
@@ -36,7 +36,7 @@ def pack_maps(model: AdaptedModel, drop: bool) -> None:
 
 
 def _read_elsewhere(model: AdaptedModel) -> set[nn.Module | None]:
-    """Maps whose weights others read: the last layer folds keys and values into its query; LoRA likewise."""
+    """Maps whose weights are read directly: keys and values of the last layer, and maps with LoRA."""
     last = model.layers[-1].parts
     changes = [module for module in model.base.modules() if isinstance(module, LowRank)]
     return {last.key, last.value, *(linear for change in changes for linear in change.reads)}

@@ -1,4 +1,4 @@
-"""The role of each parameter of a model: what it belongs to, told by its name."""
+"""The role and layer of each parameter of a model, determined by its name."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class ParameterRoles:
 
     Args:
         base: the transformers model.
-        anatomy: where its parts are.
-        head_kind: what its head does, see `AdaptedModel`.
+        anatomy: where its modules are.
+        head_kind: kind of its head, see `AdaptedModel`.
 
     Attributes:
         layer_names: name of every layer's module in the encoder, bottom first; one that serves as several

@@ -1,8 +1,8 @@
-"""An anatomy held against the model that it is for, once, when the two meet.
+"""Verification of an anatomy on its model, once, at construction.
 
-A wrong anatomy runs all the same and gives wrong numbers that look right. So on a few tokens every layer is
-given what enters it in the transformers model's own forward, and must put out the same; so must embeddings
-and head. Nothing is drawn from torch's global generator, and no hook stays.
+A wrong anatomy may run without errors and return plausible but wrong numbers. Therefore, on a few tokens,
+every layer receives its input in the forward of the transformers model and must return the same output; the
+same holds for embeddings and head. Torch's global generator is not used, and no hook remains.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class PackedModel(Protocol):
-    """What of an `AdaptedModel` is held against the transformers model."""
+    """The parts of an `AdaptedModel` that are compared with the transformers model."""
 
     base: PreTrainedModel
     anatomy: Anatomy
@@ -52,17 +52,17 @@ class PackedModel(Protocol):
 
 
 LENGTHS = (3, 5)
-# Of what a layer adds. Some families compute LayerNorms in float32 whatever the model's type.
+# Relative to what a layer adds. Some families always compute LayerNorms in float32.
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 _FROM_TORCH = (RuntimeError, TypeError, ValueError, IndexError, AttributeError)
-_ROUNDINGS = 16  # how often a number may be rounded on the way through a layer
+_ROUNDINGS = 16  # number of roundings on the way through a layer
 
 
 def check_owners(layers: Sequence[Layer], family: str) -> None:
-    """Refuse a layer with parameters that no part of the anatomy owns: they would be left out silently.
+    """Refuse a layer with parameters that no part of the anatomy owns, which would be ignored silently.
 
     Raises:
-        ModelError: there is such a parameter; it is named.
+        ModelError: there is such a parameter; the message names it.
     """
     for number, layer in enumerate(layers):
         owned = {id(parameter) for parameter in layer.parameters()}
@@ -75,13 +75,13 @@ def check_owners(layers: Sequence[Layer], family: str) -> None:
 
 
 def check_forward(model: PackedModel) -> None:
-    """Hold the packed forward against the transformers model's own.
+    """Compare the packed forward with the forward of the transformers model.
 
     Args:
-        model: without adapters; its mode and hooks are left as they were.
+        model: a model without adapters; its mode and hooks are restored.
 
     Raises:
-        ModelError: embeddings, a layer or the head gives something else; family and layer are named.
+        ModelError: embeddings, a layer or the head differ; the message names family and layer.
     """
     base, device = model.base, model.device
     if device.type == "meta":
@@ -106,7 +106,7 @@ def _tokens(n_words: int, padding: int | None) -> Encoded:
 
 @contextmanager
 def _evaluating(module: nn.Module) -> Iterator[None]:
-    """In evaluation mode for what runs within, then every part as it was."""
+    """Context manager for evaluation mode that restores the mode of every module."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -117,13 +117,13 @@ def _evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def _own_states(model: PackedModel, batch: PackedBatch) -> tuple[list[Tensor], Tensor | None]:
-    """What enters every layer and what leaves the last, ``[1, tokens, hidden]`` each, and the logits.
+    """The inputs of all layers and the output of the last, ``[1, tokens, hidden]`` each, and the logits.
 
-    The logits are None where an imported head is not applied by the model's own forward.
+    The logits are None if the forward of the model does not apply an imported head.
     """
     base, layers = model.base, model.layers
-    passes: list[list[Tensor]] = []  # of each example, the input of every layer
-    outputs: list[Tensor] = []  # of the layer that ran last
+    passes: list[list[Tensor]] = []  # input of every layer, per example
+    outputs: list[Tensor] = []  # output of the last layer
 
     def enter(_module: nn.Module, args: tuple, kwargs: dict) -> None:
         passes[-1].append(args[0] if args else kwargs["hidden_states"])
@@ -137,7 +137,7 @@ def _own_states(model: PackedModel, batch: PackedBatch) -> tuple[list[Tensor], T
             part.register_forward_pre_hook(enter, with_kwargs=True),
             part.register_forward_hook(leave),
         ]
-    # A shorter text is the beginning of the longest, and in a causal model one pass is enough for both.
+    # Shorter texts are prefixes of the longest, so one pass is enough for a causal model.
     prefixes = model.head_kind == "causal"
     try:
         for rows in batch.rows[-1:] if prefixes else batch.rows:
@@ -191,10 +191,10 @@ def _compare(
     own: Tensor,
     entering: Tensor | None = None,
 ) -> None:
-    """Refuse what is further from the own states than rounding explains.
+    """Refuse differences that exceed rounding errors.
 
-    The distance is taken relative to what a layer adds: a few large entries of its input, which it hands on,
-    would hide all else.
+    The distance is relative to what a layer adds; a few large entries of its input, which it passes on,
+    would dominate otherwise.
     """
     try:
         ours = compute()
@@ -212,8 +212,8 @@ def _compare(
 
 def _misfit(base: PreTrainedModel, what: str, how: str) -> ModelError:
     return ModelError(
-        f"the anatomy does not fit this {base.config.model_type} model: {what} differs from transformers' "
-        f"own forward, {how}"
+        f"the anatomy does not fit this {base.config.model_type} model: {what} differs from the forward of "
+        f"transformers, {how}"
     )
 
 

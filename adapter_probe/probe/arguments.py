@@ -1,4 +1,4 @@
-"""What an ablation is asked to do, before anything is opened: plain data, without torch."""
+"""The arguments of an ablation, before anything is opened: plain data, without torch."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
     from .request import AblationRequest
 
-# Raised when a change of the code changes the predictions.
+# Increased when a change of the code changes the predictions.
 CODE_SCHEMA = {"float32": 1, "float64": 1, "bfloat16": 2, "mixed": 2}
 Precision = Literal["float32", "float64", "bfloat16", "mixed"]
 
 
 @dataclass(frozen=True)
 class AblationSettings:
-    """What is switched off, and how it is computed.
+    """Settings of an ablation: what is switched off, and in which precision.
 
     Attributes:
-        sites: which of a layer's sites are switched.
-        complement: keep only the span's adapters on.
-        layernorm: the LayerNorm after a switched-off site: the trained one, or the base's.
-        precision: of weights and arithmetic. "mixed" gives float32's predictions, most of them by way of
+        sites: the sites of each layer that are switched off.
+        complement: whether to switch off the adapters outside the span instead.
+        layernorm: LayerNorm weights after a switched-off site: trained or pretrained.
+        precision: precision of weights and arithmetic. "mixed" gives the predictions of float32, mostly from
             bfloat16; see `adapter_probe.probe.guard`.
-        spans, group, layers: which spans are switched, see `SpanChoice`.
+        spans, group, layers: choice of spans, see `SpanChoice`.
     """
 
     sites: SiteChoice = "both"
@@ -44,10 +44,10 @@ class AblationSettings:
     layers: str = ""
 
     def __post_init__(self) -> None:
-        SpanChoice(self.spans, self.group, self.layers)  # refuses what is none
+        SpanChoice(self.spans, self.group, self.layers)  # raises for invalid choices
 
     def variants(self, n_layers: int) -> VariantSet:
-        """The rows of the study on a model of so many layers, the intact model first.
+        """The variants of the study on a model with this many layers, the intact model first.
 
         Raises:
             ResultsError: the model does not have these layers.
@@ -58,7 +58,7 @@ class AblationSettings:
 
 @dataclass(frozen=True)
 class AblationArguments:
-    """An ablation as it is asked for, before anything is opened: the arguments of `prepare_ablation`."""
+    """The arguments of `prepare_ablation`, before anything is opened."""
 
     checkpoint: str
     settings: AblationSettings
@@ -71,7 +71,7 @@ class AblationArguments:
     encoding: str = "utf-8"
 
     def prepare(self, device: torch.device) -> AblationRequest:
-        """See `prepare_ablation`, whose errors it raises."""
+        """Call `prepare_ablation`; see there for the errors."""
         from .request import prepare_ablation
 
         return prepare_ablation(
@@ -88,13 +88,15 @@ class AblationArguments:
         )
 
     def settled(self) -> dict[str, Any]:
-        """As plain JSON with absolute paths, for a process that starts in another folder."""
+        """The arguments as plain JSON with absolute paths, for processes with another working directory."""
         base = self.base
         if base:
-            with suppress(OSError, RuntimeError, ValueError):  # too long, no such user: opening says so
+            with suppress(
+                OSError, RuntimeError, ValueError
+            ):  # path too long, unknown user: reported when it is opened
                 folder = Path(base).expanduser()
                 base = str(folder.resolve()) if folder.is_dir() else base
-        # A job computes outputs; a function that scores them stays in the process that asked.
+        # A job only computes outputs; a metric function stays in the calling process.
         metric = None if isinstance(self.metric, CustomMetric) else self.metric
         places = {"checkpoint": str(Path(self.checkpoint).resolve()), "base": base, "metric": metric}
         return {**to_record(self), **places, "data": [settle(path) for path in self.data]}

@@ -1,11 +1,11 @@
-"""What a few passes say about each layer's adapters, without switching any combination of them off.
+"""Cheap importance scores of each layer's adapters, from a few passes without switching any of them off.
 
-Four scores, more meaning that more should be lost without the layer's adapters:
+Four scores; higher means that more should be lost without the layer's adapters:
 
-- `change`: how much an adapter changes what its sublayer puts out, ``|x_on - x_off| / |x_off|``, mean over
+- `change`: relative change of the sublayer's output by its adapter, ``|x_on - x_off| / |x_off|``, mean over
   tokens;
 - `weight_norm`: the Frobenius norm of the product of an adapter's matrices;
-- `turn`: ``1 - cosine`` between what enters a layer and what leaves it (Men et al. 2024, arXiv 2403.03853);
+- `turn`: ``1 - cosine`` between the input and the output of a layer (Men et al. 2024, arXiv 2403.03853);
 - `effect`: the first-order effect on each example's margin. Let a gate lead from the states that a site gives
   without its adapter (0) to those with it (1); the derivative of the margin by the gate, at 1, is the inner
   product of the margin's gradient with the states' difference, and one backward pass gives it for all sites
@@ -28,7 +28,7 @@ from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.layer import Layer, Site
 from adapter_probe.spans import SITES_PER_LAYER
 
-_TOKENS_PER_BATCH = 1024  # a backward pass keeps every layer's states
+_TOKENS_PER_BATCH = 1024  # a backward pass keeps the states of all layers
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +36,8 @@ class SiteScores:
     """The scores of one model on some examples.
 
     Attributes:
-        change: float ``[sites]``, 0 where there is no adapter.
-        weight_norm: float ``[sites]``, likewise.
+        change: float ``[sites]``, 0 without an adapter.
+        weight_norm: float ``[sites]``, 0 without an adapter.
         turn: float ``[layers]``.
         effects: float ``[examples, sites]``: what a site's adapter adds to the example's margin, to first
             order, so that without it the margin falls by as much.
@@ -60,11 +60,11 @@ def site_scores(model: AdaptedModel, examples: Examples) -> SiteScores:
         examples: labelled texts.
 
     Raises:
-        ModelError: the model answers questions or continues texts.
+        ModelError: the model is for question answering or language modelling.
     """
     if model.reads_all_positions:
         raise ModelError(
-            f"scores of adapters are for classification and regression, not for {model.head_kind} models"
+            f"adapters can be ranked for classification and regression only, not for {model.head_kind} models"
         )
     encoded, labels = examples.encoded, examples.labels
     assert isinstance(encoded, Encoded), "of classification and regression"

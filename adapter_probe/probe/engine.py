@@ -1,4 +1,4 @@
-"""The model on its device in the precision that was asked for, and the variants it is run with."""
+"""Runs the variants of an ablation on the requested device in the requested precision."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _RUN = "run_sha256"
 class Engine:
     """Runs the variants of a request on any of its examples.
 
-    In mixed precision the prefix tree runs in bfloat16, and float32 decides every (example, variant) whose
+    In mixed precision the prefix tree runs in bfloat16, and float32 repeats every (example, variant) whose
     margin is within the guard band; see `adapter_probe.probe.guard`.
 
     Args:
         request: the model, the examples and the settings.
-        folder: where the guard's measurements are kept for a later run; None keeps nothing.
+        folder: folder in which the guard's measurements are saved for a later run; None saves nothing.
     """
 
     def __init__(self, request: AblationRequest, folder: Path | None = None):
@@ -55,18 +55,18 @@ class Engine:
         self._mixed = request.settings.precision == "mixed"
         self._precisions = ("bfloat16", "float32") if self._mixed else (request.settings.precision,)
         self._lanes = Lanes(device)
-        self._models: dict[str, SimpleQueue[AdaptedModel]] = {}  # by precision, one for each lane
+        self._models: dict[str, SimpleQueue[AdaptedModel]] = {}  # models by precision, one per lane
         self._sampled: np.ndarray | None = None
 
     def outputs(self, parts: Sequence[np.ndarray], report: ProgressCallback) -> Generator[Arrays, None, None]:
-        """What every variant makes of each part's items, see `batch_outputs`; part after part.
+        """Yield the outputs of every variant for each part's items, see `batch_outputs`.
 
         In mixed precision also ``error`` ``[variants, items]``: by how much the fast pass was off where
         float32 decided (infinite where a logit is not finite), NaN where it did not have to.
 
         Args:
             parts: each int ``[items]``.
-            report: called with the tokens newly done, after every batch.
+            report: called with the number of new tokens after every batch.
 
         Raises:
             CheckpointError: an output of the intact model is NaN or infinite.
@@ -116,7 +116,7 @@ class Engine:
         return self._lanes.map(function, batches)
 
     def _prepare(self) -> None:
-        """Have a model for each lane in every precision that is used."""
+        """Create a model per lane in every precision that is used."""
         for precision in self._precisions:
             if precision in self._models:
                 continue
@@ -124,7 +124,7 @@ class Engine:
             own = next(model.parameters()).dtype
             if dtype in (torch.float32, own):
                 model = model.to(self._request.device, dtype).eval()
-            else:  # the checkpoint keeps its own precision
+            else:  # the checkpoint's precision is not changed
                 model = twin(model.to(self._request.device).eval(), dtype)
             if can_pack(model):
                 model = twin(model)
@@ -135,7 +135,7 @@ class Engine:
 
     @contextmanager
     def _model(self, precision: str) -> Iterator[AdaptedModel]:
-        """A model that no other lane uses meanwhile."""
+        """A model for the exclusive use of one lane."""
         model = self._models[precision].get()
         try:
             yield model
@@ -172,7 +172,7 @@ class Engine:
             self._decide_side_by_side(arrays, chosen)
 
     def _decide_side_by_side(self, arrays: Arrays, chosen: tuple[np.ndarray, ...]) -> None:
-        """Have float32 decide chosen (variants, examples), on all lanes."""
+        """Repeat chosen (variants, examples) in float32, on all lanes."""
         lengths = self._request.encoded.lengths
         items = np.unique(chosen[1])
         batches = cut_batches(
@@ -193,7 +193,7 @@ class Engine:
         return Guard.of(self._sample_errors()).first_band(n)
 
     def _sample_errors(self) -> np.ndarray:
-        """Errors of random pairs, those that are finite; measured once a folder."""
+        """Finite errors of random pairs; measured once per folder."""
         if self._sampled is None:
             path = None if self._folder is None else self._folder / GUARD
             self._sampled = self._kept_sample(path)
@@ -214,12 +214,12 @@ class Engine:
         return self._sampled
 
     def _kept_sample(self, path: Path | None) -> np.ndarray | None:
-        """What an earlier run on this folder measured; None where there is nothing of this very run."""
+        """The measurements of an earlier run in this folder; None if there are none of the same run."""
         try:
             kept = {} if path is None else read_json(path)
             fits = kept.get(_RUN) == hash_json(self._request.identity)
             return np.array(kept["errors"], dtype=float) if fits else None
-        except (AdapterProbeError, KeyError, TypeError, ValueError):  # absent or damaged: measured again
+        except (AdapterProbeError, KeyError, TypeError, ValueError):  # missing or damaged: measured again
             return None
 
     def seconds_per_token(self) -> float:
@@ -235,7 +235,7 @@ class Engine:
         tokens = MEASURED_TOKENS.get(self._request.device.type, MEASURED_TOKENS["cpu"])
         typical = cut_batches(lengths, order[len(order) // 2 :], 4 * tokens)[: self._lanes.n]
         masks, share = self._measured_masks()
-        # The first pass pays for set-up.
+        # The first pass includes set-up costs.
         list(self._side_by_side(partial(self._tree, precision, masks=masks[:2]), typical))
         start = time.perf_counter()
         list(self._side_by_side(partial(self._tree, precision, masks=masks), typical))
@@ -255,7 +255,7 @@ class Engine:
             step += (step + 1) // 2
 
     def peak_memory(self) -> int | None:
-        """Most bytes in use so far: of the process, or of the accelerator. None where nothing tells."""
+        """Peak memory in bytes: of the process, or of the accelerator. None if unknown."""
         if self._request.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._request.device)
         if sys.platform == "win32":
@@ -267,18 +267,18 @@ class Engine:
 
 
 def _take(arrays: Arrays, chosen: tuple[np.ndarray, ...], exact: np.ndarray) -> None:
-    """Put float32's logits ``[pairs, labels]`` in place of the fast pass's, and note the errors."""
+    """Replace logits of the fast pass by those of float32, ``[pairs, labels]``, and record the errors."""
     arrays[ERROR][chosen] = margin_errors(arrays["logits"][chosen], exact)
     arrays["logits"][chosen] = exact
 
 
 def bfloat16_speed(device: torch.device, size: int = 1024) -> float:
-    """How many times as fast as in float32 a matrix product is in bfloat16 on a device, measured."""
+    """Measured speed of a matrix product in bfloat16 relative to float32 on a device."""
     seconds = {}
     for dtype in (torch.float32, torch.bfloat16):
         matrix = torch.ones(size, size, dtype=dtype, device=device)
         times = []
-        for _ in range(4):  # the first one pays for set-up
+        for _ in range(4):  # the first one includes set-up costs
             start = time.perf_counter()
             (matrix @ matrix).sum().item()
             times.append(time.perf_counter() - start)

@@ -1,4 +1,4 @@
-"""Where the prefix tree forks: computed once for a set of masks, whatever the number of batches.
+"""The forks of the prefix tree, computed once per set of masks for all batches.
 
 On an accelerator the host would otherwise send new indices for every pass through a sublayer.
 """
@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_MOST_FORKS = 10_000  # kept at a time: below 100 MB at 500 variants
+_MOST_FORKS = 10_000  # cache limit: below 100 MB at 500 variants
 
 
 @dataclass(frozen=True)
 class Fork:
-    """What happens to a branch's nodes at one site.
+    """The fork of a branch's nodes at one site.
 
     Attributes:
         bounds: int ``[children + 1]``, as in `Branch`.
@@ -34,12 +34,12 @@ class Fork:
 
     @property
     def n_children(self) -> int:
-        """How many nodes leave the site."""
+        """Number of nodes after the site."""
         return len(self.bounds) - 1
 
     @staticmethod
     def at(bounds: np.ndarray, column: np.ndarray, device: torch.device) -> Fork:
-        """Cut each node where `column`, the site's bit of every sorted mask, goes from off to on."""
+        """Split each node where `column`, the site's bit of every sorted mask, changes from off to on."""
         ons = np.concatenate([[0], np.cumsum(column)])
         start, stop = bounds[:-1], bounds[1:]
         cut = stop - (ons[stop] - ons[start])
@@ -54,7 +54,7 @@ class Fork:
 
 
 class Forks:
-    """Every fork of a set of masks.
+    """All forks of a set of masks.
 
     Args:
         masks: bool ``[variants, sites]``.
@@ -80,7 +80,7 @@ class Forks:
         self._kept: dict[tuple[int, bytes], Fork] = {}
 
     def at(self, site: int, bounds: np.ndarray) -> Fork:
-        """What happens at a site to the nodes with these bounds."""
+        """The fork at a site of the nodes with these bounds."""
         key = (site, bounds.tobytes())
         fork = self._kept.get(key)
         if fork is None:
@@ -91,7 +91,7 @@ class Forks:
 
 
 def forks_of(masks: np.ndarray, device: torch.device) -> Forks:
-    """The forks of masks ``[variants, sites]``, those of the last few sets kept."""
+    """The forks of masks ``[variants, sites]``, cached for the last few sets."""
     return _forks_of(masks.tobytes(), masks.shape[1], device)
 
 

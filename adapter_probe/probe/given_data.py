@@ -1,4 +1,4 @@
-"""The data of a checkpoint that remembers none, as those of other libraries do."""
+"""Data for checkpoints that record no task, such as those of other libraries."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def with_data(
     split: str,
     encoding: str = "utf-8",
 ) -> OpenedCheckpoint:
-    """The checkpoint with the task that the files make; unchanged where it knows its own.
+    """The checkpoint with the task of the given files; unchanged if it records a task.
 
     Raises:
-        CheckpointError: there are neither files nor remembered ones.
+        CheckpointError: neither files are given nor does the checkpoint record any.
         DataError: the files cannot be read, or their labels are not those of the checkpoint's head.
     """
     task = opened.description.task
@@ -35,11 +35,11 @@ def with_data(
         return opened
     if not data:
         raise CheckpointError(
-            f"checkpoint {folder} does not say on which data it was trained; give a file with "
+            f"checkpoint {folder} does not record its data; give a file with "
             + ("a language model's rows" if task.kind == "causal" else "labelled examples")
             + " (--data FILE)"
         )
-    if task.kind == "causal":  # whose rows say themselves how they are scored
+    if task.kind == "causal":  # whose rows determine how they are scored
         return opened
     found = find_task(**{split: data}, kind=task.kind, name=task.name, encoding=encoding)  # type: ignore[arg-type]
     if task.kind == "classification":
@@ -48,14 +48,14 @@ def with_data(
 
 
 def refuse_idle_encoding(encoding: str, *files: str | Path) -> None:
-    """Refuse an encoding where no file is given: remembered files are read as they were in training.
+    """Refuse an encoding without files: recorded files are read in the encoding of their training.
 
     Raises:
-        DataError: there is none.
+        DataError: an encoding is given without files.
     """
     if encoding != "utf-8" and not files:
         raise DataError(
-            f"--encoding {encoding} is for files that are given, and there is none; remembered files are "
+            f"--encoding {encoding} applies only to files given with --data; the checkpoint's own files are "
             "read in the encoding of their training"
         )
 
@@ -63,7 +63,7 @@ def refuse_idle_encoding(encoding: str, *files: str | Path) -> None:
 def _names(
     folder: str | Path, task: TaskSpec, found: TaskSpec, data: Sequence[str | Path]
 ) -> tuple[str, ...]:
-    """The labels as the files write them, in the order of the head's outputs."""
+    """The labels as written in the files, in the order of the head's outputs."""
     numbers = tuple(str(number) for number in range(len(task.label_names)))
     in_files = set(found.label_names)
     by_name = {name.casefold(): name for name in found.label_names}
@@ -72,7 +72,9 @@ def _names(
         if in_files <= set(names):
             return names
     unnamed = task.label_names == numbers
-    if unnamed and found.label_names == KNOWN_TASKS["cola"].label_names:  # which its files number
+    if (
+        unnamed and found.label_names == KNOWN_TASKS["cola"].label_names
+    ):  # the labels are numbers in the files
         return found.label_names
     known = ", ".join(task.label_names)
     raise DataError(

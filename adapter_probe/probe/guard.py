@@ -1,20 +1,21 @@
 """The guard of mixed precision: which predictions of the fast pass could differ from float32's.
 
-The fast pass's logits are off by rounding. A prediction is the largest of an example's logits, so it can
-differ only where the error in the difference of two logits exceeds the fast pass's own margin between the
-first and the second. Wherever the margin is within the guard band, float32 has the last word; each pair that
-it decides is also a measurement of an error.
+The logits of the fast pass have rounding errors. A prediction is the largest of an example's logits, so it
+can differ only if the error in the difference of two logits exceeds the margin between the two largest logits
+of the fast pass. If the margin is within the guard band, the pair is repeated in float32, which also measures
+its error.
 
-How wide the band is: let S(m) be the chance that a pair's error exceeds m. Beyond the band, the predictions
-that differ number on average at most the sum of S over the margins there, and the chance that there is any is
-no more than that (Markov's inequality, however the errors depend on each other). The band is the narrowest
-for which the sum is at most `CHANCE`. S comes from the errors at hand: the largest tenth is taken to fall
-off exponentially, its scale being the mean excess over the tenth's threshold, at the upper end of that mean's
-95 % interval. Errors that fall off faster, as normal ones do, get a wider band than they need.
+The width of the band: let S(m) be the probability that a pair's error exceeds m. Beyond the band, the
+expected number of differing predictions is at most the sum of S over the margins there, which also bounds the
+probability of any difference (Markov's inequality, for arbitrary dependence between errors). The band is the
+narrowest one for which this sum is at most `CHANCE`. S is estimated from the measured errors: the largest
+tenth is modelled as an exponential tail whose scale is the mean excess over the tenth's threshold, at the
+upper end of the 95 % interval of that mean. Errors with lighter tails, such as normal ones, get a wider band
+than necessary.
 
-The errors at hand are those of a random sample of pairs, which gives the band to begin with, and of all pairs
-that were then decided, which lie where it matters: next to those that the band just leaves out. What the
-chance leaves out is that errors beyond the band might be of another kind than those within and in the sample.
+The measured errors are those of a random sample of pairs, which determines the initial band, and of all pairs
+repeated afterwards, which are close to those that the band just excludes. The bound does not cover the case
+that errors beyond the band are distributed differently from those inside it and in the sample.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ _NORMAL_95 = 1.645
 
 @dataclass(frozen=True)
 class Guard:
-    """What is known of the fast pass's errors.
+    """Statistics of the errors of the fast pass.
 
     Attributes:
-        pairs: how many (example, variant) pairs were compared. Infinite errors do not count, since a logit
-            that is not finite is never trusted.
-        largest_error: the largest seen between two logits of a pair.
-        threshold: a tenth of the errors exceed it,
-        scale: by so much on average, at most.
+        pairs: number of compared (example, variant) pairs. Infinite errors do not count, because a logit
+            that is not finite is always repeated.
+        largest_error: the largest error in the difference of two logits of a pair.
+        threshold: value that a tenth of the errors exceeds.
+        scale: upper bound of the mean excess over the threshold.
     """
 
     pairs: int
@@ -49,7 +50,7 @@ class Guard:
 
     @staticmethod
     def of(errors: np.ndarray) -> Guard:
-        """From the errors of some pairs, whichever of them are finite."""
+        """Statistics from the finite errors of some pairs."""
         known = np.sort(errors[np.isfinite(errors)])
         if not known.size:
             return Guard(0, 0.0, math.inf, math.inf)
@@ -59,7 +60,7 @@ class Guard:
         return Guard(known.size, float(known[-1]), threshold, scale)
 
     def exceeded(self, margins: np.ndarray) -> np.ndarray:
-        """S, the chance of an error above each margin; margins below the threshold count in full."""
+        """S, the probability of an error above each margin; 1 for margins below the threshold."""
         if self.scale == 0.0 or math.isinf(self.scale):
             return np.where(margins > self.threshold, 0.0, 1.0)
         return np.where(
@@ -67,13 +68,13 @@ class Guard:
         )
 
     def first_band(self, n_pairs: int) -> float:
-        """The band to begin with, rather too narrow: of `n_pairs`, ten errors would be above it."""
+        """The initial band, deliberately narrow: ten of `n_pairs` errors are expected above it."""
         if not self.pairs:
             return math.inf
         return self.threshold + self.scale * math.log(max(1.0, _TAIL * n_pairs / 10))
 
     def band(self, margins: np.ndarray) -> float:
-        """The narrowest above which the sum of S over the margins is at most `CHANCE`."""
+        """The narrowest band beyond which the sum of S over the margins is at most `CHANCE`."""
         if not self.pairs:
             return math.inf
         descending = np.sort(margins[np.isfinite(margins)])[::-1]
@@ -82,7 +83,7 @@ class Guard:
 
 
 def doubts(fast: np.ndarray, band: float) -> np.ndarray:
-    """Bool ``[...]``: which predictions of logits ``[..., labels]`` are within the band, or not finite."""
+    """Bool ``[...]``: whether predictions of logits ``[..., labels]`` are within the band or not finite."""
     return ~(margins(fast) > band) | ~np.isfinite(fast).all(axis=-1)
 
 
@@ -94,9 +95,9 @@ def margins(logits: np.ndarray) -> np.ndarray:
 
 
 def margin_errors(fast: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    """By how much the difference of any two logits is off, at most: ``[..., labels]`` to ``[...]``.
+    """Maximum error in the difference of any two logits: ``[..., labels]`` to ``[...]``.
 
-    Infinite where a logit is NaN or infinite.
+    Infinite if a logit is NaN or infinite.
     """
     with np.errstate(invalid="ignore"):
         errors = np.ptp(fast.astype(np.float64) - exact.astype(np.float64), axis=-1)
@@ -104,7 +105,7 @@ def margin_errors(fast: np.ndarray, exact: np.ndarray) -> np.ndarray:
 
 
 def sampled(n_variants: int, n_examples: int) -> tuple[np.ndarray, np.ndarray]:
-    """Random pairs that are computed both ways before the rest is begun, the same ones every time.
+    """A fixed random sample of pairs that are computed in both precisions first.
 
     Returns:
         int64 ``[pairs]``, the variant and the example of each.

@@ -1,7 +1,7 @@
-"""Batches side by side: a thread of Python for each, with a share of the processor's threads.
+"""Parallel batches: one Python thread per batch, with an equal share of the CPU threads.
 
-The steps of a pass are short. Cut up among all cores, each of them ends with cores that wait for one another,
-and what is not cut up runs on one core alone; batches of their own do not meet until their results do.
+The steps of a pass are short. If each is split among all cores, cores wait for each other at its end, and
+sequential parts use only one core. Parallel batches are independent until their results are joined.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from adapter_probe.models.adapted import AdaptedModel
 from .heap import share_one_heap
 
 Item, Result = TypeVar("Item"), TypeVar("Result")
-# Each lane has states of its own in memory; more cores than these share lanes.
+# Each lane has separate states in memory; additional cores share lanes.
 _MOST = 16
 
 
 class Stopped(Exception):
-    """Nobody waits for this work any more."""
+    """The result of this work is no longer needed."""
 
 
 class Lanes:
-    """So many batches at a time.
+    """A fixed number of parallel batches.
 
     Args:
-        device_type: an accelerator has one lane, a processor one a thread of torch's, up to 16.
+        device_type: an accelerator has one lane, a CPU one per torch thread, up to 16.
 
     Attributes:
-        n: how many.
+        n: number of lanes.
     """
 
     def __init__(self, device_type: str):
@@ -49,16 +49,16 @@ class Lanes:
             share_one_heap()
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
-        """What `function` makes of every item, in their order, computed ahead on all lanes.
+        """Yield `function` of every item, in order, computed ahead on all lanes.
 
-        `function` is to call `check` now and then. Until the iterator is closed, torch's number of threads
+        `function` must call `check` regularly. Until the iterator is closed, torch's number of threads
         is that of one lane.
         """
         if self.n == 1:
             yield from map(function, items)
             return
         threads = torch.get_num_threads()
-        torch.set_num_threads(self._threads_each)  # also of threads that are yet to start
+        torch.set_num_threads(self._threads_each)  # also for threads that start later
         self._stopped.clear()
         pool = ThreadPoolExecutor(self.n, thread_name_prefix="lane")
         try:
@@ -78,18 +78,18 @@ class Lanes:
         """Called on a lane, before each of its steps.
 
         Raises:
-            Stopped: whoever wanted the results has gone, perhaps interrupted.
+            Stopped: the results are no longer needed, for example after an interruption.
         """
         if self._stopped.is_set():
             raise Stopped
 
 
 def twin(model: AdaptedModel, dtype: torch.dtype | None = None) -> AdaptedModel:
-    """The same model on the same weights in memory, its sites switched apart from the other's.
+    """A copy of the model that shares its weights, with independently switched sites.
 
     Args:
         model: the model.
-        dtype: cast the weights to it. Buffers that are computed and not stored keep their precision, see
+        dtype: precision to cast the weights to. Computed buffers that are not stored keep theirs, see
             `AdaptedModel`.
     """
     stored = {id(tensor) for tensor in model.state_dict(keep_vars=True).values()}

@@ -1,4 +1,4 @@
-"""Single (example, variant) pairs: every example under some masks of its own."""
+"""Single (example, variant) pairs: every example under individual masks."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def pair_logits(
     norms: NormChoice = "trained",
     each_pass: Callable[[], None] = lambda: None,
 ) -> np.ndarray:
-    """Logits of pairs, each as a run of its own would give them.
+    """Logits of pairs, equal to those of separate runs.
 
     Args:
         model: in evaluation mode, for classification or regression.
         encoded: the dataset.
-        items: int ``[pairs]``, the example of each; repeats allowed.
+        items: int ``[pairs]``, the example of each pair; repeats allowed.
         masks: bool ``[pairs, sites]``, the variant of each; True = on.
-        tokens_per_pass: bound on memory.
-        norms: "pretrained" gives a switched-off site the base's own LayerNorm.
+        tokens_per_pass: maximum number of rows per pass, which bounds memory.
+        norms: "pretrained" uses the base's LayerNorm after a switched-off site.
         each_pass: see `forward_variants`.
 
     Returns:
@@ -56,7 +56,7 @@ def pair_logits(
 def _alike(
     model: AdaptedModel, encoded: Encoded, examples: np.ndarray, max_tokens: int
 ) -> Iterator[np.ndarray]:
-    """Ascending examples of one length that the head reads at one place; a bounded number at a time."""
+    """Groups of bounded size of examples with equal length and equal position read by the head."""
     if not len(examples):
         return
     batch = pack(encoded, examples)

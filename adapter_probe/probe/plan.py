@@ -1,4 +1,4 @@
-"""How an ablation's work is cut up, and what it will cost. Decided before any weight is touched."""
+"""Division of an ablation's work into parts, and its cost, computed without weights."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from adapter_probe.data.packing import cut_by_tokens
 from adapter_probe.errors import ResultsError
 
-# Numbers in the widest states that go through a sublayer together, those inside the feed-forward network.
-# More gain nothing on a processor, whose matrix products are at full rate by then, and cost memory: from
-# 32 MiB on, C's allocator takes every tensor from the system and gives it back at once, which is slow. An
-# accelerator needs many more to be busy.
+# Size of the largest states in a pass, those inside the feed-forward network.
+# Larger sizes do not speed up a CPU, whose matrix products are at full rate, and cost memory: from
+# 32 MiB on, the C allocator maps and unmaps every tensor separately, which is slow. An
+# accelerator needs larger sizes for full use.
 WIDEST_STATES = {"cpu": 3 << 20, "cuda": 400 << 20}
-# A part is what an interruption can lose: seconds of work on a processor, less on an accelerator.
+# An interruption loses at most one part: seconds of work on a CPU, less on an accelerator.
 TOKENS_PER_PART = {"cpu": 1024, "cuda": 16384}
 # Tokens of the batch on which the cost of a run is measured, and how often they pass through a layer at most:
 # all spans of 12 layers take 300 passes, of 30 layers 5,000.
@@ -24,15 +24,15 @@ MEASURED_LAYERS = 500
 
 @dataclass(frozen=True)
 class Workload:
-    """What an ablation has to compute.
+    """The amount of work of an ablation.
 
     Attributes:
-        n_variants: rows of the mask matrix.
-        n_distinct: rows that differ.
-        n_examples, n_tokens: of the data.
-        layer_evaluations: layer passes a batch, with every shared prefix computed once: (attention sublayers,
-            feed-forward sublayers).
-        separate_layer_evaluations: layer passes a batch of one run a variant.
+        n_variants: number of rows of the mask matrix.
+        n_distinct: number of distinct rows.
+        n_examples, n_tokens: size of the data.
+        layer_evaluations: layer passes per batch, with every shared prefix computed once: (attention
+            sublayers, feed-forward sublayers).
+        separate_layer_evaluations: layer passes per batch with one run per variant.
     """
 
     n_variants: int
@@ -44,7 +44,7 @@ class Workload:
 
 
 def nodes_by_site(masks: np.ndarray, forks_early: np.ndarray | None = None) -> list[int]:
-    """How many times each site's sublayer runs a batch, in site order, for masks ``[variants, sites]``.
+    """Number of runs of each site's sublayer per batch, in site order, for masks ``[variants, sites]``.
 
     The states that enter a site's sublayer differ only between variants that differ at an earlier site, so
     each sublayer runs once for every distinct prefix; where `forks_early`, bool ``[sites]``, once for every
@@ -56,7 +56,7 @@ def nodes_by_site(masks: np.ndarray, forks_early: np.ndarray | None = None) -> l
 
 
 def count_work(masks: np.ndarray, lengths: np.ndarray, forks_early: np.ndarray | None = None) -> Workload:
-    """Count from the masks ``[variants, sites]`` and the examples' lengths alone; see `nodes_by_site`."""
+    """The amount of work from masks ``[variants, sites]`` and the examples' lengths; see `nodes_by_site`."""
     masks = np.asarray(masks, dtype=bool)
     nodes = nodes_by_site(masks, forks_early)
     return Workload(
@@ -70,10 +70,10 @@ def count_work(masks: np.ndarray, lengths: np.ndarray, forks_early: np.ndarray |
 
 
 def choose_tokens_per_pass(asked: int | None, device_type: str, inner_size: int) -> int:
-    """`asked`, or what suits the device.
+    """The requested number of rows per pass, or a default for the device.
 
     Args:
-        asked: rows (nodes x tokens) that go through a sublayer together.
+        asked: maximum number of rows (nodes x tokens) per pass through a sublayer, or None.
         device_type: "cpu", "cuda", ...
         inner_size: width inside the feed-forward network.
 
@@ -83,20 +83,20 @@ def choose_tokens_per_pass(asked: int | None, device_type: str, inner_size: int)
     if asked is None:
         return max(1, WIDEST_STATES.get(device_type, WIDEST_STATES["cpu"]) // inner_size)
     if asked < 1:
-        raise ResultsError(f"tokens_per_pass {asked} is not allowed; give at least 1")
+        raise ResultsError(f"--tokens-per-pass {asked} is not allowed; give at least 1")
     return asked
 
 
 def cut_parts(lengths: np.ndarray, tokens_per_part: int) -> list[np.ndarray]:
-    """Example numbers of each part: sorted by length, so that neighbours share a length, then cut."""
+    """Example indices of each part: sorted by length, so that neighbours have equal length, then split."""
     return cut_by_tokens(lengths, np.argsort(lengths, kind="stable"), tokens_per_part)
 
 
 def cut_batches(
     lengths: np.ndarray, part: np.ndarray, tokens_per_pass: int, lanes: int = 1
 ) -> list[np.ndarray]:
-    """A part's batches: a fourth of the pass each, so that the tree can grow before it has to be split.
+    """The batches of a part: a quarter of a pass each, so that the tree can grow before it is split.
 
-    Where several are computed side by side, a sixth, so that the lanes end at about the same time.
+    With parallel batches, a sixth, so that all lanes finish at about the same time.
     """
     return cut_by_tokens(lengths, part, max(1, tokens_per_pass // (4 if lanes == 1 else 6)))

@@ -1,4 +1,4 @@
-"""Leave a span's adapters out of a checkpoint for good, and say what that saves and costs.
+"""Remove a span's adapters from a checkpoint, and measure savings and cost.
 
 Source of the idea: AdapterDrop, Rueckle et al. 2021 (arXiv 2010.11918).
 """
@@ -39,14 +39,14 @@ _TIMED_TOKENS, _TIMED_ROUNDS = 1024, 5
 
 @dataclass(frozen=True, eq=False)
 class PruneMeasurement:
-    """What was left out and what came of it.
+    """The outcome of removing a span.
 
     Attributes:
-        span: the layers whose adapters are gone.
-        adapters_before, adapters_after: parameters in adapters.
-        seconds_before, seconds_after: of one evaluation of the same examples on this machine, the median of
+        span: the layers whose adapters were removed.
+        adapters_before, adapters_after: numbers of adapter parameters.
+        seconds_before, seconds_after: time of one evaluation of the same examples on this machine, median of
             alternating rounds.
-        results: the two variants on all examples, the intact one first: what the statistics start from.
+        results: both variants on all examples, the intact one first, as input of the statistics.
     """
 
     span: Span
@@ -60,12 +60,12 @@ class PruneMeasurement:
 def prune_checkpoint(
     request: AblationRequest, source: Path, span: Span, out: Path, progress: bool = False
 ) -> PruneMeasurement:
-    """Write a checkpoint without the span's adapters; it opens like any other.
+    """Write a checkpoint without the span's adapters.
 
     Args:
-        request: the checkpoint, open, with the examples that tell the cost; its precision is not used.
+        request: the opened checkpoint with examples to measure the cost on; its precision is ignored.
         source: the checkpoint's folder.
-        span: layers, which must hold adapters.
+        span: layers, which must have adapters.
         out: the new checkpoint's folder.
         progress: show a progress bar on stderr.
 
@@ -91,7 +91,7 @@ def prune_checkpoint(
 def _save_without(
     opened: OpenedCheckpoint, span: Span, source: Path, out: Path, scores: dict[str, float | None]
 ) -> None:
-    """In PEFT's format where the checkpoint is PEFT's and some adapters stay, else in this project's."""
+    """Write in PEFT's format if the checkpoint is PEFT's and some adapters remain, else in this project's."""
     description, method, model = opened.description, opened.description.method, opened.model
     assert isinstance(method, Adapters | ImportedMethod), "nothing else has adapters"
     gone = _adapter_tensors(model, span)
@@ -105,7 +105,7 @@ def _save_without(
     method = _without(method, span, kept.keys())
     if (
         is_peft(source) and isinstance(method, ImportedMethod) and method.inner
-    ):  # PEFT cannot hold no adapters
+    ):  # PEFT's format requires adapters
         to_peft(opened, out, source, method)
         return
     save_checkpoint(out, kept, replace(description, method=method, training=training, scores=scores))
@@ -115,27 +115,27 @@ def _refuse_unfit(opened: OpenedCheckpoint, span: Span, source: Path, out: Path)
     n_layers = len(opened.model.layers)
     if span.last >= n_layers:
         raise CheckpointError(
-            f"span {span} ends above checkpoint {source}, whose layers are 0 to {n_layers - 1}"
+            f"--span {span} exceeds checkpoint {source}, whose layers are 0 to {n_layers - 1}"
         )
     sites = slice(SITES_PER_LAYER * span.first, SITES_PER_LAYER * (span.last + 1))
     adapted = np.flatnonzero(opened.model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=1)).tolist()
     if bare := [str(layer) for layer in dict.fromkeys((span.first, span.last)) if layer not in adapted]:
         raise CheckpointError(
-            f"checkpoint {source} has no adapters in layer {' and '.join(bare)}, where span {span} begins or "
-            f"ends; the layers with adapters are {', '.join(map(str, adapted))}"
+            f"checkpoint {source} has no adapters in layer {' and '.join(bare)}, where --span {span} "
+            f"starts or ends; the layers with adapters are {', '.join(map(str, adapted))}"
         )
     outside = [site for i, site in enumerate(opened.model.sites) if not sites.start <= i < sites.stop]
     shared = {id(module) for site in outside for module in site.modules}
     if any(id(module) in shared for site in opened.model.sites[sites] for module in site.modules):
         raise CheckpointError(
-            f"checkpoint {source} shares the adapters of layers {span} with other layers; they cannot go "
-            "alone"
+            f"checkpoint {source} shares the adapters of layers {span} with other layers; they cannot be "
+            "removed alone"
         )
     refuse_full(out)
 
 
 def _without(method: Adapters | ImportedMethod, span: Span, kept: Set[str]) -> Adapters | ImportedMethod:
-    """The method without the span's adapters; `kept` are the names of the tensors that stay."""
+    """The method without the span's adapters; `kept` are the names of the remaining tensors."""
     layers = range(span.first, span.last + 1)
     if isinstance(method, Adapters):
         return replace(method, skip_layers=tuple(sorted({*method.skip_layers, *layers})))
@@ -186,14 +186,14 @@ def _timed_batch(request: AblationRequest) -> PackedBatch:
 
 
 def _time(models: Sequence[AdaptedModel], batch: PackedBatch, step: Callable[[int], None]) -> list[float]:
-    """Seconds of one evaluation of the same few examples by each model, in alternation."""
+    """Seconds of one evaluation of the same few examples by each model, measured alternately."""
     seconds: list[list[float]] = [[] for _ in models]
     with torch.inference_mode():
         for turn in range(_TIMED_ROUNDS + 1):
             for model, taken in zip(models, seconds):
                 start = time.perf_counter()
-                model(batch).sum().item()  # an accelerator answers only when it is done
-                if turn:  # the first pays for set-up
+                model(batch).sum().item()  # wait for the accelerator
+                if turn:  # the first includes set-up costs
                     taken.append(time.perf_counter() - start)
                 step(batch.n_tokens)
     return [statistics.median(taken) for taken in seconds]

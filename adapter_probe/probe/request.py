@@ -1,4 +1,4 @@
-"""What an ablation is asked to do: the checkpoint, the examples, what is switched off, and where it runs."""
+"""The request of an ablation: checkpoint, examples, settings and device, ready to run."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class AblationRequest:
 
     Attributes:
         checkpoint: the opened checkpoint; its model is moved to `device` and run in the settings' precision.
-        examples: read and encoded.
-        metric: the score's name.
-        settings: what is switched off.
-        device: where to run.
-        tokens_per_pass: None for what suits the device. It bounds memory and changes no prediction.
+        examples: the examples, read and encoded.
+        metric: name of the metric.
+        settings: settings of the ablation.
+        device: device to run on.
+        tokens_per_pass: bounds memory without changing predictions; None for the device's default.
     """
 
     checkpoint: OpenedCheckpoint
@@ -58,7 +58,7 @@ class AblationRequest:
 
     @property
     def variants(self) -> VariantSet:
-        """The rows of the study, the intact model first; each span switches adapters that no other does."""
+        """The variants of the study, the intact model first; every span switches off other adapters."""
         model = self.checkpoint.model
         return effective(self.settings.variants(len(model.layers)), model.has_adapter)
 
@@ -87,35 +87,35 @@ def prepare_ablation(
     tokens_per_pass: int | None = None,
     encoding: str = "utf-8",
 ) -> AblationRequest:
-    """Open a checkpoint and read the examples it is to be judged on.
+    """Open a checkpoint and read the examples to evaluate it on.
 
     Args:
         checkpoint: folder of the checkpoint.
-        settings: what is switched off.
-        device: where to run.
-        base: folder or hub id of the base, if it is not where the checkpoint remembers it.
-        data: files to read instead of the remembered ones, with the same columns and labels, or tasks of
-            lm-evaluation-harness (``lm-eval:NAME``). A checkpoint of another library remembers none, so that
-            it needs some.
-        split: which of the remembered splits.
-        metric: the score, if not the task's own.
-        max_examples: use a fixed random subset of this size.
-        tokens_per_pass: bound on live rows; None for what suits the device.
-        encoding: of the files in `data`.
+        settings: settings of the ablation.
+        device: device to run on.
+        base: folder or Hugging Face Hub id of the base model, if it differs from the recorded one.
+        data: files to use instead of the checkpoint's own task, with the same columns and labels, or tasks of
+            lm-evaluation-harness (``lm-eval:NAME``). Required for checkpoints of other libraries, which
+            record no task.
+        split: split of the checkpoint's own task to evaluate on.
+        metric: evaluation metric; by default the metric of the task.
+        max_examples: evaluate on a fixed random subset of this many examples.
+        tokens_per_pass: maximum number of rows per pass; None for the device's default.
+        encoding: text encoding of the files in `data`.
 
     Raises:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
         DataError: the examples cannot be read, do not fit the task, or have changed since training.
-        ResultsError: tokens_per_pass is below 1, or mixed precision of a task without classes.
+        ResultsError: tokens_per_pass is below 1, or mixed precision is requested for a task without classes.
     """
-    choose_tokens_per_pass(tokens_per_pass, device.type, 1)  # refuse a bad one before anything is opened
+    choose_tokens_per_pass(tokens_per_pass, device.type, 1)  # refuse a bad value before anything is opened
     dtype = torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
     opened = open_checkpoint(checkpoint, base, dtype=dtype)
     _refuse_without_adapters(checkpoint, opened, settings)
     opened.model.check_norms(settings.layernorm)
     if opened.description.task.kind != "causal" and any(is_task(str(path)) for path in data):
         raise DataError(
-            f"{data[0]}: tasks of lm-eval are for language models; checkpoint {checkpoint} is one of "
+            f"{data[0]}: tasks of lm-eval require a language model; the task of checkpoint {checkpoint} is "
             f"{opened.description.task.kind}"
         )
     opened = with_data(checkpoint, opened, data, split, encoding)
@@ -123,8 +123,8 @@ def prepare_ablation(
     check_metric(metric or task.metric, task.kind, len(task.label_names) or None)
     if settings.precision == "mixed" and task.kind != "classification":
         raise ResultsError(
-            f"precision 'mixed' is not possible for task {task.name!r}, a {task.kind} task: only the choice "
-            "of a class can be told safe from rounding. Allowed are 'float32', 'float64' and 'bfloat16'"
+            f"--precision mixed is not possible for task {task.name!r} of kind {task.kind}: only predicted "
+            "classes can be checked against rounding; give float32, float64 or bfloat16"
         )
     examples, metric = _judged_on(opened, data, split, metric, max_examples, encoding)
     return AblationRequest(opened, examples, metric, settings, device, tokens_per_pass)
@@ -136,7 +136,7 @@ def on_other_data(
     max_examples: int | None = None,
     encoding: str = "utf-8",
 ) -> AblationRequest:
-    """The same model and settings on other examples, by their own metric; nothing is opened again.
+    """The same model and settings on other examples with their metric, without opening anything again.
 
     Args:
         request: an ablation.
@@ -175,7 +175,7 @@ def _refuse_without_adapters(
     if not (model.has_adapter & ~never_off).any():
         where = f" of layers {settings.layers}" if settings.layers else ""
         raise CheckpointError(
-            f"checkpoint {folder} has no adapters to switch off at the sites {settings.sites!r}{where}: it "
+            f"checkpoint {folder} has no adapters to switch off for --sites {settings.sites}{where}: it "
             f"was trained with {opened.description.method.name}, sites {_sites_of(opened.model)}"
         )
 
@@ -195,7 +195,7 @@ def _load_examples(
     encoding: str,
 ) -> Examples:
     if split not in SPLITS:
-        raise DataError(f"split {split!r} is not one of {', '.join(SPLITS)}")
+        raise DataError(f"--split {split} is not allowed; choose from {', '.join(SPLITS)}")
     task, limit = opened.description.task, opened.description.max_length
     if data:
         files = {split: tuple(settle(str(path)) for path in data)}

@@ -1,4 +1,4 @@
-"""The span ablation on its results folder: kept as it goes, resumed where it stopped."""
+"""The span ablation in its results folder: saved in parts, and resumable."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .request import AblationRequest
 
 
 class AblationRun:
-    """An ablation on its folder: what is done, what is left, and the doing of it.
+    """An ablation in its folder: finished parts, missing parts, and their computation.
 
     Args:
-        request: what to compute.
-        run: its entered folder.
+        request: the request.
+        run: its folder, entered.
     """
 
     def __init__(self, request: AblationRequest, run: RunDirectory):
@@ -38,16 +38,17 @@ class AblationRun:
         """The folder of a request, to be entered with ``with``.
 
         Args:
-            request: what to compute.
+            request: the request.
             out: the folder.
-            device_type: of the machines that will compute it, if not this one; parts are cut to suit it.
+            device_type: device type of the computing machines, if other than this one; parts are sized for
+                it.
         """
         per_part = TOKENS_PER_PART.get(device_type or request.device.type, TOKENS_PER_PART["cpu"])
         return RunDirectory(out, request.identity, {"tokens_per_part": per_part})
 
     @property
     def tokens_total(self) -> int:
-        """Tokens of the whole data, the unit of progress."""
+        """Total number of tokens, the unit of progress."""
         return int(self._request.encoded.lengths.sum())
 
     @property
@@ -60,7 +61,7 @@ class AblationRun:
         return int(self._request.encoded.lengths[self._parts[part]].sum())
 
     def parts_done(self) -> tuple[int, int]:
-        """Finished parts, of how many."""
+        """Number of finished parts and of all parts."""
         return len(self._finished()), len(self._parts)
 
     def missing(self) -> list[int]:
@@ -71,10 +72,10 @@ class AblationRun:
         return {i for i in self._run.finished() if i < len(self._parts)}
 
     def compute(self, report: ProgressCallback) -> AblationResults:
-        """Compute the parts that are missing, then put all of them together.
+        """Compute the missing parts, then join all parts.
 
         Args:
-            report: called with the tokens newly done, after every batch.
+            report: called with the number of new tokens after every batch.
 
         Raises:
             ResultsError: a part cannot be written.
@@ -101,7 +102,7 @@ class AblationRun:
 
 
 def plan_ablation(request: AblationRequest, folder: Path) -> dict[str, Any]:
-    """What an ablation would cost, as plain JSON; nothing is written.
+    """The estimated cost of an ablation, as plain JSON; nothing is written.
 
     Returns:
         Counts of the work, ``seconds_left`` (measured on a small batch a lane and scaled by tokens),
@@ -139,7 +140,7 @@ def plan_ablation(request: AblationRequest, folder: Path) -> dict[str, Any]:
 
 
 _CHOICES = (("all", 1), ("all", 3), ("single", 1), ("prefix", 1), ("suffix", 1))
-"""Spans and group of the choices whose cost is told beside the one that is asked for."""
+"""Spans and group of alternative choices whose cost is estimated too."""
 
 
 def _other_choices(request: AblationRequest, seconds_per_pass: float) -> list[dict[str, Any]]:

@@ -1,13 +1,13 @@
 """The prefix tree: many on/off variants of one model in one forward pass, exactly.
 
 A variant is a row of a boolean mask over the sites. Variants that agree on every site so far have the same
-hidden states so far. So the pass starts with one row group (a *node*) for all variants and forks a node at
-the first site where its variants disagree. Rows of all nodes go through each layer side by side. Where an
-adapter stands inside a sublayer, as LoRA does, the fork is at the sublayer's entrance.
+hidden states so far. The pass therefore starts with one row group (a *node*) for all variants and forks a
+node at the first site where its variants disagree. Rows of all nodes go through each layer together. For
+adapters inside a sublayer, such as LoRA, the fork is at the start of the sublayer.
 
 With the distinct masks sorted, the variants of a node are neighbours, so a node is a range of mask rows and
-the nodes of a branch are told by their bounds alone: node i holds masks `bounds[i]` to `bounds[i + 1] - 1`.
-Inside a node, the rows with the next site off come first: a fork is one cut of the range.
+the nodes of a branch are given by their bounds: node i holds masks `bounds[i]` to `bounds[i + 1] - 1`.
+Inside a node, the rows with the next site off come first, so a fork splits the range once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PASSES_BETWEEN_RETURNS = 64
 
 @dataclass
 class Branch:
-    """Nodes that wait at the same site.
+    """Nodes that have reached the same site.
 
     Attributes:
         site: the next site, from 0.
@@ -46,10 +46,10 @@ class Branch:
     hidden: Tensor
 
     def halves(self) -> tuple[Branch, Branch]:
-        """The same nodes as two branches; the first, with more variants to come, will wait.
+        """The same nodes as two branches; the first, with more remaining variants, is processed later.
 
-        Walking the smaller one first keeps the waiting branches at log2(variants). The first is a copy, so
-        that it keeps only itself alive.
+        Processing the smaller one first bounds the pending branches by log2(variants). The first is a copy,
+        so that it keeps no other memory alive.
         """
         middle = len(self.hidden) // 2
         low = Branch(self.site, self.bounds[: middle + 1], self.hidden[:middle])
@@ -60,7 +60,7 @@ class Branch:
 
     @property
     def n_variants(self) -> int:
-        """Distinct masks that these nodes lead to."""
+        """Number of distinct masks below these nodes."""
         return int(self.bounds[-1] - self.bounds[0])
 
 
@@ -74,19 +74,19 @@ def forward_variants(
     each_pass: Callable[[], None] = lambda: None,
     head: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Logits of every variant for one batch, equal to one separate run a variant.
+    """Logits of every variant for one batch, equal to one separate run per variant.
 
     Args:
         model: in evaluation mode, with adapters installed.
         batch: examples on the model's device, at most `tokens_per_pass` tokens for the bound to hold.
-        masks: bool ``[variants, sites]``, True = on; any rows, repeats included. A site without an adapter
-            has nothing to switch off: its column is ignored, whatever `norms` says.
-        tokens_per_pass: most rows (nodes x tokens) that go through a sublayer together. Live memory is
-            about this times (2 + log2(variants) / 2), whatever the number of variants.
-        norms: "pretrained" gives a switched-off site the base's own LayerNorm.
-        each_pass: called before every pass through a sublayer; what it raises ends the walk.
-        head: what is made of each variant's last states at the positions that are read, ``[read, hidden]``;
-            None for the model's own head.
+        masks: bool ``[variants, sites]``, True = on; arbitrary rows, repeats allowed. Columns of sites
+            without an adapter are ignored, for any `norms`.
+        tokens_per_pass: maximum number of rows (nodes x tokens) per pass through a sublayer. Live memory is
+            about this times (2 + log2(variants) / 2).
+        norms: "pretrained" uses the base's LayerNorm after a switched-off site.
+        each_pass: called before every pass through a sublayer; an exception ends the computation.
+        head: function of each variant's last states at the positions that are read, ``[read, hidden]``;
+            None for the model's head.
 
     Returns:
         float ``[variants, examples, labels]``, examples in packed order; in question answering
@@ -94,8 +94,8 @@ def forward_variants(
         of what `head` makes.
 
     Raises:
-        ModelError: the model has no adapters, or cannot be given the base's own LayerNorms.
-        ValueError: masks of another shape, or no variant.
+        ModelError: the model has no adapters, or the base's LayerNorms cannot be restored.
+        ValueError: masks have another shape, or there are no variants.
     """
     model.check_norms(norms)
     with torch.inference_mode():
@@ -114,7 +114,7 @@ def forward_pairs(
     norms: NormChoice = "trained",
     each_pass: Callable[[], None] = lambda: None,
 ) -> Tensor:
-    """Logits of (example, variant) pairs: the same walk, begun with a node for every example.
+    """Logits of (example, variant) pairs: the same computation, started with one node per example.
 
     Args:
         model: in evaluation mode, with adapters installed, for classification or regression.
@@ -122,8 +122,8 @@ def forward_pairs(
         examples: int ``[pairs]``, which example of the batch, each at least once.
         masks: bool ``[pairs, sites]``, the variant of each.
         tokens_per_pass: see `forward_variants`.
-        norms: likewise.
-        each_pass: likewise.
+        norms: see `forward_variants`.
+        each_pass: see `forward_variants`.
 
     Returns:
         float ``[pairs, labels]``.
@@ -141,7 +141,7 @@ def forward_pairs(
 
 @dataclass(frozen=True)
 class Walk:
-    """One walk through the tree.
+    """One traversal of the tree.
 
     Attributes:
         model, batch, norms, tokens_per_pass, each_pass: see `forward_variants`; the batch is what one node
@@ -157,10 +157,10 @@ class Walk:
     each_pass: Callable[[], None]
 
     def outputs(self, states: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
-        """What `head` makes of every leaf's last states at the positions that are read, ``[leaves, ...]``.
+        """Apply `head` to every leaf's last states at the positions that are read, ``[leaves, ...]``.
 
         Args:
-            states: ``[roots, tokens, hidden]``, what enters the first layer.
+            states: ``[roots, tokens, hidden]``, input of the first layer.
             head: of ``[read, hidden]``.
         """
         out: list[Tensor | None] = [None] * self.forks.n_leaves
@@ -186,7 +186,7 @@ class Walk:
 
 
 def _checked(masks: np.ndarray, model: AdaptedModel) -> np.ndarray:
-    """The masks as bool, on wherever there is nothing to switch off, so that no variant forks there."""
+    """The masks as bool, True at sites without an adapter, so that no variant forks there."""
     has_adapter = model.has_adapter
     if not has_adapter.any():
         raise ModelError("this model has no adapters, so there is nothing to switch off")
@@ -200,7 +200,7 @@ def _checked(masks: np.ndarray, model: AdaptedModel) -> np.ndarray:
 def _advance(
     model: AdaptedModel, batch: PackedBatch, branch: Branch, fork: Fork, norms: NormChoice
 ) -> Branch:
-    """Take a branch through one sublayer and its site."""
+    """Compute one sublayer and its site for a branch."""
     index, ffn = divmod(branch.site, 2)
     layer = model.layers[index]
     site = layer.sites[ffn]
@@ -220,10 +220,10 @@ def _advance(
 
 
 def _fork_sum(site: Site, x: Tensor, residual: Tensor, fork: Fork, norms: NormChoice) -> Tensor:
-    """Every child's states ``[children, tokens, hidden]``, where the adapter adds to the residual sum."""
+    """States of all children ``[children, tokens, hidden]``, for adapters that add to the residual sum."""
     parent, on, off = fork.parent, fork.on, fork.off
     # A node has at most one child with the adapter on, so no change is computed twice.
-    assert site.adapter is not None, "only an adapter forks a sum"
+    assert site.adapter is not None, "a sum forks only at an adapter"
     change = site.adapter.change(x, residual, rows=parent[on]) if len(on) else None
     states = x.add_(residual)
     if len(parent) > len(x):
@@ -245,10 +245,10 @@ def _fork_each_way(
     fork: Fork,
     norms: NormChoice,
 ) -> Tensor:
-    """Every child's states after any other site: all children that are off together, and all that are on.
+    """States of all children after any other site, computed for all that are off, and all that are on.
 
-    What stands inside the sublayer changes what it computes, so that it runs for every child; otherwise it
-    runs for every node, once.
+    Adapters inside the sublayer change its computation, so it runs for every child; otherwise it
+    runs once for every node.
     """
     entering = None if site.forks_early else sublayer(hidden)
     states: Tensor | None = None

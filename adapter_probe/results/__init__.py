@@ -1,1 +1,1 @@
-"""What is on disk: run directories, atomic writes, schemas. Never imports torch."""
+"""Results on disk: run directories, atomic writes, schemas. Never imports torch."""

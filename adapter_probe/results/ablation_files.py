@@ -43,12 +43,12 @@ _TEXTS = ("row_names", "metric", "kind", "label_names", "identity", "settings")
 
 @dataclass(frozen=True, eq=False)
 class AblationResults:
-    """One ablation, complete: what the statistics and the figures start from.
+    """One complete ablation, the input of statistics and figures.
 
     Attributes:
         masks: bool ``[variants, sites]``; True = the site's adapter was on.
         spans: int64 ``[variants, 2]``: first and last layer, or -1, -1 for rows that are no span.
-        row_names: one name a variant.
+        row_names: one name per variant.
         logits: float32 ``[variants, examples, labels]``; a regression has one column. Of question answering,
             what each question scores, ``[variants, questions, 2]``: answer F1 and exact match, NaN where a
             logit was not finite. Of a language model, summed log-likelihoods in nats,
@@ -56,16 +56,16 @@ class AblationResults:
         labels: ``[examples]``: int64 indices into `label_names`, float64 targets of a regression, int64
             numbers of the questions' paragraphs, or of a language model's int64 right choices; for its losses
             int64 tokens, bytes or words, whatever the metric divides by.
-        metric: the score's name.
+        metric: name of the metric.
         kind: ``classification``, ``regression``, ``extractive`` or ``causal``.
         label_names: names in the order of the logits; empty for a regression.
-        identity: what determines the numbers, as plain JSON.
-        settings: what was asked for, as plain JSON.
+        identity: everything that determines the numbers, as plain JSON.
+        settings: settings of the ablation, as plain JSON.
         answers: int32 ``[variants, questions, 2]``, first character of each answer in its context and one
             past its last, -1 for none; None for the other kinds.
         counts: int64 ``[examples, continuations, 4]``, what `COUNTED` says of every continuation, 0 where
             there is none; None but for language models.
-        groups: str ``[examples]``, which part of the data each example belongs to; None where they say none.
+        groups: str ``[examples]``, group of each example; None if the data has no groups.
         greedy: bool ``[variants, examples]``, whether every token of the continuation is the likeliest one;
             None but for ``greedy_accuracy``.
     """
@@ -144,7 +144,7 @@ class AblationResults:
 
     @property
     def chance_score(self) -> float:
-        """The score without a model: of the commonest class, or of a choice drawn at random; else NaN."""
+        """The score of guessing: of the most frequent class, or of a random choice; else NaN."""
         if self.counts is None:
             return metrics.majority_score(self.metric, self.labels)
         if self.metric in metrics.LOSSES or self.greedy is not None:
@@ -210,11 +210,11 @@ def load_ablation(folder: str | Path) -> AblationResults:
     """The ablation that `save_predictions` stored.
 
     Raises:
-        ResultsError: the folder holds no ablation, or a damaged or newer one.
+        ResultsError: the folder contains no ablation, or a damaged or newer one.
     """
     path = Path(folder) / PREDICTIONS
     if not path.exists():
-        raise ResultsError(f"{folder} holds no finished ablation: there is no {PREDICTIONS} in it")
+        raise ResultsError(f"{folder} contains no finished ablation: there is no {PREDICTIONS} in it")
     arrays = read_arrays(path)
     check_sealed(path)
     try:
@@ -230,7 +230,7 @@ def load_ablation(folder: str | Path) -> AblationResults:
         kept = {name: arrays[name] for name in _ARRAYS}
         return AblationResults(**kept, **texts, **{name: arrays.get(name) for name in _OPTIONAL})
     except (KeyError, TypeError, ValueError) as error:
-        raise ResultsError(f"{path} does not hold an ablation: {one_line(error)}") from error
+        raise ResultsError(f"{path} does not contain an ablation: {one_line(error)}") from error
 
 
 def write_spans(folder: str | Path, frame: pd.DataFrame) -> None:
@@ -245,18 +245,18 @@ def write_spans(folder: str | Path, frame: pd.DataFrame) -> None:
 
 
 def read_spans(folder: str | Path) -> pd.DataFrame:
-    """The table of spans, its numbers exactly as they were written.
+    """The table of spans, with numbers exactly as written.
 
     Raises:
         ResultsError: there is no ``spans.csv``, or it is not a table of spans.
     """
     path = Path(folder) / SPANS_CSV
     if not path.exists():
-        raise ResultsError(f"{folder} holds no finished ablation: there is no {SPANS_CSV} in it")
+        raise ResultsError(f"{folder} contains no finished ablation: there is no {SPANS_CSV} in it")
     frame = read_table(path, SPANS, SPANS_OPTIONAL)
     whole = [name for name, kind in SPANS.items() if kind == "count"]
     if frame[whole].isna().any(axis=None):
-        raise ResultsError(f"{path}: {', '.join(whole)} should hold whole numbers, and one is empty")
+        raise ResultsError(f"{path}: {', '.join(whole)} should contain whole numbers, but one is empty")
     frame = frame.astype(dict.fromkeys(whole, "int64"))
     _check_spans(frame, path)
     return frame
@@ -269,11 +269,11 @@ def _check_spans(frame: pd.DataFrame, path: Path) -> None:
     for name, kind in SPANS.items():
         if frame[name].dtype.kind != ("i" if kind == "count" else "f"):
             wanted = "integers" if kind == "count" else "floats"
-            raise ResultsError(f"{path}: column {name} should hold {wanted}, got {frame[name].dtype}")
+            raise ResultsError(f"{path}: column {name} should contain {wanted}, got {frame[name].dtype}")
     first, last, n_layers = frame["first"], frame["last"], frame["n_layers"]
     wrong = (first < 0) | (last < first) | (n_layers != last - first + 1)
     wrong |= (last >= MOST_LAYERS) | frame.duplicated(["first", "last"])
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         span = f"first {first.iloc[row]}, last {last.iloc[row]}, n_layers {n_layers.iloc[row]}"
-        raise ResultsError(f"{path}: data row {row + 1} is no new span ({span})")
+        raise ResultsError(f"{path}: data row {row + 1} is an invalid or repeated span ({span})")

@@ -1,7 +1,7 @@
-"""Writing that survives a kill at any instant, and the claim that keeps two runs out of one folder.
+"""Atomic writing, safe against a kill at any instant, and claims that allow one run per folder.
 
-A file is written under a temporary name beside its target, forced to disk and renamed: readers see the old
-file or the new one, never a mixture. Arrays carry a checksum of the whole file, so that later damage shows.
+A file is written under a temporary name next to its target, forced to disk and renamed: readers see the old
+file or the new one, never a mixture. Arrays carry a checksum of the whole file, so that damage is detected.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def write_bytes(path: str | Path, data: bytes | memoryview) -> None:
         raise ResultsError(f"cannot write {path}: {_reason(error)}") from error
     finally:
         with suppress(OSError):
-            os.unlink(temporary)  # there only if the above failed or was interrupted
+            os.unlink(temporary)  # exists only after a failure or interruption
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -88,10 +88,10 @@ def read_json(path: str | Path) -> dict:
 
 
 def _finite(text: str) -> float:
-    """A number of a JSON file; NaN and infinities are no JSON, whatever Python's own reader takes."""
+    """A number of a JSON file; NaN and infinities, which Python's reader accepts, are refused."""
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text} is no number")
+        raise ValueError(f"{text} is not a number")
     return value
 
 
@@ -117,7 +117,7 @@ def write_arrays(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         archive.comment = b"0" * _CHECKSUM_LENGTH
         for name in sorted(arrays):
-            entry = zipfile.ZipInfo(f"{name}.npy")  # dated 1980 whatever the clock says
+            entry = zipfile.ZipInfo(f"{name}.npy")  # constant date, 1980
             with archive.open(entry, "w", force_zip64=True) as member:
                 array = np.asarray(arrays[name], order="C")
                 np.lib.format.write_array(member, array, allow_pickle=False)
@@ -130,7 +130,7 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
     """The arrays that `write_arrays` stored.
 
     Raises:
-        ResultsError: the file cannot be read, or one of its bytes is not as it was written.
+        ResultsError: the file cannot be read, or has changed since it was written.
     """
     try:
         data = Path(path).read_bytes()
@@ -144,12 +144,12 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
             return {
                 info.filename.removesuffix(".npy"): _read_array(archive, info) for info in archive.infolist()
             }
-    except Exception as error:  # a file of other origin: zipfile and NumPy raise a dozen kinds
+    except Exception as error:  # a foreign file, for which zipfile and NumPy may raise many errors
         raise ResultsError(f"{path} is not a file of arrays ({type(error).__name__})") from error
 
 
 def _refuse_swollen(archive: zipfile.ZipFile, size: int) -> None:
-    """An archive as `write_arrays` makes it is not compressed, so that its members fit into the file."""
+    """Refuse archives that `write_arrays` cannot have written: its members are not compressed."""
     entries = archive.infolist()
     if any(info.compress_type != zipfile.ZIP_STORED for info in entries):
         raise ValueError("compressed arrays")
@@ -158,7 +158,7 @@ def _refuse_swollen(archive: zipfile.ZipFile, size: int) -> None:
 
 
 def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
-    """One array, of a size that its header and its bytes agree on before any room is made for it."""
+    """One array, whose size is checked against its bytes before memory is allocated."""
     content = io.BytesIO(archive.read(info))
     version = np.lib.format.read_magic(content)
     read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -170,15 +170,15 @@ def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
 
 
 def make_folder(path: str | Path) -> Path:
-    """Makes the folder and its parents where they are missing.
+    """Creates the folder and its parents if they are missing.
 
     Raises:
-        ResultsError: it cannot be made.
+        ResultsError: it cannot be created.
     """
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ResultsError(f"cannot make the folder {path}: {_reason(error)}") from error
+        raise ResultsError(f"cannot create the folder {path}: {_reason(error)}") from error
     return Path(path)
 
 
@@ -196,19 +196,19 @@ def leftovers(folder: str | Path) -> list[Path]:
 
 @contextmanager
 def claim(folder: str | Path) -> Iterator[Path]:
-    """Makes `folder`, if need be, and holds it for this process alone until the block ends.
+    """Creates `folder` if necessary, and claims it for this process until the block ends.
 
-    The operating system lets go of the claim when the process dies, however it dies.
+    The operating system releases the claim when the process ends, for any reason.
 
     Raises:
-        ResultsError: another run holds the folder, or it cannot be made or locked.
+        ResultsError: another run has claimed the folder, or it cannot be created or locked.
     """
     folder = make_folder(folder)
     lock = FileLock(folder / _LOCK, timeout=0, thread_local=False)
     try:
         lock.acquire()
     except Timeout:
-        advice = "wait for it to end or choose another --out"
+        advice = "wait for it to end, or give another --out"
         raise ResultsError(f"{folder} is in use by another run{_holder(folder)}; {advice}") from None
     except (OSError, NotImplementedError) as error:
         raise ResultsError(f"cannot lock {folder}: {_reason(error)}") from error
@@ -234,14 +234,14 @@ def _write_new(path: Path, data: bytes | memoryview) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Forces a rename to disk, where the system can."""
+    """Forces a rename to disk, if the system supports it."""
     if os.name == "nt":
-        return  # Windows does not open folders
+        return  # Windows cannot open folders
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems know no such thing
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems do not support it
             raise
     finally:
         os.close(descriptor)
@@ -256,7 +256,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _sign(folder: Path) -> None:
-    """Notes who holds the folder, for the other run's error line; a courtesy that may fail."""
+    """Records the owner of the claim for the error message of other runs; failures are ignored."""
     with suppress(OSError):
         (folder / _HOLDER).write_text(f"pid {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8")
 

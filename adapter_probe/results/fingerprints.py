@@ -1,4 +1,4 @@
-"""What a run's numbers depend on: plain JSON, fingerprints, and the differences between two identities."""
+"""Identities of runs: plain JSON, fingerprints, and the differences between two identities."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def to_plain(value: object) -> object:
         return value
     if isinstance(value, float):
         if math.isinf(value):
-            raise ValueError("JSON cannot hold an infinity")
+            raise ValueError("JSON cannot represent infinity")
         return None if math.isnan(value) else value
     if isinstance(value, (list, tuple)):
         return [to_plain(item) for item in value]
@@ -40,7 +40,7 @@ def to_plain(value: object) -> object:
         if wrong := [key for key in value if not isinstance(key, str)]:
             raise TypeError(f"JSON keys are strings, got {wrong[0]!r}")
         return {key: to_plain(item) for key, item in value.items()}
-    raise TypeError(f"JSON cannot hold {value!r}, a {type(value).__name__}")
+    raise TypeError(f"JSON cannot represent {value!r}, a {type(value).__name__}")
 
 
 def canonical_json(value: object) -> str:
@@ -54,7 +54,7 @@ def hash_json(value: object) -> str:
 
 
 def shorten(value: object) -> str:
-    """`value` in few characters for an error line: a hash by its start, a long text by its two ends."""
+    """`value` shortened for an error message: the start of a hash, both ends of a long text."""
     text = value if isinstance(value, str) else canonical_json(value)
     if _HASH.fullmatch(text):
         return f"{text[:_HASH_SHOWN]}…"
@@ -84,7 +84,7 @@ def describe_changes(old: Mapping[str, object], new: Mapping[str, object]) -> li
 
 
 def list_changes(changes: Sequence[str], most: int = 4) -> str:
-    """Changes in one line, the first few in full."""
+    """Changes as one line, with the first few in full."""
     more = f" and {len(changes) - most} more" if len(changes) > most else ""
     return "; ".join(changes[:most]) + more
 
@@ -98,7 +98,7 @@ def _leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
 
 
 def _show_both(old: object, new: object) -> tuple[str, str]:
-    """Both values shortened; where that hides the difference, the stretch around the first one."""
+    """Both values shortened, or if that hides the difference, the text around the first difference."""
     was, now = shorten(old), shorten(new)
     if was != now:
         return was, now

@@ -1,7 +1,7 @@
-"""Which bytes made a results folder: of every file that was read, of this program's code and its libraries.
+"""The inputs of a results folder: hashes of all files read, of this program's code and its libraries.
 
-Where all of them are as they were, what lies in the folder is what computing it again would give, and nothing
-has to be opened to know it. Bytes are hashed each time: sizes and dates can lie.
+If none of them has changed, computing the results again would give the same folder, so nothing has to be
+opened. Contents are hashed each time, because sizes and dates are not reliable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from adapter_probe.errors import ResultsError
 
 _CHUNK = 1 << 20  # bytes
-_PACKAGES = ("adapter_probe", "adapter_probe.figures")  # the latter lies elsewhere in a checkout
+_PACKAGES = ("adapter_probe", "adapter_probe.figures")  # the latter is elsewhere in a checkout
 _LIBRARIES = (
     "numpy", "pandas", "torch", "transformers", "tokenizers", "safetensors", "matplotlib", "seaborn",
     "tueplots", "datasets", "pyarrow",
@@ -32,7 +32,7 @@ def sha256_of(path: Path) -> str:
     """SHA-256 of a file's bytes, in hex, read piece by piece.
 
     Raises:
-        ResultsError: it cannot be read.
+        ResultsError: the file cannot be read.
     """
     digest, buffer = hashlib.sha256(), bytearray(_CHUNK)
     view = memoryview(buffer)
@@ -46,22 +46,22 @@ def sha256_of(path: Path) -> str:
 
 
 def hash_files(files: Mapping[str, Path]) -> dict[str, str]:
-    """`sha256_of` each, by the same names; hashing lets go of Python's lock, so that threads share it.
+    """`sha256_of` of each file, by name, in threads, because hashing releases Python's lock.
 
     Raises:
-        ResultsError: one of them cannot be read.
+        ResultsError: a file cannot be read.
     """
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as threads:
         return dict(zip(files, threads.map(sha256_of, files.values())))
 
 
 def states_of(files: Mapping[str, Path]) -> State:
-    """What the file system says of each: another state tells that a file was written meanwhile.
+    """The file system's state of each file; a changed state means that the file was rewritten.
 
-    The time of the last change of a file's own entry is among it, which no program can set.
+    It includes the change time of the inode, which programs cannot set.
 
     Raises:
-        ResultsError: one of them is not there.
+        ResultsError: a file does not exist.
     """
     try:
         found = {name: path.stat() for name, path in files.items()}
@@ -75,7 +75,7 @@ def states_of(files: Mapping[str, Path]) -> State:
 
 @lru_cache(maxsize=1)
 def code_identity() -> dict[str, str]:
-    """The hash of this program's own source files, and the versions of Python and the libraries."""
+    """The hash of this program's source files, and the versions of Python and the libraries."""
     digest = hashlib.sha256()
     for package in _PACKAGES:
         for name, path in _source_files(package):

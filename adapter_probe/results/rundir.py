@@ -1,7 +1,7 @@
-"""A run's folder: who the run is, how it was cut into parts, and the parts that are done.
+"""The folder of a run: its identity, its division into parts, and the finished parts.
 
-``manifest.json`` is written first and never again. Each part then appears whole or not at all, so a run that
-is killed at any instant goes on from its last part, and only with the identity it began with.
+``manifest.json`` is written first and never changed. Parts appear atomically, so a run that is killed at any
+instant can be resumed after its last part, but only with the same identity.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _SEAL = "sealed_for"
 
 
 class RunDirectory:
-    """One run's folder, held by this process for the length of a ``with`` block.
+    """The folder of one run, claimed by this process for the duration of a ``with`` block.
 
     Attributes:
         path: the folder.
         identity: everything that determines the numbers, as plain JSON.
-        plan: how the work is cut into parts. The first run's plan is stored and later runs get that one, so
-            that a resumed run cuts the same parts whatever it would have chosen itself.
-        damaged: parts found damaged, or of another number or run; they count as missing and are to be
-            computed again.
+        plan: division of the work into parts. The first run's plan is stored and used by later runs, so that
+            a resumed run has the same parts.
+        damaged: parts that are damaged, or of another number or run; they count as missing and are computed
+            again.
     """
 
     def __init__(self, path: str | Path, identity: Mapping[str, object], plan: Mapping[str, object]) -> None:
@@ -64,7 +64,7 @@ class RunDirectory:
         self._claim: ExitStack | None = None
 
     def __enter__(self) -> RunDirectory:
-        """Claims the folder and checks what it holds.
+        """Claims the folder and checks its contents.
 
         Raises:
             ResultsError: another run holds the folder, it belongs to a run of another identity, its manifest
@@ -89,11 +89,11 @@ class RunDirectory:
             held.close()
 
     def finished(self) -> set[int]:
-        """Indices of the parts on disk, each read through and found whole when the folder was opened."""
+        """Indices of the parts on disk, each verified when the folder was opened."""
         return set(self._finished)
 
     def write_part(self, index: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Stores part `index`, replacing what is there.
+        """Stores part `index`, replacing an existing one.
 
         Raises:
             ResultsError: it cannot be written.
@@ -111,13 +111,13 @@ class RunDirectory:
         """
         path = self._part_path(index)
         if not path.exists():
-            raise ResultsError(f"{path} is missing: run the same command again to compute it")
+            raise ResultsError(f"{path} is missing; run the same command again to compute it")
         try:
             return self.read_sealed(index, path)
         except ResultsError as error:
             self._finished.discard(index)
             self.damaged.append(path)
-            raise ResultsError(f"{error}; run the same command again to compute it anew") from error
+            raise ResultsError(f"{error}; run the same command again to recompute it") from error
 
     def read_sealed(self, index: int, path: Path) -> dict[str, np.ndarray]:
         """The arrays of a file that a run with this identity and plan wrote as its part `index`.
@@ -161,13 +161,13 @@ class RunDirectory:
             stored = read_manifest(path)
             if changes := describe_changes(stored["identity"], self.identity):
                 raise ResultsError(
-                    f"{self.path} holds the results of another run: {list_changes(changes)}."
+                    f"{self.path} contains the results of another run: {list_changes(changes)}."
                     " Choose another --out or remove the folder"
                 )
             self.plan = stored["plan"]
         elif any(self._stored_parts()):
             raise ResultsError(
-                f"{self.path} holds parts of a run but no {MANIFEST} to say which."
+                f"{self.path} contains parts of a run but no {MANIFEST} that identifies it."
                 " Choose another --out or remove the folder"
             )
         else:
@@ -197,7 +197,7 @@ def read_manifest(path: Path) -> dict:
 
 
 def _versions() -> dict[str, str]:
-    """Versions for the record; they are no part of the identity."""
+    """Library versions, which are not part of the identity."""
     versions = {"adapter-probe": __version__, "python": platform.python_version()}
     for name in _VERSIONS_NOTED:
         try:

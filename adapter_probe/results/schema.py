@@ -25,19 +25,19 @@ from adapter_probe.results.sealing import STUDY as STUDY
 from adapter_probe.results.sealing import check_sealed
 
 SUMMARY, PREDICTIONS = "summary.json", "predictions.npz"
-"""Of an ablation, beside its `MANIFEST`: the numbers to act on, each example's outputs in each variant."""
+"""Files of an ablation besides `MANIFEST`: the main results, and all outputs of every variant."""
 
 GUARD = "guard.json"
-"""What mixed precision measured of its own errors, where it was asked for."""
+"""Errors measured by mixed precision, if requested."""
 
 SPANS_CSV, LAYERS_CSV, REMOVABLE_CSV = "spans.csv", "layers.csv", "removable.csv"
 """The tables of an ablation."""
 
 GROUPS_CSV = "groups.csv"
-"""Of one whose examples are of several parts of the data."""
+"""Table of an ablation whose examples have groups."""
 
 TRIAL, TRIALS_FOLDER = "trial.json", "trials"
-"""Of a sweep, beside its `STUDY`: a trial's record, and the folder of the trials."""
+"""Files of a sweep besides `STUDY`: the record of a trial, and the folder of the trials."""
 
 TRIALS_CSV, SWEEP_CSV, TRADEOFF_CSV = "trials.csv", "sweep.csv", "tradeoff.csv"
 AGGREGATE_CSV, SIZES_CSV = "aggregate.csv", "sizes.csv"
@@ -89,7 +89,7 @@ GROUPS = {
     "score": "number", "delta_points": "number",
 }  # fmt: skip
 CHOICE = {"learning_rate": "number", "epochs": "count", "size": "count"}
-"""Which trials a row of a sweep is the mean of; older tables lack some of it."""
+"""Columns that identify the trials behind a row of a sweep; older tables lack some."""
 
 _LARGEST_COUNT = 2**53  # beyond, floats skip whole numbers
 _WHOLE = r"-?\d{1,15}"
@@ -99,15 +99,15 @@ _FLAGS = {"true": True, "false": False}
 def read_table(
     path: Path, columns: Mapping[str, Kind], optional: Mapping[str, Kind] | None = None
 ) -> pd.DataFrame:
-    """A CSV table with at least the given columns; what else it has is read as pandas does.
+    """A CSV table with at least the given columns; others are read as by pandas.
 
     Args:
         path: the file.
-        columns: what it must have.
-        optional: what is checked where it is there.
+        columns: required columns.
+        optional: columns that are checked if present.
 
     Raises:
-        ResultsError: it cannot be read, is empty, lacks a column, or a field is not of the column's kind.
+        ResultsError: it cannot be read, is empty, lacks a column, or a field has the wrong type.
     """
     check_sealed(path)
     text = _read_fields(path)
@@ -123,7 +123,7 @@ def read_table(
 
 
 def read_summary(folder: str | Path) -> dict[str, Any]:
-    """``summary.json`` of an ablation's folder; empty where it is missing.
+    """``summary.json`` of an ablation's folder; empty if it is missing.
 
     Raises:
         ResultsError: it is damaged, or not the one that the folder's run wrote.
@@ -136,7 +136,7 @@ def read_summary(folder: str | Path) -> dict[str, Any]:
 
 
 def _read_fields(path: Path) -> pd.DataFrame:
-    """Every field as the file has it, each row as long as the header."""
+    """Every field as text, with rows checked to be as long as the header."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             header, *rows = [row for row in csv.reader(file, strict=True) if row] or [[]]
@@ -157,11 +157,11 @@ def _convert(path: Path, column: pd.Series, kind: Kind | None) -> pd.Series:
     if kind == "flag":
         values = fields.str.lower().map(_FLAGS)
         return _checked(path, column, values, values.notna(), "true or false").astype(bool)
-    values = fields.map(_number)  # Python's own float: exact in every version of pandas
+    values = fields.map(_number)  # Python's float: exact in every version of pandas
     known = values.notna() | fields.isin(["", "nan", "NaN"])
     if kind is None:
         if len(fields) and fields.str.fullmatch(_WHOLE).all():
-            return values.astype("int64")  # as it was written: a float has a point
+            return values.astype("int64")  # as written: a float has a decimal point
         return values if known.all() else column
     _checked(path, column, values, known & ~values.isin([math.inf, -math.inf]), "a number")
     if kind == "count":
@@ -188,35 +188,33 @@ def _checked(path: Path, column: pd.Series, values: pd.Series, good: pd.Series, 
 
 
 def find_results(folders: Iterable[str | Path]) -> list[Path]:
-    """The results folders among `folders`; one that holds none stands for its subfolders that do.
+    """The results folders among `folders`; others are replaced by their subfolders with results.
 
-    So the folder of a checkpoint stands for the ablations inside it. Each folder comes once, as first met.
+    For example, a checkpoint is replaced by the ablations inside it. Duplicates are dropped.
 
     Raises:
-        ResultsError: a folder does not exist, or neither it nor a subfolder holds results.
+        ResultsError: a folder does not exist, or neither it nor a subfolder contains results.
     """
     found: dict[Path, Path] = {}
     for folder in map(Path, folders):
         if not folder.is_dir():
-            raise ResultsError(f"{folder}: no such folder; give folders of results")
+            raise ResultsError(f"{folder}: no such folder; give results folders")
         here = [folder] if _holds(folder) else [path for path in sorted(folder.iterdir()) if _holds(path)]
         if not here:
             names = ", ".join((SPANS_CSV, *SWEEP_TABLES))
-            raise ResultsError(
-                f"{folder} holds no results: there is none of {names} in it or one folder below"
-            )
+            raise ResultsError(f"{folder} contains no results: none of {names} is in it or in a subfolder")
         for path in here:
             found.setdefault(path.resolve(), path)
     return list(found.values())
 
 
 def is_ablation(folder: Path) -> bool:
-    """Whether the folder holds an ablation's table of spans."""
+    """Whether the folder contains an ablation's table of spans."""
     return (folder / SPANS_CSV).is_file()
 
 
 def is_sweep(folder: Path) -> bool:
-    """Whether the folder holds a table of a sweep."""
+    """Whether the folder contains a table of a sweep."""
     return any((folder / name).is_file() for name in SWEEP_TABLES)
 
 

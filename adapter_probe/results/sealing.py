@@ -107,15 +107,15 @@ def check_sealed(path: str | Path) -> None:
     if run not in (None, said.get("run")):
         fault = "belongs to another run"
     elif path.name not in sums:
-        fault = "is none of the tables that its run finished"
+        fault = "is not one of the tables that its run wrote"
     elif sha256_of(path) != sums[path.name]:
-        fault = "is not as it was written"
+        fault = "has changed since it was written"
     else:
         return
     raise ResultsError(
-        f"{path} {fault} (see {CHECKSUMS}): give the command that made the folder again to write it from the "
-        f"predictions or trials, or remove {CHECKSUMS} and {_record_of(path.parent)} to use the table as it "
-        "is"
+        f"{path} {fault} (see {CHECKSUMS}); run the command that made the folder again to write it from the "
+        f"predictions or trials, or remove {CHECKSUMS} and {_record_of(path.parent)} to use it "
+        "unchecked"
     )
 
 
@@ -134,8 +134,9 @@ def check_complete(folder: str | Path, dispensable: Sequence[str] = ()) -> None:
     names = [name for name in sums if name not in dispensable] if isinstance(sums, dict) else []
     if missing := [name for name in names if not seal.with_name(name).is_file()]:
         raise ResultsError(
-            f"{folder} lacks {', '.join(missing)}, which its run wrote (see {CHECKSUMS}); give the command "
-            f"that made the folder again, or remove {CHECKSUMS} and {_record_of(Path(folder))} to do without"
+            f"{folder} lacks {', '.join(missing)}, which its run wrote (see {CHECKSUMS}); run the command "
+            f"that made the folder again, or remove {CHECKSUMS} and {_record_of(Path(folder))} to use "
+            "the other tables"
         )
 
 
@@ -150,8 +151,8 @@ def _refuse_unfinished(path: Path) -> None:
     if record.is_file() and (record.name == STUDY or "checksum" in read_json(record)):
         raise ResultsError(
             f"{path} may be unfinished: its run was interrupted before it wrote {CHECKSUMS}, or that file "
-            f"was removed; give the command that made the folder again, or remove {record.name} as well to "
-            "use the table as it is"
+            f"was removed; run the command that made the folder again, or remove {record.name} as well to "
+            "use the table unchecked"
         )
 
 

@@ -1,4 +1,4 @@
-"""Trials on disk: one record a training run, and the table of all of them."""
+"""Trials on disk: one record per training run, and the table of all trials."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _ORDER = ("task", "method", *_METHOD_FIELDS, "learning_rate", "epochs", "batch_s
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Parameters of a trial, counted from the tensors.
+    """Numbers of parameters of a trial, counted from the tensors.
 
     Attributes:
-        trained: all that trained.
-        trained_without_head: of these, what is neither head nor a part that the base lacked.
-        base: the pretrained encoder's, without head and adapters.
-        base_layers: its depth.
+        trained: trained parameters.
+        trained_without_head: trained parameters without the head and other parts that the base lacks.
+        base: parameters of the pretrained model, without head and adapters.
+        base_layers: number of layers of the base.
     """
 
     trained: int
@@ -52,16 +52,16 @@ class TrialRecord:
     Attributes:
         trial: hash of everything that determines it.
         task: the task's name.
-        metric: what `scores` are.
-        method: what trained, as `to_json` of the method gives it.
-        settings: how it trained, as plain JSON.
+        metric: metric of `scores`.
+        method: training method, in the form of its `to_json`.
+        settings: training settings, as plain JSON.
         scores: the validation score after each epoch, as fractions; None where undefined. A run that diverged
             has those of the epochs before.
-        diverged: the loss became NaN or infinite.
-        majority_score: the score of always predicting the commonest class; None where undefined.
-        counts: parameters.
-        seconds: of training and evaluation, summed over interruptions.
-        versions: of the libraries.
+        diverged: whether the loss became NaN or infinite.
+        majority_score: the score of always predicting the most frequent class; None if undefined.
+        counts: numbers of parameters.
+        seconds: time of training and evaluation, summed over interruptions.
+        versions: versions of the libraries.
     """
 
     trial: str
@@ -84,7 +84,7 @@ class TrialRecord:
 
 
 def write_trial(folder: str | Path, record: TrialRecord) -> None:
-    """Write ``trial.json``; the trial is finished from then on.
+    """Write ``trial.json``, which marks the trial as finished.
 
     Raises:
         ResultsError: it cannot be written.
@@ -119,7 +119,7 @@ def read_trial(folder: str | Path) -> TrialRecord | None:
     elif record.trial != path.parent.name:
         wrong = f"is the record of another trial, {record.trial}"
     if wrong:
-        raise ResultsError(f"{path} {wrong}; remove it and give the same command to train the trial again")
+        raise ResultsError(f"{path} {wrong}; remove it and run the same command to train the trial again")
     return record
 
 
@@ -145,15 +145,15 @@ def claim_study(folder: str | Path, study: str, shared: Mapping[str, Any], tasks
         now = {name: new["tasks"].get(name, known[name]) for name in known}
         if changes := describe_changes(old, {**new, "tasks": now}):
             raise ResultsError(
-                f"{folder} holds another study: {list_changes(changes)}. Choose another --out or remove the "
-                "folder"
+                f"{folder} contains another study: {list_changes(changes)}. Choose another --out or remove "
+                "the folder"
             )
         new["tasks"] = {**known, **new["tasks"]}
     write_study(path, new)
 
 
 def trial_frame(records: Iterable[TrialRecord]) -> pd.DataFrame:
-    """All trials as a table, in an order that depends on the trials alone.
+    """All trials as a table, in an order that depends only on the trials.
 
     Returns:
         Columns `TRIAL_COLUMNS`; `size`, `init_std`, `activation` and `sites` are empty where there are no

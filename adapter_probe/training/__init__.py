@@ -1,1 +1,1 @@
-"""One training: its settings, the loop, the objectives, cached features."""
+"""Training: settings, loop, objectives, and cached features of frozen layers."""

@@ -1,4 +1,4 @@
-"""The order of examples in training: random, yet with neighbours of similar length in a batch."""
+"""Random batches of examples with similar length."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -
 
     Args:
         lengths: int ``[examples]``, tokens of each example.
-        batch_size: examples a batch.
+        batch_size: number of examples per batch.
         seed: together with `epoch` determines the order.
         epoch: from 0.
     """

@@ -1,4 +1,4 @@
-"""Train one method on one task and leave a checkpoint behind."""
+"""Train one method on one task and save a checkpoint."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ STATE_FOLDER = "training"
 def train_checkpoint(
     request: TrainingRequest, out: Path, device: torch.device, report: OnProgress
 ) -> Description:
-    """Train, or go on training, and save the best epoch to `out`.
+    """Start or resume a training, and save the best epoch to `out`.
 
-    A folder that already holds this very checkpoint is left as it is.
+    A folder that already contains this checkpoint is not changed.
 
     Raises:
         CheckpointError, ModelError, DataError: the base or the data cannot be used.
@@ -64,16 +64,16 @@ def train_checkpoint(
 
 
 def best_score(scores: Sequence[float]) -> float | None:
-    """The greatest epoch's score; None if all are undefined."""
+    """The best score of all epochs; None if all are undefined."""
     return max((score for score in scores if not math.isnan(score)), default=None)
 
 
 def _refuse_foreign(out: Path) -> None:
-    """A folder that something else wrote is not trained into, nor taken for this training's result."""
+    """Refuse a folder that contains other results."""
     if (out / MANIFEST).exists():
-        raise ResultsError(f"{out} holds the results of another study ({MANIFEST}); choose another --out")
+        raise ResultsError(f"{out} contains the results of another study ({MANIFEST}); choose another --out")
     if (out / DESCRIPTION).exists() and not (out / STATE_FOLDER / MANIFEST).exists():
         raise ResultsError(
-            f"{out} holds a checkpoint without the record of its training ({STATE_FOLDER}/{MANIFEST}); "
+            f"{out} contains a checkpoint without the record of its training ({STATE_FOLDER}/{MANIFEST}); "
             "choose another --out"
         )

@@ -1,4 +1,4 @@
-"""How long a training will take, from a few steps measured here and now."""
+"""Estimated duration of a training, from a few measured steps."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .features import FrozenFeatures
 from .objectives import Objective
 from .request import TrainingInputs, TrainingRequest, build_model
 
-_STEPS = 3  # the first pays for set-up and is not counted
+_STEPS = 3  # the first includes set-up costs and is not counted
 _EVALUATED = 64  # examples
 
 
 def seconds_of(request: TrainingRequest, inputs: TrainingInputs, device: torch.device) -> float:
-    """Estimated seconds of a whole training, evaluations and the one pass through frozen layers included.
+    """Estimated seconds of a whole training, including evaluations and the pass through frozen layers.
 
     Args:
         request: the training.
-        inputs: of its base and task; left as they are.
-        device: where to measure.
+        inputs: inputs of its base and task; not changed.
+        device: device to measure on.
     """
     model = build_model(request, replace(inputs.base, model=deepcopy(inputs.base.model)), device)
     objective, settings = inputs.objective, request.settings
@@ -51,7 +51,7 @@ def seconds_of(request: TrainingRequest, inputs: TrainingInputs, device: torch.d
 
 
 def _seconds_forward(model: torch.nn.Module, objective: Objective, device: torch.device) -> float:
-    """Seconds a token of a pass without gradients."""
+    """Seconds per token of a pass without gradients."""
     model.eval()
     lengths = objective.validation.lengths
     order = np.argsort(lengths, kind="stable")

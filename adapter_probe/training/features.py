@@ -1,4 +1,4 @@
-"""What the frozen layers below everything trained make of each example: computed once, reused every epoch."""
+"""Cached outputs of the frozen layers below all trained ones: computed once, reused in every epoch."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from adapter_probe.models.adapted import AdaptedModel
 
 MAX_BYTES = 4 << 30
 TOKENS_PER_BATCH = 4096
-_SHARE = 4  # of the memory, a fourth for the features of all trainings side by side
+_SHARE = 4  # fraction of the memory for the features of all parallel trainings
 
 
 def feature_bytes(workers: int = 1) -> int:
-    """Most memory for the features of one training, training and validation set together.
+    """Memory limit for the features of one training, including the validation set.
 
     Args:
-        workers: trainings side by side on this machine.
+        workers: number of parallel trainings on this machine.
     """
     if "SLURM_MEM_PER_NODE" in os.environ:  # of this task alone, in MiB
         memory = int(os.environ["SLURM_MEM_PER_NODE"]) << 20
@@ -33,15 +33,15 @@ def feature_bytes(workers: int = 1) -> int:
 
 
 class FrozenFeatures:
-    """The states that enter the lowest trained layer, for every example of a dataset.
+    """The input of the lowest trained layer, for every example of a dataset.
 
-    Frozen layers run without dropout, so a cached example gives what the model would compute anew, up to the
+    Frozen layers run without dropout, so cached states equal those that the model would compute, up to the
     rounding of differently composed batches.
 
     Args:
         model: its trained parameters chosen, on its device.
         encoded: the dataset.
-        max_bytes: most memory to spend; where the features need more they are computed anew in each batch.
+        max_bytes: memory limit; features that need more are recomputed in each batch.
     """
 
     def __init__(self, model: AdaptedModel, encoded: Encoded, max_bytes: int = MAX_BYTES):
@@ -69,11 +69,11 @@ class FrozenFeatures:
 
     @property
     def kept(self) -> bool:
-        """Whether there are features to keep, and room for them."""
+        """Whether there are frozen layers, and enough memory for their features."""
         return self._states is not None
 
     def _rows(self, batch: PackedBatch) -> Tensor:
-        """Where a batch's rows are kept, in packed order."""
+        """Positions of a batch's rows in the cache, in packed order."""
         rows = [np.arange(self._start[i], self._start[i + 1]) for i in batch.index]
         return torch.from_numpy(np.concatenate(rows))
 

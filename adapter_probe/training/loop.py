@@ -1,7 +1,7 @@
 """The training loop: resumable at any step, bit for bit.
 
-Nothing random is carried from step to step: the data order follows from (seed, epoch) and dropout from
-(seed, step). So parameters, Adam's two moments and the step number are the whole state.
+No random state is carried from step to step: the data order depends only on (seed, epoch) and dropout on
+(seed, step). Parameters, Adam's two moments and the step number are the complete state.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ OnProgress = Callable[["Progress"], None]
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a training stands, for a progress bar.
+    """The progress of a training.
 
     Attributes:
-        step: steps done, of `n_steps`.
-        loss: the last step's mean loss.
+        step: number of finished steps, of `n_steps`.
+        loss: mean loss of the last step.
         epoch_scores: the validation score after each finished epoch, as fractions.
     """
 
@@ -51,7 +51,7 @@ class Progress:
 
 @dataclass
 class _State:
-    """All that a resumed run needs. `best` holds the trained tensors after the best epoch so far."""
+    """The state of a training. `best` contains the trained tensors after the best epoch so far."""
 
     step: int = 0
     scores: list[float] = field(default_factory=list)
@@ -63,11 +63,11 @@ class Trainer:
 
     Args:
         model: its method installed and its trained parameters chosen, on its device.
-        objective: the task.
-        settings: how to train.
-        run: an entered folder in which the state is kept.
+        objective: the task's objective.
+        settings: training settings.
+        run: entered folder in which the state is saved.
         report: called after every step and every evaluation.
-        workers: trainings side by side on this machine, which share the memory for frozen layers' outputs.
+        workers: number of parallel trainings on this machine, which share the memory for cached features.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Trainer:
         self._run, self._report = run, report
         self._feature_bytes = feature_bytes(workers)
         self._trained = {n: p for n, p in model.base.named_parameters() if p.requires_grad}
-        self._delta = model.named_delta()  # these, and running averages that training moves
+        self._delta = model.named_delta()  # these, and running averages that training updates
         self._optimizer = torch.optim.Adam(self._trained.values(), lr=settings.learning_rate)
         self._state = _State()
         self._n_steps = settings.n_steps(len(objective.train))
@@ -95,7 +95,7 @@ class Trainer:
         return tuple(self._state.scores)
 
     def train(self) -> tuple[dict[str, Tensor], list[float]]:
-        """Train from where the folder's state stands.
+        """Train, starting from the state in the folder.
 
         Returns:
             The trained tensors after the best epoch, and every epoch's validation score.
@@ -105,7 +105,7 @@ class Trainer:
         """
         self._restore()
         saved = time.monotonic()
-        whole = True  # whether parameters, moments, step and scores belong together
+        whole = True  # whether parameters, moments, step and scores are consistent
         try:
             with self._seeded_elsewhere(), self._precision():
                 self._features = FrozenFeatures(self._model, self._objective.train, self._feature_bytes)
@@ -122,13 +122,13 @@ class Trainer:
                         saved = time.monotonic()
                     self._report(Progress(self._state.step, self._n_steps, loss, tuple(self._state.scores)))
         except KeyboardInterrupt:
-            if whole:  # in the middle of a step the last save stands
+            if whole:  # in the middle of a step, the last saved state is valid
                 self._save()
             raise
         return self._state.best, self._state.scores
 
     def _remaining(self) -> Iterator[tuple[np.ndarray, bool]]:
-        """The batches still to do, each with whether it ends its epoch."""
+        """The remaining batches, each with whether it ends its epoch."""
         settings, lengths = self._settings, self._objective.train.lengths
         per_epoch = self._n_steps // settings.epochs
         for epoch in range(self._state.step // per_epoch, settings.epochs):
@@ -137,7 +137,7 @@ class Trainer:
                 yield batches[number], number == per_epoch - 1
 
     def _step(self, indices: np.ndarray) -> float:
-        """One optimiser step; the batch's mean loss."""
+        """One optimiser step; returns the mean loss of the batch."""
         state, settings = self._state, self._settings
         self._model.train()
         torch.manual_seed(int(np.random.SeedSequence([settings.seed, state.step]).generate_state(1)[0]))
@@ -147,7 +147,7 @@ class Trainer:
         if not np.isfinite(value):
             raise Diverged(
                 f"training diverged: the loss is {value} at step {state.step + 1} of {self._n_steps} with "
-                f"learning rate {settings.learning_rate}; try a lower one"
+                f"learning rate {settings.learning_rate}; give a lower --learning-rate"
             )
         for group in self._optimizer.param_groups:
             group["lr"] = settings.rate_at(state.step, self._n_steps)
@@ -167,7 +167,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def _seeded_elsewhere(self) -> Iterator[None]:
-        """Dropout draws from torch's global generators; leave those as they were found."""
+        """Restore torch's global generators, from which dropout draws."""
         devices = [self._model.device] if self._model.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             yield
@@ -175,7 +175,7 @@ class Trainer:
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         if self._settings.dtype == "float32":
             return contextlib.nullcontext()
-        # Its cache would keep the first step's rounding of every trained matrix to the end of the training.
+        # The autocast cache would keep the first step's rounding of trained matrices for the whole training.
         return torch.autocast(self._model.device.type, dtype=torch.bfloat16, cache_enabled=False)
 
     def _save(self) -> None:

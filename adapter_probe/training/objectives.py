@@ -1,4 +1,4 @@
-"""What training makes small and validation makes large, one class a kind of task."""
+"""Training losses and validation scores, one class per kind of task."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .features import FrozenFeatures
 
 
 class Objective(Protocol):
-    """A task as the training loop sees it."""
+    """Interface of a task for the training loop."""
 
     @property
     def train(self) -> Encoded:
@@ -46,7 +46,7 @@ class LabelObjective:
     Args:
         train, validation: the two splits.
         kind: ``classification`` or ``regression``.
-        metric: the validation score.
+        metric: metric of the validation score.
     """
 
     def __init__(self, train: Examples, validation: Examples, kind: str, metric: str):
@@ -72,7 +72,7 @@ class LabelObjective:
 class AnswerObjective:
     """Extractive question answering: cross-entropy of the answer's first and last token in each window.
 
-    A window that does not hold the answer points at its first token.
+    The target of a window without the answer is its first token.
 
     Args:
         train, validation: the two splits.

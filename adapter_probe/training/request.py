@@ -1,4 +1,4 @@
-"""What a training is asked to do, and everything made ready for it."""
+"""The request of a training, and its inputs."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from adapter_probe.records import from_record, to_record
 from .objectives import AnswerObjective, LabelObjective, Objective
 from .settings import TrainingSettings
 
-# Raised when a change of the code changes what the same settings train. In bfloat16 the first version
-# computed with every trained matrix as it was at the first step.
+# Increased when a code change changes the result of the same settings. In bfloat16 the first version
+# kept the trained matrices of the first step in matrix products.
 CODE_SCHEMA = {"float32": 1, "bfloat16": 2}
 
 
@@ -40,12 +40,12 @@ class TrainingRequest:
     """Everything that determines a trained model.
 
     Attributes:
-        base: folder or hub id; `revision` is the hub's.
-        task: data, labels, metric; needs the splits ``train`` and ``validation``.
-        method: what to add and train.
-        settings: how.
-        max_length: cut examples to this many tokens; None for the model's own limit.
-        max_train: train on a fixed random subset of this size; None for all.
+        base: folder or hub id of the base; `revision` is its commit on the hub.
+        task: data, labels and metric, with the splits ``train`` and ``validation``.
+        method: training method.
+        settings: training settings.
+        max_length: truncate examples to this many tokens; None for the model's limit.
+        max_train: train on a fixed random subset of this many examples; None for all.
     """
 
     base: str
@@ -71,7 +71,7 @@ class TrainingRequest:
         """The inverse of `to_json`.
 
         Raises:
-            AdapterProbeError: a field is missing, unknown or unfit.
+            AdapterProbeError: a field is missing, unknown or invalid.
         """
         return from_record(
             TrainingRequest, record, readers={"method": method_from_json, "task": TaskSpec.from_json}
@@ -80,14 +80,14 @@ class TrainingRequest:
 
 @dataclass(frozen=True, eq=False)
 class TrainingInputs:
-    """What a request comes down to: a base's weights and a task's tokens. The same for all methods.
+    """The inputs of a training, the weights of a base and the tokens of a task, shared by all methods.
 
     Attributes:
-        base: in memory, fresh.
-        splits: ``train`` and ``validation``, read and encoded.
-        objective: the task, encoded.
-        max_length: most tokens of an example.
-        fingerprints: what of these determines the numbers, as plain JSON.
+        base: the base in memory, unchanged.
+        splits: the splits ``train`` and ``validation``, read and encoded.
+        objective: the task's objective.
+        max_length: maximum number of tokens per example.
+        fingerprints: identities of base and data, as plain JSON.
     """
 
     base: LoadedBase
@@ -97,7 +97,7 @@ class TrainingInputs:
     fingerprints: dict[str, Any]
 
     def majority_score(self, metric: str) -> float | None:
-        """The score of always predicting the validation set's commonest class; None where undefined."""
+        """The score of always predicting the most frequent class of the validation set; None if undefined."""
         score = float(metrics.majority_score(metric, self.splits["validation"].labels))
         return None if math.isnan(score) else score
 
@@ -143,11 +143,12 @@ def _objective(task: TaskSpec, splits: Mapping[str, Examples]) -> Objective:
 
 
 def identity_of(request: TrainingRequest, fingerprints: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that determines what a request trains, as plain JSON; names and places do not count.
+    """Everything that determines the result of a request, as plain JSON, without names and paths.
 
     Args:
         request: the request.
-        fingerprints: of its `TrainingInputs`, or of those of another request on the same base and task.
+        fingerprints: fingerprints of the `TrainingInputs` of this request or another one on the same base and
+            task.
     """
     task = request.task
     return {
@@ -160,7 +161,7 @@ def identity_of(request: TrainingRequest, fingerprints: Mapping[str, Any]) -> di
 
 
 def build_model(request: TrainingRequest, base: LoadedBase, device: torch.device) -> AdaptedModel:
-    """The base under the request's method on its device, what trains chosen.
+    """The base with the request's method on its device, with trainable parameters chosen.
 
     Raises:
         ModelError: the method does not fit the base.
@@ -171,6 +172,6 @@ def build_model(request: TrainingRequest, base: LoadedBase, device: torch.device
     model.to(device)
     dtype = getattr(torch, request.settings.dtype)
     for parameter in model.base.parameters():
-        if not parameter.requires_grad:  # what trains stays in float32
+        if not parameter.requires_grad:  # trained parameters stay in float32
             parameter.data = parameter.data.to(dtype)
     return model

@@ -1,4 +1,4 @@
-"""The settings of one training run, and the schedule that they stand for."""
+"""The settings of one training run, and its learning rate schedule."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any
 from adapter_probe.errors import TrainingError
 
 DTYPES = ("float32", "bfloat16")
-MAX_LEARNING_RATE = 1e30  # more leaves float32 within a step; any sensible rate is far below
+MAX_LEARNING_RATE = 1e30  # larger rates overflow float32 within a step; any sensible rate is far below
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How to train. The defaults are the paper's where it gives one value.
+    """Training settings. Defaults are those of the paper if it gives a single value.
 
     Source: Houlsby et al. 2019 (arXiv 1902.00751), section 3.1: Adam, batch 32, the learning rate raised
     linearly over the first 10 % of the steps and then lowered linearly to zero; learning rates tried
     there: 3e-5, 3e-4, 3e-3.
 
     Attributes:
-        epochs: passes over the training set.
-        batch_size: examples a step.
-        learning_rate: the schedule's peak.
-        warmup: share of the steps that the rise takes.
-        seed: of the initialisation, the data order and dropout.
-        dtype: of the frozen base's weights and of the matrix products while training; what trains stays in
+        epochs: number of passes over the training set.
+        batch_size: training batch size.
+        learning_rate: peak learning rate.
+        warmup: fraction of training steps used for warm-up.
+        seed: random seed of the initialisation, data order and dropout.
+        dtype: precision of the frozen base and of matrix products in training; trained parameters stay in
             float32.
     """
 
@@ -46,7 +46,7 @@ class TrainingSettings:
                 f"{MAX_LEARNING_RATE:g}"
             )
         if not 0 <= self.warmup <= 1:
-            raise TrainingError(f"warmup {self.warmup} is not allowed; give a share between 0 and 1")
+            raise TrainingError(f"warmup {self.warmup} is not allowed; give a fraction between 0 and 1")
         if not 0 <= self.seed < 2**63:
             raise TrainingError(f"seed {self.seed} is not allowed; give a whole number from 0 to 2**63 - 1")
         if self.dtype not in DTYPES:
@@ -57,11 +57,11 @@ class TrainingSettings:
         return asdict(self)
 
     def n_steps(self, n_examples: int) -> int:
-        """Optimiser steps of the whole training; an epoch's last batch may be smaller."""
+        """Number of optimiser steps of the training; the last batch of an epoch may be smaller."""
         return self.epochs * -(-n_examples // self.batch_size)
 
     def rate_at(self, step: int, n_steps: int) -> float:
-        """The learning rate of step `step`, from 0, of `n_steps`; the warm-up's last step has the peak."""
+        """The learning rate of step `step` (from 0) of `n_steps`; the last warm-up step has the peak."""
         rise = round(self.warmup * n_steps)
         if step < rise:
             return self.learning_rate * (step + 1) / rise

@@ -83,7 +83,7 @@ def test_a_span_in_two_rows_is_refused(make_results):
     results = make_results(3)
     spans = results.spans.copy()
     spans[2] = spans[1]
-    with pytest.raises(ResultsError, match="0-0 stands in two rows"):
+    with pytest.raises(ResultsError, match="0-0 is in two rows"):
         deltas.span_scores(dataclasses.replace(results, spans=spans))
 
 
@@ -123,7 +123,7 @@ def test_a_grid_holds_each_span_in_its_place(keep, random):
     ("rows", "n_layers", "message"),
     [
         ([], None, "no spans"),
-        ([(0, 0, 1.0), (0, 0, 2.0)], None, "given twice"),
+        ([(0, 0, 1.0), (0, 0, 2.0)], None, "contains a span twice"),
         ([(2, 1, 1.0)], None, "2-1 does not fit a model of 2 layers"),
         ([(0, 3, 1.0)], 3, "0-3 does not fit a model of 3 layers"),
         ([(-1, 0, 1.0)], None, "-1-0 does not fit"),

@@ -149,5 +149,5 @@ def test_the_published_cola_grid():
 
 
 def test_other_tasks_were_not_published():
-    with pytest.raises(DataError, match=r"'rte'; there are mnli, cola"):
+    with pytest.raises(DataError, match=r"'rte'; choose from mnli, cola"):
         published_ablation("rte")

@@ -228,7 +228,7 @@ def test_a_model_that_says_the_commonest_class_is_told_first(judged, metric):
     results = dataclasses.replace(results, logits=logits)
     found = summary(results, ablation_tables(results))
     assert found["warning"].startswith(
-        "The intact model is not better than always answering with the commonest"
+        "The intact model is not better than always answering with the most frequent"
     )
 
 
@@ -304,7 +304,7 @@ def test_a_metric_of_the_users_own(make_results):
     assert kappa.chance_score == 0.0
     assert copy.deepcopy(kappa.metric).function is cohen_kappa_score
     by_name = dataclasses.replace(results, metric="custom:cohen_kappa_score")  # as read from disk
-    with pytest.raises(DataError, match="is known by its name only; give its function again"):
+    with pytest.raises(DataError, match="is known; pass its function again"):
         row_scores(by_name)
 
 

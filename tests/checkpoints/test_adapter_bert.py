@@ -117,7 +117,7 @@ def test_a_weight_of_each_kind_is_where_it_belongs(base: Path):
 def test_another_base_is_told(base: Path):
     opened = open_checkpoint(FIXTURES / "adapter_bert" / "one-file", str(base))
     n_frozen = 3 + 3 * 12 + 2  # embeddings; six linear maps a layer; the pooler
-    assert any(note.startswith(f"{n_frozen} of the {n_frozen} tensors") for note in opened.notes)
+    assert any(note.startswith(f"{n_frozen} of the {n_frozen} untrained tensors") for note in opened.notes)
 
 
 def test_on_its_own_base_only_what_was_trained_counts(base: Path):
@@ -165,8 +165,8 @@ def test_the_optimiser_is_left_out(base: Path):
             "lacks bert/encoder/layer_1/output/adapters/biases2",
         ),
         ("bert/pooler/dense/kernel", "lacks bert/pooler/dense/kernel"),
-        ("/adapters/", "holds no adapters of google-research/adapter-bert"),
-        ("layer_2", "is of a model of 2 layers, the base has 3"),
+        ("/adapters/", "contains no adapters of google-research/adapter-bert"),
+        ("layer_2", "is of a model with 2 layers, but the base has 3"),
     ],
 )
 def test_a_missing_variable_is_named(tmp_path: Path, base: Path, name: str, words: str):
@@ -189,8 +189,8 @@ def test_a_missing_variable_is_named(tmp_path: Path, base: Path, name: str, word
             np.ones((2, 4)),
             f"{LAYER}.output.adapter.down.bias has shape [4, 2]",
         ),
-        ("bert/embeddings/word_embeddings", np.full((53, 16), np.nan), "word_embeddings holds NaN"),
-        ("bert/encoder/prompt", np.ones(3), "not understood: bert/encoder/prompt"),
+        ("bert/embeddings/word_embeddings", np.full((53, 16), np.nan), "word_embeddings contains NaN"),
+        ("bert/encoder/prompt", np.ones(3), "unknown tensors: bert/encoder/prompt"),
     ],
 )
 def test_a_variable_that_does_not_fit_is_named(
@@ -211,7 +211,7 @@ def test_damaged_files(copied: Callable[[str], Path], base: Path):
     shard.unlink()
     assert f"{shard} is missing; model.ckpt-2.index needs 2 data files" in refusal(folder, base)
     index.write_bytes(whole[:200] + b"\xff" + whole[201:])
-    assert f"{index} is damaged: a block of it" in refusal(folder, base)
+    assert f"{index} is damaged: a block does not match" in refusal(folder, base)
     index.write_bytes(whole[:-20])
     assert f"{index} is not the index of a TensorFlow checkpoint, or is cut short" in refusal(folder, base)
 
@@ -223,7 +223,7 @@ def test_which_of_several_is_told_by_the_file_that_tensorflow_writes(
     shutil.copy(folder / "model.ckpt-2.index", folder / "model.ckpt-1.index")
     assert open_checkpoint(folder, str(base)).description.task.name == "one-file"
     (folder / "checkpoint").write_text('model_checkpoint_path: "C:\\\\out\\\\model.ckpt-7"\n')
-    assert "names model.ckpt-7.index, which is not there" in refusal(folder, base)
+    assert "names model.ckpt-7.index, which does not exist" in refusal(folder, base)
     (folder / "checkpoint").write_text("nothing\n")
     assert "has no model_checkpoint_path" in refusal(folder, base)
     (folder / "checkpoint").unlink()
@@ -234,7 +234,7 @@ def test_which_of_several_is_told_by_the_file_that_tensorflow_writes(
 
 def test_bases_that_do_not_fit():
     folder = FIXTURES / "adapter_bert" / "one-file"
-    assert "give one with --base" in refusal(folder, None)
+    assert "give it with --base" in refusal(folder, None)
     assert "the base is a roberta model" in refusal(folder, FIXTURES / "bases" / "roberta")
 
 

@@ -63,5 +63,5 @@ def test_a_head_that_is_more_than_an_embedding_is_refused(causal_base, tmp_path:
     path = folder / "pytorch_model_head.bin"
     tensors = torch.load(path, weights_only=True)
     torch.save({**tensors, "heads.task.0.bias": torch.zeros(53)}, path)
-    with pytest.raises(CheckpointError, match="a causal head with a bias or of several layers"):
+    with pytest.raises(CheckpointError, match="a causal head with a bias or several layers"):
         open_checkpoint(folder, causal_base("gpt2"))

@@ -237,8 +237,8 @@ def test_a_delta_of_another_shape(checkpoint):
         ({"layers": 4}, ["4 layers", "3"]),
         ({"hidden": 16}, ["16 hidden", "32"]),
         ({"extra_words": 3}, ["38 vocabulary", "35"]),
-        ({"pooler": False}, ["other weights"]),
-        ({"seed": 1}, ["other weights"]),
+        ({"pooler": False}, ["the weights of base"]),
+        ({"seed": 1}, ["the weights of base"]),
     ],
 )
 def test_a_base_that_does_not_fit(bert_checkpoint, tiny_base, difference, named):
@@ -372,7 +372,7 @@ def test_a_hub_name_offline(name):
 @pytest.mark.parametrize("content", ["[]", "null", '"bert"', "3"])
 def test_a_config_that_is_no_object(base, content):
     (base / "config.json").write_text(content)
-    with pytest.raises(CheckpointError, match=r"config\.json holds .*, expected an object"):
+    with pytest.raises(CheckpointError, match=r"config\.json contains .*, expected an object"):
         load_base(str(base), 2)
 
 
@@ -383,7 +383,7 @@ def test_a_config_that_is_no_object(base, content):
         ({"hidden_size": -4}, "hidden_size in its config.json is -4"),
         ({"dtype": "nonsense"}, 'dtype in its config.json is "nonsense"'),
         ({"torch_dtype": 3}, "torch_dtype in its config.json is 3"),
-        ({"layer_norm_eps": float("nan")}, "holds NaN or infinite values"),
+        ({"layer_norm_eps": float("nan")}, "contains NaN or infinite values"),
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, "is quantised"),
         ({"_attn_implementation": "flash_attention_2"}, "FlashAttention2"),
         ({"id2label": [1]}, "its configuration cannot be loaded"),
@@ -425,5 +425,5 @@ def test_a_name_that_no_folder_can_have(name):
 def test_a_delta_of_other_numbers(checkpoint, dtype):
     change_delta(checkpoint, lambda tensors: tensors.update({"classifier.bias": np.zeros(2, dtype)}))
     message = refusal(checkpoint)
-    assert "classifier.bias holds" in message
+    assert "classifier.bias contains" in message
     assert "expected floating-point numbers" in message

@@ -120,7 +120,7 @@ def test_sublayers_with_something_inside_run_once_for_every_prefix_with_their_ow
 
 def test_notes_tell_what_cannot_be_known():
     opened = open_checkpoint(FIXTURES / "adapterhub" / "gated-channel", str(FIXTURES / "bases" / "bert"))
-    assert any("does not save LayerNorms" in note for note in opened.notes)
+    assert any("saves neither LayerNorms" in note for note in opened.notes)
     assert any("padding" in note for note in opened.notes)
     everywhere = open_checkpoint(FIXTURES / "peft" / "lora-everywhere", str(FIXTURES / "bases" / "bert"))
     assert any("bert.pooler.dense" in note for note in everywhere.notes)

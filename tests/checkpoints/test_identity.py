@@ -75,7 +75,7 @@ def test_labels_in_another_order_are_refused(checkpoint):
     document = json.loads(file.read_text())
     document["task"]["label_names"].reverse()
     file.write_text(json.dumps(document))
-    with pytest.raises(CheckpointError, match=r"label_names of its task were changed .* restore the file"):
+    with pytest.raises(CheckpointError, match=r"label_names of its task were edited .* restore the file"):
         open_checkpoint(checkpoint)
 
 
@@ -136,7 +136,7 @@ def test_an_edited_method_is_named_at_opening(checkpoint):
     document = json.loads(file.read_text())
     document["method"]["activation"] = "relu"
     file.write_text(json.dumps(document))
-    with pytest.raises(CheckpointError, match="its method was changed after it was written"):
+    with pytest.raises(CheckpointError, match="method was edited after it was written"):
         open_checkpoint(checkpoint)
 
 
@@ -144,7 +144,7 @@ def test_a_checkpoint_of_an_earlier_version_opens_and_says_what_it_does_not_know
     as_before(checkpoint)
     edit(base / "config.json", hidden_act="relu")
     (note,) = open_checkpoint(checkpoint).notes
-    assert "did not remember the base's config.json and tokenizer" in note
+    assert "did not record the base's config.json and tokenizer" in note
 
 
 @pytest.mark.parametrize(

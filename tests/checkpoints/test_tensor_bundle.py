@@ -64,7 +64,7 @@ def test_an_entry_that_does_not_agree_with_itself(tmp_path: Path):
         field(1, 1) + field(2, field(2, field(1, 4))) + field(5, 12),
     ):
         index.write_bytes(table([(b"", field(1, 1)), (b"w", bad)]))
-        assert "what it says of w does not agree" in refusal(index)
+        assert "its entry for w is inconsistent" in refusal(index)
 
 
 def test_a_table_without_a_header(tmp_path: Path):
@@ -104,7 +104,7 @@ def test_damaged_data(tmp_path: Path):
     shard.write_bytes(data[:-1])
     assert f"{shard} is damaged: it ends before w does" in refusal(index)
     shard.write_bytes(data[:-1] + b"\1")
-    assert f"{shard} is damaged: w does not have its checksum" in refusal(index)
+    assert f"{shard} is damaged: w does not match its checksum" in refusal(index)
     shard.unlink()
     assert f"{shard} is missing; m.ckpt-1.index needs 1 data files" in refusal(index)
     index.unlink()

@@ -411,11 +411,11 @@ def test_files_in_another_encoding(trained, program, tmp_path):
 
 def test_an_encoding_without_files_is_refused(trained, program):
     assert program("ablate", trained, "--encoding", "latin-1").refusal == (
-        "--encoding latin-1 is for files that are given, and there is none; remembered files are read in the "
-        "encoding of their training"
+        "--encoding latin-1 applies only to files given with --data; the checkpoint's own files are read in "
+        "the encoding of their training"
     )
 
 
 def test_an_empty_base_is_not_the_remembered_one(trained, program):
     refused = program("ablate", trained, "--base", "").refusal
-    assert refused == "base '' names nothing; give a folder or a hub id, or leave --base out"
+    assert refused == "base '' is empty; give a folder or a hub id, or omit --base"

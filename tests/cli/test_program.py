@@ -69,7 +69,7 @@ def test_the_real_program_refuses_in_one_line(tmp_path):
     done = call(PROGRAM, "ablate", tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        f"adapter-probe: {tmp_path} is not a checkpoint: it has neither adapter_probe.json nor "
+        f"adapter-probe: {tmp_path} is not a checkpoint: it contains neither adapter_probe.json nor "
         "adapter_config.json, nor TensorFlow's *.index\n"
     )
 

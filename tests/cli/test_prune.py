@@ -78,7 +78,7 @@ def test_the_span_is_chosen_on_one_half_and_measured_on_the_other(within, progra
 def test_a_warning_of_the_ablation_is_said_first(program, ablated, tmp_path):
     folder = shutil.copytree(ablated, tmp_path / "c")
     summary = json.loads((folder / "ablation" / "summary.json").read_text())
-    warning = "The intact model is not better than always answering with the commonest class."
+    warning = "The intact model is not better than always answering with the most frequent class"
     (folder / "ablation" / "summary.json").write_text(json.dumps({**summary, "warning": warning}))
     seal = json.loads((folder / "ablation" / "checksums.json").read_text())
     seal["sha256"]["summary.json"] = hashlib.sha256(
@@ -165,7 +165,9 @@ def test_the_ablation_of_other_weights_is_not_gone_by(program, ablated, tmp_path
 
 
 def test_a_checkpoint_is_not_overwritten(program, ablated):
-    assert "holds a checkpoint already" in program("prune", ablated, "--span", "0", "--out", ablated).refusal
+    assert (
+        "already contains a checkpoint" in program("prune", ablated, "--span", "0", "--out", ablated).refusal
+    )
 
 
 @pytest.mark.slow
@@ -184,6 +186,6 @@ def test_a_checkpoint_of_another_library_with_its_data(program, tmp_path):
     refusal = program("prune", folder, *options, "--ablation", tmp_path / "elsewhere").refusal
     assert f"{tmp_path / 'elsewhere'} contains no finished ablation" in refusal
     assert (
-        "holds a checkpoint already"
+        "already contains a checkpoint"
         in program("prune", folder, *options, "--ablation", tmp_path / "moved").refusal
     )

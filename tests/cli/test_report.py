@@ -257,14 +257,14 @@ def test_a_tolerance_out_of_range_is_refused(run, checkpoint: Path, tolerance: s
 
 
 def test_folders_that_hold_nothing_are_refused(run, tmp_path: Path):
-    assert refusal(run(tmp_path / "nothing")).endswith("no such folder; give folders of results")
-    assert "holds no results" in refusal(run(tmp_path))
+    assert refusal(run(tmp_path / "nothing")).endswith("no such folder; give results folders")
+    assert "contains no results" in refusal(run(tmp_path))
 
 
 def test_a_name_does_not_steer_the_terminal(run, tmp_path: Path):
     folder = tmp_path / "a\x1b[31m\nb"
     folder.mkdir()
-    assert "a\\x1b[31m\\nb holds no results" in refusal(run(folder))
+    assert "a\\x1b[31m\\nb contains no results" in refusal(run(folder))
 
 
 def test_a_page_that_cannot_be_written_is_refused(checkpoint: Path):
@@ -273,7 +273,7 @@ def test_a_page_that_cannot_be_written_is_refused(checkpoint: Path):
     outcome = CliRunner().invoke(
         app, [str(checkpoint), "-o", str(checkpoint / "adapter_probe.json" / "x.html")]
     )
-    assert "cannot make the folder" in refusal(outcome)
+    assert "cannot create the folder" in refusal(outcome)
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ def test_the_command_killed_and_given_again(cluster, on_cluster, sweep, undistur
     assert first.result().code == -signal.SIGKILL
     outcome = on_cluster(*sweep, "--out", tmp_path, *SLURM).result()
     assert outcome.code == 0, outcome.stderr
-    assert "jobs sent: 0" in outcome.stderr
+    assert "jobs submitted: 0" in outcome.stderr
     assert tasks(tmp_path) == sent
     assert tables(tmp_path) == tables(undisturbed)
     assert "trials.csv" in tables(tmp_path)
@@ -107,7 +107,10 @@ def test_detached_failed_in_part_and_collected(cluster, on_cluster, sweep, undis
     again = on_cluster(*detached).result()
     report = json.loads(again.stdout)
     assert (report["done"], report["sent_now"], report["sent_earlier"]) == (2, 1, 0)
-    assert f"{lost} had failed, sent again: its SLURM task {task} ended before it began" in again.stderr
+    assert (
+        f"{lost} had failed and is submitted again: its SLURM task {task} ended before it started"
+        in again.stderr
+    )
     outcome = on_cluster(*sweep, "--out", tmp_path, *SLURM).result()
     assert outcome.code == 0, outcome.stderr
     assert tables(tmp_path) == tables(undisturbed)
@@ -229,9 +232,9 @@ def test_an_ablation_in_shards(cluster, on_cluster, program, trained, tmp_path):
         (["--detach"], ["--detach", "add --slurm"]),
         (["--slurm", "--workers", 2], ["--workers", "--max-parallel"]),
         (["--slurm", "--time", "soon"], ["time 'soon'", "1:30:00"]),
-        (["--slurm", "--partition", "a\ntouch stolen"], ["partition", "touch stolen", "a plain line"]),
+        (["--slurm", "--partition", "a\ntouch stolen"], ["partition", "touch stolen", "on one line"]),
         (["--slurm", "--mem", "much"], ["mem 'much'", "16G"]),
-        (["--threads", -1], ["--threads -1", "0 for torch's own choice"]),
+        (["--threads", -1], ["--threads -1", "0 for PyTorch's default"]),
         (["--threads", 100_000], ["--threads 100000", "processors of this machine"]),
         (["--slurm", "--max-parallel", 0], ["max-parallel 0", "at least 1"]),
         (["--slurm", "--slurm-config", "no-such.toml"], ["no-such.toml"]),

@@ -120,9 +120,9 @@ def test_a_txt_file_is_one_text(tmp_path, tokenizer):
             [{"messages": [{"role": "user", "content": None}, {"role": "assistant", "content": "a"}]}],
             "messages whose content is a text each",
         ),
-        ([{"sentence_good": "a", "sentence_bad": "b", "UID": "\udcff"}], "'UID' holds .* a name in"),
-        ([{"sentence_good": "a", "sentence_bad": "b", "field": "\x1b[31m"}], "'field' holds .* a name in"),
-        ([{"sentence_good": "a", "sentence_bad": "b", "field": ["x"]}], "'field' holds .* a name in"),
+        ([{"sentence_good": "a", "sentence_bad": "b", "UID": "\udcff"}], "'UID' contains .* a name in"),
+        ([{"sentence_good": "a", "sentence_bad": "b", "field": "\x1b[31m"}], "'field' contains .* a name in"),
+        ([{"sentence_good": "a", "sentence_bad": "b", "field": ["x"]}], "'field' contains .* a name in"),
         (
             [{"prompt": "a", "completion": "b", "sentence_good": "a", "sentence_bad": "b"}],
             r"line 1: the columns are of several kinds, \('sentence_good', 'sentence_bad'\) and \('prompt'",

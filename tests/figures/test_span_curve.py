@@ -192,7 +192,7 @@ def test_means_and_differences_are_curves_as_well():
     drawn = {}
     for record, stem, words in (
         (mean, "average", "Grey bars: one standard"),
-        (other, "comparison", "b less a"),
+        (other, "comparison", "b minus a"),
     ):
         drawing = joint_drawing(record, FigureOptions(VENUES["paper"]))
         assert (drawing.stem, words in drawing.caption) == (stem, True)

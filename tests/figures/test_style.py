@@ -82,7 +82,7 @@ def test_an_unknown_format_is_refused_before_anything_is_written(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ResultsError, match="cannot make the folder"):
+    with pytest.raises(ResultsError, match="cannot create the folder"):
         style.save(text_figure("x"), tmp_path / "file" / "in", "x", title="x", identity={})
 
 

@@ -43,7 +43,7 @@ def test_silence(monkeypatch, capsys, tmp_path):
 
 def test_a_result_that_is_not_to_be_seen_yet(tmp_path):
     jobs = Jobs(tmp_path, {A.job: 5}, 3, "trials", "steps")
-    assert describe_lost(jobs, [], [A.job]).startswith("1 of 3 trials failed, a first: it was done, but")
+    assert describe_lost(jobs, [], [A.job]).startswith("1 of 3 trials failed, a first: it finished, but")
 
 
 @pytest.mark.parametrize(

@@ -320,7 +320,7 @@ def test_time_that_is_up_before_the_first_step(cluster, tmp_path):
         cluster.wait_until(lambda: list(tmp_path.glob("slurm/notes/*.json")))
         cluster.call("scancel", "--signal=USR2", cluster.queue().popitem()[0])
     assert [f.job for f in failures] == [job]
-    assert "give it a longer --time" in failures[0].reason
+    assert "give a longer --time" in failures[0].reason
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_time_that_is_up_before_the_first_step(cluster, tmp_path):
     ],
 )
 def test_a_refusal_is_one_line(options, words, tmp_path, capfd):
-    with pytest.raises(TrainingError, match="SLURM refuses the jobs") as caught:
+    with pytest.raises(TrainingError, match="SLURM refused the jobs") as caught:
         array(tmp_path, **options).submit([tmp_path / "quick-a"])
     for word in words:
         assert word in str(caught.value)

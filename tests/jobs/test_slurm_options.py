@@ -94,10 +94,10 @@ def test_no_file():
         ("[sbatch]\njob_name = 'mine'", ["job-name", "not allowed"]),  # the tasks would not be found again
         ("[sbatch]\narray = '0-3'", ["array", "not allowed"]),
         ("[sbatch]\ntime = 90", ["time", "outside [sbatch]"]),
-        ('partition = "a\\n#SBATCH --uid=0"', ["partition", "a plain line"]),
-        ('[sbatch]\naccount = "a\\ntouch stolen"', ["account", "a plain line"]),
-        ('[sbatch]\n"comment=x\\ntouch stolen" = 1', ["touch stolen", "a plain line"]),
-        (f"a = {'[' * 5000}{']' * 5000}", ["nested too deep"]),
+        ('partition = "a\\n#SBATCH --uid=0"', ["partition", "on one line"]),
+        ('[sbatch]\naccount = "a\\ntouch stolen"', ["account", "on one line"]),
+        ('[sbatch]\n"comment=x\\ntouch stolen" = 1', ["touch stolen", "on one line"]),
+        (f"a = {'[' * 5000}{']' * 5000}", ["nested too deeply"]),
     ],
 )
 def test_an_unfit_file(text, words, tmp_path):

@@ -170,7 +170,7 @@ def test_counts_are_those_of_the_formulas(method, pooler, request_for, tiny_base
 def test_requests_that_cannot_be(request_for, tmp_path):
     with pytest.raises(ModelError, match="k 4 is above the depth of the base, which has 3 layers"):
         plan_trials([request_for(TopLayers(4))])
-    with pytest.raises(ResultsError, match=r"has no request\.json"):
+    with pytest.raises(ResultsError, match=r"contains no request\.json"):
         run_trial(tmp_path, CPU, lambda _: None)
 
 
@@ -214,7 +214,7 @@ def test_two_tasks_of_one_name(request_for, tiny_task):
     one = request_for()
     other = request_for(task=tiny_task)
     other = dataclasses.replace(other, task=dataclasses.replace(other.task, name=one.task.name))
-    with pytest.raises(TrainingError, match="two different tasks are called"):
+    with pytest.raises(TrainingError, match="two different tasks are named"):
         shared_settings(plan_trials([one, other]))
 
 

@@ -13,7 +13,9 @@ from adapter_probe.models.device import choose_device, use_threads
 
 @pytest.mark.parametrize("name", ["gpu", "cpu:1", "cuda:99", "cpu:x", ""])
 def test_a_device_that_is_not_here(name):
-    with pytest.raises(ModelError, match=rf"device {name!r} is not on this machine; allowed are auto, cpu"):
+    with pytest.raises(
+        ModelError, match=rf"--device {name!r} is not available on this machine; choose from auto, cpu"
+    ):
         choose_device(name)
 
 

@@ -88,5 +88,5 @@ def test_a_copy_is_switched_on_its_own():
 def test_other_modules_are_refused():
     with pytest.raises(ModelError, match="m is a Embedding"):
         make_inner(nn.Embedding(3, 2), InnerSpec("m", "low_rank", rank=1))
-    with pytest.raises(ModelError, match="m is a Linear, not a normalisation"):
+    with pytest.raises(ModelError, match="m is a Linear, not a supported normalisation"):
         make_inner(nn.Linear(3, 2), InnerSpec("m", "norm"))

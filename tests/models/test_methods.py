@@ -140,9 +140,9 @@ def test_a_layernorm_over_a_single_number_is_refused():
         ),
         ({"name": None}, "method.name is None"),
         ({"name": ["adapters"]}, "method.name is ['adapters']"),
-        ({"width": 3}, "unknown field 'method.width'; the fields allowed are size, init_std"),
+        ({"width": 3}, "unknown field 'method.width'; allowed fields are size, init_std"),
         ({"init_std": "small"}, 'method.init_std is "small", expected a number'),
-        ({"name": "top_layers"}, "unknown field 'method.activation'; the fields allowed are k"),
+        ({"name": "top_layers"}, "unknown field 'method.activation'; allowed fields are k"),
     ],
 )
 def test_a_document_that_does_not_fit_is_refused(changes: dict, words: str):

@@ -73,7 +73,7 @@ def test_its_head_and_only_that_is_the_head(family: str, make_model: Callable):
 
 def test_a_span_head_needs_two_outputs(tiny_base: Callable):
     base = AutoModelForQuestionAnswering.from_pretrained(tiny_base("bert"), num_labels=3)
-    with pytest.raises(ModelError, match="BertForQuestionAnswering gives 3 outputs a token"):
+    with pytest.raises(ModelError, match="BertForQuestionAnswering has 3 outputs per token"):
         AdaptedModel(base)
 
 
@@ -83,4 +83,4 @@ def test_a_model_with_another_head_is_refused(kind: type, tiny_base: Callable):
     with pytest.raises(ModelError) as caught:
         AdaptedModel(base)
     assert type(base).__name__ in str(caught.value)
-    assert "sequence classification, for question answering or" in str(caught.value)
+    assert "sequence classification, question answering or" in str(caught.value)

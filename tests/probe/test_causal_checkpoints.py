@@ -234,7 +234,7 @@ def test_suffixes_in_bfloat16(checkpoint, ablated):
 
 
 def test_what_is_not_possible_is_one_line(checkpoint, ablated, tmp_path):
-    with pytest.raises(ResultsError, match="precision 'mixed' is not possible for task"):
+    with pytest.raises(ResultsError, match="--precision mixed is not possible for task"):
         ablated(CHOICES, precision="mixed")
     with pytest.raises(DataError, match="metric 'nll' does not fit rows of form 'choice'"):
         ablated(CHOICES, metric="nll")

@@ -72,14 +72,14 @@ def test_labels_that_nothing_orders_are_refused(tmp_path: Path):
 
 
 def test_without_data_there_is_nothing_to_judge_by():
-    with pytest.raises(CheckpointError, match=r"does not say on which data it was trained; .*--data FILE"):
+    with pytest.raises(CheckpointError, match=r"does not record its data; .*--data FILE"):
         request("peft/lora", None)
 
 
 def test_sites_without_anything_inside_are_told(tmp_path: Path):
     data = rows(tmp_path / "d.jsonl", [0, 1, 2])
     with pytest.raises(
-        CheckpointError, match=r"no adapters to switch off at the sites 'ffn': .* sites attention"
+        CheckpointError, match=r"no adapters to switch off for --sites ffn: .* sites attention"
     ):
         request("peft/lora", data, sites="ffn")
 

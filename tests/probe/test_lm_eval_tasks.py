@@ -225,9 +225,13 @@ def test_a_tasks_own_counts_are_kept(checkpoint, tmp_path):
         (
             QUESTIONS,
             {"doc_to_target": "{{[right, 0, 1]}}"},
-            "row 1: has [23] right choices of 3; allowed is 1",
+            "row 1: has [23] right choices of 3; exactly 1 is allowed",
         ),
-        ([QUESTIONS[0], {**QUESTIONS[0], "right": 7}], {}, "row 2: has 0 right choices of 3; allowed is 1"),
+        (
+            [QUESTIONS[0], {**QUESTIONS[0], "right": 7}],
+            {},
+            "row 2: has 0 right choices of 3; exactly 1 is allowed",
+        ),
     ],
     ids=["generation", "f1", "median", "several", "none"],
 )

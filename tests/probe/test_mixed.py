@@ -95,7 +95,9 @@ def test_what_has_no_classes_is_refused(random_checkpoint: Callable[..., Path], 
     for split in ("train", "validation"):
         (tmp_path / f"{split}.jsonl").write_text("".join(rows))
     folder = random_checkpoint(tmp_path, 20)
-    with pytest.raises(ResultsError, match=r"'mixed' is not possible for task .* a regression task"):
+    with pytest.raises(
+        ResultsError, match=r"--precision mixed is not possible for task .* of kind regression"
+    ):
         prepare_ablation(folder, AblationSettings(precision="mixed"), torch.device("cpu"))
 
 

@@ -143,11 +143,11 @@ def test_arrays_of_something_else_are_one_line(tmp_path: Path, refused: Callable
     path = tmp_path / "predictions.npz"
     arrays = read_arrays(path)
     write_arrays(path, {**arrays, "about": np.array(about)})
-    with refused(f"{path} does not hold an ablation"):
+    with refused(f"{path} does not contain an ablation"):
         load_ablation(tmp_path)
     del arrays["logits"]
     write_arrays(path, arrays)
-    with refused(f"{path} does not hold an ablation", "logits"):
+    with refused(f"{path} does not contain an ablation", "logits"):
         load_ablation(tmp_path)
 
 
@@ -211,13 +211,16 @@ def test_further_columns_come_last(tmp_path: Path):
     [
         (table().drop(columns=["last", "score"]), "no column last, score in the table"),
         (table().rename(columns=str.upper), "found: FIRST, LAST"),
-        (table(first=[0.0, 0.0, 1.0]), "column first should hold integers, got float64"),
-        (table(score=[1, 0, 1]), "column score should hold floats, got int64"),
-        (table(score=["a", "b", "c"]), "column score should hold floats"),
-        (table(first=[0, 0, 2]), "data row 3 is no new span (first 2, last 1, n_layers 1)"),
-        (table(n_layers=[1, 3, 1]), "data row 2 is no new span"),
-        (table(first=[0, -1, 1], n_layers=[1, 3, 1]), "data row 2 is no new span"),
-        (table(first=[0, 0, 0], last=[0, 1, 1], n_layers=[1, 2, 2]), "data row 3 is no new span"),
+        (table(first=[0.0, 0.0, 1.0]), "column first should contain integers, got float64"),
+        (table(score=[1, 0, 1]), "column score should contain floats, got int64"),
+        (table(score=["a", "b", "c"]), "column score should contain floats"),
+        (table(first=[0, 0, 2]), "data row 3 is an invalid or repeated span (first 2, last 1, n_layers 1)"),
+        (table(n_layers=[1, 3, 1]), "data row 2 is an invalid or repeated span"),
+        (table(first=[0, -1, 1], n_layers=[1, 3, 1]), "data row 2 is an invalid or repeated span"),
+        (
+            table(first=[0, 0, 0], last=[0, 1, 1], n_layers=[1, 2, 2]),
+            "data row 3 is an invalid or repeated span",
+        ),
     ],
 )
 def test_wrong_tables_are_not_written(tmp_path: Path, refused: Callable, frame: pd.DataFrame, words: str):

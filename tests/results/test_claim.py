@@ -82,7 +82,7 @@ def test_leftovers_of_killed_writers_go_and_nothing_else(tmp_path: Path):
 def test_folders_that_cannot_be_made(tmp_path: Path, refused: Callable):
     (tmp_path / "file").write_text("a file, not a folder")
     for out in (tmp_path / "file", tmp_path / "file" / "out"):
-        with refused(f"cannot make the folder {out}"), claim(out):
+        with refused(f"cannot create the folder {out}"), claim(out):
             pass
 
 

@@ -215,11 +215,11 @@ def test_a_full_disk_costs_no_finished_part(
 
 def test_folders_that_cannot_be_used(tmp_path: Path, refused: Callable, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "file").write_text("a file, not a folder")
-    with refused("cannot make the folder"), RunDirectory(tmp_path / "file" / "out", IDENTITY, {}):
+    with refused("cannot create the folder"), RunDirectory(tmp_path / "file" / "out", IDENTITY, {}):
         pass
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "parts").write_text("a file, not a folder")
-    with refused("cannot make the folder", "parts"), RunDirectory(tmp_path / "out", IDENTITY, {}):
+    with refused("cannot create the folder", "parts"), RunDirectory(tmp_path / "out", IDENTITY, {}):
         pass
 
     def read_only(*_: object) -> None:

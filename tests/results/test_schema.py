@@ -32,7 +32,7 @@ def test_a_folder_given_twice_comes_once(tmp_path: Path):
 
 
 def test_what_holds_nothing_is_refused(tmp_path: Path):
-    with pytest.raises(ResultsError, match=r"holds no results.*spans\.csv.*trials\.csv"):
+    with pytest.raises(ResultsError, match=r"contains no results.*spans\.csv.*trials\.csv"):
         find_results([tmp_path])
     with pytest.raises(ResultsError, match="no such folder"):
         find_results([tmp_path / "missing"])

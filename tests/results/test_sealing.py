@@ -77,7 +77,7 @@ def test_a_summary_that_was_edited_is_refused(tmp_path: Path, refused: Callable)
         (folder / SUMMARY).write_text('{"warning": "no better than guessing"}')
     assert read_summary(folder) == {"warning": "no better than guessing"}
     (folder / SUMMARY).write_text("{}")
-    with refused(folder / SUMMARY, "is not as it was written"):
+    with refused(folder / SUMMARY, "has changed since it was written"):
         read_summary(folder)
 
 
@@ -136,7 +136,7 @@ def test_a_table_that_no_seal_names_is_refused(tmp_path: Path, refused: Callable
     del seal["sha256"][SPANS_CSV]
     (ours / CHECKSUMS).write_text(json.dumps(seal))
     shutil.copy(theirs / SPANS_CSV, ours)
-    with refused(ours / SPANS_CSV, "none of the tables that its run finished", "again"):
+    with refused(ours / SPANS_CSV, "not one of the tables that its run wrote", "again"):
         read_spans(ours)
 
 
@@ -166,7 +166,7 @@ def test_a_sweeps_table_of_fewer_trials_is_refused(sweep: Path, refused: Callabl
     with sealed(sweep, (TRIALS_CSV,)):
         (sweep / TRIALS_CSV).write_text("task,score\na,0.5\na,0.9\n")
     assert len(read_table(sweep / TRIALS_CSV, {"task": "text"})) == 2
-    with refused(sweep / SWEEP_CSV, "none of the tables that its run finished", "study.json"):
+    with refused(sweep / SWEEP_CSV, "not one of the tables that its run wrote", "study.json"):
         read_table(sweep / SWEEP_CSV, {"task": "text"})
 
 

@@ -86,7 +86,7 @@ def test_an_edited_table_is_refused(sweep, tmp_path):
     assert load(folder).table.equals(load(sweep.folder).table)
     table = folder / "sweep.csv"
     table.write_text(table.read_text().replace("0.1,", "0.2,", 1))
-    with pytest.raises(ResultsError, match=r"sweep\.csv is not as it was written"):
+    with pytest.raises(ResultsError, match=r"sweep\.csv has changed since it was written"):
         load(folder)
 
 

@@ -1,1 +1,1 @@
-"""The adapters: ours, and those of other libraries in one common form."""
+"""Adapters of this project, and those of other libraries in a common representation."""

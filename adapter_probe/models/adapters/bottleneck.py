@@ -1,4 +1,4 @@
-"""The bottleneck adapter of Houlsby et al. 2019, and the variants of it that the paper tried."""
+"""The bottleneck adapter of Houlsby et al. 2019 and the paper's variants."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class TokenBatchNorm(nn.BatchNorm1d):
     """Batch normalisation of hidden states ``[..., tokens, size]``: all tokens are one batch.
 
-    In training its statistics are those of the tokens that go through it: every token of the packed batch,
-    and in the last layer only the positions that the head reads. Evaluation uses the running averages, so
-    there a token does not depend on its company. A single token has no variance: it is normalised by the
-    running averages in training too, and leaves them alone.
+    In training its statistics are those of its input tokens: every token of the packed batch, and in the last
+    layer only the positions that the head reads. Evaluation uses the running averages, so that tokens are
+    independent of each other. A single token has no variance: it is normalised by the running averages in
+    training too, without updating them.
     """
 
     def __init__(self, size: int):
         super().__init__(size)
-        # It only counts batches, for a kind of averaging that is not used here; without it every buffer is
-        # a float tensor that a checkpoint can keep.
+        # It only counts batches, for a mode of averaging that is not used; without it every buffer is
+        # a float tensor that a checkpoint can store.
         self.num_batches_tracked = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ class Bottleneck(nn.Module):
     - "parallel" reads the sublayer's input h and not its output x: ``x + change(h)``.
     - "multiply" scales: ``x * (1 + change)``.
 
-    The last two hold no parameters of their own. Whatever the variant, with `up` at zero it is the identity.
+    The last two add no parameters. Every variant is the identity if `up` is zero.
     Source: Houlsby et al. 2019 (arXiv 1902.00751), sections 2.1 and 3.6.
 
     Args:
@@ -84,16 +84,16 @@ class Bottleneck(nn.Module):
         self._multiplies = interaction == "multiply"
 
     only_adds = True
-    """It just adds its `change` to the residual sum."""
+    """Whether the adapter only adds its `change` to the residual sum."""
 
     def change(self, x: Tensor, residual: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
-        """What the adapter adds to the sublayer's output.
+        """The term that the adapter adds to the sublayer's output.
 
         Args:
             x: ``[nodes, tokens, hidden]``, the sublayer's output.
             residual: shaped as `x`, the sublayer's input; only a parallel adapter reads it.
-            rows: int64 ``[rows]``, the nodes that are wanted, repeats allowed; None for all. Only what the
-                adapter reads is gathered.
+            rows: int64 ``[rows]``, indices of the nodes to compute, repeats allowed; None for all. Only the
+                adapter's inputs are gathered.
 
         Returns:
             ``[nodes or rows, tokens, hidden]``.
@@ -110,17 +110,17 @@ class Bottleneck(nn.Module):
         return change
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """The sublayer's output with the change made; shapes as in `change`."""
+        """The sublayer's output after the change; shapes as in `change`."""
         return x + self.change(x, residual)
 
     def finish(
         self, x: Tensor, residual: Tensor, norm: Callable[[Tensor], Tensor], groups: object = None
     ) -> Tensor:
-        """The states after the site, where `norm` follows the residual sum; shapes as in `change`."""
+        """The states after the site, with `norm` after the residual sum; shapes as in `change`."""
         return norm(self(x, residual) + residual)
 
     def adapt(self, x: Tensor, residual: Tensor, norm: object = None) -> Tensor:
-        """What the sublayer then puts out in place of `x`."""
+        """The sublayer's output that replaces `x`."""
         return self(x, residual)
 
     @torch.no_grad()
@@ -132,7 +132,7 @@ class Bottleneck(nn.Module):
 
 
 def zero_linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
-    """A linear map of zeros. Built the usual way it would draw weights from torch's global generator."""
+    """A linear map of zeros, built without drawing from torch's global generator."""
     linear = skip_init(nn.Linear, inputs, outputs, bias=bias)
     for parameter in linear.parameters():
         nn.init.zeros_(parameter)

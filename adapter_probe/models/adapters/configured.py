@@ -1,4 +1,4 @@
-"""The bottlenecks of the `adapters` library, with all that its configurations can ask for."""
+"""Bottlenecks of the `adapters` library, with all options of its configurations."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ def activation_named(name: str) -> Callable[[Tensor], Tensor]:
     """An activation by its name in transformers, ``leakyrelu``, or ``linear`` for none.
 
     Raises:
-        ModelError: no such name.
+        ModelError: the name is unknown.
     """
     if name.lower() == "leakyrelu":
         return F.leaky_relu
     if name.lower() not in ACT2FN:
         raise ModelError(f"activation {name!r} is not one of {', '.join(sorted(ACT2FN))}, leakyrelu")
-    activation: Callable[[Tensor], Tensor] = ACT2FN[name.lower()].forward  # no module, so no module's child
+    activation: Callable[[Tensor], Tensor] = ACT2FN[name.lower()].forward  # so no child module
     return activation
 
 
 class ConfiguredBottleneck(nn.Module):
-    """See `BottleneckSpec` for what it computes and the names used here.
+    """The bottleneck that a `BottleneckSpec` describes, with the notation used there.
 
-    Its parameters are to be loaded: it comes with zeros (ones in factors and LayerNorms).
+    Its parameters start at zero (factors and LayerNorms at one) and have to be loaded.
 
     Args:
         hidden: width d.
-        spec: what it is.
+        spec: its description.
     """
 
     def __init__(self, hidden: int, spec: BottleneckSpec):
@@ -70,7 +70,7 @@ class ConfiguredBottleneck(nn.Module):
         return spec.norm_after and not spec.norm_before and not spec.gate and whole_sum
 
     def change(self, x: Tensor, residual: Tensor, rows: Tensor | None = None) -> Tensor:
-        """What is added to the sublayer's output, where `only_adds`; see `Bottleneck.change`."""
+        """The term added to the sublayer's output if `only_adds`; see `Bottleneck.change`."""
         source = residual if self.spec.parallel else x
         return self._branch(source if rows is None else source[rows], None, None)
 
@@ -82,8 +82,8 @@ class ConfiguredBottleneck(nn.Module):
         Args:
             x: ``[nodes, tokens, hidden]``, the sublayer's output.
             residual: its input, shaped alike.
-            norm: what follows the residual sum.
-            groups: the examples along the token axis; None where axis 0 is theirs. Only a gate asks.
+            norm: module after the residual sum.
+            groups: the examples along the token axis; None if they are along axis 0. Used only by gates.
 
         Returns:
             ``[nodes, tokens, hidden]``.
@@ -92,10 +92,10 @@ class ConfiguredBottleneck(nn.Module):
         return norm(out + residual) if self.spec.norm_after else out
 
     def adapt(self, x: Tensor, residual: Tensor, norm: Norm) -> Tensor:
-        """What a sublayer has to put out for ``norm(it + residual)`` to be what `finish` gives.
+        """The sublayer output y for which ``norm(y + residual)`` equals the result of `finish`.
 
         Raises:
-            ModelError: there is no such output, as the adapter's own is not normalised.
+            ModelError: there is no such output, because the adapter's output is not normalised.
         """
         out = self._replaced(x, residual, norm, None)
         if self.spec.norm_after:
@@ -103,12 +103,12 @@ class ConfiguredBottleneck(nn.Module):
         if isinstance(norm, nn.Identity):
             return out - residual
         raise ModelError(
-            "the transformers model's own forward always ends a sublayer with its LayerNorm, which this "
-            "adapter leaves out; run the packed forward"
+            "the forward of the transformers model always ends a sublayer with its LayerNorm, which this "
+            "adapter omits; use the packed forward"
         )
 
     def _replaced(self, x: Tensor, residual: Tensor, norm: Norm, groups: Sequence[Group] | None) -> Tensor:
-        """What takes the place of the sublayer's output; without `norm_after`, of all that follows too."""
+        """The replacement of the sublayer's output; without `norm_after`, also of the steps after it."""
         spec = self.spec
         if spec.parallel:
             return self._branch(residual, None, groups) + x
@@ -134,7 +134,7 @@ class ConfiguredBottleneck(nn.Module):
 
 
 def _example_means(values: Tensor, groups: Sequence[Group] | None) -> Tensor:
-    """Each example's mean in place of its tokens' values ``[nodes, tokens, 1]``."""
+    """Token values ``[nodes, tokens, 1]`` replaced by their mean per example."""
     if groups is None:
         return values.mean(dim=1, keepdim=True)
     pieces = []
@@ -146,13 +146,13 @@ def _example_means(values: Tensor, groups: Sequence[Group] | None) -> Tensor:
 
 
 class StackedHead(nn.Sequential):
-    """A head of the `adapters` library, see `HeadSpec`; its dropout is left out.
+    """A head of the `adapters` library, without dropout; see `HeadSpec`.
 
     Args:
         hidden: width d.
-        outputs: columns of the logits.
-        spec: what it is.
-        reads_sequence: it gets ``[rows, positions, hidden]`` and takes position 0 itself.
+        outputs: number of logits.
+        spec: its description.
+        reads_sequence: whether it receives ``[rows, positions, hidden]`` and selects position 0 itself.
     """
 
     def __init__(self, hidden: int, outputs: int, spec: HeadSpec, reads_sequence: bool):
@@ -172,7 +172,7 @@ class StackedHead(nn.Sequential):
 
 
 class FirstToken(nn.Module):
-    """In place of a pooler that a head does not read."""
+    """Replaces a pooler that a head does not use."""
 
     def forward(self, states: Tensor) -> Tensor:
         """``[rows, positions, hidden]`` to ``[rows, hidden]``."""

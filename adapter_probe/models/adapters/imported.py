@@ -1,7 +1,7 @@
-"""What other libraries add to a model, in one form, whichever of them wrote it.
+"""A common representation of adapters of other libraries.
 
-`Adapters` is what this project trains; `ImportedMethod` is what it only opens. Tensors say how large each
-part is; what is here is all that they do not say.
+`Adapters` describes adapters that this project trains, `ImportedMethod` adapters that it only opens. Sizes
+follow from the tensors; the specs here describe everything else.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class BottleneckSpec:
         layer: from 0.
         site: after which sublayer.
         size: width of the bottleneck.
-        activation: a transformers name of one, or ``leakyrelu``.
-        parallel: it reads h.
-        norm_before: it reads N(x + h) in place of x.
-        norm_after: N follows; without it the adapter's output leaves the sublayer as it is.
-        skip: what a sequential one adds to its change: x, x + h, or what it reads.
-        ln_before: a LayerNorm of its own on what it reads.
-        ln_after: one on its change.
-        ln_after_skip: the latter also normalises the skip.
-        scale: a constant.
-        learned_scale: a further factor that was trained, one for all or one a channel.
-        gate: a factor in (0, 1) an example: the mean over its tokens of a sigmoid of a linear map of r.
+        activation: name in transformers, or ``leakyrelu``.
+        parallel: A reads h.
+        norm_before: A reads N(x + h) instead of x.
+        norm_after: N is applied; otherwise the adapter's output leaves the sublayer unchanged.
+        skip: term that a sequential adapter adds to its change: x, x + h, or its input.
+        ln_before: a separate LayerNorm on its input.
+        ln_after: a separate LayerNorm on its change.
+        ln_after_skip: `ln_after` also normalises the skip term.
+        scale: a constant factor.
+        learned_scale: an additional trained factor, scalar or per channel.
+        gate: a factor in (0, 1) per example: the mean over its tokens of a sigmoid of a linear map of r.
     """
 
     layer: int
@@ -73,8 +73,8 @@ class InnerSpec:
             multiply by a vector (and by scale); ``norm`` puts a normalisation with weights of its own in
             place of the base's.
         rank: of ``low_rank`` and ``decomposed``.
-        scale: a constant.
-        bias: B A r + b in place of B A r; of ``norm``, whether it has one.
+        scale: a constant factor.
+        bias: B A r + b instead of B A r; for ``norm``, whether it has a bias.
     """
 
     module: str
@@ -86,13 +86,13 @@ class InnerSpec:
 
 @dataclass(frozen=True)
 class HeadSpec:
-    """A classification head that is not the family's own: linear maps with an activation between them.
+    """A classification head other than the family's: linear maps with an activation between them.
 
     Attributes:
-        layers: linear maps.
-        activation: after each but the last; None for none.
-        pooled: it reads what the pooler makes of the first token, not the token itself.
-        bias: of the last map.
+        layers: number of linear maps.
+        activation: activation after each map but the last, or None.
+        pooled: whether it reads the pooler's output instead of the first token.
+        bias: whether the last map has a bias.
     """
 
     layers: int
@@ -106,11 +106,11 @@ class ImportedMethod:
     """Adapters that another library trained.
 
     Attributes:
-        library: which one.
-        kinds: what it calls them.
-        bottlenecks: at the sites.
-        inner: inside the sublayers, or outside the layers, where they are never switched.
-        head: a head of the library's own, or None for the family's.
+        library: name of the library.
+        kinds: names of the adapters in the library.
+        bottlenecks: bottlenecks at the sites.
+        inner: adapters inside the sublayers, or outside the layers, where they always stay on.
+        head: a head of the library, or None for the family's.
     """
 
     name: ClassVar[str] = "imported"
@@ -126,10 +126,10 @@ class ImportedMethod:
         modules = Counter(spec.module for spec in self.inner)
         for place, n in (*places.items(), *modules.items()):
             if n > 1:
-                raise ModelError(f"{n} adapters at {place} are not supported; allowed is one")
+                raise ModelError(f"{n} adapters at {place} are not supported; at most one is allowed")
 
     def trains(self, role: ParameterRole, layer: int, n_layers: int) -> bool:
-        """What a checkpoint must hold; nothing trains any further."""
+        """Whether a checkpoint contains a parameter; such a method is never trained."""
         return role == "adapters" or (role == "head" and self.head is not None)
 
     def to_json(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class ImportedMethod:
         return {"name": self.name, **record}
 
     def summary(self) -> dict[str, Any]:
-        """The same in a few words, for people."""
+        """A short form of the record for display."""
         counts = Counter(spec.kind for spec in self.inner)
         return {
             "name": self.name,

@@ -1,4 +1,4 @@
-"""Activations at the cost of what they read and write: within the map before them, or in place."""
+"""Activations fused with the preceding linear map, or applied in place, to reduce memory traffic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transformers.activations import GELUActivation, GELUTanh, NewGELUActivation
 _gelu_: Callable[..., Tensor] = torch.ops.aten.gelu_.default
 _IN_PLACE: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
     GELUActivation: _gelu_,
-    NewGELUActivation: partial(_gelu_, approximate="tanh"),  # the same formula, there in eight steps
+    NewGELUActivation: partial(_gelu_, approximate="tanh"),  # eight steps in transformers
     GELUTanh: partial(_gelu_, approximate="tanh"),
     nn.ReLU: torch.relu_,
     nn.SiLU: partial(F.silu, inplace=True),
@@ -31,12 +31,12 @@ _FUSED: dict[type[nn.Module], tuple[str, str]] = {
 
 
 class PackedMap:
-    """What a linear map in bfloat16 computes on a processor, in place of its `forward`.
+    """Replacement of the `forward` of a linear map in bfloat16 on a CPU.
 
-    PyTorch's own call rearranges the weights and lays the biases down before every product, and leaves the
-    activation to a pass of its own, which shows beside a product on a matrix unit. Here the weights are
-    rearranged once, and oneDNN adds the biases and acts on the sums before they are rounded. Copies of a
-    model share it, as nothing in it changes.
+    PyTorch repacks the weights and writes the biases before every product, and applies the activation in a
+    separate pass, which is significant next to a product on a matrix unit. Here the weights are packed once,
+    and oneDNN applies biases and activation to the sums before they are rounded. Copies of a model share it,
+    because it is immutable.
     """
 
     def __init__(self, linear: nn.Linear):
@@ -49,19 +49,19 @@ class PackedMap:
         return self
 
     def __call__(self, x: Tensor, kind: str = "none", formula: str = "") -> Tensor:
-        """``[..., inputs]`` to ``[..., outputs]``, with an activation by oneDNN's names."""
+        """``[..., inputs]`` to ``[..., outputs]``, with an activation given by its oneDNN name."""
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, kind, [], formula)
         return out
 
 
 def activated(activation: nn.Module, fresh: Tensor) -> Tensor:
-    """``activation(fresh)``, to rounding; without gradients `fresh` may be overwritten."""
+    """``activation(fresh)`` up to rounding; without gradients, `fresh` may be overwritten."""
     in_place = None if torch.is_grad_enabled() else _IN_PLACE.get(type(activation))
     return activation(fresh) if in_place is None else in_place(fresh)
 
 
 def mapped(linear: nn.Module, activation: nn.Module, x: Tensor) -> Tensor:
-    """``activation(linear(x))``, to rounding; in one call where the map is packed and has no hooks."""
+    """``activation(linear(x))`` up to rounding; fused if the map is packed and has no hooks."""
     packed, names = vars(linear).get("forward"), _FUSED.get(type(activation))
     hooked = linear._forward_hooks or linear._forward_pre_hooks
     if isinstance(packed, PackedMap) and names is not None and not hooked:

@@ -1,4 +1,4 @@
-"""Put what another library trained into a model, empty: its parameters are to be loaded."""
+"""Install adapters of another library in a model; their parameters are loaded afterwards."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .low_rank import make_inner
 
 
 def install_imported(base: PreTrainedModel, layers: Sequence[Layer], method: ImportedMethod) -> None:
-    """Put adapters at their sites and into their modules.
+    """Install adapters at their sites and in their modules.
 
     Raises:
-        ModelError: there is no such layer or module, or the module is of another kind.
+        ModelError: a layer or module does not exist, or the module is of another kind.
     """
     for spec in method.bottlenecks:
         if spec.layer >= len(layers):
@@ -35,22 +35,22 @@ def install_imported(base: PreTrainedModel, layers: Sequence[Layer], method: Imp
     for inner_spec in method.inner:
         module = submodule(base, inner_spec.module)
         inner = make_inner(module, inner_spec)
-        for layer in layers:  # several where they share the module; none outside the layers
+        for layer in layers:  # several if they share the module; none outside the layers
             if any(part is module for part in layer.parts.whole.modules()):
                 layer.hold(inner, module)
         inner.attach(module, ADAPTER)
 
 
 def install_head(base: PreTrainedModel, anatomy: Anatomy, head: HeadSpec) -> Anatomy:
-    """Put a library's own head in the place of a family's, and say what then reads the hidden states.
+    """Replace a family's head by a library's, and return the anatomy with that head.
 
     Args:
         base: for sequence classification; its head is replaced.
-        anatomy: its family's.
-        head: what to put there.
+        anatomy: anatomy of its family.
+        head: the new head.
 
     Raises:
-        ModelError: the head reads a pooler that the family's model for classification does not have.
+        ModelError: the head reads a pooler, but the family's model for classification has none.
     """
     *steps, last = anatomy.head
     assert isinstance(last, str), "the last step of every family's head is a module"
@@ -63,7 +63,7 @@ def install_head(base: PreTrainedModel, anatomy: Anatomy, head: HeadSpec) -> Ana
     outputs = int(base.config.num_labels)
     base.set_submodule(last, StackedHead(int(base.config.hidden_size), outputs, head, reads_sequence))
     if not head.pooled:
-        for step in steps:  # so that the transformers model's own forward hands on the first token too
+        for step in steps:  # so that the forward of the transformers model also passes the first token on
             if isinstance(step, str):
                 base.set_submodule(step, FirstToken() if step in anatomy.reads_sequence else nn.Identity())
             else:

@@ -1,8 +1,8 @@
-"""Adapters inside a sublayer: changes to one module of the base, such as LoRA's to a linear map.
+"""Adapters inside a sublayer: changes to one module of the base, such as LoRA on a linear map.
 
-They are kept in the module that they change, so that the state dict names them ``<module>.adapter.*``, and
-act by hooks: wherever the module is called, in the packed forward or in the transformers model's own, its
-change is made.
+They are children of the module that they change, so that the state dict names them ``<module>.adapter.*``,
+and act through hooks: the change applies wherever the module is called, in the packed forward or in the
+forward of the transformers model.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from .imported import InnerSpec
 
 
 class Inner(nn.Module):
-    """A change to one module; the kinds are subclasses. Its parameters are to be loaded.
+    """A change to one module, with one subclass per kind. Its parameters have to be loaded.
 
     Attributes:
-        on: whether it is made.
+        on: whether the change is applied.
     """
 
     on: bool = True
 
     def attach(self, module: nn.Module, name: str) -> None:
-        """Live in `module` as its child `name`, and act whenever it is called."""
+        """Register in `module` as its child `name`, and act whenever it is called."""
         module.add_module(name, self)
         module.register_forward_pre_hook(self._before)
         module.register_forward_hook(self._after)
 
     def before(self, read: Tensor) -> Tensor:
-        """What the module reads in place of `read` ``[..., inputs]``."""
+        """The replacement of the module's input `read` ``[..., inputs]``."""
         return read
 
     def after(self, read: Tensor, out: Tensor) -> Tensor:
-        """What the module gives in place of `out` ``[..., outputs]``."""
+        """The replacement of the module's output `out` ``[..., outputs]``."""
         return out
 
     def _before(self, _module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
@@ -61,11 +61,11 @@ class LowRank(Inner):
 
     @property
     def reads(self) -> tuple[nn.Module, ...]:
-        """The maps whose weights it reads, beside calling them."""
+        """The maps whose weights it reads directly."""
         return (self.up,)
 
     def after(self, read: Tensor, out: Tensor) -> Tensor:
-        """See `Inner.after`; without gradients `out`, which nobody else reads, takes the change in."""
+        """See `Inner.after`; without gradients, the change is added to `out` in place."""
         if torch.is_grad_enabled() or out.dtype != self.up.weight.dtype:
             return out + self._scale * self.up(self.down(read))
         out = out if self.up.bias is None else out.add_(self.up.bias, alpha=self._scale)
@@ -80,13 +80,13 @@ class Decomposed(LowRank):
     Source: Liu et al. 2024 (arXiv 2402.09353), section 4.
 
     Args:
-        module: the linear map that it changes, whose weights it reads whenever it acts.
+        module: the linear map that it changes, whose weights it reads on every call.
     """
 
     def __init__(self, module: nn.Module, inputs: int, outputs: int, spec: InnerSpec):
         super().__init__(inputs, outputs, spec)
         self.magnitude = nn.Parameter(torch.ones(outputs))
-        self._changed = (module,)  # in a tuple, so that the module is not its own grandchild
+        self._changed = (module,)  # in a tuple, so that the module is not registered below itself
 
     @property
     def reads(self) -> tuple[nn.Module, ...]:
@@ -104,7 +104,7 @@ class Decomposed(LowRank):
 
 
 class Rescale(Inner):
-    """What a map reads, or what it gives with its bias, times scale and a vector, one factor a channel.
+    """The input of a map, or its output with bias, times scale and a vector with one factor per channel.
 
     Source: Liu et al. 2022 (arXiv 2205.05638), section 3.3.
     """
@@ -124,7 +124,7 @@ class Rescale(Inner):
 
 
 class OwnNorm(Inner):
-    """A base's normalisation with other weights.
+    """A normalisation of the base with different weights.
 
     Raises:
         ModelError: the module is neither a LayerNorm nor an RMSNorm.
@@ -135,9 +135,7 @@ class OwnNorm(Inner):
         self._centred = isinstance(norm, nn.LayerNorm)
         eps = getattr(norm, "eps", None) if self._centred else getattr(norm, "variance_epsilon", None)
         if eps is None or (spec.bias and not self._centred):
-            raise ModelError(
-                f"{spec.module} is a {type(norm).__name__}, not a normalisation that is supported"
-            )
+            raise ModelError(f"{spec.module} is a {type(norm).__name__}, not a supported normalisation")
         self._eps = float(eps)
         self.weight = nn.Parameter(torch.ones_like(norm.weight))
         self.bias = nn.Parameter(torch.zeros_like(norm.weight)) if spec.bias else None
@@ -151,10 +149,10 @@ class OwnNorm(Inner):
 
 
 def make_inner(module: nn.Module, spec: InnerSpec) -> Inner:
-    """The change that a spec describes, fit for its module.
+    """The change that a spec describes, built for its module.
 
     Raises:
-        ModelError: the module is of a kind that it cannot change.
+        ModelError: the kind of module does not support the change.
     """
     if spec.kind == "norm":
         return OwnNorm(module, spec)
@@ -167,15 +165,15 @@ def make_inner(module: nn.Module, spec: InnerSpec) -> Inner:
 
 
 def linear_shape(module: nn.Module, name: str) -> tuple[int, int]:
-    """Inputs and outputs of a linear map, whichever way round it keeps its weights.
+    """Numbers of inputs and outputs of a linear map, for either orientation of its weights.
 
     Raises:
-        ModelError: it is none.
+        ModelError: the module is not a linear map.
     """
     if isinstance(module, nn.Linear):
         return module.in_features, module.out_features
     if type(module).__name__ == "Conv1D":
         return tuple(module.weight.shape)
     raise ModelError(
-        f"{name} is a {type(module).__name__}; adapters inside are supported in linear maps alone"
+        f"{name} is a {type(module).__name__}; adapters inside modules are supported only in linear maps"
     )

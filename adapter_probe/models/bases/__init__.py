@@ -1,1 +1,1 @@
-"""The pretrained models under the adapters: the table of families, their parts, attention and heads."""
+"""Pretrained base models: the table of families, their parts, attention and heads."""

@@ -1,7 +1,7 @@
-"""The table of the model families, and what a family's configuration allows.
+"""The table of model families, and the supported configurations of each family.
 
-Nothing else in the project names a family. One whose layers are attention and feed-forward sublayers with
-residual sums joins by adding a row to encoders.py or decoders.py; attention of a new kind is a subclass in
+No other code refers to particular families. A family whose layers are attention and feed-forward sublayers
+with residual sums is added as a row in encoders.py or decoders.py; a new kind of attention is a subclass in
 attention.py.
 """
 
@@ -36,16 +36,16 @@ def anatomy_for(config: PretrainedConfig) -> Anatomy:
             return anatomy
     raise ModelError(
         f"model family {config.model_type!r} is not supported; supported are "
-        f"{', '.join(supported_model_types())}; another joins by a row in "
-        "adapter_probe/models/bases, or from Python by AdaptedModel(base, anatomy=...)"
+        f"{', '.join(supported_model_types())}; add another as a row in "
+        "adapter_probe/models/bases, or in Python with AdaptedModel(base, anatomy=...)"
     )
 
 
 def check_config(anatomy: Anatomy, config: PretrainedConfig) -> None:
-    """Refuse a configuration under which a family computes something else.
+    """Refuse a configuration that changes the computation of a family.
 
     Raises:
-        ModelError: a field has a value that the engine cannot run.
+        ModelError: a field has an unsupported value.
     """
     for name, allowed in anatomy.allowed:
         value = getattr(config, name, None)
@@ -60,10 +60,10 @@ def check_config(anatomy: Anatomy, config: PretrainedConfig) -> None:
 def length_limit(
     asked: int | None, config: PretrainedConfig, tokenizer_limit: int, anatomy: Anatomy | None = None
 ) -> int:
-    """The most tokens an example may have: `asked`, within what the model and its tokenizer can read.
+    """Maximum number of tokens per example: `asked`, limited by the model and its tokenizer.
 
     Raises:
-        ModelError: `asked` leaves no room for a token between the two special ones.
+        ModelError: `asked` leaves no room for a token between the two special tokens.
     """
     if asked is not None and asked < 3:
         raise ModelError(f"max_length {asked} is not allowed; give at least 3")

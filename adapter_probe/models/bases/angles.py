@@ -1,4 +1,4 @@
-"""The angles of rotary positions, computed once a batch and not once a layer."""
+"""The angles of rotary positions, computed once per batch instead of once per layer."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
     from adapter_probe.data.packing import Group
 
-_MOST_POSITIONS = 16_384  # kept at a time: 16 MiB in float32 at a head width of 128
+_MOST_POSITIONS = 16_384  # cache limit: 16 MiB in float32 at a head width of 128
 
 
 class Angles:
     """Cosines and sines of one model's rotary positions.
 
     Args:
-        encoder: whose `rotary_emb` gives them; a model without one never asks.
+        encoder: the encoder, with a module `rotary_emb` if it has rotary positions.
     """
 
     def __init__(self, encoder: PreTrainedModel):
@@ -33,7 +33,7 @@ class Angles:
         return Angles(deepcopy(self._encoder, memo))
 
     def kind(self, module: nn.Module) -> str | None:
-        """Which of several rotations an attention module's layer has; None where a model has only one."""
+        """The rotation of an attention module's layer; None if the model has only one."""
         if not isinstance(getattr(self._encoder.rotary_emb, "rope_type", None), dict):
             return None
         return str(self._encoder.config.layer_types[module.layer_idx])
@@ -42,9 +42,10 @@ class Angles:
         """Cosines and sines ``[1 or n, length, width]`` of a group's positions, in the type of `like`.
 
         Raises:
-            ModelError: the rotation depends on a text's length, and texts of several lengths share the group.
+            ModelError: the rotation depends on a text's length, and texts of different lengths share the
+                group.
         """
-        # Made in inference mode they are of no use where gradients flow.
+        # Tensors created in inference mode cannot be used with gradients.
         mode = (like.dtype, like.device, torch.is_inference_mode_enabled())
         key = (group.length, id(group.positions), kind, *mode)
         if key not in self._kept:
@@ -72,6 +73,6 @@ class Angles:
             and group.length > limit
         ):
             raise ModelError(
-                f"{self._encoder.config.model_type} turns positions by a text's length beyond {limit} tokens "
+                f"{self._encoder.config.model_type} rotates positions by text length beyond {limit} tokens "
                 f"(rope_type {rope['rope_type']!r}), so texts cannot share a context of this length"
             )

@@ -1,7 +1,7 @@
-"""How the families attend, on packed states: examples of one exact length at a time, so without padding.
+"""Attention of the model families on packed states: groups of examples of equal length, without padding.
 
-The families' own modules give what differs (projections, relative positions, rotations); the arithmetic that
-joins them is here, because only some positions' outputs may be wanted and variants stand side by side.
+Projections, relative positions and rotations are taken from the families' modules. The rest is computed here,
+because variants are stacked and outputs may be needed only at some positions.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 class Attention:
-    """Every position attends to every other of its example; families that do more are subclasses.
+    """Every position attends to all positions of its example; families with more are subclasses.
 
     Attributes:
-        causal: whether a position sees only itself and what came before it.
-        reads: what a subclass reads in the attention module, beside the layer's named parts.
+        causal: whether a position attends only to itself and earlier positions.
+        reads: modules that a subclass reads in addition to the layer's named parts.
 
     Args:
-        encoder: the encoder, whose configuration tells the number of heads.
-        module: the layer's attention module. What it does in its own way is read off it: the factor
-            `scaling` in place of 1 / sqrt(head width), a `sliding_window` of tokens that alone are seen, a
-            cap on the products' size, `attn_logit_softcapping`.
-        angles: of the rotary positions, shared by the model's layers.
+        encoder: the encoder, whose configuration gives the number of heads.
+        module: the layer's attention module, from which special settings are read: the factor `scaling`
+            instead of 1 / sqrt(head width), a `sliding_window` of visible tokens, and a cap on the attention
+            logits, `attn_logit_softcapping`.
+        angles: angles of the rotary positions, shared by the model's layers.
     """
 
     causal = False
@@ -53,13 +53,13 @@ class Attention:
     def __call__(
         self, parts: LayerParts, states: Tensor, groups: tuple[Group, ...], wanted: Tensor | None
     ) -> Tensor:
-        """What the positions read from their examples, before the output projection.
+        """The output of attention before the output projection.
 
         Args:
             parts: of the layer.
-            states: ``[nodes, tokens, hidden]``, what enters the projections.
+            states: ``[nodes, tokens, hidden]``, input of the projections.
             groups: the exact-length groups along the token axis.
-            wanted: positions ``[wanted]`` whose output alone is wanted, `Group.n_read` of each example; None
+            wanted: positions ``[wanted]`` to compute outputs for, `Group.n_read` of each example; None
                 for all.
 
         Returns:
@@ -80,22 +80,22 @@ class Attention:
         return context[0] if len(context) == 1 else torch.cat(context, dim=1)
 
     def _can_fold(self, parts: LayerParts) -> bool:
-        """Whether keys and values are plain linear maps of the states, and nothing else comes in."""
+        """Whether keys and values are plain linear maps of the states without further terms."""
         if type(self) is not Attention or _rate(parts) > 0 or parts.key is None or parts.key_norm is not None:
             return False
         if self._window is not None or self._cap is not None:
             return False
-        # Where keys train, their bias is to have its gradient, zero as it is.
+        # If keys train, their bias needs its gradient, although it is zero.
         trains = torch.is_grad_enabled() and any(p.requires_grad for p in parts.key.parameters())
         plain = all(type(m) is nn.Linear and not any(m.children()) for m in (parts.key, parts.value))
         return plain and not trains
 
     def _folded(self, parts: LayerParts, states: Tensor, groups: tuple[Group, ...], wanted: Tensor) -> Tensor:
-        """The same for one query an example, without making a key and a value of every position.
+        """The same for one query per example, without computing keys and values of all positions.
 
-        With h the states, ``q . (K h + b) = (K' q) . h + constant``, and a softmax does not see the constant;
-        and as its weights p sum to 1, ``sum p (V h + c) = V (sum p h) + c``. So the two big products with
-        K and V are made once an example, not once a token.
+        With h the states, ``q . (K h + b) = (K' q) . h + constant``, and the softmax is invariant to the
+        constant. Its weights p sum to 1, so ``sum p (V h + c) = V (sum p h) + c``. The two large products
+        with K and V are therefore computed once per example instead of once per token.
         """
         assert isinstance(parts.key, nn.Linear)
         assert isinstance(parts.value, nn.Linear)
@@ -144,31 +144,31 @@ class Attention:
         return joined.split([self.n_heads * width, keys, keys], dim=-1)
 
     def prepare(self, parts: LayerParts, longest: int) -> Any:
-        """What all groups of a batch share, made for the `longest`; handed to `rotate` and `bias`."""
+        """Data shared by all groups of a batch, for the `longest` group; passed to `rotate` and `bias`."""
         return None
 
     def rotate(self, query: Tensor, key: Tensor, at: Tensor | None, group: Group) -> tuple[Tensor, Tensor]:
-        """Put positions into queries and keys; arguments as in `bias`."""
+        """Apply positions to queries and keys; arguments as in `bias`."""
         return query, key
 
     def bias(self, query: Tensor, key: Tensor, at: Tensor | None, group: Group, shared: Any) -> Tensor | None:
-        """What is added to the scaled products (or, as bool, which of them count) before the softmax.
+        """The term added to the scaled products before the softmax, or a bool mask of them.
 
         Args:
             query: ``[rows, heads, queries, head width]``: all tokens of each row's example, or some.
             key: ``[rows, heads, length, head width]``.
-            at: int64 ``[rows, queries]``, which tokens of their example the queries are; None where all are
-                there.
+            at: int64 ``[rows, queries]``, positions of the queries in their example; None if all tokens are
+                queries.
             group: the examples.
-            shared: of `prepare`.
+            shared: result of `prepare`.
 
         Returns:
-            broadcastable to ``[rows, heads, queries, length]``, or None where all count alike.
+            broadcastable to ``[rows, heads, queries, length]``, or None without a term.
         """
         return self.allowed(key, at, group)
 
     def allowed(self, key: Tensor, at: Tensor | None, group: Group) -> Tensor | None:
-        """Which products count, None where all do; arguments as in `bias`.
+        """The attention mask, None without one; arguments as in `bias`.
 
         Returns:
             bool ``[1 or rows, 1, length, length]`` or, for some queries, ``[rows, 1, queries, length]``.
@@ -228,7 +228,7 @@ class Attention:
         dropout_p: float,
         scale: float | None,
     ) -> Tensor:
-        """Attention whose products s are cap * tanh(s / cap) before the softmax; arguments as torch's own."""
+        """Attention with products s capped to cap * tanh(s / cap); arguments as in torch."""
         assert self._cap is not None
         scale = query.shape[-1] ** -0.5 if scale is None else scale
         products = torch.tanh(query @ key.transpose(-1, -2) * (scale / self._cap)) * self._cap
@@ -240,19 +240,19 @@ class Attention:
 
 
 def _rate(parts: LayerParts) -> float:
-    """Share of the attention weights that drops out now."""
+    """The current dropout rate of the attention weights."""
     dropout = parts.attention_dropout
     return dropout.p if dropout is not None and dropout.training else 0.0
 
 
 class CausalAttention(Attention):
-    """A position attends to itself and what came before it."""
+    """Every position attends to itself and earlier positions."""
 
     causal = True
 
 
 class RotaryAttention(Attention):
-    """Positions are rotations of queries and keys, where the layer has any."""
+    """Rotary positions: rotations of queries and keys, in layers that have them."""
 
     def __init__(self, encoder: PreTrainedModel, module: nn.Module, angles: Angles | None = None):
         super().__init__(encoder, module, angles)
@@ -260,7 +260,7 @@ class RotaryAttention(Attention):
         self._kind = self.angles.kind(module)
 
     def rotate(self, query: Tensor, key: Tensor, at: Tensor | None, group: Group) -> tuple[Tensor, Tensor]:
-        """See `Attention.rotate`; the angles are the model's own."""
+        """See `Attention.rotate`; the angles come from the model."""
         if not self._turns:
             return query, key
         angles = self.angles(key, group, self._kind)  # [1 or n, length, width]
@@ -270,7 +270,7 @@ class RotaryAttention(Attention):
 
 
 class CausalRotaryAttention(RotaryAttention):
-    """The same in a decoder."""
+    """Rotary positions in a decoder."""
 
     causal = True
 
@@ -281,7 +281,7 @@ def split_heads(states: Tensor, head_dim: int, n_heads: int = -1) -> Tensor:
 
 
 def _of_rows(values: Tensor, rows: int, at: Tensor | None = None) -> Tensor:
-    """What a group has for each of its examples, for each of its rows: the examples once for every node.
+    """Repeat a group's values per example for each of its rows, once for every node.
 
     Args:
         values: ``[1 or n, length, ...]``, of each example, or of all alike.

@@ -14,7 +14,7 @@ def layer_parts(encoder: nn.Module, anatomy: Anatomy) -> list[LayerParts]:
     """The parts of every layer, bottom first; layers that share a module have the same parts.
 
     Raises:
-        ModelError: a part is not where the anatomy says.
+        ModelError: a part of the anatomy does not exist.
     """
     made: dict[str, LayerParts] = {}
     for name in anatomy.layer_names(encoder.config):
@@ -30,7 +30,7 @@ def outer_norms(encoder: nn.Module, anatomy: Anatomy) -> list[nn.Module]:
 
 
 def embedding_modules(encoder: nn.Module, anatomy: Anatomy) -> list[nn.Module]:
-    """What makes the states that enter layer 0."""
+    """The modules that compute the input of layer 0."""
     names = (anatomy.embeddings, anatomy.position_embeddings, anatomy.embedding_dropout, anatomy.projection)
     return [submodule(encoder, n) for n in names if n is not None and _is_there(encoder, anatomy, n)]
 
@@ -53,10 +53,10 @@ def embed(
 
     Args:
         encoder: the encoder.
-        anatomy: where its parts are.
+        anatomy: where its modules are.
         input_ids: int64 ``[examples, tokens]``.
         token_type_ids: shaped alike, or None.
-        positions: int64 ``[examples, tokens]``, each token's place in its text; None for 0, 1, ...
+        positions: int64 ``[examples, tokens]``, position of each token in its text; None for 0, 1, ...
     """
     words = submodule(encoder, anatomy.embeddings)
     hidden = words(input_ids, token_type_ids=token_type_ids) if anatomy.token_types else words(input_ids)

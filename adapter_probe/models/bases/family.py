@@ -1,4 +1,4 @@
-"""What the engine must know of a model family: where its parts are, and what it does its own way."""
+"""Description of a model family: where its modules are, and in which respects it is special."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ class Anatomy:
             named in `reads_sequence` takes ``[rows, positions, hidden]`` and reads position 0 itself; the
             others take ``[rows, features]``.
         reads_sequence: the entries of `head` that index the sequence themselves.
-        reads: which position of an example the head reads: its first token, or its last that is not the
+        reads: position that the head reads: the first token of an example, or its last that is not the
             padding token.
         span_head: what turns every position's hidden state into start and end logits, in the family's class
             for question answering; the last is a linear map.
         embeddings: the module that takes token ids; with `token_types` also `token_type_ids`.
-        position_embeddings: learned positions, where the module above does not add them itself.
+        position_embeddings: learned positions, if the module above does not add them itself.
         position_offset: the row of the first position in them.
-        embedding_dropout: what drops out after that sum, where the module above does not do it itself.
+        embedding_dropout: dropout after that sum, if the module above does not apply it itself.
         projection: a map from embedding width to hidden width.
         norms: LayerNorms outside the layers, `final_norm` aside.
         final_norm: the LayerNorm between the last layer and the head.
         pooler: a pooler that is part of the head.
-        may_lack: which of `norms` and `projection` a model of the family may be without.
+        may_lack: those of `norms` and `projection` that are optional.
         positions_follow_padding: position numbers begin at `pad_token_id` + 1, so that many are lost.
-        positions_lost: position numbers that no token ever gets.
+        positions_lost: number of positions that are never used.
         layers: pattern of the layers' names; {} stands for the number.
-        layer_groups: name in the configuration of the number of layer modules, where fewer modules than
-            there are layers serve in turn, neighbours sharing one; {} in `layers` is then that module's.
-        pre_norm: the sublayers normalise what enters them, and nothing follows their residual sum.
-        parallel: name in the configuration of the switch for sublayers side by side: both read what enters
-            the layer, and one sum follows.
-        attention: how it attends.
+        layer_groups: name in the configuration of the number of layer modules, if there are fewer modules
+            than layers, each shared by adjacent layers; {} in `layers` is then the number of the module.
+        pre_norm: whether sublayers normalise their input instead of their residual sum.
+        parallel: name in the configuration of the switch for parallel sublayers: both read the input of the
+            layer, and one sum follows.
+        attention: the class of attention.
         layer: the names inside a layer.
-        allowed: configuration fields, each with the values that the engine can run.
+        allowed: configuration fields with their supported values.
     """
 
     model_types: tuple[str, ...]
@@ -82,11 +82,11 @@ class Anatomy:
         """Dotted name of every layer's module, bottom first; a module that serves several layers repeats."""
         n_layers = int(config_value(config, "num_hidden_layers"))
         n_modules = n_layers if self.layer_groups is None else int(config_value(config, self.layer_groups))
-        # As in the shared layers' own code, whose groups need not be of equal size.
+        # As in the code of shared layers, whose groups need not be of equal size.
         return tuple(self.layers.format(int(i / (n_layers / n_modules))) for i in range(n_layers))
 
     def is_parallel(self, config: object) -> bool:
-        """Whether the sublayers stand side by side."""
+        """Whether the sublayers are parallel."""
         return self.parallel is not None and bool(config_value(config, self.parallel))
 
 
@@ -94,7 +94,7 @@ def config_value(config: object, name: str) -> Any:
     """A field that an anatomy names.
 
     Raises:
-        ModelError: the configuration has none of that name.
+        ModelError: the configuration has no such field.
     """
     value = getattr(config, name, None)
     if value is None:

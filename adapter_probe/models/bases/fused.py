@@ -1,4 +1,4 @@
-"""PyTorch's fused attention, and what does the same in less time where that is slow."""
+"""PyTorch's fused attention, and faster equivalents for cases where it is slow."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# In bfloat16 on a processor the fused attention is at its best for multiples of 16 keys; with others it takes
-# 1.5 to 2.5 times as long. So few keys more cost less than that, and texts this short are faster without it.
+# In bfloat16 on a CPU, the fused attention is fastest for multiples of 16 keys; otherwise it takes
+# 1.5 to 2.5 times as long. Padding by a few keys costs less, and very short texts are faster without it.
 _MULTIPLE, _MOST_ADDED, _SHORT = 16, 5, 10
 
 
 def attend(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, *, dropout_p: float, scale: float | None
 ) -> Tensor:
-    """Attention of ``[rows, heads, tokens, head width]``; arguments as torch's own."""
+    """Attention of ``[rows, heads, tokens, head width]``; arguments as in torch."""
     plain = bias is None and dropout_p == 0.0 and not torch.is_grad_enabled()
     if plain and query.dtype == torch.bfloat16 and query.device.type == "cpu":
         length = key.shape[2]

@@ -1,4 +1,4 @@
-"""From the last layer's hidden states to logits, by the head of a transformers model."""
+"""Logits from the last layer's hidden states, by the head of a transformers model."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _normalised(model: PreTrainedModel, anatomy: Anatomy, hidden: Tensor) -> Ten
 
 
 def final_states(model: PreTrainedModel, anatomy: Anatomy, hidden: Tensor) -> Tensor:
-    """What a causal model's output embedding reads ``[rows, hidden]`` of the last layer's states."""
+    """The input ``[rows, hidden]`` of a causal model's output embedding, from the last layer's states."""
     return _normalised(model, anatomy, hidden)
 
 
@@ -82,23 +82,23 @@ def _capped(model: PreTrainedModel, logits: Tensor) -> Tensor:
 
 
 def head_kind(model: PreTrainedModel, anatomy: Anatomy) -> HeadKind:
-    """What the model's head does: classify, find spans for answers, or predict the next token.
+    """The kind of the model's head: classification, answer spans, or next-token prediction.
 
     Raises:
-        ModelError: it does something else, or its span head does not give one start and one end logit.
+        ModelError: the head is of another kind, or a span head without one start and one end logit.
     """
-    # Told by the class: a token classifier's head may have the same name as a sequence classifier's.
+    # Decided by class, because token and sequence classifiers may name their heads the same.
     kind = next((kind for kind, classes in _CLASSES.items() if _is_one_of(model, classes)), None)
     if kind is None or (kind == "causal" and not anatomy.attention.causal):
         raise ModelError(
-            f"{type(model).__name__} is not supported; a model for sequence classification, for question "
-            "answering or, of a decoder's family, for causal language modelling is needed"
+            f"{type(model).__name__} is not supported; give a model for sequence classification, question "
+            "answering or, of a decoder family, for causal language modelling"
         )
     if kind == "extractive":
         outputs = submodule(model, anatomy.span_head[-1]).out_features
         if outputs != 2:
             raise ModelError(
-                f"{type(model).__name__} gives {outputs} outputs a token; question answering needs 2, start "
+                f"{type(model).__name__} has {outputs} outputs per token; question answering needs 2, start "
                 "and end (num_labels=2)"
             )
     return kind
@@ -112,8 +112,8 @@ def _is_one_of(model: PreTrainedModel, mapping: dict[type, type]) -> bool:
 def read_positions(batch: PackedBatch, anatomy: Anatomy, padding: int | None) -> Tensor:
     """Positions ``[examples]`` in the batch that a classification head reads.
 
-    A head that reads the last token passes over padding tokens, as transformers' own does, even where the
-    tokenizer wrote such a token into the text (a padding token that also ends texts).
+    A head that reads the last token skips padding tokens, as transformers does, even if the
+    tokenizer adds such a token to the text (a padding token that also ends texts).
     """
     if anatomy.reads == "first":
         return batch.first

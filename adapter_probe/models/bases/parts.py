@@ -1,4 +1,4 @@
-"""The parts of one layer: their names in a family, and the modules that the names lead to."""
+"""The parts of one layer: their names in a family, and the corresponding modules."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from adapter_probe.errors import ModelError
 
 @dataclass(frozen=True)
 class LayerNames:
-    """Dotted names of one layer's parts, relative to the layer; None for what the family does not have.
+    """Dotted names of one layer's parts, relative to the layer; None for parts that the family lacks.
 
     Attributes:
         attention: the module that attends; what families' attention does differently is read off it.
-        query, key, value: the projections, where each is a module of its own; None beside `qkv`.
-        qkv: the projection to all three, where it is one module: all queries, then all keys, then all values.
-        qkv_by_head: each head's three lie together instead.
+        query, key, value: the projections, if they are separate modules; None with `qkv`.
+        qkv: the joint projection, if it is one module: all queries, then all keys, then all values.
+        qkv_by_head: whether query, key and value of each head are adjacent instead.
         query_norm, key_norm: LayerNorms of every head's queries and keys.
-        attention_dropout: of the attention weights. Each dropout is a module, or a number that one keeps.
+        attention_dropout: dropout of the attention weights. Every dropout is a module or a number.
         attention_out, ffn_out: the projections that end the sublayers.
-        attention_out_dropout, ffn_out_dropout: what drops out after them.
+        attention_out_dropout, ffn_out_dropout: dropout after them.
         attention_post_norm, ffn_post_norm: LayerNorms between these and the residual sum. Adapters follow.
         attention_norm, ffn_norm: the sublayer's LayerNorm, after its residual sum or at its entrance.
         attention_site, ffn_site: the modules that hold the adapters, so that the state dict names them
             ``<site>.adapter.*``; "" is the layer itself.
         ffn_gate: a second projection beside `ffn_in`; the activation acts on it and multiplies `ffn_in`.
         ffn_in_gated: `ffn_in` is both: its output's first half is the gate, its second what that multiplies.
-        ffn_inner_dropout: what drops out between activation and `ffn_out`.
+        ffn_inner_dropout: dropout between activation and `ffn_out`.
     """
 
     attention: str = "attention.self"
@@ -63,7 +63,7 @@ class LayerNames:
 
 
 class _Rate:
-    """A dropout probability that a module keeps as a number."""
+    """A dropout probability that a module stores as a number."""
 
     def __init__(self, owner: nn.Module, name: str):
         self._owner, self._name = owner, name
@@ -82,7 +82,7 @@ Dropout = nn.Dropout | _Rate
 
 @dataclass(frozen=True)
 class LayerParts:
-    """One layer's modules, found by `LayerNames`; None for what the family does not have.
+    """One layer's modules, found by `LayerNames`; None for parts that the family lacks.
 
     Attributes:
         whole: the layer.
@@ -130,7 +130,7 @@ class LayerParts:
 
     @property
     def computing(self) -> list[nn.Module]:
-        """The modules that compute, without those that only hold others."""
+        """The modules that compute, without pure containers."""
         holders = {"whole", "attention", "attention_site", "ffn_site"}
         return [m for name, m in vars(self).items() if isinstance(m, nn.Module) and name not in holders]
 
@@ -139,7 +139,7 @@ def find_parts(layer: nn.Module, names: LayerNames) -> LayerParts:
     """The modules of one layer.
 
     Raises:
-        ModelError: a part is not where the names say.
+        ModelError: a named part does not exist.
     """
     found = {part: value for part, value in vars(names).items() if not isinstance(value, str)}
     for part, name in vars(names).items():
@@ -153,7 +153,7 @@ def _dropout(layer: nn.Module, name: str) -> Dropout | None:
     found = getattr(submodule(layer, owner), attribute, None)
     if found is None:
         raise _absent(layer, name)
-    if isinstance(found, nn.Identity):  # in place of a dropout at rate 0
+    if isinstance(found, nn.Identity):  # instead of a dropout with rate 0
         return None
     return found if isinstance(found, nn.Module) else _Rate(submodule(layer, owner), attribute)
 
@@ -162,7 +162,7 @@ def submodule(module: nn.Module, name: str) -> nn.Module:
     """The part that a dotted name leads to; "" is the module itself.
 
     Raises:
-        ModelError: there is none.
+        ModelError: there is no such part.
     """
     try:
         return module.get_submodule(name)

@@ -1,4 +1,4 @@
-"""Attention with relative positions: MPNet's bias a distance, and DeBERTa's vectors of the distances."""
+"""Attention with relative positions: MPNet's bias per distance, and DeBERTa's distance vectors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class BiasedAttention(Attention):
     """A learned bias for every distance and head, the same in all layers."""
 
     def prepare(self, parts: LayerParts, longest: int) -> Tensor:
-        """``[1, heads, longest, longest]``; a shorter example's is its corner, as only distances matter."""
+        """``[1, heads, longest, longest]``; shorter examples use its corner."""
         some = self.encoder.encoder.relative_attention_bias.weight.new_empty(1, longest, 0)
         bias: Tensor = self.encoder.encoder.compute_position_bias(some)
         return bias
@@ -36,7 +36,7 @@ class BiasedAttention(Attention):
 
 
 class DisentangledAttention(Attention):
-    """Contents attend to contents, to distances, and distances to contents.
+    """Disentangled attention: content to content, content to position, and position to content.
 
     With key k_j, query q_i and the vectors of the distance r = i - j, the product is
     q_i . k_j + q_i . k'_r + k_j . q'_r, each over sqrt(head width times the number of terms).
@@ -54,7 +54,7 @@ class DisentangledAttention(Attention):
         self._kept: tuple[tuple[object, ...], tuple[Tensor, int, int]] | None = None
 
     def projections(self, parts: LayerParts) -> dict[str, nn.Module | None]:
-        """What makes the distances' keys (for the term c2p) and queries (p2c)."""
+        """The modules for keys (term c2p) and queries (p2c) of distances."""
         if self.module.share_att_key:
             return {"c2p": parts.key, "p2c": parts.query}
         names = {"c2p": "pos_key_proj", "p2c": "pos_query_proj"}
@@ -108,7 +108,7 @@ class DisentangledAttention(Attention):
 
 
 class InterleavedDisentangledAttention(DisentangledAttention):
-    """The same in its first version: one projection, whose output holds each head's three parts in turn."""
+    """The first version of DeBERTa: one projection, with the three parts of each head adjacent."""
 
     def projections(self, parts: LayerParts) -> dict[str, nn.Module | None]:
         """See `DisentangledAttention.projections`."""

@@ -103,10 +103,10 @@ def test_the_output_embedding_is_pretrained(tied: bool, adapted_model: Callable)
 
 def test_an_encoder_is_no_causal_model():
     encoder = BertLMHeadModel(BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1))
-    with pytest.raises(ModelError, match="BertLMHeadModel is not supported; a model for sequence class"):
+    with pytest.raises(ModelError, match="BertLMHeadModel is not supported; give a model for sequence class"):
         AdaptedModel(encoder)
 
 
 def test_any_other_module_is_refused():
-    with pytest.raises(ModelError, match="Linear is not supported; a transformers model is needed"):
+    with pytest.raises(ModelError, match="Linear is not supported; give a transformers model"):
         AdaptedModel(torch.nn.Linear(2, 2))

@@ -100,7 +100,7 @@ def test_norms_before_the_sublayers_cannot_be_put_back(
     decoder: str, adapted_model: Callable, random_examples: Callable
 ):
     model = adapted_model(decoder)
-    with pytest.raises(ModelError, match=r"'pretrained' are not possible with a .* base") as caught:
+    with pytest.raises(ModelError, match=r"pretrained is not possible with a .* base") as caught:
         forward_variants(model, pack(random_examples([3]), [0]), MASKS, tokens_per_pass=9, norms="pretrained")
     assert "\n" not in str(caught.value)
 
@@ -126,7 +126,7 @@ def test_a_pre_norm_parallel_adapter_reads_the_stream(
 ):
     """Both forwards agree, and with what the definition gives for the first sublayer."""
     if decoder == "gpt_neox":
-        with pytest.raises(ModelError, match="stands beside the attention is not supported"):
+        with pytest.raises(ModelError, match="runs parallel to the attention is not supported"):
             adapted_model(decoder, Adapters(5, 0.3, placement="parallel"))
         return
     model, encoded = adapted_model(decoder, Adapters(5, 0.3, placement="parallel")), random_examples([7, 4])

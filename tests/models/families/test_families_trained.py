@@ -84,7 +84,9 @@ def test_what_changes_in_a_step_is_what_trains(
 ):
     model = made(kind, method, adapted_model)
     if model is None:
-        with pytest.raises(ModelError, match=r"not possible: the base's layers share|beside the attention"):
+        with pytest.raises(
+            ModelError, match=r"not possible: the base's layers share|parallel to the attention"
+        ):
             adapted_model(kind, method)
         return
     trained = model.choose_trained(frozenset())
