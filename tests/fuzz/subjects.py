@@ -127,11 +127,12 @@ def foreign(case: str, base: str) -> Callable[[Path, Path], None]:
     return lay
 
 
-# What changes no number: bookkeeping, training, and what the tensors say as well.
+# What changes no number: bookkeeping, training, what the tensors say as well, and what belongs to products of
+# Kronecker factors (phm_layer), which none of these adapters has.
 INERT = re.compile(
     r"(model_name|model_class|name|version|model_type|config_id|dropout|init_weights|hidden_size|inference_mode|"
     r"base_model_name_or_path|revision|peft_version|lora_dropout|id2label|label2id|activation_function|"
-    r"init_weights_seed|future)"
+    r"init_weights_seed|future|phm_(?!layer)|_phm|hypercomplex)"
 )
 
 
