@@ -95,8 +95,21 @@ class CustomMetric(str):
 
     def scores(self, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Scores ``[rows]`` of predictions ``[rows, examples]``; NaN where one is not finite."""
-        found = np.array([float(self.function(labels, row)) for row in predictions])
+        found = np.array([self.score(labels, row) for row in predictions])
         return np.where(np.isfinite(found), found, np.nan)
+
+    def score(self, labels: np.ndarray, predictions: np.ndarray) -> float:
+        """What the function gives.
+
+        Raises:
+            DataError: it is no number.
+        """
+        value = self.function(labels, predictions)
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            name = self.removeprefix(CUSTOM)
+            raise DataError(f"the metric {name} returned {value!r}; a score has to be one number") from None
 
 
 def default_metric(kind: str) -> str:

@@ -18,6 +18,7 @@ from adapter_probe.errors import DataError
 from adapter_probe.formulas import average_ranks, class_counts
 from adapter_probe.metrics import (
     METRICS,
+    CustomMetric,
     check_metric,
     default_metric,
     majority_score,
@@ -304,3 +305,12 @@ def test_300_variants_of_10_000_examples_take_no_loop(metric):
     begin = time.perf_counter()
     score(metric, predictions, labels)
     assert time.perf_counter() - begin < 5  # about 0.5 s for Spearman and 0.1 s for the others, on one core
+
+
+@pytest.mark.parametrize("value", ["x", None, [0.5, 0.5]])
+def test_a_function_that_gives_no_number_is_named(value):
+    def mine(labels, predictions):
+        return value
+
+    with pytest.raises(DataError, match=r"the metric mine returned .*one number"):
+        CustomMetric(mine).scores(np.zeros((2, 3)), np.zeros(3))
