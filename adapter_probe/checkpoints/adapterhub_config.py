@@ -136,6 +136,8 @@ def parts_of(document: dict[str, Any], folder: Path) -> AdapterHubConfig:
     configs = [config]
     if isinstance(config, dict) and "configs" in config:
         refuse_unknown(folder / FILE, config, ("architecture", "configs"), _LIBRARY)
+        if config.get("architecture") != "union":
+            raise refuse(folder, f"several configs of the architecture {shown(config.get('architecture'))}")
         configs = config["configs"]
         if not isinstance(configs, list) or not configs:
             raise CheckpointError(f"{folder / FILE}: configs is {shown(configs)}, expected a list")

@@ -251,7 +251,22 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # invented by transformers: all words are unknown
         raise CheckpointError(f"base {name} has no tokenizer files (tokenizer.json, or a vocabulary)")
     _refuse_length(name, tokenizer.model_max_length)
+    _refuse_template(name, tokenizer)
     return tokenizer
+
+
+def _refuse_template(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuse a template of special tokens that it does not describe, on which tokenizers panics."""
+    processor = getattr(getattr(tokenizer, "backend_tokenizer", None), "post_processor", None)
+    whole = json.loads(processor.__getstate__()) if processor is not None else {}
+    for part in (whole, *whole.get("processors", ())):
+        pieces = [piece for form in ("single", "pair") for piece in part.get(form) or ()]
+        used = {piece["SpecialToken"]["id"] for piece in pieces if "SpecialToken" in piece}
+        if unknown := sorted(used - (part.get("special_tokens") or {}).keys()):
+            raise CheckpointError(
+                f"base {name}: the post-processor in its tokenizer.json uses the token {shown(unknown[0])}, "
+                "which its special_tokens do not have"
+            )
 
 
 def _refuse_length(name: str, most: object) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
-from adapter_probe.errors import CheckpointError
+from adapter_probe.errors import CheckpointError, one_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,10 +99,15 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 def _refuse_compressed(path: Path) -> None:
     """Refuse compressed archives: torch never compresses, so it may be a decompression bomb."""
-    if zipfile.is_zipfile(path):
+    if not zipfile.is_zipfile(path):
+        return
+    try:
         with zipfile.ZipFile(path) as archive:
-            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-                raise CheckpointError(f"{path} is compressed, which files written by torch never are")
+            stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in archive.infolist())
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile) as error:
+        raise CheckpointError(f"{path} is damaged: {one_line(error)}") from error
+    if not stored:
+        raise CheckpointError(f"{path} is compressed, which files written by torch never are")
 
 
 def _checked(path: Path, name: str, tensor: Tensor, file_size: int) -> Tensor:

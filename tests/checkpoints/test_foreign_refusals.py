@@ -328,6 +328,11 @@ def test_unknown_fields_of_the_whole_and_of_a_union(copied):
     assert '"weights"' in refusal(folder)
     file.write_text(json.dumps({**document, "config": {**document["config"], "configs": {}}}))
     assert "configs is {}, expected a list" in refusal(folder)
+    for architecture in ("lora_only", None, ["union"]):
+        file.write_text(
+            json.dumps({**document, "config": {**document["config"], "architecture": architecture}})
+        )
+        assert "several configs of the architecture" in refusal(folder)
 
 
 @pytest.mark.timeout(60)

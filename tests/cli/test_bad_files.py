@@ -118,6 +118,22 @@ def test_tokenizer_files_that_hold_nothing(name, content, refused, trained, base
     refused("ablate", trained, "--base", base, named=(base,))
 
 
+def test_a_template_of_tokens_that_nothing_describes(refused, trained, base):
+    file = base / "tokenizer.json"
+    document = json.loads(file.read_text())
+    document["post_processor"]["special_tokens"] = {}
+    file.write_text(json.dumps(document))
+    refused("ablate", trained, "--base", base, named=(base, "[CLS]"))
+
+
+@pytest.mark.parametrize("harm", [lambda b: b.replace(b"\n", b"\r\n"), lambda b: b[:-60] + b"\0\0" + b[-60:]])
+def test_a_damaged_archive_of_tensors(harm, refused, foreign):
+    folder = foreign("adapterhub/houlsby")
+    file = folder / "pytorch_adapter.bin"
+    file.write_bytes(harm(file.read_bytes()))
+    refused("inspect", folder, "--base", BERT, named=(file,))
+
+
 @pytest.mark.parametrize("value", [[], {}, "512", True, 0, -1, 0.5, 40.5, float("nan")])
 def test_a_tokenizers_limit_that_cannot_be(value, refused, trained, base):
     edit(base / "tokenizer_config.json", model_max_length=value)
