@@ -33,10 +33,7 @@ _GUESSES = {
     "causal": "a choice at random",
 }
 NOT_WORSE = "The model is not worse with all of these adapters off"
-_NOTHING = (
-    "at the 5 % level there is nothing that a span could contribute, and differences between "
-    "spans are not informative."
-)
+_NOTHING = "at the 5 % level, so the differences between spans are not informative."
 
 
 def summary(
@@ -91,9 +88,9 @@ def summary(
 def _warning(tables: AblationTables, intact: float, removed: float, results: AblationResults) -> str | None:
     """Why the spans are not informative, or None; shown to readers first."""
     if tables.chance_p >= ALPHA or intact < results.chance_score:
-        return f"The intact model is not better than {_GUESSES[results.kind]}: {_NOTHING}"
+        return f"The intact model is not better than {_GUESSES[results.kind]} {_NOTHING}"
     if tables.removed_p >= ALPHA or metrics.points(results.metric, removed - intact) > 0:
-        return f"{NOT_WORSE}: {_NOTHING}"
+        return f"{NOT_WORSE} {_NOTHING}"
     return None
 
 

@@ -107,7 +107,7 @@ def _writable(method: object) -> tuple[InnerSpec, ...]:
     """
     if not isinstance(method, ImportedMethod):
         given = getattr(method, "name", method)
-        raise CheckpointError(f"PEFT's format can represent {WRITABLE}, not {given}")
+        raise CheckpointError(f"PEFT's format can represent {WRITABLE}, not the method {given}")
     kinds = {_TYPES[spec.kind] for spec in method.inner}
     mixed = {"low_rank", "decomposed"} <= {spec.kind for spec in method.inner}
     if method.bottlenecks or method.head is not None or len(kinds) != 1 or mixed:

@@ -174,8 +174,8 @@ def _refuse_unchoosable(folder: Path, checkpoint: Path, within: float) -> None:
         raise ResultsError(f"--within {within} is not allowed; give 0 or more points")
     if not any((folder / name).is_file() for name in (PREDICTIONS, SPANS_CSV)):
         raise ResultsError(
-            f"{folder} contains no finished ablation; run `adapter-probe ablate {checkpoint}` first, or give "
-            "--span"
+            f"{folder} contains no finished ablation; run `adapter-probe ablate {checkpoint}` first, "
+            "give its folder with --ablation, or give --span"
         )
 
 

@@ -142,8 +142,11 @@ def _tolerance(tolerance: str, metric: str) -> str:
 
 def _single_text(single: dict[str, Any], metric: str) -> str:
     last = single.get("last_layer", single["layer"])
-    where = f"layer {last}" if last == single["layer"] else f"layers {single['layer']}-{last}"
-    return f"{where}, {points(single['delta_points'], metric)}"
+    return f"{_layers_text(single['layer'], last)}, {points(single['delta_points'], metric)}"
+
+
+def _layers_text(first: int, last: int) -> str:
+    return f"layer {first}" if first == last else f"layers {first}-{last}"
 
 
 def _span_rows(report: Mapping[str, Any], kept: bool) -> list[tuple[str, str]]:
@@ -188,7 +191,7 @@ def comparison_rows(record: ComparisonRecord) -> list[tuple[str, str]]:
     for what, index in (("largest excess in b", frame["difference_points"].idxmax()),
                         ("largest excess in a", frame["difference_points"].idxmin())):  # fmt: skip
         row = frame.loc[index]
-        layers = f"layers {row['first']:.0f}-{row['last']:.0f}"
+        layers = _layers_text(int(row["first"]), int(row["last"]))
         around = f"95 % interval {row['ci_low_points']:+.1f} to {row['ci_high_points']:+.1f}"
         rows.append((what, f"{layers}, difference {points(row['difference_points'])}, {around}"))
     return rows
@@ -207,9 +210,7 @@ def exchange_rows(record: ExchangeRecord) -> list[tuple[str, str]]:
     best = frame[frame["on_frontier"]].sort_values(["task_points", "n_layers"], ascending=False)
     for (own, others), alike in best.groupby(["task_points", "other_points"], sort=False):
         row = alike.iloc[0]  # the longest of the spans with equal changes
-        layers = (
-            f"layer {row['first']}" if row["first"] == row["last"] else f"layers {row['first']}-{row['last']}"
-        )
+        layers = _layers_text(row["first"], row["last"])
         change = f"{points(own, record.metrics[0])} on {task}, {points(others, record.metrics[1])} on {other}"
         change += f" ({len(alike) - 1} other spans are equal)" if len(alike) > 1 else ""
         rows.append((f"frontier: {layers} off", change))
