@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +106,19 @@ class Scorer:
         return sum(float(logits[place, text[place + 1]]) for place in places)
 
     def _continuation(self, context: str, continuation: str, framed: bool = True) -> float:
-        """By the convention: encoded together with its context, and cut."""
+        """By the convention: encoded together with its context, and cut.
+
+        What a chat's template writes is cut where tokens differ from those of the turns before alone.
+        """
         encode = self._tokenizer.encode
+        if not framed:
+            before, whole = (encode(t, add_special_tokens=False) for t in (context, context + continuation))
+            same = n_alike(before, whole)
+            return self._likelihood(whole[:same], whole[same:])
         if not context.strip():
             return self._likelihood([self._first], encode(context + continuation, add_special_tokens=False))
-        cut = encode(context.rstrip(), add_special_tokens=framed)
-        whole = encode(context + continuation, add_special_tokens=framed)
+        cut = encode(context.rstrip())
+        whole = encode(context + continuation)
         return self._likelihood(cut, whole[len(cut) :])
 
     def _text(self, text: str) -> float:
@@ -228,18 +236,23 @@ def check_score(summary: Path, rows: list[dict[str, Any]], sums: np.ndarray, tok
     )
 
 
+def n_alike(one: list[int], other: list[int]) -> int:
+    """How many tokens both begin with."""
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(one, other))))
+
+
 def n_tokens(row: dict[str, Any], tokenizer: Any) -> int:
     """Of a completion, encoded together with what it follows."""
     if "messages" in row:
         write, messages = tokenizer.apply_chat_template, row["messages"]
         before = write(messages[:-1], tokenize=False, add_generation_prompt=True)
-        whole, framed = write(messages, tokenize=False), False
-    else:
-        before, whole, framed = row["prompt"], row["prompt"] + row["completion"], bool(row["prompt"].strip())
+        texts = before, write(messages, tokenize=False)
+        before, whole = (tokenizer.encode(text, add_special_tokens=False) for text in texts)
+        return len(whole) - n_alike(before, whole)
+    before, whole = row["prompt"], row["prompt"] + row["completion"]
     if not before.strip():
         return len(tokenizer.encode(whole, add_special_tokens=False))
-    cut = tokenizer.encode(before.rstrip(), add_special_tokens=framed)
-    return len(tokenizer.encode(whole, add_special_tokens=framed)) - len(cut)
+    return len(tokenizer.encode(whole)) - len(tokenizer.encode(before.rstrip()))
 
 
 def check(scorer: Scorer, rows: list[dict[str, Any]], found: np.ndarray, words: str) -> None:
