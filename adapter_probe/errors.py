@@ -39,10 +39,10 @@ class Diverged(TrainingError):
 
 
 class JobsDetached(AdapterProbeError):
-    """Jobs were sent to a cluster and nobody waits for them; the same call collects what they have done.
+    """Jobs were submitted to a cluster and are not waited for; the same call collects their results.
 
     Attributes:
-        report: where they stand, as plain JSON: jobs, done, sent_now, sent_earlier, job_name, folder.
+        report: their state as plain JSON: jobs, done, sent_now, sent_earlier, job_name, folder.
     """
 
     def __init__(self, report: dict[str, object]):

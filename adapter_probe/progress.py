@@ -62,7 +62,7 @@ def progress_bar(title: str, total: int, unit: str, done: int = 0, enabled: bool
 def working(what: str, enabled: bool = True) -> Iterator[None]:
     """Show the current activity with the elapsed time until the block ends.
 
-    In a terminal that is a line of its own that changes every second; while there is a bar, the bar is drawn
+    In a terminal this is a separate line that changes every second; while there is a bar, the bar is drawn
     again instead. In a file it is a line every half minute. Inside another such block, this names a part.
 
     Args:

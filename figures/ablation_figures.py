@@ -35,7 +35,7 @@ from .venues import FigureOptions
 from .wording import common_metric, drop_label, joint_notes, points_text, study_label
 
 _NARROWEST, _LOWEST_ROW = 1.5, 2.0  # inches: of a grid with its words
-_MARGIN = 0.5  # inches: of the words beside a grid
+_MARGIN = 0.5  # inches: width of the labels next to a grid
 
 
 def plot(

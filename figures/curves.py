@@ -19,13 +19,13 @@ from matplotlib.transforms import Bbox
 from . import style
 from .layout import before_drawing
 
-FOOT = 0.06  # of the axes' height: where marks stand that have no value, or one below the axis
+FOOT = 0.06  # fraction of the axes' height: position of marks without a value, or with one below the axis
 CURVES = ("adapters", "top_layers")  # methods that a line joins
 _FAR = 0.6  # of the range of scores
 
 _SIDES = np.array(
     [(0, 1), (0, -1), (1, 0), (-1, 0), (0.8, 0.8), (0.8, -0.8), (-0.8, 0.8), (-0.8, -0.8)]
-)  # of a mark, where its label may stand: above first
+)  # possible positions of a label around its mark: above first
 
 LegendEntry = tuple[Artist, str]
 """A legend's handle and its words."""
@@ -61,7 +61,7 @@ class ScoreSeries:
 
     @property
     def base_parameters(self) -> float:
-        """Parameters of the base, worked back from the share; NaN where no method tells."""
+        """Number of parameters of the base, computed from the percentages; NaN if unknown."""
         counts, shares = self.points["trained_parameters_without_head"], self.points["percent_of_base"]
         known = (100 * counts / shares)[shares > 0]
         return float(known.iloc[-1]) if len(known) else float("nan")
@@ -99,7 +99,7 @@ SERIES = (
     MarkerStyle("#000000", "v", (0, (5, 1)), 3.8),
     MarkerStyle("#b8860b", "P", (0, (3, 1, 1, 1, 1, 1)), 4.0),
 )
-"""For series that have no marker style of their own, such as tasks; used in turn."""
+"""Styles for series without a fixed style, such as tasks; used in turn."""
 
 
 def baseline_line(ax: Axes | None, height: float) -> Line2D:
@@ -237,7 +237,7 @@ def dot_of() -> Line2D:
 
 @dataclass(frozen=True)
 class PointLabel:
-    """A word beside a mark, at `x` and `y` in data, in its series' colour."""
+    """A label next to a mark, at `x` and `y` in data coordinates, in its series' colour."""
 
     text: str
     x: float
@@ -250,7 +250,7 @@ INTERVAL = "interval"
 
 
 def label_points(ax: Axes, labels: Sequence[PointLabel], *, opaque: bool = False) -> None:
-    """Write each label above, below or beside its mark, wherever nothing is drawn; else not at all.
+    """Write each label above, below or next to its mark, wherever nothing is drawn; else leave it out.
 
     Args:
         ax: where.

@@ -42,7 +42,7 @@ _MOST_ROOM = 0.6  # of the axes' height that words may take
 
 @dataclass(frozen=True, eq=False)
 class SpanLine:
-    """Spans in a line with what is said beside them.
+    """Spans that form a line, with their notes.
 
     Attributes:
         frame: columns `first`, `last`, `delta_points`, in order; optionally its interval, `significant`, and
@@ -65,7 +65,7 @@ class SpanLine:
 
     @property
     def places(self) -> np.ndarray:
-        """What stands below each mark: a layer's number, or the first and last of several."""
+        """The tick label of each mark: a layer, or the first and last of several layers."""
         first, last, order = self.frame["first"], self.frame["last"], span_order(self.frame)
         if order != "apart":
             return (last if order == "prefix" else first).to_numpy()
@@ -121,7 +121,7 @@ def curve(
     Args:
         record: an ablation, an average or a comparison.
         ax: where; by default the current axes.
-        tolerance: points of drop that the dashed line stands for; differences have none.
+        tolerance: tolerated drop, in percentage points, marked by the dashed line; ignored for differences.
         paper: whether the published drops of the same spans, where there are some, are drawn too.
         notes: whether task, scores and signs are explained in a corner.
 
@@ -286,7 +286,7 @@ def _published_props() -> dict[str, object]:
 
 
 def line_entries(lines: Sequence[SpanLine], tolerance: float) -> list[LegendEntry]:
-    """Handles and words for whatever the curves have."""
+    """Legend handles and labels for everything that the curves have."""
     unit, frames = style.unit(), [line.frame for line in lines]
     dot = {
         "marker": "o",

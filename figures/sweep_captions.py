@@ -102,7 +102,7 @@ def tradeoff_caption(curves: Sequence[ScoreSeries]) -> str:
     if known:
         scores = ", ".join(f"{one.name} {bare_score(one.majority, one.metric)}" for one in known)
         parts.append(
-            f"Thin dashes: the majority class ({scores}); where it lies below the axis, it stands in"
+            f"Thin dashes: the majority class ({scores}); where it lies below the axis, it is given in"
             " the notes alone."
         )
     if lost := int(points["diverged"].sum()):

@@ -117,7 +117,7 @@ def span_units(frame: pd.DataFrame) -> np.ndarray | None:
 
 
 def span_order(frame: pd.DataFrame) -> SpanOrder | None:
-    """How spans stand in a line, so that a curve shows them; None for a grid, and for a single span.
+    """How spans form a line, so that they are drawn as a curve; None for a grid or a single span.
 
     Args:
         frame: columns `first` and `last`, no span twice.

@@ -111,7 +111,7 @@ def refuse_composed(folder: Path, name: str | None) -> None:
         name: name of the adapter; None for all adapters in subfolders.
 
     Raises:
-        CheckpointError: a setup stands above it, or a fusion that names it beside it.
+        CheckpointError: the folder above contains a setup, or a fusion with this adapter is next to it.
     """
     above = folder.resolve().parent
     setup = above / _SETUP

@@ -137,7 +137,7 @@ def _reason(error: Exception) -> str:
 
 
 def _ask_hub(name: str, revision: str | None) -> str | None:
-    """The commit that a revision stands for, or None where the hub cannot say: one try, no retries."""
+    """The commit of a revision, or None if the hub does not answer; asked once, without retries."""
     try:
         return HfApi().model_info(name, revision=revision, timeout=_HUB_TIMEOUT).sha
     except Exception:  # no network, no such name, no access: what the cache holds still counts

@@ -43,7 +43,7 @@ class BaseIdentity:
         name: absolute folder or hub id.
         revision: commit on the hub, or None for a folder.
         weights_sha256: of the encoder's tensors, in float32, under their names; of a causal model also its
-            output embedding's, where that has weights of its own.
+            output embedding's, if it is not tied.
         n_layers, hidden_size, vocab_size: dimensions, for a clear message if a base cannot fit.
         config: fields of its config.json that can change a number, see `config_settings`; empty if
             unknown.

@@ -44,7 +44,7 @@ class TaskSpec:
             leave out), see `adapter_probe.data.presets`; None for any other task.
         encoding: text encoding of the files.
         validation_share: share of the training files' rows that make the validation split; 0 where it has
-            files of its own.
+            separate files.
     """
 
     name: str

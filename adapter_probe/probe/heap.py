@@ -15,7 +15,7 @@ _M_ARENA_MAX = -8  # malloc.h
 def share_one_heap() -> None:
     """Have threads that are yet to start take their memory where the main thread does.
 
-    Heaps of their own would be of 64 MiB, into which states of many sizes fit badly: gaps grew to hundreds of
+    Separate heaps of 64 MiB fragment with states of many sizes: gaps grew to hundreds of
     MiB within a thousand sentences.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library

@@ -1,10 +1,10 @@
-"""A results folder's seal: which run its tables belong to, and what their bytes were.
+"""The seal of a results folder: the run that its tables belong to, and the hashes of their bytes.
 
-``checksums.json`` holds the hash of the run's identity and the SHA-256 of each table. A table that was copied
-from another folder, edited or cut short is refused wherever it is read, and so are tables that their run
-never sealed, and a folder that lacks one which it did; a folder with neither this file nor a manifest or
-``study.json``, such as one made by hand, is read as it is.
-Beside them stand notes that later steps make: what the run was made from, and which figures were drawn.
+``checksums.json`` contains the hash of the run's identity and the SHA-256 of each table. Tables that were
+copied from another folder, edited or truncated are refused wherever they are read, and so are tables that
+their run never sealed, and folders that lack a sealed table. A folder without this file, a manifest and
+``study.json``, such as one that was created by hand, is read unchecked. The same file contains notes of later
+steps: the inputs of the run, and the figures drawn.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SCHEMA = 1
 """Of the manifest."""
 MANIFEST_SECTIONS = ("created_with", "identity", "plan")
 FIGURES, MADE_FROM = "figures", "made_from"
-"""Names of notes beside the seal."""
+"""Names of notes in the file of the seal."""
 _CHECKSUM = "checksum"
-_GROWS = "tasks"  # tasks may be added to a study, which leaves its tables as they are
+_GROWS = "tasks"  # tasks may be added to a study, which does not change its tables
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def sealed_tables(folder: str | Path) -> dict[str, str] | None:
 
 
 def read_note(folder: str | Path, name: str) -> dict[str, Any]:
-    """What was noted beside the seal; empty where nothing was, or it cannot be read."""
+    """A note in the file of the seal; empty if there is none, or it cannot be read."""
     try:
         found = read_json(Path(folder) / CHECKSUMS).get(name)
     except ResultsError:
@@ -77,7 +77,7 @@ def read_note(folder: str | Path, name: str) -> dict[str, Any]:
 
 
 def note(folder: str | Path, name: str, value: dict[str, Any]) -> None:
-    """Note something beside the seal; without a seal nothing is noted.
+    """Add a note to the file of the seal; without a seal, nothing is written.
 
     Raises:
         ResultsError: the folder cannot be written.
@@ -182,7 +182,7 @@ def read_study(path: Path) -> dict[str, Any]:
 
 
 def manifest_checksum(manifest: Mapping[str, Any]) -> str:
-    """The hash of a manifest's sections, which it holds beside them."""
+    """The hash of a manifest's sections, which the manifest also contains."""
     return hash_json({name: manifest.get(name) for name in MANIFEST_SECTIONS})
 
 

@@ -1,6 +1,6 @@
 """What a task's words tell without any pretraining: TF-IDF features and a linear model, by scikit-learn.
 
-It stands in the place of the "no BERT" column of Houlsby et al. 2019, Table 2, which was the best of many
+It replaces the "no BERT" column of Houlsby et al. 2019, Table 2, which was the best of many
 models that an automatic search had tried. Everything is tuned by cross-validation on the training rows; the
 validation rows are scored once. Nothing is left to chance: the same rows give the same model.
 """
@@ -71,7 +71,7 @@ class TextFeatures:
     """TF-IDF of words; of a pair both texts', then what they share and where they differ.
 
     For a and b, the vectors of a pair, the features are ``[a, b, a * b, |a - b|]``: a linear model of a and b
-    alone could not tell whether a word stands in both.
+    alone could not detect whether a word is in both.
 
     Args:
         ngrams: fewest and most words of a feature.

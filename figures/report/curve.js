@@ -13,7 +13,7 @@ function dropTicks(low, high) {
   return places.map((i) => Number(((first + i) * step).toPrecision(12)));
 }
 
-/** Where drops and spans stand; the range of drops holds every interval, zero and the greatest tolerance seen. */
+/** Scales of drops and spans; the range of drops includes every interval, zero and the largest tolerance. */
 function curveScale(cells, tolerance) {
   const ends = (cell) => [cell.drop, -cell.ci_low_points, -cell.ci_high_points];
   const drawn = cells.filter((cell) => known(cell.drop)).flatMap(ends);

@@ -70,7 +70,7 @@ class InnerSpec:
         module: its dotted name in the base.
         kind: ``low_rank`` adds scale * B A r to what the map makes of r; ``decomposed`` also gives each row
             of W + scale * B A the length that was trained for it; ``scale_input`` and ``scale_output``
-            multiply by a vector (and by scale); ``norm`` puts a normalisation with weights of its own in
+            multiply by a vector (and by scale); ``norm`` puts a normalisation with separate weights in
             place of the base's.
         rank: of ``low_rank`` and ``decomposed``.
         scale: a constant factor.
