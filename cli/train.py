@@ -172,9 +172,8 @@ def _method(name: str, k: int | None, adapters: Adapters) -> Method:
     from adapter_probe.models.methods import method_from_json
 
     if (name == "top_layers") != (k is not None):
-        raise ModelError(
-            f"--k {k} with --method {name}: --k is required with top_layers and only allowed there"
-        )
+        needed = "--method top_layers requires --k, the number of layers to train"
+        raise ModelError(needed if k is None else f"--k {k} is only allowed with --method top_layers")
     if name == "adapters":
         return adapters
     return method_from_json({"name": name, **({} if k is None else {"k": k})})

@@ -77,7 +77,7 @@ def curve_caption(records: Sequence[AblationRecord], tolerance: float, *, paper:
     overviews = [record.overview for record in records]
     frame = pd.concat([record.spans for record in records], ignore_index=True)
     said, metric = overviews[0], common_metric(records)
-    what = {"ablated": "are switched off", "kept": "alone are kept on"}[said.study]
+    what = {"ablated": "are switched off", "kept": "are the only ones kept on"}[said.study]
     parts = [
         *_warnings(overviews),
         f"{drop_name(metric).capitalize()} in {said.split} {metric_name(metric)} ({unit_name(metric)}) when"
@@ -105,10 +105,10 @@ def _which_layers(spans: pd.DataFrame) -> str:
     """The layers whose adapters a point of a curve refers to."""
     order, first, last = span_order(spans), spans["first"], spans["last"]
     if order == "prefix":
-        return f"of layer {first.min()} to the layer below the point"
+        return f"from layer {first.min()} up to the layer on the axis"
     if order == "suffix":
-        return f"of the layer below the point to layer {last.max()}"
-    return f"of the layer{'' if (first == last).all() else 's'} below the point"
+        return f"from the layer on the axis up to layer {last.max()}"
+    return f"of the layer{'' if (first == last).all() else 's'} on the axis"
 
 
 def _over_spans(frames: Sequence[pd.DataFrame]) -> str:

@@ -79,8 +79,8 @@ def removable_table(removable: pd.DataFrame, task: str) -> Table:
     text = pd.DataFrame(rows)
     caption = (
         f"{task_label(task)}: the longest span of layers whose adapters can be switched off without"
-        " retraining, judged by the estimated change of the score or the lower limit of its 95% bootstrap"
-        " interval."
+        " retraining, judged by the estimated change of the score or the lower end of its 95% paired"
+        " bootstrap interval."
     )
     return Table("table-removable", caption, text, removable, np.zeros(text.shape, bool), words=3)
 

@@ -207,4 +207,4 @@ def test_what_was_kept_is_said(assert_tidy):
     kept = replace(record_of(frame_of("prefix", 6)), overview=replace(OVERVIEW, study="kept"))
     drawing = curve_drawing([kept], FigureOptions(VENUES["paper"]), {})
     assert drawing.figure.axes[0].get_xlabel() == "last kept layer (first: 0)"
-    assert "of layer 0 to the layer below the point alone are kept on" in drawing.caption
+    assert "from layer 0 up to the layer on the axis are the only ones kept on" in drawing.caption
