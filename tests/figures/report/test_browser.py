@@ -90,7 +90,7 @@ def test_hovering_tells_a_span_and_leaving_takes_it_back(browser: Browser, study
     assert f"{100 * row['score']:.1f}%" in card
     low, high = (f"{row[f'ci_{side}_points']:+.1f}".replace("-", "−") for side in ("low", "high"))
     assert f"{low} to {high} points" in card
-    assert "Holm over 21 spans" in card
+    assert "Holm-corrected over 21 spans" in card
     assert re.search(r"\d+ turn wrong, \d+ turn right", card)
     assert "750 parameters" in card
     assert "Layers 2–4 off" in browser.text(".heatmap .corner-title").capitalize()
