@@ -45,6 +45,7 @@ def tradeoff_points(**columns: object) -> pd.DataFrame:
     points = {
         "task": "t", "metric": "accuracy", "method": ["adapters", "full"], "size": [8, None], "k": None,
         "n": 2, "mean": [0.8, 0.85], "sem": 0.01, "diverged": 0, "trained_parameters": [1000, 10**6],
+        "majority_score": 0.5,
     }  # fmt: skip
     return pd.DataFrame({**points, **columns}).astype({"size": "Int64", "k": "Int64"})
 
