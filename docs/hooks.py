@@ -142,7 +142,6 @@ def study_pages() -> list[Path]:
     """The studies, in the order in which docs/studies/README.md names them."""
     named = (DOCS / "studies" / "README.md").read_text("utf-8")
     pages = [page for page in sorted((DOCS / "studies").glob("*.md")) if page.name != "README.md"]
-    pages += [page for page in (DOCS / "smollm2.md",) if page.exists()]
     return sorted(pages, key=lambda page: named.find(f"{page.name})") % (len(named) + 1))
 
 

@@ -1,4 +1,4 @@
-"""Train a LoRA of PEFT on ARC-Easy's train rows: the checkpoint of docs/smollm2.md.
+"""Train a LoRA of PEFT on ARC-Easy's train rows: the checkpoint of docs/studies/smollm2.md.
 
     python -m benchmarks.preparing.smollm2_lora BASE ARC_EASY_FOLDER OUT
 
