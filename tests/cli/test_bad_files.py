@@ -162,7 +162,7 @@ def test_a_token_with_a_field_that_nobody_knows(name, refused, trained, base):
     token = next(iter(tokens.values())) if isinstance(tokens, dict) else tokens[0]
     token["future_option"] = None
     file.write_text(json.dumps(fields))
-    refused("ablate", trained, "--base", base, named=(file, '"future_option"', "not known"))
+    refused("ablate", trained, "--base", base, named=(file, '"future_option"', "effect is unknown"))
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])

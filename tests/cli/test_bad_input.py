@@ -24,7 +24,7 @@ GOOD = [{"text": text, "label": label} for text, label in ROWS]
 BAD_FILES = {
     "empty.jsonl": (b"", ["empty"]),
     "header.csv": (b"text,label\n", ["no rows", "'text', 'label'"]),
-    "one-class.jsonl": (lines(GOOD[0], GOOD[0]).encode(), ["'positive'", "at least two"]),
+    "one-class.jsonl": (lines(GOOD[0], GOOD[0]).encode(), ["'positive'", "two or more"]),
     "columns.csv": (b"words,class_name\na,b\n", ["'words', 'class_name'", "text"]),
     "latin1.jsonl": (
         lines(*GOOD).encode() + '{"text": "café", "label": "positive"}'.encode("latin-1"),
@@ -134,7 +134,7 @@ def test_a_bad_option_of_train(option, value, named, check, train_arguments, tmp
 @pytest.mark.parametrize(
     ("option", "value", "named"),
     [
-        ("--tokens-per-pass", "0", ["tokens_per_pass 0", "at least 1"]),
+        ("--tokens-per-pass", "0", ["--tokens-per-pass 0", "at least 1"]),
         ("--max-examples", "0", ["at least 1", "0"]),
         ("--split", "test", ["'test'", "train, validation"]),
         ("--metric", "bleu", ["'bleu'", "accuracy, mcc"]),
