@@ -197,7 +197,7 @@ def test_texts_of_a_subset_are_the_subset(run, checkpoint: Path, tmp_path: Path)
     split = load_split(task, "validation", 20)
     write_ablation(checkpoint / "ablation-n20", split)
     outcome = run(checkpoint / "ablation-n20", "--examples")
-    assert "out of 20" in outcome.stderr
+    assert "(of 20)" in outcome.stderr
     examples = data_of(tmp_path / "report.html")["ablations"][0]["examples"]
     assert set(examples["texts"]) <= set(split.texts)
 
