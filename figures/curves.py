@@ -264,7 +264,8 @@ def label_points(ax: Axes, labels: Sequence[PointLabel], *, opaque: bool = False
 
     def place(ax: Axes) -> None:
         size, pixels = style.tick_size(), ax.get_figure(root=True).dpi / 72
-        taken, boxes = _what_is_drawn(ax), []
+        taken = _what_is_drawn(ax)
+        boxes = [text.get_window_extent() for text in ax.texts if text not in words and text.get_visible()]
         for one, word in zip(labels, words):
             half = pixels * np.array([style.text_width(one.text, size) / 2 + 0.5, 0.42 * size])
             reach = half + 2.6 * pixels * style.unit()
