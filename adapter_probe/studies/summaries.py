@@ -256,13 +256,12 @@ def method_text(method: dict[str, Any]) -> str:
     """A training method and its settings, as text."""
     from adapter_probe.analysis.method_labels import METHOD_LABELS
 
-    fields = [f"{name.replace('_', ' ')} {_field(v)}" for name, v in method.items() if name != "name" and v]
+    shown = {name: value for name, value in method.items() if name not in ("name", "inner") and value}
+    fields = [f"{name.replace('_', ' ')} {_field(value)}" for name, value in shown.items()]
     return ", ".join([METHOD_LABELS.get(method["name"], "adapters"), *fields])
 
 
 def _field(value: Any) -> str:
-    if isinstance(value, dict):
-        return " ".join(f"{name.replace('_', ' ')} {number}" for name, number in value.items())
     if isinstance(value, list):
         return "/".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

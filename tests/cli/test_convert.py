@@ -17,7 +17,7 @@ def test_inspect_names_the_library_and_what_cannot_be_known(program):
     assert facts["parameters"]["adapters"] == 3 * (2 * 16 * 4 + 16 + 4)
     assert "LayerNorms" in facts["notes"][0]
     text = program("inspect", FIXTURES / "peft" / "lora", "--base", BERT).stdout
-    assert "library peft, kinds lora, inner low rank 6, ranks 2" in text
+    assert "library peft, kinds lora, modules query/value, ranks 2" in text
 
 
 def test_to_this_projects_format_and_on(program, tmp_path: Path):

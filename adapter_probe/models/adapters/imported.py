@@ -151,5 +151,6 @@ class ImportedMethod:
             "sizes": sorted({spec.size for spec in self.bottlenecks}),
             "activations": sorted({spec.activation for spec in self.bottlenecks}),
             "inner": dict(sorted(counts.items())),
+            "modules": sorted({spec.module.rpartition(".")[2] for spec in self.inner}),
             "ranks": sorted({spec.rank for spec in self.inner if spec.rank}),
         }
