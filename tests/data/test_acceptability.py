@@ -314,10 +314,11 @@ def test_write_is_an_ordinary_jsonl_task(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "seed", "named"), [((3, 2), 0, "3"), ((2, 0), 0, "0"), ((2, 2), -1, "-1"), ((-4, 2), 0, "-4")]
+    ("sizes", "seed", "named"),
+    [((3, 2), 0, "got 3$"), ((2, 0), 0, "got 0$"), ((2, 2), -1, "seed -1 is not"), ((-4, 2), 0, "got -4$")],
 )
 def test_impossible_requests_are_one_line(sizes, seed, named):
-    with pytest.raises(DataError, match=f"got {named}$"):
+    with pytest.raises(DataError, match=named):
         generate(*sizes, seed)
 
 

@@ -231,7 +231,7 @@ def test_mnli_is_validated_on_its_own_genres(folder, name, own):
     assert task.files["validation"] == (f"{here}/dev_{own}.tsv",)
     (here / f"dev_{own}.tsv").unlink()
     assert refused(find_task, here, preset=name) == (
-        f"{here}/dev_{other}.tsv: task {name!r} does not use the {other} genres"
+        f"{here}/dev_{other}.tsv: task {name!r} does not use the {other} genres for validation"
     )
 
 

@@ -334,7 +334,7 @@ def test_max_examples_takes_a_nested_sample_in_file_order(folder):
             {},
             "train.csv: every train label is '1'; expected two or more labels",
         ),
-        (f"{HEADER}a,0.5\nb,0.5\n", {}, "train.csv: every train label is '0.5'; expected at least two"),
+        (f"{HEADER}a,0.5\nb,0.5\n", {}, "train.csv: every train label is '0.5'; expected two or more labels"),
         (
             f"{HEADER}a,1\nb,-1\nc,0\nd,2\n",
             {},
