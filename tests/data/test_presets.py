@@ -261,7 +261,7 @@ def test_what_is_said_overrides_a_preset(folder):
     assert (task.columns, task.metric, task.name) == (Columns("a", "b", "y"), "mcc", "mine")
     assert load_split(task, "train").labels.tolist() == [0, 1]
     assert refused(find_task, here, preset="rte", kind="regression") == (
-        "task 'rte' is classification; --kind regression is not allowed"
+        "task 'rte' is of kind classification; --kind regression is not allowed"
     )
     assert "does not fit classification" in refused(
         find_task, here, text="a", text_b="b", preset="rte", metric="pearson"

@@ -73,7 +73,5 @@ def install_head(base: PreTrainedModel, anatomy: Anatomy, head: HeadSpec) -> Ana
 
 
 def _refuse_own_forward(module: nn.Module, _inputs: tuple) -> None:
-    raise ModelError(
-        f"the own forward of a {type(module).__name__} does more than this checkpoint's head; run the packed "
-        "forward"
-    )
+    name = type(module).__name__
+    raise ModelError(f"the forward of {name} does more than this checkpoint's head; use the packed forward")
