@@ -165,7 +165,7 @@ def test_the_papers_curve_needs_the_same_score(sweep_trials):
 def test_captions_say_what_a_reviewer_asks(drawn):
     needed = {
         "init": ("3 seeds", "standard error", "majority class", "single trials", "truncated at two"),
-        "tradeoff": ("2 seeds", "standard error", "head included", "full fine-tuning"),
+        "tradeoff": ("2 seeds", "standard error", "including the head", "full fine-tuning"),
         "aggregate": ("2 tasks: CoLA, MNLI-m", "20th to 80th", "95% bootstrap interval", "Pareto"),
         "sizes": ("2 tasks", "standard error"),
     }

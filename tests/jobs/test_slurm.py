@@ -343,7 +343,7 @@ def test_a_machine_without_slurm(tmp_path, monkeypatch):
     executor = array(tmp_path)
     with monkeypatch.context() as patch:  # over before the cluster is emptied
         patch.setenv("PATH", str(tmp_path))
-        with pytest.raises(TrainingError, match="no squeue on this machine"):
+        with pytest.raises(TrainingError, match="squeue was not found; run --slurm on a machine"):
             executor.submit([tmp_path / "a"])
 
 
