@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from adapter_probe.data.packing import cut_by_tokens
 from adapter_probe.errors import AdapterProbeError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.packed import can_pack, pack_maps
@@ -233,7 +235,9 @@ class Engine:
         lengths = self._request.encoded.lengths
         order = np.argsort(lengths, kind="stable")
         tokens = MEASURED_TOKENS.get(self._request.device.type, MEASURED_TOKENS["cpu"])
-        typical = cut_batches(lengths, order[len(order) // 2 :], 4 * tokens)[: self._lanes.n]
+        longer = order[len(order) // 2 :]
+        tokens = min(tokens, math.ceil(int(lengths[longer].sum()) / self._lanes.n))
+        typical = cut_by_tokens(lengths, longer, tokens)[: self._lanes.n]
         masks, share = self._measured_masks()
         # The first pass includes set-up costs.
         list(self._side_by_side(partial(self._tree, precision, masks=masks[:2]), typical))

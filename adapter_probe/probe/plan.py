@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,6 +98,10 @@ def cut_batches(
 ) -> list[np.ndarray]:
     """The batches of a part: a quarter of a pass each, so that the tree can grow before it is split.
 
-    With parallel batches, a sixth, so that all lanes finish at about the same time.
+    With parallel batches, a sixth, so that all lanes finish at about the same time; of few examples at most
+    what gives every lane two batches.
     """
-    return cut_by_tokens(lengths, part, max(1, tokens_per_pass // (4 if lanes == 1 else 6)))
+    if lanes == 1:
+        return cut_by_tokens(lengths, part, max(1, tokens_per_pass // 4))
+    few = math.ceil(int(lengths.sum()) / (2 * lanes))
+    return cut_by_tokens(lengths, part, max(1, min(tokens_per_pass // 6, few)))

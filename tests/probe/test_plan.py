@@ -29,6 +29,16 @@ def test_batches_of_all_parts_hold_every_example_once(lengths, tokens_per_part: 
     assert all(lengths[batch].sum() <= tokens_per_pass / 4 or len(batch) == 1 for batch in batches)
 
 
+@pytest.mark.parametrize("lanes", [2, 16])
+def test_few_examples_give_every_lane_a_batch(lanes):
+    lengths = np.array([21] * 64)
+    (part,) = cut_parts(lengths, 10_000)
+    batches = cut_batches(lengths, part, 100_000, lanes)
+    assert np.concatenate(batches).tolist() == part.tolist()
+    assert len(batches) == 2 * lanes
+    assert len(cut_batches(lengths, part, 100_000)) == 1
+
+
 @given(lengths_of_examples, st.integers(1, 100))
 def test_parts_go_from_short_to_long(lengths, tokens_per_part: int):
     order = np.concatenate(cut_parts(lengths, tokens_per_part))
