@@ -73,7 +73,7 @@ class MarkerStyle:
 
     Attributes:
         colour: hex, of Okabe and Ito's palette.
-        marker: Matplotlib's sign.
+        marker: Matplotlib's marker.
         line: line style; empty for points that nothing joins.
         size: of the marker, units.
     """

@@ -28,7 +28,7 @@ from .levels import Scale, as_drawn, mappable
 SMALLEST_NUMBER = style.SMALLEST_SIZE
 _UNDEFINED = "#8c8c8c"
 _GAP, _OUTLINE = 0.7, 0.8  # units: between cells, and around single layers
-SMALL_CELL = 5.0  # points: below it, no gaps between cells, and dots in place of rings
+SMALL_CELL = 5.0  # points: smaller cells have no gaps between them, and dots instead of rings
 _INSET = 0.24  # in cells: inset of small squares on each side
 _SQUARE = np.array([(0, 0), (1, 0), (1, 1), (0, 1)])
 

@@ -1,8 +1,9 @@
-"""Spans that are a line and not a grid, as a curve: from one layer on, up to one layer, or apart.
+"""Curves of spans that form a line instead of a grid: prefixes, suffixes, or spans with no common end.
 
-x = the end in which the spans differ, or the layers of each; y = the drop of the score, a loss upwards. The
-band, or a bar where the spans have nothing in common, is the 95 % interval; a filled mark differs
-significantly from the intact model, a hollow one does not. The dashed line is the tolerance.
+The x-axis shows the end in which the spans differ, or the layers of each span. The y-axis shows the drop of
+the score, with losses upwards. The band is the 95 % interval; spans with no common end have bars instead. A
+filled mark is a significant difference from the intact model, a hollow mark is not. The dashed line is the
+tolerance.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from .wording import ablation_notes, drop_label, joint_notes, points_text, test_
 
 Record = AblationRecord | AverageRecord | ComparisonRecord
 _COLOUR, _BAND = "#0072b2", 0.2
-_MARK = 3.6  # units; smaller where layers are many
-_MARGIN = 0.05  # of the range of drops
+_MARK = 3.6  # units; marks are smaller if there are many layers
+_MARGIN = 0.05  # fraction of the range of drops
 ASPECT, WIDE_ASPECT = 0.7, 0.42
-_MOST_ROOM = 0.6  # of the axes' height that words may take
+_MOST_ROOM = 0.6  # fraction of the axes' height that the legend may take
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +46,14 @@ class SpanLine:
     """Spans that form a line, with their notes.
 
     Attributes:
-        frame: columns `first`, `last`, `delta_points`, in order; optionally its interval, `significant`, and
-            `sd_points` over studies.
-        notes: lines for an empty corner.
-        label: of the axis of drops.
-        study: what happened to the spans.
-        test: what filled marks rest on, a word; None where nothing tells.
-        tolerated: whether a tolerance means something: not of a difference.
-        published: the same spans of the paper's model; None where there are none.
+        frame: columns `first`, `last`, `delta_points`, in order; optionally the confidence interval,
+            `significant`, and `sd_points` over studies.
+        notes: lines of text for an empty corner.
+        label: label of the axis of drops.
+        study: what was done to the spans.
+        test: name of the significance test; None if it is not known.
+        tolerated: whether a tolerance is meaningful; it is not for differences.
+        published: the published results of the same spans; None if there are none.
     """
 
     frame: pd.DataFrame
@@ -84,11 +85,11 @@ class SpanLine:
 
 
 def span_line(record: Record, *, paper: bool = False) -> SpanLine | None:
-    """What there is to draw of a record; None where its spans are a grid.
+    """The line that the spans of a record form; None if they do not form one.
 
     Args:
         record: an ablation, an average or a comparison.
-        paper: of an ablation, whether the published drops of the same spans and task come along.
+        paper: whether to include the published drops of the same spans and task; only for an ablation.
     """
     if span_order(record.spans) is None:
         return None
@@ -107,7 +108,7 @@ def span_line(record: Record, *, paper: bool = False) -> SpanLine | None:
 
 
 def _same_spans(published: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame | None:
-    """The published drops of the frame's spans, if these reach as high and all of them are there."""
+    """The published drops of the frame's spans; None unless all are there and the highest layers agree."""
     found = frame[["first", "last"]].merge(published, on=["first", "last"])
     same = len(found) == len(frame) and frame["last"].max() == published["last"].max()
     return found if same else None
@@ -116,14 +117,14 @@ def _same_spans(published: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame | 
 def curve(
     record: Record, ax: Axes | None = None, *, tolerance: float = 1.0, paper: bool = False, notes: bool = True
 ) -> Axes:
-    """Draw the drops of spans that have their lowest layer in common, their highest one, or nothing.
+    """Draw the drops of spans with a common first layer, a common last layer, or no common end.
 
     Args:
         record: an ablation, an average or a comparison.
-        ax: where; by default the current axes.
+        ax: axes to draw on; by default the current axes.
         tolerance: tolerated drop, in percentage points, marked by the dashed line; ignored for differences.
-        paper: whether the published drops of the same spans, where there are some, are drawn too.
-        notes: whether task, scores and signs are explained in a corner.
+        paper: whether to draw the published drops of the same spans as well, if there are any.
+        notes: whether to add a legend with the task, the scores and the meaning of the marks.
 
     Raises:
         ResultsError: the spans are a grid.
@@ -142,13 +143,13 @@ def curve(
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """Axes with a curve: how far it reaches at each mark, and the words in its corner.
+    """Axes with a curve, the range of the curve at each mark, and the legend.
 
     Attributes:
-        ax: where.
-        low, high: points, ``[marks]``, of everything drawn there.
-        words: a legend headed by the notes, or None.
-        notes: its head, as far as there is room.
+        ax: the axes.
+        low, high: the range of everything drawn at each mark, in points, ``[marks]``.
+        words: a legend with the notes as its title, or None.
+        notes: lines of the title; those for which there is no room are left out.
     """
 
     ax: Axes
@@ -158,7 +159,7 @@ class Panel:
     notes: Sequence[str] = ()
 
     def with_words(self, notes: Sequence[str], entries: Sequence[LegendEntry] = ()) -> Panel:
-        """The same with notes, and what explains the marks, in one corner."""
+        """The same panel with a legend that has the notes as its title."""
         size = style.tick_size()
         handles, labels = [handle for handle, _ in entries], [label for _, label in entries]
         words = self.ax.legend(
@@ -171,7 +172,7 @@ class Panel:
 
 
 def settle(panels: Sequence[Panel]) -> None:
-    """One range of drops for all the panels, such that nothing drawn lies below a panel's words."""
+    """Set one range of drops for all panels, such that no legend covers a curve."""
     low, high = (f([f(getattr(panel, end)) for panel in panels]) for f, end in ((min, "low"), (max, "high")))
     margin = _MARGIN * (high - low or 1.0)
     bottom, top = low - margin, high + margin
@@ -186,7 +187,7 @@ def settle(panels: Sequence[Panel]) -> None:
 
 
 def _fit_words(panel: Panel, words: Legend) -> np.ndarray:
-    """Give the words as many of the notes as there is room for; their size, of the axes' width and height."""
+    """Put as many notes into the legend as fit; return its size as fractions of the axes' size."""
     size = np.zeros(2)
     for n in (len(panel.notes), 2, 1, 0):
         words.set_title("\n".join(panel.notes[:n]))
@@ -197,7 +198,7 @@ def _fit_words(panel: Panel, words: Legend) -> np.ndarray:
 
 
 def _top_with_words(panel: Panel, bottom: float, size: np.ndarray, side: str) -> float:
-    """The upper limit at which the words, in one corner, are clear of what is drawn below them."""
+    """The upper limit of the y-axis at which the legend, in one corner, does not cover the curve."""
     pad = 0.6 * style.tick_size() / size_in_points(panel.ax)[1]
     covered = 1 + int(np.ceil(size[0] * (len(panel.high) + 0.2)))
     below = panel.high[:covered] if side == "left" else panel.high[-covered:]
@@ -205,7 +206,7 @@ def _top_with_words(panel: Panel, bottom: float, size: np.ndarray, side: str) ->
 
 
 def draw_line(line: SpanLine, ax: Axes, *, tolerance: float, notes: bool = True) -> Panel:
-    """Draw one curve without any words but the axes'."""
+    """Draw one curve with the labels of its axes, but without a legend."""
     frame, unit, ink = line.frame, style.unit(), style.ink()
     drops = drop_points(frame["delta_points"])
     x, known = np.arange(len(drops)), ~np.isnan(drops)
@@ -244,7 +245,7 @@ def draw_line(line: SpanLine, ax: Axes, *, tolerance: float, notes: bool = True)
 
 
 def _is_sure(frame: pd.DataFrame) -> np.ndarray:
-    """Where the difference is significant, bool ``[spans]``; everywhere if no test was made."""
+    """Whether each difference is significant, bool ``[spans]``; True for all spans if no test was made."""
     return frame["significant"].to_numpy(bool) if "significant" in frame else np.ones(len(frame), bool)
 
 
@@ -256,7 +257,7 @@ def _draw_interval(ax: Axes, x: np.ndarray, low: np.ndarray, high: np.ndarray, j
 
 
 def _draw_marks(ax: Axes, x: np.ndarray, drops: np.ndarray, sure: np.ndarray) -> None:
-    """A dot a span, filled where the difference is significant; as large as leaves neighbours apart."""
+    """Draw one dot per span, filled if the difference is significant and small enough not to overlap."""
     marks = [
         ax.scatter(x[chosen], drops[chosen], facecolors=fill, edgecolors=_COLOUR, zorder=zorder, label=label)
         for chosen, fill, zorder, label in (
@@ -286,7 +287,7 @@ def _published_props() -> dict[str, object]:
 
 
 def line_entries(lines: Sequence[SpanLine], tolerance: float) -> list[LegendEntry]:
-    """Legend handles and labels for everything that the curves have."""
+    """Legend handles and labels for everything that the curves contain."""
     unit, frames = style.unit(), [line.frame for line in lines]
     dot = {
         "marker": "o",

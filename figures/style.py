@@ -26,7 +26,7 @@ INK, WHITE, GREEN = "#000000", "#ffffff", "#009e73"  # green: Okabe and Ito's, s
 GRID, FAINT = "#e4e4e4", "#666666"
 FILLS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7")  # areas: Okabe and Ito's as well
 BORDER, BORDER_HALO = 1.2, 2.2  # units: the tolerance line, and its white halo on dark cells
-SMALLEST_SIZE = 5.0  # points: no letter is smaller, whatever the venue
+SMALLEST_SIZE = 5.0  # points: the smallest font size for any venue
 PNG_DPI = 300
 
 # Fonts that ship with Matplotlib rather than a system's Times or Helvetica: the same results give the same

@@ -230,7 +230,7 @@ def _rank_correlations(counts: np.ndarray, rankings: list[_Ranking], truth: _Ran
     weights = np.ascontiguousarray(counts.T, dtype=np.float64)  # [examples, resamples]
     total, room = weights.sum(axis=0), (np.empty_like(weights), np.empty_like(weights))
     ranked, spread = _weighted_ranks(weights, truth)
-    # Without ties the groups are the examples, in whatever order, so these sums serve every variant.
+    # Without ties the groups are single examples, in any order, so these sums apply to every variant.
     untied, half = total**3 - _cubes(weights), np.einsum("er,er->r", ranked, weights) / 2
     found = np.full((len(rankings), len(total)), np.nan)
     for row, ranking in enumerate(rankings):

@@ -130,7 +130,7 @@ def span_summary(
 
     Returns:
         For `ablated`: `largest_single_layer_drop` `{layer, delta_points}` (of groups of layers also
-        `last_layer`; None where not every layer was studied by itself) and `longest_removable`
+        `last_layer`; None unless every layer was studied alone) and `longest_removable`
         `{tolerance: span or None}`, the longest span that costs at most the tolerance. For `kept`:
         `best_single_layer` and `shortest_sufficient`, the shortest span that, alone, is at most the
         tolerance below the intact model. A span is `{first, last, n_layers, delta_points}`; ties go to the

@@ -34,10 +34,11 @@ N_RESAMPLES = 10_000
 def chosen_trials(trials: pd.DataFrame, point: Sequence[str] = TRADEOFF_POINT) -> pd.DataFrame:
     """The trials with the best settings of each point.
 
-    Only the settings with the most seeds count, so that after a search with one seed the settings that were
-    trained with more stand. Of these the best have the largest share of seeds with a score, so that one lucky
-    seed of three does not beat three good ones; of equals the highest mean score, then the lower learning
-    rate, then fewer epochs. Where all diverged, the lowest rate stands for it.
+    Only the settings with the most seeds are candidates, so that after a search with one seed the settings
+    trained with more seeds are chosen. The best candidates have the largest share of seeds with a score, so
+    that one lucky seed of three does not beat three good ones. Ties are broken by the highest mean score,
+    then by the lowest learning rate, then by the fewest epochs. If all trials of a point diverged, the lowest
+    learning rate is chosen.
 
     Args:
         trials: columns of ``trials.csv``.

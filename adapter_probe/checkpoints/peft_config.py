@@ -270,7 +270,7 @@ def _names(path: Path, document: Mapping[str, Any], name: str) -> str | tuple[st
 
 
 def _modules(path: Path, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Names of modules, which PEFT puts into patterns as they are."""
+    """Names of modules, which PEFT inserts into patterns unescaped."""
     if wrong := [name for name in names if not re.fullmatch(r"\w+(\.\w+)*", name)]:
         raise CheckpointError(f"{path}: modules_to_save holds {shown(wrong[0])}, expected names of modules")
     return names

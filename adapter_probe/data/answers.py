@@ -94,15 +94,15 @@ def decode_windows(
 def choose_windows(windows: Windows, decoded: Answers) -> Answers:
     """The best answer to every question, over all of its windows; the earliest of equals.
 
-    Scores are compared as they are, not as probabilities within a window. A question has the score NaN where
-    one of its windows has.
+    Scores are compared directly, not as probabilities within a window. A question has the score NaN if one of
+    its windows has.
 
     Args:
-        windows: what was encoded.
-        decoded: the answers in all of its windows, in order.
+        windows: the encoded windows.
+        decoded: the answers in all windows, in order.
 
     Returns:
-        one item a question.
+        one item per question.
     """
     chosen = _none(len(decoded.score), windows.n_questions)
     for window, question in enumerate(windows.question.tolist()):

@@ -250,7 +250,7 @@ _FORMS: dict[tuple[str, ...], tuple[Form, _Reader]] = {
 
 def _reader_of(rows: Rows, row: int, record: Mapping[str, object]) -> tuple[tuple[str, ...], _Reader]:
     found = [columns for columns in _FORMS if set(columns) <= set(record)]
-    # A text beside the columns of another kind is often the same written out.
+    # If there are the columns of another kind, a text column often repeats their content.
     found = [columns for columns in found if columns != ("text",)] or found
     if len(found) > 1:
         kinds = " and ".join(f"({listed(columns)})" for columns in found)

@@ -102,15 +102,15 @@ class RequestBatch:
     """Some items, laid end to end, and what is scored in them.
 
     Attributes:
-        packed: for the model; its `read` are the positions after which tokens are scored.
-        after, targets: int64 ``[scored]``, on the model's device: tokens `targets` after ``read[after]``;
-            `after` ascends.
-        ends: int64 ``[read]``, on the host: how many tokens are scored up to each position that is read, so
-            that nobody has to ask the device which ones some positions have.
-        members: int64 ``[members]``, on the device: scored tokens, one continuation's after the other's.
-        slots: int64 ``[members]``, on the host: the continuation of each: item of the batch, in the order
-            given, times `n_continuations`, plus its number.
-        n_continuations: slots of an item.
+        packed: the model's input; its `read` are the positions after which tokens are scored.
+        after, targets: int64 ``[scored]``, on the model's device: the tokens `targets` are scored after the
+            positions ``read[after]``; `after` is in ascending order.
+        ends: int64 ``[read]``, on the host: number of tokens scored up to each position that is read, so that
+            finding the tokens of some positions requires no synchronization with the device.
+        members: int64 ``[members]``, on the device: indices of scored tokens, grouped by continuation.
+        slots: int64 ``[members]``, on the host: the continuation of each member: index of the item in the
+            batch, in the order given, times `n_continuations`, plus the continuation's number.
+        n_continuations: number of slots per item.
     """
 
     packed: PackedBatch

@@ -76,8 +76,8 @@ class Windows:
         encoded: token ids, one example per window, so that windows can be packed like examples.
         question: int64 ``[windows]``, index of each window's question.
         context: int64 ``[windows, 2]``, the context's first token in the window and one past its last.
-        offsets: per window int32 ``[context tokens, 2]``, the characters of the question's context that each
-            token stands for, end exclusive.
+        offsets: per window int32 ``[context tokens, 2]``, the range of characters in the question's context
+            to which each token corresponds, end exclusive.
         labels: int64 ``[windows, 2]``, the first and last token of the answer in the window; both 0, the
             class token, if the window does not contain the whole answer.
         n_questions: number of questions.

@@ -56,9 +56,9 @@ def tasks_called(name: str) -> dict[str, ArrayTask]:
 
 
 def still_wanted(task: str) -> bool:
-    """Whether SLURM considers this task, which has been told to end, as running.
+    """Whether SLURM still considers a task as running that has received a signal to end.
 
-    A cancelled or requeued task is already completing. A task that ends by itself in the grace period of a
+    A cancelled or requeued task is already completing. A task that ends voluntarily in the grace period of a
     preemption would not be requeued by SLURM.
     """
     for _ in range(_QUESTIONS):

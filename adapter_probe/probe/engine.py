@@ -1,4 +1,4 @@
-"""Runs the variants of an ablation on the requested device in the requested precision."""
+"""The engine that runs the variants of an ablation on the requested device, in the requested precision."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _RUN = "run_sha256"
 class Engine:
     """Runs the variants of a request on any of its examples.
 
-    In mixed precision the prefix tree runs in bfloat16, and float32 repeats every (example, variant) whose
-    margin is within the guard band; see `adapter_probe.probe.guard`.
+    In mixed precision the prefix tree runs in bfloat16, and every (example, variant) pair whose margin is
+    within the guard band is repeated in float32; see `adapter_probe.probe.guard`.
 
     Args:
         request: the model, the examples and the settings.
@@ -61,13 +61,13 @@ class Engine:
         self._sampled: np.ndarray | None = None
 
     def outputs(self, parts: Sequence[np.ndarray], report: ProgressCallback) -> Generator[Arrays, None, None]:
-        """Yield the outputs of every variant for each part's items, see `batch_outputs`.
+        """Yield the outputs of every variant for the items of each part; see `batch_outputs`.
 
-        In mixed precision also ``error`` ``[variants, items]``: by how much the fast pass was off where
-        float32 decided (infinite where a logit is not finite), NaN where it did not have to.
+        In mixed precision they include ``error`` ``[variants, items]``: the error of the fast pass for pairs
+        repeated in float32 (infinite if a logit is not finite), NaN for the other pairs.
 
         Args:
-            parts: each int ``[items]``.
+            parts: int ``[items]`` for each part.
             report: called with the number of new tokens after every batch.
 
         Raises:
@@ -98,7 +98,7 @@ class Engine:
         return arrays
 
     def _pairs(self, precision: str, items: np.ndarray, chosen: tuple[np.ndarray, ...]) -> np.ndarray:
-        """Logits ``[pairs, labels]`` of chosen (variants, columns of the items)."""
+        """Logits ``[pairs, labels]`` of the chosen pairs, (variants, positions in `items`)."""
         variants, columns = chosen
         with self._model(precision) as model:
             return pair_logits(
@@ -118,7 +118,7 @@ class Engine:
         return self._lanes.map(function, batches)
 
     def _prepare(self) -> None:
-        """Create a model per lane in every precision that is used."""
+        """Create one model per lane in every precision that is used."""
         for precision in self._precisions:
             if precision in self._models:
                 continue
@@ -126,7 +126,7 @@ class Engine:
             own = next(model.parameters()).dtype
             if dtype in (torch.float32, own):
                 model = model.to(self._request.device, dtype).eval()
-            else:  # the checkpoint's precision is not changed
+            else:  # the checkpoint's model keeps its precision
                 model = twin(model.to(self._request.device).eval(), dtype)
             if can_pack(model):
                 model = twin(model)
@@ -145,13 +145,16 @@ class Engine:
             self._models[precision].put(model)
 
     def settle(self, arrays: Arrays) -> dict[str, Any] | None:
-        """Decide what is still open once all examples are there, in the dataset's order; in place.
+        """Repeat further pairs in float32 until none is within the final guard band, in place.
 
-        The decided pairs tell more of the errors than the sample did, and with them the band is chosen; the
-        pairs that it now reaches are decided as well, until none is left.
+        The pairs repeated so far describe the errors better than the sample does, so the band is estimated
+        again from both. The pairs within the new band are repeated as well, until there are none left.
+
+        Args:
+            arrays: the outputs of all examples, in the dataset's order.
 
         Returns:
-            What is known of the errors in the end; None where the precision is not mixed.
+            The statistics of the errors; None if the precision is not mixed.
         """
         if not self._mixed:
             return None
@@ -174,7 +177,7 @@ class Engine:
             self._decide_side_by_side(arrays, chosen)
 
     def _decide_side_by_side(self, arrays: Arrays, chosen: tuple[np.ndarray, ...]) -> None:
-        """Repeat chosen (variants, examples) in float32, on all lanes."""
+        """Repeat the chosen (variants, examples) pairs in float32, on all lanes."""
         lengths = self._request.encoded.lengths
         items = np.unique(chosen[1])
         batches = cut_batches(
@@ -195,7 +198,7 @@ class Engine:
         return Guard.of(self._sample_errors()).first_band(n)
 
     def _sample_errors(self) -> np.ndarray:
-        """Finite errors of random pairs; measured once per folder."""
+        """The finite errors of a random sample of pairs, measured once per folder."""
         if self._sampled is None:
             path = None if self._folder is None else self._folder / GUARD
             self._sampled = self._kept_sample(path)
@@ -216,7 +219,7 @@ class Engine:
         return self._sampled
 
     def _kept_sample(self, path: Path | None) -> np.ndarray | None:
-        """The measurements of an earlier run in this folder; None if there are none of the same run."""
+        """The measurements that the same run saved in this folder earlier; None if there are none."""
         try:
             kept = {} if path is None else read_json(path)
             fits = kept.get(_RUN) == hash_json(self._request.identity)
@@ -225,9 +228,10 @@ class Engine:
             return None
 
     def seconds_per_token(self) -> float:
-        """Measured on one batch per lane of examples of typical length, scaled to all variants.
+        """Estimated time per token, for all variants.
 
-        In mixed precision without what float32 will have to decide, which only the data can tell.
+        It is measured on one batch per lane of examples of typical length. In mixed precision it excludes the
+        pairs to be repeated in float32, whose number depends on the data.
         """
         return self._seconds_per_token(self._precisions[0])
 
@@ -247,7 +251,7 @@ class Engine:
         return seconds / float(sum(lengths[batch].sum() for batch in typical))
 
     def _measured_masks(self) -> tuple[np.ndarray, float]:
-        """Every k-th variant, few enough to be measured soon, and their share of all layer passes."""
+        """Every k-th variant, few enough for a short measurement, and their share of all layer passes."""
         early = self._request.checkpoint.model.forks_early
         whole = sum(nodes_by_site(self._masks, early))
         step = 1
@@ -259,7 +263,7 @@ class Engine:
             step += (step + 1) // 2
 
     def peak_memory(self) -> int | None:
-        """Peak memory in bytes: of the process, or of the accelerator. None if unknown."""
+        """Peak memory of the process, or of the accelerator, in bytes; None if it is not known."""
         if self._request.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._request.device)
         if sys.platform == "win32":
@@ -282,7 +286,7 @@ def bfloat16_speed(device: torch.device, size: int = 1024) -> float:
     for dtype in (torch.float32, torch.bfloat16):
         matrix = torch.ones(size, size, dtype=dtype, device=device)
         times = []
-        for _ in range(4):  # the first one includes set-up costs
+        for _ in range(4):  # the first run includes set-up costs
             start = time.perf_counter()
             (matrix @ matrix).sum().item()
             times.append(time.perf_counter() - start)

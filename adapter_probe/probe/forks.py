@@ -17,7 +17,7 @@ _MOST_FORKS = 10_000  # cache limit: below 100 MB at 500 variants
 
 @dataclass(frozen=True)
 class Fork:
-    """The fork of a branch's nodes at one site.
+    """The fork of the nodes of a branch at one site.
 
     Attributes:
         bounds: int ``[children + 1]``, as in `Branch`.
@@ -58,15 +58,15 @@ class Forks:
 
     Args:
         masks: bool ``[variants, sites]``.
-        device: the model's.
-        root: int ``[variants]``, from 0 and every number up, which of several nodes each variant begins at;
-            None for one node.
+        device: the model's device.
+        root: int ``[variants]``, index of the node at which each variant begins; every index from 0 to the
+            largest one occurs. None for a single node.
 
     Attributes:
-        n_sites: columns of the masks.
-        n_leaves: distinct masks, of each root.
-        roots: int ``[roots + 1]``, bounds of the nodes to begin with, as in `Branch`.
-        leaf: int64 ``[variants]``, which distinct mask each variant has, on the device.
+        n_sites: number of columns of the masks.
+        n_leaves: number of distinct pairs of root and mask.
+        roots: int ``[roots + 1]``, bounds of the initial nodes, as in `Branch`.
+        leaf: int64 ``[variants]``, index of each variant's leaf, on the device.
     """
 
     def __init__(self, masks: np.ndarray, device: torch.device, root: np.ndarray | None = None):
@@ -80,7 +80,7 @@ class Forks:
         self._kept: dict[tuple[int, bytes], Fork] = {}
 
     def at(self, site: int, bounds: np.ndarray) -> Fork:
-        """The fork at a site of the nodes with these bounds."""
+        """The fork of the nodes with these bounds at a site."""
         key = (site, bounds.tobytes())
         fork = self._kept.get(key)
         if fork is None:
@@ -91,7 +91,7 @@ class Forks:
 
 
 def forks_of(masks: np.ndarray, device: torch.device) -> Forks:
-    """The forks of masks ``[variants, sites]``, cached for the last few sets."""
+    """The forks of masks ``[variants, sites]``, cached for the most recent sets of masks."""
     return _forks_of(masks.tobytes(), masks.shape[1], device)
 
 

@@ -40,7 +40,7 @@ class Guard:
             that is not finite is always repeated.
         largest_error: the largest error in the difference of two logits of a pair.
         threshold: value that a tenth of the errors exceeds.
-        scale: upper bound of the mean excess over the threshold.
+        scale: upper confidence limit of the mean excess over the threshold.
     """
 
     pairs: int
@@ -83,7 +83,7 @@ class Guard:
 
 
 def doubts(fast: np.ndarray, band: float) -> np.ndarray:
-    """Bool ``[...]``: whether predictions of logits ``[..., labels]`` are within the band or not finite."""
+    """Whether the margins of logits ``[..., labels]`` are within the band or not finite, bool ``[...]``."""
     return ~(margins(fast) > band) | ~np.isfinite(fast).all(axis=-1)
 
 
@@ -95,9 +95,9 @@ def margins(logits: np.ndarray) -> np.ndarray:
 
 
 def margin_errors(fast: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    """Maximum error in the difference of any two logits: ``[..., labels]`` to ``[...]``.
+    """Maximum error in the difference of any two logits, ``[...]`` for logits ``[..., labels]``.
 
-    Infinite if a logit is NaN or infinite.
+    The error is infinite if a logit is NaN or infinite.
     """
     with np.errstate(invalid="ignore"):
         errors = np.ptp(fast.astype(np.float64) - exact.astype(np.float64), axis=-1)
@@ -108,7 +108,7 @@ def sampled(n_variants: int, n_examples: int) -> tuple[np.ndarray, np.ndarray]:
     """A fixed random sample of pairs that are computed in both precisions first.
 
     Returns:
-        int64 ``[pairs]``, the variant and the example of each.
+        Two int64 arrays ``[pairs]``: the variant and the example of each pair.
     """
     n = n_variants * n_examples
     chosen = np.random.default_rng(0).choice(n, min(n, _SAMPLE), replace=False)

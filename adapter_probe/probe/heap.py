@@ -1,7 +1,8 @@
-"""The C library's heap, in which states of many sizes come and go (glibc; elsewhere nothing is done).
+"""Settings of the C library's heap that reduce fragmentation (glibc only; elsewhere they have no effect).
 
-Tensors are aligned, and glibc before 2.38 rarely reuses what an aligned block left behind. Without help, a
-walk through the tree gathered gigabytes that were free and of no use.
+A walk through the prefix tree allocates and frees states of many sizes. Tensors are aligned, and glibc
+before 2.38 rarely reuses the memory of a freed aligned block. With the default settings, a walk therefore
+accumulated gigabytes of free but unusable memory.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ _M_ARENA_MAX = -8  # malloc.h
 
 
 def share_one_heap() -> None:
-    """Have threads that are yet to start take their memory where the main thread does.
+    """Make threads that start later allocate from the main thread's heap.
 
-    Separate heaps of 64 MiB fragment with states of many sizes: gaps grew to hundreds of
-    MiB within a thousand sentences.
+    Separate heaps of 64 MiB become fragmented by states of many sizes: the gaps grew to hundreds of MiB
+    within a thousand sentences.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def return_free_memory() -> None:
-    """Hand the system what the heap has free."""
+    """Return the free memory of the heap to the operating system."""
     with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)

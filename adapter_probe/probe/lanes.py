@@ -1,7 +1,7 @@
 """Parallel batches: one Python thread per batch, with an equal share of the CPU threads.
 
-The steps of a pass are short. If each is split among all cores, cores wait for each other at its end, and
-sequential parts use only one core. Parallel batches are independent until their results are joined.
+The steps of a pass are short. If each step is split among all cores, the cores wait for each other at its
+end, and sequential parts use only one core. Parallel batches are independent until their results are joined.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _MOST = 16
 
 
 class Stopped(Exception):
-    """The result of this work is no longer needed."""
+    """Raised on a lane if the result of its work is no longer needed."""
 
 
 class Lanes:
     """A fixed number of parallel batches.
 
     Args:
-        device_type: an accelerator has one lane, a CPU one per torch thread, up to 16.
+        device_type: an accelerator has one lane, a CPU has one per torch thread, up to 16.
 
     Attributes:
         n: number of lanes.
@@ -49,10 +49,10 @@ class Lanes:
             share_one_heap()
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
-        """Yield `function` of every item, in order, computed ahead on all lanes.
+        """Yield the result of `function` for every item, in order, computed in advance on all lanes.
 
-        `function` must call `check` regularly. Until the iterator is closed, torch's number of threads
-        is that of one lane.
+        `function` must call `check` regularly. Until the iterator is closed, torch's number of threads is
+        that of one lane.
         """
         if self.n == 1:
             yield from map(function, items)
@@ -75,7 +75,7 @@ class Lanes:
             torch.set_num_threads(threads)
 
     def check(self) -> None:
-        """Called on a lane, before each of its steps.
+        """Stop this lane if its result is no longer needed; called before each of its steps.
 
         Raises:
             Stopped: the results are no longer needed, for example after an interruption.
@@ -89,8 +89,8 @@ def twin(model: AdaptedModel, dtype: torch.dtype | None = None) -> AdaptedModel:
 
     Args:
         model: the model.
-        dtype: precision to cast the weights to. Computed buffers that are not stored keep theirs, see
-            `AdaptedModel`.
+        dtype: precision to cast the weights to. Buffers that are computed and not stored keep their
+            precision, see `AdaptedModel`.
     """
     stored = {id(tensor) for tensor in model.state_dict(keep_vars=True).values()}
 

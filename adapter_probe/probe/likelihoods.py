@@ -14,7 +14,8 @@ from adapter_probe.models.adapted import AdaptedModel, NormChoice
 
 from .tree import forward_variants
 
-# Logits in memory at a time: what a processor's core keeps near it; an accelerator needs more to be busy.
+# Maximum number of logits in memory at a time. A chunk fits into the cache of a CPU core; an accelerator
+# needs larger chunks for full use.
 LOGITS_PER_CHUNK = {"cpu": 3 << 17, "cuda": 256 << 20}
 _ROWS_PER_CHUNK = 1024
 
@@ -29,21 +30,21 @@ def request_outputs(
     norms: NormChoice = "trained",
     each_pass: Callable[[], None] = lambda: None,
 ) -> dict[str, np.ndarray]:
-    """How likely every variant finds the continuations of some items; arguments as in `forward_variants`.
+    """Log-likelihoods of the continuations of some items under every variant.
 
     Args:
         model: in evaluation mode, on its device.
         encoded: the requests.
-        items: int ``[items]``.
+        items: int ``[items]``, indices of the items.
         masks: bool ``[variants, sites]``.
-        tokens_per_pass: bound on memory.
-        norms: the LayerNorm after a switched-off site.
-        each_pass: called before every pass.
+        tokens_per_pass: see `forward_variants`.
+        norms: see `forward_variants`.
+        each_pass: see `forward_variants`.
 
     Returns:
         ``logits`` float32 ``[variants, items, continuations]``, summed log-likelihoods in nats, 0 where an
-        item has fewer continuations; ``greedy`` bool, shaped alike, whether every token of the continuation
-        is the likeliest.
+        item has fewer continuations; ``greedy`` bool of the same shape, whether every token of the
+        continuation is the most likely one.
     """
     batch = pack_requests(encoded, items, model.device)
     scored = forward_variants(
@@ -65,17 +66,17 @@ def request_outputs(
 
 
 def score_tokens(model: AdaptedModel, batch: RequestBatch, hidden: Tensor) -> Tensor:
-    """Log-likelihood of every scored token, and whether it is the likeliest one.
+    """Log-likelihood of every scored token, and whether it is the most likely one.
 
-    Logits over the vocabulary are made for some positions at a time, and nothing of them is kept.
+    The logits over the vocabulary are computed for a few positions at a time and not kept.
 
     Args:
         model: the model.
-        batch: what is scored.
+        batch: the tokens to score.
         hidden: ``[read, hidden]``, the last layer's states at the positions that are read.
 
     Returns:
-        float ``[scored, 2]``: nats, and 1 or 0.
+        float ``[scored, 2]``: the log-likelihood in nats, and 1 for the most likely token, else 0.
     """
     states = model.final_states(hidden)
     dtype = torch.promote_types(hidden.dtype, torch.float32)
@@ -93,9 +94,9 @@ def score_tokens(model: AdaptedModel, batch: RequestBatch, hidden: Tensor) -> Te
 def _normalised(
     model: AdaptedModel, states: Tensor, rows: Tensor, targets: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits of `targets` after states `rows`; of each state, log of the summed exponentials, and maximum.
+    """Logits of `targets` after states `rows`, and the log-sum-exp and the maximum of every state's logits.
 
-    The vocabulary comes a part at a time, each part summed beside its own largest logit.
+    The vocabulary is processed in parts; the largest logit of a part is subtracted before the exponential.
     """
     most = LOGITS_PER_CHUNK.get(states.device.type, LOGITS_PER_CHUNK["cpu"])
     chosen = torch.empty(len(rows), dtype=dtype, device=states.device)
@@ -103,8 +104,8 @@ def _normalised(
     for first, logits in model.logits_in_parts(states, max(1, most // len(states))):
         part = logits.to(dtype)
         top = part.amax(dim=-1)
-        # All targets are looked up in each part, of which one holds them: a list of those inside would make
-        # the host wait for an accelerator.
+        # Every target is looked up in every part, although only one part contains it: selecting the targets
+        # of a part would make the host wait for the accelerator.
         place = targets - first
         found = part[rows, place.clamp(0, part.shape[1] - 1)]
         chosen = torch.where((place >= 0) & (place < part.shape[1]), found, chosen)
@@ -114,14 +115,14 @@ def _normalised(
 
 
 def summed_windows(encoded: EncodedRequests, sums: np.ndarray) -> np.ndarray:
-    """Log-likelihoods of examples from those of their windows.
+    """Log-likelihoods of examples, as sums over their windows.
 
     Args:
         encoded: the requests.
-        sums: ``[variants, items, continuations]``.
+        sums: log-likelihoods ``[variants, items, continuations]``; the items are windows.
 
     Returns:
         float32 ``[variants, examples, continuations]``.
     """
-    first = np.flatnonzero(np.diff(encoded.example, prepend=-1))  # an example's windows are neighbours
+    first = np.flatnonzero(np.diff(encoded.example, prepend=-1))  # the windows of an example are adjacent
     return np.add.reduceat(sums.astype(np.float64), first, axis=1).astype(np.float32)

@@ -40,7 +40,7 @@ def batch_outputs(
     tokens_per_pass: int,
     each_pass: Callable[[], None] = lambda: None,
 ) -> Arrays:
-    """What every variant makes of one batch of items, in the order given.
+    """The outputs of every variant for one batch of items, in the order given.
 
     Args:
         request: the examples and the choice of LayerNorms.

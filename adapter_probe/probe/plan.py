@@ -1,4 +1,4 @@
-"""Division of an ablation's work into parts, and its cost, computed without weights."""
+"""The division of an ablation into parts, and the amount of work, computed without the weights."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from adapter_probe.data.packing import cut_by_tokens
 from adapter_probe.errors import ResultsError
 
-# Size of the largest states in a pass, those inside the feed-forward network.
-# Larger sizes do not speed up a CPU, whose matrix products are at full rate, and cost memory: from
-# 32 MiB on, the C allocator maps and unmaps every tensor separately, which is slow. An
-# accelerator needs larger sizes for full use.
+# Size of the largest states in a pass, which are those inside the feed-forward network. Larger sizes do not
+# speed up a CPU, whose matrix products are already at full rate, and they cost memory: from 32 MiB on, the C
+# allocator maps and unmaps every tensor separately, which is slow. An accelerator needs larger sizes for full
+# use.
 WIDEST_STATES = {"cpu": 3 << 20, "cuda": 400 << 20}
 # An interruption loses at most one part: seconds of work on a CPU, less on an accelerator.
 TOKENS_PER_PART = {"cpu": 1024, "cuda": 16384}
-# Tokens of the batch on which the cost of a run is measured, and how often they pass through a layer at most:
-# all spans of 12 layers take 300 passes, of 30 layers 5,000.
+# Number of tokens in the batch on which the cost of a run is measured, and the maximum number of times that
+# they pass through a layer. All spans of 12 layers take 300 passes, all spans of 30 layers take 5,000.
 MEASURED_TOKENS = {"cpu": 256, "cuda": 16384}
 MEASURED_LAYERS = 500
 
@@ -48,8 +48,8 @@ def nodes_by_site(masks: np.ndarray, forks_early: np.ndarray | None = None) -> l
     """Number of runs of each site's sublayer per batch, in site order, for masks ``[variants, sites]``.
 
     The states that enter a site's sublayer differ only between variants that differ at an earlier site, so
-    each sublayer runs once for every distinct prefix; where `forks_early`, bool ``[sites]``, once for every
-    distinct prefix with the site itself.
+    each sublayer runs once for every distinct prefix. Where `forks_early`, bool ``[sites]``, is true, the
+    prefix includes the site itself.
     """
     early = np.zeros(masks.shape[1], dtype=int) if forks_early is None else forks_early.astype(int)
     read = [site + int(early[site]) for site in range(masks.shape[1])]
@@ -57,7 +57,7 @@ def nodes_by_site(masks: np.ndarray, forks_early: np.ndarray | None = None) -> l
 
 
 def count_work(masks: np.ndarray, lengths: np.ndarray, forks_early: np.ndarray | None = None) -> Workload:
-    """The amount of work from masks ``[variants, sites]`` and the examples' lengths; see `nodes_by_site`."""
+    """The amount of work for masks ``[variants, sites]`` and example lengths; see `nodes_by_site`."""
     masks = np.asarray(masks, dtype=bool)
     nodes = nodes_by_site(masks, forks_early)
     return Workload(
@@ -96,10 +96,10 @@ def cut_parts(lengths: np.ndarray, tokens_per_part: int) -> list[np.ndarray]:
 def cut_batches(
     lengths: np.ndarray, part: np.ndarray, tokens_per_pass: int, lanes: int = 1
 ) -> list[np.ndarray]:
-    """The batches of a part: a quarter of a pass each, so that the tree can grow before it is split.
+    """The batches of a part: each has a quarter of a pass, so that the tree can grow before it is split.
 
-    With parallel batches, a sixth, so that all lanes finish at about the same time; of few examples at most
-    what gives every lane two batches.
+    With several lanes each has at most a sixth of a pass, so that all lanes finish at about the same time,
+    and with few examples every lane gets about two batches.
     """
     if lanes == 1:
         return cut_by_tokens(lengths, part, max(1, tokens_per_pass // 4))

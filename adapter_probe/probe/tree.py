@@ -27,7 +27,7 @@ from adapter_probe.models.layer import Site
 from .forks import Fork, Forks, forks_of
 from .heap import return_free_memory
 
-# A pass leaves a few MiB behind that are free and not reused; handing them back costs milliseconds.
+# A pass leaves a few MiB of free memory that is not reused; returning it takes milliseconds.
 _PASSES_BETWEEN_RETURNS = 64
 
 
@@ -90,8 +90,8 @@ def forward_variants(
 
     Returns:
         float ``[variants, examples, labels]``, examples in packed order; in question answering
-        ``[variants, tokens, 2]``, start and end logits of every token in packed order; ``[variants, ...]``
-        of what `head` makes.
+        ``[variants, tokens, 2]``, start and end logits of every token in packed order; the results of
+        `head` as ``[variants, ...]``.
 
     Raises:
         ModelError: the model has no adapters, or the base's LayerNorms cannot be restored.
@@ -118,9 +118,11 @@ def forward_pairs(
 
     Args:
         model: in evaluation mode, with adapters installed, for classification or regression.
-        batch: examples of one length that the head reads at one place, on the model's device.
-        examples: int ``[pairs]``, which example of the batch, each at least once.
-        masks: bool ``[pairs, sites]``, the variant of each.
+        batch: examples of equal length on the model's device; the head must read the same single position of
+            each.
+        examples: int ``[pairs]``, index of each pair's example in the batch; every example occurs at least
+            once.
+        masks: bool ``[pairs, sites]``, each pair's variant.
         tokens_per_pass: see `forward_variants`.
         norms: see `forward_variants`.
         each_pass: see `forward_variants`.
@@ -144,9 +146,9 @@ class Walk:
     """One traversal of the tree.
 
     Attributes:
-        model, batch, norms, tokens_per_pass, each_pass: see `forward_variants`; the batch is what one node
-            holds.
-        forks: of the masks.
+        model, batch, norms, tokens_per_pass, each_pass: see `forward_variants`; the batch contains the
+            examples of one node.
+        forks: the forks of the masks.
     """
 
     model: AdaptedModel
@@ -161,7 +163,7 @@ class Walk:
 
         Args:
             states: ``[roots, tokens, hidden]``, input of the first layer.
-            head: of ``[read, hidden]``.
+            head: function of ``[read, hidden]``.
         """
         out: list[Tensor | None] = [None] * self.forks.n_leaves
         pending = [Branch(0, self.forks.roots, states)]
@@ -245,10 +247,10 @@ def _fork_each_way(
     fork: Fork,
     norms: NormChoice,
 ) -> Tensor:
-    """States of all children after any other site, computed for all that are off, and all that are on.
+    """States of all children after any other site, computed separately for adapters on and off.
 
-    Adapters inside the sublayer change its computation, so it runs for every child; otherwise it
-    runs once for every node.
+    Adapters inside the sublayer change its computation, so it runs once per child; otherwise it runs once per
+    node.
     """
     entering = None if site.forks_early else sublayer(hidden)
     states: Tensor | None = None

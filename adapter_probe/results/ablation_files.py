@@ -55,7 +55,7 @@ class AblationResults:
             ``[variants, examples, continuations]``, 0 where an example has fewer.
         labels: ``[examples]``: int64 indices into `label_names`, float64 targets of a regression, int64
             numbers of the questions' paragraphs, or of a language model's int64 right choices; for its losses
-            int64 tokens, bytes or words, whatever the metric divides by.
+            the int64 number of tokens, bytes or words by which the metric divides.
         metric: name of the metric.
         kind: ``classification``, ``regression``, ``extractive`` or ``causal``.
         label_names: names in the order of the logits; empty for a regression.
@@ -66,8 +66,8 @@ class AblationResults:
         counts: int64 ``[examples, continuations, 4]``, what `COUNTED` says of every continuation, 0 where
             there is none; None but for language models.
         groups: str ``[examples]``, group of each example; None if the data has no groups.
-        greedy: bool ``[variants, examples]``, whether every token of the continuation is the likeliest one;
-            None but for ``greedy_accuracy``.
+        greedy: bool ``[variants, examples]``, whether every token of the continuation is the most likely
+            one; None for other metrics than ``greedy_accuracy``.
     """
 
     masks: np.ndarray
@@ -127,9 +127,9 @@ class AblationResults:
         """What `adapter_probe.metrics.score` takes with `labels`: ``[variants, examples]``.
 
         Class numbers or regression values; of question answering, what each question scores by the metric; of
-        a language model the likeliest choices, or for a loss each example's negative log-likelihood, nats; 0
-        where the continuation is what the model says by itself and else 1. -1 or NaN where an output is not
-        finite.
+        a language model the most likely choices, or for a loss each example's negative log-likelihood in
+        nats; for ``greedy_accuracy`` 0 where the model's greedy output is the continuation, else 1. -1 or NaN
+        where an output is not finite.
         """
         if self.greedy is not None:
             finite = np.isfinite(self.logits).all(axis=-1)

@@ -55,7 +55,7 @@ def write_bytes(path: str | Path, data: bytes | memoryview) -> None:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Replaces `path` by `text` in UTF-8, line ends as they are. Raises as `write_bytes` does."""
+    """Replaces `path` by `text` in UTF-8, with unchanged line ends. Raises as `write_bytes` does."""
     write_bytes(path, text.encode("utf-8"))
 
 

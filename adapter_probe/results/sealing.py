@@ -1,10 +1,10 @@
-"""The seal of a results folder: the run that its tables belong to, and the hashes of their bytes.
+"""The seal of a results folder: the run to which its tables belong, and the hashes of the tables.
 
 ``checksums.json`` contains the hash of the run's identity and the SHA-256 of each table. Tables that were
 copied from another folder, edited or truncated are refused wherever they are read, and so are tables that
 their run never sealed, and folders that lack a sealed table. A folder without this file, a manifest and
 ``study.json``, such as one that was created by hand, is read unchecked. The same file contains notes of later
-steps: the inputs of the run, and the figures drawn.
+steps: the inputs of the run, and the figures that were drawn.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from adapter_probe.results.provenance import sha256_of
 
 CHECKSUMS, MANIFEST, STUDY = "checksums.json", "manifest.json", "study.json"
 SCHEMA = 1
-"""Of the manifest."""
+"""Schema version of the manifest."""
 MANIFEST_SECTIONS = ("created_with", "identity", "plan")
 FIGURES, MADE_FROM = "figures", "made_from"
-"""Names of notes in the file of the seal."""
+"""Names of notes in ``checksums.json``."""
 _CHECKSUM = "checksum"
 _GROWS = "tasks"  # tasks may be added to a study, which does not change its tables
 
 
 @contextmanager
 def sealed(folder: str | Path, names: Sequence[str]) -> Iterator[None]:
-    """Seal a folder's tables after the block has written them; nothing is sealed if it fails.
+    """Seal a folder's tables after the block has written them; nothing is sealed if the block fails.
 
     Args:
-        folder: with the manifest of its run.
-        names: of the tables; those that are not there are left out.
+        folder: the results folder, which contains the manifest of its run.
+        names: names of the tables; missing ones are left out.
 
     Raises:
         ResultsError: the folder cannot be written, or its manifest cannot be read.
     """
     folder = Path(folder)
-    drawn = read_note(folder, FIGURES)  # says itself of which tables they are
+    drawn = read_note(folder, FIGURES)  # the note itself records the tables of each figure
     with suppress(FileNotFoundError):
         (folder / CHECKSUMS).unlink()
     yield
@@ -51,7 +51,7 @@ def sealed(folder: str | Path, names: Sequence[str]) -> Iterator[None]:
 
 
 def sealed_tables(folder: str | Path) -> dict[str, str] | None:
-    """The SHA-256 of every sealed table, if the folder's run wrote them and all are as they were; else None.
+    """The SHA-256 of every sealed table; None unless the folder's run wrote all of them and none has changed.
 
     Raises:
         ResultsError: the seal or the manifest cannot be read.
@@ -68,7 +68,7 @@ def sealed_tables(folder: str | Path) -> dict[str, str] | None:
 
 
 def read_note(folder: str | Path, name: str) -> dict[str, Any]:
-    """A note in the file of the seal; empty if there is none, or it cannot be read."""
+    """A note in ``checksums.json``; empty if there is none or the file cannot be read."""
     try:
         found = read_json(Path(folder) / CHECKSUMS).get(name)
     except ResultsError:
@@ -77,7 +77,7 @@ def read_note(folder: str | Path, name: str) -> dict[str, Any]:
 
 
 def note(folder: str | Path, name: str, value: dict[str, Any]) -> None:
-    """Add a note to the file of the seal; without a seal, nothing is written.
+    """Add a note to ``checksums.json``; without this file, nothing is written.
 
     Raises:
         ResultsError: the folder cannot be written.
@@ -88,10 +88,11 @@ def note(folder: str | Path, name: str, value: dict[str, Any]) -> None:
 
 
 def check_sealed(path: str | Path) -> None:
-    """Make sure that a table is the one that its folder's run wrote, where the folder says which that is.
+    """Make sure that a table is the one that its folder's run wrote, if the folder records its run.
 
     Raises:
-        ResultsError: it is another one, perhaps unfinished, or the folder's manifest was edited or is newer.
+        ResultsError: it is a different or unfinished table, or the folder's manifest was edited or was
+            written by a newer version.
     """
     path = Path(path)
     seal = path.parent / CHECKSUMS
@@ -120,14 +121,14 @@ def check_sealed(path: str | Path) -> None:
 
 
 def check_complete(folder: str | Path, dispensable: Sequence[str] = ()) -> None:
-    """Make sure that every table which a folder's run sealed is there.
+    """Make sure that no sealed table is missing from a folder.
 
     Args:
-        folder: of the results.
-        dispensable: names of tables that may have been left behind, such as large ones.
+        folder: the results folder.
+        dispensable: names of tables that may be missing, such as large ones that were not copied.
 
     Raises:
-        ResultsError: one is missing, or the seal cannot be read.
+        ResultsError: a table is missing, or the seal cannot be read.
     """
     seal = Path(folder) / CHECKSUMS
     sums = read_json(seal).get("sha256") if seal.is_file() else None
@@ -141,12 +142,12 @@ def check_complete(folder: str | Path, dispensable: Sequence[str] = ()) -> None:
 
 
 def _record_of(folder: Path) -> str:
-    """The file that says which run a folder is of."""
+    """The name of the file that identifies the run of a folder."""
     return STUDY if (folder / STUDY).is_file() else MANIFEST
 
 
 def _refuse_unfinished(path: Path) -> None:
-    """Refuse the table of a run that never sealed its tables: some may be of the settings before."""
+    """Refuse a table whose run never sealed its tables: some of them may be from earlier settings."""
     record = path.with_name(_record_of(path.parent))
     if record.is_file() and (record.name == STUDY or "checksum" in read_json(record)):
         raise ResultsError(
@@ -157,22 +158,22 @@ def _refuse_unfinished(path: Path) -> None:
 
 
 def write_study(path: Path, content: Mapping[str, Any]) -> None:
-    """Write ``study.json`` with the hash of what it says.
+    """Write ``study.json`` with the hash of its content.
 
     Raises:
-        ResultsError: it cannot be written.
+        ResultsError: the file cannot be written.
     """
     write_json(path, {**content, _CHECKSUM: hash_json(content)})
 
 
 def read_study(path: Path) -> dict[str, Any]:
-    """What ``study.json`` says, verified.
+    """The content of ``study.json``, verified.
 
     Raises:
-        ResultsError: it is damaged or was edited.
+        ResultsError: the file is damaged or was edited.
     """
     content = read_json(path)
-    checksum = content.pop(_CHECKSUM, None)  # older ones have none
+    checksum = content.pop(_CHECKSUM, None)  # files of older versions have none
     if checksum not in (None, hash_json(content)):
         raise ResultsError(
             f"{path} is damaged or was edited: its checksum does not match. Restore the file, or choose "
@@ -187,10 +188,10 @@ def manifest_checksum(manifest: Mapping[str, Any]) -> str:
 
 
 def _run_of(folder: Path) -> str | None:
-    """The hash of what determines the folder's numbers; None where nothing says it.
+    """The hash of everything that determines the folder's numbers; None if the folder does not record it.
 
     Raises:
-        ResultsError: the manifest was edited, or is of a newer version.
+        ResultsError: the manifest was edited or was written by a newer version.
     """
     if (path := folder / MANIFEST).is_file():
         manifest = read_json(path)

@@ -50,11 +50,11 @@ class Ranking:
         """The scores of the spans joined with their exact drops, in points.
 
         Args:
-            study: an ablation of the same checkpoint, with both sites of a layer off; its examples may be
-                others.
+            study: an ablation of the same checkpoint, with both sites of a layer off; it may use other
+                examples.
 
         Raises:
-            ResultsError: it is of another checkpoint, or of other sites.
+            ResultsError: the ablation is of another checkpoint or of other sites.
         """
         _refuse_other(self.identity, study)
         return with_drops(self.spans, study.spans)

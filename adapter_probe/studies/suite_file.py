@@ -34,8 +34,8 @@ class SuiteTask:
         max_length: truncate examples to this many tokens.
         max_train: train on a fixed random subset of this many examples.
         validation_share: fraction of the training rows to hold out when there is no validation file.
-        epochs: numbers of epochs to try on this task, in place of the studies' own.
-        batch_size: likewise.
+        epochs: numbers of epochs to try on this task; they override those of the studies.
+        batch_size: batch size for this task; it overrides that of the studies.
     """
 
     task: str
@@ -82,7 +82,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Rates:
-    """``[tradeoff.rates]``: learning rates to try of one family of methods, in place of `learning_rates`."""
+    """``[tradeoff.rates]``: learning rates for one family of methods, which override `learning_rates`."""
 
     adapters: tuple[float, ...] = ()
     top_layers: tuple[float, ...] = ()

@@ -1,9 +1,9 @@
-// Spans in a line: each a mark at its drop, with the interval, zero and the tolerance. Filled marks are
-// significant. It has the parts of a heatmap, so that the page treats both alike.
+// The curve of spans that form a line: a mark at the drop of each span, with the interval, the zero line and
+// the tolerance. Filled marks are significant. It has the same interface as a heatmap.
 
 const PLOT = { width: 620, height: 340, left: 52, right: 12, top: 12, bottom: 46 };
 
-/** Round steps between the least and the greatest drop, about five of them. */
+/** About five round values between the smallest and the largest drop. */
 function dropTicks(low, high) {
   const rough = (high - low) / 5;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -13,7 +13,7 @@ function dropTicks(low, high) {
   return places.map((i) => Number(((first + i) * step).toPrecision(12)));
 }
 
-/** Scales of drops and spans; the range of drops includes every interval, zero and the largest tolerance. */
+/** The scales of drops and spans; the drops include every interval, zero and the largest tolerance. */
 function curveScale(cells, tolerance) {
   const ends = (cell) => [cell.drop, -cell.ci_low_points, -cell.ci_high_points];
   const drawn = cells.filter((cell) => known(cell.drop)).flatMap(ends);
@@ -51,7 +51,7 @@ function curveAxes(data, cells, { x, y, low, high, wide }) {
   );
 }
 
-/** The interval as a band, or where spans have no end in common as a bar each; then the curve. */
+/** The intervals and the curve. Spans with no common end have bars and no curve, the others a band. */
 function curveLines(data, cells, { x, y }) {
   const whole = cells.filter((cell) => known(cell.drop));
   const sure = whole.filter((cell) => known(cell.ci_low_points));
@@ -65,7 +65,7 @@ function curveLines(data, cells, { x, y }) {
   return [band, svg("path", { class: "curve-line", d: `M${whole.map(point((cell) => cell.drop)).join("L")}` })];
 }
 
-/** Gives the cell its `node`: a mark, and a strip over the whole height that the pointer finds easily. */
+/** Sets the `node` of a cell: a mark, and a strip over the whole height that is easy to point at. */
 function drawMark(data, cell, { x, y, wide }) {
   const radius = Math.min(5, 0.4 * wide);
   const at = { cx: x(cell), cy: known(cell.drop) ? y(cell.drop) : PLOT.height - 6, r: radius };
@@ -75,7 +75,7 @@ function drawMark(data, cell, { x, y, wide }) {
   cell.node = svg("g", node, strip, svg("circle", { ...at, class: kind }));
 }
 
-/** `on` is {enter(cell), leave(cell), choose(cell)}; the same parts as `heatmap` gives. */
+/** Returns the same object as `heatmap`; `on` is {enter(cell), leave(cell), choose(cell)}. */
 function curve(data, cells, on, tolerance) {
   const scale = curveScale(cells, tolerance);
   const { width, height, left, right, top, bottom } = PLOT;

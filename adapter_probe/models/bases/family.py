@@ -42,7 +42,7 @@ class Anatomy:
         may_lack: those of `norms` and `projection` that are optional.
         positions_follow_padding: position numbers begin at `pad_token_id` + 1, so that many are lost.
         positions_lost: number of positions that are never used.
-        layers: pattern of the layers' names; {} stands for the number.
+        layers: pattern of the layers' names, in which {} is replaced by the number.
         layer_groups: name in the configuration of the number of layer modules, if there are fewer modules
             than layers, each shared by adjacent layers; {} in `layers` is then the number of the module.
         pre_norm: whether sublayers normalise their input instead of their residual sum.

@@ -26,8 +26,9 @@ class LayerNames:
         attention_norm, ffn_norm: the sublayer's LayerNorm, after its residual sum or at its entrance.
         attention_site, ffn_site: the modules that hold the adapters, so that the state dict names them
             ``<site>.adapter.*``; "" is the layer itself.
-        ffn_gate: a second projection beside `ffn_in`; the activation acts on it and multiplies `ffn_in`.
-        ffn_in_gated: `ffn_in` is both: its output's first half is the gate, its second what that multiplies.
+        ffn_gate: a projection parallel to `ffn_in`; its activated output multiplies the output of `ffn_in`.
+        ffn_in_gated: whether `ffn_in` computes both: the first half of its output is the gate, which is
+            multiplied by the second half.
         ffn_inner_dropout: dropout between activation and `ffn_out`.
     """
 
