@@ -209,8 +209,8 @@ def predictions_from_likelihoods(metric: str, sums: np.ndarray, sizes: np.ndarra
             where an example has no such continuation.
 
     Returns:
-        int64 ``[..., examples]``, the likeliest choice (the first of equals), or `NO_CLASS` where a choice's
-        log-likelihood is NaN or infinite; for a loss float64, the negative log-likelihood or NaN.
+        int64 ``[..., examples]``, the most likely choice (the first of equals), or `NO_CLASS` if the
+        log-likelihood of a choice is NaN or infinite; for a loss float64, the negative log-likelihood or NaN.
     """
     if metric in LOSSES:
         nats = -sums[..., 0].astype(np.float64)
@@ -233,12 +233,12 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
         metric: a `CustomMetric`, or accuracy, mcc, f1 (of two classes; the last is the positive one:
             ``equivalent`` in MRPC, ``duplicate`` in QQP, ``1`` of 0 and 1), macro_f1, pearson, spearman,
             squad_f1, exact_match, or one of a language model's.
-        predictions: ``[..., examples]``: class indices, or those of the likeliest choices; numbers for the
-            correlations; for squad_f1 and exact_match what each question scores, in [0, 1]; for losses each
-            example's negative log-likelihood, nats.
-        labels: ``[examples]``, likewise; for squad_f1 and exact_match any array of that length (such as the
-            questions' paragraphs), since the questions' scores have the true answers in them already; for
-            losses how many tokens, bytes or words each example has.
+        predictions: ``[..., examples]``: class indices, or those of the most likely choices; numbers for
+            the correlations; for squad_f1 and exact_match the score of each question, in [0, 1]; for losses
+            the negative log-likelihood of each example, in nats.
+        labels: ``[examples]``, of the same kind; for squad_f1 and exact_match any array of that length (such
+            as the questions' paragraphs), since the questions' scores already account for the true answers;
+            for losses the number of tokens, bytes or words in each example.
 
     Returns:
         float64 ``[...]``, fractions in [-1, 1] or nan; losses in nats a token (``nll``, the mean over
@@ -246,8 +246,8 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
 
     Raises:
         DataError: the metric is unknown, or is f1 and there are more than two classes.
-        ValueError: the shapes do not match, there are no examples, classes are not whole numbers >= 0 (but
-            for `NO_CLASS`), or a question's score is outside [0, 1].
+        ValueError: the shapes do not match, there are no examples, classes are not whole numbers >= 0 (except
+            `NO_CLASS`), or a question's score is outside [0, 1].
     """
     metric_label(metric)
     predictions, labels = np.asarray(predictions), np.asarray(labels)

@@ -44,7 +44,7 @@ def from_record(
         kind: the dataclass.
         record: the parsed JSON.
         where: dotted name of the record within its file, for the message.
-        readers: by name, functions for fields that are not described by their type alone.
+        readers: functions, by name, for fields that are not described by their type alone.
 
     Raises:
         RecordError: the message gives the field's dotted name, its value and what is allowed.

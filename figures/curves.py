@@ -36,9 +36,9 @@ class ScoreSeries:
     """One task's scores, ready to be drawn.
 
     Attributes:
-        name: of the task, for people.
+        name: display name of the task.
         points: columns of ``sweep.csv``, of one task and size, or of ``tradeoff.csv``, of one task.
-        trials: rows of ``trials.csv`` that the points are of; None where there are none.
+        trials: the rows of ``trials.csv`` for these points; None if there are none.
         published: the paper's curve of the same task and metric, or None.
         baseline: the score without pretraining, a fraction; NaN where it was not asked for.
     """
@@ -69,13 +69,13 @@ class ScoreSeries:
 
 @dataclass(frozen=True)
 class MarkerStyle:
-    """How a series looks; no two share a marker, so that no one needs the colour.
+    """The style of a series; every series has a different marker, so that colour is not required.
 
     Attributes:
-        colour: hex, of Okabe and Ito's palette.
+        colour: hexadecimal colour from Okabe and Ito's palette.
         marker: Matplotlib's marker.
-        line: line style; empty for points that nothing joins.
-        size: of the marker, units.
+        line: line style; empty for points that are not joined.
+        size: size of the marker, in units.
     """
 
     colour: str

@@ -100,10 +100,10 @@ def span_scores(results: AblationResults) -> pd.DataFrame:
 
 
 def span_units(frame: pd.DataFrame) -> np.ndarray | None:
-    """The layers, or groups of layers, that the spans are made of: int ``[units, 2]``, first and last layer.
+    """The layers, or groups of layers, of which the spans consist: int ``[units, 2]``, first and last layer.
 
-    None where they were not all studied by themselves, so that nothing says what each one is worth. Between
-    them may lie layers without adapters.
+    None unless all of them were studied alone, because otherwise their separate effects are not known. There
+    may be layers without adapters between them.
 
     Args:
         frame: columns `first` and `last`.

@@ -23,13 +23,13 @@ def layers_to_transform(layers: Iterable[int], removed: Span) -> str:
 def rank_pattern(layers: Sequence[int], shares: Sequence[float], rank: int) -> str:
     """Ranks by layer, in proportion to the layers' shares of the drop, with the same sum as before.
 
-    A layer without a share, or with a negative one, gets rank 1, the minimum of LoRA. What
-    rounding leaves goes to the layers with the greatest remainders.
+    A layer without a share, or with a negative one, gets rank 1, the minimum of LoRA. The ranks
+    that remain after rounding go to the layers with the largest remainders.
 
     Args:
         layers: numbers of the layers with adapters.
-        shares: each layer's share of the drop, points; the sign is that of a loss.
-        rank: of the LoRA that was ablated, at least 1.
+        shares: each layer's share of the drop, in points; losses are positive.
+        rank: rank of the LoRA that was ablated, at least 1.
     """
     weights = np.clip(np.asarray(shares, dtype=float), 0, None)
     weights = weights / weights.sum() if weights.sum() > 0 else np.full(len(weights), 1 / len(weights))

@@ -173,7 +173,7 @@ def non_monotone(spans: np.ndarray, drops: np.ndarray, resampled: np.ndarray) ->
         inside, variance = inside[variance > _ROUNDING * own], variance[variance > _ROUNDING * own]
         studentised = (drops[inside] - drops[outer]) / np.sqrt(variance)
         if (studentised > 0).any():
-            order = np.argsort(-studentised)  # the likeliest to exceed the greatest first
+            order = np.argsort(-studentised)  # most likely to exceed the maximum first
             scale = 1 / np.sqrt(variance[order])
             flagged[outer] = _exceeds_noise(studentised.max(), errors[outer], errors, inside[order], scale)
     return flagged

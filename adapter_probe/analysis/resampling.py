@@ -76,8 +76,8 @@ def draw_counts(
 
     Args:
         n_examples: examples to draw from; as many are drawn.
-        n_resamples: resamples in all.
-        seed: of the draws.
+        n_resamples: number of resamples.
+        seed: seed of the random numbers.
         clusters: int ``[examples]``; examples of one cluster are drawn together, as many clusters as there
             are, so that the number of examples varies.
         chunk: the most resamples in a chunk; what is drawn does not depend on it.

@@ -44,9 +44,9 @@ class AblationOverview:
         intact: score with every adapter on, a fraction; None if undefined.
         removed_delta: change of the score with everything off, points; None if undefined.
         removed: description of everything off.
-        majority: score of the commonest class, or of a choice at random; None where undefined or unknown.
-        layer_parameters: in the adapters of each layer that the study switches ``[layers]``; None where
-            layers share adapters, or unknown.
+        majority: score of the most frequent class, or of a random choice; None if undefined or unknown.
+        layer_parameters: number of parameters in the adapters of each layer that the study switches
+            ``[layers]``; None if layers share adapters or it is not known.
         baseline: name of the baseline whose score is `majority`.
         warning: why the differences between spans mean nothing; None where they mean something, or where the
             folder does not say.

@@ -119,7 +119,7 @@ def _resampled(
 ) -> tuple[np.ndarray, np.ndarray | float]:
     """Resampled scores ``[resamples, variants]``, and those of guessing: ``[resamples]`` or one for all.
 
-    A correlation's chance is 0; NaN where nothing says what guessing would score.
+    The chance score of a correlation is 0; it is NaN if the score of guessing is not known.
     """
     if results.kind == "classification":
         constant = np.full(len(results.labels), np.bincount(results.labels).argmax())

@@ -107,7 +107,7 @@ def refuse_composed(folder: Path, name: str | None) -> None:
     """Refuse an adapter that was saved as part of a composition, because alone it computes something else.
 
     Args:
-        folder: of the adapter.
+        folder: folder of the adapter.
         name: name of the adapter; None for all adapters in subfolders.
 
     Raises:

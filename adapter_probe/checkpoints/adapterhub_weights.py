@@ -188,7 +188,7 @@ def check_inner(
     """Refuse a file whose LoRA modules differ from its configuration.
 
     Args:
-        folder: of the checkpoint, for the message.
+        folder: folder of the checkpoint, which is named in the message.
         config: its configuration.
         found: names of the modules with LoRA in each layer.
         base: the base, for its layers.

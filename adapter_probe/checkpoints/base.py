@@ -60,13 +60,14 @@ class LoadedBase:
     """A base model in memory.
 
     Attributes:
-        model: with a head for the task.
+        model: the model, with a head for the task.
         missing: names of the parameters that the base does not contain (head, perhaps pooler), initialised
             at random here.
         identity: identity of the base.
-        anatomy: where its modules are.
-        shared: other models use the same memory, so parameters are copied before they are changed.
-        checked: the anatomy has been verified on a model of the same class and weights.
+        anatomy: anatomy of the model.
+        shared: whether other models use the same memory; if so, parameters are copied before they are
+            changed.
+        checked: whether the anatomy has been verified on a model of the same class and weights.
     """
 
     model: PreTrainedModel
@@ -364,7 +365,7 @@ def load_base(
         seed: seed of the head's initialisation.
         dtype: precision of the weights in memory, of which there is only one copy; if it is not float32,
             they are read in the stored precision and cast one by one.
-        anatomy: where the base's modules are; None for its family's row of the table.
+        anatomy: anatomy of the base; None for the one of its family.
 
     Raises:
         CheckpointError: no such base, damaged files, an unsupported family, or encoder weights missing.

@@ -69,7 +69,7 @@ def to_peft(
     """Write a folder that PEFT loads.
 
     Args:
-        opened: with adapters of one of PEFT's types.
+        opened: a checkpoint with adapters of one of PEFT's types.
         out: the new folder.
         source: folder of the checkpoint, which may name its base by another path than the one used.
         method: adapters to write; None for all.
@@ -108,7 +108,7 @@ def to_adapterhub(opened: OpenedCheckpoint, out: Path, lossy: bool = False) -> l
     """Write a folder that AdapterHub's library loads with `load_adapter` and `load_head`.
 
     Args:
-        opened: with bottleneck adapters of this project.
+        opened: a checkpoint with bottleneck adapters of this project.
         out: the new folder.
         lossy: leave out what the format cannot represent.
 

@@ -196,7 +196,7 @@ def refuse_unknown(path: Path, document: Mapping[str, Any], known: Iterable[str]
     """Refuse fields with unknown effect, unless they are not set (null, false, empty).
 
     Args:
-        path: for the message.
+        path: path that is named in the message.
         document: contents of the file.
         known: names of fields that are read, or known to have no effect.
         of: library and version that define the fields.

@@ -63,8 +63,8 @@ class TranslatedCheckpoint:
     """A checkpoint of another library, translated into this project's representation.
 
     Attributes:
-        method: what is added to the base.
-        tensors: its weights, and the base's that it replaces, under the names of this project's model.
+        method: the adaptation that is added to the base.
+        tensors: its weights and the replaced weights of the base, under the names of this project's model.
         notes: remarks for the user, one sentence each.
         frozen: the `tensors` that were not trained, in a checkpoint that contains the whole model.
     """
@@ -98,9 +98,9 @@ class BaseShape:
     """The facts about the base that a reader needs.
 
     Attributes:
-        anatomy: the family's.
-        config: of the model.
-        prefix: of the encoder's names in the whole model, with its dot.
+        anatomy: anatomy of the family.
+        config: configuration of the model.
+        prefix: prefix of the encoder's names in the whole model, including the dot.
         modules: names of all modules of the whole model.
         layer_names: module of every layer in the encoder, bottom first.
         tied: names of the input and the output embedding where they are one tensor, else empty.

@@ -116,7 +116,7 @@ def open_checkpoint(
         folder: the checkpoint.
         base: folder or hub id to use instead of the recorded one (it may have moved). It must have the
             same weights.
-        anatomy: where the base's modules are; None for its family's row of the table.
+        anatomy: anatomy of the base; None for the one of its family.
         dtype: precision of the model in memory.
         shared: keeps the base in memory for other checkpoints; if it already has one, it is used.
 

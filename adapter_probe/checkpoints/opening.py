@@ -52,7 +52,7 @@ def open_checkpoint(
     Args:
         folder: checkpoint folder, of this project or another library.
         base: folder or hub id to use instead of the recorded base.
-        anatomy: where the base's modules are; None for its family's row of the table.
+        anatomy: anatomy of the base; None for the one of its family.
         dtype: precision of the model in memory; the base is read once.
         shared: keeps the base in memory for other checkpoints; if it already has one, it is used.
 

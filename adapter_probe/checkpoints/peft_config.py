@@ -76,13 +76,13 @@ class PeftConfig:
         path: path of the file.
         type: LORA, IA3 or LN_TUNING.
         kind: kind of the task, or None if not recorded.
-        base, revision: of the model it was trained on, or None.
+        base, revision: name and revision of the model on which it was trained, or None.
         rank, alpha: rank and alpha of LoRA, unless a pattern overrides them.
-        ranks, alphas: by pattern of the modules' names.
+        ranks, alphas: ranks and alphas by pattern of the modules' names.
         rslora: whether LoRA is scaled by alpha / sqrt(rank) instead of alpha / rank.
-        dora: weight-decomposed LoRA.
-        lora_bias: B has a bias.
-        bias: which biases of the base were trained too.
+        dora: whether LoRA is weight-decomposed.
+        lora_bias: whether B has a bias.
+        bias: the biases of the base that were trained as well.
         target, exclude: a pattern, names (or endings of names after a dot), or None for the family's default.
         layers: numbers of the layers with adapters, or None for all.
         layers_pattern: names of the lists of layers; empty for any.

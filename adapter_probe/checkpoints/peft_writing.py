@@ -54,7 +54,7 @@ def write_peft(
         method: the adapters.
         tensors: all tensors that differ from the base, by their names in this project's model.
         base: the model, for the names and kinds of its modules.
-        anatomy: where its modules are.
+        anatomy: anatomy of the model.
         kind: kind of the task.
         name: folder or hub id of the base, as PEFT should find it.
         revision: revision of the base on the hub.

@@ -60,7 +60,7 @@ class Bundle:
     Attributes:
         index: its file.
         shards: the data files.
-        entries: by the variables' names.
+        entries: the entries by the names of the variables.
     """
 
     index: Path

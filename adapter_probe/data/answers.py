@@ -67,11 +67,11 @@ def decode_windows(
     earlier. A window in which any logit is NaN or infinite has no answer, and the score NaN.
 
     Args:
-        windows: what was encoded.
-        index: int64 ``[items]``, which windows.
-        rows: where each of them lies in the logits, as `PackedBatch.rows` says.
+        windows: the encoded windows.
+        index: int64 ``[items]``, indices of the windows.
+        rows: position of each window in the logits, as `PackedBatch.rows` says.
         logits: ``[variants, tokens, 2]``, start and end.
-        settings: which stretches are considered.
+        settings: settings that restrict the answers.
 
     Returns:
         the windows' answers, in the order of `index`.
@@ -130,8 +130,8 @@ def score_answers(questions: Questions, answers: Answers) -> tuple[np.ndarray, n
     """Exact match and F1 of every variant on every question, the maximum over the correct answers.
 
     Args:
-        questions: with the true answers.
-        answers: one item a question. No answer scores 0; what has the score NaN scores NaN.
+        questions: the questions with their true answers.
+        answers: one item per question. No answer scores 0; an answer whose score is NaN scores NaN.
 
     Returns:
         exact match (0 or 1) and F1, float64 ``[variants, questions]`` each. Their means over questions are
@@ -198,7 +198,7 @@ def _best_pairs(
         logits: ``[variants, tokens, 2]``, of the window.
         begin: the context's first token.
         stop: one past its last.
-        settings: which pairs are considered.
+        settings: settings that restrict the pairs.
 
     Returns:
         float32 and twice int64 ``[variants]``; tokens counted from `begin`, and -inf where there is no pair.

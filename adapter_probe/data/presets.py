@@ -114,8 +114,8 @@ def preset_files(preset: Preset, folder: str | Path, splits: Sequence[str]) -> d
 
     Args:
         preset: the task.
-        folder: where to look.
-        splits: the splits wanted; none but train and validation are looked for.
+        folder: folder to search.
+        splits: the splits to find; only train and validation are searched for.
 
     Raises:
         DataError: as `find_files`, or the only validation file is of MNLI's other genres.

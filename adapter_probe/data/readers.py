@@ -43,7 +43,7 @@ def read_rows(path: str | Path, columns: Sequence[str] = (), encoding: str = "ut
     Args:
         path: the file.
         columns: columns that the caller will use, names or numbers from 0.
-        encoding: of text files.
+        encoding: character encoding of text files.
 
     Raises:
         DataError: the file cannot be read, is of another type, is not in this encoding, is malformed or has
@@ -84,7 +84,7 @@ def find_files(
     is used; CoLA's in-domain and out-of-domain files together form one split.
 
     Args:
-        folder: where to look; folders inside it are not searched.
+        folder: folder to search; its subfolders are not searched.
         splits: the splits wanted.
         mismatched: use the mismatched one.
 

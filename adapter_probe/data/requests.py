@@ -58,7 +58,7 @@ class Requests:
     Attributes:
         form: one right choice of several, a completion, or a whole text.
         rows: the examples.
-        name: of the split.
+        name: name of the split.
         fingerprint: SHA-256 of the rows in order.
         metrics: metrics that fit the rows, the default first; empty for all metrics of the form.
     """
@@ -89,9 +89,9 @@ def load_requests(
     Args:
         tokenizer: writes chats by its template.
         files: ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` or ``.txt``.
-        name: of the split.
+        name: name of the split.
         max_examples: keep at most this many rows: always the same ones, drawn at random, in the files' order.
-        encoding: of the files.
+        encoding: character encoding of the files.
 
     Raises:
         DataError: a file cannot be read, holds rows of no known form or of several, or a row is damaged.

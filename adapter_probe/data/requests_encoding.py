@@ -128,7 +128,7 @@ def encode_requests(tokenizer: Any, requests: Requests, max_length: int) -> Enco
     Args:
         tokenizer: a transformers tokenizer.
         requests: the rows.
-        max_length: the most tokens that the model reads at once.
+        max_length: maximum number of tokens that the model reads at once.
 
     Raises:
         DataError: the tokenizer has neither a BOS nor an EOS token, or a continuation gives no token or more

@@ -101,8 +101,8 @@ def encode_windows(
 
     Args:
         tokenizer: a transformers fast tokenizer that puts the first text before the second.
-        questions: what to encode. White space around a question is dropped.
-        settings: how contexts are cut.
+        questions: questions to encode. White space around a question is removed.
+        settings: settings of the windows into which contexts are cut.
 
     Raises:
         DataError: the settings leave no room for a context.

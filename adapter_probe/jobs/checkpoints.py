@@ -27,10 +27,10 @@ def train_checkpoints(
     """Train what is missing of some checkpoints; those that are there have to be what is asked for.
 
     Args:
-        out: folder of them all, for logs.
-        requests: what to train, by the checkpoint's folder.
-        resources: what it runs on.
-        progress: whether to show it.
+        out: folder of all checkpoints, which also holds the logs.
+        requests: training requests, by the checkpoint's folder.
+        resources: resources to run on.
+        progress: whether to show progress.
 
     Raises:
         JobsDetached: jobs were sent and not waited for.

@@ -58,14 +58,14 @@ class AdaptedModel(nn.Module):
 
     Args:
         base: the transformers model.
-        anatomy: where its modules are; None for its family's row of the table.
+        anatomy: anatomy of the model; None for the one of its family.
         check: verify the anatomy on the model; not needed if done before on the same weights.
 
     Attributes:
         base: the transformers model, adapters included.
-        anatomy: where its modules are.
+        anatomy: anatomy of the model.
         layers: the Transformer layers, bottom first, with two sites each.
-        method: what was installed, or None before `install`.
+        method: the installed method, or None before `install`.
         head_kind: kind of head, "classification", "extractive" (question answering) or "causal".
         lowest_trained_layer: the lowest layer with a trained parameter; -1 for the embeddings, the number of
             layers if only pooler or head train. Set by `choose_trained`; -1 before.

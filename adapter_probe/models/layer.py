@@ -116,7 +116,7 @@ class Site:
 
         Args:
             x: ``[nodes, tokens, hidden]``, the sublayer's output.
-            residual: its input, shaped alike.
+            residual: the sublayer's input, of the same shape.
             groups: the examples along the token axis, for adapters that use all tokens of an example.
             norm: norm to use instead of the site's.
         """

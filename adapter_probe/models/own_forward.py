@@ -22,7 +22,7 @@ class OwnForward:
 
     Args:
         encoder: the encoder, whose forward starts a pass.
-        parts: of the layer module.
+        parts: parts of the layer module.
         pre_norm: see `Anatomy`.
         sites: the two sites of each layer that uses the module, bottom first.
     """

@@ -16,7 +16,7 @@ class ParameterRoles:
 
     Args:
         base: the transformers model.
-        anatomy: where its modules are.
+        anatomy: anatomy of the model.
         head_kind: kind of its head, see `AdaptedModel`.
 
     Attributes:

@@ -116,10 +116,10 @@ def assemble(
     """The results of a study from the outputs of all items, in the dataset's order.
 
     Args:
-        request: what was asked.
-        variants: the rows.
+        request: the request of the ablation.
+        variants: the variants, one per row of the outputs.
         arrays: the outputs.
-        guard: of mixed precision: what was seen of its errors, to be noted in the settings.
+        guard: statistics of the errors in mixed precision, which are recorded in the settings.
 
     Raises:
         CheckpointError: an output of the intact model is NaN or infinite.

@@ -142,7 +142,7 @@ def on_other_data(
         request: an ablation.
         data: files with the examples.
         max_examples: use a fixed random subset of this size.
-        encoding: of the files.
+        encoding: character encoding of the files.
 
     Raises:
         DataError: the examples cannot be read or do not fit the task.

@@ -129,10 +129,10 @@ def claim_study(folder: str | Path, study: str, shared: Mapping[str, Any], tasks
     Tasks may be added; what is there may not change.
 
     Args:
-        folder: of the study, claimed by this process.
-        study: its kind, such as ``init-sweep``.
-        shared: what is common to all trials, as plain JSON.
-        tasks: by name, what determines a task, as plain JSON.
+        folder: folder of the study, which this process has claimed.
+        study: kind of the study, such as ``init-sweep``.
+        shared: settings common to all trials, as plain JSON.
+        tasks: everything that determines a task, by the task's name, as plain JSON.
 
     Raises:
         ResultsError: the folder holds another study, or the same task name with other data.

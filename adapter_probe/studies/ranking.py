@@ -32,7 +32,7 @@ class Ranking:
             example's margin.
         margins: float ``[examples]``, margins of the intact model.
         seconds: computing time.
-        identity: what determines the model: checkpoint, base and tokenizer.
+        identity: everything that determines the model: checkpoint, base and tokenizer.
     """
 
     layers: pd.DataFrame

@@ -57,8 +57,8 @@ class Outcome:
     """A tuned baseline.
 
     Attributes:
-        setting: the grid's best, by the mean score over folds; of equals the first.
-        predictions: of the validation rows ``[examples]``.
+        setting: the best setting of the grid by mean score over folds; the first one in case of a tie.
+        predictions: predictions for the validation rows ``[examples]``.
         parameters: coefficients and intercepts.
     """
 

@@ -81,7 +81,7 @@ class ConfiguredBottleneck(nn.Module):
 
         Args:
             x: ``[nodes, tokens, hidden]``, the sublayer's output.
-            residual: its input, shaped alike.
+            residual: the sublayer's input, of the same shape.
             norm: module after the residual sum.
             groups: the examples along the token axis; None if they are along axis 0. Used only by gates.
 

@@ -68,10 +68,10 @@ class InnerSpec:
 
     Attributes:
         module: its dotted name in the base.
-        kind: ``low_rank`` adds scale * B A r to what the map makes of r; ``decomposed`` also gives each row
-            of W + scale * B A the length that was trained for it; ``scale_input`` and ``scale_output``
-            multiply by a vector (and by scale); ``norm`` puts a normalisation with separate weights in
-            place of the base's.
+        kind: ``low_rank`` adds scale * B A r to the output of the map for the input r; ``decomposed`` also
+            gives each row of W + scale * B A the length that was trained for it; ``scale_input`` and
+            ``scale_output`` multiply by a vector (and by scale); ``norm`` replaces the base's normalisation
+            by one with separate weights.
         rank: of ``low_rank`` and ``decomposed``.
         scale: a constant factor.
         bias: B A r + b instead of B A r; for ``norm``, whether it has a bias.

@@ -45,7 +45,7 @@ def install_head(base: PreTrainedModel, anatomy: Anatomy, head: HeadSpec) -> Ana
     """Replace a family's head by a library's, and return the anatomy with that head.
 
     Args:
-        base: for sequence classification; its head is replaced.
+        base: a model for sequence classification; its head is replaced.
         anatomy: anatomy of its family.
         head: the new head.
 

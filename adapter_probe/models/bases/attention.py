@@ -56,7 +56,7 @@ class Attention:
         """The output of attention before the output projection.
 
         Args:
-            parts: of the layer.
+            parts: parts of the layer.
             states: ``[nodes, tokens, hidden]``, input of the projections.
             groups: the exact-length groups along the token axis.
             wanted: positions ``[wanted]`` to compute outputs for, `Group.n_read` of each example; None

@@ -53,9 +53,9 @@ def embed(
 
     Args:
         encoder: the encoder.
-        anatomy: where its modules are.
+        anatomy: anatomy of the encoder.
         input_ids: int64 ``[examples, tokens]``.
-        token_type_ids: shaped alike, or None.
+        token_type_ids: array of the same shape, or None.
         positions: int64 ``[examples, tokens]``, position of each token in its text; None for 0, 1, ...
     """
     words = submodule(encoder, anatomy.embeddings)
