@@ -42,7 +42,7 @@ class JobsDetached(AdapterProbeError):
     """Jobs were submitted to a cluster and are not waited for; the same call collects their results.
 
     Attributes:
-        report: their state as plain JSON: jobs, done, sent_now, sent_earlier, job_name, folder.
+        report: state of the jobs as plain JSON: jobs, done, sent_now, sent_earlier, job_name, folder.
     """
 
     def __init__(self, report: dict[str, object]):

@@ -56,7 +56,7 @@ class ScoreSeries:
 
     @property
     def majority(self) -> float:
-        """The score of the commonest class, a fraction; NaN where unknown."""
+        """The score of the most frequent class, as a fraction; NaN if it is not known."""
         return float(self.points["majority_score"].iloc[0])
 
     @property

@@ -114,10 +114,10 @@ def average_ablations(
 ) -> AverageRecord:
     """The mean drop of every span over studies that differ in the seed.
 
-    The interval is of the mean over other seeds and other examples: in every resample, examples are drawn
+    The interval is that of the mean over other seeds and examples: in every resample, examples are drawn
     (the same for all studies) and studies are drawn with replacement. Resampling n studies has (n - 1) / n of
-    their variance, so that the studies' deviations from their mean are scaled by sqrt(n / (n - 1)); what few
-    studies cannot tell of the tails stays unknown.
+    their variance, so that the studies' deviations from their mean are scaled by sqrt(n / (n - 1)). A few
+    studies say little about the tails, however.
 
     Args:
         studies: at least two, of the same spans, scored on the same examples by the same metric.

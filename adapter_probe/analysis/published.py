@@ -1,7 +1,7 @@
 """The paper's numbers, for comparison with new ones.
 
-All are of Houlsby et al. 2019 (arXiv 1902.00751). Those of figures are read off its vector graphics. Scores
-are fractions here, as everywhere; differences are in points.
+All are from Houlsby et al. 2019 (arXiv 1902.00751). Values in figures were read off its vector graphics.
+Scores are fractions here, as everywhere; differences are in points.
 """
 
 from __future__ import annotations

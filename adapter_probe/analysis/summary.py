@@ -45,7 +45,7 @@ def summary(
 
     Args:
         results: the ablation.
-        tables: its tables, for the keys with statistics.
+        tables: tables of the ablation, for the keys with statistics.
         tolerances: drops in points.
 
     Returns:

@@ -108,9 +108,10 @@ def _label(method: str, size: object, k: object) -> str:
 def aggregate_table(trials: pd.DataFrame, seed: int = 0, n_resamples: int = N_RESAMPLES) -> pd.DataFrame:
     """Over tasks: each method's score minus the same task's full fine-tuning, in points: ``aggregate.csv``.
 
-    The interval is of the interquartile mean over all tasks' trials, by resampling trials within each task,
-    those of full fine-tuning too. It speaks of other seeds on these tasks, not of other tasks; with three
-    seeds it is about a fifth too narrow, since resampling n values has (n - 1) / n of their variance.
+    The interval is that of the interquartile mean over all tasks' trials. The trials within each task are
+    resampled, including those of full fine-tuning. It covers other seeds on these tasks, not other tasks;
+    with three seeds it is about a fifth too narrow, since resampling n values has (n - 1) / n of their
+    variance.
     Source: Agarwal et al. 2021 (arXiv 2108.13264), section 4.
 
     Returns:
@@ -165,7 +166,7 @@ def _over_tasks(differences: list[np.ndarray]) -> dict[str, float]:
     """Percentiles over tasks, and the interquartile mean over all trials with its interval, by column.
 
     Args:
-        differences: each task's, ``[1 + resamples, trials]``, points, as of `_resampled`.
+        differences: differences of each task, ``[1 + resamples, trials]``, in points; see `_resampled`.
     """
     percentiles, iqm = np.full(len(PERCENTILES), np.nan), np.full(3, np.nan)
     if differences:

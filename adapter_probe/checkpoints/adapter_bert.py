@@ -2,7 +2,7 @@
 
 Such a checkpoint holds the whole model: what was trained (adapters, all LayerNorms, the head), what was
 frozen, and the optimiser's state, which is left out. Names and shapes are those of `modeling.py` and
-`run_classifier.py` there: a matrix maps rows, so that ours is its transpose, but for the head's.
+`run_classifier.py` there: a matrix maps rows, so that ours is its transpose, except in the head.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ def check_inner(
 
     Args:
         folder: folder of the checkpoint, which is named in the message.
-        config: its configuration.
+        config: configuration of the adapter.
         found: names of the modules with LoRA in each layer.
         base: the base, for its layers.
 

@@ -58,7 +58,7 @@ class Bundle:
     """A checkpoint's table of contents.
 
     Attributes:
-        index: its file.
+        index: the index file.
         shards: the data files.
         entries: the entries by the names of the variables.
     """

@@ -92,7 +92,7 @@ def decode_windows(
 
 
 def choose_windows(windows: Windows, decoded: Answers) -> Answers:
-    """The best answer to every question, over all of its windows; the earliest of equals.
+    """The best answer to every question, over all of its windows; the earliest one in case of a tie.
 
     Scores are compared directly, not as probabilities within a window. A question has the score NaN if one of
     its windows has.
@@ -195,9 +195,9 @@ def _best_pairs(
     """Score, start and end of every variant's best pair in a window.
 
     Args:
-        logits: ``[variants, tokens, 2]``, of the window.
-        begin: the context's first token.
-        stop: one past its last.
+        logits: logits of the window, ``[variants, tokens, 2]``.
+        begin: first token of the context.
+        stop: one past the last token of the context.
         settings: settings that restrict the pairs.
 
     Returns:

@@ -31,7 +31,7 @@ class HubSplit:
     ``hub:nyu-mll/glue:cola:validation@bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c``.
 
     Attributes:
-        dataset: its id on the hub.
+        dataset: id of the dataset on the hub.
         config: configuration of the dataset, if it has several.
         split: the hub's name of the split.
         revision: commit, which fixes the rows; None for the newest.

@@ -23,7 +23,7 @@ class Answer:
     """A true answer.
 
     Attributes:
-        text: its words.
+        text: text of the answer.
         start: position in the context, in characters from 0.
     """
 

@@ -19,7 +19,7 @@ class Failure:
 
     Attributes:
         job: folder of the job.
-        reason: one line.
+        reason: the reason, in one line.
         log: file with the worker's stderr, or None if the reason is sufficient.
     """
 

@@ -40,7 +40,7 @@ class LocalProcesses:
         """Run every job; the failure of one does not affect the others.
 
         Args:
-            jobs: their folders.
+            jobs: folders of the jobs.
             on_step: called in the workers' threads.
             look: called in this thread several times a second.
 

@@ -104,7 +104,7 @@ def _read(request: AblationRequest, batch: PackedBatch, out: Tensor) -> Arrays:
 
 
 def _lora_rank(method: Method | ImportedMethod) -> int:
-    """The commonest rank of a LoRA that PEFT trained; 0 for anything else."""
+    """The most frequent rank of a LoRA that PEFT trained; 0 for anything else."""
     inner = method.inner if isinstance(method, ImportedMethod) and method.library == peft.LIBRARY else ()
     ranks = Counter(spec.rank for spec in inner if spec.rank)
     return ranks.most_common(1)[0][0] if ranks else 0

@@ -25,7 +25,7 @@ class AblationRun:
 
     Args:
         request: the request.
-        run: its folder, entered.
+        run: the open folder of the run.
     """
 
     def __init__(self, request: AblationRequest, run: RunDirectory):

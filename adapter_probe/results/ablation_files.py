@@ -64,7 +64,7 @@ class AblationResults:
         answers: int32 ``[variants, questions, 2]``, first character of each answer in its context and one
             past its last, -1 for none; None for the other kinds.
         counts: int64 ``[examples, continuations, 4]``, what `COUNTED` says of every continuation, 0 where
-            there is none; None but for language models.
+            there is none; None except for language models.
         groups: str ``[examples]``, group of each example; None if the data has no groups.
         greedy: bool ``[variants, examples]``, whether every token of the continuation is the most likely
             one; None for other metrics than ``greedy_accuracy``.

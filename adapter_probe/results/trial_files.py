@@ -158,7 +158,7 @@ def trial_frame(records: Iterable[TrialRecord]) -> pd.DataFrame:
     Returns:
         Columns `TRIAL_COLUMNS`; `size`, `init_std`, `activation` and `sites` are empty where there are no
         adapters, `k` where the method is not the top layers; `score` is NaN where the run diverged;
-        `percent_of_base` is of the parameters trained without the head.
+        `percent_of_base` refers to the trained parameters without the head.
     """
     frame = pd.DataFrame([_row(record) for record in records], columns=list(TRIAL_COLUMNS))
     frame = frame.astype({"size": "Int64", "k": "Int64", "best_epoch": "Int64"})

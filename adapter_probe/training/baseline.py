@@ -177,7 +177,7 @@ def _splits(inputs: TrainingInputs) -> tuple[Split, Split]:
 
 
 def grid(kind: str, metric: str) -> list[Setting]:
-    """All settings that are tried, simplest first: of equals the first is taken."""
+    """All settings that are tried, simplest first, because ties go to the first one."""
     weights = (False, True) if kind == "classification" and metric not in _BY_CLASS_COUNTS else (False,)
     return [Setting(*one) for one in product(NGRAMS, STRENGTHS, weights)]
 

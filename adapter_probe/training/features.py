@@ -39,7 +39,7 @@ class FrozenFeatures:
     rounding of differently composed batches.
 
     Args:
-        model: its trained parameters chosen, on its device.
+        model: model on its device, with its trained parameters chosen.
         encoded: the dataset.
         max_bytes: memory limit; features that need more are recomputed in each batch.
     """

@@ -62,7 +62,7 @@ class Trainer:
     """Trains the chosen parameters of one model on one task.
 
     Args:
-        model: its method installed and its trained parameters chosen, on its device.
+        model: model on its device, with its method installed and its trained parameters chosen.
         objective: the task's objective.
         settings: training settings.
         run: entered folder in which the state is saved.

@@ -13,7 +13,7 @@ function placeOnBar(levels, drop) {
   return (i + part) * BLOCK.width;
 }
 
-/** `words` are {title, low, edge(value)}: what the bar is of, its open lower end, and its edges. */
+/** `words` are {title, low, edge(value)}: the title, and the labels of the open lower end and the edges. */
 function colourBar(levels, colours, words) {
   const { width, height } = BLOCK;
   const whole = levels.length * width;

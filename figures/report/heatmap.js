@@ -111,7 +111,7 @@ function heatmapFrame(data, children) {
   return svg("svg", attributes, children);
 }
 
-/** Which span an arrow key leads to. */
+/** The span to which an arrow key leads. */
 function nextSpan(at, n) {
   return ({ down, across }, key) => {
     const goals = {

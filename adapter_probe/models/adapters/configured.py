@@ -42,7 +42,7 @@ class ConfiguredBottleneck(nn.Module):
 
     Args:
         hidden: width d.
-        spec: its description.
+        spec: description of the adapter.
     """
 
     def __init__(self, hidden: int, spec: BottleneckSpec):
@@ -151,7 +151,7 @@ class StackedHead(nn.Sequential):
     Args:
         hidden: width d.
         outputs: number of logits.
-        spec: its description.
+        spec: description of the head.
         reads_sequence: whether it receives ``[rows, positions, hidden]`` and selects position 0 itself.
     """
 

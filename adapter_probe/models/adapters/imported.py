@@ -67,7 +67,7 @@ class InnerSpec:
     """A change to one module of the base, most often a linear map inside a sublayer.
 
     Attributes:
-        module: its dotted name in the base.
+        module: dotted name of the module in the base.
         kind: ``low_rank`` adds scale * B A r to the output of the map for the input r; ``decomposed`` also
             gives each row of W + scale * B A the length that was trained for it; ``scale_input`` and
             ``scale_output`` multiply by a vector (and by scale); ``norm`` replaces the base's normalisation

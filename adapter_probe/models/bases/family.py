@@ -39,7 +39,7 @@ class Anatomy:
         norms: LayerNorms outside the layers, `final_norm` aside.
         final_norm: the LayerNorm between the last layer and the head.
         pooler: a pooler that is part of the head.
-        may_lack: those of `norms` and `projection` that are optional.
+        may_lack: names in `norms` and `projection` that are optional.
         positions_follow_padding: position numbers begin at `pad_token_id` + 1, so that many are lost.
         positions_lost: number of positions that are never used.
         layers: pattern of the layers' names, in which {} is replaced by the number.
