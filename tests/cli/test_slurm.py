@@ -96,10 +96,11 @@ def test_detached_failed_in_part_and_collected(cluster, on_cluster, sweep, undis
     detached = (*sweep, "--out", tmp_path, *SLURM, "--max-parallel", 1, "--detach", "--json")
     report = json.loads(on_cluster(*detached).result().stdout)
     assert (report["jobs"], report["done"], report["sent_now"], report["sent_earlier"]) == (3, 0, 3, 0)
+    lost, task = list(tasks(tmp_path).items())[-1]
+    cluster.call("scontrol", "hold", task)  # or on a slow machine it starts before it is cancelled
     again = on_cluster(*detached).result()
     assert again.code == 0
     assert json.loads(again.stdout)["sent_now"] == 0
-    lost, task = list(tasks(tmp_path).items())[-1]
     cluster.call("scancel", task)
     cluster.wait_until(
         lambda: len(list(tmp_path.glob("trials/*/trial.json"))) == 2 and not cluster.queue(), 120
