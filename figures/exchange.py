@@ -42,11 +42,12 @@ def _draw(record: ExchangeRecord, ax: Axes) -> list[LegendEntry]:
     import seaborn
 
     frame, unit = record.spans, style.unit()
+    lengths = (frame["n_layers"].min(), frame["n_layers"].max())  # without it, 1 would be a category
     for draw_line in (ax.axhline, ax.axvline):
         draw_line(0, color=style.GRID, linewidth=0.8 * unit, zorder=0.5)
     seaborn.scatterplot(
-        frame, x="task_points", y="other_points", hue="n_layers", palette=_PALETTE, s=16 * unit**2,
-        linewidth=0.3 * unit, edgecolor=style.WHITE, ax=ax, zorder=3, legend=False,
+        frame, x="task_points", y="other_points", hue="n_layers", hue_norm=lengths, palette=_PALETTE,
+        s=16 * unit**2, linewidth=0.3 * unit, edgecolor=style.WHITE, ax=ax, zorder=3, legend=False,
     )  # fmt: skip
     ax.plot(0, 0, **_intact_props(), zorder=4)
     _draw_frontier(frame, ax, unit)
@@ -65,7 +66,7 @@ def _entries(frame: pd.DataFrame) -> list[LegendEntry]:
     import seaborn
 
     unit, ends = style.unit(), sorted({int(frame["n_layers"].min()), int(frame["n_layers"].max())})
-    shades = seaborn.color_palette(_PALETTE, as_cmap=True)([0.0, 1.0][-len(ends) :])
+    shades = seaborn.color_palette(_PALETTE, as_cmap=True)([0.0, 1.0][: len(ends)])
     dot = {"linestyle": "none", "marker": "o", "markersize": 4 * unit, "markeredgewidth": 0.0}
     entries: list[LegendEntry] = [
         (Line2D([], [], color=shade, **dot), f"{count_text(n, 'layer')} off")
@@ -128,11 +129,12 @@ def exchange_drawing(record: ExchangeRecord, options: FigureOptions) -> Drawing:
 
 
 def _caption(record: ExchangeRecord) -> str:
+    shades = " Darker points: more layers off." if record.spans["n_layers"].nunique() > 1 else ""
     (task, other), (first, second), (n, m) = record.names, record.metrics, record.n_examples
     return (
         f"Each point is a contiguous span of layers: the change of {metric_name(first)} on {task} "
         f"({unit_name(first)}, n = {n:,}) against the change of {metric_name(second)} on {other} "
         f"({unit_name(second)}, n = {m:,}) when the span's adapters are switched off, without retraining. "
         "Positive is better on both axes. The cross marks the intact model; the line is the Pareto frontier; "
-        "bars are 95% paired bootstrap intervals. Darker points: more layers off."
+        f"bars are 95% paired bootstrap intervals.{shades}"
     )

@@ -240,7 +240,7 @@ def draw_line(line: SpanLine, ax: Axes, *, tolerance: float, notes: bool = True)
     ax.set_xlim(-0.6, len(x) - 0.4)
     number_layers(ax.xaxis, line.places, 0.0)
     ax.set_xlabel(line.axis)
-    ax.set_ylabel(line.label)
+    ax.set_ylabel(line.label.replace(" (", "\n("))  # the panels are low
     return Panel(ax, np.min(reach, axis=0), np.max(reach, axis=0))
 
 

@@ -18,7 +18,7 @@ from adapter_probe.figures.gallery import figures_of
 from adapter_probe.figures.table_layouts import removable_table
 from adapter_probe.figures.tables import escape_markdown, markdown_text
 from adapter_probe.figures.venues import PAPER, FigureOptions
-from adapter_probe.figures.wording import metric_name, score_text, study_label, task_label
+from adapter_probe.figures.wording import count_text, metric_name, score_text, study_label, task_label
 from adapter_probe.results.atomic import make_folder, read_json, write_text
 
 if TYPE_CHECKING:
@@ -90,8 +90,9 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
     lines = [
         f"## Which adapters the model needs: {escape_markdown(study_label(said))}",
         "",
-        f"The intact model has {escape_markdown(score)} on {said.n_examples:,} examples. Each {part} of the "
-        f"figure is one contiguous span of layers whose adapters are switched off, without retraining{how}.",
+        f"The intact model has {escape_markdown(score)} on {count_text(said.n_examples, 'example')}. Each "
+        f"{part} of the figure is one contiguous span of layers whose adapters are switched off, without "
+        f"retraining{how}.",
         "",
         f"![{alt}]({picture})",
         "",

@@ -21,6 +21,13 @@ def columns(rows: list[tuple[str, str]]) -> str:
     return "\n".join(f"{left:<{width}}  {right}".rstrip() for left, right in rows)
 
 
+def _examples(n: int) -> str:
+    """A number of examples as text."""
+    from adapter_probe.figures.wording import count_text  # imports pandas, which --help does not need
+
+    return count_text(n, "example")
+
+
 def score_text(score: float | None, metric: str) -> str:
     """A score as text: a percentage for fractions, three decimals for correlations."""
     if score is None:
@@ -66,7 +73,7 @@ def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     metric, warning = report["metric"], report.get("warning")
     rows = [
         *([] if warning is None else [("note", warning)]),
-        ("task", f"{report['task']}, {report['split']}, {report['n_examples']:,} examples, {metric}"),
+        ("task", f"{report['task']}, {report['split']}, {_examples(report['n_examples'])}, {metric}"),
         ("intact", score_text(report["intact_score"], metric)),
         (
             "all switched off",
@@ -123,7 +130,7 @@ def _group_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [
         (
             f"on {name}",
-            f"{score_text(own['intact_score'], metric)} of {own['n_examples']:,} examples, all switched off "
+            f"{score_text(own['intact_score'], metric)} of {_examples(own['n_examples'])}, all switched off "
             f"{points(own['removed_delta_points'], metric)}",
         )
         for name, own in list(wholes.items())[:_MOST_GROUPS]
@@ -184,7 +191,7 @@ def comparison_rows(record: ComparisonRecord) -> list[tuple[str, str]]:
     scores = [score_text(score, record.metric) for score in record.intact_scores]
     frame, counted = record.spans, int(record.spans["significant"].sum())
     rows = [
-        ("comparison", f"{a} (a) with {b} (b), {record.metric} on the same {record.n_examples:,} examples"),
+        ("comparison", f"{a} (a) with {b} (b), {record.metric} on the same {_examples(record.n_examples)}"),
         ("intact", f"{scores[0]} (a), {scores[1]} (b)"),
         ("significant differences", f"{counted} of {len(frame)} spans (p < 0.05 after Holm)"),
     ]
@@ -201,7 +208,7 @@ def exchange_rows(record: ExchangeRecord) -> list[tuple[str, str]]:
     """The main results of an exchange as (name, value) pairs of text."""
     (task, other), frame = record.names, record.spans
     told = [
-        f"{name}: {score_text(score, metric)} {metric}, {n:,} examples"
+        f"{name}: {score_text(score, metric)} {metric}, {_examples(n)}"
         for name, score, metric, n in zip(
             record.names, record.intact_scores, record.metrics, record.n_examples
         )
@@ -226,7 +233,7 @@ def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
     return [
         (
             "average",
-            f"{len(record.names)} studies, {record.metric} on the same {record.n_examples:,} examples",
+            f"{len(record.names)} studies, {record.metric} on the same {_examples(record.n_examples)}",
         ),
         ("intact", f"{low} to {high}"),
         (

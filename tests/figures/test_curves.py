@@ -149,8 +149,7 @@ def test_labels_keep_clear_of_marks_and_of_one_another(marks):
         assert ax.bbox.padded(3).contains(box.x0, box.y0)
         assert ax.bbox.padded(3).contains(box.x1, box.y1)
         assert not box.padded(-2).count_contains(places)
-        # A line's box is 4.7 pixels higher than its letters.
-        assert not any(box.padded(-5).overlaps(other) for other in boxes[:index])
+        assert not any(box.padded(-3).overlaps(other) for other in boxes[:index])
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from subjects import SUBJECTS, Subject
 
 pytestmark = pytest.mark.slow
 
-TOTAL = int(os.environ.get("ADAPTER_PROBE_FUZZ", "90"))
+TOTAL = int(os.environ.get("ADAPTER_PROBE_FUZZ", "120"))
 SEED = int(os.environ.get("ADAPTER_PROBE_FUZZ_SEED", "0"))
 ONLY = os.environ.get("ADAPTER_PROBE_FUZZ_ONLY", "")
 SECONDS = 120  # of processor time, so that a busy machine is no failure

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 import adapter_probe as ap
 from adapter_probe.cli.main import app
+from adapter_probe.figures.exchange import exchange as draw
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +75,16 @@ def test_a_user_may_draw_it_anywhere(both):
     assert exchange.plot(ax=axes[1]) is axes[1]
     plt.close("all")
     assert "frontier" in repr(exchange)
+
+
+def test_points_have_the_colours_of_the_legend(both):
+    record = ap.exchange(both, both.against).record
+    for spans in (record.spans, record.spans[record.spans["n_layers"] == 1]):
+        ax = draw(replace(record, spans=spans), Figure().add_subplot())
+        points = next(one for one in ax.collections if len(one.get_offsets()) == len(spans))
+        legend = ax.get_legend()
+        handles = dict(zip((text.get_text() for text in legend.get_texts()), legend.legend_handles))
+        for n in {spans["n_layers"].min(), spans["n_layers"].max()}:
+            shown = points.get_facecolors()[spans["n_layers"] == n]
+            wanted = to_rgba(handles["1 layer off" if n == 1 else f"{n} layers off"].get_color())
+            np.testing.assert_allclose(shown, np.broadcast_to(wanted, shown.shape))
