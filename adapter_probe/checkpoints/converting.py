@@ -41,8 +41,8 @@ def to_native(opened: OpenedCheckpoint, out: Path) -> None:
     """Write this project's own format, which holds all that can be opened but causal language models.
 
     Raises:
-        CheckpointError: `out` holds something, the checkpoint is of a causal language model, or its data are
-            not known.
+        CheckpointError: `out` contains a checkpoint, or `opened` is of a causal language model or has no
+            known data.
         ResultsError: the folder cannot be written.
     """
     refuse_full(out)

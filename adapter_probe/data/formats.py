@@ -80,7 +80,13 @@ class Rows:
 
 def is_text(value: object) -> bool:
     """Whether it is a string that UTF-8 can hold."""
-    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _read_csv(path: Path, text: str, columns: Sequence[str]) -> Rows:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from adapter_probe.data.formats import FORMATS, Rows
+from adapter_probe.data.formats import FORMATS, Rows, is_text
 from adapter_probe.data.quoting import listed, shown
 from adapter_probe.data.readers import read_rows, read_text
 from adapter_probe.data.sources import subset
@@ -153,7 +153,7 @@ class _Row:
 
     def text(self, column: str) -> str:
         value = self.record[column]
-        if not isinstance(value, str) or not _encodes(value):
+        if not is_text(value):
             raise self.error(column, "a string of complete Unicode characters")
         return value
 
@@ -175,7 +175,7 @@ class _Row:
     def choices(self, column: str) -> tuple[str, ...]:
         value = self.record[column]
         good = isinstance(value, list) and len(value) > 1
-        if not good or not all(isinstance(choice, str) and choice and _encodes(choice) for choice in value):
+        if not good or not all(choice and is_text(choice) for choice in value):
             raise self.error(column, "a list of two or more texts")
         return tuple(value)
 
@@ -184,10 +184,6 @@ class _Row:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < n:
             raise self.error(column, f"the number of the right choice, 0 to {n - 1}")
         return value
-
-
-def _encodes(text: str) -> bool:
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _asked(row: _Row, tokenizer: Any) -> Request:
@@ -217,7 +213,7 @@ def _chat(row: _Row, tokenizer: Any) -> Request:
     good = isinstance(messages, list) and len(messages) > 1 and all(isinstance(m, dict) for m in messages)
     if not good or messages[-1].get("role") != "assistant":
         raise row.error("messages", "two or more messages, the last one of the assistant")
-    if not all(isinstance(m.get("content"), str) and _encodes(m["content"]) for m in messages):
+    if not all(is_text(m.get("content")) for m in messages):
         raise row.error("messages", "messages whose content is a text each")
     if not tokenizer.chat_template:
         raise DataError(
@@ -255,7 +251,8 @@ def _reader_of(rows: Rows, row: int, record: Mapping[str, object]) -> tuple[tupl
     if len(found) > 1:
         kinds = " and ".join(f"({listed(columns)})" for columns in found)
         raise DataError(
-            f"{rows.where(row)}: the columns are of several kinds, {kinds}; leave one of them out"
+            f"{rows.where(row)}: the columns fit several kinds of row, {kinds}; remove the columns "
+            "of all kinds but one"
         )
     if found:
         return found[0], _FORMS[found[0]][1]

@@ -75,7 +75,8 @@ class Engine:
         """
         lengths = self._request.encoded.lengths
         compute = partial(self._mixed_outputs, self._first_band()) if self._mixed else self._fast_outputs
-        cut = [cut_batches(lengths, part, self.tokens_per_pass, self._lanes.n) for part in parts]
+        n_tokens = int(lengths.sum())  # of finished parts too, so that a resumed run has the same batches
+        cut = [cut_batches(lengths, p, self.tokens_per_pass, self._lanes.n, n_tokens) for p in parts]
         with closing(self._side_by_side(compute, chain.from_iterable(cut))) as computed:
             for batches in cut:
                 done = []

@@ -94,14 +94,22 @@ def cut_parts(lengths: np.ndarray, tokens_per_part: int) -> list[np.ndarray]:
 
 
 def cut_batches(
-    lengths: np.ndarray, part: np.ndarray, tokens_per_pass: int, lanes: int = 1
+    lengths: np.ndarray, part: np.ndarray, tokens_per_pass: int, lanes: int = 1, n_tokens: int | None = None
 ) -> list[np.ndarray]:
     """The batches of a part: each has a quarter of a pass, so that the tree can grow before it is split.
 
     With several lanes each has at most a sixth of a pass, so that all lanes finish at about the same time,
     and with few examples every lane gets about two batches.
+
+    Args:
+        lengths: int ``[examples]``, tokens of every example of the dataset.
+        part: int ``[chosen]``, the examples of the part, in order.
+        tokens_per_pass: maximum number of rows that pass through a layer together.
+        lanes: number of batches that are computed at the same time.
+        n_tokens: tokens of all parts that the lanes share; by default those of this part.
     """
     if lanes == 1:
         return cut_by_tokens(lengths, part, max(1, tokens_per_pass // 4))
-    few = math.ceil(int(lengths.sum()) / (2 * lanes))
-    return cut_by_tokens(lengths, part, max(1, min(tokens_per_pass // 6, few)))
+    n_tokens = int(lengths[part].sum()) if n_tokens is None else n_tokens
+    most = min(tokens_per_pass // 6, math.ceil(n_tokens / (2 * lanes)))
+    return cut_by_tokens(lengths, part, max(1, most))

@@ -105,8 +105,9 @@ def plan_ablation(request: AblationRequest, folder: Path) -> dict[str, Any]:
     """The estimated cost of an ablation, as plain JSON; nothing is written.
 
     Returns:
-        Counts of the work, ``seconds_left`` (measured on a small batch a lane and scaled by tokens),
-        ``peak_memory_bytes`` (measured meanwhile; no batch is larger), how many of the parts the folder holds
+        Counts of the work, ``seconds_left`` (measured with some of the variants on one small batch per lane,
+        and scaled by tokens and layer passes), ``peak_memory_bytes`` (measured meanwhile; with more variants
+        it can be somewhat more), how many of the parts the folder holds
         already, and ``choices``: what other choices of spans would cost, in whole, by their layer passes.
 
     Raises:

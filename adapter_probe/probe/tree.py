@@ -171,7 +171,7 @@ class Walk:
         while pending:
             self.each_pass()
             n_passes += 1
-            if n_passes % _PASSES_BETWEEN_RETURNS == 0:
+            if n_passes % _PASSES_BETWEEN_RETURNS == 0 and states.device.type == "cpu":
                 return_free_memory()
             branch = pending.pop()
             if branch.site == self.forks.n_sites:

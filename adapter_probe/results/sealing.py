@@ -108,7 +108,7 @@ def check_sealed(path: str | Path) -> None:
     if run not in (None, said.get("run")):
         fault = "belongs to another run"
     elif path.name not in sums:
-        fault = "is not one of the tables that its run wrote"
+        fault = "was not written by the last run, which may have been interrupted"
     elif sha256_of(path) != sums[path.name]:
         fault = "has changed since it was written"
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from adapter_probe.analysis.comparing import (
 )
 from adapter_probe.analysis.exchange import ExchangeRecord, exchange_of
 from adapter_probe.errors import ResultsError
-from adapter_probe.results.fingerprints import describe_changes, list_changes
+from adapter_probe.results.fingerprints import describe_changes, hash_json, list_changes
 
 from .ablation import BESIDE, Ablation
 from .drawing import DrawnStudy, Style, axes_for
@@ -216,10 +215,10 @@ def _refuse_no_seeds(studies: Sequence[Ablation], names: Sequence[str]) -> None:
         changes = describe_changes(first, identity)
         if others := [change for change in changes if change.partition(":")[0] not in _APART]:
             raise ResultsError(
-                f"{names[0]} and {name} are no two seeds of one study: {list_changes(others)}; a mean is "
-                "over checkpoints that differ in the seed alone"
+                f"{names[0]} and {name} differ in more than the seed: {list_changes(others)}; average only "
+                "ablations of the same training with different seeds"
             )
-        tensors = json.dumps(identity.get("checkpoint"), sort_keys=True)
+        tensors = hash_json(identity.get("checkpoint"))
         if tensors in known:
             raise ResultsError(
                 f"{known[tensors]} and {name} are ablations of the same checkpoint; a mean over seeds needs "

@@ -137,7 +137,7 @@ def _score(record: AblationRecord) -> EvalResult:
 
     said, preset = record.overview, preset_named(record.overview.task)
     dataset, config, split = _NO_DATASET, None, said.split
-    if preset is not None:
+    if preset is not None and _is_own_split(record):
         dataset, config = preset.task.collection, preset.config
         split = dict(zip(("train", "validation"), preset.hub_splits)).get(split, split)
     return EvalResult(
@@ -150,6 +150,14 @@ def _score(record: AblationRecord) -> EvalResult:
         metric_name=metric_name(said.metric),
         metric_value=None if said.intact is None else round(said.intact, 6),
     )
+
+
+def _is_own_split(record: AblationRecord) -> bool:
+    """Whether the score is on a split of the checkpoint's own task, not on other data (`--data`)."""
+    task, data = _described(record)[0].get("task"), record.identity.get("data")
+    if not (isinstance(task, Mapping) and isinstance(data, Mapping)) or task.get("validation_share"):
+        return False
+    return data.get("fingerprint") == task["fingerprints"].get(record.overview.split)
 
 
 def _checkpoint(record: AblationRecord) -> Path:

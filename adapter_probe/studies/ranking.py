@@ -89,14 +89,15 @@ def _refuse_other(identity: Mapping[str, object], study: Ablation) -> None:
     known = study.record.identity
     if changes := describe_changes({name: known.get(name) for name in identity}, identity):
         raise ResultsError(
-            f"{study.folder} is no ablation of the checkpoint that was scored: {list_changes(changes)}"
+            f"{study.folder} is an ablation of another checkpoint than the scores: {list_changes(changes)}"
         )
     settings = known.get("settings")
     settings = settings if isinstance(settings, Mapping) else {}
     if settings.get("sites", "both") != "both" or settings.get("complement"):
         raise ResultsError(
-            f"{study.folder}: scores are of both adapters of a layer, switched off; the ablation's settings "
-            f"are sites {settings.get('sites')!r}, complement {settings.get('complement')!r}"
+            f"{study.folder}: the scores are for both adapters of a layer, switched off, but the ablation "
+            f"has sites {settings.get('sites')} and complement {settings.get('complement')}; run ablate with "
+            "--sites both and without --complement"
         )
 
 

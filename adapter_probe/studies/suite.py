@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pandas as pd
 
 from adapter_probe.analysis.sweeps import TRADEOFF_POINT, chosen_trials
+from adapter_probe.errors import ResultsError, TrainingError
 from adapter_probe.results.atomic import make_folder, write_csv
 
 from .ablation import Ablation, ablate
 from .comparison import average
 from .drawing import draw_into_folder
 from .init_sweep import InitSweep, run_init_sweep
+from .loading import load
 from .suite_file import AblationPart, Grid, SuiteFile, beside, chosen_tasks, read_suite
 from .summaries import ablation_rows
 from .sweeps import plan_sweep
@@ -170,12 +173,17 @@ def _in_turn(
     if len(first) == len(requests):
         return study
     assert study.trials is not None
-    keys = [_key(row) for row in study.trials.astype(object).to_dict("records")]
-    tried = study.trials[pd.Series(keys, study.trials.index).isin({_key(_row(one)) for one in first})]
+    return run(_wanted(requests, tuning, study.trials), out, resources, progress)
+
+
+def _wanted(requests: Sequence[TrainingRequest], tuning: int, trials: pd.DataFrame) -> list[TrainingRequest]:
+    """All settings with the first `tuning` seeds, and the best of these in `trials` with the other seeds."""
+    keys = [_key(row) for row in trials.astype(object).to_dict("records")]
+    first = {_key(_row(one)) for one in requests if one.settings.seed < tuning}
+    tried = trials[pd.Series(keys, trials.index).isin(first)]
     point = [*TRADEOFF_POINT, "init_std"]
     best = {_key(row)[:-1] for row in chosen_trials(tried, point).astype(object).to_dict("records")}
-    wanted = [one for one in requests if one.settings.seed < tuning or _key(_row(one))[:-1] in best]
-    return run(wanted, out, resources, progress)
+    return [one for one in requests if one.settings.seed < tuning or _key(_row(one))[:-1] in best]
 
 
 def _row(request: TrainingRequest) -> dict[str, Any]:
@@ -193,23 +201,31 @@ def _key(row: Mapping[str, Any]) -> tuple[object, ...]:
 def plan_suite(file: Path, out: Path, resources: Resources) -> dict[str, Any]:
     """The trials of each study, with a measured estimate of the seconds of the sweeps, as plain JSON.
 
-    Which settings the seeds beyond `tuning_seeds` will have is not known before: they are counted with the
-    first learning rate and number of epochs.
+    Which settings the seeds beyond `tuning_seeds` will have is not known before the others are trained: until
+    then they are counted with the first learning rate and number of epochs.
     """
     about, requests = _read(file)
     plan: dict[str, Any] = {}
     for name, part in ((_TRADEOFF, about.tradeoff), (_INIT_SWEEP, about.init_sweep)):
         if part:
-            plan[name] = plan_sweep(_foreseen(requests[name], part), out / name, resources)
+            plan[name] = plan_sweep(_foreseen(requests[name], part, out / name), out / name, resources)
     if about.ablation:
         folders = _checkpoints(about.ablation, requests[_CHECKPOINTS], out, None)
         plan[_CHECKPOINTS] = [str(folder) for folder in folders]
     return plan
 
 
-def _foreseen(requests: Sequence[TrainingRequest], part: Grid) -> list[TrainingRequest]:
-    """As many requests as will be trained."""
+def _foreseen(requests: Sequence[TrainingRequest], part: Grid, out: Path) -> list[TrainingRequest]:
+    """As many requests as will be trained, and the very ones once it is known which."""
     tuning, kept, seen = part.tuning_seeds or part.seeds, [], set()
+    trials = None
+    with suppress(ResultsError):  # not finished yet
+        study = load(out)
+        trials = None if isinstance(study, Ablation) else study.trials
+    if trials is not None:
+        known = {_key(row) for row in trials.astype(object).to_dict("records")}
+        if {_key(_row(one)) for one in requests if one.settings.seed < tuning} <= known:
+            return _wanted(requests, tuning, trials)
     for one in requests:
         point = (one.task.name, one.method, one.settings.seed)
         if one.settings.seed < tuning or point not in seen:
@@ -230,6 +246,8 @@ def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
     def of(
         part: Grid, where: str, methods: Sequence[Method], rates: tuple[float, ...]
     ) -> list[TrainingRequest]:
+        if not methods:
+            raise TrainingError(f"{file}: [{where}] selects no method, so there is nothing to train")
         pairs = [found[name] for name in chosen_tasks(part, list(found), where)]
         lists = [
             part.settings(task, part.rates_of(method) or rates).requests(base, [spec], [method])

@@ -34,7 +34,8 @@ class SuiteTask:
         max_length: truncate examples to this many tokens.
         max_train: train on a fixed random subset of this many examples.
         validation_share: fraction of the training rows to hold out when there is no validation file.
-        epochs: numbers of epochs to try on this task; they override those of the studies.
+        epochs: numbers of epochs to try on this task; they override those of the sweeps. Checkpoints to
+            ablate take the number of `AblationPart.epochs`, if it is given.
         batch_size: batch size for this task; it overrides that of the studies.
     """
 
@@ -128,7 +129,8 @@ class AblationPart:
     Attributes:
         tasks: names of tasks of the suite; empty for all tasks.
         learning_rate: by default the one that the trade-off chose for adapters of this size, or 3e-4.
-        epochs: by default the number that the trade-off chose for adapters of this size, or 3.
+        epochs: by default the number that the trade-off chose for adapters of this size, or else the largest
+            of the task, or 3.
         max_examples: evaluate on a fixed random subset of this many examples.
     """
 

@@ -204,15 +204,16 @@ def _folds(labels: np.ndarray, kind: str) -> Iterator[tuple[np.ndarray, np.ndarr
     folds = selection.StratifiedKFold if kind == "classification" else selection.KFold
     counts = sorted(np.unique(labels, return_counts=True)[1]) if kind == "classification" else [len(labels)]
     if counts[-1] < FOLDS:
-        what = "rows of the commonest class" if kind == "classification" else "rows"
+        where = "in the largest class" if kind == "classification" else "in all"
         raise TrainingError(
-            f"the TF-IDF baseline needs {FOLDS} training {what} or more; there are {counts[-1]}"
+            f"the TF-IDF baseline needs at least {FOLDS} training rows {where}; there are {counts[-1]}"
         )
     if kind == "classification" and (len(counts) < 2 or counts[-2] < 2):  # else a fold has one class to fit
-        raise TrainingError("the TF-IDF baseline needs 2 training rows or more of each of two classes")
+        raise TrainingError("the TF-IDF baseline needs at least 2 training rows in each of two classes")
     with warnings.catch_warnings():  # of a class with fewer rows than folds
         warnings.simplefilter("ignore", UserWarning)
-        yield from list(folds(FOLDS, shuffle=True, random_state=0).split(labels, labels))
+        split = list(folds(FOLDS, shuffle=True, random_state=0).split(labels, labels))
+    yield from split
 
 
 def _model(setting: Setting, kind: str) -> Any:

@@ -125,7 +125,8 @@ def test_a_txt_file_is_one_text(tmp_path, tokenizer):
         ([{"sentence_good": "a", "sentence_bad": "b", "field": ["x"]}], "'field' contains .* a name in"),
         (
             [{"prompt": "a", "completion": "b", "sentence_good": "a", "sentence_bad": "b"}],
-            r"line 1: the columns are of several kinds, \('sentence_good', 'sentence_bad'\) and \('prompt'",
+            r"line 1: the columns fit several kinds of row, "
+            r"\('sentence_good', 'sentence_bad'\) and \('prompt'",
         ),
     ],
 )  # fmt: skip

@@ -27,6 +27,8 @@ from adapter_probe.results.sealing import CHECKSUMS, check_complete, sealed
 
 LAYERS = {"layer": "count", "delta_points": "number"}
 
+NOT_OF_THE_RUN = "was not written by the last run, which may have been interrupted"
+
 
 def make(folder: Path, score: float) -> Path:
     """An ablation's folder with two sealed tables."""
@@ -136,7 +138,7 @@ def test_a_table_that_no_seal_names_is_refused(tmp_path: Path, refused: Callable
     del seal["sha256"][SPANS_CSV]
     (ours / CHECKSUMS).write_text(json.dumps(seal))
     shutil.copy(theirs / SPANS_CSV, ours)
-    with refused(ours / SPANS_CSV, "not one of the tables that its run wrote", "again"):
+    with refused(ours / SPANS_CSV, NOT_OF_THE_RUN, "again"):
         read_spans(ours)
 
 
@@ -166,7 +168,7 @@ def test_a_sweeps_table_of_fewer_trials_is_refused(sweep: Path, refused: Callabl
     with sealed(sweep, (TRIALS_CSV,)):
         (sweep / TRIALS_CSV).write_text("task,score\na,0.5\na,0.9\n")
     assert len(read_table(sweep / TRIALS_CSV, {"task": "text"})) == 2
-    with refused(sweep / SWEEP_CSV, "not one of the tables that its run wrote", "study.json"):
+    with refused(sweep / SWEEP_CSV, NOT_OF_THE_RUN, "study.json"):
         read_table(sweep / SWEEP_CSV, {"task": "text"})
 
 

@@ -91,7 +91,7 @@ def test_a_mean_is_over_seeds_alone(study, other, tmp_path):
     checkpoint = other.folder.parent
     attention = ap.ablate(checkpoint, out=tmp_path / "attention", sites="attention", progress=False)
     with pytest.raises(
-        ap.ResultsError, match=r"no two seeds of one study: settings\.sites: both -> attention"
+        ap.ResultsError, match=r"differ in more than the seed: settings\.sites: both -> attention"
     ):
         ap.average([study, attention])
     exact = ap.ablate(checkpoint, out=tmp_path / "bfloat16", precision="bfloat16", progress=False)

@@ -66,6 +66,15 @@ def test_scores_on_several_data_sets_stay_apart(ablated: Path, monkeypatch: pyte
     assert card.data.datasets == ["nyu-mll/glue"]
 
 
+def test_a_score_on_other_data_is_not_the_tasks(checkpoint, tiny_task: Path, tmp_path: Path, monkeypatch):
+    """A task that is known by its name, but scored on a file given with `--data`."""
+    other = ap.ablate(checkpoint, data=tiny_task / "train.jsonl", out=tmp_path, progress=False)
+    record = replace(other.record, overview=replace(other.record.overview, task="cola"))
+    monkeypatch.setattr("adapter_probe.studies.model_card.load_records", lambda folders: [record])
+    (result,) = ModelCard(model_card([tmp_path])).data.eval_results
+    assert (result.dataset_type, result.dataset_config) == ("unknown", None)
+
+
 def test_the_command_writes_card_and_pictures(ablated: Path, tmp_path: Path):
     done = CliRunner().invoke(
         app, ["report", str(ablated), "--model-card", "--out", str(tmp_path / "hub" / "README.md")]

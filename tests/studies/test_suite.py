@@ -12,10 +12,11 @@ from safetensors.torch import load_file
 
 import adapter_probe as ap
 from adapter_probe.cli.main import app
-from adapter_probe.errors import ResultsError
+from adapter_probe.errors import ResultsError, TrainingError
 from adapter_probe.jobs import worker
 from adapter_probe.jobs.local import LocalProcesses
-from adapter_probe.studies.suite import run_suite
+from adapter_probe.jobs.running import Resources
+from adapter_probe.studies.suite import plan_suite, run_suite
 from adapter_probe.studies.suite_file import read_suite
 
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "studies"
@@ -110,6 +111,8 @@ def test_a_suite_is_its_studies(file, tiny_base, short_task, tmp_path, monkeypat
     monkeypatch.setattr(LocalProcesses, "run", never)  # all is done
     again = ap.suite(file, tmp_path / "out", progress=False)
     pd.testing.assert_frame_equal(again.tradeoff.table, study.tradeoff.table)
+    plan = plan_suite(file, tmp_path / "out", Resources(1, 1, "cpu"))
+    assert (plan["tradeoff"]["left"], plan["tradeoff"]["seconds_left"]) == (0, 0)
 
     # A checkpoint that is there and was trained otherwise is not taken for what the file asks for.
     other = tmp_path / "other.toml"
@@ -149,6 +152,21 @@ def test_what_is_to_do_is_told(file, tmp_path, capsys):
     assert len(plan["tradeoff"]["trials"]) == 2 * (2 + 3 + 1)  # adapters, full, baseline
     assert len(plan["init-sweep"]["trials"]) == 1
     assert len(plan["checkpoints"]) == 2
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "part"),
+    [
+        ("sizes = [2]\n", "sizes = []\nfull = false\nbaseline = false\n", "tradeoff"),
+        ("stds = [1e-2]", "stds = []", "init_sweep"),
+    ],
+)
+def test_a_sweep_of_nothing_is_refused(file, tmp_path, old, new, part):
+    text = file.read_text().replace("baseline = true\n", "").replace("[init-sweep]", "[init_sweep]")
+    (tmp_path / "own.toml").write_text(text.replace(old, new))
+    with pytest.raises(TrainingError, match=rf"own\.toml: \[{part}\] selects no method"):
+        ap.suite(tmp_path / "own.toml", tmp_path / "out", progress=False)
     assert not (tmp_path / "out").exists()
 
 

@@ -130,8 +130,8 @@ def test_pairs_are_told_apart_by_what_they_share():
 def test_what_it_cannot_do_is_one_line():
     train = a_split(40, 0)
     for labels, words in (
-        ([1] + [0] * 39, "2 training rows or more"),
-        (range(40), "commonest .*there are 1"),
+        ([1] + [0] * 39, "needs at least 2 training rows in each of two classes"),
+        (range(40), "needs at least 5 training rows in the largest class; there are 1"),
     ):
         rare = Split(train.texts, None, np.array(labels), "", "")
         with pytest.raises(TrainingError, match=words):
