@@ -72,7 +72,7 @@ class SpanChoice:
                 f"--spans {self.spans} is not allowed; give {', '.join(SPAN_SETS)}, or lengths such as 1..4"
             )
         if self.group < 1:
-            raise ResultsError(f"--group {self.group} is not allowed; give at least 1")
+            raise ResultsError(f"--group {self.group} is not allowed; give at least 1 layer")
 
     def range_of(self, n_layers: int) -> Span:
         """The layers of the study.

@@ -115,7 +115,7 @@ def test_layers_that_take_no_part_stay_on():
         ({"spans": "some"}, "--spans some is not allowed; give all, single, prefix, suffix, or lengths such"),
         ({"spans": "3..2"}, "--spans 3..2 is not allowed"),
         ({"spans": "0..2"}, "--spans 0..2 is not allowed"),
-        ({"group": 0}, "--group 0 is not allowed; give at least 1"),
+        ({"group": 0}, "--group 0 is not allowed; give at least 1 layer$"),
         ({"layers": "2-6"}, "--layers 2-6 is not allowed; give a range such as 0-5"),
         ({"layers": "3"}, "--layers 3 is not allowed"),
         ({"spans": "7..9"}, "--spans 7..9 selects no span of layers 0-5; give smaller lengths"),

@@ -11,6 +11,7 @@ import pandas as pd
 
 from adapter_probe.analysis.studies import SweepRecord, study_identity
 from adapter_probe.analysis.sweeps import init_sweep_table
+from adapter_probe.errors import TrainingError
 from adapter_probe.results import schema
 from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.sealing import sealed
@@ -186,7 +187,10 @@ def init_sweep_requests(
 
     folders = None if data is None else [data]
     tasks = find_tasks([task], folders, settings.metric, encoding, validation_share)
-    return settings.requests(str(base), tasks, [Adapters(size, std) for std in stds])
+    methods = [Adapters(size, std) for std in stds]
+    if not methods:
+        raise TrainingError("--stds is empty, so there is nothing to train; give at least one")
+    return settings.requests(str(base), tasks, methods)
 
 
 def run_init_sweep(

@@ -188,7 +188,7 @@ def test_what_it_would_cost(tiny_base, two_tasks, tmp_path):
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"stds": ()}, TrainingError, "is empty"),
+        ({"stds": ()}, TrainingError, "^--stds is empty, so there is nothing to train; give at least one$"),
         ({"seeds": 0}, TrainingError, "--seeds 0"),
         ({"task": "no-such-task"}, DataError, "no-such-task"),
         ({"workers": -1}, TrainingError, "--workers -1"),
