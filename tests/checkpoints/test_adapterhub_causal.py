@@ -45,7 +45,8 @@ def causal_base(tmp_path: Path) -> Callable[[str], str]:
 
 
 def case_of(name: str):
-    return name if name.startswith("gpt2") else pytest.param(name, marks=pytest.mark.slow)
+    quick = name.startswith("gpt2") or name == "llama-houlsby"
+    return name if quick else pytest.param(name, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("case", [case_of(name) for name in CASES])

@@ -237,8 +237,8 @@ def test_a_delta_of_another_shape(checkpoint):
         ({"layers": 4}, ["4 layers", "3"]),
         ({"hidden": 16}, ["16 hidden", "32"]),
         ({"extra_words": 3}, ["38 vocabulary", "35"]),
-        ({"pooler": False}, ["the weights of base"]),
-        ({"seed": 1}, ["the weights of base"]),
+        ({"pooler": False}, ["differ from those of the base that"]),
+        ({"seed": 1}, ["differ from those of the base that"]),
     ],
 )
 def test_a_base_that_does_not_fit(bert_checkpoint, tiny_base, difference, named):
@@ -419,6 +419,22 @@ def test_a_name_that_no_folder_can_have(name):
     with pytest.raises(CheckpointError) as caught:
         load_base(name, 2)
     assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "longest"),
+    [
+        ("a\nb", "base 'a\\nb' is not a folder on this machine, and the Hugging Face hub could not", 200),
+        ("/" + "x" * 300, "… is not a valid folder name: File name too long", 120),
+        ("a" * 250 + "/b", "/b' is not a folder on this machine, and the Hugging Face hub could not", 450),
+    ],
+)
+def test_a_name_that_nothing_has(name, words, longest):
+    with pytest.raises(CheckpointError) as caught:
+        load_base(name, 2)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < longest
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.bool_, np.uint8])

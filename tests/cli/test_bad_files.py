@@ -134,6 +134,22 @@ def test_a_damaged_archive_of_tensors(harm, refused, foreign):
     refused("inspect", folder, "--base", BERT, named=(file,))
 
 
+NAMES_OF_NOTHING = ("x" * 5000, "~nosuchuser/x", "a\nb", "/" + "x" * 300, "a" * 250 + "/b")
+
+
+def test_names_of_bases_that_cannot_be(refused, trained):
+    for name in NAMES_OF_NOTHING:
+        refused("ablate", trained, "--base", name, named=("base", name[:20].replace("\n", "\\n")))
+
+
+def test_names_of_bases_to_train_that_cannot_be(refused, train_arguments, tmp_path):
+    place = train_arguments.index("--base") + 1
+    for name in NAMES_OF_NOTHING:
+        arguments = (*train_arguments[:place], name, *train_arguments[place + 1 :], "--out", tmp_path / "out")
+        refused(*arguments, named=("base", name[:20].replace("\n", "\\n")))
+        assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("value", [[], {}, "512", True, 0, -1, 0.5, 40.5, float("nan")])
 def test_a_tokenizers_limit_that_cannot_be(value, refused, trained, base):
     edit(base / "tokenizer_config.json", model_max_length=value)

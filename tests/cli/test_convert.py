@@ -16,7 +16,9 @@ def test_inspect_names_the_library_and_what_cannot_be_known(program):
     assert (facts["n_sites"], facts["method"]["sizes"]) == (3, [4])
     assert facts["parameters"]["adapters"] == 3 * (2 * 16 * 4 + 16 + 4)
     assert "LayerNorms" in facts["notes"][0]
-    text = program("inspect", FIXTURES / "peft" / "lora", "--base", BERT).stdout
+    lora = ("inspect", FIXTURES / "peft" / "lora", "--base", BERT)
+    assert json.loads(program(*lora, "--json").stdout)["method"]["inner"] == {"low_rank": 6}
+    text = program(*lora).stdout
     assert "library peft, kinds lora, modules query/value, ranks 2" in text
 
 

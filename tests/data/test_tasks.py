@@ -343,8 +343,18 @@ def test_max_examples_takes_a_nested_sample_in_file_order(folder):
         ),
         (f"{HEADER}a,x\nb,-\nc,y\n", {}, "train.csv line 3: label '-' marks a row without a known label"),
         (f"{HEADER}a,-1\nb,-1\n", {}, "train.csv line 2: label '-1' marks a row without a known label"),
-        (f"{HEADER}a,0.5\nb,high\n", {}, "train.csv line 3: label 'high' is not a finite number, as"),
-        (f"{HEADER}a,0.5\nb,inf\n", {}, "train.csv line 3: label 'inf' is not a finite number, as"),
+        (
+            f"{HEADER}a,0.5\nb,high\n",
+            {},
+            "train.csv line 3: label 'high' is not a finite number, as regression needs; "
+            "for another task, give --kind or --label",
+        ),
+        (
+            f"{HEADER}a,0.5\nb,inf\n",
+            {},
+            "train.csv line 3: label 'inf' is not a finite number, as regression needs; "
+            "for another task, give --kind or --label",
+        ),
         (
             BINARY,
             {"metric": "auc"},

@@ -115,7 +115,9 @@ def test_tests_over_several_checkpoints(spans):
 def test_a_model_that_learned_nothing_is_named_first(spans):
     facts = replace(FACTS, intact=0.691)
     caption = heatmap_caption([Grid(spans, [], facts)], 1.0)
-    assert caption.startswith("CoLA: the intact model is no better than the majority class, so its spans are")
+    assert caption.startswith(
+        "CoLA: the intact model is no better than the majority class, so its spans are not informative. "
+    )
     layers = pd.DataFrame({"layer": range(3), "share_points": 1.0})
     assert attribution_caption([record(spans, layers, facts)]).startswith(
         "CoLA: the intact model is no better"
@@ -155,7 +157,10 @@ def test_a_sweep_counts_its_seeds_and_what_diverged():
 def test_a_sweep_without_trials_or_majority():
     points = sweep_points(diverged=[0, 0], majority_score=np.nan, learning_rate=[1e-3, 3e-4])
     caption = init_sweep_caption([ScoreSeries("CoLA", points)])
-    assert "CoLA: 2–3 seeds per point, learning rate and number of epochs chosen per point" in caption
+    assert (
+        "CoLA: 2–3 seeds per point, learning rate and number of epochs chosen per point (largest share of"
+        " seeds that did not diverge, then best mean)."
+    ) in caption
     for word in ("majority", "dots", "diverged", "Houlsby"):
         assert word not in caption
     lost = points.assign(mean=[np.nan, 0.7])

@@ -132,7 +132,7 @@ def foreign(case: str, base: str) -> Callable[[Path, Path], None]:
 INERT = re.compile(
     r"(model_name|model_class|name|version|model_type|config_id|dropout|init_weights|hidden_size|inference_mode|"
     r"base_model_name_or_path|revision|peft_version|lora_dropout|id2label|label2id|activation_function|"
-    r"init_weights_seed|future|phm_(?!layer)|_phm|hypercomplex)"
+    r"init_weights_seed|future|phm(?!_layer)|hypercomplex)"
 )
 
 

@@ -142,7 +142,8 @@ def test_the_papers_file_is_one():
     about = read_suite(DOCUMENTED / "paper.toml")
     assert len(about.tasks) == 9
     assert about.tradeoff.baseline
-    assert (about.tradeoff.seeds, about.ablation.size) == (3, 64)
+    assert (about.tradeoff.seeds, about.tradeoff.tuning_seeds) == (3, 1)
+    assert (about.ablation.seeds, about.ablation.size) == (1, 64)
 
 
 @pytest.mark.slow

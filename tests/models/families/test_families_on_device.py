@@ -53,9 +53,12 @@ def test_the_tree_stays_on_the_device(family: str, adapted_model: Callable, rand
         assert device.copies["up"] == copied  # the host sends what forks only once
 
 
-def test_pairs_stay_on_the_device(family: str, adapted_model: Callable, random_examples: Callable):
+@pytest.mark.parametrize("length", [1, 12, 40])
+def test_pairs_stay_on_the_device(
+    family: str, length: int, adapted_model: Callable, random_examples: Callable
+):
     skip_long_rope(family)
-    model, encoded = adapted_model(family), random_examples((12, 12, 12))
+    model, encoded = adapted_model(family), random_examples((length,) * 3)
     pairs = np.array([0, 1, 1, 2, 0])
     masks = np.random.default_rng(0).random((len(pairs), 6)) < 0.5
     with accelerator() as device:
