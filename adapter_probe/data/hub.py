@@ -14,7 +14,7 @@ from types import ModuleType
 import numpy as np
 
 from adapter_probe.data.formats import Rows
-from adapter_probe.errors import DataError
+from adapter_probe.errors import DataError, install_extra
 
 _ENTRY = re.compile(
     r"hub:(?P<dataset>[^:@]+)(:(?P<config>[^:@]+))?:(?P<split>[^:@]+)(@(?P<revision>[^:@]+))?"
@@ -101,8 +101,8 @@ def _library(wanted: str) -> ModuleType:
         return importlib.import_module("datasets")
     except ImportError as error:
         raise DataError(
-            f"{wanted}: reading from the Hugging Face hub needs the datasets library "
-            f"(pip install 'adapter-probe[hub]'); without it, give a folder with the task's files"
+            f"{wanted}: reading from the Hugging Face hub needs the datasets library; "
+            f"{install_extra('hub')}, or give a folder with the task's files"
         ) from error
 
 

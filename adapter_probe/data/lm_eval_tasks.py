@@ -19,7 +19,7 @@ import numpy as np
 from adapter_probe.data.quoting import listed
 from adapter_probe.data.requests import Form, Request, Requests, seal_requests
 from adapter_probe.data.sources import subset
-from adapter_probe.errors import DataError, one_line
+from adapter_probe.errors import DataError, install_extra, one_line
 from adapter_probe.metrics import CHOICES, LOSSES, predictions_from_likelihoods, score
 
 PREFIX = "lm-eval:"
@@ -104,7 +104,7 @@ def _open(wanted: str) -> dict[str, Any]:
         from lm_eval.tasks import TaskManager
     except ModuleNotFoundError as error:
         raise DataError(
-            f"{PREFIX}{wanted}: {error.name} is not installed; pip install 'adapter-probe[lm-eval]'"
+            f"{PREFIX}{wanted}: {error.name} is not installed; {install_extra('lm-eval')}"
         ) from None
     if not wanted or (_is_path(wanted) and not os.path.exists(wanted)):
         raise DataError(f"{PREFIX}{wanted}: no such task file or folder")

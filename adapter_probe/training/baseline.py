@@ -20,7 +20,7 @@ import numpy as np
 
 from adapter_probe import metrics
 from adapter_probe.data.splits import Split
-from adapter_probe.errors import TrainingError
+from adapter_probe.errors import TrainingError, install_extra
 
 from .loop import OnProgress, Progress
 from .request import TrainingInputs, TrainingRequest
@@ -246,5 +246,5 @@ def _sklearn(module: str) -> Any:
         return import_module(f"sklearn.{module}")
     except ImportError as error:
         raise TrainingError(
-            "the TF-IDF baseline needs scikit-learn; pip install 'adapter-probe[baselines]'"
+            f"the TF-IDF baseline needs scikit-learn; {install_extra('baselines')}"
         ) from error

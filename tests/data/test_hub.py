@@ -202,8 +202,8 @@ def test_without_the_library_one_line_says_how_to_get_it(monkeypatch, hub_answer
     monkeypatch.setitem(sys.modules, "datasets", None)  # importing it now fails
     asked = hub_answers(COMMIT)
     message = (
-        "reading from the Hugging Face hub needs the datasets library (pip install 'adapter-probe[hub]'); "
-        "without it, give a folder with the task's files"
+        "reading from the Hugging Face hub needs the datasets library; install the extra 'hub' "
+        "(pip install 'adapter-probe[hub]', or '.[hub]' in a clone), or give a folder with the task's files"
     )
     assert refused(find_task, preset="glue/rte") == f"nyu-mll/glue: {message}"
     assert refused(find_task, train="hub:x/y:train") == f"hub:x/y:train: {message}"

@@ -253,7 +253,10 @@ def test_parquet_is_read_as_pandas_writes_it(tmp_path):
 def test_parquet_without_pyarrow_names_the_extra(write, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     path = write("a.parquet", b"PAR1")
-    assert refused(read_rows, path) == f"{path}: Parquet needs pyarrow; pip install 'adapter-probe[parquet]'"
+    assert refused(read_rows, path) == (
+        f"{path}: Parquet needs pyarrow; install the extra 'parquet' "
+        "(pip install 'adapter-probe[parquet]', or '.[parquet]' in a clone)"
+    )
 
 
 @pytest.mark.timeout(20)

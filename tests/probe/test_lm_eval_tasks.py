@@ -259,5 +259,6 @@ def test_names_are_settled_and_mistakes_are_one_line(checkpoint, tmp_path, monke
             adapter_probe.ablate(checkpoint, progress=False, **options)
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)
-    with pytest.raises(DataError, match=r"^lm-eval:piqa: .* pip install 'adapter-probe\[lm-eval\]'$"):
+    how = r"\(pip install 'adapter-probe\[lm-eval\]', or '\.\[lm-eval\]' in a clone\)"
+    with pytest.raises(DataError, match=rf"^lm-eval:piqa: .* install the extra 'lm-eval' {how}$"):
         adapter_probe.ablate(checkpoint, task="lm-eval:piqa", out=tmp_path / "out", progress=False)
