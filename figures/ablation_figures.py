@@ -30,9 +30,19 @@ from .heatmap import (
 )
 from .layout import WIDE, fit_height, legend_below, new_figure
 from .levels import DivergingScale, Scale, draw_colorbar
-from .span_curve import ASPECT, WIDE_ASPECT, SpanLine, curve, draw_line, line_entries, settle, span_line
+from .span_curve import (
+    ASPECT,
+    WIDE_ASPECT,
+    SpanLine,
+    curve,
+    draw_line,
+    line_entries,
+    line_of_spans,
+    settle,
+    span_line,
+)
 from .venues import FigureOptions
-from .wording import common_metric, drop_label, joint_notes, points_text, study_label
+from .wording import common_metric, drop_label, drop_name, joint_notes, points_text, study_label
 
 _NARROWEST, _LOWEST_ROW = 1.5, 2.0  # inches: of a grid with its words
 _MARGIN = 0.5  # inches: width of the labels next to a grid
@@ -70,7 +80,7 @@ def heatmap_drawing(grids: Sequence[Grid], options: FigureOptions, identity: Map
     label = " ".join(drop_label(metric, split).split())
     figure = heatmap_figure(grids, options, label)
     names = " and ".join(dict.fromkeys(study_label(overview) for overview in own))
-    title = f"{names}: score by span of {own[0].study} layers"
+    title = f"{names}: {drop_name(metric)} by span of {own[0].study} layers"
     caption = heatmap_caption(grids, options.tolerance)
     return Drawing("heatmap", title, figure, _spans_drawn(grids), caption, identity)
 
@@ -79,9 +89,8 @@ def _spans_drawn(grids: Sequence[Grid]) -> pd.DataFrame:
     """The grids' frames concatenated, with a column that names each grid."""
     named = []
     for grid in grids:
-        name = study_label(grid.overview) if grid.overview else f"{grid.notes[0]} (Houlsby et al. 2019)"
         named.append(grid.frame.copy())
-        named[-1].insert(0, "grid", name)
+        named[-1].insert(0, "grid", grid.name)
     return pd.concat(named, ignore_index=True) if len(named) > 1 else grids[0].frame
 
 
@@ -104,10 +113,13 @@ def heatmap_figure(grids: Sequence[Grid], options: FigureOptions, label: str) ->
 
 
 def joint_drawing(record: AverageRecord | ComparisonRecord, options: FigureOptions) -> Drawing:
-    """The figure of the mean of several ablations, or of the difference of two, with its CSV and caption."""
-    stem, caption = "average", joint_caption(record, options.tolerance)
-    if isinstance(record, ComparisonRecord):
-        stem = "comparison"
+    """The figure of the mean of several ablations, or of the difference of two, with its CSV and caption.
+
+    Raises:
+        ResultsError: the frame is not a grid of spans, or the grids do not fit the width.
+    """
+    stem = "comparison" if isinstance(record, ComparisonRecord) else "average"
+    caption = joint_caption(record, options.tolerance)
     title = f"{label_of(record)}: {', '.join(record.names)}"
     line = span_line(record)
     figure = curve_figure([line], options) if line is not None else _joint_grids(record, options)
@@ -142,20 +154,26 @@ def curve_drawing(
     """The figure of ablations whose spans are lines, side by side on one scale, with its CSV and caption.
 
     Raises:
-        ResultsError: the panels do not fit the width.
+        ResultsError: the spans of a record are a grid, or the panels do not fit the width.
     """
-    lines = [line for record in records if (line := span_line(record, paper=options.paper)) is not None]
+    lines = [line_of_spans(record, paper=options.paper) for record in records]
     names = [study_label(record.overview) for record in records]
-    title = f"{' and '.join(dict.fromkeys(names))}: score by span of {records[0].overview.study} layers"
-    frames = [line.frame if len(lines) == 1 else line.frame.assign(grid=n) for n, line in zip(names, lines)]
-    frames += [
-        line.published.assign(grid="Houlsby et al. 2019") for line in lines if line.published is not None
-    ]
-    caption = curve_caption(
-        records, options.tolerance, paper=any(line.published is not None for line in lines)
-    )
-    numbers = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
+    dropped = drop_name(common_metric(records))
+    title = f"{' and '.join(dict.fromkeys(names))}: {dropped} by span of {records[0].overview.study} layers"
+    paper = any(line.published is not None for line in lines)
+    caption = curve_caption(records, options.tolerance, paper=paper)
+    numbers = _lines_drawn(names, lines)
     return Drawing("curve", title, curve_figure(lines, options), numbers, caption, identity)
+
+
+def _lines_drawn(names: Sequence[str], lines: Sequence[SpanLine]) -> pd.DataFrame:
+    """The lines' frames and then the published ones, each once, with a column that names each line."""
+    published = [line.published for line in lines if line.published is not None]
+    if len(lines) == 1 and not published:
+        return lines[0].frame
+    own = [line.frame.assign(grid=name)[["grid", *line.frame]] for name, line in zip(names, lines)]
+    theirs = [pd.concat(published).drop_duplicates()] if published else []
+    return pd.concat([*own, *theirs], ignore_index=True)
 
 
 def curve_figure(lines: Sequence[SpanLine], options: FigureOptions) -> Figure:

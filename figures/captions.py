@@ -29,13 +29,11 @@ from .wording import (
 if TYPE_CHECKING:
     from .heatmap import Grid
 
-_BOOTSTRAP = "a two-sided paired bootstrap test over"
 _MCNEMAR = "an exact two-sided McNemar test of its predictions against the intact model's"
 _STUDIES = {
     "ablated": "the adapters in a contiguous span of layers are switched off, without retraining",
     "kept": "only the adapters in a contiguous span of layers are kept on, without retraining",
 }
-_BAND = " In colour: the 95% bootstrap interval."
 SOURCE = "Houlsby et al. (2019)"
 
 
@@ -81,7 +79,7 @@ def curve_caption(records: Sequence[AblationRecord], tolerance: float, *, paper:
     parts = [
         *_warnings(overviews),
         f"{drop_name(metric).capitalize()} in {said.split} {metric_name(metric)} ({unit_name(metric)}) when"
-        f" the adapters {_which_layers(records[0].spans)} {what}, without retraining.",
+        f" the adapters {_which_layers([record.spans for record in records])} {what}, without retraining.",
         f"The dashed line is a {drop_name(metric)} of {points_text(tolerance)}.",
         *(_whose(overview) for overview in overviews),
     ]
@@ -95,20 +93,27 @@ def curve_caption(records: Sequence[AblationRecord], tolerance: float, *, paper:
             f"{_over_spans([record.spans for record in records])}; hollow ones do not."
         )
     if paper:
-        parts.append(f"Squares: drops published by {SOURCE}, BERT-base, in points of validation accuracy.")
+        parts.append(
+            f"Squares are the drops published by {SOURCE}, BERT-base, in points of validation accuracy."
+        )
     return " ".join(
         [*parts, undefined_text(int(frame["delta_points"].isna().sum()), "Crosses at the bottom")]
     )
 
 
-def _which_layers(spans: pd.DataFrame) -> str:
-    """The layers whose adapters a point of a curve refers to."""
-    order, first, last = span_order(spans), spans["first"], spans["last"]
+def _which_layers(frames: Sequence[pd.DataFrame]) -> str:
+    """The layers whose adapters a point of the curves refers to; all curves have spans of one order."""
+    order = span_order(frames[0])
     if order == "prefix":
-        return f"from layer {first.min()} up to the layer on the axis"
+        firsts = {int(frame["first"].min()) for frame in frames}
+        start = f"layer {firsts.pop()}" if len(firsts) == 1 else "the first layer studied"
+        return f"from {start} up to the layer on the axis"
     if order == "suffix":
-        return f"from the layer on the axis up to layer {last.max()}"
-    return f"of the layer{'' if (first == last).all() else 's'} on the axis"
+        lasts = {int(frame["last"].max()) for frame in frames}
+        end = f"layer {lasts.pop()}" if len(lasts) == 1 else "the last layer studied"
+        return f"from the layer on the axis up to {end}"
+    single = all((frame["first"] == frame["last"]).all() for frame in frames)
+    return f"of the layer{'' if single else 's'} on the axis"
 
 
 def _over_spans(frames: Sequence[pd.DataFrame]) -> str:
@@ -119,35 +124,52 @@ def _over_spans(frames: Sequence[pd.DataFrame]) -> str:
 
 def joint_caption(record: AverageRecord | ComparisonRecord, tolerance: float) -> str:
     """Caption of means over studies, or of differences between two, as a grid or as a curve."""
-    names, unit = ", ".join(record.names), unit_name(record.metric)
-    drop = f"{drop_name(record.metric)} in {metric_name(record.metric)} ({unit})"
-    scores = ", ".join(bare_score(score, record.metric) for score in record.intact_scores)
+    metric, names, is_grid = record.metric, record.names, span_order(record.spans) is None
+    drop = f"{drop_name(metric)} in {metric_name(metric)} ({unit_name(metric)})"
+    scores = ", ".join(bare_score(score, metric) for score in record.intact_scores)
     about = f"{count_text(record.n_examples, 'example')}, intact {scores}"
-    tested = f"Holm-corrected over {int(record.spans['p_holm'].notna().sum())} spans."
-    is_grid = span_order(record.spans) is None
-    off = _STUDIES["ablated"] if is_grid else f"the adapters {_which_layers(record.spans)} are switched off"
-    mark = "A ring marks" if is_grid else "A hollow dot marks"
-    if isinstance(record, ComparisonRecord):
-        colours = f" Red: {record.names[1]} loses more; blue: less." if is_grid else _BAND
-        return (
-            f"Difference of the {drop} when {off}: {record.names[1]} minus {record.names[0]} ({about})."
-            f"{colours} {mark} a span whose difference is not significant at 0.05 by a two-sided paired"
-            f" bootstrap test over examples, {tested}"
-        )
-    spread = (
-        " The standard deviation over the studies is printed below each mean or, where cells are too small,"
-        " drawn as a second grid on the same scale. The black line separates spans with a mean of at most"
-        f" {points_text(tolerance)} from the others."
-    )
+    off = _STUDIES["ablated"]
     if not is_grid:
-        spread = (
-            f"{_BAND} Grey bars: one standard deviation over the studies. Dashed: {points_text(tolerance)}."
-        )
-    return (
-        f"Mean {drop} over {len(record.names)} studies ({names}; {about}) when {off}.{spread} {mark} a span"
-        " whose mean is not significant at 0.05 by a two-sided bootstrap test over studies and examples,"
-        f" {tested}"
+        off = f"the adapters {_which_layers([record.spans])} are switched off, without retraining"
+    mark = "A ring" if is_grid else "A hollow dot"
+    if isinstance(record, ComparisonRecord):
+        what, test = "difference", "a two-sided paired bootstrap test over examples"
+        drawn = f"Difference of the {drop} when {off}: {names[1]} minus {names[0]} ({about})."
+    else:
+        what, test = "mean", "a two-sided bootstrap test over studies and examples"
+        drawn = f"Mean {drop} over {len(names)} studies ({', '.join(names)}; {about}) when {off}."
+    marks = _joint_grid_marks(record, tolerance) if is_grid else _joint_curve_marks(record, tolerance)
+    return " ".join(
+        [
+            drawn,
+            *marks,
+            f"{mark} marks a span whose {what} is not significant at 0.05 by {test},"
+            f" Holm-corrected{_over_spans([record.spans])}.",
+        ]
     )
+
+
+def _joint_grid_marks(record: AverageRecord | ComparisonRecord, tolerance: float) -> list[str]:
+    """Sentences on the cells and the line of a grid of means or differences."""
+    if isinstance(record, ComparisonRecord):
+        return [f"In red cells {record.names[1]} loses more, in blue cells less."]
+    return [
+        "The standard deviation over the studies is printed below each mean or, where cells are too small,"
+        " drawn as a second grid on the same scale.",
+        f"The black line separates spans with a mean of at most {points_text(tolerance)} from the others.",
+    ]
+
+
+def _joint_curve_marks(record: AverageRecord | ComparisonRecord, tolerance: float) -> list[str]:
+    """Sentences on the band, the bars and the line of a curve of means or differences."""
+    marks = []
+    if "ci_low_points" in record.spans:
+        apart = span_order(record.spans) == "apart"
+        marks.append(f"{'Blue bars show' if apart else 'The band is'} the 95% bootstrap interval.")
+    if isinstance(record, AverageRecord):
+        marks.append("Grey bars are one standard deviation over the studies.")
+        marks.append(f"The dashed line is a mean {drop_name(record.metric)} of {points_text(tolerance)}.")
+    return marks
 
 
 def _warnings(overviews: Iterable[AblationOverview]) -> list[str]:

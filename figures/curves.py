@@ -103,13 +103,13 @@ SERIES = (
 
 
 def baseline_line(ax: Axes | None, height: float) -> Line2D:
-    """A line at the height of what no pretraining went into, over the whole width; None for a legend's."""
+    """A line at a score without pretraining, over the whole width; a legend's handle if `ax` is None."""
     props = {"color": "#7a5c00", "linestyle": (0, (6, 2, 1, 2)), "linewidth": 0.9 * style.unit()}
     return Line2D([], [], **props) if ax is None else ax.axhline(height, zorder=1.6, **props)
 
 
 def majority_line(ax: Axes | None, height: float) -> Line2D:
-    """A thin line at the height of the majority class, over the whole width; None for a legend's."""
+    """A thin line at the majority class's score, over the whole width; a legend's handle if `ax` is None."""
     props = {"color": style.FAINT, "linestyle": (0, (8, 3)), "linewidth": 0.6 * style.unit()}
     return Line2D([], [], **props) if ax is None else ax.axhline(height, zorder=1.6, **props)
 
@@ -246,7 +246,7 @@ class PointLabel:
 
 
 INTERVAL = "interval"
-"""What artists are labelled that a label may cover."""
+"""Label of artists that a point's label may cover."""
 
 
 def label_points(ax: Axes, labels: Sequence[PointLabel], *, opaque: bool = False) -> None:

@@ -14,7 +14,7 @@ from .curves import INTERVAL, LegendEntry, PointLabel, explain, label_points
 from .drawing import Drawing
 from .layout import WIDE, fit_height, legend_below, new_figure
 from .venues import FigureOptions
-from .wording import count_text, metric_name, task_label, unit_name
+from .wording import count_text, metric_name, span_text, task_label, unit_name
 
 _MOST_NAMED = 8  # maximum number of frontier spans that are labelled with their layers
 _ASPECT, _WIDE_ASPECT = 0.8, 0.5
@@ -102,14 +102,10 @@ def _draw_frontier(frame: pd.DataFrame, ax: Axes, unit: float) -> None:
     # Of spans at one point the longest is named.
     named = best.sort_values("n_layers").drop_duplicates(["task_points", "other_points"], keep="last")
     names = [
-        PointLabel(_span_text(row.first, row.last), row.task_points, row.other_points, style.ink())
+        PointLabel(span_text(row.first, row.last), row.task_points, row.other_points, style.ink())
         for row in named.itertuples(index=False)
     ]
     label_points(ax, names if len(names) <= _MOST_NAMED else (), opaque=True)
-
-
-def _span_text(first: int, last: int) -> str:
-    return f"{first}–{last}" if first != last else str(first)
 
 
 def exchange_drawing(record: ExchangeRecord, options: FigureOptions) -> Drawing:

@@ -36,6 +36,7 @@ from .wording import (
     drop_text,
     joint_notes,
     one_decimal,
+    study_label,
     test_name,
     unit_name,
 )
@@ -169,6 +170,11 @@ class Grid:
     frame: pd.DataFrame
     notes: Sequence[str]
     overview: AblationOverview | None
+
+    @property
+    def name(self) -> str:
+        """Name of the grid in a CSV file: the study's, or the task with the paper."""
+        return study_label(self.overview) if self.overview else f"{self.notes[0]} (Houlsby et al. 2019)"
 
 
 def published_grid(overview: AblationOverview) -> Grid | None:

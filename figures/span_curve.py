@@ -27,11 +27,11 @@ from adapter_probe.analysis.studies import AblationRecord
 from adapter_probe.errors import ResultsError
 
 from . import style
-from .curves import FOOT, LegendEntry, tidy_axes
+from .curves import FOOT, INTERVAL, LegendEntry, tidy_axes
 from .grid import number_layers
-from .heatmap import label_of, published_grid
+from .heatmap import Grid, label_of, published_grid
 from .layout import before_drawing, size_in_points
-from .wording import ablation_notes, drop_label, joint_notes, points_text, test_name
+from .wording import ablation_notes, drop_label, joint_notes, points_text, span_text, test_name
 
 Record = AblationRecord | AverageRecord | ComparisonRecord
 _COLOUR, _BAND = "#0072b2", 0.2
@@ -53,7 +53,8 @@ class SpanLine:
         study: what was done to the spans.
         test: name of the significance test; None if it is not known.
         tolerated: whether a tolerance is meaningful; it is not for differences.
-        published: the published results of the same spans; None if there are none.
+        published: the published results of the same spans, with the column `grid`, which names the task and
+            the paper; None if there are none.
     """
 
     frame: pd.DataFrame
@@ -70,8 +71,7 @@ class SpanLine:
         first, last, order = self.frame["first"], self.frame["last"], span_order(self.frame)
         if order != "apart":
             return (last if order == "prefix" else first).to_numpy()
-        pairs = zip(first.tolist(), last.tolist())
-        return np.array([str(a) if a == b else f"{a}–{b}" for a, b in pairs])
+        return np.array([span_text(*ends) for ends in zip(first.tolist(), last.tolist())])
 
     @property
     def axis(self) -> str:
@@ -98,7 +98,7 @@ def span_line(record: Record, *, paper: bool = False) -> SpanLine | None:
         said = record.overview
         about = ablation_notes(said), drop_label(said.metric, said.split), said.study, test_name(said.metric)
         published = published_grid(said) if paper else None
-        theirs = None if published is None else _same_spans(published.frame, frame)
+        theirs = None if published is None else _same_spans(published, frame)
         return SpanLine(frame, *about, published=theirs)
     if isinstance(record, ComparisonRecord):
         turned = {"ci_low_points": -frame["ci_high_points"], "ci_high_points": -frame["ci_low_points"]}
@@ -107,10 +107,23 @@ def span_line(record: Record, *, paper: bool = False) -> SpanLine | None:
     return SpanLine(frame, joint_notes(record), label_of(record), test="bootstrap", tolerated=mean)
 
 
-def _same_spans(published: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame | None:
+def line_of_spans(record: Record, *, paper: bool = False) -> SpanLine:
+    """The line that the spans of a record form; arguments as for `span_line`.
+
+    Raises:
+        ResultsError: the spans are a grid.
+    """
+    line = span_line(record, paper=paper)
+    if line is None:
+        raise ResultsError("these spans are a grid, which is drawn as a heatmap")
+    return line
+
+
+def _same_spans(published: Grid, frame: pd.DataFrame) -> pd.DataFrame | None:
     """The published drops of the frame's spans; None unless all are there and the highest layers agree."""
-    found = frame[["first", "last"]].merge(published, on=["first", "last"])
-    same = len(found) == len(frame) and frame["last"].max() == published["last"].max()
+    theirs = published.frame.assign(grid=published.name)
+    found = frame[["first", "last"]].merge(theirs, on=["first", "last"])
+    same = len(found) == len(frame) and frame["last"].max() == theirs["last"].max()
     return found if same else None
 
 
@@ -129,9 +142,7 @@ def curve(
     Raises:
         ResultsError: the spans are a grid.
     """
-    line = span_line(record, paper=paper)
-    if line is None:
-        raise ResultsError("these spans are a grid, which is drawn as a heatmap")
+    line = line_of_spans(record, paper=paper)
     ax = plt.gca() if ax is None else ax
     panel = draw_line(line, ax, tolerance=tolerance, notes=notes)
     if notes:
@@ -161,7 +172,8 @@ class Panel:
     def with_words(self, notes: Sequence[str], entries: Sequence[LegendEntry] = ()) -> Panel:
         """The same panel with a legend that has the notes as its title."""
         size = style.tick_size()
-        handles, labels = [handle for handle, _ in entries], [label for _, label in entries]
+        handles = [handle for handle, _ in entries]
+        labels = [label for _, label in entries]
         words = self.ax.legend(
             handles, labels, title=" ", title_fontsize=size, fontsize=size, alignment="left", frameon=True,
             facecolor=self.ax.get_facecolor(), edgecolor="none", framealpha=1.0, fancybox=False,
@@ -173,7 +185,8 @@ class Panel:
 
 def settle(panels: Sequence[Panel]) -> None:
     """Set one range of drops for all panels, such that no legend covers a curve."""
-    low, high = (f([f(getattr(panel, end)) for panel in panels]) for f, end in ((min, "low"), (max, "high")))
+    low = min(panel.low.min() for panel in panels)
+    high = max(panel.high.max() for panel in panels)
     margin = _MARGIN * (high - low or 1.0)
     bottom, top = low - margin, high + margin
     for panel in panels:
@@ -189,7 +202,8 @@ def settle(panels: Sequence[Panel]) -> None:
 def _fit_words(panel: Panel, words: Legend) -> np.ndarray:
     """Put as many notes into the legend as fit; return its size as fractions of the axes' size."""
     size = np.zeros(2)
-    for n in (len(panel.notes), 2, 1, 0):
+    n_notes = len(panel.notes)
+    for n in (n_notes, *range(min(2, n_notes - 1), -1, -1)):
         words.set_title("\n".join(panel.notes[:n]))
         size = words.get_window_extent().size / panel.ax.bbox.size
         if size[1] <= _MOST_ROOM:
@@ -251,9 +265,9 @@ def _is_sure(frame: pd.DataFrame) -> np.ndarray:
 
 def _draw_interval(ax: Axes, x: np.ndarray, low: np.ndarray, high: np.ndarray, joined: bool) -> None:
     if joined:
-        ax.fill_between(x, low, high, color=_COLOUR, alpha=_BAND, linewidth=0, zorder=0.8, label="interval")
+        ax.fill_between(x, low, high, color=_COLOUR, alpha=_BAND, linewidth=0, zorder=0.8, label=INTERVAL)
     else:
-        ax.vlines(x, low, high, color=_COLOUR, linewidth=0.8 * style.unit(), zorder=2, label="interval")
+        ax.vlines(x, low, high, color=_COLOUR, linewidth=0.8 * style.unit(), zorder=2, label=INTERVAL)
 
 
 def _draw_marks(ax: Axes, x: np.ndarray, drops: np.ndarray, sure: np.ndarray) -> None:
@@ -299,7 +313,7 @@ def line_entries(lines: Sequence[SpanLine], tolerance: float) -> list[LegendEntr
     tested = [frame for frame in frames if "significant" in frame]
     sure = np.concatenate([_is_sure(frame)[frame["delta_points"].notna()] for frame in frames])
     tests = dict.fromkeys(line.test for line in lines if line.test)
-    how = f" ({' or '.join([*tests, 'Holm'][:-1])}, Holm)" if tests else ""
+    how = f" ({' or '.join(tests)}, Holm)" if tests else ""
     for chosen, fill, word in ((sure, _COLOUR, "significant"), (~sure, "none", "not significant")):
         if tested and chosen.any():
             entries.append((Line2D([], [], linestyle="", markerfacecolor=fill, **dot), f"{word}{how}"))

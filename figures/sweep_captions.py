@@ -34,10 +34,7 @@ def init_sweep_caption(series: Sequence[ScoreSeries]) -> str:
         parts.append("Small dots are single trials, each at its best epoch.")
     lost = int(sum(one.points["diverged"].sum() for one in series))
     if lost:
-        parts.append(
-            "Crosses at the bottom: number of a point's trials that diverged, excluded from its mean"
-            f" ({count_text(lost, 'trial')} in total)."
-        )
+        parts.append(_diverged(lost))
     if any(np.isfinite(one.majority) for one in series):
         parts.append("Dotted line: the majority class.")
     if any(one.published is not None for one in series):
@@ -63,6 +60,14 @@ def _settings(points: pd.DataFrame) -> str:
     return (
         ", learning rate and number of epochs chosen per point (largest share of seeds that did not diverge,"
         " then best mean)"
+    )
+
+
+def _diverged(lost: int) -> str:
+    """What the crosses mean, with the number of diverged trials."""
+    return (
+        "Crosses at the bottom: points with diverged trials, which are excluded from the mean"
+        f" ({count_text(lost, 'trial')} in total)."
     )
 
 
@@ -106,10 +111,7 @@ def tradeoff_caption(curves: Sequence[ScoreSeries]) -> str:
             " the notes alone."
         )
     if lost := int(points["diverged"].sum()):
-        parts.append(
-            "Crosses at the bottom: some of the point's trials diverged, excluded from its mean"
-            f" ({count_text(lost, 'trial')} in total)."
-        )
+        parts.append(_diverged(lost))
     if any(far_below(curve.points, "mean").any() for curve in curves):
         parts.append(_ARROWS)
     if any(curve.published is not None for curve in curves):

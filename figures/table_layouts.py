@@ -9,7 +9,7 @@ from adapter_probe import metrics
 
 from .size_robustness import tasks_of
 from .tables import Table, greatest, score_cell
-from .wording import count_text, points_text, signed, task_label
+from .wording import count_text, points_text, signed, span_text, task_label
 
 CHOSEN = (
     "Scores are measured on the validation data, on which the learning rate, the number of epochs and, for"
@@ -68,9 +68,7 @@ def removable_table(removable: pd.DataFrame, task: str) -> Table:
             {
                 "at most": points_text(row.tolerance_points),
                 "judged by": bases.get(row.basis, row.basis),
-                "layers": (f"{row.first}–{row.last}" if row.n_layers > 1 else f"{row.first}")
-                if found
-                else "none",
+                "layers": span_text(row.first, row.last) if found else "none",
                 "number": f"{row.n_layers}" if found else "–",
                 "change (points)": signed(row.delta_points) if found else "–",
                 "lower end": signed(row.ci_low_points) if found and not np.isnan(row.ci_low_points) else "–",

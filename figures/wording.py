@@ -104,6 +104,11 @@ def count_text(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
+def span_text(first: int, last: int) -> str:
+    """The layers of a span: `3`, `3–5`."""
+    return str(first) if first == last else f"{first}–{last}"
+
+
 def range_text(values: list[int], noun: str) -> str:
     """A range of counts with its noun: `3 seeds`, `2–3 seeds`."""
     low, high = min(values), max(values)

@@ -88,12 +88,14 @@ function legend(data, cells) {
   const item = (kind, words) => el("li", { class: kind }, el("i", { "aria-hidden": "true" }), words);
   const intervals = cells.some((cell) => known(cell.ci_low_points));
   if (data.order) {
+    const hollow = cells.some((cell) => known(cell.drop) && cell.significant === false);
     return el(
       "ul",
       { class: "legend" },
       intervals && item(data.order === "apart" ? "key-bar" : "key-band", "95% interval"),
-      item("key-limit", "your tolerance"),
-      cells.some((cell) => cell.significant === false) && item("key-hollow", "not significant"),
+      item("key-limit", "tolerated drop"),
+      hollow && item("key-hollow", "not significant"),
+      cells.some((cell) => !known(cell.drop)) && item("key-undefined", "undefined"),
     );
   }
   return el(
@@ -193,7 +195,7 @@ function workbench(data, report, cells) {
   };
   const on = { enter: look, leave: () => look(state.chosen), choose };
   const map = data.order
-    ? curve(data, cells, on, report.tolerance)
+    ? curve(data, cells, on)
     : heatmap(data, report.colours, cells, on);
   const view = data.order ? null : views(data, report, map);
   const step = (at) => {

@@ -14,10 +14,10 @@ function dropTicks(low, high) {
 }
 
 /** The scales of drops and spans; the drops include every interval, zero and the largest tolerance. */
-function curveScale(cells, tolerance) {
+function curveScale(cells, largest) {
   const ends = (cell) => [cell.drop, -cell.ci_low_points, -cell.ci_high_points];
   const drawn = cells.filter((cell) => known(cell.drop)).flatMap(ends);
-  const values = [0, tolerance, ...drawn.filter(Number.isFinite)];
+  const values = [0, largest, ...drawn.filter(Number.isFinite)];
   const [least, most] = [Math.min(...values), Math.max(...values)];
   const margin = 0.05 * (most - least || 1);
   const [low, high] = [least - margin, most + margin];
@@ -51,18 +51,36 @@ function curveAxes(data, cells, { x, y, low, high, wide }) {
   );
 }
 
-/** The intervals and the curve. Spans with no common end have bars and no curve, the others a band. */
-function curveLines(data, cells, { x, y }) {
-  const whole = cells.filter((cell) => known(cell.drop));
-  const sure = whole.filter((cell) => known(cell.ci_low_points));
-  const point = (value) => (cell) => `${x(cell)} ${y(value(cell))}`;
-  const upper = sure.map(point((cell) => -cell.ci_low_points));
-  const lower = sure.map(point((cell) => -cell.ci_high_points));
-  if (data.order === "apart") {
-    return svg("path", { class: "whisker on-curve", d: upper.map((end, i) => `M${end}L${lower[i]}`).join("") });
+/** The cells that pass, in lists that end where a cell does not. */
+function unbroken(cells, passes) {
+  const lists = [[]];
+  for (const cell of cells) {
+    if (passes(cell)) lists.at(-1).push(cell);
+    else lists.push([]);
   }
-  const band = sure.length && svg("path", { class: "band", d: `M${[...upper, ...lower.reverse()].join("L")}Z` });
-  return [band, svg("path", { class: "curve-line", d: `M${whole.map(point((cell) => cell.drop)).join("L")}` })];
+  return lists.filter((list) => list.length > 0);
+}
+
+/**
+ * The intervals and the curve, with gaps at undefined values. Spans with no common end have bars and no curve,
+ * the others a band.
+ */
+function curveLines(data, cells, { x, y }) {
+  const whole = (cell) => known(cell.drop);
+  const sure = (cell) => whole(cell) && known(cell.ci_low_points);
+  const point = (value) => (cell) => `${x(cell)} ${y(value(cell))}`;
+  const [upper, lower] = [point((cell) => -cell.ci_low_points), point((cell) => -cell.ci_high_points)];
+  const path = (kind, parts) => parts.length > 0 && svg("path", { class: kind, d: parts.join("") });
+  if (data.order === "apart") {
+    const bar = (cell) => `M${upper(cell)}L${lower(cell)}`;
+    return path("whisker on-curve", cells.filter(sure).map(bar));
+  }
+  const around = (list) => `M${[...list.map(upper), ...list.map(lower).reverse()].join("L")}Z`;
+  const along = (list) => `M${list.map(point((cell) => cell.drop)).join("L")}`;
+  return [
+    path("band", unbroken(cells, sure).map(around)),
+    path("curve-line", unbroken(cells, whole).map(along)),
+  ];
 }
 
 /** Sets the `node` of a cell: a mark, and a strip over the whole height that is easy to point at. */
@@ -76,8 +94,8 @@ function drawMark(data, cell, { x, y, wide }) {
 }
 
 /** Returns the same object as `heatmap`; `on` is {enter(cell), leave(cell), choose(cell)}. */
-function curve(data, cells, on, tolerance) {
-  const scale = curveScale(cells, tolerance);
+function curve(data, cells, on) {
+  const scale = curveScale(cells, data.steps.at(-1).tolerance);
   const { width, height, left, right, top, bottom } = PLOT;
   for (const cell of cells) drawMark(data, cell, scale);
   const limit = svg("path", { class: "limit-line" });
@@ -86,7 +104,7 @@ function curve(data, cells, on, tolerance) {
     class: "heatmap curve",
     viewBox: `${-left} ${-top} ${width + left + right} ${height + top + bottom}`,
     role: "listbox",
-    "aria-label": `${data.task}: drop by span of layers. Arrow keys move between spans, Enter keeps one.`,
+    "aria-label": `${data.task}: drop by span of layers. Arrow keys move between spans, Enter selects one.`,
   };
   const hidden = { "aria-hidden": "true", class: "over" };
   const lines = svg("g", hidden, cursor, curveLines(data, cells, scale), limit);
@@ -95,10 +113,7 @@ function curve(data, cells, on, tolerance) {
   const end = cells.length - 1;
   const goals = ({ row }) => ({ ArrowLeft: row - 1, ArrowRight: row + 1, Home: 0, End: end });
   roving(cells, cells[0], (cell, key) => cells[goals(cell)[key]], on);
-  const step = (_, __, at) => {
-    const shown = Math.min(Math.max(at, scale.low), scale.high);
-    limit.setAttribute("d", `M0 ${scale.y(shown)}H${width}`);
-  };
+  const step = (_, __, tolerance) => limit.setAttribute("d", `M0 ${scale.y(tolerance)}H${width}`);
   const show = (cell) => cursor.setAttribute("d", `M${scale.x(cell)} 0V${height}`);
   return { node, paint: () => {}, step, show };
 }

@@ -24,11 +24,11 @@ function openForPrint() {
 /** A sweep: its figures, the numbers behind them, and its settings. */
 function sweepSection(data) {
   const id = newId("sweep");
-  const question = data.kind === "init" ? "Score by initialisation scale" : "Score by trained parameters";
+  const heading = data.kind === "init" ? "Score by initialisation scale" : "Score by trained parameters";
   return el(
     "section",
     { class: "study", "aria-labelledby": id },
-    el("header", null, el("h2", { id }, question), el("p", { class: "note" }, data.name)),
+    el("header", null, el("h2", { id }, heading), el("p", { class: "note" }, data.name)),
     data.figures.map((one) => el("div", { class: "card" }, drawing(one))),
     data.tables.map(textTable),
     settingsOf("Settings and versions", data.settings),

@@ -69,7 +69,7 @@ function interactionMeaning({
 }) {
   if (down === across) return "of a single layer or group: its drop";
   if (known(low) && low <= 0 && high >= 0) return "the interval includes 0";
-  return `${value > 0 ? "larger" : "smaller"} drop than the shorter spans inside add up to`;
+  return `${value > 0 ? "larger" : "smaller"} drop than the shorter spans inside explain`;
 }
 
 function interaction(cell) {

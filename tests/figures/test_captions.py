@@ -150,7 +150,8 @@ def test_a_sweep_counts_its_seeds_and_what_diverged():
     caption = init_sweep_caption([ScoreSeries("CoLA", sweep_points(), trials)])
     words = "CoLA: 3 seeds per point (0, 1, 2), learning rate 0.0003, 3 epochs, majority class 50.0%."
     assert words in caption
-    assert "excluded from its mean (1 trial in total)" in caption
+    crosses = "Crosses at the bottom: points with diverged trials, which are excluded from the mean"
+    assert f"{crosses} (1 trial in total)." in caption
     assert "bars their standard errors" in caption
 
 
@@ -176,7 +177,8 @@ def test_a_tradeoff_of_several_metrics_names_them():
     assert "Validation score against the number of parameters trained per task, including the head" in caption
     assert "Scores: CoLA: Matthews correlation; RTE: accuracy." in caption
     assert "2–3 seeds per point" in caption
-    assert "(1 trial in total)" in caption
+    crosses = "Crosses at the bottom: points with diverged trials, which are excluded from the mean"
+    assert f"{crosses} (1 trial in total)." in caption
     alone = tradeoff_caption(curves[1:])
     assert "Validation accuracy" in alone
     assert "Scores:" not in alone

@@ -17,6 +17,7 @@ from adapter_probe.analysis.published import published_ablation
 from adapter_probe.analysis.studies import AblationOverview, AblationRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures.ablation_figures import curve_drawing, joint_drawing, plot
+from adapter_probe.figures.captions import joint_caption
 from adapter_probe.figures.gallery import figures_of
 from adapter_probe.figures.span_curve import curve
 from adapter_probe.figures.venues import VENUES, FigureOptions
@@ -181,6 +182,74 @@ def test_the_papers_drops_stand_beside_those_of_the_same_spans():
     assert "Houlsby" not in curve_drawing([record_of(frame_of("suffix", 8))], options, {}).caption
 
 
+def test_the_papers_drops_name_their_task_and_stand_once():
+    options = FigureOptions(VENUES["paper"], paper=True)
+    cola = [record_of(frame_of("suffix", 12, seed=seed), f"f{seed}") for seed in (0, 1)]
+    cola = [replace(one, overview=replace(OVERVIEW, label=one.folder.name)) for one in cola]
+    mnli = replace(cola[0], overview=replace(OVERVIEW, task="mnli"))
+    drawn = curve_drawing([*cola, mnli], options, {}).frame
+    theirs = ["CoLA (Houlsby et al. 2019)", "MNLI-m (Houlsby et al. 2019)"]
+    names = ["f0", "f1", "MNLI-m", *theirs]
+    assert drawn["grid"].value_counts(sort=False).to_dict() == dict.fromkeys(names, 12)
+    for name, task in zip(theirs, ("cola", "mnli")):
+        own = published_ablation(task).query("last == 11").sort_values("first")
+        np.testing.assert_allclose(drawn.loc[drawn["grid"] == name, "delta_points"], own["delta_points"])
+    alone = curve_drawing(cola[:1], options, {}).frame
+    assert list(alone["grid"].unique()) == ["f0", theirs[0]]
+
+
+@pytest.mark.parametrize(
+    ("spans", "alike", "differing"),
+    [
+        ("suffix", "from the layer on the axis up to layer 5", "up to the last layer studied are"),
+        ("prefix", "from layer 0 up to the layer on the axis", "from layer 0 up to the layer on the axis"),
+    ],
+)
+def test_a_caption_names_a_layer_only_if_all_studies_share_it(spans, alike, differing):
+    six, twelve = (record_of(frame_of(spans, n), f"f{n}") for n in (6, 12))
+    options = FigureOptions(VENUES["paper"])
+    assert alike in curve_drawing([six, six], options, {}).caption
+    both = curve_drawing([six, twelve], options, {}).caption
+    assert differing in both
+    assert ("layer 5" in both, "layer 11" in both) == (False, False)
+
+
+def test_a_caption_names_a_first_layer_only_if_all_studies_share_it():
+    low = frame_of("prefix", 6)
+    high = low.assign(first=low["first"] + 2, last=low["last"] + 2)
+    both = curve_drawing([record_of(low), record_of(high)], FigureOptions(VENUES["paper"]), {}).caption
+    assert "from the first layer studied up to the layer on the axis are switched off" in both
+
+
+def test_titles_say_what_is_drawn():
+    options, lower = FigureOptions(VENUES["paper"]), replace(OVERVIEW, metric="nll")
+    for spans in ("suffix", "all"):
+        one = record_of(frame_of(spans, 6))
+        (drawing,) = figures_of([one], options)
+        assert drawing.title == "CoLA: drop by span of ablated layers"
+        (drawing,) = figures_of([replace(one, overview=lower)], options)
+        assert drawing.title == "CoLA: rise by span of ablated layers"
+
+
+def test_a_grid_among_lines_is_refused():
+    records = [record_of(frame_of(spans, 5)) for spans in ("suffix", "all")]
+    with pytest.raises(ResultsError, match="these spans are a grid"):
+        curve_drawing(records, FigureOptions(VENUES["paper"]), {})
+
+
+@pytest.mark.parametrize(("spans", "mark"), [("suffix", "The band is"), ("single", "Blue bars show")])
+def test_a_joint_caption_names_the_interval_if_there_is_one(spans, mark):
+    frame = frame_of(spans, 6).assign(sd_points=0.5)
+    without = frame.drop(columns=["ci_low_points", "ci_high_points"])
+    for shown, expected in ((frame, True), (without, False)):
+        record = AverageRecord(("s0", "s1"), shown, "accuracy", 500, (0.8, 0.7), {})
+        caption = joint_caption(record, 1.0)
+        assert (f"{mark} the 95% bootstrap interval." in caption) == expected
+        assert ("95%" in caption) == expected
+        assert "are switched off, without retraining." in caption
+        assert "The dashed line is a mean drop of 1 point." in caption
+
+
 def test_means_and_differences_are_curves_as_well():
     frame = frame_of("suffix", 8)
     mean = AverageRecord(("s0", "s1"), frame.assign(sd_points=0.5), "accuracy", 500, (0.8, 0.7), {})
@@ -191,7 +260,7 @@ def test_means_and_differences_are_curves_as_well():
     other = ComparisonRecord(("a", "b"), difference, "accuracy", 500, (0.8, 0.7), {})
     drawn = {}
     for record, stem, words in (
-        (mean, "average", "Grey bars: one standard"),
+        (mean, "average", "Grey bars are one standard deviation over the studies."),
         (other, "comparison", "b minus a"),
     ):
         drawing = joint_drawing(record, FigureOptions(VENUES["paper"]))

@@ -88,7 +88,7 @@ def test_the_sweeps_line_is_its_means(drawn, sweep_trials):
 def test_diverged_trials_are_counted_at_the_foot(drawn):
     (ax,) = drawn["init"].figure.axes
     assert [t.get_text().strip() for t in ax.texts if "/" in t.get_text()] == ["2/3", "2/3"]
-    assert "diverged, excluded from its mean (4 trials in total)" in drawn["init"].caption
+    assert "diverged trials, which are excluded from the mean (4 trials in total)" in drawn["init"].caption
 
 
 def test_the_tradeoffs_marks_are_the_tables_means(drawn, tradeoff_trials):

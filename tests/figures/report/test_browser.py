@@ -430,3 +430,71 @@ def test_spans_in_a_line_are_marks_of_a_curve(
     assert name_of(row).capitalize() in browser.text(".span-card h3")
     assert browser.count(".bars") == 0
     assert browser.logs("browser") == []
+
+
+@pytest.fixture
+def suffixes(make_ablation) -> Path:
+    """An ablation whose spans all end at the last layer."""
+    folder = make_ablation(n_layers=N_LAYERS)
+    frame = read_spans(folder)
+    write_spans(folder, frame[frame["last"] == N_LAYERS - 1].reset_index(drop=True))
+    return folder
+
+
+def without(folder: Path, layers: list[int]) -> None:
+    """Leave the spans from these layers on undefined."""
+    frame = read_spans(folder)
+    numbers = ["score", "delta_points", "ci_low_points", "ci_high_points", "p_value", "p_holm"]
+    frame.loc[frame["first"].isin(layers), numbers] = np.nan
+    write_spans(folder, frame.assign(significant=frame["significant"] & frame["p_holm"].notna()))
+
+
+def test_the_dashes_stand_at_every_tolerance(browser: Browser, suffixes: Path, reported, tmp_path: Path):
+    frame = read_spans(suffixes)
+    frame["delta_points"] *= 0.3 / drop_points(frame["delta_points"]).max()
+    frame["ci_low_points"] = frame["ci_high_points"] = frame["delta_points"]
+    write_spans(suffixes, frame)  # so that the slider goes on above the largest drop and where it starts
+    browser.open(write_report(tmp_path / "report.html", [reported(suffixes)], tolerance=0.25))
+    places = "return [...document.querySelectorAll('.curve .mark')].map((m) => m.cy.baseVal.value)"
+    slope, at_zero = np.polyfit(drop_points(frame["delta_points"]), browser.run(places), 1)
+    steps = browser.run("return JSON.parse(document.getElementById('data').textContent).ablations[0].steps")
+    for tolerance in (steps[0]["tolerance"], steps[-1]["tolerance"]):
+        browser.focus(".slider input")
+        browser.press(END if tolerance else HOME)
+        dashes = browser.run("return document.querySelector('.limit-line').getAttribute('d')")
+        height = float(re.fullmatch(r"M0 ([\d.]+)H\d+", dashes)[1])
+        assert height == pytest.approx(slope * tolerance + at_zero, abs=1e-3)
+        assert height >= 0
+    assert "tolerated drop" in browser.text(".legend")
+
+
+@pytest.mark.parametrize("undefined", [[2], [0, 3], [1, 3, 5]])
+def test_a_curve_has_gaps_at_undefined_spans(browser: Browser, suffixes, reported, undefined, tmp_path: Path):
+    without(suffixes, undefined)
+    browser.open(write_report(tmp_path / "report.html", [reported(suffixes)]))
+    there = "".join(" " if layer in undefined else "x" for layer in range(N_LAYERS)).split()
+    lengths = """return ["curve-line", "band"].map((kind) => document.querySelector(`.curve .${kind}`)
+        .getAttribute("d").split("M").slice(1).map((part) => part.split("L").length))"""
+    line, band = browser.run(lengths)
+    assert line == [len(run) for run in there]
+    assert band == [2 * len(run) for run in there]
+    assert browser.count(".curve .mark.undefined") == len(undefined)
+    assert "undefined" in browser.text(".legend")
+
+
+@pytest.mark.parametrize("what", ["everything", "intervals"])
+def test_what_a_curve_lacks_leaves_nothing_behind(browser: Browser, suffixes, reported, what, tmp_path: Path):
+    if what == "everything":
+        without(suffixes, list(range(N_LAYERS)))
+    else:
+        bare = read_spans(suffixes).drop(columns=["ci_low_points", "ci_high_points"])
+        write_spans(suffixes, bare)
+    browser.open(write_report(tmp_path / "report.html", [reported(suffixes)]))
+    stray = """return [...document.querySelectorAll(".curve g")].flatMap((group) => [...group.childNodes])
+        .filter((node) => node.nodeType === Node.TEXT_NODE).length"""
+    assert browser.run(stray) == 0
+    assert browser.count(".curve .band") == 0
+    assert browser.count(".curve .curve-line") == (what == "intervals")
+    assert browser.logs("browser") == []
+    undefined = ["undefined"] if what == "everything" else []
+    assert browser.texts(".legend li") == ["tolerated drop", *undefined]
