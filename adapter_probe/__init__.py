@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .errors import AdapterProbeError, CheckpointError, DataError, ModelError, ResultsError, TrainingError
-    from .studies.ablation import Ablation, ablate
+    from .studies.ablating import ablate
+    from .studies.ablation import Ablation
     from .studies.comparison import Average, Comparison, Exchange, average, compare, exchange
     from .studies.init_sweep import InitSweep, init_sweep
     from .studies.loading import load
@@ -32,7 +33,7 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "Ablation": "studies.ablation",
-    "ablate": "studies.ablation",
+    "ablate": "studies.ablating",
     "Average": "studies.comparison",
     "average": "studies.comparison",
     "Comparison": "studies.comparison",

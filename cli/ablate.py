@@ -125,7 +125,7 @@ def ablate(
     command again to resume an interrupted run.
     """
     from adapter_probe.probe.arguments import AblationArguments, AblationSettings
-    from adapter_probe.studies.ablation import plan_from_arguments, run_from_arguments, with_task
+    from adapter_probe.studies.ablating import plan_from_arguments, run_from_arguments, with_task
     from adapter_probe.studies.comparison import exchange
 
     options.check_tolerance(tolerance)

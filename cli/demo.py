@@ -46,8 +46,7 @@ def demo(
     from adapter_probe.data.acceptability import write
     from adapter_probe.data.tasks import find_task
     from adapter_probe.models.methods import Adapters
-    from adapter_probe.probe.arguments import AblationArguments, AblationSettings
-    from adapter_probe.studies.ablation import run_from_arguments
+    from adapter_probe.studies.ablating import ablate
     from adapter_probe.training.request import TrainingRequest
     from adapter_probe.training.settings import TrainingSettings
 
@@ -65,8 +64,7 @@ def demo(
     say(f"2/3 training adapters of size {SIZE} in every layer, LayerNorms and head: {checkpoint}")
     run_training(TrainingRequest(str(base), task, Adapters(SIZE, INIT_STD), settings), checkpoint, where)
     say("3/3 switching adapters off over every span of layers")
-    arguments = AblationArguments(str(checkpoint), AblationSettings())
-    report = report_of(run_from_arguments(arguments, out / "ablation", device=device))
+    report = report_of(ablate(checkpoint, out=out / "ablation", device=device))
     show_json(report) if json else show(f"\n{ablation_summary(report)}\n\n{_reading(report)}")
 
 

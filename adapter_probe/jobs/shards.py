@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from adapter_probe.errors import AdapterProbeError, ResultsError, TrainingError
-from adapter_probe.probe.arguments import AblationArguments as AblationArguments
+from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.engine import GUARD
-from adapter_probe.probe.request import AblationRequest
+from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.records import from_record
 from adapter_probe.results.atomic import make_folder, read_json, write_json
@@ -124,7 +124,7 @@ def run_shard(folder: Path, device: torch.device, report: Callable[[int], None])
         plan, parts = dict(asked["plan"]), [int(part) for part in asked["parts"]]
     except (AdapterProbeError, KeyError, TypeError, ValueError) as error:
         raise ResultsError(f"{path} is damaged: {error}") from error
-    request = arguments.prepare(device)
+    request = prepare_ablation(arguments, device)
     with RunDirectory(folder, request.identity, plan) as run:
         ablation = AblationRun(request, run)
         missing = sorted(set(parts) & set(ablation.missing()))

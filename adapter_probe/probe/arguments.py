@@ -5,17 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from adapter_probe.data.lm_eval_tasks import settle
 from adapter_probe.metrics import CustomMetric
 from adapter_probe.records import to_record
 from adapter_probe.spans import NormChoice, SiteChoice, SpanChoice, VariantSet, span_variants
-
-if TYPE_CHECKING:
-    import torch
-
-    from .request import AblationRequest
 
 # Increased when a change of the code changes the predictions.
 CODE_SCHEMA = {"float32": 1, "float64": 1, "bfloat16": 2, "mixed": 2}
@@ -58,10 +53,24 @@ class AblationSettings:
 
 @dataclass(frozen=True)
 class AblationArguments:
-    """The arguments of `prepare_ablation`, before anything is opened."""
+    """The arguments of an ablation, before anything is opened.
+
+    Attributes:
+        checkpoint: folder of the checkpoint.
+        settings: settings of the ablation.
+        base: folder or Hugging Face Hub id of the base model, if it differs from the recorded one.
+        data: files to use instead of the checkpoint's own task, with the same columns and labels, or tasks of
+            lm-evaluation-harness (``lm-eval:NAME``). Required for checkpoints of other libraries, which
+            record no task.
+        split: split of the checkpoint's own task to evaluate on.
+        metric: evaluation metric; by default the metric of the task.
+        max_examples: evaluate on a fixed random subset of this many examples.
+        tokens_per_pass: maximum number of rows per pass; None for the device's default.
+        encoding: text encoding of the files in `data`.
+    """
 
     checkpoint: str
-    settings: AblationSettings
+    settings: AblationSettings = AblationSettings()
     base: str | None = None
     data: tuple[str, ...] = ()
     split: str = "validation"
@@ -69,23 +78,6 @@ class AblationArguments:
     max_examples: int | None = None
     tokens_per_pass: int | None = None
     encoding: str = "utf-8"
-
-    def prepare(self, device: torch.device) -> AblationRequest:
-        """Call `prepare_ablation`; see there for the errors."""
-        from .request import prepare_ablation
-
-        return prepare_ablation(
-            self.checkpoint,
-            self.settings,
-            device,
-            base=self.base,
-            data=self.data,
-            split=self.split,
-            metric=self.metric,
-            max_examples=self.max_examples,
-            tokens_per_pass=self.tokens_per_pass,
-            encoding=self.encoding,
-        )
 
     def settled(self) -> dict[str, Any]:
         """The arguments as plain JSON with absolute paths, for processes with another working directory."""

@@ -19,7 +19,8 @@ from adapter_probe.analysis.exchange import ExchangeRecord, exchange_of
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.fingerprints import describe_changes, hash_json, list_changes
 
-from .ablation import BESIDE, Ablation
+from .ablating import BESIDE
+from .ablation import Ablation
 from .drawing import DrawnStudy, Style, axes_for
 from .loading import load
 from .summaries import average_rows, comparison_rows, exchange_rows

@@ -23,10 +23,10 @@ from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.data.lm_eval_tasks import settle
 from adapter_probe.errors import ResultsError
 from adapter_probe.models.device import choose_device
-from adapter_probe.probe.arguments import CODE_SCHEMA
+from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments
 from adapter_probe.probe.given_data import refuse_idle_encoding
 from adapter_probe.probe.prune import PruneMeasurement, prune_checkpoint
-from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
+from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.progress import working
 from adapter_probe.results.ablation_files import AblationResults, load_ablation, read_spans
 from adapter_probe.results.atomic import read_json
@@ -142,11 +142,9 @@ def prune(
     if within is not None:
         _refuse_unchoosable(folder, checkpoint, within)
     with working(f"prune: opening {checkpoint}", progress):
-        where = choose_device(device)
-        request = prepare_ablation(
-            checkpoint, AblationSettings(), where, base=base, data=data, encoding=encoding
-        )
-        request = _remembering(request, data)
+        files = tuple(map(str, data))
+        arguments = AblationArguments(str(checkpoint), base=base, data=files, encoding=encoding)
+        request = _remembering(prepare_ablation(arguments, choose_device(device)), files)
     if span is not None:
         choice = _Choice(span)
     else:
@@ -158,12 +156,12 @@ def prune(
         return _measured(pruned, choice, out)
 
 
-def _remembering(request: AblationRequest, data: Sequence[str | Path]) -> AblationRequest:
+def _remembering(request: AblationRequest, data: Sequence[str]) -> AblationRequest:
     """The request with its data files recorded in the checkpoint's description, if that records none."""
     opened, rows = request.checkpoint, request.examples.rows
     if opened.description.task.files:
         return request
-    files = {rows.name: tuple(settle(str(path)) for path in data)}
+    files = {rows.name: tuple(map(settle, data))}
     task = replace(opened.description.task, files=files, fingerprints={rows.name: rows.fingerprint})
     description = replace(opened.description, task=task)
     return replace(request, checkpoint=replace(opened, description=description))

@@ -131,16 +131,17 @@ def rank(
 
     from adapter_probe.checkpoints.identity import checkpoint_identity
     from adapter_probe.models.device import choose_device, use_threads
+    from adapter_probe.probe.arguments import AblationArguments
     from adapter_probe.probe.cheap_scores import site_scores
-    from adapter_probe.probe.request import AblationSettings, prepare_ablation
+    from adapter_probe.probe.request import prepare_ablation
     from adapter_probe.spans import SITES_PER_LAYER
 
     use_threads(threads)
     files = (data,) if isinstance(data, (str, Path)) else tuple(data)
-    request = prepare_ablation(
-        checkpoint, AblationSettings(), choose_device(device), base=base, data=files, split=split,
-        max_examples=max_examples,
-    )  # fmt: skip
+    arguments = AblationArguments(
+        str(checkpoint), base=base, data=tuple(map(str, files)), split=split, max_examples=max_examples
+    )
+    request = prepare_ablation(arguments, choose_device(device))
     model = request.checkpoint.model.to(request.device)
     start = time.perf_counter()
     scores = site_scores(model, request.examples)

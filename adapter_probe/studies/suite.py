@@ -14,7 +14,8 @@ from adapter_probe.analysis.sweeps import TRADEOFF_POINT, chosen_trials
 from adapter_probe.errors import ResultsError, TrainingError
 from adapter_probe.results.atomic import make_folder, write_csv
 
-from .ablation import Ablation, ablate
+from .ablating import ablate
+from .ablation import Ablation
 from .comparison import average
 from .drawing import draw_into_folder
 from .init_sweep import InitSweep, run_init_sweep

@@ -15,18 +15,19 @@ from protocol import serve
 from variants import OneByOne, exact_groups, touch
 
 from adapter_probe.models.evaluation import evaluate
-from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
+from adapter_probe.probe.arguments import AblationArguments, AblationSettings
+from adapter_probe.probe.request import AblationRequest, prepare_ablation
 
 
 def open_case(case: Path, precision: str) -> AblationRequest:
     """The case as `adapter-probe ablate` would open it."""
-    return prepare_ablation(
-        case / "adapter",
+    arguments = AblationArguments(
+        str(case / "adapter"),
         AblationSettings(precision=precision),
-        torch.device("cpu"),
         base=str(case / "model"),
-        data=[case / "texts.tsv"],
+        data=(str(case / "texts.tsv"),),
     )
+    return prepare_ablation(arguments, torch.device("cpu"))
 
 
 def about(request: AblationRequest) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from adapter_probe.checkpoints.native import open_checkpoint
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError, ResultsError
 from adapter_probe.models.methods import Adapters
-from adapter_probe.probe.request import AblationSettings, prepare_ablation
+from adapter_probe.probe.arguments import AblationArguments
+from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.results.rundir import RunDirectory
 from adapter_probe.training.request import TrainingRequest, identity_of, load_inputs
 from adapter_probe.training.settings import TrainingSettings
@@ -160,7 +161,7 @@ def test_an_ablation_is_not_gone_on_with_after_a_change(checkpoint, base, tmp_pa
     as_before(checkpoint)  # an earlier version's opens all the same: the run itself has to notice
 
     def claim() -> None:
-        request = prepare_ablation(checkpoint, AblationSettings(), torch.device("cpu"))
+        request = prepare_ablation(AblationArguments(str(checkpoint)), torch.device("cpu"))
         with RunDirectory(tmp_path / "run", request.identity, {}):
             pass
 

@@ -16,13 +16,14 @@ from adapter_probe.checkpoints.description import Description
 from adapter_probe.checkpoints.native import save_checkpoint
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import ResultsError
-from adapter_probe.jobs.shards import AblationArguments, gather_shards, remove_shards, run_shard, write_shards
+from adapter_probe.jobs.shards import gather_shards, remove_shards, run_shard, write_shards
 from adapter_probe.metrics import CustomMetric
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import Adapters
 from adapter_probe.probe import resumable as engine
+from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 from adapter_probe.probe.engine import GUARD
-from adapter_probe.probe.request import AblationSettings
+from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
 
 CPU = torch.device("cpu")
@@ -49,7 +50,7 @@ def arguments(checkpoint: Path) -> AblationArguments:
 
 
 def in_shards(arguments: AblationArguments, out: Path, most: int, work: Callable[[dict[Path, int]], None]):
-    request = arguments.prepare(CPU)
+    request = prepare_ablation(arguments, CPU)
     with AblationRun.folder(request, out) as run:
         ablation = AblationRun(request, run)
         gather_shards(out, run)
@@ -76,7 +77,7 @@ def arrays(out: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(("most", "precision"), [(1, "float32"), (4, "float32"), SLOW_MIXED])
 def test_shards_give_the_same_parts(most, precision, arguments, tmp_path):
     arguments = replace(arguments, settings=AblationSettings(precision=precision))
-    request = arguments.prepare(CPU)
+    request = prepare_ablation(arguments, CPU)
     with AblationRun.folder(request, tmp_path / "whole") as run:
         whole = AblationRun(request, run).compute(lambda _: None)
     _, missing = in_shards(arguments, tmp_path / "cut", most, compute_all)

@@ -17,8 +17,9 @@ from transformers.activations import ACT2FN
 from adapter_probe.models.adapters.in_place import PackedMap, mapped
 from adapter_probe.models.bases.fused import attend
 from adapter_probe.models.packed import can_pack, pack_maps
+from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 from adapter_probe.probe.lanes import twin
-from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
+from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.tree import forward_variants
 
 FIXTURES = Path(__file__).parents[1] / "checkpoints" / "fixtures"
@@ -69,10 +70,11 @@ def test_attention_in_bfloat16_at_every_length(length: int, scale: float | None)
 def prepared(case: str, family: str, tmp_path: Path) -> AblationRequest:
     path = tmp_path / "d.jsonl"
     path.write_text("".join(f'{{"text": "w{n} w{n + 1} w{2 * n}", "label": {n % 3}}}\n' for n in range(12)))
-    return prepare_ablation(
-        FIXTURES / case, AblationSettings(precision="mixed"), torch.device("cpu"),
-        base=str(FIXTURES / "bases" / family), data=[path],
-    )  # fmt: skip
+    base = str(FIXTURES / "bases" / family)
+    arguments = AblationArguments(
+        str(FIXTURES / case), AblationSettings(precision="mixed"), base, (str(path),)
+    )
+    return prepare_ablation(arguments, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("case", ["adapterhub/houlsby", "peft/lora", "peft/lora-patterns", "peft/norms"])

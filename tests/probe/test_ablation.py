@@ -15,8 +15,9 @@ from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.probe import engine, resumable, tree
+from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 from adapter_probe.probe.plan import nodes_by_site
-from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
+from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun, plan_ablation
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.atomic import read_json
@@ -41,8 +42,9 @@ def prepared(checkpoint: Path) -> Callable[..., AblationRequest]:
     """``prepared(tokens_per_pass=200, **settings)``."""
 
     def prepare(tokens_per_pass: int | None = 200, **settings) -> AblationRequest:
+        chosen = AblationSettings(**settings)
         return prepare_ablation(
-            checkpoint, AblationSettings(**settings), CPU, tokens_per_pass=tokens_per_pass
+            AblationArguments(str(checkpoint), chosen, tokens_per_pass=tokens_per_pass), CPU
         )
 
     return prepare
@@ -216,7 +218,7 @@ def test_other_data_or_weights_are_not_mixed_in(
     checkpoint: Path, prepared: Callable, small_parts: None, tmp_path: Path
 ):
     interrupt(prepared(), tmp_path, after=6)
-    fewer = prepare_ablation(checkpoint, AblationSettings(), CPU, max_examples=20)
+    fewer = prepare_ablation(AblationArguments(str(checkpoint), max_examples=20), CPU)
     with pytest.raises(ResultsError, match=r"data\.fingerprint.*data\.n_examples: 64 -> 20"):
         run(fewer, tmp_path)
     request = prepared()
@@ -229,7 +231,7 @@ def test_other_data_or_weights_are_not_mixed_in(
 def test_a_subset_has_the_predictions_of_the_whole(
     checkpoint: Path, prepared: Callable, small_parts: None, tmp_path: Path
 ):
-    fewer = prepare_ablation(checkpoint, AblationSettings(), CPU, max_examples=20)
+    fewer = prepare_ablation(AblationArguments(str(checkpoint), max_examples=20), CPU)
     subset, whole = run(fewer, tmp_path / "subset"), run(prepared(), tmp_path / "whole")
     assert subset.logits.shape == (7, 20, 2)
     texts = prepared().examples.rows.texts
@@ -240,7 +242,7 @@ def test_a_subset_has_the_predictions_of_the_whole(
 def test_other_files_can_be_judged(checkpoint: Path, tiny_task: Path, tmp_path: Path):
     data = tmp_path / "more.jsonl"
     data.write_text("".join((tiny_task / "train.jsonl").read_text().splitlines(keepends=True)[:10]))
-    request = prepare_ablation(checkpoint, AblationSettings(), CPU, data=[data])
+    request = prepare_ablation(AblationArguments(str(checkpoint), data=(str(data),)), CPU)
     results = run(request, tmp_path / "out")
     train = load_split(find_task(tiny_task), "train")
     assert request.examples.rows.texts == train.texts[:10]
@@ -249,7 +251,7 @@ def test_other_files_can_be_judged(checkpoint: Path, tiny_task: Path, tmp_path: 
 
 def test_an_unfit_metric_is_refused(checkpoint: Path):
     with pytest.raises(DataError, match="spearman"):
-        prepare_ablation(checkpoint, AblationSettings(), CPU, metric="spearman")
+        prepare_ablation(AblationArguments(str(checkpoint), metric="spearman"), CPU)
 
 
 def test_a_plan_counts_and_measures_and_writes_nothing(prepared: Callable, small_parts: None, tmp_path: Path):

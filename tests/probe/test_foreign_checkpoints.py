@@ -12,9 +12,10 @@ import torch
 from adapter_probe.checkpoints.converting import to_native
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.errors import CheckpointError, DataError
+from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 from adapter_probe.probe.given_data import with_data
 from adapter_probe.probe.prune import prune_checkpoint
-from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
+from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.spans import Span
 
@@ -32,9 +33,9 @@ def rows(path: Path, labels: list) -> Path:
 
 def request(case: str, data: Path | None, **settings: object) -> AblationRequest:
     files = [] if data is None else [data]
-    return prepare_ablation(
-        FIXTURES / case, AblationSettings(**settings), torch.device("cpu"), base=BERT, data=files
-    )
+    chosen = AblationSettings(**settings)
+    arguments = AblationArguments(str(FIXTURES / case), chosen, base=BERT, data=tuple(map(str, files)))
+    return prepare_ablation(arguments, torch.device("cpu"))
 
 
 def labels_of(case: str, data: Path) -> tuple[list[int], tuple[str, ...]]:
@@ -103,7 +104,7 @@ def test_pruning_leaves_what_the_ablation_says(case: str, tmp_path: Path):
     data = rows(tmp_path / "d.jsonl", [n % 3 for n in range(12)])
     opened = with_data(case, open_checkpoint(FIXTURES / case, BERT), [data], "validation")
     to_native(opened, tmp_path / "native")
-    made = prepare_ablation(tmp_path / "native", AblationSettings(), torch.device("cpu"))
+    made = prepare_ablation(AblationArguments(str(tmp_path / "native")), torch.device("cpu"))
     pruned = prune_checkpoint(made, tmp_path / "native", Span(1, 2), tmp_path / "pruned")
     assert pruned.adapters_before - pruned.adapters_after == sum(made.checkpoint.model.site_parameters[2:])
     small = open_checkpoint(tmp_path / "pruned")

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from adapter_probe.probe import lanes
+from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 from adapter_probe.probe.lanes import Lanes, Stopped
-from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
+from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.results.ablation_files import AblationResults
 
@@ -40,10 +41,11 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def prepare(case: str, texts: Path, precision: str = "float32") -> AblationRequest:
-    return prepare_ablation(
-        FIXTURES / case, AblationSettings(precision=precision), torch.device("cpu"),
-        base=str(FIXTURES / "bases" / "bert"), data=[texts], tokens_per_pass=120,
+    arguments = AblationArguments(
+        str(FIXTURES / case), AblationSettings(precision=precision), str(FIXTURES / "bases" / "bert"),
+        (str(texts),), tokens_per_pass=120,
     )  # fmt: skip
+    return prepare_ablation(arguments, torch.device("cpu"))
 
 
 def ablate(request: AblationRequest, out: Path) -> tuple[AblationResults, list[int]]:

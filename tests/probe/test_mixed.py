@@ -12,7 +12,8 @@ import torch
 
 from adapter_probe.errors import CheckpointError, ResultsError
 from adapter_probe.probe import engine, guard
-from adapter_probe.probe.request import AblationRequest, AblationSettings, prepare_ablation
+from adapter_probe.probe.arguments import AblationArguments, AblationSettings
+from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.results.ablation_files import AblationResults
 
@@ -23,7 +24,9 @@ def prepared(random_checkpoint: Callable[..., Path], tiny_task: Path) -> Callabl
 
     def prepare(precision: str) -> AblationRequest:
         settings = AblationSettings(precision=precision)
-        return prepare_ablation(folder, settings, torch.device("cpu"), tokens_per_pass=200)
+        return prepare_ablation(
+            AblationArguments(str(folder), settings, tokens_per_pass=200), torch.device("cpu")
+        )
 
     return prepare
 
@@ -98,7 +101,9 @@ def test_what_has_no_classes_is_refused(random_checkpoint: Callable[..., Path], 
     with pytest.raises(
         ResultsError, match=r"--precision mixed is not possible for task .* of kind regression"
     ):
-        prepare_ablation(folder, AblationSettings(precision="mixed"), torch.device("cpu"))
+        prepare_ablation(
+            AblationArguments(str(folder), AblationSettings(precision="mixed")), torch.device("cpu")
+        )
 
 
 def test_bfloat16_speed_is_a_ratio():

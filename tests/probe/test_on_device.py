@@ -10,8 +10,9 @@ import pytest
 import torch
 from accelerator import DEVICE, accelerator
 
+from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 from adapter_probe.probe.engine import Engine
-from adapter_probe.probe.request import AblationSettings, prepare_ablation
+from adapter_probe.probe.request import prepare_ablation
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +22,9 @@ def test_a_study_stays_on_the_device_until_a_batch_is_done(
     precision: str, random_checkpoint: Callable[..., Path], tiny_task: Path
 ):
     folder = random_checkpoint(tiny_task, 20)
-    request = prepare_ablation(folder, AblationSettings(precision=precision), torch.device("cpu"))
+    request = prepare_ablation(
+        AblationArguments(str(folder), AblationSettings(precision=precision)), torch.device("cpu")
+    )
     items = torch.arange(len(request.encoded)).numpy()
     with accelerator() as device:
         device.move(request.checkpoint.model)

@@ -17,8 +17,9 @@ from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.evaluation import evaluate
 from adapter_probe.models.methods import Adapters, TopLayers
+from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.prune import prune_checkpoint
-from adapter_probe.probe.request import AblationSettings, prepare_ablation
+from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.spans import Span
 from adapter_probe.training.checkpoint import train_checkpoint
 from adapter_probe.training.request import TrainingRequest
@@ -42,7 +43,7 @@ def checkpoint(request, tiny_base, tiny_task, tmp_path_factory) -> Path:
 
 
 def prune(checkpoint: Path, span: Span, out: Path):
-    return prune_checkpoint(prepare_ablation(checkpoint, AblationSettings(), CPU), checkpoint, span, out)
+    return prune_checkpoint(prepare_ablation(AblationArguments(str(checkpoint)), CPU), checkpoint, span, out)
 
 
 def plain_outputs(model: torch.nn.Module, encoded, off: Span) -> np.ndarray:
@@ -66,7 +67,7 @@ def plain_outputs(model: torch.nn.Module, encoded, off: Span) -> np.ndarray:
 @pytest.mark.parametrize("span", [Span(0, 0), Span(1, 2), Span(0, 2)])
 def test_the_outputs_are_those_with_the_span_off(span, checkpoint, tmp_path):
     pruned = prune(checkpoint, span, tmp_path / "p")
-    prepared = prepare_ablation(checkpoint, AblationSettings(), CPU)
+    prepared = prepare_ablation(AblationArguments(str(checkpoint)), CPU)
     expected = plain_outputs(prepared.checkpoint.model.base, prepared.encoded, span)
     opened = open_checkpoint(tmp_path / "p")
     np.testing.assert_allclose(evaluate(opened.model, prepared.encoded), expected, atol=1e-5)
@@ -114,7 +115,7 @@ def test_a_checkpoint_without_adapters(tiny_base, tiny_task, tmp_path):
     asked = TrainingRequest(str(tiny_base("bert")), find_task(tiny_task), TopLayers(1), settings)
     train_checkpoint(asked, tmp_path / "c", CPU, lambda _: None)
     with pytest.raises(CheckpointError, match=r"has no adapters to switch off .* top_layers"):
-        prepare_ablation(tmp_path / "c", AblationSettings(), CPU)
+        prepare_ablation(AblationArguments(str(tmp_path / "c")), CPU)
 
 
 @pytest.mark.parametrize("layers", [[0, 3], [1, 1], [-1], [2, 0], ["0"], 1])

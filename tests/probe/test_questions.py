@@ -16,7 +16,8 @@ from adapter_probe.checkpoints.native import open_checkpoint
 from adapter_probe.data.tasks import find_task
 from adapter_probe.models.methods import Adapters
 from adapter_probe.probe import outputs
-from adapter_probe.probe.request import AblationSettings, prepare_ablation
+from adapter_probe.probe.arguments import AblationArguments
+from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.results.ablation_files import load_ablation, save_predictions
 from adapter_probe.training.checkpoint import train_checkpoint
@@ -64,7 +65,7 @@ def checkpoint(request, tiny_base, squad, tmp_path_factory) -> Path:
 
 
 def run(checkpoint: Path, out: Path, **options: object):
-    prepared = prepare_ablation(checkpoint, AblationSettings(), CPU, **options)
+    prepared = prepare_ablation(AblationArguments(str(checkpoint), **options), CPU)
     with AblationRun.folder(prepared, out) as folder:
         return prepared, AblationRun(prepared, folder).compute(lambda _: None)
 

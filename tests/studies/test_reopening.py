@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 import adapter_probe as ap
+from adapter_probe.probe import request
 from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments
 from adapter_probe.results import provenance
 from adapter_probe.results.sealing import CHECKSUMS, FIGURES, MADE_FROM, read_note
@@ -77,7 +78,7 @@ def closed(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
     def noticed(*_: object, **__: object) -> None:
         raise Opened
 
-    monkeypatch.setattr(AblationArguments, "prepare", noticed)
+    monkeypatch.setattr(request, "prepare_ablation", noticed)
     return place
 
 
@@ -177,7 +178,7 @@ def test_a_function_as_the_metric_is_never_answered_with_what_is_there(place, mo
     assert (own.spans["score"] == 1.0).all()
     again = place.ablate()
     pd.testing.assert_frame_equal(again.spans, study.spans)
-    monkeypatch.setattr(AblationArguments, "prepare", lambda *_: pytest.fail("opened"))
+    monkeypatch.setattr(request, "prepare_ablation", lambda *_: pytest.fail("opened"))
     with pytest.raises(pytest.fail.Exception, match="opened"):
         place.ablate(metric=always)
 
@@ -207,17 +208,17 @@ def test_the_code_is_every_source_file_of_the_package():
 
 def test_what_was_written_while_it_ran_is_not_trusted(place, monkeypatch):
     (place.results / CHECKSUMS).unlink()
-    prepare = AblationArguments.prepare
+    prepare = request.prepare_ablation
 
     def edited_meanwhile(arguments: AblationArguments, device: object) -> object:
-        request = prepare(arguments, device)
+        opened = prepare(arguments, device)
         file = place.base / "config.json"
         text, said = file.read_text(), file.stat()
         file.write_text(text)  # the same bytes at the same time, by its own account
         os.utime(file, ns=(said.st_atime_ns, said.st_mtime_ns))
-        return request
+        return opened
 
-    monkeypatch.setattr(AblationArguments, "prepare", edited_meanwhile)
+    monkeypatch.setattr(request, "prepare_ablation", edited_meanwhile)
     place.ablate()
     assert read_note(place.results, MADE_FROM) == {}
 
@@ -230,7 +231,7 @@ def test_a_moved_checkpoint_is_still_the_same(closed, tmp_path):
 def test_the_same_on_other_data_comes_back_too(place, monkeypatch):
     others = sorted(place.data.glob("*train*"))[:1]
     before = place.ablate(against=others)
-    monkeypatch.setattr(AblationArguments, "prepare", lambda *_: pytest.fail("opened"))
+    monkeypatch.setattr(request, "prepare_ablation", lambda *_: pytest.fail("opened"))
     again = place.ablate(against=others)
     pd.testing.assert_frame_equal(again.against.spans, before.against.spans, check_dtype=False)
     append(others[0], "\n")

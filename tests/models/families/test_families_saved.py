@@ -19,7 +19,8 @@ from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import ModelError
 from adapter_probe.models.methods import Adapters, TopLayers
-from adapter_probe.probe.request import AblationSettings, prepare_ablation
+from adapter_probe.probe.arguments import AblationArguments, AblationSettings
+from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.training.checkpoint import train_checkpoint
 from adapter_probe.training.request import TrainingRequest
@@ -88,7 +89,7 @@ def test_a_checkpoint_is_trained_opened_and_ablated(
     assert {name for group, name, _ in opened.model.named_roles() if group != "base"} >= opened.trained
     assert read_contents(tmp_path / "c") in (None, contents_of(opened))
 
-    request = prepare_ablation(tmp_path / "c", AblationSettings(), CPU)
+    request = prepare_ablation(AblationArguments(str(tmp_path / "c")), CPU)
     with AblationRun.folder(request, tmp_path / "out") as folder:
         results = AblationRun(request, folder).compute(lambda _: None)
     encoded = encode(load_tokenizer(str(base)), load_split(find_task(tiny_task), "validation"), 40)
@@ -117,7 +118,9 @@ def test_an_ablation_with_norms_that_cannot_be_put_back_is_refused_at_once(
 ):
     train(save_base("gpt2"), tiny_task, tmp_path / "c", Adapters(4))
     with pytest.raises(ModelError, match="not possible with a gpt2 base"):
-        prepare_ablation(tmp_path / "c", AblationSettings(layernorm="pretrained"), CPU)
+        prepare_ablation(
+            AblationArguments(str(tmp_path / "c"), AblationSettings(layernorm="pretrained")), CPU
+        )
 
 
 def test_texts_may_be_longer_than_the_sliding_window(save_base: Callable, tiny_task: Path, tmp_path: Path):
