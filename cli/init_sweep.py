@@ -39,21 +39,12 @@ def init_sweep(
     and a wider range only adds the missing trials.
     """
     from adapter_probe.studies.drawing import draw_into_folder
-    from adapter_probe.studies.init_sweep import init_sweep_requests, run_init_sweep
+    from adapter_probe.studies.init_sweep import init_sweep_trials, run_init_sweep
 
     resources, settings = sweep.resources(nodes), sweep.settings(learning_rates)
-    requests = init_sweep_requests(
-        base,
-        task,
-        data,
-        options.numbers(stds, "--stds"),
-        size,
-        settings,
-        sweep.encoding,
-        sweep.validation_share,
-    )
+    trials = init_sweep_trials(base, task, data, options.numbers(stds, "--stds"), size, settings)
     if dry_run:
-        show_sweep_plan(requests, out, resources, json)
+        show_sweep_plan(trials, out, resources, json)
         return
-    study = run_init_sweep(requests, out, resources)
+    study = run_init_sweep(trials, out, resources)
     show_sweep(study, draw_into_folder(study, paper=paper), json)

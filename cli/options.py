@@ -227,7 +227,8 @@ class SweepOptions:
 
         return SweepSettings(
             numbers(learning_rates, "--learning-rates"), whole_numbers(self.epochs, "--epochs"), self.seeds,
-            self.batch_size, self.warmup, self.metric, self.max_length, self.max_train, self.dtype,
+            self.batch_size, self.warmup, self.metric, self.max_length, self.max_train,
+            self.encoding, self.validation_share, self.dtype,
         )  # fmt: skip
 
     def resources(self, nodes: ClusterOptions) -> Resources:

@@ -12,9 +12,9 @@ from .console import show, show_json
 
 if TYPE_CHECKING:
     from adapter_probe.jobs.running import Resources
+    from adapter_probe.jobs.trials import Trial
     from adapter_probe.studies.init_sweep import InitSweep
     from adapter_probe.studies.tradeoff import Tradeoff
-    from adapter_probe.training.request import TrainingRequest
 
 
 def show_sweep(study: InitSweep | Tradeoff, figures: Mapping[str, str], json: bool) -> None:
@@ -31,11 +31,11 @@ def show_sweep(study: InitSweep | Tradeoff, figures: Mapping[str, str], json: bo
         show(f"{columns(study.rows())}\n\n{file_lists([files.values()])}")
 
 
-def show_sweep_plan(requests: Sequence[TrainingRequest], out: Path, resources: Resources, json: bool) -> None:
+def show_sweep_plan(trials: Sequence[Trial], out: Path, resources: Resources, json: bool) -> None:
     """Print the trials, which of them are done, and a measured estimate of the time for the rest."""
     from adapter_probe.studies.sweeps import plan_sweep
 
-    plan = plan_sweep(requests, out, resources)
+    plan = plan_sweep(trials, out, resources)
     show_json(plan) if json else show(plan_text(plan))
 
 

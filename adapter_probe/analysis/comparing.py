@@ -90,7 +90,7 @@ def compare_ablations(
     Raises:
         ResultsError: they differ in examples, metric, spans or kind of study.
     """
-    _check_comparable((a, b), names)
+    check_comparable((a, b), names)
     frames, samples = _samples((a, b), n_resamples or resamples_for(b), seed)
     deltas = [frame["delta_points"].to_numpy() for frame in frames]
     differences = without_noise(samples[0] - samples[1])  # [resamples, spans]; drop = -delta
@@ -131,7 +131,7 @@ def average_ablations(
     names = tuple(names or map(str, range(1, len(studies) + 1)))
     if len(studies) < 2:
         raise ResultsError(f"an average needs at least 2 studies, got {len(studies)}")
-    _check_comparable(studies, names)
+    check_comparable(studies, names)
     frames, samples = _samples(studies, n_resamples or resamples_for(studies[0]), seed)
     deltas = np.stack([frame["delta_points"].to_numpy() for frame in frames])  # [studies, spans]
     means = without_noise(_over_seeds(np.stack(samples), np.random.default_rng(seed)))
@@ -181,14 +181,14 @@ def _with_tests(spans: pd.DataFrame, point: np.ndarray, samples: np.ndarray) -> 
     return spans.assign(p_value=p, p_holm=adjusted, significant=adjusted < ALPHA)
 
 
-def _check_comparable(studies: Sequence[AblationResults], names: Sequence[str]) -> None:
+def check_comparable(studies: Sequence[AblationResults], names: Sequence[str]) -> None:
     """Refuse studies that cannot be compared.
 
     Raises:
         ResultsError: see `compare_ablations`.
     """
-    one = studies[0]
     for other, name in zip(studies[1:], names[1:]):
+        one = studies[0]
         pair = f"{names[0]} and {name} cannot be compared"
         if one.metric != other.metric:
             raise ResultsError(f"{pair}: their metrics are {one.metric} and {other.metric}")

@@ -13,6 +13,7 @@ from adapter_probe.analysis.comparing import (
     AverageRecord,
     ComparisonRecord,
     average_ablations,
+    check_comparable,
     compare_ablations,
 )
 from adapter_probe.analysis.exchange import ExchangeRecord, exchange_of
@@ -27,6 +28,8 @@ from .summaries import average_rows, comparison_rows, exchange_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from adapter_probe.results.ablation_files import AblationResults
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -194,32 +197,31 @@ def average(studies: Sequence[Ablation | str | Path]) -> Average:
     """
     ablations = _ablations(studies)
     names = _names(ablations)
-    record = average_ablations([study.results for study in ablations], names)
-    _refuse_no_seeds(ablations, names)
-    return Average(record)
+    results = [study.results for study in ablations]
+    check_comparable(results, names)
+    _refuse_no_seeds(results, names)
+    return Average(average_ablations(results, names))
 
 
 _APART = frozenset(("checkpoint.delta_sha256", "code_schema", "settings.precision"))
 """In what ablations of several seeds may differ: the tensors, and how exactly they were computed."""
 
 
-def _refuse_no_seeds(studies: Sequence[Ablation], names: Sequence[str]) -> None:
+def _refuse_no_seeds(studies: Sequence[AblationResults], names: Sequence[str]) -> None:
     """Refuse a mean over what is not several seeds of one thing.
 
     Raises:
         ResultsError: two differ in more than the tensors, or are of the same ones.
     """
     known: dict[object, str] = {}
-    first = studies[0].results.identity
     for study, name in zip(studies, names):
-        identity = study.results.identity
-        changes = describe_changes(first, identity)
+        changes = describe_changes(studies[0].identity, study.identity)
         if others := [change for change in changes if change.partition(":")[0] not in _APART]:
             raise ResultsError(
                 f"{names[0]} and {name} differ in more than the seed: {list_changes(others)}; average only "
                 "ablations of the same training with different seeds"
             )
-        tensors = hash_json(identity.get("checkpoint"))
+        tensors = hash_json(study.identity.get("checkpoint"))
         if tensors in known:
             raise ResultsError(
                 f"{known[tensors]} and {name} are ablations of the same checkpoint; a mean over seeds needs "

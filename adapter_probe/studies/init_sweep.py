@@ -18,15 +18,17 @@ from adapter_probe.results.sealing import sealed
 
 from .drawing import DrawnStudy, Style, axes_for
 from .summaries import columns
-from .sweeps import OnTrial, SweepSettings, find_tasks, majority_rows, plain_rows, run_trials, spread_text
+from .sweeps import OnTrial, SweepSettings, find_trials, majority_rows, plain_rows, run_trials, spread_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from adapter_probe.jobs.running import Resources
     from adapter_probe.jobs.slurm_options import SlurmOptions
-    from adapter_probe.training.request import TrainingRequest
+    from adapter_probe.jobs.trials import Trial
 
+INIT_SWEEP = "init-sweep"
+"""Kind of study, as recorded in its folder."""
 STDS = tuple(float(f"1e{power}") for power in range(-7, 1))  # as in Houlsby et al. 2019, section 3.6
 
 
@@ -163,46 +165,42 @@ def init_sweep(
     """
     from adapter_probe.jobs.running import Resources
 
+    resources = Resources(workers, threads, device, cluster)
     settings = SweepSettings(
-        learning_rates, epochs, seeds, batch_size, warmup, metric, max_length, max_train, dtype
-    )
-    requests = init_sweep_requests(base, task, data, stds, size, settings, encoding, validation_share)
-    return run_init_sweep(
-        requests, Path(out), Resources(workers, threads, device, cluster), progress, on_trial
-    )
+        learning_rates, epochs, seeds, batch_size, warmup, metric, max_length, max_train, encoding,
+        validation_share, dtype,
+    )  # fmt: skip
+    trials = init_sweep_trials(base, task, data, stds, size, settings)
+    return run_init_sweep(trials, Path(out), resources, progress, on_trial)
 
 
-def init_sweep_requests(
+def init_sweep_trials(
     base: str | Path,
     task: str | Path,
     data: str | Path | None,
     stds: Sequence[float],
     size: int,
     settings: SweepSettings,
-    encoding: str = "utf-8",
-    validation_share: float = 0.0,
-) -> list[TrainingRequest]:
-    """The training requests of a sweep; see `init_sweep` for the arguments and errors."""
+) -> list[Trial]:
+    """The trials of a sweep; see `init_sweep` for the arguments and errors."""
     from adapter_probe.models.methods import Adapters
 
-    folders = None if data is None else [data]
-    tasks = find_tasks([task], folders, settings.metric, encoding, validation_share)
     methods = [Adapters(size, std) for std in stds]
     if not methods:
         raise TrainingError("--stds is empty, so there is nothing to train; give at least one")
-    return settings.requests(str(base), tasks, methods)
+    return find_trials(base, [task], None if data is None else [data], methods, settings)
 
 
 def run_init_sweep(
-    requests: Sequence[TrainingRequest],
+    trials: Sequence[Trial],
     out: Path,
     resources: Resources,
     progress: bool = True,
     on_trial: OnTrial | None = None,
 ) -> InitSweep:
     """Run the missing trials and write ``trials.csv`` and ``sweep.csv``; see `init_sweep`."""
-    trials = run_trials("init-sweep", requests, out, resources, progress, on_trial)
-    table = init_sweep_table(trials)
+    frame = run_trials(INIT_SWEEP, trials, out, resources, progress, on_trial)
+    table = init_sweep_table(frame)
     with sealed(out, (schema.TRIALS_CSV, schema.SWEEP_CSV)):
         write_csv(out / schema.SWEEP_CSV, table)
-    return InitSweep(SweepRecord(out, table, trials, study_identity(out, schema.SWEEP_CSV)))
+    return InitSweep(SweepRecord(out, table, frame, study_identity(out, schema.SWEEP_CSV)))

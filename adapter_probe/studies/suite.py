@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -18,21 +18,22 @@ from .ablating import ablate
 from .ablation import Ablation
 from .comparison import average
 from .drawing import draw_into_folder
-from .init_sweep import InitSweep, run_init_sweep
+from .init_sweep import INIT_SWEEP, InitSweep, run_init_sweep
 from .loading import load
 from .suite_file import AblationPart, Grid, SuiteFile, beside, chosen_tasks, read_suite
 from .summaries import ablation_rows
-from .sweeps import plan_sweep
-from .tradeoff import LEARNING_RATES, Tradeoff, methods_of, run_tradeoff
+from .sweeps import plan_sweep, run_trials
+from .tradeoff import LEARNING_RATES, TRADEOFF, Tradeoff, methods_of, run_tradeoff
 
 if TYPE_CHECKING:
     from adapter_probe.jobs.running import Resources
     from adapter_probe.jobs.slurm_options import SlurmOptions
+    from adapter_probe.jobs.trials import Trial
     from adapter_probe.models.methods import Method
     from adapter_probe.training.request import TrainingRequest
 
 PARAMETERS_CSV = "parameters.csv"
-_TRADEOFF, _INIT_SWEEP, _CHECKPOINTS, _ABLATIONS = "tradeoff", "init-sweep", "checkpoints", "ablations"
+_CHECKPOINTS, _ABLATIONS = "checkpoints", "ablations"
 _INIT_RATES = (3e-4,)
 
 
@@ -133,14 +134,12 @@ def run_suite(file: Path, out: Path, resources: Resources, progress: bool = True
     """Run `suite` with the given resources."""
     about, requests = _read(file)
     trade = sweep = None
-    if about.tradeoff:
-        trade = _in_turn(
-            run_tradeoff, about.tradeoff, requests[_TRADEOFF], out / _TRADEOFF, resources, progress
-        )
-    if about.init_sweep:
-        sweep = _in_turn(
-            run_init_sweep, about.init_sweep, requests[_INIT_SWEEP], out / _INIT_SWEEP, resources, progress
-        )
+    if part := about.tradeoff:
+        trials = _tuned(TRADEOFF, part, requests[TRADEOFF], out / TRADEOFF, resources, progress)
+        trade = run_tradeoff(trials, out / TRADEOFF, resources, progress)
+    if other := about.init_sweep:
+        trials = _tuned(INIT_SWEEP, other, requests[INIT_SWEEP], out / INIT_SWEEP, resources, progress)
+        sweep = run_init_sweep(trials, out / INIT_SWEEP, resources, progress)
     ablations: dict[str, list[Ablation]] = {}
     parameters = None
     if about.ablation:
@@ -156,47 +155,40 @@ def run_suite(file: Path, out: Path, resources: Resources, progress: bool = True
     return Suite(out, trade, sweep, ablations, parameters)
 
 
-_Sweep = TypeVar("_Sweep", Tradeoff, InitSweep)
-
-
-def _in_turn(
-    run: Callable[[Sequence[TrainingRequest], Path, Resources, bool], _Sweep],
+def _tuned(
+    study: str,
     part: Grid,
     requests: Sequence[TrainingRequest],
     out: Path,
     resources: Resources,
     progress: bool,
-) -> _Sweep:
-    """A sweep: first every setting with the seeds to tune on, then the best ones with the others."""
-    tuning = part.tuning_seeds or part.seeds
-    first = [one for one in requests if one.settings.seed < tuning]
-    study = run(first, out, resources, progress)
-    if len(first) == len(requests):
-        return study
-    assert study.trials is not None
-    return run(_wanted(requests, tuning, study.trials), out, resources, progress)
+) -> list[Trial]:
+    """The trials of a sweep; those to tune on run first, if the other seeds depend on them."""
+    from adapter_probe.jobs.trials import plan_trials
+
+    trials, tuning = plan_trials(requests), part.tuning_seeds or part.seeds
+    first = _first(trials, tuning)
+    if len(first) == len(trials):
+        return trials
+    return _wanted(trials, tuning, run_trials(study, first, out, resources, progress))
 
 
-def _wanted(requests: Sequence[TrainingRequest], tuning: int, trials: pd.DataFrame) -> list[TrainingRequest]:
-    """All settings with the first `tuning` seeds, and the best of these in `trials` with the other seeds."""
-    keys = [_key(row) for row in trials.astype(object).to_dict("records")]
-    first = {_key(_row(one)) for one in requests if one.settings.seed < tuning}
-    tried = trials[pd.Series(keys, trials.index).isin(first)]
-    point = [*TRADEOFF_POINT, "init_std"]
-    best = {_key(row)[:-1] for row in chosen_trials(tried, point).astype(object).to_dict("records")}
-    return [one for one in requests if one.settings.seed < tuning or _key(_row(one))[:-1] in best]
+def _first(trials: Sequence[Trial], tuning: int) -> list[Trial]:
+    """The trials with the seeds to tune on."""
+    return [trial for trial in trials if trial.request.settings.seed < tuning]
 
 
-def _row(request: TrainingRequest) -> dict[str, Any]:
-    """The columns of ``trials.csv`` that tell a sweep's trials apart."""
-    return {"task": request.task.name, "method": request.method.name, **request.method.to_json(),
-            **request.settings.to_json()}  # fmt: skip
+def _wanted(trials: Sequence[Trial], tuning: int, table: pd.DataFrame) -> list[Trial]:
+    """All settings with the first `tuning` seeds, and the best of these in the table with the other seeds."""
+    first = {trial.id: trial for trial in _first(trials, tuning)}
+    chosen = chosen_trials(table[table["trial"].isin(first)], [*TRADEOFF_POINT, "init_std"])
+    best = {_but_seed(first[name]) for name in chosen["trial"]}
+    return [trial for trial in trials if trial.id in first or _but_seed(trial) in best]
 
 
-def _key(row: Mapping[str, Any]) -> tuple[object, ...]:
-    """The same values of a request and of its row of the table, the seed last."""
-    names = ("task", "method", "size", "init_std", "k", "learning_rate", "epochs", "batch_size", "seed")
-    return tuple(None if pd.isna(row.get(name)) else row[name] for name in names)
+def _but_seed(trial: Trial) -> tuple[object, ...]:
+    request = trial.request
+    return request.task.name, request.method, replace(request.settings, seed=0)
 
 
 def plan_suite(file: Path, out: Path, resources: Resources) -> dict[str, Any]:
@@ -205,32 +197,34 @@ def plan_suite(file: Path, out: Path, resources: Resources) -> dict[str, Any]:
     Which settings the seeds beyond `tuning_seeds` will have is not known before the others are trained: until
     then they are counted with the first learning rate and number of epochs.
     """
+    from adapter_probe.jobs.trials import plan_trials
+
     about, requests = _read(file)
     plan: dict[str, Any] = {}
-    for name, part in ((_TRADEOFF, about.tradeoff), (_INIT_SWEEP, about.init_sweep)):
+    for name, part in ((TRADEOFF, about.tradeoff), (INIT_SWEEP, about.init_sweep)):
         if part:
-            plan[name] = plan_sweep(_foreseen(requests[name], part, out / name), out / name, resources)
+            trials = _foreseen(plan_trials(requests[name]), part, out / name)
+            plan[name] = plan_sweep(trials, out / name, resources)
     if about.ablation:
         folders = _checkpoints(about.ablation, requests[_CHECKPOINTS], out, None)
         plan[_CHECKPOINTS] = [str(folder) for folder in folders]
     return plan
 
 
-def _foreseen(requests: Sequence[TrainingRequest], part: Grid, out: Path) -> list[TrainingRequest]:
-    """As many requests as will be trained, and the very ones once it is known which."""
-    tuning, kept, seen = part.tuning_seeds or part.seeds, [], set()
-    trials = None
+def _foreseen(trials: Sequence[Trial], part: Grid, out: Path) -> list[Trial]:
+    """As many trials as will be trained, and the very ones once it is known which."""
+    tuning = part.tuning_seeds or part.seeds
     with suppress(ResultsError):  # not finished yet
         study = load(out)
-        trials = None if isinstance(study, Ablation) else study.trials
-    if trials is not None:
-        known = {_key(row) for row in trials.astype(object).to_dict("records")}
-        if {_key(_row(one)) for one in requests if one.settings.seed < tuning} <= known:
-            return _wanted(requests, tuning, trials)
-    for one in requests:
-        point = (one.task.name, one.method, one.settings.seed)
-        if one.settings.seed < tuning or point not in seen:
-            kept.append(one)
+        table = None if isinstance(study, Ablation) else study.trials
+        if table is not None and {trial.id for trial in _first(trials, tuning)} <= set(table["trial"]):
+            return _wanted(trials, tuning, table)
+    kept, seen = [], set()
+    for trial in trials:
+        request = trial.request
+        point = (request.task.name, request.method, request.settings.seed)
+        if request.settings.seed < tuning or point not in seen:
+            kept.append(trial)
         seen.add(point)
     return kept
 
@@ -262,10 +256,10 @@ def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
             base, part.sizes, part.top_k, part.init_std, layernorm=part.layernorm, full=part.full,
             head_only=part.head_only, baseline=part.baseline,
         )  # fmt: skip
-        requests[_TRADEOFF] = of(part, "tradeoff", methods, LEARNING_RATES)
+        requests[TRADEOFF] = of(part, "tradeoff", methods, LEARNING_RATES)
     if sweep := about.init_sweep:
         stds = [Adapters(sweep.size, std) for std in sweep.stds]
-        requests[_INIT_SWEEP] = of(sweep, "init_sweep", stds, _INIT_RATES)
+        requests[INIT_SWEEP] = of(sweep, "init_sweep", stds, _INIT_RATES)
     if one := about.ablation:
         method = Adapters(one.size, one.init_std)
         pairs = [found[name] for name in chosen_tasks(one, list(found), "ablation")]

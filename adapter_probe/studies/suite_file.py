@@ -77,7 +77,7 @@ class Grid:
         """Of one task's trials with these learning rates."""
         return SweepSettings(
             rates, task.epochs or self.epochs, self.seeds, task.batch_size or self.batch_size, self.warmup,
-            None, task.max_length, task.max_train, self.dtype,
+            max_length=task.max_length, max_train=task.max_train, dtype=self.dtype,
         )  # fmt: skip
 
 

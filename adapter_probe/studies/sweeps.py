@@ -40,6 +40,9 @@ class SweepSettings:
         metric: evaluation metric; by default the metric of the task.
         max_length: truncate examples to this many tokens.
         max_train: train on a fixed random subset of this many examples.
+        encoding: text encoding of the data files.
+        validation_share: fraction of the training rows to hold out for validation when there is no
+            validation file.
         dtype: precision of the frozen base and of matrix products.
     """
 
@@ -51,6 +54,8 @@ class SweepSettings:
     metric: str | None = None
     max_length: int | None = None
     max_train: int | None = None
+    encoding: str = "utf-8"
+    validation_share: float = 0.0
     dtype: str = "float32"
 
     def requests(
@@ -59,7 +64,8 @@ class SweepSettings:
         """Every combination of task, method, learning rate, epochs and seed, ordered by task.
 
         Raises:
-            TrainingError: a list is empty, `seeds` is less than 1, or a setting is out of range.
+            TrainingError: there is no method, no task or nothing to try, `seeds` is less than 1, or a setting
+                is out of range.
         """
         from adapter_probe.models.methods import TfidfLinear
         from adapter_probe.training.request import TrainingRequest
@@ -68,7 +74,12 @@ class SweepSettings:
         if self.seeds < 1:
             raise TrainingError(f"--seeds {self.seeds} is not allowed; give at least 1")
         rates, epochs = self.learning_rates, self.epochs
-        lists = {"--task": tasks, "methods": methods, "--learning-rates": rates, "--epochs": epochs}
+        if not methods:
+            raise TrainingError(
+                "no method is chosen, so there is nothing to train; give at least one of --sizes, --top-k, "
+                "--layernorm, --head-only, --full and --baseline"
+            )
+        lists = {"--task": tasks, "--learning-rates": rates, "--epochs": epochs}
         if empty := [name for name, values in lists.items() if not values]:
             raise TrainingError(f"{empty[0]} is empty, so there is nothing to train; give at least one")
         chosen = [
@@ -87,12 +98,21 @@ class SweepSettings:
         ]
 
 
-def find_tasks(
-    names: Sequence[str | Path],
+def find_trials(
+    base: str | Path,
+    tasks: Sequence[str | Path],
     data: Sequence[str | Path] | None,
-    metric: str | None,
-    encoding: str = "utf-8",
-    validation_share: float = 0.0,
+    methods: Sequence[Method],
+    settings: SweepSettings,
+) -> list[Trial]:
+    """The trials of a sweep; see `SweepSettings.requests`, `find_tasks` and `plan_trials` for the errors."""
+    from adapter_probe.jobs.trials import plan_trials
+
+    return plan_trials(settings.requests(str(base), find_tasks(tasks, data, settings), methods))
+
+
+def find_tasks(
+    names: Sequence[str | Path], data: Sequence[str | Path] | None, settings: SweepSettings
 ) -> list[TaskSpec]:
     """Find tasks by names of known tasks or folders, with the folders of their data.
 
@@ -105,13 +125,18 @@ def find_tasks(
         raise DataError(f"{len(data)} --data for {len(names)} --task; give one per --task, in the same order")
     folders = [Path(folder) for folder in data] if data else [None] * len(names)
     places = [locate_task(str(name), folder) for name, folder in zip(names, folders)]
-    chosen: dict[str, Any] = {"metric": metric, "encoding": encoding, "validation_share": validation_share}
-    return [find_task(folder, preset=preset, **chosen) for preset, folder in places]
+    return [
+        find_task(
+            folder, preset=preset, metric=settings.metric, encoding=settings.encoding,
+            validation_share=settings.validation_share,
+        )
+        for preset, folder in places
+    ]  # fmt: skip
 
 
 def run_trials(
     study: str,
-    requests: Sequence[TrainingRequest],
+    trials: Sequence[Trial],
     out: Path,
     resources: Resources,
     progress: bool,
@@ -121,7 +146,7 @@ def run_trials(
 
     Args:
         study: kind of study, such as ``init-sweep``.
-        requests: the trainings.
+        trials: the trials of the study.
         out: the study's folder.
         resources: the resources that the trials run on.
         progress: whether to show a progress bar.
@@ -133,11 +158,10 @@ def run_trials(
         ResultsError: the folder is in use or contains another study.
     """
     from adapter_probe.jobs.running import Jobs, describe_lost, run_jobs
-    from adapter_probe.jobs.trials import finished, plan_trials, shared_settings, write_requests
+    from adapter_probe.jobs.trials import finished, shared_settings, write_requests
     from adapter_probe.results.atomic import claim
     from adapter_probe.results.trial_files import claim_study, read_trials, trial_frame, write_trials
 
-    trials = plan_trials(requests)
     with claim(out):
         claim_study(out, study, *shared_settings(trials))
         write_requests(out, trials)
@@ -173,15 +197,14 @@ def _reporter(folders: Sequence[Path], on_trial: OnTrial | None) -> Callable[[],
     return look
 
 
-def plan_sweep(requests: Sequence[TrainingRequest], out: Path, resources: Resources) -> dict[str, Any]:
+def plan_sweep(trials: Sequence[Trial], out: Path, resources: Resources) -> dict[str, Any]:
     """The trials, which of them are done, and a measured estimate of the time left, as plain JSON."""
-    from adapter_probe.jobs.trials import estimate_seconds, finished, plan_trials, seconds_of_start
+    from adapter_probe.jobs.trials import estimate_seconds, finished, seconds_of_start
     from adapter_probe.models.device import choose_device, use_threads
 
     device = choose_device("auto" if resources.cluster else resources.device)
     if not resources.cluster:
         use_threads(resources.threads)
-    trials = plan_trials(requests)
     done = finished(out, trials)
     left = [trial for trial in trials if trial.id not in done]
     seconds = estimate_seconds(left, device)

@@ -17,16 +17,18 @@ from adapter_probe.results.sealing import sealed
 
 from .drawing import DrawnStudy, Style, axes_for
 from .summaries import columns
-from .sweeps import OnTrial, SweepSettings, find_tasks, majority_rows, plain_rows, run_trials, spread_text
+from .sweeps import OnTrial, SweepSettings, find_trials, majority_rows, plain_rows, run_trials, spread_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from adapter_probe.jobs.running import Resources
     from adapter_probe.jobs.slurm_options import SlurmOptions
+    from adapter_probe.jobs.trials import Trial
     from adapter_probe.models.methods import Method
-    from adapter_probe.training.request import TrainingRequest
 
+TRADEOFF = "tradeoff"
+"""Kind of study, as recorded in its folder."""
 # Houlsby et al. 2019, sections 3.1 and 3.3, for a base of 12 layers.
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 TOP_K = (0, 1, 2, 3, 5, 7, 9, 11, 12)
@@ -184,10 +186,7 @@ def tradeoff(
         threads: number of threads per process; 0 uses PyTorch's default.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
         cluster: SLURM cluster to train on; by default this machine.
-        on_trial: called with every trial as soon as it has finished (on a cluster, when the jobs have been
-            collected), for instance to log it to an experiment tracker. Its argument is a dictionary with
-            the columns of ``trials.csv``. Trials that finished before the call are not reported; an
-            exception in the function ends the study.
+        on_trial: called with every trial as soon as it has finished; see `adapter_probe.init_sweep`.
         progress: whether to show a progress bar.
 
     Raises:
@@ -198,17 +197,18 @@ def tradeoff(
     """
     from adapter_probe.jobs.running import Resources
 
+    resources = Resources(workers, threads, device, cluster)
     settings = SweepSettings(
-        learning_rates, epochs, seeds, batch_size, warmup, metric, max_length, max_train, dtype
-    )
+        learning_rates, epochs, seeds, batch_size, warmup, metric, max_length, max_train, encoding,
+        validation_share, dtype,
+    )  # fmt: skip
     tasks = [task] if isinstance(task, (str, Path)) else task
     folders = [data] if isinstance(data, (str, Path)) else data
     methods = methods_of(
         base, sizes, top_k, init_std, layernorm=layernorm, full=full, head_only=head_only, baseline=baseline
     )
-    found = find_tasks(tasks, folders, metric, encoding, validation_share)
-    requests = settings.requests(str(base), found, methods)
-    return run_tradeoff(requests, Path(out), Resources(workers, threads, device, cluster), progress, on_trial)
+    trials = find_trials(base, tasks, folders, methods, settings)
+    return run_tradeoff(trials, Path(out), resources, progress, on_trial)
 
 
 def methods_of(
@@ -250,23 +250,23 @@ def methods_of(
 
 
 def run_tradeoff(
-    requests: Sequence[TrainingRequest],
+    trials: Sequence[Trial],
     out: Path,
     resources: Resources,
     progress: bool = True,
     on_trial: OnTrial | None = None,
 ) -> Tradeoff:
     """Run the missing trials and write the tables; see `tradeoff`."""
-    trials = run_trials("tradeoff", requests, out, resources, progress, on_trial)
-    table, sizes, aggregate = tradeoff_table(trials), None, None
+    frame = run_trials(TRADEOFF, trials, out, resources, progress, on_trial)
+    table, sizes, aggregate = tradeoff_table(frame), None, None
     names = (schema.TRIALS_CSV, schema.TRADEOFF_CSV, schema.SIZES_CSV, schema.AGGREGATE_CSV)
     with sealed(out, names):
         write_csv(out / schema.TRADEOFF_CSV, table)
         if (table["method"] == "adapters").any():
-            sizes = size_table(trials)
+            sizes = size_table(frame)
             write_csv(out / schema.SIZES_CSV, sizes)
         if table.loc[table["method"] == "full", "mean"].notna().any():
-            aggregate = aggregate_table(trials)
+            aggregate = aggregate_table(frame)
             write_csv(out / schema.AGGREGATE_CSV, aggregate)
     identity = study_identity(out, schema.TRADEOFF_CSV)
-    return Tradeoff(TradeoffRecord(out, table, aggregate, sizes, trials, identity))
+    return Tradeoff(TradeoffRecord(out, table, aggregate, sizes, frame, identity))

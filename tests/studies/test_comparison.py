@@ -85,17 +85,23 @@ def test_other_examples_are_refused(study, other, checkpoint, tmp_path, action):
         action(study, renamed)
 
 
-def test_a_mean_is_over_seeds_alone(study, other, tmp_path):
-    with pytest.raises(ap.ResultsError, match=r"of the same checkpoint; .* each seed once"):
-        ap.average([study, other, study])
+def test_a_mean_is_over_seeds_alone(study, other, tmp_path, monkeypatch):
     checkpoint = other.folder.parent
     attention = ap.ablate(checkpoint, out=tmp_path / "attention", sites="attention", progress=False)
-    with pytest.raises(
-        ap.ResultsError, match=r"differ in more than the seed: settings\.sites: both -> attention"
-    ):
-        ap.average([study, attention])
+    with monkeypatch.context() as patch:  # refused before anything is computed
+        patch.setattr(
+            "adapter_probe.studies.comparison.average_ablations", lambda *_: pytest.fail("computed")
+        )
+        with pytest.raises(ap.ResultsError, match=r"of the same checkpoint; .* each seed once"):
+            ap.average([study, other, study])
+        with pytest.raises(
+            ap.ResultsError, match=r"differ in more than the seed: settings\.sites: both -> attention"
+        ):
+            ap.average([study, attention])
     exact = ap.ablate(checkpoint, out=tmp_path / "bfloat16", precision="bfloat16", progress=False)
     assert (ap.average([study, exact]).spans["n_studies"] == 2).all()
+    with pytest.raises(ap.ResultsError, match="at least 2 studies, got 0"):
+        ap.average([])
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import DataError, JobsDetached, ResultsError, TrainingError
 from adapter_probe.jobs.running import Resources
 from adapter_probe.jobs.trials import run_trial
-from adapter_probe.studies.init_sweep import InitSweep, init_sweep, init_sweep_requests
+from adapter_probe.studies.init_sweep import InitSweep, init_sweep, init_sweep_trials
 from adapter_probe.studies.loading import load
 from adapter_probe.studies.sweeps import SweepSettings, find_tasks, majority_rows, plan_sweep
 from adapter_probe.studies.tradeoff import Tradeoff, tradeoff
@@ -176,8 +176,8 @@ def test_the_baseline_without_pretraining(tiny_base, two_tasks, tmp_path, capfd)
 @pytest.mark.slow
 def test_what_it_would_cost(tiny_base, two_tasks, tmp_path):
     settings = SweepSettings((0.01,), (1,), seeds=3)
-    requests = init_sweep_requests(tiny_base("bert"), two_tasks[0], None, (0.1,), 2, settings)
-    plan = plan_sweep(requests, tmp_path / "s", Resources(workers=1))
+    trials = init_sweep_trials(tiny_base("bert"), two_tasks[0], None, (0.1,), 2, settings)
+    plan = plan_sweep(trials, tmp_path / "s", Resources(workers=1))
     trained = sum(trial["seconds"] for trial in plan["trials"])
     assert (plan["left"], plan["workers"]) == (3, 1)
     assert plan["seconds_left"] > trained + 0.5  # no worker starts in less
@@ -190,6 +190,7 @@ def test_what_it_would_cost(tiny_base, two_tasks, tmp_path):
     [
         ({"stds": ()}, TrainingError, "^--stds is empty, so there is nothing to train; give at least one$"),
         ({"seeds": 0}, TrainingError, "--seeds 0"),
+        ({"learning_rates": ()}, TrainingError, "^--learning-rates is empty"),
         ({"task": "no-such-task"}, DataError, "no-such-task"),
         ({"workers": -1}, TrainingError, "--workers -1"),
     ],
@@ -227,7 +228,7 @@ def test_points_no_better_than_the_majority_class():
 def test_a_sweep_without_validation_files_in_another_encoding(tmp_path):
     rows = [f"café {i},{'yes' if i % 2 else 'no'}" for i in range(20)]
     (tmp_path / "train.csv").write_bytes("\n".join(["text,label", *rows]).encode("latin-1"))
-    (task,) = find_tasks([tmp_path], None, None, "latin-1", 0.25)
+    (task,) = find_tasks([tmp_path], None, SweepSettings((), encoding="latin-1", validation_share=0.25))
     assert (task.encoding, task.validation_share, list(task.files)) == (
         "latin-1",
         0.25,
