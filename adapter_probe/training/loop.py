@@ -85,7 +85,7 @@ class Trainer:
         self._feature_bytes = feature_bytes(workers)
         self._trained = {n: p for n, p in model.base.named_parameters() if p.requires_grad}
         self._delta = model.named_delta()  # these, and running averages that training updates
-        self._optimizer = torch.optim.Adam(self._trained.values(), lr=settings.learning_rate)
+        self._optimizer = torch.optim.Adam(self._trained.values(), lr=settings.learning_rate, fused=True)
         self._state = _State()
         self._n_steps = settings.n_steps(len(objective.train))
 
@@ -117,7 +117,7 @@ class Trainer:
                     if last_of_epoch:
                         self._finish_epoch()
                     whole = True
-                    if last_of_epoch or time.monotonic() - saved > SECONDS_BETWEEN_SAVES:
+                    if time.monotonic() - saved > SECONDS_BETWEEN_SAVES:
                         self._save()
                         saved = time.monotonic()
                     self._report(Progress(self._state.step, self._n_steps, loss, tuple(self._state.scores)))
