@@ -12,6 +12,7 @@ import torch
 from adapter_probe.data.packing import pack
 
 from .features import FrozenFeatures
+from .loop import precision_of
 from .objectives import Objective
 from .request import TrainingInputs, TrainingRequest, build_model
 
@@ -35,7 +36,7 @@ def seconds_of(request: TrainingRequest, inputs: TrainingInputs, device: torch.d
     features = FrozenFeatures(model, objective.train, max_bytes=0)
     kept = model.lowest_trained_layer > 0
     batch = pack(objective.train, middle).to(device)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), precision_of(settings, device):
         stored = model.frozen_features(batch) if kept else None
         model.train()
         for step in range(_STEPS):

@@ -107,7 +107,7 @@ class Trainer:
         saved = time.monotonic()
         whole = True  # whether parameters, moments, step and scores are consistent
         try:
-            with self._seeded_elsewhere(), self._precision():
+            with self._seeded_elsewhere(), precision_of(self._settings, self._model.device):
                 self._features = FrozenFeatures(self._model, self._objective.train, self._feature_bytes)
                 left = self._feature_bytes - self._features.n_bytes
                 self._validation_features = FrozenFeatures(self._model, self._objective.validation, left)
@@ -172,12 +172,6 @@ class Trainer:
         with torch.random.fork_rng(devices=devices):
             yield
 
-    def _precision(self) -> contextlib.AbstractContextManager[Any]:
-        if self._settings.dtype == "float32":
-            return contextlib.nullcontext()
-        # The autocast cache would keep the first step's rounding of trained matrices for the whole training.
-        return torch.autocast(self._model.device.type, dtype=torch.bfloat16, cache_enabled=False)
-
     def _save(self) -> None:
         arrays = {"about": np.array(json.dumps({"step": self._state.step, "scores": self._state.scores}))}
         arrays |= {f"now/{name}": t.detach().cpu().numpy() for name, t in self._delta.items()}
@@ -204,3 +198,11 @@ class Trainer:
             if self._state.step:
                 moments = {m: torch.from_numpy(arrays[f"{m}/{name}"]).to(device) for m in _MOMENTS}
                 self._optimizer.state[parameter] = {"step": torch.tensor(float(self._state.step)), **moments}
+
+
+def precision_of(settings: TrainingSettings, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """The context in which a training computes on a device, in the precision of its settings."""
+    if settings.dtype == "float32":
+        return contextlib.nullcontext()
+    # The autocast cache would keep the first step's rounding of trained matrices for the whole training.
+    return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
