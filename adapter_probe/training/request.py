@@ -31,8 +31,7 @@ from .objectives import AnswerObjective, LabelObjective, Objective
 from .settings import TrainingSettings
 
 # Increased when a code change changes the result of the same settings. In bfloat16 the first version
-# kept the trained matrices of the first step in matrix products. The last increase is that of fused Adam, whose
-# updates round differently.
+# kept the trained matrices of the first step in matrix products. Fused Adam rounds its updates differently.
 CODE_SCHEMA = {"float32": 2, "bfloat16": 3}
 
 
