@@ -15,7 +15,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .errors import AdapterProbeError, CheckpointError, DataError, ModelError, ResultsError, TrainingError
+    from .errors import (
+        AdapterProbeError,
+        AdapterProbeWarning,
+        CheckpointError,
+        DataError,
+        ModelError,
+        ResultsError,
+        TrainingError,
+    )
     from .studies.ablating import ablate
     from .studies.ablation import Ablation
     from .studies.comparison import Average, Comparison, Exchange, average, compare, exchange
@@ -54,6 +62,7 @@ _MODULES = {
     "Tradeoff": "studies.tradeoff",
     "tradeoff": "studies.tradeoff",
     "AdapterProbeError": "errors",
+    "AdapterProbeWarning": "errors",
     "CheckpointError": "errors",
     "DataError": "errors",
     "ModelError": "errors",
@@ -63,10 +72,10 @@ _MODULES = {
 _NAMES_THERE = {"open": "open_model"}  # Python's `open` stays available in the package's modules
 
 __all__ = [
-    "Ablation", "AdapterProbeError", "Average", "CheckpointError", "Comparison", "DataError", "Exchange",
-    "InitSweep", "Model", "ModelError", "Ranking", "ResultsError", "Suite", "Tradeoff", "TrainingError",
-    "__version__", "ablate", "average", "compare", "exchange", "init_sweep", "load", "open", "prune", "rank",
-    "report", "suite", "tradeoff",
+    "Ablation", "AdapterProbeError", "AdapterProbeWarning", "Average", "CheckpointError", "Comparison",
+    "DataError", "Exchange", "InitSweep", "Model", "ModelError", "Ranking", "ResultsError", "Suite",
+    "Tradeoff", "TrainingError", "__version__", "ablate", "average", "compare", "exchange", "init_sweep",
+    "load", "open", "prune", "rank", "report", "suite", "tradeoff",
 ]  # fmt: skip
 
 

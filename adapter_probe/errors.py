@@ -1,7 +1,7 @@
-"""Errors a user can act on.
+"""Errors and warnings that a user can act on.
 
 Each carries one clear line: the value received, the values allowed, the file. The command line prints that
-line and exits with code 2; any other exception is a bug and keeps its traceback.
+line and exits with code 2; any other exception is a bug and keeps its traceback. A warning is one line, too.
 """
 
 
@@ -56,3 +56,7 @@ class JobsDetached(AdapterProbeError):
             "the same call again collects them"
         )
         self.report = report
+
+
+class AdapterProbeWarning(UserWarning):
+    """Something that probably spoils a result, although nothing is wrong with the input."""

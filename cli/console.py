@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import inspect
 import json
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_type_hints
 
 import typer
 
-from adapter_probe.errors import AdapterProbeError, JobsDetached
+from adapter_probe.errors import AdapterProbeError, AdapterProbeWarning, JobsDetached
 from adapter_probe.progress import clear_status, printable, working
 from adapter_probe.studies.summaries import columns
 
@@ -37,7 +39,7 @@ def command(function: Command) -> Command:
             for name, group in groups.items()
         }
         try:
-            with working(f"{function.__name__.replace('_', '-')}: loading"):
+            with _warnings_in_one_line(), working(f"{function.__name__.replace('_', '-')}: loading"):
                 function(**kwargs, **given)
         except JobsDetached as jobs:
             show_json(jobs.report) if kwargs.get("json") else show(_detached_text(jobs.report))
@@ -59,6 +61,23 @@ def command(function: Command) -> Command:
     polite.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     polite.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return polite  # type: ignore[return-value]
+
+
+@contextlib.contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Show this package's warnings in the form of its errors, and others as Python does."""
+    with warnings.catch_warnings():
+        others = warnings.showwarning
+
+        def shown(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
+            if issubclass(category, AdapterProbeWarning):
+                clear_status()
+                typer.echo(printable(f"adapter-probe: warning: {message}").replace("\n", "\\n"), err=True)
+            else:
+                others(message, category, *place, **options)
+
+        warnings.showwarning = shown
+        yield
 
 
 def _options_of(group: Any) -> list[inspect.Parameter]:

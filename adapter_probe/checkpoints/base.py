@@ -398,6 +398,20 @@ def load_base(
     return LoadedBase(model, missing, identity, anatomy)
 
 
+def has_untrained_pooler(base: LoadedBase) -> bool:
+    """Whether the base's pooler is as it was initialised: all its biases are zero, which one step changes."""
+    prefix = f"{base.model.base_model_prefix}.{base.anatomy.pooler}."
+    biases = [
+        parameter
+        for name, parameter in base.model.named_parameters()
+        if base.anatomy.pooler
+        and name.startswith(prefix)
+        and name not in base.missing
+        and parameter.dim() == 1
+    ]
+    return bool(biases) and not any(bias.any() for bias in biases)
+
+
 def _cast(model: PreTrainedModel, dtype: torch.dtype) -> None:
     """Cast parameters one by one; buffers are not cast (rotary frequencies stay in float32)."""
     for parameter in model.parameters():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from adapter_probe import metrics
 from adapter_probe.checkpoints.base import (
     LoadedBase,
+    has_untrained_pooler,
     load_base,
     load_tokenizer,
     n_outputs,
@@ -22,6 +24,7 @@ from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.squad import WindowSettings
+from adapter_probe.errors import AdapterProbeWarning
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.bases.anatomy import length_limit
 from adapter_probe.models.methods import Method, method_from_json
@@ -107,6 +110,9 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
 
     Raises:
         CheckpointError, ModelError, DataError: the base or the data cannot be used.
+
+    Warns:
+        AdapterProbeWarning: the base has a pooler that was never trained.
     """
     task = request.task
     base = load_base(
@@ -116,6 +122,15 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
         revision=request.revision,
         seed=request.settings.seed,
     )
+    if has_untrained_pooler(base):
+        warnings.warn(
+            f"the pooler of base {request.base} has never been trained: all its biases are zero. Methods "
+            "that keep it frozen read the texts through random weights, so they learn slowly or stay at the "
+            "majority class; in a copy of the base without the pooler's tensors, a new pooler is trained "
+            "with the head",
+            AdapterProbeWarning,
+            stacklevel=2,
+        )
     tokenizer = load_tokenizer(base.identity.name, base.identity.revision)
     limit = length_limit(request.max_length, base.model.config, tokenizer.model_max_length)
     if task.kind == "extractive":
