@@ -5,6 +5,11 @@ line and exits with code 2; any other exception is a bug and keeps its traceback
 """
 
 
+def reason_of(error: BaseException) -> str:
+    """What the system or another library says of an error, on one line."""
+    return getattr(error, "strerror", None) or one_line(error)
+
+
 def one_line(error: BaseException) -> str:
     """Another library's message on one line; the error's type if the message is empty."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -64,10 +64,7 @@ def ablate(
         Literal["train", "validation", "test"],
         typer.Option(help="Split of the checkpoint's own task to evaluate on."),
     ] = "validation",
-    metric: Annotated[
-        str | None,
-        typer.Option(help="Evaluation metric. Default: the metric of the task.", show_default=False),
-    ] = None,
+    metric: options.Metric = None,
     max_examples: Annotated[
         int | None,
         typer.Option(help="Evaluate on a fixed random subset of this many examples.", show_default=False),
@@ -107,11 +104,9 @@ def ablate(
         Path | None,
         typer.Option(help="Results folder. Default: a folder inside the checkpoint.", show_default=False),
     ] = None,
-    tolerance: Annotated[
-        float, typer.Option(help="Tolerated drop, in percentage points, marked by the black line.")
-    ] = 1.0,
+    tolerance: options.Tolerance = 1.0,
     nodes: options.ClusterOptions = options.ClusterOptions(),
-    json: Annotated[bool, typer.Option("--json", help="Print a machine-readable summary (JSON).")] = False,
+    json: options.Json = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Estimate the cost without running the study.")
     ] = False,

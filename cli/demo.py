@@ -36,7 +36,7 @@ def demo(
         ),
     ] = False,
     device: options.Device = "auto",
-    json: Annotated[bool, typer.Option("--json", help="Print a machine-readable summary (JSON).")] = False,
+    json: options.Json = False,
 ) -> None:
     """Train adapters on a small generated task, ablate every span of layers and draw the heatmap.
 

@@ -34,10 +34,7 @@ def figures(
         bool,
         typer.Option("--average", help="Draw the mean over ablations that differ in the training seed."),
     ] = False,
-    tolerance: Annotated[
-        float,
-        typer.Option(help="Tolerated drop, in percentage points, marked by the black line of an ablation."),
-    ] = 1.0,
+    tolerance: options.Tolerance = 1.0,
     label: Annotated[
         list[str] | None,
         typer.Option(

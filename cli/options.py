@@ -48,6 +48,14 @@ LearningRates = Annotated[
         "seeds that did not diverge, then by mean score)."
     ),
 ]
+BatchSize = Annotated[int, typer.Option(help="Training batch size.")]
+Warmup = Annotated[float, typer.Option(help="Fraction of training steps used for warm-up.")]
+Metric = Annotated[
+    str | None, typer.Option(help="Evaluation metric. Default: the metric of the task.", show_default=False)
+]
+MaxLength = Annotated[
+    int | None, typer.Option(help="Truncate examples to this many tokens.", show_default=False)
+]
 MaxTrain = Annotated[
     int | None, typer.Option(help="Train on a fixed random subset of this many examples.", show_default=False)
 ]
@@ -62,6 +70,22 @@ GivenEncoding = Annotated[
     str, typer.Option(help="Text encoding of the given data files, for example latin-1.")
 ]
 Device = Annotated[str, typer.Option(help="Compute device: auto, cpu, cuda, cuda:1, ...")]
+Workers = Annotated[
+    int,
+    typer.Option(
+        help="Number of parallel training processes; 0 uses one per CPU core, or one on an accelerator."
+    ),
+]
+Threads = Annotated[
+    int,
+    typer.Option(
+        help="Number of threads per process (0 uses PyTorch's default). Results are reproducible for a fixed "
+        "number."
+    ),
+]
+Tolerance = Annotated[
+    float, typer.Option(help="Tolerated drop, in percentage points, marked by the black line of an ablation.")
+]
 Out = Annotated[Path, typer.Option(help="Output folder for trials, tables and figures.", show_default=False)]
 Style = Annotated[
     Literal["paper", "icml", "neurips", "acl", "aaai", "jmlr", "tmlr", "talk"],
@@ -190,15 +214,10 @@ class SweepOptions:
     epochs: Annotated[
         str, typer.Option(help="Comma-separated numbers of epochs; the best is chosen on validation data.")
     ] = "3"
-    batch_size: Annotated[int, typer.Option(help="Training batch size.")] = 32
-    warmup: Annotated[float, typer.Option(help="Fraction of training steps used for warm-up.")] = 0.1
-    metric: Annotated[
-        str | None,
-        typer.Option(help="Evaluation metric. Default: the metric of the task.", show_default=False),
-    ] = None
-    max_length: Annotated[
-        int | None, typer.Option(help="Truncate examples to this many tokens.", show_default=False)
-    ] = None
+    batch_size: BatchSize = 32
+    warmup: Warmup = 0.1
+    metric: Metric = None
+    max_length: MaxLength = None
     max_train: MaxTrain = None
     encoding: Encoding = "utf-8"
     validation_share: ValidationShare = 0.0
@@ -206,19 +225,8 @@ class SweepOptions:
         Literal["float32", "bfloat16"],
         typer.Option(help="Precision of the frozen base and of matrix products."),
     ] = "float32"
-    workers: Annotated[
-        int,
-        typer.Option(
-            help="Number of parallel training processes; 0 uses one per CPU core, or one on an accelerator."
-        ),
-    ] = 0
-    threads: Annotated[
-        int,
-        typer.Option(
-            help="Number of threads per process (0 uses PyTorch's default). Results are reproducible for a "
-            "fixed number."
-        ),
-    ] = 1
+    workers: Workers = 0
+    threads: Threads = 1
     device: Device = "auto"
 
     def settings(self, learning_rates: str) -> SweepSettings:

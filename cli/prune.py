@@ -48,7 +48,7 @@ def prune(
         ),
     ] = None,
     device: options.Device = "auto",
-    json: Annotated[bool, typer.Option("--json", help="Print a machine-readable summary (JSON).")] = False,
+    json: options.Json = False,
 ) -> None:
     """Remove the adapters of a span of layers and write the smaller checkpoint.
 

@@ -18,15 +18,8 @@ def suite(
         Path, typer.Argument(help="TOML file with the base, the tasks and the studies.", show_default=False)
     ],
     out: options.Out,
-    workers: Annotated[
-        int,
-        typer.Option(
-            help="Number of parallel training processes; 0 uses one per CPU core, or one on an accelerator."
-        ),
-    ] = 0,
-    threads: Annotated[
-        int, typer.Option(help="Number of threads per process; 0 uses PyTorch's default.")
-    ] = 1,
+    workers: options.Workers = 0,
+    threads: options.Threads = 1,
     device: options.Device = "auto",
     nodes: options.ClusterOptions = options.ClusterOptions(),
     paper: options.Paper = False,

@@ -29,10 +29,7 @@ Files = list[Path] | None
 
 @command
 def train(
-    base: Annotated[
-        str,
-        typer.Option(help="Pretrained base model: a folder or a Hugging Face hub name.", show_default=False),
-    ],
+    base: options.Base,
     out: Annotated[Path, typer.Option(help="Output folder of the checkpoint.", show_default=False)],
     task: Annotated[str | None, typer.Option(help=options.TaskHelp, show_default=False)] = None,
     data: Annotated[Path | None, typer.Option(help=options.DataHelp, show_default=False)] = None,
@@ -62,10 +59,7 @@ def train(
     name: Annotated[
         str | None, typer.Option(help="Task name to record in the checkpoint.", show_default=False)
     ] = None,
-    max_length: Annotated[
-        int | None,
-        typer.Option(help="Truncate examples to this many tokens.", show_default=False),
-    ] = None,
+    max_length: options.MaxLength = None,
     max_train: options.MaxTrain = None,
     encoding: options.Encoding = "utf-8",
     validation_share: options.ValidationShare = 0.0,
@@ -112,15 +106,15 @@ def train(
     ] = None,
     learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 3e-4,
     epochs: Annotated[int, typer.Option(help="Number of passes over the training set.")] = 3,
-    batch_size: Annotated[int, typer.Option(help="Training batch size.")] = 32,
-    warmup: Annotated[float, typer.Option(help="Fraction of training steps used for warm-up.")] = 0.1,
+    batch_size: options.BatchSize = 32,
+    warmup: options.Warmup = 0.1,
     seed: Annotated[int, typer.Option(help="Random seed of the initialisation, data order and dropout.")] = 0,
     dtype: Annotated[
         Literal["float32", "bfloat16"],
         typer.Option(help="Precision of the frozen base and of matrix products during training."),
     ] = "float32",
     device: options.Device = "auto",
-    json: Annotated[bool, typer.Option("--json", help="Print a machine-readable summary (JSON).")] = False,
+    json: options.Json = False,
 ) -> None:
     """Train bottleneck adapters, LayerNorms and head on a frozen base (Houlsby et al. 2019), or a baseline.
 

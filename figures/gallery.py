@@ -23,7 +23,7 @@ from .heatmap import Grid, published_grid
 from .init_sweep import init_sweep_drawing, sweep_series
 from .paper_tables import glue_table, tasks_table
 from .size_robustness import size_robustness_drawing
-from .table_layouts import removable_table, sizes_table, tradeoff_table
+from .table_layouts import lay_out_removable, lay_out_sizes, lay_out_tradeoff
 from .tables import Table
 from .tradeoff import tradeoff_drawing, tradeoff_series
 from .venues import FigureOptions
@@ -145,16 +145,16 @@ def tables_of(studies: Sequence[StudyRecord], paper: bool) -> Iterator[Table]:
     ablations = _named([study for study in studies if isinstance(study, AblationRecord)])
     for study in ablations:
         if study.removable is not None and study.overview.study == "ablated":
-            table = removable_table(study.removable, study_label(study.overview))
+            table = lay_out_removable(study.removable, study_label(study.overview))
             yield _renamed(table, _suffix(study, ablations))
     tradeoffs = [study for study in studies if isinstance(study, TradeoffRecord)]
     for study in tradeoffs:
         found = [
-            tradeoff_table(study.tradeoff),
+            lay_out_tradeoff(study.tradeoff),
             tasks_table(study.tradeoff, paper),
             glue_table(study.tradeoff, paper),
         ]
-        found.append(None if study.sizes is None else sizes_table(study.sizes))
+        found.append(None if study.sizes is None else lay_out_sizes(study.sizes))
         yield from (_renamed(table, _suffix(study, tradeoffs)) for table in found if table is not None)
 
 

@@ -19,7 +19,7 @@ _SHORT = {"mcc": "MCC", "accuracy": "acc.", "f1": "F1", "macro_f1": "macro F1", 
           "pearson": "Pearson", "squad_f1": "F1", "exact_match": "EM"}  # fmt: skip
 
 
-def tradeoff_table(tradeoff: pd.DataFrame) -> Table:
+def lay_out_tradeoff(tradeoff: pd.DataFrame) -> Table:
     """Every method with its parameters and its mean ± s.e.m. on each task; the best per task in bold."""
     points = tradeoff.sort_values(["trained_parameters_without_head", "label"], kind="stable")
     methods = points.drop_duplicates(["method", "size", "k"])
@@ -42,7 +42,7 @@ def tradeoff_table(tradeoff: pd.DataFrame) -> Table:
     return Table("table-tradeoff", caption, cells, tradeoff, best)
 
 
-def sizes_table(sizes: pd.DataFrame) -> Table:
+def lay_out_sizes(sizes: pd.DataFrame) -> Table:
     """Mean over tasks and score on each task by adapter size; the best size per column in bold."""
     sizes = sizes.sort_values("size", ignore_index=True)
     tasks = tasks_of(sizes)
@@ -58,7 +58,7 @@ def sizes_table(sizes: pd.DataFrame) -> Table:
     return Table("table-sizes", caption, cells, sizes, best)
 
 
-def removable_table(removable: pd.DataFrame, task: str) -> Table:
+def lay_out_removable(removable: pd.DataFrame, task: str) -> Table:
     """The longest removable span within each tolerance, by the estimate and by its interval."""
     bases = {"estimate": "estimate", "interval": "95% interval"}
     rows = []

@@ -12,7 +12,14 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe import metrics
-from adapter_probe.analysis.deltas import intact_row, row_scores, span_scores, study_kind, without_noise
+from adapter_probe.analysis.deltas import (
+    intact_row,
+    row_scores,
+    rows_of,
+    span_scores,
+    study_kind,
+    without_noise,
+)
 from adapter_probe.analysis.resampling import bootstrap_scores
 from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, interval
 from adapter_probe.analysis.tables import resamples_for
@@ -167,8 +174,7 @@ def _samples(
     frames, samples = [], []
     for results in studies:
         frame = span_scores(results)
-        place = {span: row for row, span in enumerate(map(tuple, results.spans.tolist()))}
-        rows = [place[span] for span in zip(frame["first"], frame["last"])]
+        rows = rows_of(results, frame)
         scores = bootstrap_scores(results, n_resamples, seed)
         frames.append(frame)
         samples.append(metrics.points(results.metric, scores[:, rows] - scores[:, [intact_row(results)]]))

@@ -174,3 +174,14 @@ def span_grid(frame: pd.DataFrame, column: str = "delta_points", n_layers: int |
     grid = np.full((size, size), np.nan)
     grid[first, last] = frame[column].to_numpy(dtype=float)
     return grid
+
+
+def finite_or_none(value: float) -> float | None:
+    """A number for JSON, which has neither NaN nor infinity."""
+    return float(value) if np.isfinite(value) else None
+
+
+def rows_of(results: AblationResults, frame: pd.DataFrame) -> list[int]:
+    """The variant of each row of a table of spans."""
+    place = {(first, last): row for row, (first, last) in enumerate(results.spans.tolist())}
+    return [place[span] for span in zip(frame["first"], frame["last"])]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe import metrics
-from adapter_probe.analysis.deltas import intact_row, removed_row
+from adapter_probe.analysis.deltas import finite_or_none, intact_row, removed_row
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.schema import GROUPS
 
@@ -58,14 +58,9 @@ def group_summary(groups: pd.DataFrame) -> dict[str, dict[str, Any]]:
     return {
         group: {
             "n_examples": int(intact.loc[group, "n_examples"]),
-            "intact_score": _number(intact.loc[group, "score"]),
-            "removed_score": _number(removed.loc[group, "score"]),
-            "removed_delta_points": _number(removed.loc[group, "delta_points"]),
+            "intact_score": finite_or_none(intact.loc[group, "score"]),
+            "removed_score": finite_or_none(removed.loc[group, "score"]),
+            "removed_delta_points": finite_or_none(removed.loc[group, "delta_points"]),
         }
         for group in intact.index
     }
-
-
-def _number(value: float) -> float | None:
-    """None instead of NaN, which JSON lacks."""
-    return float(value) if np.isfinite(value) else None

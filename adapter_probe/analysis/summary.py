@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +11,7 @@ from adapter_probe import metrics
 from adapter_probe.analysis.deltas import (
     StudyKind,
     drop_points,
+    finite_or_none,
     intact_row,
     removed_row,
     row_scores,
@@ -72,10 +72,10 @@ def summary(
         "kind": results.kind,
         "n_examples": len(results.labels),
         "n_layers": results.masks.shape[1] // SITES_PER_LAYER,
-        "intact_score": _number(intact),
-        "removed_score": _number(removed),
-        "removed_delta_points": _number(metrics.points(results.metric, removed - intact)),
-        "majority_score": _number(results.chance_score),
+        "intact_score": finite_or_none(intact),
+        "removed_score": finite_or_none(removed),
+        "removed_delta_points": finite_or_none(metrics.points(results.metric, removed - intact)),
+        "majority_score": finite_or_none(results.chance_score),
         "nonfinite_examples": {
             name: int(count) for name, count in zip(results.row_names, results.nonfinite) if count
         },
@@ -114,7 +114,7 @@ def _statistics(tables: AblationTables, study: StudyKind) -> dict[str, object]:
         f"{row['tolerance_points']:g}": _first_span(sure.loc[[index]].dropna())
         for index, row in sure.iterrows()
     }
-    shares = [_number(share) for share in tables.layers["share_points"]]
+    shares = [finite_or_none(share) for share in tables.layers["share_points"]]
     return {**counts, "longest_removable_surely": surely, "layer_shares_points": shares}
 
 
@@ -159,8 +159,3 @@ def _first_span(frame: pd.DataFrame) -> dict[str, float] | None:
     row = frame.iloc[0]
     whole = {name: int(row[name]) for name in ("first", "last", "n_layers")}
     return {**whole, "delta_points": float(row["delta_points"])}
-
-
-def _number(value: float) -> float | None:
-    """None instead of NaN, which JSON lacks."""
-    return float(value) if math.isfinite(value) else None

@@ -12,6 +12,7 @@ from adapter_probe.analysis.deltas import (
     drop_points,
     intact_row,
     removed_row,
+    rows_of,
     span_scores,
     span_units,
     study_kind,
@@ -85,7 +86,7 @@ def ablation_tables(
         ResultsError: there is no intact row, or a span is in two rows.
     """
     frame = span_scores(results)
-    rows, intact, removed = _rows_of(results, frame), intact_row(results), removed_row(results)
+    rows, intact, removed = rows_of(results, frame), intact_row(results), removed_row(results)
     sampled, chance = _resampled(results, n_resamples or resamples_for(results), seed)
     deltas = without_noise(points(results.metric, sampled - sampled[:, [intact]]))  # [resamples, variants]
     p = span_p(results, np.append(rows, removed), intact, deltas[:, np.append(rows, removed)])
@@ -128,12 +129,6 @@ def _resampled(
     sampled = bootstrap_scores(results, n_resamples, seed)
     correlation = results.metric in METRICS["regression"]
     return sampled, 0.0 if correlation else results.chance_score
-
-
-def _rows_of(results: AblationResults, frame: pd.DataFrame) -> np.ndarray:
-    """The variant of each row of the frame."""
-    place = {(first, last): row for row, (first, last) in enumerate(results.spans.tolist())}
-    return np.array([place[span] for span in zip(frame["first"], frame["last"])])
 
 
 class _DropGrids:

@@ -12,7 +12,6 @@ from torch import Tensor
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import BottleneckSpec, ImportedMethod, InnerSpec
 
-from .adapterhub_config import FILE as CONFIG
 from .adapterhub_config import AdapterHubConfig, parts_of
 from .adapterhub_head import HEAD_CONFIG, HEAD_WEIGHTS, head_of_class, read_head, translate_head
 from .adapterhub_weights import (
@@ -22,7 +21,7 @@ from .adapterhub_weights import (
     translate_bottlenecks,
     translate_inner,
 )
-from .files import first_file, read_json_file, read_tensors, refuse_unknown, shown
+from .files import CONFIG, first_file, read_json_file, read_tensors, refuse_unknown, shown
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, refuse, refuse_left
 
 WEIGHTS = ("adapter.safetensors", "pytorch_adapter.bin")

@@ -13,7 +13,7 @@ from typing import Any
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import BottleneckSpec, SiteKind
 
-from .files import flag, number, refuse_unknown, shown, texts, whole_number
+from .files import CONFIG, flag, number, refuse_unknown, shown, texts, whole_number
 from .foreign import refuse
 
 # Default values of fields that a file does not have.
@@ -51,7 +51,6 @@ _NO_EFFECT = (
     "shared_phm_rule", "factorized_phm_rule", "shared_W_phm", "factorized_phm_W", "hypercomplex_nonlinearity",
 )  # fmt: skip
 _LIBRARY = "adapters 1.3"
-FILE = "adapter_config.json"
 # Configurations that old files give only by name.
 NAMED: dict[str, dict[str, Any]] = {
     "pfeiffer": {"original_ln_before": True},
@@ -135,12 +134,12 @@ def parts_of(document: dict[str, Any], folder: Path) -> AdapterHubConfig:
     config = document.get("config")
     configs = [config]
     if isinstance(config, dict) and "configs" in config:
-        refuse_unknown(folder / FILE, config, ("architecture", "configs"), _LIBRARY)
+        refuse_unknown(folder / CONFIG, config, ("architecture", "configs"), _LIBRARY)
         if config.get("architecture") != "union":
             raise refuse(folder, f"several configs of the architecture {shown(config.get('architecture'))}")
         configs = config["configs"]
         if not isinstance(configs, list) or not configs:
-            raise CheckpointError(f"{folder / FILE}: configs is {shown(configs)}, expected a list")
+            raise CheckpointError(f"{folder / CONFIG}: configs is {shown(configs)}, expected a list")
     bottleneck = inner = None
     kinds = []
     for one in configs:
@@ -180,7 +179,7 @@ def _resolved(config: object, folder: Path) -> dict[str, Any]:
 
 
 def _bottleneck(config: dict[str, Any], document: dict[str, Any], folder: Path) -> dict[str, Any]:
-    path, legacy = folder / FILE, "version" not in document
+    path, legacy = folder / CONFIG, "version" not in document
     refuse_unknown(path, config, (*_BOTTLENECK, *_NO_EFFECT), _LIBRARY)
     if config.get("phm_layer"):
         raise refuse(folder, "compacter layers (phm_layer)")
@@ -221,7 +220,7 @@ def _bottleneck_name(config: dict[str, Any]) -> str:
 
 
 def _inner(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    path = folder / FILE
+    path = folder / CONFIG
     for name, what in REFUSED_FIELDS.items():
         if config.get(name):
             raise refuse(folder, f"{what} ({name})")

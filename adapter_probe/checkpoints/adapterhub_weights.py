@@ -11,8 +11,8 @@ from torch import Tensor
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import BottleneckSpec, InnerSpec
 
-from .adapterhub_config import FILE as CONFIG
 from .adapterhub_config import AdapterHubConfig
+from .files import CONFIG
 from .foreign import BaseShape, refuse_left
 
 _BOTTLENECK = {

@@ -1,55 +1,40 @@
-"""Load the pretrained base model from a folder or from the Hugging Face Hub."""
+"""Load the tokenizer and the weights of a pretrained base model."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import torch
-from huggingface_hub import HfApi, try_to_load_from_cache
 from torch import nn
 from transformers import (
-    CONFIG_MAPPING,
-    AutoConfig,
     AutoModelForCausalLM,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers import logging as transformers_logging
 from transformers.utils.hub import cached_file
 
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.tasks import TaskSpec
-from adapter_probe.errors import AdapterProbeError, CheckpointError, ModelError, one_line
+from adapter_probe.errors import CheckpointError
 from adapter_probe.models.bases.anatomy import anatomy_for
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.bases.heads import HeadKind
-from adapter_probe.results.fingerprints import describe_changes
 
-from .files import read_json_file, refuse_pointer, shown
+from .base_config import config_fields, load_config, naming_base, resolve_base
+from .files import refuse_pointer, shown
 from .identity import BaseIdentity as BaseIdentity
-from .identity import config_settings, forward_settings
+from .identity import config_settings
 
 _ARCHITECTURES = {"extractive": AutoModelForQuestionAnswering, "causal": AutoModelForCausalLM}
-_COMMIT = re.compile("[0-9a-f]{40}")
-_HUB_TIMEOUT = 10.0  # seconds
-_MOST_SAID = 300
-_SIZES = (
-    "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
-    "dim", "n_layers", "n_heads", "n_embd", "n_layer", "n_head",
-)  # fmt: skip
 _TOKEN_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 _TOKEN_FIELDS = {"__type", "id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}
 _POINTED_AT = ("*.json", "*.safetensors", "*.model", "*.txt")
@@ -78,164 +63,6 @@ class LoadedBase:
     checked: bool = False
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress the loading bar and report of transformers; missing weights are handled here."""
-    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if bars:
-            transformers_logging.enable_progress_bar()
-
-
-@contextlib.contextmanager
-def _named(what: str, name: str) -> Iterator[None]:
-    """Turn any failure of loading into one line that names the base.
-
-    Used only around calls of other libraries, which may raise anything on files with wrong contents.
-    """
-    try:
-        with _quiet():
-            yield
-    except AdapterProbeError:
-        raise
-    except Exception as error:
-        said = one_line(error)[:_MOST_SAID]
-        raise CheckpointError(f"base {name}: its {what} cannot be loaded: {said}") from error
-
-
-def resolve_base(name: str, revision: str | None = None) -> tuple[str, str | None]:
-    """Location of a base: (absolute path, None) for an existing folder, else (hub id, commit).
-
-    The hub is asked once for the commit; without a network, the local cache is used.
-
-    Raises:
-        CheckpointError: no such folder, and neither the hub nor the cache knows the name.
-    """
-    if not name.strip():
-        raise CheckpointError(f"base {name!r} is empty; give a folder or a hub id, or omit --base")
-    try:
-        folder = Path(name).expanduser()
-        if folder.is_dir():
-            return str(folder.resolve()), None
-        is_file = folder.exists()
-    except (OSError, RuntimeError, ValueError) as error:  # too long, no such user, a null character
-        raise CheckpointError(f"base {shown(name)} is not a valid folder name: {_reason(error)}") from error
-    if is_file:
-        raise CheckpointError(f"base {name} is a file; a folder with config.json and weights is needed")
-    if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
-        raise CheckpointError(f"base {name}: no such folder")
-    commit = _cached_commit(name, revision) if revision and _COMMIT.fullmatch(revision) else None
-    return name, commit or _ask_hub(name, revision) or _cached_commit(name, revision) or _not_found(name)
-
-
-def _reason(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or one_line(error)
-
-
-def _ask_hub(name: str, revision: str | None) -> str | None:
-    """The commit of a revision, or None if the hub does not answer; asked once, without retries."""
-    try:
-        return HfApi().model_info(name, revision=revision, timeout=_HUB_TIMEOUT).sha
-    except Exception:  # no network, no such name, no access: what the cache holds still counts
-        return None
-
-
-def _cached_commit(name: str, revision: str | None) -> str | None:
-    """The commit of a cached copy; the cache keeps a file under ``snapshots/<commit>/``."""
-    try:
-        found = try_to_load_from_cache(name, "config.json", revision=revision)
-    except ValueError:  # not a name that the hub allows
-        return None
-    return Path(found).parent.name if isinstance(found, str) else None
-
-
-def _not_found(name: str) -> NoReturn:
-    raise CheckpointError(
-        f"base {name!r} is not a folder on this machine, and the Hugging Face hub could not provide it (no "
-        "network and no cached copy, or no such name, or no access); give a folder"
-    )
-
-
-def load_config(name: str, revision: str | None = None, anatomy: Anatomy | None = None) -> PretrainedConfig:
-    """The base's configuration, of a supported family or of one whose `anatomy` is given.
-
-    Raises:
-        CheckpointError: no such base, a damaged configuration, or an unsupported family.
-    """
-    name, revision = resolve_base(name, revision)
-    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
-        raise CheckpointError(f"base {name} has no config.json; a transformers model folder is needed")
-    try:
-        with _named("configuration", name):
-            fields = _config_fields(name, revision)
-            _refuse_config(name, fields)
-            # Checked first, because the message of transformers for an unknown family fills a page.
-            if anatomy is None:
-                anatomy_for(SimpleNamespace(**{"model_type": None, **fields}))
-            return AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
-    except ModelError as error:
-        raise CheckpointError(f"base {name}: {error}") from error
-
-
-def _config_fields(name: str, revision: str | None) -> dict[str, Any]:
-    """The contents of config.json."""
-    if (path := Path(name) / "config.json").is_file():
-        return read_json_file(path)
-    return PretrainedConfig.get_config_dict(name, revision=revision)[0]
-
-
-def _refuse_config(name: str, fields: Mapping[str, Any]) -> None:
-    """Refuse configurations that transformers would fail on or change silently.
-
-    Raises:
-        CheckpointError: the base is quantised, or a size or dtype is invalid.
-    """
-    try:
-        json.dumps(fields, allow_nan=False)
-    except ValueError as error:
-        raise CheckpointError(f"base {name}: its config.json contains NaN or infinite values") from error
-    if fields.get("quantization_config"):
-        raise CheckpointError(
-            f"base {name} is quantised (quantization_config in its config.json), which is not supported; "
-            "give the unquantised model with --base"
-        )
-    for size in _SIZES:
-        value = fields.get(size, 1)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise CheckpointError(
-                f"base {name}: {size} in its config.json is {shown(value)}, expected a whole number of at "
-                "least 1"
-            )
-    for key in ("dtype", "torch_dtype"):
-        value = fields.get(key)
-        dtype = getattr(torch, value.removeprefix("torch."), None) if isinstance(value, str) else None
-        if value not in (None, "auto") and not isinstance(dtype, torch.dtype):
-            raise CheckpointError(
-                f"base {name}: {key} in its config.json is {shown(value)}, expected a torch dtype"
-            )
-
-
-def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Differences between the `config_settings` of two bases, with defaults filled in and without dropout.
-
-    Returns:
-        one ``name: old -> new`` per setting.
-    """
-    family = new["model_type"]
-    if old.get("model_type") != family:
-        return [f"model_type: {old.get('model_type')} -> {family}"]
-    try:
-        configs = [CONFIG_MAPPING[family].from_dict(dict(settings)) for settings in (old, new)]
-    except Exception:  # one of them is invalid, for which a configuration may raise anything
-        return describe_changes(old, new)
-    return describe_changes(*(forward_settings(config_settings(config.to_dict())) for config in configs))
-
-
 def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
     """The base's tokenizer.
 
@@ -244,7 +71,7 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
     """
     name, revision = resolve_base(name, revision)
     _refuse_pointers(name)
-    with _named("tokenizer", name):
+    with naming_base("tokenizer", name):
         _refuse_token_fields(name, revision)
         tokenizer = AutoTokenizer.from_pretrained(
             name, revision=revision, use_fast=True, trust_remote_code=False
@@ -378,7 +205,7 @@ def load_base(
         config.num_labels = n_outputs
     if dtype != torch.float32:
         config.dtype = None  # otherwise "auto" would follow the configuration, not the files
-    with _named("weights", name), torch.random.fork_rng(devices=[]):
+    with naming_base("weights", name), torch.random.fork_rng(devices=[]):
         model, report = architecture_of(kind).from_pretrained(
             name,
             config=config,
@@ -473,5 +300,5 @@ def _identify(
         n_layers=int(model.config.num_hidden_layers),
         hidden_size=int(model.config.hidden_size),
         vocab_size=int(model.config.vocab_size),
-        config=config_settings(_config_fields(name, revision)),
+        config=config_settings(config_fields(name, revision)),
     )

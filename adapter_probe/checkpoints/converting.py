@@ -16,10 +16,10 @@ from adapter_probe.models.methods import Adapters
 from adapter_probe.results.atomic import make_folder
 
 from .description import DESCRIPTION
-from .files import read_json_file
+from .files import CONFIG, read_json_file
 from .native import DELTA, OpenedCheckpoint, save_checkpoint
 from .peft import is_peft
-from .peft_config import CONFIG, read_config
+from .peft_config import read_config
 from .peft_writing import WRITABLE, write_peft
 
 # The library's name, and the version of its format.

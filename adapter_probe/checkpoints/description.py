@@ -15,10 +15,10 @@ from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json, write_json
 from adapter_probe.results.fingerprints import hash_json
 
+from .files import DESCRIPTION as DESCRIPTION
 from .files import refuse_pointer
 from .identity import BaseIdentity
 
-DESCRIPTION = "adapter_probe.json"
 SCHEMA = 2
 # The previous schema lacks the base's config, the tokenizer and the method's hash.
 _SCHEMA_BEFORE = 1

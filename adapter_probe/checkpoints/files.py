@@ -17,6 +17,12 @@ from adapter_probe.errors import CheckpointError, one_line
 if TYPE_CHECKING:
     from torch import Tensor
 
+DESCRIPTION = "adapter_probe.json"
+"""The file that describes a checkpoint of this project."""
+
+CONFIG = "adapter_config.json"
+"""The file that describes a checkpoint of PEFT or AdapterHub."""
+
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _MOST_SHOWN = 40
 _DAMAGE = (

@@ -33,13 +33,11 @@ from adapter_probe.results.fingerprints import describe_changes, list_changes
 from .base import (
     BaseIdentity,
     LoadedBase,
-    config_changes,
     load_base,
-    load_config,
     load_tokenizer,
     n_outputs,
-    resolve_base,
 )
+from .base_config import config_changes, load_config, resolve_base
 from .description import DESCRIPTION, Description, read_description, write_description
 from .files import check_values, refuse_pointer
 from .headers import DELTA as DELTA
@@ -102,29 +100,19 @@ def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], description: De
     return folder
 
 
-def open_checkpoint(
-    folder: str | Path,
-    base: str | None = None,
-    *,
-    anatomy: Anatomy | None = None,
-    dtype: torch.dtype = torch.float32,
-    shared: SharedBase | None = None,
+def open_native(
+    folder: Path,
+    base: str | None,
+    anatomy: Anatomy | None,
+    dtype: torch.dtype,
+    shared: SharedBase | None,
 ) -> OpenedCheckpoint:
-    """Open a checkpoint on its base.
-
-    Args:
-        folder: the checkpoint.
-        base: folder or hub id to use instead of the recorded one (it may have moved). It must have the
-            same weights.
-        anatomy: anatomy of the base; None for the one of its family.
-        dtype: precision of the model in memory.
-        shared: keeps the base in memory for other checkpoints; if it already has one, it is used.
+    """Open a checkpoint of this format; see `adapter_probe.checkpoints.opening.open_checkpoint`.
 
     Raises:
         CheckpointError: no checkpoint, damaged or edited files, or a base that is missing or another one.
         ModelError: the base is of an unsupported family.
     """
-    folder = Path(folder)
     description = read_description(folder)
     delta = _read_delta(folder, description)
     name, revision = (shared and shared.place) or resolve_base(

@@ -18,15 +18,15 @@ from adapter_probe.models.bases.anatomy import length_limit
 from adapter_probe.models.bases.family import Anatomy
 
 from . import adapter_bert, adapterhub, native, peft
-from .base import LoadedBase, load_base, load_config, load_tokenizer, resolve_base
+from .base import LoadedBase, load_base, load_tokenizer
+from .base_config import load_config, resolve_base
 from .description import DESCRIPTION, Description
-from .files import read_json_file, shown
+from .files import CONFIG, read_json_file, shown
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint
 from .identity import tokenizer_parts
 from .native import OpenedCheckpoint
 from .shared import SharedBase
 
-_CONFIG = "adapter_config.json"  # of both libraries
 # Without a recorded task, the columns of a file are inferred.
 NO_COLUMNS = Columns("", None, "")
 
@@ -51,7 +51,7 @@ def open_checkpoint(
 
     Args:
         folder: checkpoint folder, of this project or another library.
-        base: folder or hub id to use instead of the recorded base.
+        base: folder or hub id to use instead of the recorded base, which may have moved.
         anatomy: anatomy of the base; None for the one of its family.
         dtype: precision of the model in memory; the base is read once.
         shared: keeps the base in memory for other checkpoints; if it already has one, it is used.
@@ -63,7 +63,7 @@ def open_checkpoint(
     """
     folder = Path(folder)
     if (folder / DESCRIPTION).is_file() or not folder.is_dir():
-        return native.open_checkpoint(folder, base, anatomy=anatomy, dtype=dtype, shared=shared)
+        return native.open_native(folder, base, anatomy, dtype, shared)
     folder = _only_one(folder)
     reader = _reader_of(folder)
     return _open_foreign(reader.read(folder), reader, base, anatomy, dtype, shared)
@@ -75,9 +75,9 @@ def _only_one(folder: Path) -> Path:
     Raises:
         CheckpointError: there are several, or none.
     """
-    if (folder / _CONFIG).is_file() or adapter_bert.is_in(folder):
+    if (folder / CONFIG).is_file() or adapter_bert.is_in(folder):
         return folder
-    inside = sorted(path.parent for path in folder.glob(f"*/{_CONFIG}"))
+    inside = sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
     if len(inside) == 1:
         adapterhub.refuse_composed(inside[0], inside[0].name)
         return inside[0]
@@ -87,21 +87,21 @@ def _only_one(folder: Path) -> Path:
             "of these folders"
         )
     raise CheckpointError(
-        f"{folder} is not a checkpoint: it contains neither {DESCRIPTION} nor {_CONFIG}, nor TensorFlow's "
+        f"{folder} is not a checkpoint: it contains neither {DESCRIPTION} nor {CONFIG}, nor TensorFlow's "
         f"*{adapter_bert.INDEX}"
     )
 
 
 def _reader_of(folder: Path) -> _Reader:
-    if not (folder / _CONFIG).is_file():
+    if not (folder / CONFIG).is_file():
         return _Reader(adapter_bert.read, adapter_bert.translate)
-    document = read_json_file(folder / _CONFIG)
+    document = read_json_file(folder / CONFIG)
     if "peft_type" in document:
         return _Reader(peft.read, peft.translate)
     if "config" in document:
         return _Reader(adapterhub.read, adapterhub.translate)
     raise CheckpointError(
-        f"{folder / _CONFIG} is neither from AdapterHub (no 'config') nor from PEFT (no 'peft_type')"
+        f"{folder / CONFIG} is neither from AdapterHub (no 'config') nor from PEFT (no 'peft_type')"
     )
 
 

@@ -14,9 +14,9 @@ from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import ImportedMethod, InnerSpec
 
 from .description import DESCRIPTION
-from .files import first_file, read_json_file, read_tensors
+from .files import CONFIG, first_file, read_json_file, read_tensors
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, refuse_left
-from .peft_config import CONFIG, PeftConfig, read_config
+from .peft_config import PeftConfig, read_config
 
 LIBRARY = "peft"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")

@@ -20,7 +20,6 @@ from adapter_probe.metrics import Kind
 from .files import flag, number, refuse_unknown, shown, texts, whole_number
 from .foreign import refuse
 
-CONFIG = "adapter_config.json"
 SUPPORTED_TYPES = ("LORA", "IA3", "LN_TUNING")
 TASK_TYPES: dict[str, Kind] = {
     "SEQ_CLS": "classification",

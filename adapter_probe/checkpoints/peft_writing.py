@@ -17,7 +17,8 @@ from adapter_probe.models.adapters.imported import ImportedMethod, InnerSpec
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
-from .peft_config import CONFIG, read_config
+from .files import CONFIG
+from .peft_config import read_config
 
 WEIGHTS = "adapter_model.safetensors"
 WRITABLE = "LoRA, DoRA, (IA)³ or tuned LayerNorms, one of them at a time"

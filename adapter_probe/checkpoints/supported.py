@@ -9,7 +9,7 @@ from adapter_probe.models.bases.anatomy import supported_model_types
 
 from . import adapter_bert, adapterhub, adapterhub_config, adapterhub_head, peft, peft_config
 from .converting import FORMATS
-from .description import DESCRIPTION
+from .files import CONFIG, DESCRIPTION
 from .native import DELTA
 
 BEGIN, END = "<!-- made from the code: begin -->", "<!-- made from the code: end -->"
@@ -31,7 +31,7 @@ def support_sections() -> str:
         ("adapter-probe", f"`{DESCRIPTION}`, `{DELTA}`", ["all checkpoints"], ""),
         (
             "PEFT",
-            _files(peft_config.CONFIG, peft.WEIGHTS),
+            _files(CONFIG, peft.WEIGHTS),
             [
                 f"types {_code(peft_config.SUPPORTED_TYPES)}",
                 f"task types {_code(peft_config.TASK_TYPES)}, or none",

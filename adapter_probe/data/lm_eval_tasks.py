@@ -136,7 +136,7 @@ def _read(name: str, task: Any) -> tuple[Form, list[Request], list[str]]:
     try:
         task.build_all_requests(rank=0, world_size=1)
         rows = [
-            _Row(name, task, form, number + 1, list(of_doc))
+            _Document(name, task, form, number + 1, list(of_doc))
             for number, (_, of_doc) in enumerate(groupby(task.instances, key=lambda one: one.doc_id))
         ]
         offered = [theirs for theirs in _OURS[form] if theirs in rows[0].scored(rows[0].drawn(0))]
@@ -155,7 +155,7 @@ def _read(name: str, task: Any) -> tuple[Form, list[Request], list[str]]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Row:
+class _Document:
     """One document of a task, with the library's requests for it."""
 
     name: str
@@ -222,7 +222,7 @@ class _Row:
         return characters, n_bytes, made["word_perplexity"][1] if "word_perplexity" in made else words
 
 
-def _agree(rows: Sequence[_Row], theirs: str, requests: Sequence[Request]) -> bool:
+def _agree(rows: Sequence[_Document], theirs: str, requests: Sequence[Request]) -> bool:
     """Whether task and project score rows, individually and aggregated, equally on random log-likelihoods."""
     ours, aggregate = _OURS[rows[0].form][theirs], rows[0].task.aggregation()[theirs]
     for draw in range(_DRAWS):
@@ -236,7 +236,7 @@ def _agree(rows: Sequence[_Row], theirs: str, requests: Sequence[Request]) -> bo
     return True
 
 
-def _said(ours: str, row: _Row, request: Request, draw: int) -> tuple[float, int]:
+def _said(ours: str, row: _Document, request: Request, draw: int) -> tuple[float, int]:
     """Prediction and label of a row by this project's metric."""
     if ours == "greedy_accuracy":
         return int(not row.greedy(draw)), request.gold

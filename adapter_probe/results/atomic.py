@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from filelock import FileLock, Timeout
 
-from adapter_probe.errors import ResultsError, one_line
+from adapter_probe.errors import ResultsError, reason_of
 from adapter_probe.results.fingerprints import to_plain
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def write_bytes(path: str | Path, data: bytes | memoryview) -> None:
         os.replace(temporary, path)
         _sync_folder(path.parent)
     except OSError as error:
-        raise ResultsError(f"cannot write {path}: {_reason(error)}") from error
+        raise ResultsError(f"cannot write {path}: {reason_of(error)}") from error
     finally:
         with suppress(OSError):
             os.unlink(temporary)  # exists only after a failure or interruption
@@ -79,7 +79,7 @@ def read_json(path: str | Path) -> dict:
     try:
         value = json.loads(Path(path).read_bytes(), parse_constant=_finite, parse_float=_finite)
     except OSError as error:
-        raise ResultsError(f"cannot read {path}: {_reason(error)}") from error
+        raise ResultsError(f"cannot read {path}: {reason_of(error)}") from error
     except (ValueError, RecursionError) as error:
         raise ResultsError(f"{path} is damaged: it is not JSON ({error})") from error
     if not isinstance(value, dict):
@@ -135,7 +135,7 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise ResultsError(f"cannot read {path}: {_reason(error)}") from error
+        raise ResultsError(f"cannot read {path}: {reason_of(error)}") from error
     if data[-_CHECKSUM_LENGTH:] != _checksum(data):
         raise ResultsError(f"{path} is damaged: its checksum does not match its {len(data)} bytes")
     try:
@@ -178,7 +178,7 @@ def make_folder(path: str | Path) -> Path:
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ResultsError(f"cannot create the folder {path}: {_reason(error)}") from error
+        raise ResultsError(f"cannot create the folder {path}: {reason_of(error)}") from error
     return Path(path)
 
 
@@ -211,7 +211,7 @@ def claim(folder: str | Path) -> Iterator[Path]:
         advice = "wait for it to end, or give another --out"
         raise ResultsError(f"{folder} is in use by another run{_holder(folder)}; {advice}") from None
     except (OSError, NotImplementedError) as error:
-        raise ResultsError(f"cannot lock {folder}: {_reason(error)}") from error
+        raise ResultsError(f"cannot lock {folder}: {reason_of(error)}") from error
     try:
         _sign(folder)
         remove_leftovers(folder)
@@ -249,10 +249,6 @@ def _sync_folder(folder: Path) -> None:
 
 def _checksum(data: bytes | memoryview) -> bytes:
     return hashlib.sha256(memoryview(data)[:-_CHECKSUM_LENGTH]).hexdigest().encode("ascii")
-
-
-def _reason(error: BaseException) -> str:
-    return getattr(error, "strerror", None) or one_line(error)
 
 
 def _sign(folder: Path) -> None:

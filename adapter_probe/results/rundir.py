@@ -10,7 +10,6 @@ import platform
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 
@@ -34,6 +33,7 @@ from adapter_probe.results.fingerprints import (
     list_changes,
     to_plain,
 )
+from adapter_probe.results.provenance import versions
 from adapter_probe.results.schema import MANIFEST
 from adapter_probe.results.sealing import MANIFEST_SECTIONS, SCHEMA, manifest_checksum
 
@@ -198,10 +198,5 @@ def read_manifest(path: Path) -> dict:
 
 def _versions() -> dict[str, str]:
     """Library versions, which are not part of the identity."""
-    versions = {"adapter-probe": __version__, "python": platform.python_version()}
-    for name in _VERSIONS_NOTED:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
+    own = {"adapter-probe": __version__, "python": platform.python_version()}
+    return {**own, **versions(_VERSIONS_NOTED)}

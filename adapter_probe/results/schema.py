@@ -43,6 +43,9 @@ TRIALS_CSV, SWEEP_CSV, TRADEOFF_CSV = "trials.csv", "sweep.csv", "tradeoff.csv"
 AGGREGATE_CSV, SIZES_CSV = "aggregate.csv", "sizes.csv"
 """The tables of a sweep."""
 
+PARAMETERS_CSV = "parameters.csv"
+"""Table of a suite: the parameters of its checkpoints."""
+
 ABLATION_FILES = (SPANS_CSV, LAYERS_CSV, REMOVABLE_CSV, GROUPS_CSV, PREDICTIONS, SUMMARY)
 SWEEP_TABLES = (SWEEP_CSV, TRADEOFF_CSV, AGGREGATE_CSV, SIZES_CSV, TRIALS_CSV)
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from adapter_probe import __version__
 from adapter_probe.analysis.deltas import span_order
 from adapter_probe.analysis.studies import AblationRecord, load_records
+from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.data.presets import preset_named
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures.gallery import figures_of
-from adapter_probe.figures.table_layouts import removable_table
+from adapter_probe.figures.table_layouts import lay_out_removable
 from adapter_probe.figures.tables import escape_markdown, markdown_text
 from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.figures.wording import count_text, metric_name, score_text, study_label, task_label
@@ -24,7 +25,7 @@ from adapter_probe.results.atomic import make_folder, read_json, write_text
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
-DESCRIPTIONS = ("adapter_probe.json", "adapter_config.json")
+DESCRIPTIONS = (DESCRIPTION, CONFIG)
 """Files by which a checkpoint is known: of this project, and of PEFT or AdapterHub."""
 
 _TASK_TYPES = {
@@ -105,7 +106,7 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
         lines += [
             "### What can be removed",
             "",
-            markdown_text(removable_table(record.removable, study_label(said))),
+            markdown_text(lay_out_removable(record.removable, study_label(said))),
         ]
     return "\n".join([*lines, f"Measured with adapter-probe {__version__}.", ""])
 
@@ -177,7 +178,7 @@ def _described(record: AblationRecord) -> tuple[Mapping[str, Any], str]:
         if (path := _checkpoint(record) / name).is_file():
             described = read_json(path)
             others = "peft" if "peft_type" in described else "adapter-transformers"
-            return described, "adapter-probe" if name == DESCRIPTIONS[0] else others
+            return described, "adapter-probe" if name == DESCRIPTION else others
     return {}, "adapter-probe"
 
 

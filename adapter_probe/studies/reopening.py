@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe.analysis.studies import AblationRecord, load_record
+from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.data.hub import HubSplit
 from adapter_probe.data.lm_eval_tasks import is_task
 from adapter_probe.errors import AdapterProbeError
@@ -33,7 +34,6 @@ from adapter_probe.results.sealing import MADE_FROM, note, read_note, sealed_tab
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.base import BaseIdentity
 
-_DESCRIPTION, _CONFIG = "adapter_probe.json", "adapter_config.json"
 _COMMIT = re.compile("[0-9a-f]{40}")
 # Weights in other formats; of a base, only safetensors are ever read.
 _NOT_READ = frozenset((".bin", ".h5", ".msgpack", ".ot", ".onnx", ".pt", ".pth", ".gguf", ".ckpt", ".tflite"))
@@ -141,8 +141,8 @@ def _asked(arguments: AblationArguments) -> dict[str, Any] | None:
 
 def _document(folder: Path) -> dict[str, Any]:
     """The description file of a checkpoint, in this project's format or another library's."""
-    inside = sorted(folder.glob(f"*/{_CONFIG}"))
-    for path in (folder / _DESCRIPTION, folder / _CONFIG, *inside[:1]):
+    inside = sorted(folder.glob(f"*/{CONFIG}"))
+    for path in (folder / DESCRIPTION, folder / CONFIG, *inside[:1]):
         if path.is_file():
             document = json.loads(path.read_text(encoding="utf-8"))
             return document if isinstance(document, dict) else {}
@@ -183,7 +183,7 @@ def _is_fixed(entry: str) -> bool:
 def _files_of_checkpoint(folder: Path) -> Iterator[tuple[str, Path]]:
     """The checkpoint's files and those of adapters in subfolders, without results folders inside it."""
     yield from _files_in(folder)
-    for below in sorted(path.parent for path in folder.glob(f"*/{_CONFIG}")):
+    for below in sorted(path.parent for path in folder.glob(f"*/{CONFIG}")):
         yield from ((f"{below.name}/{name}", path) for name, path in _files_in(below))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from adapter_probe.analysis.studies import AblationRecord, load_records
+from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.checkpoints.identity import checkpoint_identity
 from adapter_probe.data.tasks import TaskSpec, load_questions, load_split
 from adapter_probe.errors import DataError, ResultsError
@@ -18,8 +19,6 @@ from adapter_probe.results.ablation_files import AblationResults, load_ablation
 from adapter_probe.results.atomic import read_json
 from adapter_probe.results.fingerprints import describe_changes, list_changes
 from adapter_probe.results.schema import PREDICTIONS
-
-DESCRIPTION = "adapter_probe.json"  # same as in `adapter_probe.checkpoints`, whose import loads torch
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.errors import DataError
 from adapter_probe.results.atomic import make_folder, read_json, write_bytes
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FOLDER = "data"
-DESCRIPTION = "adapter_probe.json"  # same as in `adapter_probe.checkpoints`, whose import loads torch
 
 Examples: TypeAlias = "str | Path | Sequence[Any] | pd.DataFrame"
 """A file, several files, a DataFrame, a list of mappings from column to value, or a pair (texts, labels)."""

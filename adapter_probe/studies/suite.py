@@ -13,6 +13,7 @@ import pandas as pd
 from adapter_probe.analysis.sweeps import TRADEOFF_POINT, chosen_trials
 from adapter_probe.errors import ResultsError, TrainingError
 from adapter_probe.results.atomic import make_folder, write_csv
+from adapter_probe.results.schema import PARAMETERS_CSV
 
 from .ablating import ablate
 from .ablation import Ablation
@@ -20,7 +21,7 @@ from .comparison import average
 from .drawing import draw_into_folder
 from .init_sweep import INIT_SWEEP, InitSweep, run_init_sweep
 from .loading import load
-from .suite_file import AblationPart, Grid, SuiteFile, beside, chosen_tasks, read_suite
+from .suite_file import AblationPart, SuiteFile, SweepPart, beside, chosen_tasks, read_suite
 from .summaries import ablation_rows
 from .sweeps import plan_sweep, run_trials
 from .tradeoff import LEARNING_RATES, TRADEOFF, Tradeoff, methods_of, run_tradeoff
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from adapter_probe.models.methods import Method
     from adapter_probe.training.request import TrainingRequest
 
-PARAMETERS_CSV = "parameters.csv"
 _CHECKPOINTS, _ABLATIONS = "checkpoints", "ablations"
 _INIT_RATES = (3e-4,)
 
@@ -157,7 +157,7 @@ def run_suite(file: Path, out: Path, resources: Resources, progress: bool = True
 
 def _tuned(
     study: str,
-    part: Grid,
+    part: SweepPart,
     requests: Sequence[TrainingRequest],
     out: Path,
     resources: Resources,
@@ -211,7 +211,7 @@ def plan_suite(file: Path, out: Path, resources: Resources) -> dict[str, Any]:
     return plan
 
 
-def _foreseen(trials: Sequence[Trial], part: Grid, out: Path) -> list[Trial]:
+def _foreseen(trials: Sequence[Trial], part: SweepPart, out: Path) -> list[Trial]:
     """As many trials as will be trained, and the very ones once it is known which."""
     tuning = part.tuning_seeds or part.seeds
     with suppress(ResultsError):  # not finished yet
@@ -239,7 +239,7 @@ def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
     requests: dict[str, list[TrainingRequest]] = {}
 
     def of(
-        part: Grid, where: str, methods: Sequence[Method], rates: tuple[float, ...]
+        part: SweepPart, where: str, methods: Sequence[Method], rates: tuple[float, ...]
     ) -> list[TrainingRequest]:
         if not methods:
             raise TrainingError(f"{file}: [{where}] selects no method, so there is nothing to train")

@@ -51,7 +51,7 @@ class SuiteTask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
+class SweepPart:
     """Training settings of the trials of a sweep; see `adapter_probe.studies.sweeps.SweepSettings`.
 
     Attributes:
@@ -93,7 +93,7 @@ class Rates:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TradeoffPart(Grid):
+class TradeoffPart(SweepPart):
     """``[tradeoff]``; see `adapter_probe.tradeoff`.
 
     Attributes:
@@ -110,12 +110,12 @@ class TradeoffPart(Grid):
     rates: Rates = Rates()
 
     def rates_of(self, method: Method) -> tuple[float, ...]:
-        """See `Grid.rates_of`."""
+        """See `SweepPart.rates_of`."""
         return getattr(self.rates, method.name, ()) or self.learning_rates
 
 
 @dataclass(frozen=True, kw_only=True)
-class InitSweepPart(Grid):
+class InitSweepPart(SweepPart):
     """``[init_sweep]``; see `adapter_probe.init_sweep`."""
 
     stds: tuple[float, ...] = STDS
@@ -225,7 +225,7 @@ def read_suite(file: str | Path) -> SuiteFile:
     return suite
 
 
-def chosen_tasks(part: Grid | AblationPart, names: list[str], where: str) -> list[str]:
+def chosen_tasks(part: SweepPart | AblationPart, names: list[str], where: str) -> list[str]:
     """The names of the tasks of a study.
 
     Raises:

@@ -223,7 +223,7 @@ def methods_of(
     baseline: bool = False,
 ) -> list[Method]:
     """The methods of a trade-off, in order of parameters within each kind; see `tradeoff`."""
-    from adapter_probe.checkpoints.base import load_config
+    from adapter_probe.checkpoints.base_config import load_config
     from adapter_probe.models.bases.anatomy import anatomy_for
     from adapter_probe.models.methods import (
         Adapters,

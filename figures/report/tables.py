@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import numpy as np
 import pandas as pd
 
-Table = dict[str, list]
+TableData = dict[str, list]
 """`columns`, the names, and `rows`, lists in the same order: half the size of one object per row."""
 
 _DIGITS = 6  # decimals of scores and points: more than a figure shows, and shorter than all seventeen digits
@@ -33,7 +33,7 @@ def significant(value: object, digits: int = _P_DIGITS) -> float | None:
     return float(f"{plain:.{digits - 1}e}") if math.isfinite(plain) else None
 
 
-def table(frame: pd.DataFrame, columns: Sequence[str]) -> Table:
+def table(frame: pd.DataFrame, columns: Sequence[str]) -> TableData:
     """The existing ones of `columns`, in this order; p-values rounded to significant digits."""
     present = [name for name in columns if name in frame]
     cells = [

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from adapter_probe.checkpoints.base import load_base, load_tokenizer
-from adapter_probe.checkpoints.native import open_checkpoint
+from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.errors import AdapterProbeError, CheckpointError
 
 DELETE = object()

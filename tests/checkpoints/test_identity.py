@@ -12,7 +12,7 @@ import torch
 
 from adapter_probe.checkpoints.base import load_base, load_tokenizer
 from adapter_probe.checkpoints.identity import config_settings, forward_settings, tokenizer_parts
-from adapter_probe.checkpoints.native import open_checkpoint
+from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError, ResultsError
 from adapter_probe.models.methods import Adapters

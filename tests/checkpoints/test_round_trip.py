@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification
 
 from adapter_probe.checkpoints.base import load_base
 from adapter_probe.checkpoints.description import read_description
-from adapter_probe.checkpoints.native import open_checkpoint
+from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapted import AdaptedModel

@@ -7,7 +7,7 @@ import pytest
 from adapter_probe.analysis import sweeps
 from adapter_probe.analysis.published import published_glue, published_tasks
 from adapter_probe.figures.paper_tables import glue_table, tasks_table
-from adapter_probe.figures.table_layouts import percent, removable_table, sizes_table, tradeoff_table
+from adapter_probe.figures.table_layouts import lay_out_removable, lay_out_sizes, lay_out_tradeoff, percent
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def mean_of(trials, task, rate=3e-4, **which) -> float:
 
 
 def test_the_tradeoff_has_a_row_a_method_and_a_column_a_task(trials, tradeoff):
-    table = tradeoff_table(tradeoff)
+    table = lay_out_tradeoff(tradeoff)
     assert len(table.text) == tradeoff["label"].nunique()
     score = cell(table, "adapters 64", "CoLA (acc.)").split(" ± ")[0]
     assert float(score) == pytest.approx(100 * mean_of(trials, "cola", method="adapters", size=64), abs=0.051)
@@ -48,14 +48,14 @@ def test_the_tradeoff_has_a_row_a_method_and_a_column_a_task(trials, tradeoff):
 
 def test_what_a_task_lacks_is_a_dash(tradeoff):
     lacking = tradeoff[(tradeoff["task"] != "mnli") | (tradeoff["label"] != "full fine-tuning")]
-    table = tradeoff_table(lacking)
+    table = lay_out_tradeoff(lacking)
     assert cell(table, "full fine-tuning", "MNLI-m (acc.)") == "–"
     assert cell(table, "full fine-tuning", "CoLA (acc.)") != "–"
 
 
 def test_sizes(trials):
     sizes = sweeps.size_table(trials)
-    table = sizes_table(sizes)
+    table = lay_out_sizes(sizes)
     one = np.mean([mean_of(trials, task, method="adapters", size=8) for task in ("cola", "mnli")])
     assert float(cell(table, "8", "mean").split(" ± ")[0]) == pytest.approx(100 * one, abs=0.051)
     assert list(table.text.columns) == ["size", "mean", "CoLA", "MNLI-m"]
@@ -72,7 +72,7 @@ def test_removable_spans():
             {"tolerance_points": 1, "basis": "interval"},
         ]
     ).astype(dict.fromkeys(("first", "last", "n_layers"), "Int64"))  # fmt: skip
-    rows = removable_table(frame, "cola").text.to_numpy().tolist()
+    rows = lay_out_removable(frame, "cola").text.to_numpy().tolist()
     assert rows == [
         ["0.5 points", "estimate", "1–3", "3", "−0.2", "−1.5"],
         ["1 point", "estimate", "2", "1", "+0.3", "–"],

@@ -12,7 +12,7 @@ import torch
 from safetensors.numpy import load_file
 
 from adapter_probe.checkpoints.description import read_description
-from adapter_probe.checkpoints.native import open_checkpoint
+from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.evaluation import evaluate

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from adapter_probe.analysis.deltas import row_scores
-from adapter_probe.checkpoints.native import open_checkpoint
+from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.tasks import find_task
 from adapter_probe.models.methods import Adapters
 from adapter_probe.probe import outputs

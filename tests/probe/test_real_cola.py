@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import torch
 
-from adapter_probe.checkpoints.native import open_checkpoint
+from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.tasks import load_split
 from adapter_probe.results.ablation_files import load_ablation
 

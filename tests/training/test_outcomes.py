@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 import adapter_probe.training.loop as loop
 import adapter_probe.training.objectives as objectives
 from adapter_probe.checkpoints.description import read_description
-from adapter_probe.checkpoints.native import open_checkpoint
+from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.packing import pack
 from adapter_probe.errors import TrainingError
 from adapter_probe.models.methods import Adapters

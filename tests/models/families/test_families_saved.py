@@ -13,7 +13,7 @@ from transformers import AutoModel, PreTrainedTokenizerFast
 
 from adapter_probe.checkpoints.base import load_base, load_tokenizer
 from adapter_probe.checkpoints.headers import read_contents
-from adapter_probe.checkpoints.native import open_checkpoint
+from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.cli.inspect import contents_of
 from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.tasks import find_task, load_split

@@ -1,0 +1,186 @@
+"""Where a pretrained base model is, a folder or the Hugging Face Hub, and its configuration."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import torch
+from huggingface_hub import HfApi, try_to_load_from_cache
+from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
+from transformers import logging as transformers_logging
+
+from adapter_probe.errors import AdapterProbeError, CheckpointError, ModelError, one_line, reason_of
+from adapter_probe.models.bases.anatomy import anatomy_for
+from adapter_probe.models.bases.family import Anatomy
+from adapter_probe.results.fingerprints import describe_changes
+
+from .files import read_json_file, shown
+from .identity import config_settings, forward_settings
+
+_COMMIT = re.compile("[0-9a-f]{40}")
+_HUB_TIMEOUT = 10.0  # seconds
+_MOST_SAID = 300
+_SIZES = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
+    "dim", "n_layers", "n_heads", "n_embd", "n_layer", "n_head",
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress the loading bar and report of transformers; missing weights are handled here."""
+    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def naming_base(what: str, name: str) -> Iterator[None]:
+    """Turn any failure of loading into one line that names the base.
+
+    Used only around calls of other libraries, which may raise anything on files with wrong contents.
+    """
+    try:
+        with _quiet():
+            yield
+    except AdapterProbeError:
+        raise
+    except Exception as error:
+        said = one_line(error)[:_MOST_SAID]
+        raise CheckpointError(f"base {name}: its {what} cannot be loaded: {said}") from error
+
+
+def resolve_base(name: str, revision: str | None = None) -> tuple[str, str | None]:
+    """Location of a base: (absolute path, None) for an existing folder, else (hub id, commit).
+
+    The hub is asked once for the commit; without a network, the local cache is used.
+
+    Raises:
+        CheckpointError: no such folder, and neither the hub nor the cache knows the name.
+    """
+    if not name.strip():
+        raise CheckpointError(f"base {name!r} is empty; give a folder or a hub id, or omit --base")
+    try:
+        folder = Path(name).expanduser()
+        if folder.is_dir():
+            return str(folder.resolve()), None
+        is_file = folder.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, no such user, a null character
+        raise CheckpointError(f"base {shown(name)} is not a valid folder name: {reason_of(error)}") from error
+    if is_file:
+        raise CheckpointError(f"base {name} is a file; a folder with config.json and weights is needed")
+    if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise CheckpointError(f"base {name}: no such folder")
+    commit = _cached_commit(name, revision) if revision and _COMMIT.fullmatch(revision) else None
+    return name, commit or _ask_hub(name, revision) or _cached_commit(name, revision) or _not_found(name)
+
+
+def _ask_hub(name: str, revision: str | None) -> str | None:
+    """The commit of a revision, or None if the hub does not answer; asked once, without retries."""
+    try:
+        return HfApi().model_info(name, revision=revision, timeout=_HUB_TIMEOUT).sha
+    except Exception:  # no network, no such name, no access: what the cache holds still counts
+        return None
+
+
+def _cached_commit(name: str, revision: str | None) -> str | None:
+    """The commit of a cached copy; the cache keeps a file under ``snapshots/<commit>/``."""
+    try:
+        found = try_to_load_from_cache(name, "config.json", revision=revision)
+    except ValueError:  # not a name that the hub allows
+        return None
+    return Path(found).parent.name if isinstance(found, str) else None
+
+
+def _not_found(name: str) -> NoReturn:
+    raise CheckpointError(
+        f"base {name!r} is not a folder on this machine, and the Hugging Face hub could not provide it (no "
+        "network and no cached copy, or no such name, or no access); give a folder"
+    )
+
+
+def load_config(name: str, revision: str | None = None, anatomy: Anatomy | None = None) -> PretrainedConfig:
+    """The base's configuration, of a supported family or of one whose `anatomy` is given.
+
+    Raises:
+        CheckpointError: no such base, a damaged configuration, or an unsupported family.
+    """
+    name, revision = resolve_base(name, revision)
+    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+        raise CheckpointError(f"base {name} has no config.json; a transformers model folder is needed")
+    try:
+        with naming_base("configuration", name):
+            fields = config_fields(name, revision)
+            _refuse_config(name, fields)
+            # Checked first, because the message of transformers for an unknown family fills a page.
+            if anatomy is None:
+                anatomy_for(SimpleNamespace(**{"model_type": None, **fields}))
+            return AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
+    except ModelError as error:
+        raise CheckpointError(f"base {name}: {error}") from error
+
+
+def config_fields(name: str, revision: str | None) -> dict[str, Any]:
+    """The contents of config.json."""
+    if (path := Path(name) / "config.json").is_file():
+        return read_json_file(path)
+    return PretrainedConfig.get_config_dict(name, revision=revision)[0]
+
+
+def _refuse_config(name: str, fields: Mapping[str, Any]) -> None:
+    """Refuse configurations that transformers would fail on or change silently.
+
+    Raises:
+        CheckpointError: the base is quantised, or a size or dtype is invalid.
+    """
+    try:
+        json.dumps(fields, allow_nan=False)
+    except ValueError as error:
+        raise CheckpointError(f"base {name}: its config.json contains NaN or infinite values") from error
+    if fields.get("quantization_config"):
+        raise CheckpointError(
+            f"base {name} is quantised (quantization_config in its config.json), which is not supported; "
+            "give the unquantised model with --base"
+        )
+    for size in _SIZES:
+        value = fields.get(size, 1)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise CheckpointError(
+                f"base {name}: {size} in its config.json is {shown(value)}, expected a whole number of at "
+                "least 1"
+            )
+    for key in ("dtype", "torch_dtype"):
+        value = fields.get(key)
+        dtype = getattr(torch, value.removeprefix("torch."), None) if isinstance(value, str) else None
+        if value not in (None, "auto") and not isinstance(dtype, torch.dtype):
+            raise CheckpointError(
+                f"base {name}: {key} in its config.json is {shown(value)}, expected a torch dtype"
+            )
+
+
+def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Differences between the `config_settings` of two bases, with defaults filled in and without dropout.
+
+    Returns:
+        one ``name: old -> new`` per setting.
+    """
+    family = new["model_type"]
+    if old.get("model_type") != family:
+        return [f"model_type: {old.get('model_type')} -> {family}"]
+    try:
+        configs = [CONFIG_MAPPING[family].from_dict(dict(settings)) for settings in (old, new)]
+    except Exception:  # one of them is invalid, for which a configuration may raise anything
+        return describe_changes(old, new)
+    return describe_changes(*(forward_settings(config_settings(config.to_dict())) for config in configs))
