@@ -27,7 +27,8 @@ from safetensors.torch import load_file
 import adapter_probe as ap
 from adapter_probe import metrics
 from adapter_probe.checkpoints.description import DESCRIPTION, Description, read_description
-from adapter_probe.checkpoints.native import DELTA, OpenedCheckpoint
+from adapter_probe.checkpoints.headers import DELTA
+from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import load_examples

@@ -31,8 +31,7 @@ from adapter_probe.models.bases.heads import HeadKind
 
 from .base_config import config_fields, load_config, naming_base, resolve_base
 from .files import refuse_pointer, shown
-from .identity import BaseIdentity as BaseIdentity
-from .identity import config_settings
+from .identity import BaseIdentity, config_settings
 
 _ARCHITECTURES = {"extractive": AutoModelForQuestionAnswering, "causal": AutoModelForCausalLM}
 _TOKEN_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")

@@ -17,7 +17,8 @@ from adapter_probe.results.atomic import make_folder
 
 from .description import DESCRIPTION
 from .files import CONFIG, read_json_file
-from .native import DELTA, OpenedCheckpoint, save_checkpoint
+from .headers import DELTA
+from .native import OpenedCheckpoint, save_checkpoint
 from .peft import is_peft
 from .peft_config import read_config
 from .peft_writing import WRITABLE, write_peft

@@ -30,18 +30,12 @@ from adapter_probe.models.methods import Method
 from adapter_probe.results.atomic import make_folder, write_bytes
 from adapter_probe.results.fingerprints import describe_changes, list_changes
 
-from .base import (
-    BaseIdentity,
-    LoadedBase,
-    load_base,
-    load_tokenizer,
-    n_outputs,
-)
+from .base import LoadedBase, load_base, load_tokenizer, n_outputs
 from .base_config import config_changes, load_config, resolve_base
 from .description import DESCRIPTION, Description, read_description, write_description
 from .files import check_values, refuse_pointer
-from .headers import DELTA as DELTA
-from .identity import tokenizer_parts
+from .headers import DELTA
+from .identity import BaseIdentity, tokenizer_parts
 
 if TYPE_CHECKING:
     from .shared import SharedBase

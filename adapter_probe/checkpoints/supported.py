@@ -10,7 +10,7 @@ from adapter_probe.models.bases.anatomy import supported_model_types
 from . import adapter_bert, adapterhub, adapterhub_config, adapterhub_head, peft, peft_config
 from .converting import FORMATS
 from .files import CONFIG, DESCRIPTION
-from .native import DELTA
+from .headers import DELTA
 
 BEGIN, END = "<!-- made from the code: begin -->", "<!-- made from the code: end -->"
 

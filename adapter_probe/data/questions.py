@@ -62,13 +62,7 @@ class Questions:
 def load_questions(
     spec: TaskSpec, split: str, max_examples: int | None = None, expect_fingerprint: bool = False
 ) -> Questions:
-    """Read one split of an extractive task.
-
-    Args:
-        spec: the task.
-        split: train, validation or test.
-        max_examples: keep at most this many questions, as in `adapter_probe.data.splits.load_split`.
-        expect_fingerprint: whether to refuse rows that differ from those recorded in the task.
+    """Read one split of an extractive task; the arguments are those of `splits.load_split`.
 
     Raises:
         DataError: the task has no such split, its files cannot be read as the task says, or they changed.

@@ -16,13 +16,13 @@ import torch
 
 from adapter_probe.errors import AdapterProbeError, ResultsError, TrainingError
 from adapter_probe.probe.arguments import AblationArguments
-from adapter_probe.probe.engine import GUARD
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.records import from_record
 from adapter_probe.results.atomic import make_folder, read_json, write_json
 from adapter_probe.results.fingerprints import describe_changes, list_changes
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory
+from adapter_probe.results.schema import GUARD
 
 from .running import Jobs, Resources, describe_lost, run_jobs
 from .slurm_options import SlurmOptions

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from adapter_probe import metrics
-from adapter_probe.checkpoints.base import BaseIdentity
+from adapter_probe.checkpoints.identity import BaseIdentity
 from adapter_probe.checkpoints.native import library_versions
 from adapter_probe.errors import AdapterProbeError, Diverged, ResultsError, TrainingError
 from adapter_probe.models.adapted import AdaptedModel

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from adapter_probe.errors import ModelError
-from adapter_probe.models.adapters.bottleneck import Bottleneck
-from adapter_probe.models.adapters.imported import SITE_KINDS, ImportedMethod
-from adapter_probe.models.adapters.install import install_imported
+from adapter_probe.models.adapters.imported import ImportedMethod
+from adapter_probe.models.adapters.install import install_adapters, install_imported
 from adapter_probe.models.adapters.low_rank import linear_shape
 from adapter_probe.models.bases.anatomy import anatomy_for, check_config
 from adapter_probe.models.bases.angles import Angles
@@ -181,26 +180,9 @@ class AdaptedModel(nn.Module):
         check_depth(method, len(self.layers))
         check_shared(method, self._roles.layer_names)
         if isinstance(method, Adapters):
-            wanted = SITE_KINDS if method.sites == "both" else (method.sites,)
-            for number, layer in enumerate(self.layers):
-                for kind, site in zip(SITE_KINDS, layer.sites):
-                    if kind in wanted and number not in method.skip_layers:
-                        site.install(self._new_adapter(method, generator))
+            for adapter in install_adapters(self.layers, self.hidden_size, method, generator):
+                adapter.to(device=self.device).train(self.training)
         self.method = method
-
-    def _new_adapter(self, method: Adapters, generator: torch.Generator | None) -> Bottleneck:
-        adapter = Bottleneck(
-            self.hidden_size,
-            method.size,
-            method.activation,
-            norm=method.norm,
-            hidden_layers=method.hidden_layers,
-            placement=method.placement,
-            interaction=method.interaction,
-        )
-        if generator is not None:  # drawn before moving, so that weights are the same on every device
-            adapter.initialise(method.init_std, generator)
-        return adapter.to(device=self.device).train(self.training)
 
     def embed(self, batch: PackedBatch) -> Tensor:
         """Hidden states ``[1, tokens, hidden]`` that enter layer 0."""

@@ -45,16 +45,7 @@ def draw_gallery(
 ) -> list[GalleryItem]:
     """Write all figures and tables of some studies into one folder.
 
-    Args:
-        records: the studies; several ablations become panels of one figure.
-        folder: output folder, created if missing.
-        style: sizes and fonts of a venue; see `adapter_probe.figures.venues.VENUES`.
-        column: figure width, one column or the full text width; None chooses per figure.
-        formats: some of pdf, svg, png, pgf.
-        tolerance: tolerated drop, in percentage points, marked by the black line of an ablation.
-        paper: overlay the values that Houlsby et al. (2019) published.
-        labels: panel labels, one per ablation; by default the tasks, and the settings where they differ.
-        only: names of the figures and tables to write, such as ``heatmap``; by default all.
+    Several ablations become panels of one figure; the other arguments are those of `DrawnStudy.save`.
 
     Raises:
         ResultsError: an argument is not allowed, or a file cannot be written.
@@ -129,7 +120,7 @@ class DrawnStudy:
             formats: some of pdf, svg, png, pgf.
             tolerance: tolerated drop, in percentage points, marked by the black line of an ablation.
             paper: overlay the values that Houlsby et al. (2019) published.
-            labels: panel labels, one per ablation; by default the tasks.
+            labels: panel labels, one per ablation; by default the tasks, and the settings where they differ.
             only: names of the figures and tables to write, such as ``heatmap``; by default all.
 
         Raises:

@@ -32,7 +32,7 @@ from adapter_probe.results.rundir import PARTS, read_manifest
 from adapter_probe.results.sealing import MADE_FROM, note, read_note, sealed_tables
 
 if TYPE_CHECKING:
-    from adapter_probe.checkpoints.base import BaseIdentity
+    from adapter_probe.checkpoints.identity import BaseIdentity
 
 _COMMIT = re.compile("[0-9a-f]{40}")
 # Weights in other formats; of a base, only safetensors are ever read.

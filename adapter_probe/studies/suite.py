@@ -298,7 +298,7 @@ def _trained(
     out: Path, folders: Mapping[Path, TrainingRequest], resources: Resources, progress: bool
 ) -> pd.DataFrame:
     """Train what is missing, and count the parameters of the first seed of each task from the files."""
-    from adapter_probe.checkpoints.native import DELTA
+    from adapter_probe.checkpoints.headers import DELTA
     from adapter_probe.checkpoints.opening import open_checkpoint
     from adapter_probe.jobs.checkpoints import train_checkpoints
     from adapter_probe.jobs.trials import count_parameters

@@ -22,9 +22,9 @@ from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import Adapters
 from adapter_probe.probe import resumable as engine
 from adapter_probe.probe.arguments import AblationArguments, AblationSettings
-from adapter_probe.probe.engine import GUARD
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
+from adapter_probe.results.schema import GUARD
 
 CPU = torch.device("cpu")
 

@@ -1,10 +1,11 @@
-"""Install adapters of another library in a model; their parameters are loaded afterwards."""
+"""Install adapters in a model: new ones of this project, or those of another library, loaded afterwards."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -12,10 +13,40 @@ from adapter_probe.errors import ModelError
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.bases.parts import submodule
 from adapter_probe.models.layer import ADAPTER, Layer
+from adapter_probe.models.methods import Adapters
 
+from .bottleneck import Bottleneck
 from .configured import ConfiguredBottleneck, FirstToken, StackedHead
 from .imported import SITE_KINDS, HeadSpec, ImportedMethod
 from .low_rank import make_inner
+
+
+def install_adapters(
+    layers: Sequence[Layer], hidden_size: int, method: Adapters, generator: torch.Generator | None
+) -> Iterator[Bottleneck]:
+    """Add new adapters at the sites of a method, on the CPU, and yield them.
+
+    Args:
+        layers: the layers of the model.
+        hidden_size: width of the hidden states.
+        method: the adapters.
+        generator: CPU generator from which they draw their weights, in site order; None for adapters whose
+            weights will be loaded.
+    """
+    wanted = SITE_KINDS if method.sites == "both" else (method.sites,)
+    for number, layer in enumerate(layers):
+        for kind, site in zip(SITE_KINDS, layer.sites):
+            if kind not in wanted or number in method.skip_layers:
+                continue
+            adapter = Bottleneck(
+                hidden_size, method.size, method.activation, norm=method.norm,
+                hidden_layers=method.hidden_layers, placement=method.placement,
+                interaction=method.interaction,
+            )  # fmt: skip
+            if generator is not None:  # drawn before moving, so that weights are the same on every device
+                adapter.initialise(method.init_std, generator)
+            site.install(adapter)
+            yield adapter
 
 
 def install_imported(base: PreTrainedModel, layers: Sequence[Layer], method: ImportedMethod) -> None:
