@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from adapter_probe.data.packing import pack
+from adapter_probe.models.packed import packed_frozen_maps
 
 from .features import FrozenFeatures
 from .loop import precision_of
@@ -36,7 +37,8 @@ def seconds_of(request: TrainingRequest, inputs: TrainingInputs, device: torch.d
     features = FrozenFeatures(model, objective.train, max_bytes=0)
     kept = model.lowest_trained_layer > 0
     batch = pack(objective.train, middle).to(device)
-    with torch.random.fork_rng(devices=[]), precision_of(settings, device):
+    precision = precision_of(settings, device)
+    with torch.random.fork_rng(devices=[]), precision, packed_frozen_maps(model):
         stored = model.frozen_features(batch) if kept else None
         model.train()
         for step in range(_STEPS):

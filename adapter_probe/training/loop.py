@@ -20,6 +20,7 @@ from torch import Tensor
 from adapter_probe.data.packing import pack
 from adapter_probe.errors import Diverged
 from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.packed import packed_frozen_maps
 from adapter_probe.results.rundir import RunDirectory
 
 from .batches import epoch_batches
@@ -107,7 +108,9 @@ class Trainer:
         saved = time.monotonic()
         whole = True  # whether parameters, moments, step and scores are consistent
         try:
-            with self._seeded_elsewhere(), precision_of(self._settings, self._model.device):
+            model = self._model
+            precision = precision_of(self._settings, model.device)
+            with self._seeded_elsewhere(), precision, packed_frozen_maps(model):
                 self._features = FrozenFeatures(self._model, self._objective.train, self._feature_bytes)
                 left = self._feature_bytes - self._features.n_bytes
                 self._validation_features = FrozenFeatures(self._model, self._objective.validation, left)

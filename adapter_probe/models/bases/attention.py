@@ -6,6 +6,7 @@ because variants are stacked and outputs may be needed only at some positions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -69,14 +70,15 @@ class Attention:
             return self._folded(parts, states, groups, wanted)
         query, key, value = self.project(parts, states, wanted)
         shared = self.prepare(parts, max(group.length for group in groups))
-        context, done = [], 0
-        for group in groups:
-            rows = group.n * (group.length if wanted is None else group.n_read)
-            at = None if wanted is None else _within(group, wanted[done : done + rows])
-            span = slice(group.start, group.stop)
-            mine = query[:, done : done + rows], key[:, span], value[:, span]
-            context.append(self._group(parts, mine, group, at, shared))
-            done += rows
+        tokens = [group.n * group.length for group in groups]
+        asked = tokens if wanted is None else [group.n * group.n_read for group in groups]
+        places = [None] * len(groups) if wanted is None else wanted.split(asked)
+        # The gradient of a split is one concatenation; each slice would add zeros of the whole size.
+        split = (query.split(asked, dim=1), key.split(tokens, dim=1), value.split(tokens, dim=1))
+        context = [
+            self._group(parts, mine, group, None if at is None else _within(group, at), shared)
+            for group, at, *mine in zip(groups, places, *split)
+        ]
         return context[0] if len(context) == 1 else torch.cat(context, dim=1)
 
     def _can_fold(self, parts: LayerParts) -> bool:
@@ -194,7 +196,7 @@ class Attention:
     def _group(
         self,
         parts: LayerParts,
-        projected: tuple[Tensor, ...],
+        projected: Sequence[Tensor],
         group: Group,
         at: Tensor | None,
         shared: Any,

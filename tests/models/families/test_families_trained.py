@@ -20,6 +20,7 @@ from adapter_probe.models.methods import (
     Method,
     TopLayers,
 )
+from adapter_probe.models.packed import can_pack, packed_frozen_maps
 from adapter_probe.training.features import FrozenFeatures
 
 METHODS: tuple[Method, ...] = (
@@ -177,3 +178,49 @@ def test_what_layers_share_trains_for_all(adapted_model: Callable):
         adapted_model("albert", TopLayers(1))
     with pytest.raises(ModelError, match=r"k 2 is not possible: .*; give one of 0, 1, 3$"):
         adapted_model("albert, two groups", TopLayers(2))
+
+
+def after_steps(model: AdaptedModel, encoded: Encoded) -> dict[str, torch.Tensor]:
+    """What three steps of Adam in bfloat16 make of the trained tensors, from the same random numbers."""
+    trained = model.choose_trained(frozenset())
+    with torch.no_grad():
+        for parameter in model.base.parameters():
+            if not parameter.requires_grad:
+                parameter.data = parameter.data.to(torch.bfloat16)
+    optimizer = torch.optim.Adam(trained.values(), lr=1e-2)
+    torch.manual_seed(0)
+    for examples in ((0, 1, 2, 3), (4, 5, 6), (0, 3, 5, 7)):
+        batch = pack(encoded, examples)
+        with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
+            logits = model.train()(batch).float()
+        optimizer.zero_grad()
+        F.cross_entropy(logits, torch.from_numpy(batch.index) % 3).backward()
+        optimizer.step()
+    return {name: tensor.detach() for name, tensor in model.named_delta().items()}
+
+
+@pytest.mark.slow
+def test_packed_frozen_maps_train_the_same_tensors(
+    family: str, adapted_model: Callable, random_examples: Callable
+):
+    method = Adapters(4, 0.1)
+    encoded = random_examples([7, 4, 7, 12, 5, 9, 1, 12])
+    expected = after_steps(adapted_model(family, method).float(), encoded)
+    model = adapted_model(family, method).float()
+    model.choose_trained(frozenset())
+    for parameter in model.base.parameters():
+        if not parameter.requires_grad:
+            parameter.data = parameter.data.to(torch.bfloat16)
+    with packed_frozen_maps(model):
+        packed = [name for name, module in model.base.named_modules() if "forward" in vars(module)]
+        found = after_steps(model, encoded)
+    assert not any("forward" in vars(module) for module in model.base.modules())
+    if not can_pack(model):
+        pytest.skip("this processor does not multiply bfloat16")
+    inside = [
+        f"{model.base.base_model_prefix}.{name}." for name in model.anatomy.layer_names(model.base.config)
+    ]
+    maps = [(n, m) for n, m in model.base.named_modules() if n.startswith(tuple(inside))]
+    linear = {n for n, m in maps if type(m) is torch.nn.Linear and not m.weight.requires_grad}
+    assert set(packed) == linear  # none in GPT-2, whose maps are Conv1D
+    assert {name for name in found if not torch.equal(found[name], expected[name])} == set()
