@@ -146,7 +146,6 @@ def interactions(
     ax: Axes | None = None,
     *,
     colorbar: bool = True,
-    notes: bool = True,
     scale: DivergingScale | None = None,
 ) -> Axes:
     """Draw the grid of interactions: the part of each span's drop that shorter spans do not explain.
@@ -159,7 +158,6 @@ def interactions(
             out.
         ax: Axes to draw on; by default the current Axes. A colour bar takes its room from it.
         colorbar: whether to draw one.
-        notes: whether to print the task and the legend of symbols in the empty corner.
         scale: colour levels; by default the smallest scale that covers the record.
 
     Raises:
@@ -173,13 +171,12 @@ def interactions(
     clear = is_clear(frame)
     texts = [drop_text(value) if sure else "" for value, sure in zip(values, clear)]
     draw_cells(cells, values, ax, scale=scale, texts=texts, studied=overview.study, small=~clear)
-    if notes:
-        said = [literal(study_label(overview))]
-        if record.shares is not None:
-            said.append(f"drop of all layers: {one_decimal(_total(record))}")
-        if "interaction_low_points" in frame and not clear[~np.isnan(values)].all():
-            said.append("small: 95% interval includes 0")
-        write_notes(ax, said + ["crossed out: undefined"] * bool(np.isnan(values).any()), cells)
+    said = [literal(study_label(overview))]
+    if record.shares is not None:
+        said.append(f"drop of all layers: {one_decimal(_total(record))}")
+    if "interaction_low_points" in frame and not clear[~np.isnan(values)].all():
+        said.append("small: 95% interval includes 0")
+    write_notes(ax, said + ["crossed out: undefined"] * bool(np.isnan(values).any()), cells)
     if colorbar:
         label = interaction_label(overview.metric)
         text = style.wrapped(label, style.label_size(), 0.8 * size_in_points(ax)[1])

@@ -27,6 +27,7 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.results.ablation_files import AblationResults
 
 _SPAN = ["first", "last", "n_layers"]
+_SEED = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +84,6 @@ def compare_ablations(
     b: AblationResults,
     names: tuple[str, str] = ("a", "b"),
     n_resamples: int | None = None,
-    seed: int = 0,
 ) -> ComparisonRecord:
     """The difference between the drops of every span in `b` and in `a`.
 
@@ -92,13 +92,12 @@ def compare_ablations(
         b: another ablation of the same spans, on the same examples with the same metric.
         names: names of the two.
         n_resamples: number of bootstrap resamples; by default enough for Holm's correction.
-        seed: seed of the bootstrap.
 
     Raises:
         ResultsError: they differ in examples, metric, spans or kind of study.
     """
     check_comparable((a, b), names)
-    frames, samples = _samples((a, b), n_resamples or resamples_for(b), seed)
+    frames, samples = _samples((a, b), n_resamples or resamples_for(b))
     deltas = [frame["delta_points"].to_numpy() for frame in frames]
     differences = without_noise(samples[0] - samples[1])  # [resamples, spans]; drop = -delta
     point = without_noise(deltas[0] - deltas[1])
@@ -116,8 +115,6 @@ def compare_ablations(
 def average_ablations(
     studies: Sequence[AblationResults],
     names: Sequence[str] | None = None,
-    n_resamples: int | None = None,
-    seed: int = 0,
 ) -> AverageRecord:
     """The mean drop of every span over studies that differ in the seed.
 
@@ -129,8 +126,6 @@ def average_ablations(
     Args:
         studies: at least two, of the same spans, scored on the same examples by the same metric.
         names: names of the studies; by default 1, 2, ...
-        n_resamples: number of bootstrap resamples; by default enough for Holm's correction.
-        seed: seed of the bootstrap.
 
     Raises:
         ResultsError: there are fewer than two, or they differ in examples, metric, spans or kind of study.
@@ -139,9 +134,9 @@ def average_ablations(
     if len(studies) < 2:
         raise ResultsError(f"an average needs at least 2 studies, got {len(studies)}")
     check_comparable(studies, names)
-    frames, samples = _samples(studies, n_resamples or resamples_for(studies[0]), seed)
+    frames, samples = _samples(studies, resamples_for(studies[0]))
     deltas = np.stack([frame["delta_points"].to_numpy() for frame in frames])  # [studies, spans]
-    means = without_noise(_over_seeds(np.stack(samples), np.random.default_rng(seed)))
+    means = without_noise(_over_seeds(np.stack(samples), np.random.default_rng(_SEED)))
     low, high = interval(means)
     spans = frames[0][_SPAN].assign(
         score=np.mean([frame["score"] for frame in frames], axis=0),
@@ -168,14 +163,14 @@ def _over_seeds(samples: np.ndarray, generator: np.random.Generator) -> np.ndarr
 
 
 def _samples(
-    studies: Sequence[AblationResults], n_resamples: int, seed: int
+    studies: Sequence[AblationResults], n_resamples: int
 ) -> tuple[list[pd.DataFrame], list[np.ndarray]]:
     """Every study's spans, and their resampled `delta_points` ``[resamples, spans]`` in the same order."""
     frames, samples = [], []
     for results in studies:
         frame = span_scores(results)
         rows = rows_of(results, frame)
-        scores = bootstrap_scores(results, n_resamples, seed)
+        scores = bootstrap_scores(results, n_resamples, _SEED)
         frames.append(frame)
         samples.append(metrics.points(results.metric, scores[:, rows] - scores[:, [intact_row(results)]]))
     return frames, samples

@@ -15,17 +15,16 @@ LEVEL = 0.95
 ALPHA = 0.05
 
 
-def interval(samples: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
+def interval(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Percentile interval along the first axis, without float noise; NaN if every sample is NaN.
 
     Args:
         samples: ``[resamples, ...]``, points.
-        level: coverage.
 
     Returns:
-        lower and upper bounds, ``[...]`` each.
+        lower and upper bounds with coverage `LEVEL`, ``[...]`` each.
     """
-    tails = [(1 - level) / 2, (1 + level) / 2]
+    tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     flat = samples.reshape(len(samples), -1)
     undefined = np.isnan(flat).sum(axis=0)
     bounds = np.full((2, flat.shape[1]), np.nan)

@@ -36,17 +36,12 @@ NOT_WORSE = "The model is not worse with all of these adapters off"
 _NOTHING = "at the 5 % level, so the differences between spans are not informative."
 
 
-def summary(
-    results: AblationResults,
-    tables: AblationTables | None = None,
-    tolerances: Sequence[float] = TOLERANCES,
-) -> dict[str, object]:
+def summary(results: AblationResults, tables: AblationTables | None = None) -> dict[str, object]:
     """The summary of an ablation as plain JSON, with None for undefined numbers.
 
     Args:
         results: the ablation.
         tables: tables of the ablation, for the keys with statistics.
-        tolerances: drops in points.
 
     Returns:
         `study`, `metric`, `kind`, `n_examples`, `n_layers`; `intact_score`, `removed_score`, `majority_score`
@@ -80,7 +75,7 @@ def summary(
             name: int(count) for name, count in zip(results.row_names, results.nonfinite) if count
         },
         "layer_parameters": _layer_parameters(results),
-        **span_summary(frame, study, tolerances),
+        **span_summary(frame, study),
         **({} if tables is None else _statistics(tables, study)),
     }
 

@@ -219,10 +219,10 @@ def refuse_unknown(path: Path, document: Mapping[str, Any], known: Iterable[str]
             )
 
 
-def shown(value: object, most: int = _MOST_SHOWN) -> str:
+def shown(value: object) -> str:
     """A value from a file, shortened for a message."""
     try:
         text = json.dumps(value, ensure_ascii=True)
     except (TypeError, ValueError, RecursionError):
         text = type(value).__name__
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 1]}…"

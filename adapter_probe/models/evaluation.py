@@ -19,7 +19,6 @@ TOKENS_PER_BATCH = 4096
 def evaluate(
     model: AdaptedModel,
     encoded: Encoded,
-    tokens_per_batch: int = TOKENS_PER_BATCH,
     forward: Callable[[PackedBatch], Tensor] | None = None,
 ) -> np.ndarray:
     """Logits of a dataset, in its order; leaves the model in evaluation mode.
@@ -27,7 +26,6 @@ def evaluate(
     Args:
         model: to evaluate.
         encoded: the dataset.
-        tokens_per_batch: bound on memory.
         forward: function that computes a batch's outputs; by default the model.
 
     Returns:
@@ -40,7 +38,7 @@ def evaluate(
     order = np.argsort(encoded.lengths, kind="stable")
     logits: np.ndarray | None = None
     with torch.inference_mode():
-        for run in cut_by_tokens(encoded.lengths, order, tokens_per_batch):
+        for run in cut_by_tokens(encoded.lengths, order, TOKENS_PER_BATCH):
             batch = pack(encoded, run).to(model.device)
             out = (forward or model)(batch).float().cpu().numpy()
             if logits is None:

@@ -14,6 +14,7 @@ _HASH = re.compile(r"[0-9a-f]{16,}")
 _HASH_SHOWN = 8
 _TEXT_SHOWN = 40
 _ABSENT = "absent"
+_MOST_LISTED = 4
 
 
 def to_plain(value: object) -> object:
@@ -83,10 +84,10 @@ def describe_changes(old: Mapping[str, object], new: Mapping[str, object]) -> li
     return lines
 
 
-def list_changes(changes: Sequence[str], most: int = 4) -> str:
+def list_changes(changes: Sequence[str]) -> str:
     """Changes as one line, with the first few in full."""
-    more = f" and {len(changes) - most} more" if len(changes) > most else ""
-    return "; ".join(changes[:most]) + more
+    more = f" and {len(changes) - _MOST_LISTED} more" if len(changes) > _MOST_LISTED else ""
+    return "; ".join(changes[:_MOST_LISTED]) + more
 
 
 def _leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:

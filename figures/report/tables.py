@@ -27,10 +27,10 @@ def number(value: object) -> float | int | bool | str | None:
     return value  # type: ignore[return-value]
 
 
-def significant(value: object, digits: int = _P_DIGITS) -> float | None:
+def significant(value: object) -> float | None:
     """A possibly tiny number, rounded to significant digits; None if it is not finite."""
     plain = float("nan") if value is None or value is pd.NA else float(value)  # type: ignore[arg-type]
-    return float(f"{plain:.{digits - 1}e}") if math.isfinite(plain) else None
+    return float(f"{plain:.{_P_DIGITS - 1}e}") if math.isfinite(plain) else None
 
 
 def table(frame: pd.DataFrame, columns: Sequence[str]) -> TableData:

@@ -7,7 +7,7 @@ so no noun, name, verb or adjective of the validation set is ever seen in traini
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 WordSplit = Literal["train", "validation"]
@@ -107,22 +107,6 @@ class Lexicon:
     thing_verbs: tuple[Verb, ...]
     intransitive_verbs: tuple[Verb, ...]
     embedding_verbs: tuple[Verb, ...]
-
-    def word_forms(self) -> tuple[str, ...]:
-        """Every inflected form of every content word, in lower case and lexicon order."""
-        forms: list[str] = []
-        for field in fields(self):
-            for word in getattr(self, field.name):
-                match word:
-                    case Noun():
-                        forms += word.forms
-                    case Verb():
-                        forms += (*word.present, word.past, word.participle, word.gerund)
-                    case Adjective():
-                        forms += (word.plain, word.comparative)
-                    case _:
-                        forms.append(word)
-        return tuple(form.lower() for form in forms)
 
 
 def lexicon(split: WordSplit) -> Lexicon:

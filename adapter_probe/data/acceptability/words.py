@@ -64,20 +64,20 @@ class Words:
         self._used.append(word)
         return word
 
-    def nominal(self, noun: Noun, number: int, adjectives: float = 0.1) -> str:
-        """The noun with, at the given probability, an adjective that suits it."""
+    def nominal(self, noun: Noun, number: int) -> str:
+        """The noun, one time in ten with an adjective that suits it."""
         is_thing = noun in self.lexicon.things
         listed = self.lexicon.thing_adjectives if is_thing else self.lexicon.personal_adjectives
-        adjective = f"{self.fresh(listed).plain} " if self.coin(adjectives) else ""
+        adjective = f"{self.fresh(listed).plain} " if self.coin(0.1) else ""
         return adjective + noun.forms[number]
 
     def person(self, number: int | None = None) -> str:
         """A definite noun phrase for people, of the given or a random number."""
         return self._definite(self.lexicon.people, number)
 
-    def thing(self, number: int | None = None) -> str:
-        """A definite noun phrase for things, of the given or a random number."""
-        return self._definite(self.lexicon.things, number)
+    def thing(self) -> str:
+        """A definite noun phrase for things, of a random number."""
+        return self._definite(self.lexicon.things, None)
 
     def _definite(self, nouns: Sequence[Noun], number: int | None) -> str:
         number = self.number() if number is None else number
