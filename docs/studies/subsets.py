@@ -1,8 +1,8 @@
-"""Cuts public data sets to the fixed subsets of these studies: `python subsets.py DATA OUT`.
+"""Cuts public data sets to the fixed subsets of these studies: `python subsets.py DATA OUT [TRAIN [VALIDATION]]`.
 
 Each set gets a folder `OUT/<task>` with `train.jsonl` and `validation.jsonl`, chosen by
 `random.Random(0)` and kept in the file's order. CoLA's two dev files are joined first; the CrowdFlower sets
-keep their own split.
+keep their own split. TRAIN and VALIDATION are numbers of examples for every set, in place of those below.
 """
 
 import csv
@@ -36,12 +36,15 @@ def read_rows(path: Path) -> list[dict[str, object]]:
         ]
 
 
-def main(data: Path, out: Path) -> None:
+def main(data: Path, out: Path, most: int | None = None, n_validation: int = VALIDATION) -> None:
     """Write every task's two files."""
     for task, (n_train, train, validation) in TASKS.items():
         folder = out / task.removeprefix("crowdflower_")
         folder.mkdir(parents=True, exist_ok=True)
-        for split, size, names in (("train", n_train, train), ("validation", VALIDATION, validation)):
+        for split, size, names in (
+            ("train", most or n_train, train),
+            ("validation", n_validation, validation),
+        ):
             rows = [row for name in names for row in read_rows(data / task / name)]
             kept = sorted(random.Random(0).sample(range(len(rows)), min(size, len(rows))))
             lines = [json.dumps(rows[i], ensure_ascii=False) + "\n" for i in kept]
@@ -50,4 +53,4 @@ def main(data: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:]))
