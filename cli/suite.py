@@ -44,8 +44,8 @@ def suite(
             show_json(plan)
             return
         sweeps = [f"{name}\n{plan_text(one)}" for name, one in plan.items() if name != "checkpoints"]
-        ours = [f"checkpoints\n{columns([('', folder) for folder in plan.get('checkpoints', [])])}"]
-        show("\n\n".join(sweeps + (ours if "checkpoints" in plan else [])))
+        folders = [("", folder) for folder in plan.get("checkpoints", [])]
+        show("\n\n".join(sweeps + ([f"checkpoints\n{columns(folders)}"] if folders else [])))
         return
     study = run_suite(file, out, resources)
     paths = study.draw(paper=paper)

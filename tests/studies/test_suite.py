@@ -153,6 +153,17 @@ def test_what_is_to_do_is_told(file, tmp_path, capsys):
     assert len(plan["tradeoff"]["trials"]) == 2 * (2 + 3 + 1)  # adapters, full, baseline
     assert len(plan["init-sweep"]["trials"]) == 1
     assert len(plan["checkpoints"]) == 2
+    app(["suite", str(file), "--out", str(tmp_path / "out"), "--dry-run"], standalone_mode=False)
+    assert capsys.readouterr().out.count("checkpoints") == 3  # the heading, and the folder of each seed
+    sweeps = file.read_text().split("[ablation]")[0]
+    (file.parent / "sweeps.toml").write_text(sweeps)
+    app(
+        ["suite", str(file.parent / "sweeps.toml"), "--out", str(tmp_path / "out"), "--dry-run"],
+        standalone_mode=False,
+    )
+    told = capsys.readouterr().out
+    assert "checkpoints" not in told
+    assert told.count("trials  ") == 2
     assert not (tmp_path / "out").exists()
 
 
