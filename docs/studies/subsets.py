@@ -1,4 +1,4 @@
-"""Cuts public data sets to the fixed subsets of these studies: `python subsets.py DATA OUT [TRAIN [VALIDATION]]`.
+"""Cuts public data sets to these studies' subsets: `python subsets.py DATA OUT [TRAIN [VALIDATION]]`.
 
 Each set gets a folder `OUT/<task>` with `train.jsonl` and `validation.jsonl`, chosen by
 `random.Random(0)` and kept in the file's order. CoLA's two dev files are joined first; the CrowdFlower sets
