@@ -204,20 +204,21 @@ class Engine:
             path = None if self._folder is None else self._folder / GUARD
             self._sampled = self._kept_sample(path)
         if self._sampled is None:
-            self._prepare()
-            items = np.arange(len(self._request.encoded.lengths))
-            chosen = sampled(len(self._masks), len(items))
-            share = [tuple(part[lane :: self._lanes.n] for part in chosen) for lane in range(self._lanes.n)]
-            fast, exact = (
-                np.concatenate(list(self._side_by_side(partial(self._pairs, precision, items), share)))
-                for precision in self._precisions
-            )
-            errors = margin_errors(fast, exact)
+            errors = margin_errors(*map(self._sample_logits, self._precisions))
             self._sampled = errors[np.isfinite(errors)]
             if path is not None:
                 run = hash_json(self._request.identity)
                 write_json(path, {"errors": self._sampled.tolist(), _RUN: run})
         return self._sampled
+
+    def _sample(self) -> tuple[np.ndarray, np.ndarray]:
+        return sampled(len(self._masks), len(self._request.encoded.lengths))
+
+    def _sample_logits(self, precision: str) -> np.ndarray:
+        """Logits ``[pairs, labels]`` of the sample, computed on all lanes."""
+        items, lanes = np.arange(len(self._request.encoded.lengths)), self._lanes.n
+        shares = [tuple(part[lane::lanes] for part in self._sample()) for lane in range(lanes)]
+        return np.concatenate(list(self._side_by_side(partial(self._pairs, precision, items), shares)))
 
     def _kept_sample(self, path: Path | None) -> np.ndarray | None:
         """The measurements that the same run saved in this folder earlier; None if there are none."""
@@ -231,12 +232,23 @@ class Engine:
     def seconds_per_token(self) -> float:
         """Estimated time per token, for all variants.
 
-        It is measured on one batch per lane of examples of typical length. In mixed precision it excludes the
-        pairs to be repeated in float32, whose number depends on the data.
+        It is measured on one batch per lane of examples of typical length. In mixed precision, it includes
+        the pairs repeated in float32: their share in these batches by the first band, at the sample's speed.
         """
-        return self._seconds_per_token(self._precisions[0])
+        seconds, measured = self._measured(self._precisions[0])
+        if not self._mixed:
+            return seconds
+        repeated = np.mean(
+            np.concatenate([doubts(a["logits"], self._first_band()).ravel() for a in measured])
+        )
+        start = time.perf_counter()
+        self._sample_logits("float32")
+        sampled_tokens = float(self._request.encoded.lengths[self._sample()[1]].sum())
+        per_pair = (time.perf_counter() - start) / sampled_tokens
+        return seconds + len(self._masks) * float(repeated) * per_pair
 
-    def _seconds_per_token(self, precision: str) -> float:
+    def _measured(self, precision: str) -> tuple[float, list[Arrays]]:
+        """Seconds per token for all variants, and the outputs that were measured."""
         lengths = self._request.encoded.lengths
         order = np.argsort(lengths, kind="stable")
         tokens = MEASURED_TOKENS.get(self._request.device.type, MEASURED_TOKENS["cpu"])
@@ -247,9 +259,9 @@ class Engine:
         # The first pass includes set-up costs.
         list(self._side_by_side(partial(self._tree, precision, masks=masks[:2]), typical))
         start = time.perf_counter()
-        list(self._side_by_side(partial(self._tree, precision, masks=masks), typical))
+        outputs = list(self._side_by_side(partial(self._tree, precision, masks=masks), typical))
         seconds = (time.perf_counter() - start) / share
-        return seconds / float(sum(lengths[batch].sum() for batch in typical))
+        return seconds / float(sum(lengths[batch].sum() for batch in typical)), outputs
 
     def _measured_masks(self) -> tuple[np.ndarray, float]:
         """Every k-th variant, few enough for a short measurement, and their share of all layer passes."""

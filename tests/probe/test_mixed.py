@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from adapter_probe.errors import CheckpointError, ResultsError
-from adapter_probe.probe import engine, guard
+from adapter_probe.probe import engine, guard, tree
 from adapter_probe.probe.arguments import AblationArguments, AblationSettings
+from adapter_probe.probe.plan import nodes_by_site
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.results.ablation_files import AblationResults
@@ -78,6 +79,24 @@ def test_a_fast_pass_that_errs_more_than_its_sample_widens_the_band(
     assert noted["band"] > 5 * max(sample["errors"])
     assert noted["pairs"] > 60
     assert np.array_equal(mixed.predictions, exact.predictions)
+
+
+def test_an_estimate_includes_what_is_repeated(
+    prepared: Callable, few_sampled: None, monkeypatch: pytest.MonkeyPatch
+):
+    """With a clock that counts the tokens that pass through a sublayer."""
+    rows, advance = [], tree._advance
+    monkeypatch.setattr(tree, "_advance", lambda model, batch, branch, *more: (
+        rows.append(len(branch.hidden) * batch.n_tokens), advance(model, batch, branch, *more)
+    )[1])  # fmt: skip
+    monkeypatch.setattr(engine.time, "perf_counter", lambda: sum(rows))
+    request = prepared("mixed")
+    fast = sum(nodes_by_site(request.variants.masks))
+    alone = request.variants.masks.size  # every variant by itself through every sublayer
+    for band, least, most in ((-1.0, fast, fast), (np.inf, fast + 0.7 * alone, fast + alone)):
+        monkeypatch.setattr(engine.Engine, "_first_band", lambda _, band=band: band)
+        estimated = engine.Engine(request).seconds_per_token()
+        assert least * (1 - 1e-9) <= estimated <= most * (1 + 1e-9)
 
 
 def test_a_resumed_run_keeps_its_guard(prepared: Callable, few_sampled: None, tmp_path: Path):
