@@ -202,6 +202,13 @@ def test_bad_arguments(change, error, words, tiny_base, two_tasks, tmp_path):
     assert not (tmp_path / "s").exists()
 
 
+def test_a_tradeoff_of_no_method_names_the_options(tiny_base, two_tasks, tmp_path):
+    none = {"sizes": (), "top_k": (), "layernorm": False, "full": False}
+    with pytest.raises(TrainingError, match=r"^no method is chosen, .* --sizes, --top-k, .* --baseline$"):
+        tradeoff(tiny_base("bert"), two_tasks[0], tmp_path / "t", **none)
+    assert not (tmp_path / "t").exists()
+
+
 def test_jobs_that_nobody_waits_for(tiny_base, two_tasks, tmp_path, monkeypatch):
     from adapter_probe.jobs import running
     from adapter_probe.jobs.slurm import Submission
