@@ -296,6 +296,8 @@ def test_a_folder_with_another_study(check, program, train_arguments, trained, t
 WAIT = """
 import os, time
 import adapter_probe.results.rundir as rundir
+import adapter_probe.training.loop as loop
+loop.SECONDS_BETWEEN_SAVES = 0.0
 original = rundir.RunDirectory.write_part
 def write_part(self, *arguments):
     open(os.environ["STARTED"], "w").close()
