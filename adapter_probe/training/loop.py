@@ -120,7 +120,7 @@ class Trainer:
                     if last_of_epoch:
                         self._finish_epoch()
                     whole = True
-                    if time.monotonic() - saved > SECONDS_BETWEEN_SAVES:
+                    if last_of_epoch or time.monotonic() - saved > SECONDS_BETWEEN_SAVES:
                         self._save()
                         saved = time.monotonic()
                     self._report(Progress(self._state.step, self._n_steps, loss, tuple(self._state.scores)))
