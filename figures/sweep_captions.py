@@ -77,7 +77,7 @@ def _majority(majority: float, metric: str) -> str:
 
 BASELINE_WORDS = (
     "TF-IDF: a linear model of TF-IDF features, without pretraining, tuned by cross-validation on the"
-    " training data; shown as a horizontal line, or only as a number if it lies below the range of the axis."
+    " training data; shown as a horizontal line, or in the notes if it lies below the range of the axis."
 )
 
 
@@ -107,8 +107,8 @@ def tradeoff_caption(curves: Sequence[ScoreSeries]) -> str:
     if known:
         scores = ", ".join(f"{one.name} {bare_score(one.majority, one.metric)}" for one in known)
         parts.append(
-            f"Thin dashes: the majority class ({scores}); where it lies below the axis, it is only given"
-            " above the panel."
+            f"Thin dashes: the majority class ({scores}); where it lies below the axis, it is given in"
+            " the notes alone."
         )
     if lost := int(points["diverged"].sum()):
         parts.append(_diverged(lost))

@@ -34,7 +34,6 @@ from .curves import (
     small_ticks,
     tidy_axes,
 )
-from .layout import size_in_points
 from .wording import literal, score_axis
 
 _SHARES = (0.01, 0.1, 1.0, 10.0, 100.0)  # % of the base, on the upper axis
@@ -53,14 +52,14 @@ def draw(
 
     Means with their s.e.m.; single trials as small dots, crosses at the bottom for diverged trials; full
     fine-tuning's mean dotted over its s.e.m.; the Pareto frontier as a grey staircase; the majority class
-    and the score without pretraining as lines, or in the title alone where they lie below the axis.
+    and the score without pretraining as lines, or in the notes alone where they lie below the axis.
 
     Args:
         curve: the task.
         ax: where; by default the current axes.
         limits: limits of the parameter axis; by default those of this task.
         top_axis: whether to show the percentage of the base on an upper axis.
-        legend: whether to draw a legend.
+        legend: whether to draw a legend, below the task's name.
     """
     ax = plt.gca() if ax is None else ax
     factor, label = score_axis(curve.metric)
@@ -90,9 +89,7 @@ def draw(
     mark_far_below(ax, points["method"], x, values, digits=1 if factor > 1 else 2)
     if top_axis and np.isfinite(curve.base_parameters):
         _add_top_axis(ax, curve.base_parameters)
-    _set_title(ax, _notes(curve, factor))
-    if legend:
-        explain(ax, legend_entries([curve]))
+    explain(ax, legend_entries([curve]) if legend else [], _notes(curve, factor))
     label_points(ax, _labels(curve, factor))
     return ax
 
@@ -197,16 +194,6 @@ def _add_top_axis(ax: Axes, base: float) -> None:
     small_ticks(ax, between[(between >= low) & (between <= high)] / factor, 1.0)
 
 
-def _set_title(ax: Axes, notes: Sequence[str]) -> None:
-    """The task's name above the axes, and below it the scores, in lines as wide as the axes."""
-    (name, *scores), size, (width, _) = notes, style.tick_size(), size_in_points(ax)
-    lines: list[str] = []
-    for score in scores:
-        longer = ", ".join([*lines[-1:], score])
-        lines[-1:] = [longer] if style.text_width(longer, size) <= width else [*lines[-1:], score]
-    ax.set_title("\n".join([name, *lines]), loc="left", fontsize=size)
-
-
 def _notes(curve: ScoreSeries, factor: float) -> list[str]:
     """The task's name, and the scores of full fine-tuning, without pretraining and of the majority class."""
     lines = [literal(curve.name)]
@@ -218,7 +205,7 @@ def _notes(curve: ScoreSeries, factor: float) -> list[str]:
     if np.isfinite(curve.baseline):
         lines.append(f"TF-IDF: {factor * curve.baseline:.{1 if factor > 1 else 3}f}")
     if np.isfinite(curve.majority):
-        lines.append(f"majority: {factor * curve.majority:.{1 if factor > 1 else 3}f}")
+        lines.append(f"majority class: {factor * curve.majority:.{1 if factor > 1 else 3}f}")
     return lines
 
 

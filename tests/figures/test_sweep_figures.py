@@ -188,13 +188,13 @@ def test_the_majority_class_is_named_in_the_legend(drawn):
 
 
 def test_the_tradeoff_marks_the_majority_class(drawn, tradeoff_trials):
-    """In every panel: a line where the axis reaches it, the score in the title, a word in the legend."""
+    """In every panel: a line where the axis reaches it, the score in the notes, a word in the legend."""
     drawing = drawn["tradeoff"]
     assert "majority class" in [text.get_text() for text in drawing.figure.legends[0].get_texts()]
     assert "the majority class (CoLA 69.1%, MNLI-m 35.4%)" in drawing.caption
     panels = [ax for ax in drawing.figure.axes if ax.get_xscale() == "log"]
     for ax, score in zip(panels, (69.1, 35.4)):
-        assert f"majority: {score}" in ax.get_title(loc="left")
+        assert f"majority class: {score}" in ax.get_legend().get_title().get_text()
         levels = [line.get_ydata()[0] for line in ax.lines if len(set(line.get_ydata())) == 1]
         assert any(abs(level - score) < 1e-9 for level in levels)
         assert ax.get_ylim()[0] > score  # so far below that it would press the scores flat
@@ -220,7 +220,7 @@ def test_on_the_users_own_axes(sweep_trials, tradeoff_trials, tmp_path):
     assert dict(plt.rcParams) == before
     figure.draw_without_rendering()
     assert left.get_legend().get_texts()
-    assert right.get_title(loc="left").startswith("MNLI-m\n")
+    assert right.get_legend().get_title().get_text().startswith("MNLI-m")
     with pytest.raises(ResultsError, match=r"task 'rte' is not in .*; give one of cola, mnli"):
         tradeoff(trade, task="rte")
     with pytest.raises(ResultsError, match="give one of cola, mnli"):
