@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError
-
 from adapter_probe.errors import CheckpointError, one_line
 
 if TYPE_CHECKING:
@@ -26,7 +24,6 @@ CONFIG = "adapter_config.json"
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _MOST_SHOWN = 40
 _DAMAGE = (
-    SafetensorError,
     pickle.UnpicklingError,
     RuntimeError,
     EOFError,
@@ -94,7 +91,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
     except CheckpointError:
         raise
-    except _DAMAGE as error:
+    except (safetensors.SafetensorError, *_DAMAGE) as error:
         raise CheckpointError(f"{path} is damaged, or contains more than tensors") from error
     if not isinstance(tensors, Mapping) or not all(
         isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in tensors.items()
