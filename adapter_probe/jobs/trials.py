@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from adapter_probe import metrics
+from adapter_probe.checkpoints.base import has_untrained_pooler
 from adapter_probe.checkpoints.identity import BaseIdentity
 from adapter_probe.checkpoints.native import library_versions
 from adapter_probe.errors import AdapterProbeError, Diverged, ResultsError, TrainingError
@@ -46,6 +47,7 @@ from adapter_probe.training.request import (
     build_model,
     identity_of,
     load_inputs,
+    warn_of_untrained_pooler,
 )
 
 REQUEST = "request.json"
@@ -90,14 +92,20 @@ def identified(requests: Iterable[TrainingRequest]) -> Iterator[Trial]:
 
     Raises:
         CheckpointError, ModelError, DataError: a base or a task cannot be used, or a method does not fit.
+
+    Warns:
+        AdapterProbeWarning: a base's pooler was never trained, and a method keeps it frozen.
     """
-    known: dict[str, tuple[dict[str, Any], int, BaseIdentity]] = {}
+    known: dict[str, tuple[dict[str, Any], int, BaseIdentity, bool]] = {}
     for request in requests:
         if (key := hash_json(_shared(request))) not in known:
             inputs = load_inputs(request)
-            known[key] = (inputs.fingerprints, len(inputs.objective.train), inputs.base.identity)
-        fingerprints, n_train, base = known[key]
+            untrained = has_untrained_pooler(inputs.base)
+            known[key] = (inputs.fingerprints, len(inputs.objective.train), inputs.base.identity, untrained)
+        fingerprints, n_train, base, untrained = known[key]
         check_depth(request.method, base.n_layers)
+        if untrained:
+            warn_of_untrained_pooler(request, base.n_layers)
         identity = identity_of(request, fingerprints)
         settled = replace(request, base=base.name, revision=base.revision)
         yield Trial(hash_json(identity)[:_ID_LENGTH], settled, _n_steps(request, n_train), identity)

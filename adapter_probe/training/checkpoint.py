@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from adapter_probe.checkpoints.base import has_untrained_pooler
 from adapter_probe.checkpoints.description import DESCRIPTION, Description, read_description
 from adapter_probe.checkpoints.native import save_checkpoint
 from adapter_probe.errors import ResultsError
@@ -16,7 +17,7 @@ from adapter_probe.results.atomic import remove_leftovers
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory
 
 from .loop import OnProgress, Trainer
-from .request import TrainingRequest, build_model, identity_of, load_inputs
+from .request import TrainingRequest, build_model, identity_of, load_inputs, warn_of_untrained_pooler
 
 STATE_FOLDER = "training"
 
@@ -32,6 +33,9 @@ def train_checkpoint(
         CheckpointError, ModelError, DataError: the base or the data cannot be used.
         ResultsError: the folder cannot be written, is in use, or belongs to another training.
         Diverged: the loss became NaN or infinite.
+
+    Warns:
+        AdapterProbeWarning: the base's pooler was never trained, and the method keeps it frozen.
     """
     settings, task = request.settings, request.task
     _refuse_foreign(out)
@@ -41,6 +45,8 @@ def train_checkpoint(
         if (out / DESCRIPTION).exists():
             shutil.rmtree(run.path / PARTS, ignore_errors=True)
             return read_description(out)
+        if has_untrained_pooler(inputs.base):
+            warn_of_untrained_pooler(request, inputs.base.identity.n_layers)
         model = build_model(request, inputs.base, device)
         best, scores = Trainer(model, inputs.objective, settings=settings, run=run, report=report).train()
         description = Description(

@@ -13,7 +13,6 @@ import torch
 from adapter_probe import metrics
 from adapter_probe.checkpoints.base import (
     LoadedBase,
-    has_untrained_pooler,
     load_base,
     load_tokenizer,
     n_outputs,
@@ -27,7 +26,7 @@ from adapter_probe.data.squad import WindowSettings
 from adapter_probe.errors import AdapterProbeWarning
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.bases.anatomy import length_limit
-from adapter_probe.models.methods import Method, method_from_json
+from adapter_probe.models.methods import Method, TfidfLinear, method_from_json
 from adapter_probe.records import from_record, to_record
 
 from .objectives import AnswerObjective, LabelObjective, Objective
@@ -110,9 +109,6 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
 
     Raises:
         CheckpointError, ModelError, DataError: the base or the data cannot be used.
-
-    Warns:
-        AdapterProbeWarning: the base has a pooler that was never trained.
     """
     task = request.task
     base = load_base(
@@ -122,15 +118,6 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
         revision=request.revision,
         seed=request.settings.seed,
     )
-    if has_untrained_pooler(base):
-        warnings.warn(
-            f"the pooler of base {request.base} has never been trained: all its biases are zero. Methods "
-            "that keep it frozen read the texts through random weights, so they learn slowly or stay at the "
-            "majority class; in a copy of the base without the pooler's tensors, a new pooler is trained "
-            "with the head",
-            AdapterProbeWarning,
-            stacklevel=2,
-        )
     tokenizer = load_tokenizer(base.identity.name, base.identity.revision)
     limit = length_limit(request.max_length, base.model.config, tokenizer.model_max_length)
     if task.kind == "extractive":
@@ -148,6 +135,26 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
         "data": {**task.fingerprints, "train": splits["train"].rows.fingerprint},
     }
     return TrainingInputs(base, splits, _objective(task, splits), limit, fingerprints)
+
+
+def warn_of_untrained_pooler(request: TrainingRequest, n_layers: int) -> None:
+    """Warn that the base's pooler was never trained, if the method keeps it frozen.
+
+    Args:
+        request: a training whose base has such a pooler; see `has_untrained_pooler`.
+        n_layers: number of layers of the base.
+    """
+    method = request.method
+    if isinstance(method, TfidfLinear) or method.trains("pooler", n_layers, n_layers):
+        return
+    warnings.warn(
+        f"the pooler of base {request.base} has never been trained (all its biases are zero), and methods "
+        "that keep it frozen learn slowly or stay at the majority class; give `train` the option "
+        "--train-pooler, or use a copy of the base without the pooler's tensors, for which a new pooler is "
+        "trained with the head",
+        AdapterProbeWarning,
+        stacklevel=2,
+    )
 
 
 def _objective(task: TaskSpec, splits: Mapping[str, Examples]) -> Objective:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,19 @@ from safetensors.torch import load_file, save_file
 
 from adapter_probe.checkpoints.base import has_untrained_pooler, load_base
 from adapter_probe.cli.train import _text
+from adapter_probe.data.tasks import find_task
+from adapter_probe.errors import AdapterProbeWarning
+from adapter_probe.jobs.trials import identified
+from adapter_probe.models.methods import (
+    Adapters,
+    FullFineTuning,
+    HeadOnly,
+    LayerNormOnly,
+    TfidfLinear,
+    TopLayers,
+)
+from adapter_probe.training.request import TrainingRequest
+from adapter_probe.training.settings import TrainingSettings
 
 
 @pytest.mark.parametrize(
@@ -38,14 +52,36 @@ def untrained_pooler(tiny_base, tmp_path) -> Path:
 def test_an_untrained_pooler_is_named_in_one_line(
     program, untrained_pooler, tiny_base, train_arguments, tmp_path
 ):
-    for base, warned in ((untrained_pooler, True), (tiny_base("bert"), False)):
+    cases = (
+        (untrained_pooler, (), 1),
+        (untrained_pooler, ("--train-pooler",), 0),
+        (tiny_base("bert"), (), 0),
+    )
+    for number, (base, more, n_lines) in enumerate(cases):
         arguments = [base if one == tiny_base("bert") else one for one in train_arguments]
-        outcome = program(*arguments, "--epochs", 1, "--out", tmp_path / f"{warned}")
+        outcome = program(*arguments, *more, "--epochs", 1, "--out", tmp_path / f"{number}")
         assert outcome.code == 0, outcome.stderr
         lines = [line for line in outcome.stderr.splitlines() if "pooler" in line]
-        assert [line.startswith(f"adapter-probe: warning: the pooler of base {base} ") for line in lines] == (
-            [True] if warned else []
-        )
+        assert len(lines) == n_lines
+        assert all(line.startswith(f"adapter-probe: warning: the pooler of base {base} ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("method", "warned"),
+    [
+        (Adapters(2), True), (Adapters(2, train_pooler=True), False), (LayerNormOnly(), True),
+        (HeadOnly(), True), (TopLayers(1), False), (FullFineTuning(), False), (TfidfLinear(), False),
+    ],
+)  # fmt: skip
+def test_a_sweep_warns_of_the_methods_that_keep_an_untrained_pooler(
+    method, warned, untrained_pooler, tiny_task, recwarn
+):
+    task, settings = find_task(str(tiny_task)), TrainingSettings()
+    first = TrainingRequest(str(untrained_pooler), task, FullFineTuning(), settings)
+    trials = list(identified([first, replace(first, method=method)]))
+    assert len(trials) == 2
+    found = [one for one in recwarn if issubclass(one.category, AdapterProbeWarning)]
+    assert len(found) == warned
 
 
 @pytest.mark.parametrize(("family", "pooler"), [("bert", True), ("bert", False), ("roberta", True)])
