@@ -103,7 +103,7 @@ def _text(pruned: dict[str, Any]) -> str:
     saved = 1 - pruned["seconds_after"] / pruned["seconds_before"]
     how = {
         "half": f"a fixed random half of the examples ({pruned['n_examples_chosen_on'] or 0:,})",
-        "all": "the same examples as the scores, which makes the change optimistic",
+        "all": "the examples that are also scored, so the measured change is optimistic",
     }
     rows = [
         ("pruned", f"adapters of layer {first}" if first == last else f"adapters of layers {first}-{last}"),

@@ -18,7 +18,7 @@ from .tables import Table, greatest, score_cell
 _USUAL_SIZE = 64
 _TOTALS = (
     "Total parameters: for all these tasks together, as a multiple of the base model; trained per task:"
-    " percentage of the base model, without the head."
+    " percentage of the base model; both without the head."
 )
 
 Choice = Callable[[pd.DataFrame], pd.DataFrame]

@@ -21,23 +21,26 @@ _SHORT = {"mcc": "MCC", "accuracy": "acc.", "f1": "F1", "macro_f1": "macro F1", 
 
 def lay_out_tradeoff(tradeoff: pd.DataFrame) -> Table:
     """Every method with its parameters and its mean ± s.e.m. on each task; the best per task in bold."""
-    points = tradeoff.sort_values(["trained_parameters_without_head", "label"], kind="stable")
-    methods = points.drop_duplicates(["method", "size", "k"])
+    keys, count = ["method", "size", "k"], "trained_parameters_without_head"
+    known = tradeoff.groupby(keys, dropna=False)[count]  # the baseline's differ between tasks
+    points = tradeoff.assign(**{count: known.transform("mean").round().astype(int)})
+    points = points.sort_values([count, "label"], kind="stable")
+    methods = points.drop_duplicates(keys)
     columns = points[["task", "metric"]].drop_duplicates()
     means, cells = pd.DataFrame(index=range(len(methods))), pd.DataFrame(index=range(len(methods)))
     cells["method"] = methods["label"].to_numpy(str)
-    cells["parameters"] = [f"{n:,}" for n in methods["trained_parameters_without_head"]]
+    cells["parameters"] = [f"{n:,}" for n in methods[count]]
     cells["% of base"] = [_share(share) for share in methods["percent_of_base"]]
     for task, metric in columns.itertuples(index=False):
         mine = points[(points["task"] == task) & (points["metric"] == metric)]
-        rows = methods[["method", "size", "k"]].merge(mine, on=["method", "size", "k"], how="left")
+        rows = methods[keys].merge(mine, on=keys, how="left")
         name = heading(task, metric)
         means[name] = rows["mean"].to_numpy(float)
         cells[name] = [score_cell(*pair) for pair in zip(rows["mean"], rows["sem"])]
     best = np.concatenate([np.zeros((len(methods), 3), bool), greatest(means)], axis=1)
     caption = (
         f"Validation scores × 100, mean ± s.e.m. over seeds ({seeds(points)}), and the number of parameters"
-        f" trained per task, without the head. {CHOSEN}"
+        f" trained per task, without the head (mean over tasks). {CHOSEN}"
     )
     return Table("table-tradeoff", caption, cells, tradeoff, best)
 

@@ -100,7 +100,10 @@ def tradeoff_figure(curves: Sequence[ScoreSeries], options: FigureOptions) -> Fi
         for index, curve in enumerate(curves):
             ax = figure.add_subplot(rows, columns, index + 1)
             ax.set_box_aspect(_ASPECT if columns > 1 or width < WIDE else 0.5)
-            draw(curve, ax, limits=limits_of(curves), top_axis=index < columns, legend=False)
+            # Narrow panels have no room for the notes inside.
+            draw(
+                curve, ax, limits=limits_of(curves), top_axis=index < columns, legend=False, title=columns > 2
+            )
             last = index + columns >= n
             ax.set_xlabel("trained parameters per task" if last else "")
             ax.tick_params(axis="x", labelbottom=last)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from adapter_probe.analysis.sweeps import TRADEOFF_POINT, chosen_trials
-from adapter_probe.errors import ResultsError, TrainingError
+from adapter_probe.errors import TrainingError
 from adapter_probe.results.atomic import make_folder, write_csv
 from adapter_probe.results.schema import PARAMETERS_CSV
+from adapter_probe.results.trial_files import read_trials, trial_frame
 
 from .ablating import ablate
 from .ablation import Ablation
 from .comparison import average
 from .drawing import draw_into_folder
 from .init_sweep import INIT_SWEEP, InitSweep, run_init_sweep
-from .loading import load
 from .suite_file import AblationPart, SuiteFile, SweepPart, beside, chosen_tasks, read_suite
 from .summaries import ablation_rows
 from .sweeps import plan_sweep, run_trials
@@ -214,11 +213,9 @@ def plan_suite(file: Path, out: Path, resources: Resources) -> dict[str, Any]:
 def _foreseen(trials: Sequence[Trial], part: SweepPart, out: Path) -> list[Trial]:
     """As many trials as will be trained, and the very ones once it is known which."""
     tuning = part.tuning_seeds or part.seeds
-    with suppress(ResultsError):  # not finished yet
-        study = load(out)
-        table = None if isinstance(study, Ablation) else study.trials
-        if table is not None and {trial.id for trial in _first(trials, tuning)} <= set(table["trial"]):
-            return _wanted(trials, tuning, table)
+    table = trial_frame(read_trials(out))
+    if {trial.id for trial in _first(trials, tuning)} <= set(table["trial"]):
+        return _wanted(trials, tuning, table)
     kept, seen = [], set()
     for trial in trials:
         request = trial.request

@@ -197,10 +197,11 @@ class Trainer:
                 tensor.copy_(torch.from_numpy(arrays[f"now/{name}"]))
             if self._state.scores:
                 self._state.best[name] = torch.from_numpy(arrays[f"best/{name}"]).to(device)
+        step = torch.tensor(float(self._state.step), device=device)  # fused Adam reads it there
         for name, parameter in self._trained.items():
             if self._state.step:
                 moments = {m: torch.from_numpy(arrays[f"{m}/{name}"]).to(device) for m in _MOMENTS}
-                self._optimizer.state[parameter] = {"step": torch.tensor(float(self._state.step)), **moments}
+                self._optimizer.state[parameter] = {"step": step.clone(), **moments}
 
 
 def precision_of(settings: TrainingSettings, device: torch.device) -> contextlib.AbstractContextManager[Any]:

@@ -224,7 +224,7 @@ def _texts(figure: Figure) -> list[Text]:
     found = list(figure.texts)
     found += [text for legend in figure.legends for text in legend.get_texts()]
     for ax in figure.axes:
-        found += [ax.xaxis.label, ax.yaxis.label]
+        found += [ax.xaxis.label, ax.yaxis.label, ax.title, ax._left_title]
         for axis in (ax.xaxis, ax.yaxis):
             low, high = sorted(axis.get_view_interval())
             # Matplotlib keeps a tick beyond either end, which it does not print.

@@ -226,3 +226,21 @@ def test_on_the_users_own_axes(sweep_trials, tradeoff_trials, tmp_path):
     with pytest.raises(ResultsError, match="give one of cola, mnli"):
         tradeoff(trade)
     plt.close(figure)
+
+
+def test_narrow_panels_have_their_notes_above_them(draw_all):
+    few, many = (
+        [
+            ax
+            for ax in draw_all(FigureOptions(PAPER), tasks)["tradeoff"].figure.axes
+            if ax.get_xscale() == "log"
+        ]
+        for tasks in (("cola", "mnli"), ("cola", "mnli", "mrpc", "rte", "sst2"))
+    )
+    for ax in many:
+        assert ax.get_legend() is None
+        assert ax.get_title(loc="left").startswith(("CoLA\n", "MNLI-m\n", "MRPC\n", "RTE\n", "SST-2\n"))
+        assert "majority class: " in ax.get_title(loc="left")
+    for ax in few:
+        assert ax.get_title(loc="left") == ""
+        assert "majority class: " in ax.get_legend().get_title().get_text()

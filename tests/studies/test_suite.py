@@ -224,3 +224,17 @@ def test_paths_are_looked_for_beside_the_file(short_task, tmp_path):
     path.write_text('base = "b"\n[[tasks]]\ntask = "rows"\n[tradeoff]\n')
     found = read_suite(path).found(path.parent)
     assert list(found) == ["rows"]
+
+
+def test_a_plan_knows_the_chosen_settings_once_tuning_is_done(file, tmp_path):
+    out, text = tmp_path / "out", file.read_text().split("[init-sweep]")[0]
+    tuning, whole = file.parent / "tuning.toml", file.parent / "whole.toml"
+    whole.write_text(text)
+    tuning.write_text(text.replace("seeds = 2", "seeds = 1").replace("tuning_seeds = 1", ""))
+    ap.suite(tuning, out, progress=False)
+    (out / "tradeoff" / "tradeoff.csv").unlink()  # as before the tables of a whole study are written
+    planned = plan_suite(whole, out, Resources())["tradeoff"]
+    assert planned["left"] > 0
+    left = {one["trial"] for one in planned["trials"]}
+    study = ap.suite(whole, out, progress=False)
+    assert left == set(study.tradeoff.trials["trial"])

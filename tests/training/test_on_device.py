@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from torch import nn
 from adapter_probe.data.tasks import find_task
 from adapter_probe.models.methods import Adapters, Method, TopLayers
 from adapter_probe.results.rundir import RunDirectory
-from adapter_probe.training.loop import Trainer
+from adapter_probe.training.loop import Progress, Trainer
 from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
 from adapter_probe.training.settings import TrainingSettings
 
@@ -57,3 +58,29 @@ def test_a_step_reads_the_loss_and_nothing_else(
         assert {tensor.device.type for tensor in best.values()} == {"cuda"}
         assert device.reads == len(set(steps)) == 6
         assert np.isfinite(scores).all()
+
+
+def test_a_resumed_training_has_its_whole_state_on_the_device(
+    tiny_base: Callable[..., Path], short_task: Path, tmp_path: Path, gradients
+):
+    def stop_at_two(now: Progress) -> None:
+        if now.step == 2:
+            raise KeyboardInterrupt
+
+    request = TrainingRequest(
+        str(tiny_base("bert")), find_task(short_task), Adapters(size=4), TrainingSettings()
+    )
+    inputs = load_inputs(request)
+    model = build_model(request, inputs.base, torch.device("cpu"))
+    steps: list[int] = []
+    with accelerator(reads_allowed=True) as device, torch.no_grad():
+        device.move(model)
+        gradients(model)
+        for report in (stop_at_two, lambda now: steps.append(now.step)):
+            with RunDirectory(tmp_path / "run", {}, plan={}) as run:
+                trainer = Trainer(model, inputs.objective, settings=request.settings, run=run, report=report)
+                with contextlib.suppress(KeyboardInterrupt):
+                    trainer.train()
+        states = trainer._optimizer.state.values()
+        assert {tensor.device.type for state in states for tensor in state.values()} == {"cuda"}
+    assert steps[0] == 3
