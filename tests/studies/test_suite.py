@@ -226,8 +226,10 @@ def test_paths_are_looked_for_beside_the_file(short_task, tmp_path):
     assert list(found) == ["rows"]
 
 
+@pytest.mark.slow
 def test_a_plan_knows_the_chosen_settings_once_tuning_is_done(file, tmp_path):
     out, text = tmp_path / "out", file.read_text().split("[init-sweep]")[0]
+    text = text.replace("[1e-3, 1e-2]", "[1e-9, 1e-2]")  # so that not the first is chosen
     tuning, whole = file.parent / "tuning.toml", file.parent / "whole.toml"
     whole.write_text(text)
     tuning.write_text(text.replace("seeds = 2", "seeds = 1").replace("tuning_seeds = 1", ""))
@@ -238,3 +240,5 @@ def test_a_plan_knows_the_chosen_settings_once_tuning_is_done(file, tmp_path):
     left = {one["trial"] for one in planned["trials"]}
     study = ap.suite(whole, out, progress=False)
     assert left == set(study.tradeoff.trials["trial"])
+    later = study.tradeoff.trials.query("method == 'full' and seed == 1")
+    assert set(later["learning_rate"]) == {1e-2}
