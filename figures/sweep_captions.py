@@ -30,8 +30,7 @@ def init_sweep_caption(series: Sequence[ScoreSeries]) -> str:
         seeds = _seeds([one.trials])
         about = f"{_settings(one.points)}{_majority(one.majority, one.metric)}"
         parts.append(f"{one.name}: {runs} per point{seeds}{about}.")
-    if any(one.trials is not None and len(one.trials) for one in series):
-        parts.append("Small dots are single trials, each at its best epoch.")
+    parts += _dots(series)
     lost = int(sum(one.points["diverged"].sum() for one in series))
     if lost:
         parts.append(_diverged(lost))
@@ -46,7 +45,15 @@ def init_sweep_caption(series: Sequence[ScoreSeries]) -> str:
 def _seeds(tables: Iterable[pd.DataFrame | None]) -> str:
     """The seeds, if the trials record them."""
     known = sorted({int(seed) for trials in tables if trials is not None for seed in trials["seed"].dropna()})
+    if len(known) == 1:
+        return f" (seed {known[0]})"
     return f" ({', '.join(map(str, known))})" if known else ""
+
+
+def _dots(series: Sequence[ScoreSeries]) -> list[str]:
+    """What the small dots mean; with one trial per point they lie below the marks of the means."""
+    several = any(one.trials is not None and (one.points["n"] > 1).any() for one in series)
+    return ["Small dots are single trials, each at its best epoch."] if several else []
 
 
 def _settings(points: pd.DataFrame) -> str:
@@ -96,8 +103,7 @@ def tradeoff_caption(curves: Sequence[ScoreSeries]) -> str:
     if metric is None:
         named = "; ".join(f"{curve.name}: {metric_name(curve.metric)}" for curve in curves)
         parts.append(f"Scores: {named}.")
-    if any(curve.trials is not None and len(curve.trials) for curve in curves):
-        parts.append("Small dots are single trials, each at its best epoch.")
+    parts += _dots(curves)
     if (points["method"] == "full").any():
         parts.append("Dotted line and band: mean and standard error of full fine-tuning.")
     parts.append("Grey staircase: the best mean score with at most that many parameters.")

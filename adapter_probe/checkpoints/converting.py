@@ -15,8 +15,7 @@ from adapter_probe.models.layer import ADAPTER
 from adapter_probe.models.methods import Adapters
 from adapter_probe.results.atomic import make_folder
 
-from .description import DESCRIPTION
-from .files import CONFIG, read_json_file
+from .files import CONFIG, DESCRIPTION, read_json_file
 from .headers import DELTA
 from .native import OpenedCheckpoint, save_checkpoint
 from .peft import is_peft

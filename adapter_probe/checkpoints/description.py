@@ -15,8 +15,7 @@ from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json, write_json
 from adapter_probe.results.fingerprints import hash_json
 
-from .files import DESCRIPTION as DESCRIPTION
-from .files import refuse_pointer
+from .files import DESCRIPTION, refuse_pointer
 from .identity import BaseIdentity
 
 SCHEMA = 2

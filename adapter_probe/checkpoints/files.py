@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapter_probe.errors import CheckpointError, one_line
+from adapter_probe.errors import CheckpointError, one_line, reason_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,7 +58,7 @@ def read_json_file(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+        raise CheckpointError(f"{path} cannot be read: {reason_of(error)}") from error
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not JSON: {error}") from error
     if not isinstance(document, dict):
@@ -88,7 +88,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             _refuse_compressed(path)
             tensors = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise CheckpointError(f"{path} cannot be read: {reason_of(error)}") from error
     except CheckpointError:
         raise
     except (safetensors.SafetensorError, *_DAMAGE) as error:

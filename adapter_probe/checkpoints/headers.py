@@ -21,7 +21,8 @@ from adapter_probe.models.methods import Adapters, ParameterRole
 from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.spans import SITES_PER_LAYER
 
-from .description import DESCRIPTION, Description, read_description
+from .description import Description, read_description
+from .files import DESCRIPTION
 from .identity import NOT_ENCODING, config_settings
 
 DELTA = "delta.safetensors"

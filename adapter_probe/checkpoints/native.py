@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from adapter_probe import __version__
-from adapter_probe.errors import CheckpointError, ModelError
+from adapter_probe.errors import CheckpointError, ModelError, reason_of
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.adapters.install import install_head
@@ -32,8 +32,8 @@ from adapter_probe.results.fingerprints import describe_changes, list_changes
 
 from .base import LoadedBase, load_base, load_tokenizer, n_outputs
 from .base_config import config_changes, load_config, resolve_base
-from .description import DESCRIPTION, Description, read_description, write_description
-from .files import check_values, refuse_pointer
+from .description import Description, read_description, write_description
+from .files import DESCRIPTION, check_values, refuse_pointer
 from .headers import DELTA
 from .identity import BaseIdentity, tokenizer_parts
 
@@ -210,7 +210,7 @@ def _read_delta(folder: Path, description: Description) -> dict[str, Tensor]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+        raise CheckpointError(f"{path} cannot be read: {reason_of(error)}") from error
     if hashlib.sha256(data).hexdigest() != description.delta_sha256:
         raise CheckpointError(
             f"{path} is damaged or was changed after it was written: its {len(data):,} bytes do not match "

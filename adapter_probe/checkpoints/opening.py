@@ -20,8 +20,8 @@ from adapter_probe.models.bases.family import Anatomy
 from . import adapter_bert, adapterhub, native, peft
 from .base import LoadedBase, load_base, load_tokenizer
 from .base_config import load_config, resolve_base
-from .description import DESCRIPTION, Description
-from .files import CONFIG, read_json_file, shown
+from .description import Description
+from .files import CONFIG, DESCRIPTION, read_json_file, shown
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint
 from .identity import tokenizer_parts
 from .native import OpenedCheckpoint

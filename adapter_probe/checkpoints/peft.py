@@ -13,8 +13,7 @@ from torch import Tensor
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import ImportedMethod, InnerSpec
 
-from .description import DESCRIPTION
-from .files import CONFIG, first_file, read_json_file, read_tensors
+from .files import CONFIG, DESCRIPTION, first_file, read_json_file, read_tensors
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, refuse_left
 from .peft_config import PeftConfig, read_config
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from adapter_probe.errors import CheckpointError
+from adapter_probe.errors import CheckpointError, reason_of
 
 from .crc32c import crc32c, unmask
 
@@ -98,7 +98,7 @@ class Bundle:
                 f"{path} is missing; {self.index.name} needs {len(self.shards)} data files"
             ) from error
         except OSError as error:
-            raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+            raise CheckpointError(f"{path} cannot be read: {reason_of(error)}") from error
         if len(data) < entry.size:
             raise CheckpointError(f"{path} is damaged: it ends before {name} does")
         if crc32c(data) != unmask(entry.checksum):
@@ -115,7 +115,7 @@ def read_bundle(index: Path) -> Bundle:
     try:
         data = index.read_bytes()
     except OSError as error:
-        raise CheckpointError(f"{index} cannot be read: {error.strerror}") from error
+        raise CheckpointError(f"{index} cannot be read: {reason_of(error)}") from error
     if len(data) < _FOOTER or struct.unpack_from("<Q", data, len(data) - 8)[0] != _MAGIC:
         raise CheckpointError(f"{index} is not the index of a TensorFlow checkpoint, or is cut short")
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from adapter_probe.data.formats import FORMATS, PARQUET, Rows, looks_like_cola, read_parquet
 from adapter_probe.data.quoting import listed, shown
-from adapter_probe.errors import DataError
+from adapter_probe.errors import DataError, reason_of
 
 SPLITS = ("train", "validation", "test")
 _SPLIT_WORDS = {
@@ -98,7 +98,7 @@ def find_files(
     try:
         names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
     except OSError as error:
-        raise DataError(f"{folder}: cannot be read as a folder of data files ({error.strerror})") from None
+        raise DataError(f"{folder}: cannot be read as a folder of data files ({reason_of(error)})") from None
     claims: dict[str, list[str]] = {}
     for name in names:
         split = _split_of(name)
@@ -158,8 +158,7 @@ def _refuse_unreadable(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DataError(f"{path}: cannot be read ({reason})") from None
+        raise DataError(f"{path}: cannot be read ({reason_of(error)})") from None
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "a pipe, socket or device"
         raise DataError(f"{path}: is {what}, expected a file")
@@ -181,7 +180,7 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
     except LookupError:
         raise DataError(f"unknown encoding {encoding!r}; give one such as utf-8, latin-1 or utf-16") from None
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+        raise DataError(f"{path}: cannot be read ({reason_of(error)})") from None
     except UnicodeError as error:
         start = getattr(error, "start", 0)
         line = content.count(b"\n", 0, start) + 1

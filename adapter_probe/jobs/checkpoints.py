@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from adapter_probe.checkpoints.description import DESCRIPTION
+from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.errors import AdapterProbeError, ResultsError, TrainingError
 from adapter_probe.results.atomic import claim, make_folder, read_json, write_json
 from adapter_probe.results.fingerprints import describe_changes, list_changes

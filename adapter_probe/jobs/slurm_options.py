@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from adapter_probe.errors import TrainingError
+from adapter_probe.errors import TrainingError, reason_of
 
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
@@ -147,7 +147,7 @@ def parse_toml(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text("utf-8"))
     except OSError as error:
-        raise TrainingError(f"cannot read {file}: {error.strerror}") from error
+        raise TrainingError(f"cannot read {file}: {reason_of(error)}") from error
     except RecursionError:
         raise TrainingError(f"{file} is nested too deeply; give keys and tables of keys") from None
     except ValueError as error:  # not TOML, or not UTF-8

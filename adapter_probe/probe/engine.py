@@ -23,7 +23,7 @@ from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.packed import can_pack, pack_maps
 from adapter_probe.results.atomic import read_json, write_json
 from adapter_probe.results.fingerprints import hash_json
-from adapter_probe.results.schema import GUARD as GUARD
+from adapter_probe.results.schema import GUARD
 
 from .guard import Guard, doubts, margin_errors, margins, sampled
 from .heap import return_free_memory
@@ -238,9 +238,8 @@ class Engine:
         seconds, measured = self._measured(self._precisions[0])
         if not self._mixed:
             return seconds
-        repeated = np.mean(
-            np.concatenate([doubts(a["logits"], self._first_band()).ravel() for a in measured])
-        )
+        band = self._first_band()
+        repeated = np.mean(np.concatenate([doubts(a["logits"], band).ravel() for a in measured]))
         start = time.perf_counter()
         self._sample_logits("float32")
         sampled_tokens = float(self._request.encoded.lengths[self._sample()[1]].sum())

@@ -16,7 +16,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from adapter_probe.errors import ResultsError
+from adapter_probe.errors import ResultsError, reason_of
 
 _CHUNK = 1 << 20  # bytes
 _PACKAGES = ("adapter_probe", "adapter_probe.figures")  # the latter is elsewhere in a checkout
@@ -41,7 +41,7 @@ def sha256_of(path: Path) -> str:
             while n_read := file.readinto(buffer):
                 digest.update(view[:n_read])
     except OSError as error:
-        raise ResultsError(f"cannot read {path}: {error.strerror}") from error
+        raise ResultsError(f"cannot read {path}: {reason_of(error)}") from error
     return digest.hexdigest()
 
 
@@ -66,7 +66,7 @@ def states_of(files: Mapping[str, Path]) -> State:
     try:
         found = {name: path.stat() for name, path in files.items()}
     except OSError as error:
-        raise ResultsError(f"cannot read {error.filename}: {error.strerror}") from error
+        raise ResultsError(f"cannot read {error.filename}: {reason_of(error)}") from error
     return {
         name: (said.st_dev, said.st_ino, said.st_size, said.st_mtime_ns, said.st_ctime_ns)
         for name, said in found.items()

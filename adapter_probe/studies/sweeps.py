@@ -64,7 +64,7 @@ class SweepSettings:
         """Every combination of task, method, learning rate, epochs and seed, ordered by task.
 
         Raises:
-            TrainingError: there is no method, no task or nothing to try, `seeds` is less than 1, or a setting
+            TrainingError: there is no task or nothing to try, `seeds` is less than 1, or a setting
                 is out of range.
         """
         from adapter_probe.models.methods import TfidfLinear
@@ -74,11 +74,6 @@ class SweepSettings:
         if self.seeds < 1:
             raise TrainingError(f"--seeds {self.seeds} is not allowed; give at least 1")
         rates, epochs = self.learning_rates, self.epochs
-        if not methods:
-            raise TrainingError(
-                "no method is chosen, so there is nothing to train; give at least one of --sizes, --top-k, "
-                "--layernorm, --head-only, --full and --baseline"
-            )
         lists = {"--task": tasks, "--learning-rates": rates, "--epochs": epochs}
         if empty := [name for name, values in lists.items() if not values]:
             raise TrainingError(f"{empty[0]} is empty, so there is nothing to train; give at least one")

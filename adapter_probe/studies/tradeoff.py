@@ -11,6 +11,7 @@ import pandas as pd
 
 from adapter_probe.analysis.studies import TradeoffRecord, study_identity
 from adapter_probe.analysis.sweeps import aggregate_table, size_table, tradeoff_table
+from adapter_probe.errors import TrainingError
 from adapter_probe.results import schema
 from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.sealing import sealed
@@ -207,7 +208,7 @@ def tradeoff(
     methods = methods_of(
         base, sizes, top_k, init_std, layernorm=layernorm, full=full, head_only=head_only, baseline=baseline
     )
-    trials = find_trials(base, tasks, folders, methods, settings)
+    trials = tradeoff_trials(base, tasks, folders, methods, settings)
     return run_tradeoff(trials, Path(out), resources, progress, on_trial)
 
 
@@ -247,6 +248,22 @@ def methods_of(
         *([FullFineTuning()] if full else []),
         *([TfidfLinear()] if baseline else []),
     ]
+
+
+def tradeoff_trials(
+    base: str | Path,
+    tasks: Sequence[str | Path],
+    data: Sequence[str | Path] | None,
+    methods: Sequence[Method],
+    settings: SweepSettings,
+) -> list[Trial]:
+    """The trials of a trade-off; see `tradeoff` for the arguments and errors."""
+    if not methods:
+        raise TrainingError(
+            "no method is chosen, so there is nothing to train; give at least one of --sizes, --top-k, "
+            "--layernorm, --head-only, --full and --baseline"
+        )
+    return find_trials(base, tasks, data, methods, settings)
 
 
 def run_tradeoff(

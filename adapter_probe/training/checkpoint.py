@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 from adapter_probe.checkpoints.base import has_untrained_pooler
-from adapter_probe.checkpoints.description import DESCRIPTION, Description, read_description
+from adapter_probe.checkpoints.description import Description, read_description
+from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.checkpoints.native import save_checkpoint
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.atomic import remove_leftovers

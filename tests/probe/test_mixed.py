@@ -17,6 +17,7 @@ from adapter_probe.probe.plan import nodes_by_site
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.results.ablation_files import AblationResults
+from adapter_probe.results.schema import GUARD
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def test_a_fast_pass_that_errs_more_than_its_sample_widens_the_band(
 
     monkeypatch.setattr(engine.Engine, "_tree", shaken)
     mixed = run(prepared("mixed"), tmp_path / "mixed")
-    sample = json.loads((tmp_path / "mixed" / engine.GUARD).read_text())
+    sample = json.loads((tmp_path / "mixed" / GUARD).read_text())
     noted = mixed.settings["guard"]
     assert noted["largest_error"] > 5 * max(sample["errors"])
     assert noted["band"] > 5 * max(sample["errors"])
@@ -105,9 +106,9 @@ def test_a_resumed_run_keeps_its_guard(prepared: Callable, few_sampled: None, tm
     with AblationRun.folder(request, tmp_path / "half") as folder:
         half = AblationRun(request, folder)
         half.compute_parts(half.missing()[:2], lambda _: None)
-    written = (tmp_path / "half" / engine.GUARD).stat().st_mtime_ns
+    written = (tmp_path / "half" / GUARD).stat().st_mtime_ns
     resumed = run(request, tmp_path / "half")
-    assert (tmp_path / "half" / engine.GUARD).stat().st_mtime_ns == written
+    assert (tmp_path / "half" / GUARD).stat().st_mtime_ns == written
     assert np.array_equal(resumed.logits, whole.logits)
     assert resumed.settings == whole.settings
 
@@ -183,5 +184,5 @@ def test_another_runs_guard_is_measured_again(prepared: Callable, few_sampled: N
     for number, content in enumerate(['{"run_sha256": "0", "errors": [0.0]}', "{", "[]"]):
         folder = tmp_path / str(number)
         folder.mkdir()
-        (folder / engine.GUARD).write_text(content)
+        (folder / GUARD).write_text(content)
         assert run(request, folder).settings == whole.settings

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from adapter_probe.errors import DataError
+from adapter_probe.errors import DataError, reason_of
 
 from . import agreement, clauses, predicates
 from .lexicon import WordSplit, lexicon
@@ -98,7 +98,7 @@ def write(folder: str | Path, n_train: int, n_validation: int, seed: int) -> dic
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text.encode())
         except OSError as error:
-            raise DataError(f"cannot write the generated task to {path}: {error.strerror}") from None
+            raise DataError(f"cannot write the generated task to {path}: {reason_of(error)}") from None
     return paths
 
 
