@@ -175,13 +175,19 @@ class SuiteFile:
         Raises:
             DataError: a task cannot be found, or two tasks have the same name.
         """
+        from adapter_probe.data.presets import preset_named
         from adapter_probe.data.tasks import find_task, locate_task
 
         found: dict[str, tuple[SuiteTask, TaskSpec]] = {}
         for number, one in enumerate(self.tasks):
-            data = None if one.data is None else Path(beside(folder, one.data))
+            data, task = (
+                None if one.data is None else Path(beside(folder, one.data)),
+                beside(folder, one.task),
+            )
+            if data is None and preset_named(one.task) is not None and task != one.task:
+                data = Path(task)  # a known task with its files beside the suite
             try:
-                preset, place = locate_task(beside(folder, one.task), data)
+                preset, place = locate_task(task if data is None else one.task, data)
                 spec = find_task(
                     place,
                     preset=preset,

@@ -226,6 +226,20 @@ def test_paths_are_looked_for_beside_the_file(short_task, tmp_path):
     assert list(found) == ["rows"]
 
 
+@pytest.mark.parametrize("data", ["", 'data = "cola"\n'])
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_known_task_beside_the_file_is_the_same_from_every_folder(data, elsewhere, tmp_path, monkeypatch):
+    rows = "".join(f'{{"sentence": "It rains {n}.", "label": {n % 2}}}\n' for n in range(4))
+    (tmp_path / "study" / "cola").mkdir(parents=True)
+    for split in ("train", "validation"):
+        (tmp_path / "study" / "cola" / f"{split}.jsonl").write_text(rows)
+    (tmp_path / "study" / "s.toml").write_text(f'base = "b"\n[[tasks]]\ntask = "cola"\n{data}[tradeoff]\n')
+    monkeypatch.chdir(tmp_path if elsewhere else tmp_path / "study")
+    file = Path("study/s.toml" if elsewhere else "s.toml")
+    ((_, spec),) = read_suite(file).found(file.parent).values()
+    assert (spec.preset, spec.label_names) == ("cola", ("unacceptable", "acceptable"))
+
+
 @pytest.mark.slow
 def test_a_plan_knows_the_chosen_settings_once_tuning_is_done(file, tmp_path):
     out, text = tmp_path / "out", file.read_text().split("[init-sweep]")[0]
