@@ -1,13 +1,12 @@
 """Could a cheap score have told what can go? `python cheap_scores.py OUT CHECKPOINT CHECKPOINT ...`.
 
-For each checkpoint the exact ablation, the cheap scores, and how well these tell it. Beside them two lines
-that say what the numbers mean: a span of each length drawn at random, and the exact grid of one half of the
-examples as the judge of the other half. `OUT/spans.csv` has every span's scores beside its drop,
-`OUT/agreement.csv` the correlations and regrets, `OUT/agreement.png` and `.svg` the figure.
+For each checkpoint, which must contain its ablation, the cheap scores, and how well these tell the exact
+drops. Beside them two lines that say what the numbers mean: a span of each length drawn at random, and the
+exact grid of one half of the examples as the judge of the other half. `OUT/spans.csv` has every span's scores
+beside its drop, `OUT/agreement.csv` the correlations and regrets, `OUT/agreement.png` and `.svg` the figure.
 """
 
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -20,20 +19,17 @@ from adapter_probe.analysis.ranking import SCORE_LABELS, agreement_table, rank_c
 HALVINGS = 200
 RANDOM, HALF = "a random span of the length", "exact grid, other half of the examples"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#9467a0", "#000000", "#b8860b")
-MARKERS = "os^DvP"
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h", "p")
 
 
 def study(folder: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """A checkpoint's spans, and its agreement table with the two lines beside it."""
-    start = time.process_time()
-    exact = ap.ablate(folder, threads=1, progress=False)
-    between = time.process_time()
+    exact = ap.load(folder)
     ranking = ap.rank(folder, threads=1)
-    seconds = f"{between - start:.1f} and {time.process_time() - between:.1f}"
     spans = ranking.beside(exact)
     table = pd.concat([agreement_table(spans), at_random(spans), by_halves(exact)], ignore_index=True)
     summary = exact.summary
-    print(f"{folder}: ablated and ranked in {seconds} s of processor time", file=sys.stderr)
+    print(f"{folder}: ranked in {ranking.seconds:.1f} s", file=sys.stderr)
     about = {
         "checkpoint": Path(folder).name, "task": summary["task"], "examples": len(ranking.margins),
         "intact_percent": 100 * summary["intact_score"],
@@ -94,11 +90,13 @@ def draw(table: pd.DataFrame, out: Path) -> None:
         ("spearman_within", "the same among\nspans of one length"),
         ("regret_points", "points lost beyond\nthe best span"),
     ]
-    figure = Figure(figsize=(9.0, 3.3), layout="constrained")
+    figure = Figure(figsize=(9.0, 5.0), layout="constrained")
     for ax, (column, title) in zip(figure.subplots(1, len(panels), sharey=True), panels):
-        for number, (name, own) in enumerate(table.groupby("checkpoint", sort=False)):
-            heights = [labels.index(label) + 0.11 * (number - 1.5) for label in own["label"]]
-            look = {"color": COLOURS[number % 6], "marker": MARKERS[number % 6]}
+        groups = list(table.groupby("checkpoint", sort=False))
+        for number, (name, own) in enumerate(groups):
+            shift = 0.7 * ((number + 0.5) / len(groups) - 0.5)
+            heights = [labels.index(label) + shift for label in own["label"]]
+            look = {"color": COLOURS[number % 6], "marker": MARKERS[number % 11]}
             ax.plot(own[column], heights, ls="", ms=4, label=name, **look)
         means = table.groupby("label")[column].mean().reindex(labels)
         ax.plot(means, range(len(labels)), ls="", marker="|", ms=13, mew=1.6, color="0.25", label="mean")
@@ -108,7 +106,7 @@ def draw(table: pd.DataFrame, out: Path) -> None:
         ax.set_yticks(range(len(labels)), labels)
         ax.spines[["top", "right"]].set_visible(False)
     handles, names = ax.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
+    figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 6), frameon=False)
     for kind in ("png", "svg"):
         figure.savefig(out / f"agreement.{kind}", dpi=200)
 
