@@ -22,6 +22,7 @@ from .layout import before_drawing
 FOOT = 0.06  # fraction of the axes' height: position of marks without a value, or with one below the axis
 CURVES = ("adapters", "top_layers")  # methods that a line joins
 _FAR = 0.6  # of the range of scores
+_SPREADS = ("min", "max", "p20_points", "p80_points", "iqm_low_points", "iqm_high_points")
 
 _SIDES = np.array(
     [(0, 1), (0, -1), (1, 0), (-1, 0), (0.8, 0.8), (0.8, -0.8), (-0.8, 0.8), (-0.8, -0.8)]
@@ -193,12 +194,14 @@ def far_below(points: pd.DataFrame, column: str) -> np.ndarray:
     """Heads on unadapted features, so far below all else that they would press it flat, bool `[rows]`.
 
     Args:
-        points: columns `method`, `k` and the one asked for.
+        points: columns `method`, `k`, the one asked for, and those of the spread that is drawn with it.
         column: the score.
     """
     bare = ((points["method"] == "head_only") | (points["k"] == 0).fillna(False)).to_numpy(bool)
-    rest = points.loc[~bare, column].dropna()
-    if rest.empty:
+    drawn = [name for name in (column, *_SPREADS) if name in points]
+    rest = points.loc[~bare, drawn].to_numpy(float)
+    rest = rest[np.isfinite(rest)]
+    if not rest.size:
         return np.zeros(len(points), dtype=bool)
     floor = rest.min() - _FAR * (rest.max() - rest.min())
     return bare & (points[column] < floor).to_numpy(bool)

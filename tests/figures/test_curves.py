@@ -60,6 +60,8 @@ def test_only_bare_heads_can_lie_below_the_axis():
     assert far_below(points(heads + rest), "mean").tolist() == [True, True, False, False, False]
     near = [("head_only", None, 0.76), *rest, ("adapters", None, 0.7)]
     assert not far_below(points(near), "mean").any()
+    wide = points(heads + rest).assign(min=[0.1, 0.2, 0.78, 0.8, 0.15])  # a seed of full fine-tuning failed
+    assert not far_below(wide, "mean").any()
 
 
 def test_without_anything_else_nothing_is_far():
