@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from adapter_probe.errors import ModelError
@@ -35,6 +36,8 @@ from .methods import Adapters, Method, ParameterRole, check_depth, check_shared
 from .own_forward import OwnForward
 from .parameters import ParameterRoles
 from .verification import check_forward, check_owners
+
+_FEWEST_ROWS = 32
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -224,6 +227,10 @@ class AdaptedModel(nn.Module):
     def _last_reads_whole(self) -> bool:
         return any(getattr(site.adapter, "gate", None) is not None for site in self.layers[-1].sites)
 
+    @property
+    def _normalises_batches(self) -> bool:
+        return isinstance(self.method, Adapters) and self.method.norm == "batchnorm"
+
     def read_positions(self, batch: PackedBatch) -> Tensor | None:
         """Positions ``[read]`` that the head reads, None for all."""
         if self.reads_all_positions:
@@ -296,13 +303,27 @@ class AdaptedModel(nn.Module):
 
     def _run(self, hidden: Tensor, batch: PackedBatch, start: int, stop: int) -> Tensor:
         """Hidden states ``[1, rows, hidden]`` through layers `start` to `stop` - 1."""
+        if start == stop:
+            return hidden
+        hidden = F.pad(hidden, (0, 0, 0, self._rows_added(hidden, batch.n_tokens)))
         for index in range(start, stop):
             layer = self.layers[index]
             wanted = self.wanted_positions(index, batch)
             attended = layer.attention(hidden, batch.groups, wanted)
             hidden = layer.sites[0].finish(*attended, batch.groups)
             hidden = layer.sites[1].finish(*layer.ffn(hidden), batch.groups)
-        return self.read(hidden, batch) if start < stop == len(self.layers) else hidden
+        hidden = self.read(hidden, batch) if stop == len(self.layers) else hidden
+        return hidden[:, : batch.n_tokens]
+
+    def _rows_added(self, hidden: Tensor, tokens: int) -> int:
+        """How many rows of zeros are added to a batch, so that few numbers of rows occur in a training.
+
+        In bfloat16 on a CPU, the matrix products' library generates code for each number of rows, which takes
+        as long as the products of a small batch. The added rows belong to no example.
+        """
+        if hidden.device.type != "cpu" or not torch.is_autocast_enabled("cpu") or self._normalises_batches:
+            return 0
+        return -tokens % max(_FEWEST_ROWS, (1 << tokens.bit_length()) // _FEWEST_ROWS)
 
     def named_roles(self) -> Iterator[tuple[ParameterRole, str, nn.Parameter]]:
         """Every parameter once, as (role, name, parameter).

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from adapter_probe.errors import ModelError
 from adapter_probe.models.adapters.bottleneck import Bottleneck
@@ -16,6 +15,7 @@ from adapter_probe.models.adapters.configured import ConfiguredBottleneck
 from adapter_probe.models.adapters.in_place import activated, mapped
 from adapter_probe.models.adapters.low_rank import Inner
 from adapter_probe.models.bases.attention import Attention
+from adapter_probe.models.bases.dropout import drop
 from adapter_probe.models.bases.parts import Dropout, LayerParts
 
 if TYPE_CHECKING:
@@ -247,4 +247,4 @@ def _place(module: nn.Module, number: int | None) -> tuple[nn.Module, str]:
 
 def _drop(x: Tensor, dropout: Dropout | None) -> Tensor:
     """Apply `dropout` without calling the module."""
-    return x if dropout is None else F.dropout(x, dropout.p, dropout.training)
+    return x if dropout is None else drop(x, dropout.p, dropout.training)

@@ -14,8 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
+from adapter_probe.data.packing import Group
 from adapter_probe.models.adapters.in_place import PackedMap, mapped
-from adapter_probe.models.bases.fused import attend
+from adapter_probe.models.bases import fused
+from adapter_probe.models.bases.dropout import drop, dropout_mask
+from adapter_probe.models.bases.fused import attend, attend_padded, joined_groups
 from adapter_probe.models.packed import can_pack, pack_maps
 from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 from adapter_probe.probe.lanes import twin
@@ -66,6 +69,91 @@ def test_attention_in_bfloat16_at_every_length(length: int, scale: float | None)
     assert off(found, products.softmax(-1) @ value.double()) < 3 * ROUNDING
     one = attend(query[:, :, -1:], key, value, None, dropout_p=0.0, scale=scale)  # gradients are on
     assert off(one, products[:, :, -1:].softmax(-1) @ value.double()) < 3 * ROUNDING
+
+
+@pytest.mark.parametrize("length", [1, 7, 16, 33])
+@pytest.mark.parametrize("added", ["nothing", "a mask", "a bias of each row", "a bias of all rows"])
+@pytest.mark.parametrize("rate", [0.0, 0.25])
+def test_trained_attention_and_its_gradients(length: int, added: str, rate: float, monkeypatch):
+    torch.manual_seed(length)
+    monkeypatch.setattr(fused, "_WEIGHTS_AT_ONCE", 2 * 2 * length**2)  # two rows at a time
+    masks = []
+
+    def mask(weights: Tensor, p: float) -> Tensor:
+        masks.append(dropout_mask(weights, p))
+        return masks[-1]
+
+    monkeypatch.setattr(fused, "dropout_mask", mask)
+    read = [torch.randn(5, 2, length, 8).to(torch.bfloat16).requires_grad_() for _ in range(3)]
+    bias = {
+        "nothing": None,
+        "a mask": torch.ones(length, length).tril().bool()[None, None],
+        "a bias of each row": torch.randn(5, 1, length, length).to(torch.bfloat16),
+        "a bias of all rows": torch.randn(1, 2, length, length).to(torch.bfloat16),
+    }[added]
+    above = torch.randn(5, 2, length, 8).to(torch.bfloat16)
+    found = attend(*read, bias, dropout_p=rate, scale=0.5)
+    gradients = torch.autograd.grad(found, read, above)
+    assert len(masks) == (3 if rate else 0)
+
+    exact = [states.detach().double().requires_grad_() for states in read]
+    products = exact[0] @ exact[1].transpose(-1, -2) * 0.5
+    if added == "a mask":
+        products = products.masked_fill(~bias, -torch.inf)
+    elif bias is not None:
+        products = products + bias.double()
+    weights = products.softmax(-1)
+    if rate:
+        weights = weights * torch.cat(masks).double().view_as(weights)
+    expected = weights @ exact[2]
+    assert off(found, expected) < 4 * ROUNDING
+    for gradient, wanted in zip(gradients, torch.autograd.grad(expected, exact, above.double())):
+        assert off(gradient, wanted) < 6 * ROUNDING or length == 1  # of one token: nearly zero
+
+
+def test_groups_together_are_the_groups_one_by_one():
+    groups, start = [], 0
+    for n, length in ((1, 3), (2, 4), (3, 5), (1, 40), (2, 41)):
+        groups.append(Group(start, n, length))
+        start += n * length
+    runs = joined_groups(groups, 2)
+    assert [[group.length for group in run] for run in runs] == [[3, 4, 5], [40, 41]]
+    assert len(joined_groups([Group(0, 30, 100), Group(3000, 30, 101)], 2)) == 2  # long ones cost no less
+    torch.manual_seed(0)
+    for run in runs:
+        tokens = sum(group.n * group.length for group in run)
+        read = [torch.randn(1, tokens, 16).to(torch.bfloat16).requires_grad_() for _ in range(3)]
+        above = torch.randn(1, tokens, 16).to(torch.bfloat16)
+        found = attend_padded(read, run, 8, dropout_p=0.0, scale=None)
+        gradients = torch.autograd.grad(found, read, above)
+        exact, outs = [states.detach().double().requires_grad_() for states in read], []
+        for group in run:
+            span = slice(group.start - run[0].start, group.stop - run[0].start)
+            q, k, v = (s[0, span].view(group.n, group.length, 2, 8).transpose(1, 2) for s in exact)
+            outs.append(((q @ k.transpose(-1, -2) / 8**0.5).softmax(-1) @ v).transpose(1, 2).reshape(-1, 16))
+        expected = torch.cat(outs)[None]
+        assert off(found, expected) < 4 * ROUNDING
+        for gradient, wanted in zip(gradients, torch.autograd.grad(expected, exact, above.double())):
+            assert off(gradient, wanted) < 6 * ROUNDING
+
+
+def test_dropout_in_bfloat16():
+    x = torch.ones(300, 400, dtype=torch.bfloat16, requires_grad=True)
+    torch.manual_seed(3)
+    dropped, other = drop(x, 0.2, True), drop(x, 0.2, True)
+    torch.manual_seed(3)
+    assert torch.equal(drop(x, 0.2, True), dropped)
+    assert not torch.equal(other, dropped)
+    zero = (dropped == 0).double()
+    assert zero.mean().item() == pytest.approx(0.2, abs=5 * (0.2 * 0.8 / 120_000) ** 0.5)
+    for axis, n in ((0, 300), (1, 400)):  # rows and columns alike
+        assert zero.mean(axis).std().item() == pytest.approx((0.2 * 0.8 / n) ** 0.5, rel=0.2)
+    assert set(dropped.flatten().tolist()) == {0.0, 1.25}
+    (gradient,) = torch.autograd.grad(dropped.sum(), x)
+    assert torch.equal(gradient, dropped)
+    assert drop(x, 0.2, False) is x
+    for rate in (1 - 1e-9, 1.0):
+        assert not drop(x, rate, True).any()
 
 
 def prepared(case: str, family: str, tmp_path: Path) -> AblationRequest:

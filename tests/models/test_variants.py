@@ -228,3 +228,34 @@ def test_bfloat16_and_autocast_are_near(method: Adapters, make_model: Callable, 
         low = packed(model.to(torch.bfloat16), encoded)
     for logits in (cast, low):
         assert 0 < (logits.double() - expected).abs().max() < 0.3 * expected.std()
+
+
+@pytest.mark.parametrize("norm", ["none", "batchnorm"])
+def test_added_rows_change_nothing_but_rounding(
+    norm: str, make_model: Callable, tiny_examples: Callable, monkeypatch
+):
+    """A batch's rows in bfloat16 are raised to a multiple of 32; batch normalisation would see them."""
+    encoded = tiny_examples("bert", LENGTHS)
+    model = make_model("bert", Adapters(4, 0.5, norm=norm)).float()
+    model.choose_trained(frozenset())
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    batch, seen, found = pack(encoded, range(len(encoded))), [], []
+    query = model.layers[0].parts.query
+    hook = query.register_forward_hook(lambda _m, read, _out: seen.append(read[0].shape[1]))
+    for added in (True, False):
+        if not added:
+            monkeypatch.setattr(AdaptedModel, "_rows_added", lambda *_: 0)
+        with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
+            logits = model.train()(batch).float()
+        model.zero_grad()
+        logits.square().sum().backward()
+        down = model.layers[1].sites[0].adapter.down
+        found.append((logits.detach(), down.weight.grad, down.bias.grad))
+    hook.remove()
+    n = batch.n_tokens
+    assert n % 32, "the batch has to be raised"
+    assert seen == [n if norm == "batchnorm" else -(-n // 32) * 32, n]
+    for raised, plain in zip(*found):
+        assert (raised - plain).abs().max() < 2.0**-6 * plain.abs().max()

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from .angles import Angles
-from .fused import attend
+from .dropout import drop
+from .fused import attend, attend_padded, in_parts, joined_groups
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -70,22 +70,35 @@ class Attention:
             return self._folded(parts, states, groups, wanted)
         query, key, value = self.project(parts, states, wanted)
         shared = self.prepare(parts, max(group.length for group in groups))
-        tokens = [group.n * group.length for group in groups]
+        runs: list[Sequence[Group]] = [(group,) for group in groups]
+        if wanted is None and len(states) == 1 and self._is_plain and in_parts(query):
+            runs = [*joined_groups(groups, self.n_heads)]
+        tokens = [sum(group.n * group.length for group in run) for run in runs]
         asked = tokens if wanted is None else [group.n * group.n_read for group in groups]
-        places = [None] * len(groups) if wanted is None else wanted.split(asked)
+        places = [None] * len(runs) if wanted is None else wanted.split(asked)
         # The gradient of a split is one concatenation; each slice would add zeros of the whole size.
-        split = (query.split(asked, dim=1), key.split(tokens, dim=1), value.split(tokens, dim=1))
-        context = [
-            self._group(parts, mine, group, None if at is None else _within(group, at), shared)
-            for group, at, *mine in zip(groups, places, *split)
-        ]
+        split = (_split(query, asked), _split(key, tokens), _split(value, tokens))
+        context = []
+        for run, at, *mine in zip(runs, places, *split):
+            if len(run) > 1:
+                width = query.shape[-1] // self.n_heads
+                out = attend_padded(mine, run, width, dropout_p=_rate(parts), scale=self.scale)
+            else:
+                at = None if at is None else _within(run[0], at)
+                out = self._group(parts, mine, run[0], at, shared)
+            context.append(out)
+        if wanted is None and (added := states.shape[1] - sum(tokens)):
+            context.append(context[0].new_zeros(len(states), added, context[0].shape[-1]))
         return context[0] if len(context) == 1 else torch.cat(context, dim=1)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether every token attends to all of its example, without further terms."""
+        return type(self) is Attention and self._window is None and self._cap is None
 
     def _can_fold(self, parts: LayerParts) -> bool:
         """Whether keys and values are plain linear maps of the states without further terms."""
-        if type(self) is not Attention or _rate(parts) > 0 or parts.key is None or parts.key_norm is not None:
-            return False
-        if self._window is not None or self._cap is not None:
+        if not self._is_plain or _rate(parts) > 0 or parts.key is None or parts.key_norm is not None:
             return False
         # If keys train, their bias needs its gradient, although it is zero.
         trains = torch.is_grad_enabled() and any(p.requires_grad for p in parts.key.parameters())
@@ -238,7 +251,7 @@ class Attention:
             products = products.masked_fill(~allowed, -torch.inf)
         precise = torch.promote_types(query.dtype, torch.float32)
         weights = products.softmax(dim=-1, dtype=precise).to(query.dtype)
-        return F.dropout(weights, dropout_p) @ value
+        return drop(weights, dropout_p, dropout_p > 0) @ value
 
 
 def _rate(parts: LayerParts) -> float:
@@ -299,6 +312,11 @@ def _of_rows(values: Tensor, rows: int, at: Tensor | None = None) -> Tensor:
         return values
     row = torch.arange(len(values), device=at.device)[:, None]
     return values[row, at]
+
+
+def _split(states: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+    """The rows of each group; rows after the last group belong to no example."""
+    return states.split([*sizes, states.shape[1] - sum(sizes)], dim=1)[: len(sizes)]
 
 
 def _pick(states: Tensor, wanted: Tensor | None) -> Tensor:

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .dropout import dropout_mask
+
+if TYPE_CHECKING:
+    from adapter_probe.data.packing import Group
+
 # In bfloat16 on a CPU, the fused attention is fastest for multiples of 16 keys; otherwise it takes
 # 1.5 to 2.5 times as long. Padding by a few keys costs less, and very short texts are faster without it.
 _MULTIPLE, _MOST_ADDED, _SHORT = 16, 5, 10
+_WEIGHTS_AT_ONCE = 1 << 19  # attention weights that stay in a core's cache between two steps
+_MOST_PADDED = 2  # times as many attention weights as needed
 
 
 def attend(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, *, dropout_p: float, scale: float | None
 ) -> Tensor:
     """Attention of ``[rows, heads, tokens, head width]``; arguments as in torch."""
-    plain = bias is None and dropout_p == 0.0 and not torch.is_grad_enabled()
-    if plain and query.dtype == torch.bfloat16 and query.device.type == "cpu":
+    slow = query.dtype == torch.bfloat16 and query.device.type == "cpu"
+    if in_parts(query) and not (bias is not None and bias.requires_grad):
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        trained: Tensor = _TrainedAttention.apply(query, key, value, bias, dropout_p, scale)
+        return trained
+    if slow and bias is None and dropout_p == 0.0:
         length = key.shape[2]
         if length <= _SHORT:
             return _by_products(query, key, value, scale)
@@ -27,6 +43,11 @@ def attend(
     return F.scaled_dot_product_attention(query, key, value, bias, dropout_p=dropout_p, scale=scale)
 
 
+def in_parts(query: Tensor) -> bool:
+    """Whether `attend` in training computes a few examples at a time."""
+    return query.dtype == torch.bfloat16 and query.device.type == "cpu" and torch.is_grad_enabled()
+
+
 def _by_products(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
     rows, heads, _, width = query.shape
     # [rows, heads, tokens, width] -> [rows * heads, tokens, width]
@@ -34,3 +55,166 @@ def _by_products(query: Tensor, key: Tensor, value: Tensor, scale: float | None)
     scale = width**-0.5 if scale is None else scale
     weights = torch.baddbmm(query.new_empty(1), query, key.transpose(1, 2), beta=0, alpha=scale).softmax(-1)
     return torch.bmm(weights, value).view(rows, heads, -1, width)
+
+
+class _TrainedAttention(torch.autograd.Function):
+    """Attention in training, in bfloat16 on a CPU, by batched products.
+
+    With dropout of its weights, PyTorch computes attention in float32, in many passes over memory. Without,
+    the backward pass of its fused attention takes six times as long on short texts. Here a few examples at a
+    time are computed, so that their weights stay in the cache.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        dropout_p: float,
+        scale: float,
+    ) -> Tensor:
+        """Arguments and result as in `attend`."""
+        rows, heads, tokens, _ = query.shape
+        out = value.new_empty(rows, tokens, heads, value.shape[-1]).transpose(1, 2)
+        added = None if bias is None else _added(bias, query)
+        kept: list[Tensor] = []
+        for part in _parts(query, key):
+            q, k, v = (_stacked(states[part]) for states in (query, key, value))
+            if added is None:
+                products = torch.baddbmm(q.new_empty(1), q, k.transpose(1, 2), beta=0, alpha=scale)
+            else:
+                own = added[part if len(added) > 1 else slice(None)]
+                own = own.expand(len(q) // heads, heads, tokens, -1).reshape(len(q), tokens, -1)
+                products = torch.baddbmm(own, q, k.transpose(1, 2), alpha=scale)
+            weights = products.softmax(-1)
+            kept.append(weights)
+            if dropout_p > 0:
+                kept.append(dropout_mask(weights, dropout_p))
+                weights = weights * kept[-1]
+            out[part] = torch.bmm(weights, v).unflatten(0, (-1, heads))
+        ctx.save_for_backward(query, key, value, *kept)
+        ctx.scale, ctx.drops = scale, dropout_p > 0
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of queries, keys and values."""
+        query, key, value, *kept = ctx.saved_tensors
+        found = [torch.empty_like(states) for states in (query, key, value)]
+        remaining = iter(kept)
+        for part in _parts(query, key):
+            q, k, v, above = (_stacked(states[part]) for states in (query, key, value, gradient))
+            weights = next(remaining)
+            below = torch.bmm(above, v.transpose(1, 2))
+            dropped = weights
+            if ctx.drops:
+                mask = next(remaining)
+                dropped = weights * mask
+                below *= mask
+            below = torch._softmax_backward_data(below, weights, -1, weights.dtype)
+            nothing = q.new_empty(1)
+            gradients = (
+                torch.baddbmm(nothing, below, k, beta=0, alpha=ctx.scale),
+                torch.baddbmm(nothing, below.transpose(1, 2), q, beta=0, alpha=ctx.scale),
+                torch.bmm(dropped.transpose(1, 2), above),
+            )
+            for whole, own in zip(found, gradients):
+                whole[part] = own.unflatten(0, (-1, query.shape[1]))
+        return (*found, None, None, None)
+
+
+def joined_groups(groups: Sequence[Group], heads: int) -> list[list[Group]]:
+    """Neighbouring groups of short examples together, for which several calls cost more than padding."""
+    runs: list[list[Group]] = []
+    for group in groups:  # shortest first
+        run = [*(runs[-1] if runs else ()), group]
+        padded = sum(own.n for own in run) * group.length**2
+        needed = sum(own.n * own.length**2 for own in run)
+        if runs and padded * heads <= _WEIGHTS_AT_ONCE and padded <= _MOST_PADDED * needed:
+            runs[-1] = run
+        else:
+            runs.append([group])
+    return runs
+
+
+def attend_padded(
+    states: Sequence[Tensor], groups: Sequence[Group], head_dim: int, *, dropout_p: float, scale: float | None
+) -> Tensor:
+    """Attention inside the examples of several groups in one call, in training.
+
+    Args:
+        states: queries, keys and values ``[1, tokens, heads * head width]`` of the groups' tokens.
+        groups: the groups.
+        head_dim: head width.
+        dropout_p: as in torch.
+        scale: as in torch.
+
+    Returns:
+        ``[1, tokens, heads * head width]``.
+    """
+    places, seen = _padded_places(tuple((group.n, group.length) for group in groups))
+    n, length = len(seen), seen.shape[-1]
+    # [1, tokens, heads * width] -> [n, heads, length, width]
+    query, key, value = (
+        _Placed.apply(own[0], places, n * length).view(n, length, -1, head_dim).transpose(1, 2)
+        for own in states
+    )
+    out = attend(query, key, value, seen, dropout_p=dropout_p, scale=scale)
+    rows: Tensor = _Taken.apply(out.transpose(1, 2).reshape(n * length, -1), places)
+    return rows[None]
+
+
+@lru_cache(maxsize=16)
+def _padded_places(shapes: tuple[tuple[int, int], ...]) -> tuple[Tensor, Tensor]:
+    """Each token's row among padded examples ``[tokens]``, and the keys that exist ``[n, 1, 1, length]``."""
+    lengths = np.concatenate([np.full(n, length) for n, length in shapes])
+    seen = np.arange(lengths.max()) < lengths[:, None]  # [n, length]
+    return torch.from_numpy(np.flatnonzero(seen)), torch.from_numpy(seen)[:, None, None]
+
+
+class _Placed(torch.autograd.Function):
+    """Rows ``[rows, width]`` at their `places` among `n` rows, the others zero."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, places: Tensor, n: int) -> Tensor:
+        ctx.places = places
+        return rows.new_zeros(n, rows.shape[1]).index_copy_(0, places, rows)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return gradient.index_select(0, ctx.places), None, None
+
+
+class _Taken(torch.autograd.Function):
+    """The rows at some places; PyTorch's gradient of an index adds row by row."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, places: Tensor) -> Tensor:
+        ctx.places, ctx.n = places, len(rows)
+        return rows.index_select(0, places)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        whole = gradient.new_zeros(ctx.n, gradient.shape[1])
+        return whole.index_copy_(0, ctx.places, gradient.contiguous()), None
+
+
+def _parts(query: Tensor, key: Tensor) -> list[slice]:
+    """The rows, a few at a time."""
+    rows, heads, tokens, _ = query.shape
+    size = max(1, _WEIGHTS_AT_ONCE // (heads * tokens * key.shape[2]))
+    return [slice(start, start + size) for start in range(0, rows, size)]
+
+
+def _stacked(states: Tensor) -> Tensor:
+    """``[rows, heads, tokens, width]`` to ``[rows * heads, tokens, width]``."""
+    return states.flatten(0, 1)
+
+
+def _added(bias: Tensor, query: Tensor) -> Tensor:
+    """A bias or a mask of `attend` as numbers to add."""
+    if bias.dtype != torch.bool:
+        return bias
+    return query.new_zeros(bias.shape).masked_fill_(~bias, -torch.inf)

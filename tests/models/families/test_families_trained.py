@@ -224,3 +224,27 @@ def test_packed_frozen_maps_train_the_same_tensors(
     linear = {n for n, m in maps if type(m) is torch.nn.Linear and not m.weight.requires_grad}
     assert set(packed) == linear  # none in GPT-2, whose maps are Conv1D
     assert {name for name in found if not torch.equal(found[name], expected[name])} == set()
+
+
+@pytest.mark.slow
+def test_gradients_in_bfloat16_are_near(family: str, adapted_model: Callable, random_examples: Callable):
+    """Of short and long examples, without dropout, against float64."""
+    batch = pack(random_examples([7, 4, 7, 12, 5, 9, 33, 12]), range(8))
+    found = []
+    for dtype in (torch.float64, torch.float32):
+        model = adapted_model(family, Adapters(4, 0.1)).to(dtype).train()
+        for module in model.modules():
+            for name in ("p", "dropout", "attention_dropout", "dropout_prob"):
+                if isinstance(getattr(module, name, None), float):
+                    setattr(module, name, 0.0)
+        trained = model.choose_trained(frozenset())
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.float32, cache_enabled=False):
+            logits = model(batch)
+        F.cross_entropy(logits.to(dtype), torch.from_numpy(batch.index) % 3).backward()
+        found.append({name: p.grad.double() for name, p in trained.items() if p.grad is not None})
+    exact, near = found
+    assert set(near) == set(exact)
+    whole = torch.cat([own.flatten() for own in exact.values()]).norm()
+    error = torch.cat([(near[name] - own).flatten() for name, own in exact.items()]).norm()
+    # Gemma's states grow from layer to layer, and with them their rounding.
+    assert 0 < error < (0.5 if family.startswith("gemma") else 0.1) * whole
