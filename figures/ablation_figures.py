@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-from adapter_probe.analysis.deltas import span_order
+from adapter_probe.analysis.deltas import drop_points, span_order
 from adapter_probe.analysis.studies import AblationRecord
 from adapter_probe.errors import ResultsError
 
@@ -25,11 +25,12 @@ from .heatmap import (
     heatmap,
     joint_scale,
     label_of,
+    published_grid,
     scale_of,
     spread_fits,
 )
 from .layout import WIDE, fit_height, legend_below, new_figure
-from .levels import DivergingScale, Scale, draw_colorbar
+from .levels import DivergingScale, DropScale, Scale, draw_colorbar
 from .span_curve import (
     ASPECT,
     WIDE_ASPECT,
@@ -119,27 +120,40 @@ def joint_drawing(record: AverageRecord | ComparisonRecord, options: FigureOptio
         ResultsError: the frame is not a grid of spans, or the grids do not fit the width.
     """
     stem = "comparison" if isinstance(record, ComparisonRecord) else "average"
-    caption = joint_caption(record, options.tolerance)
     title = f"{label_of(record)}: {', '.join(record.names)}"
     line = span_line(record)
-    figure = curve_figure([line], options) if line is not None else _joint_grids(record, options)
+    mean_of = record.task if isinstance(record, AverageRecord) and options.paper and line is None else ""
+    published = published_grid(mean_of)
+    figure = curve_figure([line], options) if line is not None else _joint_grids(record, published, options)
+    caption = joint_caption(record, options.tolerance, paper=published is not None)
     return Drawing(stem, title, figure, record.spans, caption, {"studies": dict(record.identity)})
 
 
-def _joint_grids(record: AverageRecord | ComparisonRecord, options: FigureOptions) -> Figure:
-    """The grid of means or differences; of means whose cells are too small also that of their spread."""
+def _joint_grids(
+    record: AverageRecord | ComparisonRecord, published: Grid | None, options: FigureOptions
+) -> Figure:
+    """The grid of means or differences; of means whose cells are too small also that of their spread.
+
+    The published grid stands beside that of the means.
+    """
     width, mean = options.width("half"), isinstance(record, AverageRecord)
     label, scale, tolerance = label_of(record), scale_of(record), options.tolerance
+    if published is not None:
+        shown = [drop_points(frame["delta_points"]) for frame in (record.spans, published.frame)]
+        scale = DropScale.spanning(np.concatenate([*shown, record.spans["sd_points"].to_numpy(float)]))
     with style.paper_style(options.venue):
-        figure = new_figure(width, 2 * width)
-        axes = [figure.add_subplot()]
-        if mean and not spread_fits(record, 72 * (width - _MARGIN)):
-            width = options.width("full")
-            rows, columns = shape_of(2, width)
-            figure = new_figure(width, width * (rows / columns + 1))
-            axes = [figure.add_subplot(rows, columns, index + 1) for index in range(2)]
+        apart = mean and not spread_fits(record, 72 * (width - _MARGIN))
+        n_grids = 1 + apart + (published is not None)
+        width = options.width("full" if n_grids > 1 else "half")
+        rows, columns = shape_of(n_grids, width)
+        figure = new_figure(width, width * (rows / columns + 1))
+        axes = [figure.add_subplot(rows, columns, index + 1) for index in range(n_grids)]
         if mean:
-            draw_average(record, axes, tolerance=tolerance, notes=joint_notes(record), scale=scale)
+            own = axes[: 1 + apart]
+            draw_average(record, own, tolerance=tolerance, notes=joint_notes(record), scale=scale)
+            if published is not None:
+                draw_grid(published, axes[-1], tolerance=tolerance, notes=True, scale=scale)
+                axes[-1].set_ylabel("")
         else:
             heatmap(record, axes[0], colorbar=False, scale=scale)
         where = "right" if width >= WIDE and len(axes) == 1 else "bottom"

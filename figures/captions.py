@@ -35,6 +35,9 @@ _STUDIES = {
     "kept": "only the adapters in a contiguous span of layers are kept on, without retraining",
 }
 SOURCE = "Houlsby et al. (2019)"
+_PUBLISHED_GRIDS = (
+    f"Grids labelled {SOURCE} show the published values (BERT-base, points of validation accuracy)."
+)
 
 
 def heatmap_caption(grids: Sequence[Grid], tolerance: float) -> str:
@@ -64,9 +67,7 @@ def heatmap_caption(grids: Sequence[Grid], tolerance: float) -> str:
             " (simultaneous 95% paired bootstrap bound over the spans inside it; not corrected over spans)."
         )
     if len(own) < len(grids):
-        parts.append(
-            f"Grids labelled {SOURCE} show the published values (BERT-base, points of validation accuracy)."
-        )
+        parts.append(_PUBLISHED_GRIDS)
     return " ".join([*parts, undefined_text(int(frame["delta_points"].isna().sum()), "Crossed-out spans")])
 
 
@@ -122,8 +123,11 @@ def _over_spans(frames: Sequence[pd.DataFrame]) -> str:
     return f" over {' or '.join(map(str, sorted(counts)))} spans" if counts else ""
 
 
-def joint_caption(record: AverageRecord | ComparisonRecord, tolerance: float) -> str:
-    """Caption of means over studies, or of differences between two, as a grid or as a curve."""
+def joint_caption(record: AverageRecord | ComparisonRecord, tolerance: float, *, paper: bool = False) -> str:
+    """Caption of means over studies, or of differences between two, as a grid or as a curve.
+
+    With `paper`, the published grid stands beside the means.
+    """
     metric, names, is_grid = record.metric, record.names, span_order(record.spans) is None
     drop = f"{drop_name(metric)} in {metric_name(metric)} ({unit_name(metric)})"
     scores = ", ".join(bare_score(score, metric) for score in record.intact_scores)
@@ -145,6 +149,7 @@ def joint_caption(record: AverageRecord | ComparisonRecord, tolerance: float) ->
             *marks,
             f"{mark} marks a span whose {what} is not significant at 0.05 by {test},"
             f" Holm-corrected{_over_spans([record.spans])}.",
+            *([_PUBLISHED_GRIDS] if paper else []),
         ]
     )
 

@@ -182,7 +182,7 @@ def _ablation_figures(
 
 def _with_published(grids: Sequence[Grid]) -> list[Grid]:
     """The grids, with each published grid after the last ablation of its task."""
-    theirs = [published_grid(grid.overview) for grid in grids]
+    theirs = [published_grid(grid.overview.task, grid.overview.study) for grid in grids]
     names = [None if grid is None else grid.notes[0] for grid in theirs]
     out: list[Grid] = []
     for index, (grid, published) in enumerate(zip(grids, theirs)):

@@ -96,7 +96,7 @@ def heatmap(
             _add_bar(scale, axes, label, None if spread else tolerance)
         return ax
     overview = record.overview
-    published = published_grid(overview) if paper else None
+    published = published_grid(overview.task, overview.study) if paper else None
     label = label_of(record)
     grid = Grid(record.spans, ablation_notes(overview), overview)
     axes = [ax] if published is None else [ax, _right_half(ax)]
@@ -177,10 +177,10 @@ class Grid:
         return study_label(self.overview) if self.overview else f"{self.notes[0]} (Houlsby et al. 2019)"
 
 
-def published_grid(overview: AblationOverview) -> Grid | None:
+def published_grid(name: str, study: StudyKind = "ablated") -> Grid | None:
     """The paper's grid of the same task, if there is one."""
-    task = known_task(overview.task.split(", ")[0])
-    if task is None or task.name not in PUBLISHED_TASKS or overview.study != "ablated":
+    task = known_task(name.split(", ")[0])
+    if task is None or task.name not in PUBLISHED_TASKS or study != "ablated":
         return None
     frame = published_ablation(task.name)
     whole = -float(frame.loc[frame["n_layers"].idxmax(), "delta_points"])

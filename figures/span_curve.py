@@ -97,7 +97,7 @@ def span_line(record: Record, *, paper: bool = False) -> SpanLine | None:
     if isinstance(record, AblationRecord):
         said = record.overview
         about = ablation_notes(said), drop_label(said.metric, said.split), said.study, test_name(said.metric)
-        published = published_grid(said) if paper else None
+        published = published_grid(said.task, said.study) if paper else None
         theirs = None if published is None else _same_spans(published, frame)
         return SpanLine(frame, *about, published=theirs)
     if isinstance(record, ComparisonRecord):

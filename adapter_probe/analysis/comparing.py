@@ -69,6 +69,7 @@ class AverageRecord:
         n_examples: number of examples.
         intact_scores: intact score of each study.
         identity: identity of each study, by name.
+        task: the task, to find the published drops of it.
     """
 
     names: tuple[str, ...]
@@ -77,6 +78,7 @@ class AverageRecord:
     n_examples: int
     intact_scores: tuple[float, ...]
     identity: Mapping[str, object]
+    task: str = ""
 
 
 def compare_ablations(
@@ -115,6 +117,7 @@ def compare_ablations(
 def average_ablations(
     studies: Sequence[AblationResults],
     names: Sequence[str] | None = None,
+    task: str = "",
 ) -> AverageRecord:
     """The mean drop of every span over studies that differ in the seed.
 
@@ -126,6 +129,7 @@ def average_ablations(
     Args:
         studies: at least two, of the same spans, scored on the same examples by the same metric.
         names: names of the studies; by default 1, 2, ...
+        task: their task.
 
     Raises:
         ResultsError: there are fewer than two, or they differ in examples, metric, spans or kind of study.
@@ -148,7 +152,7 @@ def average_ablations(
     n = len(studies[0].labels)
     return AverageRecord(
         names, spans.assign(n_studies=len(studies), n_examples=n), studies[0].metric, n,
-        tuple(map(_intact_score, studies)), _identities(studies, names),
+        tuple(map(_intact_score, studies)), _identities(studies, names), task,
     )  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -10,8 +12,10 @@ from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_rgba
 
 from adapter_probe.analysis.comparing import AverageRecord
+from adapter_probe.analysis.published import published_ablation
 from adapter_probe.figures.ablation_figures import joint_drawing
 from adapter_probe.figures.heatmap import heatmap, scale_of
+from adapter_probe.figures.levels import DropScale
 from adapter_probe.figures.venues import PAPER, FigureOptions
 
 
@@ -69,3 +73,18 @@ def test_the_average_figure_shows_means_and_spread(n_layers, n_panels):
     assert "± 0.1" in shown if n_panels == 1 else "s.d. over 3 studies" in shown
     assert drawing.frame is record.spans
     assert "The standard deviation over the studies" in drawing.caption
+
+
+@pytest.mark.parametrize(("task", "paper", "n"), [("mnli", True, 2), ("mnli", False, 1), ("x", True, 1)])
+def test_the_published_grid_stands_beside_the_mean(task, paper, n):
+    record = replace(mean_of(12), task=task)
+    drawing = joint_drawing(record, FigureOptions(PAPER, paper=paper))
+    grids = [ax for ax in drawing.figure.axes if ax.get_xlabel() == "last ablated layer"]
+    assert len(grids) == n
+    assert ("Houlsby et al. (2019)" in drawing.caption) == (n == 2)
+    if n == 2:
+        drops = -published_ablation("mnli").sort_values(["first", "last"])["delta_points"].to_numpy()
+        scale = DropScale.spanning(np.append(drops, 2.4))  # the largest mean is that of all 12 layers
+        np.testing.assert_allclose(colours_drawn(grids[1]), [to_rgba(c) for c in scale.colours(drops)])
+        own = scale.colours(-record.spans["delta_points"].to_numpy())
+        np.testing.assert_allclose(colours_drawn(grids[0]), [to_rgba(c) for c in own])
