@@ -17,6 +17,7 @@ _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u
 SECONDS_BETWEEN_LINES = 30.0  # seconds between lines if stderr is a file
 SECONDS_BETWEEN_WORDS = 30.0  # in a file, for work without a bar
 SECONDS_BETWEEN_SIGNS = 1.0  # in a terminal, to show that the program is running
+_LOADING = "loading"
 
 
 @contextmanager
@@ -56,6 +57,7 @@ def progress_bar(title: str, total: int, unit: str, done: int = 0, enabled: bool
             yield bar
         finally:
             _STATUS.bar = outer
+            _STATUS.move_on()
 
 
 @contextmanager
@@ -139,8 +141,14 @@ class _Status:
         """Show the previous text again, or nothing."""
         self.clear()
         self._what, self._since = outer
+        self.move_on()
         if not self._what:
             self._ended.set()
+
+    def move_on(self) -> None:
+        """What follows the first part of an activity is no longer loading."""
+        if self._what.endswith(_LOADING):
+            self._what, self._since = self._what.removesuffix(_LOADING) + "working", time.monotonic()
 
     def clear(self) -> None:
         """Clear the line."""

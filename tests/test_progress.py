@@ -121,6 +121,12 @@ def test_a_file_hears_of_long_work_alone(monkeypatch):
     with working("ablate: loading"):
         wait_for(lambda: stderr.getvalue().count("\n") > 1)
     assert set(stderr.getvalue().splitlines()) == {"ablate: loading ..."}
+    with working("ablate: loading"):
+        with progress_bar("ablate", 10, "tokens"):
+            pass
+        stderr.truncate(stderr.seek(0))
+        wait_for(lambda: stderr.getvalue().count("\n") > 1)
+    assert set(stderr.getvalue().splitlines()) == {"ablate: working ..."}
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
