@@ -139,6 +139,8 @@ def _joint_grids(
     width, mean = options.width("half"), isinstance(record, AverageRecord)
     label, scale, tolerance = label_of(record), scale_of(record), options.tolerance
     if published is not None:
+        if record.metric != "accuracy":
+            label = f"mean {drop_label(None)}"  # the published drops are drops in accuracy
         shown = [drop_points(frame["delta_points"]) for frame in (record.spans, published.frame)]
         scale = DropScale.spanning(np.concatenate([*shown, record.spans["sd_points"].to_numpy(float)]))
     with style.paper_style(options.venue):
@@ -153,7 +155,7 @@ def _joint_grids(
             draw_average(record, own, tolerance=tolerance, notes=joint_notes(record), scale=scale)
             if published is not None:
                 draw_grid(published, axes[-1], tolerance=tolerance, notes=True, scale=scale)
-                axes[-1].set_ylabel("")
+                axes[-1].set_ylabel("" if (n_grids - 1) % columns else axes[-1].get_ylabel())
         else:
             heatmap(record, axes[0], colorbar=False, scale=scale)
         where = "right" if width >= WIDE and len(axes) == 1 else "bottom"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -188,6 +188,11 @@ def line_props(mark: MarkerStyle, *, published: bool = False) -> dict[str, objec
         "color": mark.colour, "marker": mark.marker, "linestyle": mark.line,
         "markersize": mark.size * unit, "markeredgewidth": 0.0,
     }  # fmt: skip
+
+
+def has_dots(series: Iterable[ScoreSeries]) -> bool:
+    """Whether the dots of single trials are explained; those of one trial per point lie below the means."""
+    return any(one.trials is not None and (one.points["n"] > 1).any() for one in series)
 
 
 def far_below(points: pd.DataFrame, column: str) -> np.ndarray:

@@ -26,6 +26,7 @@ from .curves import (
     dot_of,
     draw_trials,
     explain,
+    has_dots,
     line_of,
     line_props,
     numbers_of,
@@ -202,7 +203,7 @@ def legend_entries(series: Sequence[ScoreSeries]) -> list[LegendEntry]:
     for one, mark in reversed(majorities.values()):
         line = Line2D([], [], color=mark.colour, linestyle=":", linewidth=0.9 * style.unit())
         entries.append((line, f"majority class, {bare_score(one.majority, one.metric)}"))
-    if any(one.trials is not None and len(one.trials) for one in series):
+    if has_dots(series):
         entries.append((dot_of(), "single trial"))
     if _with_diverged(series):
         cross = Line2D([], [], linestyle="", marker="x", color=style.FAINT, markersize=3.6 * style.unit())

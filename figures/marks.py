@@ -43,10 +43,13 @@ def draw_rings(ax: Axes, positions: np.ndarray) -> None:
 
     def fit(ax: Axes) -> None:
         cell = cell_size(ax)
-        numbered = any(text.get_visible() and text.get_transform() == ax.transData for text in ax.texts)
-        rings.set_offsets(positions[:, ::-1] + ((0.83, 0.17) if numbered else (0.5, 0.45)))
-        rings.set_widths([0.16 if numbered else 0.3])
-        rings.set_heights([0.16 if numbered else 0.3])
+        shown = [t for t in ax.texts if t.get_visible() and t.get_transform() == ax.transData]
+        wide, place = (0.16, (0.83, 0.17)) if shown else (0.3, (0.5, 0.45))
+        if any("\n" in text.get_text() for text in shown):  # two lines leave less of the corner
+            wide, place = 0.12, (0.9, 0.1)
+        rings.set_offsets(positions[:, ::-1] + place)
+        rings.set_widths([wide])
+        rings.set_heights([wide])
         rings.set_linewidth(0.4 * style.unit() if cell > SMALL_CELL else 0.0)
         rings.set_facecolor(style.WHITE if cell > SMALL_CELL else style.INK)
 

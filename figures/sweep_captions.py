@@ -10,7 +10,7 @@ import pandas as pd
 from adapter_probe.analysis.method_labels import BASELINE
 
 from .captions import SOURCE, undefined_text
-from .curves import ScoreSeries, far_below
+from .curves import ScoreSeries, far_below, has_dots
 from .wording import bare_score, count_text, metric_name, range_text, task_label
 
 _ARROWS = "Hollow marks with an arrow lie below the range of the axis; their values are printed next to them."
@@ -51,9 +51,8 @@ def _seeds(tables: Iterable[pd.DataFrame | None]) -> str:
 
 
 def _dots(series: Sequence[ScoreSeries]) -> list[str]:
-    """What the small dots mean; with one trial per point they lie below the marks of the means."""
-    several = any(one.trials is not None and (one.points["n"] > 1).any() for one in series)
-    return ["Small dots are single trials, each at its best epoch."] if several else []
+    """What the small dots mean."""
+    return ["Small dots are single trials, each at its best epoch."] if has_dots(series) else []
 
 
 def _settings(points: pd.DataFrame) -> str:

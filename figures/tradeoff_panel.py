@@ -26,6 +26,7 @@ from .curves import (
     draw_trials,
     explain,
     far_below,
+    has_dots,
     label_points,
     line_of,
     line_props,
@@ -255,7 +256,7 @@ def legend_entries(curves: Sequence[ScoreSeries]) -> list[LegendEntry]:
         entries.append((majority_line(None, 0), "majority class"))
     grey = Line2D([], [], color=style.ink(), alpha=0.55, linewidth=0.6 * unit)
     entries.append((grey, "Pareto frontier"))
-    if any(curve.trials is not None and len(curve.trials) for curve in curves):
+    if has_dots(curves):
         entries.append((dot_of(), "single trial"))
     if points["diverged"].sum():
         props = {"markersize": 3.4 * unit, "markeredgewidth": 0.9 * unit, "color": style.FAINT}

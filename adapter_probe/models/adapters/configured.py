@@ -142,6 +142,7 @@ def _example_means(values: Tensor, groups: Sequence[Group] | None) -> Tensor:
         # [nodes, n * length, 1] -> [nodes, n, length, 1]
         own = values[:, group.start : group.stop].unflatten(1, (group.n, group.length))
         pieces.append(own.mean(dim=2, keepdim=True).expand_as(own).flatten(1, 2))
+    pieces.append(values[:, groups[-1].stop :])  # rows that belong to no example
     return torch.cat(pieces, dim=1)
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _MULTIPLE, _MOST_ADDED, _SHORT = 16, 5, 10
 _WEIGHTS_AT_ONCE = 1 << 19  # attention weights that stay in a core's cache between two steps
 _MOST_PADDED = 2  # times as many attention weights as needed
+_LONGEST_KEPT = 256  # keys; more attention weights are computed again for the gradient, if none are dropped
 
 
 def attend(
@@ -28,7 +29,8 @@ def attend(
 ) -> Tensor:
     """Attention of ``[rows, heads, tokens, head width]``; arguments as in torch."""
     slow = query.dtype == torch.bfloat16 and query.device.type == "cpu"
-    if in_parts(query) and not (bias is not None and bias.requires_grad):
+    same = query.dtype == key.dtype == value.dtype
+    if in_parts(query) and same and not (bias is not None and bias.requires_grad):
         scale = query.shape[-1] ** -0.5 if scale is None else scale
         trained: Tensor = _TrainedAttention.apply(query, key, value, bias, dropout_p, scale)
         return trained
@@ -79,34 +81,29 @@ class _TrainedAttention(torch.autograd.Function):
         rows, heads, tokens, _ = query.shape
         out = value.new_empty(rows, tokens, heads, value.shape[-1]).transpose(1, 2)
         added = None if bias is None else _added(bias, query)
+        ctx.scale, ctx.drops = scale, dropout_p > 0
+        ctx.keeps = ctx.drops or key.shape[2] <= _LONGEST_KEPT
         kept: list[Tensor] = []
         for part in _parts(query, key):
-            q, k, v = (_stacked(states[part]) for states in (query, key, value))
-            if added is None:
-                products = torch.baddbmm(q.new_empty(1), q, k.transpose(1, 2), beta=0, alpha=scale)
-            else:
-                own = added[part if len(added) > 1 else slice(None)]
-                own = own.expand(len(q) // heads, heads, tokens, -1).reshape(len(q), tokens, -1)
-                products = torch.baddbmm(own, q, k.transpose(1, 2), alpha=scale)
-            weights = products.softmax(-1)
-            kept.append(weights)
-            if dropout_p > 0:
+            weights = _weights(query, key, added, part, scale)
+            if ctx.keeps:
+                kept.append(weights)
+            if ctx.drops:
                 kept.append(dropout_mask(weights, dropout_p))
                 weights = weights * kept[-1]
-            out[part] = torch.bmm(weights, v).unflatten(0, (-1, heads))
-        ctx.save_for_backward(query, key, value, *kept)
-        ctx.scale, ctx.drops = scale, dropout_p > 0
+            out[part] = torch.bmm(weights, _stacked(value[part])).unflatten(0, (-1, heads))
+        ctx.save_for_backward(query, key, value, None if ctx.keeps else added, *kept)
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of queries, keys and values."""
-        query, key, value, *kept = ctx.saved_tensors
+        query, key, value, added, *kept = ctx.saved_tensors
         found = [torch.empty_like(states) for states in (query, key, value)]
         remaining = iter(kept)
         for part in _parts(query, key):
             q, k, v, above = (_stacked(states[part]) for states in (query, key, value, gradient))
-            weights = next(remaining)
+            weights = next(remaining) if ctx.keeps else _weights(query, key, added, part, ctx.scale)
             below = torch.bmm(above, v.transpose(1, 2))
             dropped = weights
             if ctx.drops:
@@ -123,6 +120,17 @@ class _TrainedAttention(torch.autograd.Function):
             for whole, own in zip(found, gradients):
                 whole[part] = own.unflatten(0, (-1, query.shape[1]))
         return (*found, None, None, None)
+
+
+def _weights(query: Tensor, key: Tensor, added: Tensor | None, part: slice, scale: float) -> Tensor:
+    """Attention weights ``[rows * heads, tokens, keys]`` of some rows."""
+    q, k = _stacked(query[part]), _stacked(key[part])
+    if added is None:
+        return torch.baddbmm(q.new_empty(1), q, k.transpose(1, 2), beta=0, alpha=scale).softmax(-1)
+    heads, tokens = query.shape[1:3]
+    own = added[part if len(added) > 1 else slice(None)]
+    own = own.expand(len(q) // heads, heads, tokens, -1).reshape(len(q), tokens, -1)
+    return torch.baddbmm(own, q, k.transpose(1, 2), alpha=scale).softmax(-1)
 
 
 def joined_groups(groups: Sequence[Group], heads: int) -> list[list[Group]]:
