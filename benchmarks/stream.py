@@ -65,7 +65,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--max-train", type=int)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--learning-rate", type=float, default=1e-4)
-    parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--examples", type=int, default=200, help="of each task, compared bit by bit")
     parser.add_argument("--rounds", type=int, default=20)
@@ -144,9 +143,7 @@ def seconds_to_return(model: ap.Model, folders: list[Path], rounds: int) -> floa
 def fine_tune(options: argparse.Namespace) -> dict[str, Any]:
     """One model fine-tuned whole on each task in turn, scored on every task so far after each."""
     abouts = [read_description(folder) for folder in options.checkpoints]
-    settings = TrainingSettings(
-        options.epochs, options.batch_size, options.learning_rate, dtype=options.dtype
-    )
+    settings = TrainingSettings(options.epochs, learning_rate=options.learning_rate, dtype=options.dtype)
     base, trained = abouts[0].base.name, []
     for number, about in enumerate(abouts):
         folder = options.fine_tune / f"{number}-{about.task.name}"

@@ -1,9 +1,9 @@
-"""Could a cheap score have told what can go? `python cheap_scores.py OUT CHECKPOINT CHECKPOINT ...`.
+"""Could a cheap score have told what can go? `python cheap_scores.py OUT NAME=CHECKPOINT,ABLATION ...`.
 
-For each checkpoint, which must contain its ablation, the cheap scores, and how well these tell the exact
-drops. Beside them two lines that say what the numbers mean: a span of each length drawn at random, and the
-exact grid of one half of the examples as the judge of the other half. `OUT/spans.csv` has every span's scores
-beside its drop, `OUT/agreement.csv` the correlations and regrets, `OUT/agreement.png` and `.svg` the figure.
+For each checkpoint the cheap scores, and how well these tell the exact drops of its ablation. Beside them two
+lines that say what the numbers mean: a span of each length drawn at random, and the exact grid of one half of
+the examples as the judge of the other half. `OUT/spans.csv` has every span's scores beside its drop,
+`OUT/agreement.csv` the correlations and regrets, `OUT/agreement.png` and `.svg` the figure.
 """
 
 import sys
@@ -22,16 +22,18 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#9467a0", "#000000", "#b8860b")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h", "p")
 
 
-def study(folder: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+def study(given: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """A checkpoint's spans, and its agreement table with the two lines beside it."""
-    exact = ap.load(folder)
-    ranking = ap.rank(folder, threads=1)
+    name, _, folders = given.partition("=")
+    checkpoint, ablation = folders.split(",")
+    exact = ap.load(ablation)
+    ranking = ap.rank(checkpoint, threads=1)
     spans = ranking.beside(exact)
     table = pd.concat([agreement_table(spans), at_random(spans), by_halves(exact)], ignore_index=True)
     summary = exact.summary
-    print(f"{folder}: ranked in {ranking.seconds:.1f} s", file=sys.stderr)
+    print(f"{name}: ranked in {ranking.seconds:.1f} s", file=sys.stderr)
     about = {
-        "checkpoint": Path(folder).name, "task": summary["task"], "examples": len(ranking.margins),
+        "checkpoint": name, "task": summary["task"], "examples": len(ranking.margins),
         "intact_percent": 100 * summary["intact_score"],
         "all_off_points": -float(spans.loc[spans["n_layers"].idxmax(), "drop_points"]),
     }  # fmt: skip
@@ -106,15 +108,15 @@ def draw(table: pd.DataFrame, out: Path) -> None:
         ax.set_yticks(range(len(labels)), labels)
         ax.spines[["top", "right"]].set_visible(False)
     handles, names = ax.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 6), frameon=False)
+    figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 5), frameon=False)
     for kind in ("png", "svg"):
         figure.savefig(out / f"agreement.{kind}", dpi=200)
 
 
-def main(out: Path, folders: list[str]) -> None:
+def main(out: Path, checkpoints: list[str]) -> None:
     """Write the two tables and the figure."""
     out.mkdir(parents=True, exist_ok=True)
-    spans, tables = zip(*map(study, folders))
+    spans, tables = zip(*map(study, checkpoints))
     table = pd.concat(tables, ignore_index=True)
     for name, frame in (("spans", pd.concat(spans)), ("agreement", table)):
         first = ["checkpoint", *(column for column in frame if column != "checkpoint")]
