@@ -200,8 +200,8 @@ def average(studies: Sequence[Ablation | str | Path]) -> Average:
     results = [study.results for study in ablations]
     check_comparable(results, names)
     _refuse_no_seeds(results, names)
-    said = ablations[0].record.overview
-    return Average(average_ablations(results, names, said.task if said.study == "ablated" else ""))
+    tasks = (study.record.overview.task for study in ablations if study.record.overview.study == "ablated")
+    return Average(average_ablations(results, names, next(tasks, "")))
 
 
 _APART = frozenset(("checkpoint.delta_sha256", "code_schema", "settings.precision"))
