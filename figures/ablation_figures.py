@@ -122,8 +122,9 @@ def joint_drawing(record: AverageRecord | ComparisonRecord, options: FigureOptio
     stem = "comparison" if isinstance(record, ComparisonRecord) else "average"
     title = f"{label_of(record)}: {', '.join(record.names)}"
     line = span_line(record)
-    mean_of = record.task if isinstance(record, AverageRecord) and options.paper and line is None else ""
-    published = published_grid(mean_of)
+    published = None
+    if isinstance(record, AverageRecord) and options.paper and line is None:
+        published = published_grid(record.task)
     figure = curve_figure([line], options) if line is not None else _joint_grids(record, published, options)
     caption = joint_caption(record, options.tolerance, paper=published is not None)
     return Drawing(stem, title, figure, record.spans, caption, {"studies": dict(record.identity)})

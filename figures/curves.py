@@ -191,7 +191,7 @@ def line_props(mark: MarkerStyle, *, published: bool = False) -> dict[str, objec
 
 
 def has_dots(series: Iterable[ScoreSeries]) -> bool:
-    """Whether the dots of single trials are explained; those of one trial per point lie below the means."""
+    """Whether dots of single trials are visible; that of a point's only trial lies below its mean."""
     return any(one.trials is not None and (one.points["n"] > 1).any() for one in series)
 
 

@@ -69,7 +69,7 @@ class AverageRecord:
         n_examples: number of examples.
         intact_scores: intact score of each study.
         identity: identity of each study, by name.
-        task: the task, to find the published drops of it.
+        task: the task of the studies, by which published drops are found; empty if unknown.
     """
 
     names: tuple[str, ...]
@@ -129,7 +129,7 @@ def average_ablations(
     Args:
         studies: at least two, of the same spans, scored on the same examples by the same metric.
         names: names of the studies; by default 1, 2, ...
-        task: their task.
+        task: task of the studies, by which published drops are found.
 
     Raises:
         ResultsError: there are fewer than two, or they differ in examples, metric, spans or kind of study.

@@ -37,12 +37,12 @@ from .own_forward import OwnForward
 from .parameters import ParameterRoles
 from .verification import check_forward, check_owners
 
-_FEWEST_ROWS = 32
-
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from adapter_probe.data.packing import PackedBatch
+
+_FEWEST_ROWS = 32  # to which the rows of a batch are rounded up in training; more for longer batches
 
 
 class AdaptedModel(nn.Module):

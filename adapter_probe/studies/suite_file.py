@@ -180,10 +180,8 @@ class SuiteFile:
 
         found: dict[str, tuple[SuiteTask, TaskSpec]] = {}
         for number, one in enumerate(self.tasks):
-            data, task = (
-                None if one.data is None else Path(beside(folder, one.data)),
-                beside(folder, one.task),
-            )
+            task = beside(folder, one.task)
+            data = None if one.data is None else Path(beside(folder, one.data))
             if data is None and preset_named(one.task) is not None and task != one.task:
                 data = Path(task)  # a known task with its files beside the suite
             try:

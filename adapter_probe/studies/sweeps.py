@@ -64,8 +64,8 @@ class SweepSettings:
         """Every combination of task, method, learning rate, epochs and seed, ordered by task.
 
         Raises:
-            TrainingError: there is no task or nothing to try, `seeds` is less than 1, or a setting
-                is out of range.
+            TrainingError: there is no task or nothing to try, `seeds` is less than 1, or a setting is out of
+                range.
         """
         from adapter_probe.models.methods import TfidfLinear
         from adapter_probe.training.request import TrainingRequest

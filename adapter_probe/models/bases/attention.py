@@ -71,7 +71,7 @@ class Attention:
         query, key, value = self.project(parts, states, wanted)
         shared = self.prepare(parts, max(group.length for group in groups))
         runs: list[Sequence[Group]] = [(group,) for group in groups]
-        if wanted is None and len(states) == 1 and self._is_plain and in_parts(query):
+        if wanted is None and len(states) == 1 and self._is_plain and in_parts(query, key, value):
             runs = [*joined_groups(groups, self.n_heads)]
         tokens = [sum(group.n * group.length for group in run) for run in runs]
         asked = tokens if wanted is None else [group.n * group.n_read for group in groups]

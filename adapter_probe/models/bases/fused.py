@@ -28,13 +28,12 @@ def attend(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, *, dropout_p: float, scale: float | None
 ) -> Tensor:
     """Attention of ``[rows, heads, tokens, head width]``; arguments as in torch."""
-    slow = query.dtype == torch.bfloat16 and query.device.type == "cpu"
-    same = query.dtype == key.dtype == value.dtype
-    if in_parts(query) and same and not (bias is not None and bias.requires_grad):
+    if in_parts(query, key, value) and not (bias is not None and bias.requires_grad):
         scale = query.shape[-1] ** -0.5 if scale is None else scale
         trained: Tensor = _TrainedAttention.apply(query, key, value, bias, dropout_p, scale)
         return trained
-    if slow and bias is None and dropout_p == 0.0:
+    plain = bias is None and dropout_p == 0.0 and not torch.is_grad_enabled()
+    if plain and query.dtype == torch.bfloat16 and query.device.type == "cpu":
         length = key.shape[2]
         if length <= _SHORT:
             return _by_products(query, key, value, scale)
@@ -45,9 +44,10 @@ def attend(
     return F.scaled_dot_product_attention(query, key, value, bias, dropout_p=dropout_p, scale=scale)
 
 
-def in_parts(query: Tensor) -> bool:
+def in_parts(*states: Tensor) -> bool:
     """Whether `attend` in training computes a few examples at a time."""
-    return query.dtype == torch.bfloat16 and query.device.type == "cpu" and torch.is_grad_enabled()
+    fits = all(own.dtype == torch.bfloat16 and own.device.type == "cpu" for own in states)
+    return fits and torch.is_grad_enabled()
 
 
 def _by_products(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
