@@ -33,7 +33,7 @@ from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import load_examples
-from adapter_probe.data.splits import load_split
+from adapter_probe.data.tasks import load_split
 from adapter_probe.models.evaluation import evaluate
 from adapter_probe.models.methods import FullFineTuning
 from adapter_probe.training.checkpoint import train_checkpoint

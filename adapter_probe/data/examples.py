@@ -9,12 +9,13 @@ import numpy as np
 
 from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.lm_eval_tasks import is_task, load_tasks
-from adapter_probe.data.questions import Questions, load_questions
+from adapter_probe.data.questions import Questions
 from adapter_probe.data.requests import Requests, load_requests
 from adapter_probe.data.requests_encoding import EncodedRequests, encode_requests
 from adapter_probe.data.spec import TaskSpec
-from adapter_probe.data.splits import Split, load_split
+from adapter_probe.data.splits import Split
 from adapter_probe.data.squad import Windows, WindowSettings, encode_windows
+from adapter_probe.data.tasks import load_split
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,10 +65,6 @@ def load_examples(
     Raises:
         DataError: the rows cannot be read as the task describes, have changed, or `max_length` is too small.
     """
-    if task.kind == "extractive":
-        questions = load_questions(task, split, max_examples, expect_fingerprint)
-        windows = encode_windows(tokenizer, questions, WindowSettings.within(max_length))
-        return Examples(questions, windows.encoded, windows)
     if task.kind == "causal":
         files = task.files[split]
         if any(map(is_task, files)):
@@ -76,4 +73,7 @@ def load_examples(
             requests = load_requests(tokenizer, files, split, max_examples, task.encoding)
         return Examples(requests, encode_requests(tokenizer, requests, max_length))
     rows = load_split(task, split, max_examples, expect_fingerprint)
+    if isinstance(rows, Questions):
+        windows = encode_windows(tokenizer, rows, WindowSettings.within(max_length))
+        return Examples(rows, windows.encoded, windows)
     return Examples(rows, encode(tokenizer, rows, max_length))

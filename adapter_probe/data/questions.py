@@ -11,7 +11,6 @@ import numpy as np
 
 from adapter_probe.data.formats import Rows
 from adapter_probe.data.quoting import shown
-from adapter_probe.data.sources import read_split, refuse_changed, subset
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import DataError
 
@@ -59,32 +58,6 @@ class Questions:
         return len(self.questions)
 
 
-def load_questions(
-    spec: TaskSpec, split: str, max_examples: int | None = None, expect_fingerprint: bool = False
-) -> Questions:
-    """Read one split of an extractive task; the arguments are those of `splits.load_split`.
-
-    Raises:
-        DataError: the task has no such split, its files cannot be read as the task says, or they changed.
-        ValueError: the task is of another kind.
-    """
-    if spec.kind != "extractive":
-        raise ValueError(f"task {spec.name!r} has labelled texts; load_split reads them")
-    loaded = assemble_questions(spec, split, read_split(spec, split))
-    if expect_fingerprint:
-        refuse_changed(spec, split, loaded.fingerprint)
-    keep = subset(len(loaded), max_examples)
-    if keep is None:
-        return loaded
-    return _sealed(
-        split,
-        [loaded.ids[i] for i in keep],
-        [loaded.questions[i] for i in keep],
-        [loaded.contexts[i] for i in loaded.paragraph[keep]],
-        [loaded.answers[i] for i in keep],
-    )
-
-
 def assemble_questions(spec: TaskSpec, split: str, tables: Sequence[Rows]) -> Questions:
     """Join a split's files.
 
@@ -103,6 +76,17 @@ def assemble_questions(spec: TaskSpec, split: str, tables: Sequence[Rows]) -> Qu
         ]
         ids += [str(record.get("id", len(ids) + row)) for row, record in enumerate(rows.records)]
     return _sealed(split, ids, questions, contexts, answers)
+
+
+def some_questions(loaded: Questions, keep: np.ndarray) -> Questions:
+    """The questions ``keep`` (indices, int64), with their contexts numbered again."""
+    return _sealed(
+        loaded.name,
+        [loaded.ids[i] for i in keep],
+        [loaded.questions[i] for i in keep],
+        [loaded.contexts[i] for i in loaded.paragraph[keep]],
+        [loaded.answers[i] for i in keep],
+    )
 
 
 def _sealed(

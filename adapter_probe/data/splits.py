@@ -12,7 +12,6 @@ import numpy as np
 
 from adapter_probe.data.formats import Rows
 from adapter_probe.data.labels import class_indices, label_texts, paths_of, target_numbers
-from adapter_probe.data.sources import read_split, refuse_changed, subset
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import DataError
 
@@ -39,35 +38,6 @@ class Split:
         return len(self.texts)
 
 
-def load_split(
-    spec: TaskSpec, split: str, max_examples: int | None = None, expect_fingerprint: bool = False
-) -> Split:
-    """Read one split of a classification or regression task.
-
-    Args:
-        spec: the task.
-        split: train, validation or test.
-        max_examples: keep a fixed random subset of at most this many rows (files may be
-            sorted), in the files' order; a smaller subset is contained in every larger one.
-        expect_fingerprint: whether to refuse rows that differ from those recorded in the task.
-
-    Raises:
-        DataError: the task has no such split, its files cannot be read as the task says, or they changed.
-        ValueError: the task is question answering; see `adapter_probe.data.questions.load_questions`.
-    """
-    if spec.kind == "extractive":
-        raise ValueError(f"task {spec.name!r} has questions on contexts; load_questions reads them")
-    loaded = assemble(spec, split, read_split(spec, split))
-    if expect_fingerprint:
-        refuse_changed(spec, split, loaded.fingerprint)
-    keep = subset(len(loaded), max_examples)
-    if keep is None:
-        return loaded
-    texts = tuple(loaded.texts[i] for i in keep)
-    texts_b = None if loaded.texts_b is None else tuple(loaded.texts_b[i] for i in keep)
-    return _sealed(spec, split, texts, texts_b, loaded.labels[keep])
-
-
 def assemble(spec: TaskSpec, split: str, tables: Sequence[Rows]) -> Split:
     """Join a split's files into one `Split`.
 
@@ -88,6 +58,14 @@ def assemble(spec: TaskSpec, split: str, tables: Sequence[Rows]) -> Split:
             f"{paths_of(tables)}: every {split} label is {values[0]!r}; expected two or more labels"
         )
     return _sealed(spec, split, texts, texts_b, labels)
+
+
+def some_rows(spec: TaskSpec, loaded: Split, keep: np.ndarray) -> Split:
+    """The rows ``keep`` (indices, int64) of a split."""
+    texts, texts_b = (
+        None if texts is None else tuple(texts[i] for i in keep) for texts in (loaded.texts, loaded.texts_b)
+    )
+    return _sealed(spec, loaded.name, texts, texts_b, loaded.labels[keep])
 
 
 def _sealed(

@@ -20,11 +20,11 @@ from adapter_probe.data.presets import (
     preset_files,
     preset_named,
 )
-from adapter_probe.data.questions import Questions, assemble_questions, load_questions
+from adapter_probe.data.questions import Questions, assemble_questions, some_questions
 from adapter_probe.data.readers import SPLITS, find_files, name_of_file
-from adapter_probe.data.sources import judged, read_source, share_out
+from adapter_probe.data.sources import judged, read_source, read_split, refuse_changed, share_out, subset
 from adapter_probe.data.spec import Columns, TaskSpec
-from adapter_probe.data.splits import Split, assemble, load_split
+from adapter_probe.data.splits import Split, assemble, some_rows
 from adapter_probe.errors import DataError
 from adapter_probe.metrics import Kind, check_kind, check_metric, default_metric
 
@@ -34,7 +34,6 @@ __all__ = [
     "Split",
     "TaskSpec",
     "find_task",
-    "load_questions",
     "load_split",
     "locate_task",
 ]
@@ -139,9 +138,36 @@ def find_task(
         validation_share=validation_share,
     )
     check_metric(spec.metric, kind, len(classes) or None)
-    read = assemble_questions if kind == "extractive" else assemble
-    splits = {split: read(spec, split, tables[split]) for split in files}
+    splits = {split: _assembled(spec, split, tables[split]) for split in files}
     return replace(spec, fingerprints={split: rows.fingerprint for split, rows in splits.items()})
+
+
+def load_split(
+    spec: TaskSpec, split: str, max_examples: int | None = None, expect_fingerprint: bool = False
+) -> Split | Questions:
+    """Read one split of a task; questions if the task is extractive, else labelled texts.
+
+    Args:
+        spec: the task.
+        split: train, validation or test.
+        max_examples: keep a fixed random subset of at most this many rows (files may be sorted), in the
+            files' order; a smaller subset is contained in every larger one.
+        expect_fingerprint: whether to refuse rows that differ from those recorded in the task.
+
+    Raises:
+        DataError: the task has no such split, its files cannot be read as the task says, or they changed.
+    """
+    loaded = _assembled(spec, split, read_split(spec, split))
+    if expect_fingerprint:
+        refuse_changed(spec, split, loaded.fingerprint)
+    keep = subset(len(loaded), max_examples)
+    if keep is None:
+        return loaded
+    return some_questions(loaded, keep) if isinstance(loaded, Questions) else some_rows(spec, loaded, keep)
+
+
+def _assembled(spec: TaskSpec, split: str, tables: Sequence[Rows]) -> Split | Questions:
+    return (assemble_questions if spec.kind == "extractive" else assemble)(spec, split, tables)
 
 
 def _of_kind(preset: Preset, kind: str | None) -> Preset:

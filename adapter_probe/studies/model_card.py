@@ -14,7 +14,8 @@ from adapter_probe.analysis.deltas import span_order
 from adapter_probe.analysis.studies import AblationRecord, load_records
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.data.presets import preset_named
-from adapter_probe.errors import ResultsError
+from adapter_probe.data.tasks import TaskSpec, load_split
+from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.figures.gallery import figures_of
 from adapter_probe.figures.table_layouts import lay_out_removable
 from adapter_probe.figures.tables import escape_markdown, markdown_text
@@ -154,11 +155,20 @@ def _score(record: AblationRecord) -> EvalResult:
 
 
 def _is_own_split(record: AblationRecord) -> bool:
-    """Whether the score is on a split of the checkpoint's own task, not on other data (`--data`)."""
-    task, data = _described(record)[0].get("task"), record.identity.get("data")
+    """Whether the score is on a split of the checkpoint's own task, not on other data (`--data`).
+
+    The task records the fingerprint of the whole split; for that of a subset, its rows are read again.
+    """
+    task, data, said = _described(record)[0].get("task"), record.identity.get("data"), record.overview
     if not (isinstance(task, Mapping) and isinstance(data, Mapping)) or task.get("validation_share"):
         return False
-    return data.get("fingerprint") == task["fingerprints"].get(record.overview.split)
+    if data.get("fingerprint") == task["fingerprints"].get(said.split):
+        return True
+    try:
+        rows = load_split(TaskSpec.from_json(task), said.split, said.n_examples, expect_fingerprint=True)
+    except DataError:  # the files have moved or changed
+        return False
+    return data.get("fingerprint") == rows.fingerprint
 
 
 def _checkpoint(record: AblationRecord) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 from adapter_probe.analysis.studies import AblationRecord, load_records
 from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.checkpoints.identity import checkpoint_identity
-from adapter_probe.data.tasks import TaskSpec, load_questions, load_split
+from adapter_probe.data.tasks import Split, TaskSpec, load_split
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.figures.report.ablation_section import ReportedAblation
 from adapter_probe.figures.report.examples import ExampleTexts
@@ -179,10 +179,9 @@ def _texts(folder: Path, results: AblationResults, specs: Sequence[TaskSpec]) ->
 
 def _load_texts(spec: TaskSpec, split: str, n_examples: int) -> tuple[str, ExampleTexts]:
     """The texts of a split, or of its fixed subset of this size, and the fingerprint of those rows."""
-    if spec.kind != "extractive":
-        rows = load_split(spec, split, n_examples)
+    rows = load_split(spec, split, n_examples)
+    if isinstance(rows, Split):
         return rows.fingerprint, ExampleTexts(rows.texts, rows.texts_b)
-    asked = load_questions(spec, split, n_examples)
-    truths = tuple(" / ".join(dict.fromkeys(a.text for a in answers)) for answers in asked.answers)
-    contexts = tuple(asked.contexts[paragraph] for paragraph in asked.paragraph.tolist())
-    return asked.fingerprint, ExampleTexts(asked.questions, contexts, truths)
+    truths = tuple(" / ".join(dict.fromkeys(a.text for a in answers)) for answers in rows.answers)
+    contexts = tuple(rows.contexts[paragraph] for paragraph in rows.paragraph.tolist())
+    return rows.fingerprint, ExampleTexts(rows.questions, contexts, truths)

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from adapter_probe.analysis.deltas import span_scores
 from adapter_probe.analysis.summary import summary
 from adapter_probe.cli.report import report
-from adapter_probe.data.tasks import find_task, load_questions, load_split
+from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.results.ablation_files import AblationResults, save_predictions, write_spans
 from adapter_probe.results.atomic import write_json
 from adapter_probe.spans import span_variants
@@ -224,7 +224,7 @@ def test_questions_bring_contexts_and_true_answers(run, tmp_path: Path):
     results = AblationResults(
         variants.masks, np.array([(-1, -1), (0, 0)]), variants.names,
         np.array([[[1, 1]] * 3, [[1, 1], [0, 0], [0, 0]]], np.float32), np.zeros(3, np.int64), "squad_f1",
-        "extractive", (), {"data": {"fingerprint": load_questions(task, "validation").fingerprint}},
+        "extractive", (), {"data": {"fingerprint": load_split(task, "validation").fingerprint}},
         {"task": "squad", "split": "validation"},
         np.array([[(0, 3)] * 3, [(0, 3), (7, 11), (-1, -1)]], np.int32),
     )  # fmt: skip

@@ -24,9 +24,9 @@ from adapter_probe.data.answers import (
 )
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.packing import cut_by_tokens, pack
-from adapter_probe.data.questions import Answer, Questions, load_questions
+from adapter_probe.data.questions import Answer, Questions
 from adapter_probe.data.squad import Windows, encode_windows
-from adapter_probe.data.tasks import find_task
+from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.metrics import score
 
 # The published evaluation, step by step: lower case, drop punctuation marks, drop a, an and the, split at
@@ -296,7 +296,7 @@ def real(shared_dir):
     data, weights = shared_dir / "data" / "squad", shared_dir / "weights" / "gte-small"
     if not (data.is_dir() and weights.is_dir()):
         pytest.skip(f"no real data at {data} or tokenizer at {weights}")
-    questions = load_questions(find_task(data), "validation")
+    questions = load_split(find_task(data), "validation")
     return questions, encode_windows(transformers.AutoTokenizer.from_pretrained(weights), questions)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from adapter_probe.data import hub
 from adapter_probe.data.hub import HubSplit, newest_commit, read_hub
-from adapter_probe.data.tasks import TaskSpec, find_task, load_questions, load_split
+from adapter_probe.data.tasks import TaskSpec, find_task, load_split
 from adapter_probe.errors import DataError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -177,7 +177,7 @@ def test_squad_from_the_hub_equals_squads_file(library, hub_answers, tmp_path):
     (tmp_path / "train.json").write_text(json.dumps(content))
     local = find_task(tmp_path, preset="squad")
     assert local.fingerprints["train"] == task.fingerprints["train"]
-    assert load_questions(local, "train").answers == load_questions(task, "train").answers
+    assert load_split(local, "train").answers == load_split(task, "train").answers
 
 
 def test_any_dataset_of_the_hub_by_its_entry(library, hub_answers):

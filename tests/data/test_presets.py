@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from adapter_probe.data.presets import PRESETS, find_preset, preset_named, table_metrics
-from adapter_probe.data.tasks import Columns, TaskSpec, find_task, load_questions, load_split, locate_task
+from adapter_probe.data.tasks import Columns, TaskSpec, find_task, load_split, locate_task
 from adapter_probe.errors import DataError
 from adapter_probe.known_tasks import KNOWN_TASKS
 from adapter_probe.metrics import check_metric
@@ -317,7 +317,7 @@ def test_squad_by_name_and_by_its_layout(folder):
     named, guessed = find_task(here, preset="squad"), find_task(here)
     for task in (named, guessed):
         assert (task.kind, task.metric, task.label_names) == ("extractive", "squad_f1", ())
-        assert load_questions(task, "validation", expect_fingerprint=True).questions == ("Dos?",)
+        assert load_split(task, "validation", expect_fingerprint=True).questions == ("Dos?",)
     assert (named.preset, guessed.preset) == ("squad", None)
     assert named.fingerprints == guessed.fingerprints
 
@@ -339,7 +339,6 @@ def test_real_folders_by_name(shared_dir, name):
     if not folder.is_dir():
         pytest.skip(f"no real data at {folder}")
     task = find_task(folder, preset=name)
-    load = load_questions if name == "squad" else load_split
-    sizes = {split: len(load(task, split, expect_fingerprint=True)) for split in task.files}
+    sizes = {split: len(load_split(task, split, expect_fingerprint=True)) for split in task.files}
     assert sizes == REAL[name]
     assert (task.metric, task.label_names) == (PUBLISHED[name][0], PUBLISHED[name][2])

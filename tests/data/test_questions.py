@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter_probe.data.questions import Answer, load_questions
+from adapter_probe.data.questions import Answer
 from adapter_probe.data.tasks import Columns, find_task, load_split
 from adapter_probe.errors import DataError
 
@@ -53,7 +53,7 @@ def test_questions_and_their_paragraphs(write):
         )
     )
     task = find_task(here)
-    found = load_questions(task, "train", expect_fingerprint=True)
+    found = load_split(task, "train", expect_fingerprint=True)
     assert (task.kind, task.metric, task.columns) == (
         "extractive",
         "squad_f1",
@@ -86,20 +86,20 @@ def test_rows_of_questions_equal_squads_json(write, tmp_path_factory):
     (other / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     again = find_task(other)
     assert again.fingerprints == task.fingerprints
-    assert load_questions(again, "train").ids == load_questions(task, "train").ids
+    assert load_split(again, "train").ids == load_split(task, "train").ids
 
 
 def test_other_columns_can_be_named(write):
     row = {"q": "Who?", "passage": CAT, "gold": [answer("cat", 4)]}
     here = write(json.dumps(row) + "\n", "train.jsonl")
-    found = load_questions(find_task(here, text="q", text_b="passage", label="gold"), "train")
+    found = load_split(find_task(here, text="q", text_b="passage", label="gold"), "train")
     assert (found.questions, found.contexts, found.ids) == (("Who?",), (CAT,), ("0",))
 
 
 def test_several_files_make_one_split(write):
     here = write(squad((CAT, {"Who?": [answer("cat", 4)]})), "a.json")
     write(squad((CAT, {"Where?": [answer("mat", 19)]}), ("Two.", {"What?": [answer("Two", 0)]})), "b.json")
-    found = load_questions(find_task(train=[here / "b.json", here / "a.json"]), "train")
+    found = load_split(find_task(train=[here / "b.json", here / "a.json"]), "train")
     assert found.questions == ("Where?", "What?", "Who?")
     assert found.paragraph.tolist() == [0, 1, 0]
 
@@ -110,8 +110,8 @@ def test_a_subset_is_nested_and_keeps_only_its_paragraphs(write):
         for i in range(10)
     ]
     task = find_task(write(squad(*paragraphs)))
-    whole = load_questions(task, "train")
-    small, large = (load_questions(task, "train", n, expect_fingerprint=True) for n in (4, 12))
+    whole = load_split(task, "train")
+    small, large = (load_split(task, "train", n, expect_fingerprint=True) for n in (4, 12))
     assert set(small.questions) < set(large.questions) < set(whole.questions)
     assert len(small) == 4
     for found in (small, large):
@@ -120,17 +120,15 @@ def test_a_subset_is_nested_and_keeps_only_its_paragraphs(write):
             assert found.contexts[found.paragraph[number]] == whole.contexts[whole.paragraph[before]]
             assert found.answers[number] == whole.answers[before]
         assert set(found.paragraph) == set(range(len(found.contexts)))
-    assert load_questions(task, "train", 20).fingerprint == whole.fingerprint != small.fingerprint
+    assert load_split(task, "train", 20).fingerprint == whole.fingerprint != small.fingerprint
 
 
 def test_changed_questions_are_noticed(write):
     here = write(squad((CAT, {"Who?": [answer("cat", 4)]})))
     task = find_task(here)
     write(squad((CAT, {"Who?": [answer("cat", 28)]})))
-    load_questions(task, "train")
-    assert "train.json: the train rows of task" in refused(
-        load_questions, task, "train", expect_fingerprint=True
-    )
+    load_split(task, "train")
+    assert "train.json: the train rows of task" in refused(load_split, task, "train", expect_fingerprint=True)
 
 
 @given(shift=st.integers(-6, 6))
@@ -138,16 +136,16 @@ def test_an_answer_a_character_or_two_off_is_put_right(shift, tmp_path_factory):
     here = tmp_path_factory.mktemp("shifted")
     (here / "train.json").write_text(squad((CAT, {"Who?": [answer("cat sat", 4 + shift)]})))
     if abs(shift) <= 2:
-        assert load_questions(find_task(here), "train").answers == ((Answer("cat sat", 4),),)
+        assert load_split(find_task(here), "train").answers == ((Answer("cat sat", 4),),)
     else:
         message = refused(find_task, here)
         assert f"the answer 'cat sat' is not in the context at character {4 + shift}, which has '" in message
 
 
 def test_an_answer_where_it_is_said_to_be_is_not_moved(write):
-    assert load_questions(
-        find_task(write(squad(("aaaaa", {"Which?": [answer("a", 2)]})))), "train"
-    ).answers == ((Answer("a", 2),),)
+    assert load_split(find_task(write(squad(("aaaaa", {"Which?": [answer("a", 2)]})))), "train").answers == (
+        (Answer("a", 2),),
+    )
 
 
 @pytest.mark.parametrize(
@@ -204,11 +202,9 @@ def test_each_kind_of_task_has_its_reader(write, tmp_path_factory):
     questions = find_task(write(squad((CAT, {"Who?": [answer("cat", 4)]}))))
     other = tmp_path_factory.mktemp("labelled")
     (other / "train.csv").write_text("text,label\na,0\nb,1\n")
-    with pytest.raises(ValueError, match="load_questions reads them"):
-        load_split(questions, "train")
-    with pytest.raises(ValueError, match="load_split reads them"):
-        load_questions(find_task(other), "train")
-    assert "no labelled split 'test'" in refused(load_questions, questions, "test")
+    assert load_split(questions, "train").questions == ("Who?",)
+    assert load_split(find_task(other), "train").texts == ("a", "b")
+    assert "no labelled split 'test'" in refused(load_split, questions, "test")
     assert "does not fit extractive; allowed: squad_f1, exact_match" in refused(
         find_task, write(squad((CAT, {"Who?": [answer("cat", 4)]}))), metric="accuracy"
     )
@@ -221,7 +217,7 @@ def test_real_questions(shared_dir):
         pytest.skip(f"no real data at {folder}")
     task = find_task(folder, preset="squad")
     for split, n_questions, n_paragraphs in (("train", 8309, 1582), ("validation", 2261, 485)):
-        found = load_questions(task, split, expect_fingerprint=True)
+        found = load_split(task, split, expect_fingerprint=True)
         assert (len(found), len(found.contexts)) == (n_questions, n_paragraphs)
         assert len(set(found.ids)) == n_questions
         for number, answers in enumerate(found.answers):

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from adapter_probe.data.questions import Answer, Questions, load_questions
+from adapter_probe.data.questions import Answer, Questions
 from adapter_probe.data.squad import WindowSettings, encode_windows
-from adapter_probe.data.tasks import find_task
+from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import DataError
 
 WORDS = [f"w{number}" for number in range(30)]
@@ -259,7 +259,7 @@ def real(shared_dir):
     data, weights = shared_dir / "data" / "squad", shared_dir / "weights" / "gte-small"
     if not (data.is_dir() and weights.is_dir()):
         pytest.skip(f"no real data at {data} or tokenizer at {weights}")
-    questions = load_questions(find_task(data), "validation")
+    questions = load_split(find_task(data), "validation")
     return transformers.AutoTokenizer.from_pretrained(weights), questions
 
 

@@ -42,7 +42,7 @@ def test_the_numbers_are_those_of_the_model_itself(study, checkpoint):
 
 
 def _validation(model) -> tuple[list[str], np.ndarray]:
-    from adapter_probe.data.splits import load_split
+    from adapter_probe.data.tasks import load_split
 
     split = load_split(model._opened.description.task, "validation")
     return list(split.texts), split.labels

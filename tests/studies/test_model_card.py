@@ -75,6 +75,26 @@ def test_a_score_on_other_data_is_not_the_tasks(checkpoint, tiny_task: Path, tmp
     assert (result.dataset_type, result.dataset_config) == ("unknown", None)
 
 
+def test_a_subset_of_the_own_split_is_the_tasks(checkpoint, tmp_path: Path, monkeypatch):
+    """`--max-examples` draws from the recorded split, whose rows tell; without them, nothing is claimed."""
+    study = ap.ablate(checkpoint, max_examples=20, out=tmp_path / "subset", progress=False)
+    held = Path(shutil.copytree(checkpoint, tmp_path / "adapter"))
+    folder = Path(shutil.copytree(study.folder, held / "subset"))
+    record = replace(study.record, folder=folder, overview=replace(study.record.overview, task="cola"))
+    monkeypatch.setattr("adapter_probe.studies.model_card.load_records", lambda folders: [record])
+
+    def dataset() -> str:
+        (result,) = ModelCard(model_card([folder])).data.eval_results
+        return result.dataset_type
+
+    assert dataset() == "nyu-mll/glue"
+    path = held / "adapter_probe.json"
+    document = json.loads(path.read_text())
+    document["task"]["files"]["validation"] = [str(tmp_path / "moved.jsonl")]
+    path.write_text(json.dumps(document))
+    assert dataset() == "unknown"
+
+
 def test_the_command_writes_card_and_pictures(ablated: Path, tmp_path: Path):
     done = CliRunner().invoke(
         app, ["report", str(ablated), "--model-card", "--out", str(tmp_path / "hub" / "README.md")]

@@ -11,8 +11,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from adapter_probe.data.splits import load_split
-from adapter_probe.data.tasks import find_task
+from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import DataError, JobsDetached, ResultsError, TrainingError
 from adapter_probe.jobs.running import Resources
 from adapter_probe.jobs.trials import run_trial
