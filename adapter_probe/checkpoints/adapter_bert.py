@@ -17,6 +17,7 @@ from torch import Tensor
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import BottleneckSpec, ImportedMethod, SiteKind
 
+from .files import first_of
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, refuse_left
 from .tensor_bundle import read_bundle
 
@@ -133,8 +134,7 @@ def translate(source: ForeignCheckpoint, base: BaseShape) -> TranslatedCheckpoin
     adapters, trained, frozen = _adapters(base), _trained(base), _frozen(base)
     names = {**adapters, **trained, **frozen}
     if lacking := sorted(names.keys() - source.tensors.keys()):
-        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-        raise CheckpointError(f"{index} lacks {lacking[0]}{more}")
+        raise CheckpointError(f"{index} lacks {first_of(lacking)}")
     refuse_left(source.folder, source.tensors.keys() - names.keys())
     tensors = {ours: _turned(index, name, source.tensors[name]) for name, ours in names.items()}
     sizes = [

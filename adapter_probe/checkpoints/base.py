@@ -61,6 +61,15 @@ class LoadedBase:
     shared: bool = False
     checked: bool = False
 
+    @property
+    def tied(self) -> tuple[str, ...]:
+        """Names of the weights of input and output embedding if they are tied, else empty."""
+        pair = (self.model.get_input_embeddings(), self.model.get_output_embeddings())
+        if None in pair or pair[0].weight is not pair[1].weight:
+            return ()
+        names = {id(module): name for name, module in self.model.named_modules()}
+        return tuple(f"{names[id(module)]}.weight" for module in pair)
+
 
 def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
     """The base's tokenizer.
@@ -77,7 +86,13 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
         )
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # invented by transformers: all words are unknown
         raise CheckpointError(f"base {name} has no tokenizer files (tokenizer.json, or a vocabulary)")
-    _refuse_length(name, tokenizer.model_max_length)
+    most = tokenizer.model_max_length  # without a limit it is 1e30, as a float or not
+    number = isinstance(most, (int, float)) and not isinstance(most, bool)
+    if not (number and most >= 1 and (most == math.inf or most % 1 == 0)):
+        raise CheckpointError(
+            f"base {name}: model_max_length in its tokenizer_config.json is {shown(most)}, expected a whole "
+            "number of at least 1"
+        )
     _refuse_template(name, tokenizer)
     return tokenizer
 
@@ -94,16 +109,6 @@ def _refuse_template(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
                 f"base {name}: the post-processor in its tokenizer.json uses the token {shown(unknown[0])}, "
                 "which its special_tokens do not have"
             )
-
-
-def _refuse_length(name: str, most: object) -> None:
-    """Refuse a tokenizer's limit that is no whole number; one without limit has 1e30, as a float or not."""
-    number = isinstance(most, (int, float)) and not isinstance(most, bool)
-    if not (number and most >= 1 and (most == math.inf or most % 1 == 0)):
-        raise CheckpointError(
-            f"base {name}: model_max_length in its tokenizer_config.json is {shown(most)}, expected a whole "
-            "number of at least 1"
-        )
 
 
 def _refuse_token_fields(name: str, revision: str | None) -> None:
@@ -216,11 +221,12 @@ def load_base(
             trust_remote_code=False,  # never ask whether the folder's code may run
         )
     missing = frozenset(report["missing_keys"]) | {key for key, *_ in report["mismatched_keys"]}
-    _refuse_incomplete(name, model, missing, None if kind == "causal" else anatomy)
     initialise(model, missing, seed)
-    _refuse_non_finite(name, model)
+    _refuse_damaged(name, model, missing, None if kind == "causal" else anatomy)
     identity = _identify(name, revision, model, missing, kind == "causal")
-    _cast(model, dtype)
+    for parameter in model.parameters():  # one by one, and no buffers: rotary frequencies stay in float32
+        parameter.data = parameter.data.to(dtype)
+    model.config.dtype = dtype
     return LoadedBase(model, missing, identity, anatomy)
 
 
@@ -238,17 +244,10 @@ def has_untrained_pooler(base: LoadedBase) -> bool:
     return bool(biases) and not any(bias.any() for bias in biases)
 
 
-def _cast(model: PreTrainedModel, dtype: torch.dtype) -> None:
-    """Cast parameters one by one; buffers are not cast (rotary frequencies stay in float32)."""
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to(dtype)
-    model.config.dtype = dtype
-
-
-def _refuse_incomplete(
+def _refuse_damaged(
     name: str, model: PreTrainedModel, missing: frozenset[str], anatomy: Anatomy | None
 ) -> None:
-    """Refuse a base that lacks more than a head and a pooler (`anatomy`), or lacks anything (None)."""
+    """Refuse a base with NaN, or that lacks more than head and pooler (`anatomy`), or anything (None)."""
     lost, part = sorted(missing), "model"
     if anatomy is not None:
         prefix, part = f"{model.base_model_prefix}.", "encoder"
@@ -259,6 +258,9 @@ def _refuse_incomplete(
             f"base {name} lacks {len(lost)} of the {part}'s tensors or has them in another shape, {lost[0]} "
             "first; it is damaged or of another family"
         )
+    for tensor_name, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise CheckpointError(f"base {name}: {tensor_name} contains NaN or infinite values")
 
 
 @torch.no_grad()
@@ -272,12 +274,6 @@ def initialise(model: PreTrainedModel, missing: frozenset[str], seed: int) -> No
                 nn.init.normal_(parameter, std=std, generator=generator)
             else:
                 nn.init.zeros_(parameter)
-
-
-def _refuse_non_finite(name: str, model: PreTrainedModel) -> None:
-    for tensor_name, parameter in model.named_parameters():
-        if not torch.isfinite(parameter).all():
-            raise CheckpointError(f"base {name}: {tensor_name} contains NaN or infinite values")
 
 
 def _identify(

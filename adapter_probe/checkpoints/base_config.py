@@ -33,33 +33,26 @@ _SIZES = (
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress the loading bar and report of transformers; missing weights are handled here."""
+def naming_base(what: str, name: str) -> Iterator[None]:
+    """Turn any failure of loading into one line that names the base, and suppress bar and report.
+
+    Used only around calls of other libraries, which may raise anything on files with wrong contents. Missing
+    weights, which transformers would report, are handled here.
+    """
     verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
         yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if bars:
-            transformers_logging.enable_progress_bar()
-
-
-@contextlib.contextmanager
-def naming_base(what: str, name: str) -> Iterator[None]:
-    """Turn any failure of loading into one line that names the base.
-
-    Used only around calls of other libraries, which may raise anything on files with wrong contents.
-    """
-    try:
-        with _quiet():
-            yield
     except AdapterProbeError:
         raise
     except Exception as error:
         said = one_line(error)[:_MOST_SAID]
         raise CheckpointError(f"base {name}: its {what} cannot be loaded: {said}") from error
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()
 
 
 def resolve_base(name: str, revision: str | None = None) -> tuple[str, str | None]:

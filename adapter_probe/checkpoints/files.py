@@ -6,7 +6,7 @@ import json
 import math
 import pickle
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +97,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in tensors.items()
     ):
         raise CheckpointError(f"{path} does not contain named tensors")
-    return {name: _checked(path, name, tensor, size) for name, tensor in sorted(tensors.items())}
+    for name, tensor in sorted(tensors.items()):
+        if tensor.numel() > size:  # a view that repeats few stored numbers
+            raise CheckpointError(
+                f"{path}: {name} has shape {list(tensor.shape)}, more than the file contains"
+            )
+        check_values(path, name, tensor)
+    return {name: tensor.float() for name, tensor in sorted(tensors.items())}
 
 
 def _refuse_compressed(path: Path) -> None:
@@ -111,18 +117,6 @@ def _refuse_compressed(path: Path) -> None:
         raise CheckpointError(f"{path} is damaged: {one_line(error)}") from error
     if not stored:
         raise CheckpointError(f"{path} is compressed, which files written by torch never are")
-
-
-def _checked(path: Path, name: str, tensor: Tensor, file_size: int) -> Tensor:
-    """One tensor in float32.
-
-    Raises:
-        CheckpointError: see `read_tensors`.
-    """
-    if tensor.numel() > file_size:  # a view that repeats few stored numbers
-        raise CheckpointError(f"{path}: {name} has shape {list(tensor.shape)}, more than the file contains")
-    check_values(path, name, tensor)
-    return tensor.float()
 
 
 def check_values(path: Path, name: str, tensor: Tensor) -> None:
@@ -214,6 +208,11 @@ def refuse_unknown(path: Path, document: Mapping[str, Any], known: Iterable[str]
                 f"{path} has the field {shown(name)}, {shown(value)}, which {of} does not have, so its "
                 "effect is unknown"
             )
+
+
+def first_of(names: Sequence[str]) -> str:
+    """The first of some names and the number of the others, for a message."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def shown(value: object) -> str:

@@ -17,6 +17,9 @@ from adapter_probe.metrics import Kind
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.bases.family import Anatomy
 
+from .base import LoadedBase
+from .files import first_of
+
 
 @dataclass(frozen=True)
 class ForeignCheckpoint:
@@ -113,6 +116,14 @@ class BaseShape:
     layer_names: tuple[str, ...] = field(default=())
     tied: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, loaded: LoadedBase) -> BaseShape:
+        """The facts about a base in memory."""
+        base = loaded.model
+        modules = frozenset(name for name, _ in base.named_modules())
+        layers = loaded.anatomy.layer_names(base.config)
+        return cls(loaded.anatomy, base.config, f"{base.base_model_prefix}.", modules, layers, loaded.tied)
+
     def layers_but(self, left_out: Iterable[int]) -> list[int]:
         """The layers, counted from the bottom, that are not in `leave_out`."""
         modules = list(dict.fromkeys(self.layer_names))
@@ -139,5 +150,4 @@ def refuse_left(folder: Path, left: Iterable[str]) -> None:
     """
     names = sorted(left)
     if names:
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        raise CheckpointError(f"checkpoint {folder} contains unknown tensors: {names[0]}{more}")
+        raise CheckpointError(f"checkpoint {folder} contains unknown tensors: {first_of(names)}")

@@ -7,7 +7,7 @@ adapters, trained LayerNorms, the head, and parameters that the base lacks.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -18,7 +18,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from adapter_probe import __version__
 from adapter_probe.errors import CheckpointError, ModelError, reason_of
@@ -33,7 +33,7 @@ from adapter_probe.results.fingerprints import describe_changes, list_changes
 from .base import LoadedBase, load_base, load_tokenizer, n_outputs
 from .base_config import config_changes, load_config, resolve_base
 from .description import Description, read_description, write_description
-from .files import DESCRIPTION, check_values, refuse_pointer
+from .files import DESCRIPTION, check_values, first_of, refuse_pointer
 from .headers import DELTA
 from .identity import BaseIdentity, tokenizer_parts
 
@@ -156,7 +156,7 @@ def make_model(loaded: LoadedBase, method: Method | ImportedMethod, tensors: Col
         for name, parameter in loaded.model.named_parameters():
             if name in tensors:
                 parameter.data = parameter.data.clone()
-    if not set(tied_embeddings(loaded.model)).isdisjoint(tensors):
+    if not set(loaded.tied).isdisjoint(tensors):
         head = loaded.model.get_output_embeddings()
         head.weight = torch.nn.Parameter(head.weight.detach().clone(), requires_grad=False)
         loaded.model.config.tie_word_embeddings = False
@@ -166,15 +166,6 @@ def make_model(loaded: LoadedBase, method: Method | ImportedMethod, tensors: Col
     model = AdaptedModel(loaded.model, anatomy, check=not checked)
     model.install(method, None)
     return model
-
-
-def tied_embeddings(model: PreTrainedModel) -> tuple[str, ...]:
-    """Names of the weights of input and output embedding if they are tied, else empty."""
-    pair = (model.get_input_embeddings(), model.get_output_embeddings())
-    if None in pair or pair[0].weight is not pair[1].weight:
-        return ()
-    names = {id(module): name for name, module in model.named_modules()}
-    return tuple(f"{names[id(module)]}.weight" for module in pair)
 
 
 def _refuse_unfit(name: str, config: PretrainedConfig, expected: BaseIdentity) -> None:
@@ -217,30 +208,37 @@ def _read_delta(folder: Path, description: Description) -> dict[str, Tensor]:
             f"the sha256 in {DESCRIPTION}"
         )
     try:
-        return safetensors.torch.load(data)
+        delta = safetensors.torch.load(data)
     except SafetensorError as error:
         raise CheckpointError(f"{path} is not a safetensors file: {error}") from error
+    for name, tensor in delta.items():
+        check_values(path, name, tensor)
+    return delta
 
 
 def _load_delta(model: AdaptedModel, delta: Mapping[str, Tensor], loaded: LoadedBase, path: Path) -> None:
     model.choose_trained(loaded.missing)
     needed = model.named_delta()
     parameters = {**dict(model.base.named_parameters()), **needed}
-    _refuse_names(path, "lacks", needed.keys() - delta.keys())
-    _refuse_names(path, "contains tensors that the model does not have:", delta.keys() - parameters.keys())
-    with torch.no_grad():
-        for name, tensor in delta.items():
-            target = parameters[name]
-            if tensor.shape != target.shape:
-                raise CheckpointError(
-                    f"{path}: {name} has shape {list(tensor.shape)}, the model needs {list(target.shape)}"
-                )
-            check_values(path, name, tensor)
-            target.copy_(tensor)
+    if lacking := sorted(needed.keys() - delta.keys()):
+        raise CheckpointError(f"{path} lacks {first_of(lacking)}")
+    if unknown := sorted(delta.keys() - parameters.keys()):
+        raise CheckpointError(f"{path} contains tensors that the model does not have: {first_of(unknown)}")
+    copy_weights(delta, parameters, str(path), "the model")
 
 
-def _refuse_names(path: Path, what: str, names: Iterable[str]) -> None:
-    names = sorted(names)
-    if names:
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        raise CheckpointError(f"{path} {what} {names[0]}{more}")
+@torch.no_grad()
+def copy_weights(
+    tensors: Mapping[str, Tensor], targets: Mapping[str, Tensor], place: str, model: str
+) -> None:
+    """Copy tensors into parameters of the same names, of a checkpoint and a model that a message names.
+
+    Raises:
+        CheckpointError: a tensor has another shape than its parameter.
+    """
+    for name, tensor in tensors.items():
+        if tensor.shape != targets[name].shape:
+            raise CheckpointError(
+                f"{place}: {name} has shape {list(tensor.shape)}, {model} needs {list(targets[name].shape)}"
+            )
+        targets[name].copy_(tensor)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import torch
-from torch import Tensor
 from transformers import PretrainedConfig
 
 from adapter_probe.data.spec import Columns, TaskSpec
@@ -21,7 +19,7 @@ from . import adapter_bert, adapterhub, native, peft
 from .base import LoadedBase, load_base, load_tokenizer
 from .base_config import load_config, resolve_base
 from .description import Description
-from .files import CONFIG, DESCRIPTION, read_json_file, shown
+from .files import CONFIG, DESCRIPTION, first_of, read_json_file, shown
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint
 from .identity import tokenizer_parts
 from .native import OpenedCheckpoint
@@ -29,14 +27,6 @@ from .shared import SharedBase
 
 # Without a recorded task, the columns of a file are inferred.
 NO_COLUMNS = Columns("", None, "")
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """The reader of one library's checkpoints."""
-
-    read: Callable[[Path], ForeignCheckpoint]
-    translate: Callable[[ForeignCheckpoint, BaseShape], TranslatedCheckpoint]
 
 
 def open_checkpoint(
@@ -64,42 +54,37 @@ def open_checkpoint(
     folder = Path(folder)
     if (folder / DESCRIPTION).is_file() or not folder.is_dir():
         return native.open_native(folder, base, anatomy, dtype, shared)
-    folder = _only_one(folder)
-    reader = _reader_of(folder)
-    return _open_foreign(reader.read(folder), reader, base, anatomy, dtype, shared)
+    folder, library = _recognise(folder)
+    return _open_foreign(library.read(folder), library, base, anatomy, dtype, shared)
 
 
-def _only_one(folder: Path) -> Path:
-    """The folder itself, or its only subfolder with an adapter.
+def _recognise(folder: Path) -> tuple[Path, ModuleType]:
+    """The folder itself, or its only subfolder with an adapter, and the module that reads its format.
 
     Raises:
-        CheckpointError: there are several, or none.
+        CheckpointError: there are several adapters or none, or their format is unknown.
     """
-    if (folder / CONFIG).is_file() or adapter_bert.is_in(folder):
-        return folder
-    inside = sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
-    if len(inside) == 1:
-        adapterhub.refuse_composed(inside[0], inside[0].name)
-        return inside[0]
-    if inside:
-        raise CheckpointError(
-            f"{folder} contains {len(inside)} adapters, {', '.join(path.name for path in inside)}; give one "
-            "of these folders"
-        )
-    raise CheckpointError(
-        f"{folder} is not a checkpoint: it contains neither {DESCRIPTION} nor {CONFIG}, nor TensorFlow's "
-        f"*{adapter_bert.INDEX}"
-    )
-
-
-def _reader_of(folder: Path) -> _Reader:
     if not (folder / CONFIG).is_file():
-        return _Reader(adapter_bert.read, adapter_bert.translate)
+        if adapter_bert.is_in(folder):
+            return folder, adapter_bert
+        inside = sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
+        if not inside:
+            raise CheckpointError(
+                f"{folder} is not a checkpoint: it contains neither {DESCRIPTION} nor {CONFIG}, nor "
+                f"TensorFlow's *{adapter_bert.INDEX}"
+            )
+        if len(inside) > 1:
+            names = ", ".join(path.name for path in inside)
+            raise CheckpointError(
+                f"{folder} contains {len(inside)} adapters, {names}; give one of these folders"
+            )
+        folder = inside[0]
+        adapterhub.refuse_composed(folder, folder.name)
     document = read_json_file(folder / CONFIG)
     if "peft_type" in document:
-        return _Reader(peft.read, peft.translate)
+        return folder, peft
     if "config" in document:
-        return _Reader(adapterhub.read, adapterhub.translate)
+        return folder, adapterhub
     raise CheckpointError(
         f"{folder / CONFIG} is neither from AdapterHub (no 'config') nor from PEFT (no 'peft_type')"
     )
@@ -107,7 +92,7 @@ def _reader_of(folder: Path) -> _Reader:
 
 def _open_foreign(
     source: ForeignCheckpoint,
-    reader: _Reader,
+    library: ModuleType,
     base: str | None,
     anatomy: Anatomy | None,
     dtype: torch.dtype,
@@ -121,12 +106,18 @@ def _open_foreign(
     )
     load = load_base if shared is None else shared.load
     loaded = load(name, n_outputs, kind=kind, revision=revision, dtype=dtype, anatomy=anatomy)
-    model, translated = build(source, reader.translate, loaded)
+    translated = library.translate(source, BaseShape.of(loaded))
+    own = dict(loaded.model.named_parameters(remove_duplicate=False))
+    translated = translated.without_copies(own, loaded.identity.name)
+    model = _build(source, translated, loaded)
     tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(name, revision)
+    names = source.label_names
+    if kind == "classification" and not names:
+        names = tuple(map(str, range(n_outputs or 0)))
     description = Description(
         method=translated.method,
         base=loaded.identity,
-        task=_task(source, kind, n_outputs),
+        task=TaskSpec(source.name, kind, default_metric(kind), names, NO_COLUMNS, {}, {}),
         max_length=length_limit(None, config, tokenizer.model_max_length, loaded.anatomy),
         delta_sha256=source.sha256,
         tokenizer=tokenizer_parts(tokenizer),
@@ -162,81 +153,31 @@ def _find_base(source: ForeignCheckpoint, base: str | None) -> tuple[str, str | 
         ) from error
 
 
-def _task(source: ForeignCheckpoint, kind: Kind, n_outputs: int | None) -> TaskSpec:
-    names = source.label_names
-    if kind == "classification" and not names:
-        names = tuple(str(number) for number in range(n_outputs or 0))
-    return TaskSpec(source.name, kind, default_metric(kind), names, NO_COLUMNS, {}, {})
-
-
-def build(
-    source: ForeignCheckpoint,
-    translate: Callable[[ForeignCheckpoint, BaseShape], TranslatedCheckpoint],
-    loaded: LoadedBase,
-) -> tuple[AdaptedModel, TranslatedCheckpoint]:
-    """The model of another library's checkpoint, with all weights.
+def _build(source: ForeignCheckpoint, translated: TranslatedCheckpoint, loaded: LoadedBase) -> AdaptedModel:
+    """The model with all weights; none of its parameters is left at a random initial value.
 
     Raises:
-        CheckpointError: it does not fit the base, or a weight is in neither of them.
+        CheckpointError: names or shapes do not fit the base, or a parameter would stay random.
     """
-    base, anatomy = loaded.model, loaded.anatomy
-    shape = BaseShape(
-        anatomy,
-        base.config,
-        f"{base.base_model_prefix}.",
-        frozenset(name for name, _ in base.named_modules()),
-        anatomy.layer_names(base.config),
-        native.tied_embeddings(base),
-    )
-    own = dict(base.named_parameters(remove_duplicate=False))
-    translated = translate(source, shape).without_copies(own, loaded.identity.name)
+    place, on_base = f"checkpoint {source.folder}", f"base {loaded.identity.name}"
+    tensors = translated.tensors
     try:
-        model = native.make_model(loaded, translated.method, translated.tensors)
+        model = native.make_model(loaded, translated.method, tensors)
     except ModelError as error:
-        raise CheckpointError(f"checkpoint {source.folder}: {error}") from error
-    _load(model, translated, loaded, source)
-    return model, translated
-
-
-def _load(
-    model: AdaptedModel, translated: TranslatedCheckpoint, loaded: LoadedBase, source: ForeignCheckpoint
-) -> None:
-    """Load every tensor, and refuse to leave any parameter at its random initial value.
-
-    Raises:
-        CheckpointError: names or shapes do not fit, or a parameter would stay random.
-    """
-    targets: Mapping[str, Tensor] = dict(model.base.named_parameters())
+        raise CheckpointError(f"{place}: {error}") from error
+    targets = dict(model.base.named_parameters())
     head = str(model.anatomy.head[-1]) + "." if translated.method.head is not None else None
     empty = {n for n in targets if ".adapter." in n or n in loaded.missing or (head and n.startswith(head))}
-    _refuse_random(empty - translated.tensors.keys(), loaded, source)
-    if unknown := sorted(translated.tensors.keys() - targets.keys()):
+    if lacking := sorted(empty - tensors.keys()):
+        if source.n_outputs is None:
+            raise CheckpointError(
+                f"{place} contains no prediction head, and {on_base} has none that fits either; its "
+                "predictions would be random"
+            )
         raise CheckpointError(
-            f"checkpoint {source.folder} contains {unknown[0]}, which the model on base "
-            f"{loaded.identity.name} does not have"
+            f"neither {place} nor {on_base} has {first_of(lacking)}; these weights would be random"
         )
-    with torch.no_grad():
-        for name, tensor in translated.tensors.items():
-            target = targets[name]
-            if tensor.shape != target.shape:
-                raise CheckpointError(
-                    f"checkpoint {source.folder}: {name} has shape {list(tensor.shape)}, the model on base "
-                    f"{loaded.identity.name} needs {list(target.shape)}"
-                )
-            target.copy_(tensor)
-
-
-def _refuse_random(names: Iterable[str], loaded: LoadedBase, source: ForeignCheckpoint) -> None:
-    lacking = sorted(names)
-    if not lacking:
-        return
-    if source.n_outputs is None:
-        raise CheckpointError(
-            f"checkpoint {source.folder} contains no prediction head, and base {loaded.identity.name} has "
-            "none that fits either; its predictions would be random"
-        )
-    more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-    raise CheckpointError(
-        f"neither checkpoint {source.folder} nor base {loaded.identity.name} has {lacking[0]}{more}; these "
-        "weights would be random"
-    )
+    if unknown := sorted(tensors.keys() - targets.keys()):
+        raise CheckpointError(f"{place} contains {unknown[0]}, which the model on {on_base} does not have")
+    native.copy_weights(tensors, targets, place, f"the model on {on_base}")
+    return model
