@@ -10,13 +10,11 @@ import torch
 from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.errors import AdapterProbeError, ResultsError, TrainingError
 from adapter_probe.results.atomic import claim, make_folder, read_json, write_json
-from adapter_probe.results.fingerprints import describe_changes, list_changes
-from adapter_probe.results.rundir import MANIFEST, read_manifest
-from adapter_probe.training.checkpoint import STATE_FOLDER, train_checkpoint
+from adapter_probe.training.checkpoint import refuse_other, train_checkpoint
 from adapter_probe.training.request import TrainingRequest
 
 from .running import Jobs, Resources, describe_lost, run_jobs
-from .trials import Trial, identified
+from .trials import identified
 
 ORDER = "checkpoint-request.json"
 
@@ -41,7 +39,7 @@ def train_checkpoints(
         steps = {}
         for folder, trial in zip(requests, identified(requests.values())):
             if (folder / DESCRIPTION).exists():
-                _refuse_other(folder, trial)
+                refuse_other(folder, trial.identity)
             else:
                 write_json(make_folder(folder) / ORDER, trial.request.to_json())
                 steps[folder] = trial.n_steps
@@ -49,23 +47,6 @@ def train_checkpoints(
         failures = run_jobs(jobs, resources, progress) if steps else []
     if lost := [folder for folder in steps if not (folder / DESCRIPTION).exists()]:
         raise TrainingError(describe_lost(jobs, failures, lost))
-
-
-def _refuse_other(folder: Path, trial: Trial) -> None:
-    """Refuse a checkpoint that was trained otherwise than is asked for now.
-
-    Raises:
-        ResultsError: it was, or does not say how; what differs is named.
-    """
-    record = folder / STATE_FOLDER / MANIFEST
-    if not record.is_file():
-        raise ResultsError(f"{folder} holds a checkpoint without the record of its training ({record})")
-    trained = read_manifest(record)["identity"]
-    if changes := describe_changes(trained, trial.identity):
-        raise ResultsError(
-            f"{folder} holds a checkpoint of another training: {list_changes(changes)}. Choose another --out "
-            "or remove the folder"
-        )
 
 
 def run_order(folder: Path, device: torch.device, report: Callable[[int], None]) -> None:

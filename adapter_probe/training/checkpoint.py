@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,7 +16,8 @@ from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.checkpoints.native import save_checkpoint
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.atomic import remove_leftovers
-from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory
+from adapter_probe.results.fingerprints import describe_changes, list_changes
+from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory, read_manifest
 
 from .loop import OnProgress, Trainer
 from .request import TrainingRequest, build_model, identity_of, load_inputs, warn_of_untrained_pooler
@@ -39,7 +41,7 @@ def train_checkpoint(
         AdapterProbeWarning: the base's pooler was never trained, and the method keeps it frozen.
     """
     settings, task = request.settings, request.task
-    _refuse_foreign(out)
+    refuse_other(out)
     inputs = load_inputs(request)
     with RunDirectory(out / STATE_FOLDER, identity_of(request, inputs.fingerprints), plan={}) as run:
         remove_leftovers(out)
@@ -75,12 +77,28 @@ def best_score(scores: Sequence[float]) -> float | None:
     return max((score for score in scores if not math.isnan(score)), default=None)
 
 
-def _refuse_foreign(out: Path) -> None:
-    """Refuse a folder that contains other results."""
+def refuse_other(out: Path, identity: Mapping[str, Any] | None = None) -> None:
+    """Refuse a folder that contains other results than those of a training.
+
+    Args:
+        out: the folder.
+        identity: identity of the training; None to leave the comparison to `RunDirectory`.
+
+    Raises:
+        ResultsError: it contains a study, or a checkpoint of another or an unknown training.
+    """
+    record = out / STATE_FOLDER / MANIFEST
     if (out / MANIFEST).exists():
         raise ResultsError(f"{out} contains the results of another study ({MANIFEST}); choose another --out")
-    if (out / DESCRIPTION).exists() and not (out / STATE_FOLDER / MANIFEST).exists():
+    if not (out / DESCRIPTION).exists():
+        return
+    if not record.exists():
         raise ResultsError(
             f"{out} contains a checkpoint without the record of its training ({STATE_FOLDER}/{MANIFEST}); "
             "choose another --out"
+        )
+    if identity and (changes := describe_changes(read_manifest(record)["identity"], identity)):
+        raise ResultsError(
+            f"{out} contains a checkpoint of another training: {list_changes(changes)}. Choose another --out "
+            "or remove the folder"
         )

@@ -118,7 +118,7 @@ def test_a_suite_is_its_studies(file, tiny_base, short_task, tmp_path, monkeypat
     other = tmp_path / "other.toml"
     other.write_text(file.read_text().replace("size = 2\nseeds = 2", "size = 2\nbatch_size = 16\nseeds = 2"))
     with pytest.raises(
-        ResultsError, match=r"seed-0 holds .* another training: settings\.batch_size: 32 -> 16"
+        ResultsError, match=r"seed-0 contains .* another training: settings\.batch_size: 32 -> 16"
     ):
         ap.suite(other, tmp_path / "out", progress=False)
 
