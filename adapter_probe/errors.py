@@ -4,6 +4,11 @@ Each carries one clear line: the value received, the values allowed, the file. T
 line and exits with code 2; any other exception is a bug and keeps its traceback. A warning is one line, too.
 """
 
+from collections.abc import Iterable
+
+_LONGEST_SHOWN = 60  # characters
+_MOST_SHOWN = 12  # values
+
 
 def reason_of(error: BaseException) -> str:
     """What the system or another library says of an error, on one line."""
@@ -13,6 +18,19 @@ def reason_of(error: BaseException) -> str:
 def one_line(error: BaseException) -> str:
     """Another library's message on one line; the error's type if the message is empty."""
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def shown(value: object) -> str:
+    """A value on one line, shortened, for an error message."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 1]}…"
+
+
+def listed(values: Iterable[object]) -> str:
+    """Several values on one line, the first dozen, for an error message."""
+    values = list(values)
+    more = f", … ({len(values)} in all)" if len(values) > _MOST_SHOWN else ""
+    return ", ".join(map(shown, values[:_MOST_SHOWN])) + more
 
 
 def install_extra(name: str) -> str:

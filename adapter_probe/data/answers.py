@@ -119,13 +119,6 @@ def answer_text(questions: Questions, question: int, start: int, end: int) -> st
     return "" if start == NO_ANSWER else questions.contexts[questions.paragraph[question]][start:end]
 
 
-def predictions(questions: Questions, answers: Answers, variant: int = 0) -> dict[str, str]:
-    """One variant's answers by question id, in the format of SQuAD's official evaluation."""
-    places = zip(answers.start[variant].tolist(), answers.end[variant].tolist())
-    texts = (answer_text(questions, number, start, end) for number, (start, end) in enumerate(places))
-    return dict(zip(questions.ids, texts))
-
-
 def score_answers(questions: Questions, answers: Answers) -> tuple[np.ndarray, np.ndarray]:
     """Exact match and F1 of every variant on every question, the maximum over the correct answers.
 
@@ -139,15 +132,14 @@ def score_answers(questions: Questions, answers: Answers) -> tuple[np.ndarray, n
     """
     exact, f1 = np.zeros((2, *answers.start.shape))
     for question in range(len(questions)):
-        true = [normalise(answer.text) for answer in questions.answers[question]]
+        true = [answer.text for answer in questions.answers[question]]
         # Variants mostly agree, so only the few distinct answers are scored.
         places = np.stack([answers.start[:, question], answers.end[:, question]], axis=1)  # [variants, 2]
         different, variant_of = np.unique(places, axis=0, return_inverse=True)
         scores = np.zeros((len(different), 2))
         for i, (start, end) in enumerate(different.tolist()):
             if start != NO_ANSWER:
-                given = normalise(answer_text(questions, question, start, end))
-                scores[i] = max(given == text for text in true), max(_f1(given, text) for text in true)
+                scores[i] = match_scores(answer_text(questions, question, start, end), true)
         exact[:, question], f1[:, question] = scores[variant_of.reshape(-1)].T
     exact[np.isnan(answers.score)] = f1[np.isnan(answers.score)] = np.nan
     return exact, f1
@@ -158,17 +150,13 @@ def normalise(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
-def exact_match(given: str, true: Iterable[str]) -> bool:
-    """Whether an answer equals a correct one, both normalised."""
-    return any(normalise(given) == normalise(text) for text in true)
+def match_scores(given: str, true: Iterable[str]) -> tuple[bool, float]:
+    """Whether an answer equals a correct one, and the maximum F1 of its words against those of a correct one.
 
-
-def squad_f1(given: str, true: Iterable[str]) -> float:
-    """The maximum F1 of an answer's words against those of a correct answer, both normalised.
-
-    Without a common word it is 0, also where both are empty.
+    All are normalised first. Without a common word the F1 is 0, also where both are empty.
     """
-    return max(_f1(normalise(given), normalise(text)) for text in true)
+    given, true = normalise(given), [normalise(text) for text in true]
+    return given in true, max(_f1(given, text) for text in true)
 
 
 def _f1(given: str, true: str) -> float:

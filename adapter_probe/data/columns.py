@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from adapter_probe.data.formats import Rows
+from adapter_probe.data.formats import QUESTION_COLUMNS, Rows
 from adapter_probe.data.labels import HIDDEN
-from adapter_probe.data.quoting import listed
 from adapter_probe.data.readers import is_raw_cola
 from adapter_probe.data.spec import Columns
-from adapter_probe.data.squad_json import QUESTION_COLUMNS
-from adapter_probe.errors import DataError
+from adapter_probe.errors import DataError, listed
 
 # In order of preference, compared in lower case.
 _PAIRS = (

@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from adapter_probe.data.tasks import Split
 from adapter_probe.errors import DataError
 
-
-class Tokenizer(Protocol):
-    """The part of a transformers fast tokenizer that encoding needs."""
-
-    def num_special_tokens_to_add(self, pair: bool = False) -> int:
-        """Number of special tokens added to a text or a pair."""
-
-    def __call__(
-        self,
-        text: list[str],
-        text_pair: list[str] | None = None,
-        *,
-        truncation: bool,
-        max_length: int,
-        padding: bool,
-        return_attention_mask: bool,
-    ) -> Mapping[str, Sequence[Sequence[int]]]:
-        """Token ids of every example."""
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,11 +40,11 @@ class Encoded:
         return np.fromiter(map(len, self.input_ids), dtype=np.int64, count=len(self.input_ids))
 
 
-def encode(tokenizer: Tokenizer, split: Split, max_length: int) -> Encoded:
+def encode(tokenizer: PreTrainedTokenizerBase, split: Split, max_length: int) -> Encoded:
     """Tokenise a split in one call.
 
     Args:
-        tokenizer: a transformers fast tokenizer.
+        tokenizer: the base's tokenizer.
         split: the texts; an empty text consists of the special tokens only.
         max_length: maximum number of tokens per example, special tokens included; at most the model's limit.
             Longer examples are truncated at the end; of a pair, the longer text is truncated first.

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from adapter_probe.data.quoting import listed, shown
-from adapter_probe.data.squad_json import QUESTION_COLUMNS, flatten, is_squad
-from adapter_probe.errors import DataError, install_extra, one_line
+from adapter_probe.errors import DataError, install_extra, listed, one_line, shown
 
 # Some rows of GLUE's QQP are broken over several lines. Every distribution of the data leaves them out.
 _QQP_HEADER = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
+
+QUESTION_COLUMNS = ("id", "question", "context", "answers")
 
 Located = tuple[int, object]  # a row with its line (or item), counted from 1
 
@@ -152,13 +152,50 @@ def _read_json(path: Path, text: str, columns: Sequence[str]) -> Rows:
     if more and first.startswith("{") and first.rstrip().endswith("}"):
         return _read_jsonl(path, text, columns)
     value = _parse(path, text)
-    if is_squad(value):
-        questions = list(flatten(path, value))
+    if _is_squad(value):
+        questions = list(_questions(path, value))
         records, places = [record for _, record in questions], [place for place, _ in questions]
         return Rows(path, QUESTION_COLUMNS, records, places, "article")
     if not isinstance(value, list):
         raise DataError(f"{path}: contains {_json_type(value)}, expected a list of objects")
     return _objects(path, list(enumerate(value, start=1)), "item")
+
+
+def _is_squad(value: object) -> bool:
+    """Whether a JSON value has the layout of SQuAD's files."""
+    articles = value.get("data") if isinstance(value, dict) else None
+    return isinstance(articles, list) and any(
+        isinstance(article, dict) and "paragraphs" in article for article in articles
+    )
+
+
+def _questions(path: Path, value: dict) -> Iterator[tuple[str, dict[str, object]]]:
+    """Every question with its place, such as ``2, paragraph 1, question 7`` (of article 2), counted from 1.
+
+    Raises:
+        DataError: a level of the layout is missing or of the wrong type; the message says where.
+    """
+    for i, article in enumerate(value["data"], start=1):
+        at = f"{path} article {i}"
+        for j, paragraph in enumerate(_held_list(article, "paragraphs", at), start=1):
+            here = f"{at}, paragraph {j}"
+            questions = _held_list(paragraph, "qas", here)
+            if "context" not in paragraph:
+                raise DataError(f"{here}: no 'context'")
+            for k, question in enumerate(questions, start=1):
+                place = f"{i}, paragraph {j}, question {k}"
+                if not isinstance(question, dict):
+                    raise DataError(f"{here}, question {k}: contains {shown(question)}, expected an object")
+                yield place, {**question, "context": paragraph["context"]}
+
+
+def _held_list(holder: object, key: str, where: str) -> list:
+    if not isinstance(holder, dict):
+        raise DataError(f"{where}: contains {shown(holder)}, expected an object")
+    if not isinstance(holder.get(key), list):
+        found = shown(holder[key]) if key in holder else "nothing"
+        raise DataError(f"{where}: {key!r} contains {found}, expected a list")
+    return holder[key]
 
 
 def _parse(path: Path, text: str, line: int | None = None) -> object:

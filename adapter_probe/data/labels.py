@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from adapter_probe.data.readers import Rows, is_raw_cola, listed, shown
-from adapter_probe.errors import DataError
+from adapter_probe.data.formats import Rows
+from adapter_probe.data.readers import is_raw_cola
+from adapter_probe.errors import DataError, listed, shown
 from adapter_probe.metrics import Kind
 
 _COLA_NAMES = ("unacceptable", "acceptable")

@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from adapter_probe.data.quoting import listed
 from adapter_probe.data.requests import Form, Request, Requests, seal_requests
 from adapter_probe.data.sources import subset
-from adapter_probe.errors import DataError, install_extra, one_line
+from adapter_probe.errors import DataError, install_extra, listed, one_line
 from adapter_probe.metrics import CHOICES, LOSSES, predictions_from_likelihoods, score
 
 PREFIX = "lm-eval:"

@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from adapter_probe.data.formats import Rows
+from adapter_probe.data.formats import QUESTION_COLUMNS, Rows
 from adapter_probe.data.hub import HubSplit, newest_commit
-from adapter_probe.data.quoting import listed
 from adapter_probe.data.readers import find_files, split_words
 from adapter_probe.data.spec import Columns, TaskSpec
-from adapter_probe.data.squad_json import QUESTION_COLUMNS
-from adapter_probe.errors import DataError
+from adapter_probe.errors import DataError, listed
 from adapter_probe.known_tasks import KNOWN_TASKS, KnownTask, known_task
 
 _SENTENCES = ("sentence1", "sentence2")

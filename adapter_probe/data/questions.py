@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from adapter_probe.data.formats import Rows
-from adapter_probe.data.quoting import shown
 from adapter_probe.data.spec import TaskSpec
-from adapter_probe.errors import DataError
+from adapter_probe.errors import DataError, shown
 
 _MOST_SHIFTED = 2  # known offset errors of answers in distributed copies of the data, in characters
 

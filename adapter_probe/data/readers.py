@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from adapter_probe.data.formats import FORMATS, PARQUET, Rows, looks_like_cola, read_parquet
-from adapter_probe.data.quoting import listed, shown
-from adapter_probe.errors import DataError, reason_of
+from adapter_probe.errors import DataError, listed, reason_of, shown
 
 SPLITS = ("train", "validation", "test")
 _SPLIT_WORDS = {

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from adapter_probe.data.formats import FORMATS, Rows, is_text
-from adapter_probe.data.quoting import listed, shown
 from adapter_probe.data.readers import read_rows, read_text
 from adapter_probe.data.sources import subset
-from adapter_probe.errors import DataError, one_line
+from adapter_probe.errors import DataError, listed, one_line, shown
 from adapter_probe.metrics import CHOICES, LOSSES
 
 Form = Literal["choice", "completion", "text"]

@@ -62,8 +62,7 @@ def share_out(tables: list[Rows], split: str, validation_share: float) -> list[R
             f"a validation share of {validation_share} of {n_rows} rows leaves no rows to "
             f"{'validate on' if n_validation == 0 else 'train on'}"
         )
-    # Raw generator output is the only part of NumPy's random streams that is stable between versions.
-    drawn = np.argsort(np.random.PCG64(1).random_raw(n_rows), kind="stable")[:n_validation]
+    drawn = _drawn(n_rows, n_validation, seed=1)
     chosen = np.isin(np.arange(n_rows), drawn, invert=split == "train").tolist()
     ends = np.cumsum([len(rows.records) for rows in tables]).tolist()
     parts = (_kept(rows, chosen[end - len(rows.records) : end]) for rows, end in zip(tables, ends))
@@ -120,5 +119,10 @@ def subset(n_rows: int, max_examples: int | None) -> np.ndarray | None:
         raise DataError(f"the number of examples must be at least 1, got {max_examples}")
     if max_examples is None or max_examples >= n_rows:
         return None
+    return np.sort(_drawn(n_rows, max_examples, seed=0))
+
+
+def _drawn(n_rows: int, n: int, seed: int) -> np.ndarray:
+    """Indices of `n` random rows; a smaller draw begins every larger one."""
     # Raw generator output is the only part of NumPy's random streams that is stable between versions.
-    return np.sort(np.argsort(np.random.PCG64(0).random_raw(n_rows), kind="stable")[:max_examples])
+    return np.argsort(np.random.PCG64(seed).random_raw(n_rows), kind="stable")[:n]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from adapter_probe.data.readers import SPLITS, shown
-from adapter_probe.errors import DataError
+from adapter_probe.data.readers import SPLITS
+from adapter_probe.errors import AdapterProbeError, DataError, shown
 from adapter_probe.metrics import Kind, check_metric
+from adapter_probe.records import from_record, to_record
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,7 @@ class TaskSpec:
     def to_json(self) -> dict[str, object]:
         """The task as plain JSON, to be read by `from_json`. Default values may be left out."""
         usual = {"encoding": "utf-8", "validation_share": 0.0}
-        return {
-            **{name: value for name, value in asdict(self).items() if value != usual.get(name)},
-            "label_names": list(self.label_names),
-            "files": {split: list(paths) for split, paths in self.files.items()},
-        }
+        return {name: value for name, value in to_record(self).items() if value != usual.get(name)}
 
     @classmethod
     def from_json(cls, record: object, source: str = "task") -> TaskSpec:
@@ -78,72 +74,30 @@ class TaskSpec:
         Raises:
             DataError: a field is missing, of the wrong type, or inconsistent with others.
         """
-        _expect(isinstance(record, Mapping), source, "task", record, "an object")
-        columns, files, prints = (
-            _entry(record, key, dict, source) for key in ("columns", "files", "fingerprints")
-        )
-        spec = cls(
-            name=_entry(record, "name", str, source),
-            kind=_entry(record, "kind", str, source),
-            metric=_entry(record, "metric", str, source),
-            label_names=tuple(_strings(record, "label_names", source)),
-            columns=Columns(
-                _entry(columns, "text", str, f"{source}: columns"),
-                _optional(columns.get("text_b"), source, "columns.text_b"),
-                _entry(columns, "label", str, f"{source}: columns"),
-            ),
-            files={split: tuple(_strings(files, split, f"{source}: files")) for split in files},
-            fingerprints={split: _entry(prints, split, str, f"{source}: fingerprints") for split in prints},
-            preset=_optional(record.get("preset"), source, "preset"),
-            encoding=_optional(record.get("encoding"), source, "encoding") or "utf-8",
-            validation_share=_share(record.get("validation_share", 0.0), source),
-        )
-        _check_spec(spec, source)
+        try:
+            spec = from_record(cls, record)
+            _check(spec)
+        except AdapterProbeError as error:
+            raise DataError(f"{source}: {error}") from None
         return spec
 
 
-def _expect(holds: bool, source: str, key: str, value: object, expected: str) -> None:
-    if not holds:
-        raise DataError(f"{source}: {key} is {shown(value)}, expected {expected}")
-
-
-def _optional(value: object, source: str, key: str) -> str | None:
-    _expect(value is None or isinstance(value, str), source, key, value, "a string or null")
-    return value
-
-
-def _share(value: object, source: str) -> float:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    _expect(number and 0 <= value < 1, source, "validation_share", value, "a number from 0 to below 1")
-    return float(value)
-
-
-def _entry(record: Mapping[str, object], key: str, kind: type, source: str) -> object:
-    value = record.get(key)
-    _expect(
-        isinstance(value, kind), source, key, value, {str: "a string", dict: "an object"}.get(kind, "a list")
-    )
-    return value
-
-
-def _strings(record: Mapping[str, object], key: str, source: str) -> list[str]:
-    values = _entry(record, key, list, source)
-    _expect(all(isinstance(value, str) for value in values), source, key, values, "a list of strings")
-    return values
-
-
-def _check_spec(spec: TaskSpec, source: str) -> None:
+def _check(spec: TaskSpec) -> None:
     """Checks beyond the types of fields."""
-    try:
-        check_metric(spec.metric, spec.kind, len(spec.label_names) or None)
-    except DataError as error:
-        raise DataError(f"{source}: {error}") from None
+    check_metric(spec.metric, spec.kind, len(spec.label_names) or None)
     names = spec.label_names
     classes = spec.kind == "classification"
     fits = len(names) >= 2 and len(set(names)) == len(names) if classes else not names
     wanted = "two or more different names, or none for regression and question answering"
-    _expect(fits, source, "label_names", list(names), wanted)
+    _expect(fits, "label_names", list(names), wanted)
     splits = bool(spec.files) and set(spec.files) <= set(SPLITS)
-    _expect(splits, source, "files", list(spec.files), f"splits out of {', '.join(SPLITS)}")
+    _expect(splits, "files", list(spec.files), f"splits out of {', '.join(SPLITS)}")
     same = set(spec.fingerprints) == set(spec.files)
-    _expect(same, source, "fingerprints", list(spec.fingerprints), "the same splits as in files")
+    _expect(same, "fingerprints", list(spec.fingerprints), "the same splits as in files")
+    share = spec.validation_share
+    _expect(0 <= share < 1, "validation_share", share, "a number from 0 to below 1")
+
+
+def _expect(holds: bool, field: str, value: object, expected: str) -> None:
+    if not holds:
+        raise DataError(f"{field} is {shown(value)}, expected {expected}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,30 +16,10 @@ from adapter_probe.data.encoding import Encoded, seal
 from adapter_probe.data.questions import Questions
 from adapter_probe.errors import DataError
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 _AT_ONCE = 256  # questions per call: the tokenizer's offsets are Python objects, much larger than arrays
-
-
-class Batch(Protocol):
-    """The part of transformers' `BatchEncoding` that windows need."""
-
-    def __getitem__(self, name: str) -> Sequence:
-        """Token ids, offsets and the like, by name."""
-
-    def __contains__(self, name: str) -> bool:
-        """Whether the tokenizer returned this field."""
-
-    def sequence_ids(self, batch_index: int) -> Sequence[int | None]:
-        """0 for tokens of the question, 1 for the context's, None for special tokens."""
-
-
-class OffsetTokenizer(Protocol):
-    """The part of a transformers fast tokenizer that windows need."""
-
-    def num_special_tokens_to_add(self, pair: bool = False) -> int:
-        """Number of special tokens added to a pair."""
-
-    def __call__(self, text: list[str], text_pair: list[str] | None = None, **options: object) -> Batch:
-        """Token ids and character offsets of every window."""
 
 
 @dataclass(frozen=True)
@@ -95,12 +75,12 @@ class Windows:
 
 
 def encode_windows(
-    tokenizer: OffsetTokenizer, questions: Questions, settings: WindowSettings = WindowSettings()
+    tokenizer: PreTrainedTokenizerBase, questions: Questions, settings: WindowSettings = WindowSettings()
 ) -> Windows:
     """Cut and tokenise every question with its context.
 
     Args:
-        tokenizer: a transformers fast tokenizer that puts the first text before the second.
+        tokenizer: a tokenizer that puts the first text before the second.
         questions: questions to encode. White space around a question is removed.
         settings: settings of the windows into which contexts are cut.
 
@@ -137,7 +117,7 @@ def encode_windows(
     return Windows(encoded, question, context, tuple(offsets), labels, len(questions))
 
 
-def _refuse_cramped(tokenizer: OffsetTokenizer, settings: WindowSettings) -> None:
+def _refuse_cramped(tokenizer: PreTrainedTokenizerBase, settings: WindowSettings) -> None:
     """Refuse settings whose windows do not advance by at least one token next to the longest question."""
     room = settings.max_length - settings.max_question - tokenizer.num_special_tokens_to_add(pair=True)
     if settings.max_question < 1:
@@ -149,7 +129,7 @@ def _refuse_cramped(tokenizer: OffsetTokenizer, settings: WindowSettings) -> Non
         )
 
 
-def _cut_questions(tokenizer: OffsetTokenizer, questions: Sequence[str], most: int) -> list[str]:
+def _cut_questions(tokenizer: PreTrainedTokenizerBase, questions: Sequence[str], most: int) -> list[str]:
     """Questions without surrounding white space, truncated to their first `most` tokens."""
     texts = [question.strip() for question in questions]
     long = list(range(len(texts)))

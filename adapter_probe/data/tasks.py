@@ -206,9 +206,8 @@ def _split_off(files: dict[str, tuple[str, ...]], share: float) -> dict[str, tup
         raise DataError(
             f"a validation share needs training files and no validation files; the splits are {there}"
         )
-    return {
-        split: files[split if split != "validation" else "train"] for split in ("train", "validation")
-    } | {split: entries for split, entries in files.items() if split == "test"}
+    shared = {"train": files["train"], "validation": files["train"]}
+    return {**shared, **files}
 
 
 def _name_of(entry: str, named: bool) -> str:

@@ -443,23 +443,23 @@ RECORD = {
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"name": None}, "name is None, expected a string"),
-        ({"kind": "ranking"}, "unknown kind of task 'ranking'; allowed: classification, regression"),
+        ({"name": None}, "name is null, expected a string"),
+        ({"kind": "ranking"}, 'kind is "ranking", expected one of classification, regression'),
         ({"metric": "pearson"}, "metric 'pearson' does not fit classification; allowed: accuracy, mcc"),
-        ({"label_names": "no"}, "label_names is 'no', expected a list"),
-        ({"label_names": ["no", 1]}, "label_names is ['no', 1], expected a list of strings"),
+        ({"label_names": "no"}, 'label_names is "no", expected a list'),
+        ({"label_names": ["no", 1]}, "label_names[1] is 1, expected a string"),
         ({"label_names": ["no", "no"]}, "label_names is ['no', 'no'], expected two or more different names"),
         ({"label_names": ["no"]}, "label_names is ['no'], expected two or more different names"),
         ({"kind": "regression", "metric": "pearson"}, "or none for regression"),
         ({"columns": []}, "columns is [], expected an object"),
-        ({"columns": {"text": "a"}}, "columns: label is None, expected a string"),
-        ({"columns": {**RECORD["columns"], "text_b": 3}}, "columns.text_b is 3, expected a string or null"),
-        ({"files": {"train": "a.csv"}}, "files: train is 'a.csv', expected a list"),
+        ({"columns": {"text": "a"}}, "the field 'columns.text_b' is missing"),
+        ({"columns": {**RECORD["columns"], "text_b": 3}}, "columns.text_b is 3, expected a string"),
+        ({"files": {"train": "a.csv"}}, 'files.train is "a.csv", expected a list'),
         ({"files": {}}, "files is [], expected splits out of train, validation, test"),
         ({"files": {"eval": ["a.csv"]}}, "files is ['eval'], expected splits out of train, validation, test"),
         ({"fingerprints": {}}, "fingerprints is [], expected the same splits as in files"),
-        ({"fingerprints": {"train": 3}}, "fingerprints: train is 3, expected a string"),
-        ({"preset": 3}, "preset is 3, expected a string or null"),
+        ({"fingerprints": {"train": 3}}, "fingerprints.train is 3, expected a string"),
+        ({"preset": 3}, "preset is 3, expected a string"),
         ({"kind": "extractive", "metric": "squad_f1"}, "or none for regression and question answering"),
     ],
 )
@@ -468,7 +468,7 @@ def test_edited_records_are_refused(change, message):
     found = refused(TaskSpec.from_json, RECORD | change, "c.json")
     assert found.startswith("c.json: ")
     assert message in found
-    assert refused(TaskSpec.from_json, [], "c.json") == "c.json: task is [], expected an object"
+    assert refused(TaskSpec.from_json, [], "c.json") == "c.json: the record is [], expected an object"
 
 
 def test_records_from_before_there_were_presets_are_read():
