@@ -22,7 +22,7 @@ from adapter_probe.results.schema import (
     SPANS_OPTIONAL,
     read_table,
 )
-from adapter_probe.results.sealing import check_sealed
+from adapter_probe.results.sealing import check_sealed, refuse_newer
 
 SCHEMA = 1
 QUESTION_SCORES = ("squad_f1", "exact_match")
@@ -86,33 +86,35 @@ class AblationResults:
     greedy: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        self._check_types()
-        n_variants, n_examples = self.logits.shape[:2]
-        outputs = {
-            "classification": len(self.label_names), "regression": 1, "extractive": 2,
-            "causal": self.logits.shape[2],
-        }[self.kind]  # fmt: skip
+        if self.kind not in metrics.METRICS:
+            raise ValueError(f"kind should be one of {', '.join(metrics.METRICS)}, got {self.kind!r}")
+        if (self.kind == "causal") != (self.counts is not None):
+            raise ValueError(f"kind {self.kind!r} does not go with counts {self.counts is not None}")
+        if (self.metric == "greedy_accuracy") != (self.greedy is not None):
+            raise ValueError(f"metric {self.metric!r} does not go with greedy {self.greedy is not None}")
+        n_variants, n_examples, n_outputs = (*self.logits.shape, 0, 0, 0)[:3]
+        if self.kind != "causal":
+            n_outputs = {"regression": 1, "extractive": 2}.get(self.kind, len(self.label_names))
         expected = {
-            "masks": (n_variants, self.masks.shape[-1]),
-            "spans": (n_variants, 2),
-            "logits": (n_variants, n_examples, outputs),
-            "labels": (n_examples,),
+            "logits": (np.float32, (n_variants, n_examples, n_outputs)),
+            "masks": (np.bool_, (n_variants, *self.masks.shape[-1:])),
+            "spans": (np.int64, (n_variants, 2)),
+            "labels": (np.float64 if self.kind == "regression" else np.int64, (n_examples,)),
+            "answers": (np.int32, (n_variants, n_examples, 2)),
+            "counts": (np.int64, (n_examples, n_outputs, len(COUNTED))),
+            "groups": (np.str_, (n_examples,)),
+            "greedy": (np.bool_, (n_variants, n_examples)),
         }
-        if self.answers is not None:
-            expected["answers"] = (n_variants, n_examples, 2)
-        if self.counts is not None:
-            expected["counts"] = (n_examples, outputs, len(COUNTED))
-        if self.groups is not None:
-            expected["groups"] = (n_examples,)
-        if self.greedy is not None:
-            expected["greedy"] = (n_variants, n_examples)
-        for name, shape in expected.items():
-            if (got := getattr(self, name).shape) != shape:
-                raise ValueError(f"{name} should have shape {list(shape)}, got {list(got)}")
+        for name, (kind, shape) in expected.items():
+            array = getattr(self, name)
+            if array is not None and (array.dtype.type is not kind or array.shape != shape):
+                raise ValueError(
+                    f"{name} should be {kind.__name__} {list(shape)}, got {array.dtype} {list(array.shape)}"
+                )
         if len(self.row_names) != n_variants:
             raise ValueError(f"{n_variants} variants have {len(self.row_names)} row names")
-        if self.kind == "classification" and not np.all((self.labels >= 0) & (self.labels < outputs)):
-            raise ValueError(f"labels should lie in 0..{outputs - 1}")
+        if self.kind == "classification" and not np.all((self.labels >= 0) & (self.labels < n_outputs)):
+            raise ValueError(f"labels should lie in 0..{n_outputs - 1}")
 
     @cached_property
     def nonfinite(self) -> np.ndarray:
@@ -150,33 +152,6 @@ class AblationResults:
         if self.metric in metrics.LOSSES or self.greedy is not None:
             return float("nan")
         return float((1 / (self.counts[..., 0] > 0).sum(axis=1)).mean())
-
-    def _check_types(self) -> None:
-        if self.kind not in metrics.METRICS:
-            raise ValueError(f"kind should be one of {', '.join(metrics.METRICS)}, got {self.kind!r}")
-        if (self.kind == "causal") != (self.counts is not None):
-            raise ValueError(f"kind {self.kind!r} does not go with counts {self.counts is not None}")
-        wanted = {
-            "masks": (np.bool_, 2),
-            "spans": (np.int64, 2),
-            "logits": (np.float32, 3),
-            "labels": (np.float64 if self.kind == "regression" else np.int64, 1),
-        }
-        if self.answers is not None:
-            wanted["answers"] = (np.int32, 3)
-        if self.counts is not None:
-            wanted["counts"] = (np.int64, 3)
-        if (self.metric == "greedy_accuracy") != (self.greedy is not None):
-            raise ValueError(f"metric {self.metric!r} does not go with greedy {self.greedy is not None}")
-        if self.greedy is not None:
-            wanted["greedy"] = (np.bool_, 2)
-        for name, (dtype, n_axes) in wanted.items():
-            array = getattr(self, name)
-            if array.dtype != dtype or array.ndim != n_axes:
-                raise ValueError(
-                    f"{name} should be {np.dtype(dtype)} with {n_axes} axes,"
-                    f" got {array.dtype} with {array.ndim}"
-                )
 
 
 def continuation_sizes(metric: str, counts: np.ndarray) -> np.ndarray:
@@ -219,11 +194,7 @@ def load_ablation(folder: str | Path) -> AblationResults:
     check_sealed(path)
     try:
         about = json.loads(str(arrays["about"]))
-        if about["schema"] > SCHEMA:
-            raise ResultsError(
-                f"{path} was written by a newer adapter-probe: its schema is {about['schema']},"
-                f" this version reads up to {SCHEMA}. Upgrade adapter-probe"
-            )
+        refuse_newer(path, about["schema"], SCHEMA)
         texts = {name: about[name] for name in _TEXTS}
         for name in ("row_names", "label_names"):
             texts[name] = tuple(texts[name])

@@ -21,7 +21,6 @@ from adapter_probe.results.atomic import (
     claim,
     make_folder,
     read_arrays,
-    read_json,
     remove_leftovers,
     write_arrays,
     write_json,
@@ -35,7 +34,7 @@ from adapter_probe.results.fingerprints import (
 )
 from adapter_probe.results.provenance import versions
 from adapter_probe.results.schema import MANIFEST
-from adapter_probe.results.sealing import MANIFEST_SECTIONS, SCHEMA, manifest_checksum
+from adapter_probe.results.sealing import SCHEMA, manifest_checksum, read_manifest
 
 PARTS = "parts"
 _PART_NAME = re.compile(r"part-(\d{5}|[1-9]\d{5,})\.npz")
@@ -173,27 +172,6 @@ class RunDirectory:
         else:
             sections = {"created_with": _versions(), "identity": self.identity, "plan": self.plan}
             write_json(path, {"schema": SCHEMA, **sections, "checksum": manifest_checksum(sections)})
-
-
-def read_manifest(path: Path) -> dict:
-    """The manifest, verified.
-
-    Raises:
-        ResultsError: it is damaged, edited or newer than this version.
-    """
-    manifest = read_json(path)
-    schema = manifest.get("schema")
-    if isinstance(schema, int) and schema > SCHEMA:
-        raise ResultsError(
-            f"{path} was written by a newer adapter-probe: its schema is {schema}, this version"
-            f" reads up to {SCHEMA}. Upgrade adapter-probe or choose another --out"
-        )
-    if schema != SCHEMA or manifest.get("checksum") != manifest_checksum(manifest):
-        raise ResultsError(
-            f"{path} is damaged or was edited: its checksum does not match."
-            " Choose another --out or remove the folder"
-        )
-    return {name: manifest[name] for name in MANIFEST_SECTIONS}
 
 
 def _versions() -> dict[str, str]:

@@ -211,15 +211,5 @@ def find_results(folders: Iterable[str | Path]) -> list[Path]:
     return list(found.values())
 
 
-def is_ablation(folder: Path) -> bool:
-    """Whether the folder contains an ablation's table of spans."""
-    return (folder / SPANS_CSV).is_file()
-
-
-def is_sweep(folder: Path) -> bool:
-    """Whether the folder contains a table of a sweep."""
-    return any((folder / name).is_file() for name in SWEEP_TABLES)
-
-
 def _holds(folder: Path) -> bool:
-    return is_ablation(folder) or is_sweep(folder)
+    return any((folder / name).is_file() for name in (SPANS_CSV, *SWEEP_TABLES))

@@ -187,6 +187,41 @@ def manifest_checksum(manifest: Mapping[str, Any]) -> str:
     return hash_json({name: manifest.get(name) for name in MANIFEST_SECTIONS})
 
 
+def read_manifest(path: Path, *, by_hand: bool = False) -> dict[str, Any]:
+    """The manifest of a run, verified.
+
+    Args:
+        path: the file.
+        by_hand: whether to accept a manifest without a checksum, as in a folder that was created by hand.
+
+    Raises:
+        ResultsError: it is damaged, edited or newer than this version.
+    """
+    manifest = read_json(path)
+    schema, checksum = manifest.get("schema"), manifest.get("checksum")
+    refuse_newer(path, schema, SCHEMA)
+    whole = schema == SCHEMA and checksum == manifest_checksum(manifest)
+    if not whole and not (by_hand and "checksum" not in manifest):
+        raise ResultsError(
+            f"{path} is damaged or was edited: its checksum does not match. Choose another --out or remove "
+            "the folder"
+        )
+    return manifest
+
+
+def refuse_newer(path: Path, schema: object, known: int) -> None:
+    """Refuse a file whose schema is newer than the known one.
+
+    Raises:
+        ResultsError: it is.
+    """
+    if isinstance(schema, int) and schema > known:
+        raise ResultsError(
+            f"{path} was written by a newer adapter-probe: its schema is {schema}, this version reads up to "
+            f"{known}. Upgrade adapter-probe"
+        )
+
+
 def _run_of(folder: Path) -> str | None:
     """The hash of everything that determines the folder's numbers; None if the folder does not record it.
 
@@ -194,15 +229,7 @@ def _run_of(folder: Path) -> str | None:
         ResultsError: the manifest was edited or was written by a newer version.
     """
     if (path := folder / MANIFEST).is_file():
-        manifest = read_json(path)
-        if isinstance(schema := manifest.get("schema"), int) and schema > SCHEMA:
-            raise ResultsError(
-                f"{path} was written by a newer adapter-probe: its schema is {schema}, this version reads up "
-                f"to {SCHEMA}; upgrade adapter-probe"
-            )
-        if "checksum" in manifest and manifest["checksum"] != manifest_checksum(manifest):
-            raise ResultsError(f"{path} is damaged or was edited: its checksum does not match")
-        return hash_json(manifest.get("identity"))
+        return hash_json(read_manifest(path, by_hand=True).get("identity"))
     if (folder / STUDY).is_file():
         return hash_json({k: v for k, v in read_study(folder / STUDY).items() if k != _GROWS})
     return None

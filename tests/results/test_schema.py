@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from adapter_probe.errors import ResultsError
-from adapter_probe.results.schema import find_results, is_ablation, is_sweep
+from adapter_probe.results.schema import find_results
 
 
 def folder(path: Path, table: str) -> Path:
@@ -22,8 +22,6 @@ def test_a_folder_of_results_stands_for_itself_and_another_for_those_inside(tmp_
     (tmp_path / "checkpoint" / "other").mkdir()
     found = find_results([sweep, tmp_path / "checkpoint"])
     assert found == [sweep, *reversed(ablations)]
-    assert [is_ablation(path) for path in found] == [False, True, True]
-    assert [is_sweep(path) for path in found] == [True, False, False]
 
 
 def test_a_folder_given_twice_comes_once(tmp_path: Path):
