@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from adapter_probe.errors import CheckpointError
+from adapter_probe.metrics import Kind
 from adapter_probe.models.adapters.imported import BottleneckSpec, ImportedMethod, InnerSpec
 
 from .adapterhub_config import AdapterHubConfig, parts_of
-from .adapterhub_head import HEAD_CONFIG, HEAD_WEIGHTS, head_of_class, read_head, translate_head
+from .adapterhub_head import CAUSAL_CLASSES, HEAD_CONFIG, HEAD_WEIGHTS, read_head, translate_head
 from .adapterhub_weights import (
     check_bottleneck,
     check_inner,
-    layers_of,
     translate_bottlenecks,
     translate_inner,
 )
@@ -62,44 +61,40 @@ def read(folder: Path) -> ForeignCheckpoint:
     for name, what in REFUSED_FILES.items():
         if (folder / name).exists():
             raise refuse(folder, f"{what} ({name})")
-    documents = {CONFIG: _read_config(folder)}
-    refuse_composed(folder, documents[CONFIG].get("name"))
+    path = folder / CONFIG
+    config = read_json_file(path)
+    refuse_unknown(path, config, _FIELDS, "adapters 1.3")
+    for name in ("name", "model_name", "model_type", "version", "type"):
+        if not isinstance(config.get(name), str | None):
+            raise CheckpointError(f"{path}: {name} is {shown(config[name])}, expected a string")
+    refuse_composed(folder, config.get("name"))
     weights = first_file(folder, WEIGHTS)
     if weights is None:
         raise CheckpointError(f"checkpoint {folder} contains no weights: neither {' nor '.join(WEIGHTS)}")
-    files, tensors, head = [folder / CONFIG, weights], read_tensors(weights), first_file(folder, HEAD_WEIGHTS)
+    documents, files, tensors = {CONFIG: config}, [path, weights], read_tensors(weights)
+    kind: Kind | None = "causal" if str(config.get("model_class")).endswith(CAUSAL_CLASSES) else None
+    n_outputs, label_names = None, ()
+    head = first_file(folder, HEAD_WEIGHTS)
     if head is not None:
         if not (folder / HEAD_CONFIG).is_file():
             raise CheckpointError(f"checkpoint {folder} contains {head.name} without {HEAD_CONFIG}")
         documents[HEAD_CONFIG] = read_json_file(folder / HEAD_CONFIG)
         files += [folder / HEAD_CONFIG, head]
         tensors |= read_tensors(head)
-    config = documents[CONFIG]
-    told = read_head(folder, documents[HEAD_CONFIG]) if head is not None else head_of_class(config)
+        kind, n_outputs, label_names = read_head(folder, documents[HEAD_CONFIG])
+    current = str(config.get("version", "")).startswith("adapters")
     return ForeignCheckpoint(
         folder=folder,
-        library="adapters"
-        if str(config.get("version", "")).startswith("adapters")
-        else "adapter-transformers",
+        library="adapters" if current else "adapter-transformers",
         name=config.get("name") or folder.resolve().name,
         files=tuple(files),
         documents=documents,
         tensors=tensors,
         base=config.get("model_name"),
-        kind=told.kind,
-        n_outputs=told.n_outputs,
-        label_names=told.label_names,
+        kind=kind,
+        n_outputs=n_outputs,
+        label_names=label_names,
     )
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / CONFIG
-    document = read_json_file(path)
-    refuse_unknown(path, document, _FIELDS, "adapters 1.3")
-    for name in ("name", "model_name", "model_type", "version", "type"):
-        if not isinstance(document.get(name), str | None):
-            raise CheckpointError(f"{path}: {name} is {shown(document[name])}, expected a string")
-    return document
 
 
 def refuse_composed(folder: Path, name: str | None) -> None:
@@ -133,9 +128,14 @@ def translate(source: ForeignCheckpoint, base: BaseShape) -> TranslatedCheckpoin
     Raises:
         CheckpointError: it has parts that are not supported, or that do not fit the base.
     """
-    tensors = _current_names(source)
-    config = parts_of(source.documents[CONFIG], source.folder)
-    _refuse_family(source, base)
+    tensors, document = _current_names(source), source.documents[CONFIG]
+    config = parts_of(document, source.folder)
+    family, hidden = document.get("model_type"), document.get("hidden_size")
+    if family not in (None, base.config.model_type) or hidden not in (None, base.config.hidden_size):
+        raise CheckpointError(
+            f"checkpoint {source.folder} was trained on a {family} model of hidden size {hidden}, the base "
+            f"is a {base.config.model_type} model of hidden size {base.config.hidden_size}"
+        )
     out: dict[str, Tensor] = {}
     head = None
     if HEAD_CONFIG in source.documents:
@@ -154,12 +154,7 @@ def translate(source: ForeignCheckpoint, base: BaseShape) -> TranslatedCheckpoin
         else:
             inner.append(translate_inner(source.folder, config, module, parts, base, out))
     check_bottleneck(source.folder, config, bottlenecks, base)
-    held: dict[int, set[str]] = defaultdict(set)
-    for spec in inner:
-        numbers, inside = layers_of(source.folder, spec.module, base)
-        for n in numbers:
-            held[n].add(inside)
-    check_inner(source.folder, config, held, base)
+    check_inner(source.folder, config, inner, base)
     method = ImportedMethod(source.library, config.kinds, tuple(bottlenecks), tuple(inner), head)
     # A head that is tied to the input embedding is saved with the adapter all the same.
     frozen = frozenset(name for name in base.tied if name in out)
@@ -196,13 +191,3 @@ def _current_names(source: ForeignCheckpoint) -> dict[str, Tensor]:
             key = key.replace(f".{old}.", f".{new}.")
         tensors[key] = tensor
     return tensors
-
-
-def _refuse_family(source: ForeignCheckpoint, base: BaseShape) -> None:
-    config = source.documents[CONFIG]
-    family, hidden = config.get("model_type"), config.get("hidden_size")
-    if family not in (None, base.config.model_type) or hidden not in (None, base.config.hidden_size):
-        raise CheckpointError(
-            f"checkpoint {source.folder} was trained on a {family} model of hidden size {hidden}, the base "
-            f"is a {base.config.model_type} model of hidden size {base.config.hidden_size}"
-        )

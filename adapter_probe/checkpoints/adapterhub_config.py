@@ -148,7 +148,8 @@ def parts_of(document: dict[str, Any], folder: Path) -> AdapterHubConfig:
             if bottleneck is not None:
                 raise refuse(folder, "two kinds of bottlenecks in one adapter")
             bottleneck = _bottleneck(part, document, folder)
-            kinds.append(_bottleneck_name(bottleneck))
+            both = bottleneck["mh_adapter"] and bottleneck["output_adapter"]
+            kinds.append("par_bn" if bottleneck["is_parallel"] else "double_seq_bn" if both else "seq_bn")
         else:
             if inner is not None:
                 raise refuse(folder, "two kinds of LoRA in one adapter")
@@ -211,12 +212,6 @@ def _left_out(path: Path, value: object) -> list[int]:
     if not isinstance(value, list):
         raise CheckpointError(f"{path}: leave_out is {shown(value)}, expected a list of layers")
     return [whole_number(path, "leave_out", layer) for layer in value]
-
-
-def _bottleneck_name(config: dict[str, Any]) -> str:
-    if config["is_parallel"]:
-        return "par_bn"
-    return "double_seq_bn" if config["mh_adapter"] and config["output_adapter"] else "seq_bn"
 
 
 def _inner(config: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from adapter_probe.metrics import Kind
 from adapter_probe.models.adapters.imported import HeadSpec
 
 from .files import shown, whole_number
-from .foreign import BaseShape
+from .foreign import BaseShape, refuse
 
 HEAD_CONFIG = "head_config.json"
 HEAD_WEIGHTS = ("model_head.safetensors", "pytorch_model_head.bin")
@@ -29,32 +28,30 @@ _FLEXIBLE: dict[str, Kind] = {
     "question_answering": "extractive",
     "causal_lm": "causal",
 }
+CAUSAL_CLASSES = tuple(ending for ending, kind in _CLASSES if kind == "causal")
 SUPPORTED_HEADS = (*(f"*{name}" for name, _ in _CLASSES), *(f"flexible {name}" for name in _FLEXIBLE))
 
 
-@dataclass(frozen=True)
-class Head:
-    """The task as described by a head; empty without a head. See `ForeignCheckpoint`."""
-
-    kind: Kind | None = None
-    n_outputs: int | None = None
-    label_names: tuple[str, ...] = ()
-
-
-def read_head(folder: Path, document: dict[str, Any]) -> Head:
-    """The task as described by a head.
+def read_head(folder: Path, document: dict[str, Any]) -> tuple[Kind, int | None, tuple[str, ...]]:
+    """Kind, number of logits and label names of the task that a head is for; see `ForeignCheckpoint`.
 
     Raises:
         CheckpointError: the kind of head is not supported, or the labels do not fit it.
     """
-    path, config = folder / HEAD_CONFIG, document.get("config")
+    path, config, cls = folder / HEAD_CONFIG, document.get("config"), str(document.get("model_class"))
     if not isinstance(config, dict | None):
         raise CheckpointError(f"{path}: config is {shown(config)}, expected an object")
-    kind = _kind(folder, document)
-    if kind == "causal":
-        return Head(kind)
-    if kind == "extractive":
-        return Head(kind, 2)
+    if config is None:
+        kind = next((kind for ending, kind in _CLASSES if cls.endswith(ending)), None)
+        what = f"the head of a {cls}"
+    else:
+        head_type = config.get("head_type")
+        kind = _FLEXIBLE.get(head_type) if isinstance(head_type, str) else None
+        what = f"a {shown(head_type)} head"
+    if kind is None:
+        raise refuse(folder, what, SUPPORTED_HEADS)
+    if kind != "classification":
+        return kind, 2 if kind == "extractive" else None, ()
     settings = config or document
     labels = settings.get("label2id") or {}
     if not isinstance(labels, dict):
@@ -63,39 +60,12 @@ def read_head(folder: Path, document: dict[str, Any]) -> Head:
         whole_number(path, f"label2id of {name!r}", label)
     n = whole_number(path, "num_labels", settings.get("num_labels") or len(labels))
     if n == 1:
-        return Head("regression", 1)
-    names = tuple(sorted(labels, key=lambda name: labels[name]))
-    if names and sorted(labels.values()) != list(range(n)):
+        return "regression", 1, ()
+    if labels and sorted(labels.values()) != list(range(n)):
         raise CheckpointError(f"{path}: label2id {shown(labels)} does not number {n} labels from 0")
     if n < 2:
         raise CheckpointError(f"{path} does not record the number of labels of the head")
-    return Head(kind, n, names)
-
-
-def head_of_class(document: dict[str, Any]) -> Head:
-    """The task implied by the model class of an adapter that was saved without a head."""
-    return (
-        Head("causal")
-        if str(document.get("model_class")).endswith(("ForCausalLM", "LMHeadModel"))
-        else Head()
-    )
-
-
-def _kind(folder: Path, document: dict[str, Any]) -> Kind:
-    config, cls = document.get("config"), str(document.get("model_class"))
-    if config is None:
-        for ending, kind in _CLASSES:
-            if cls.endswith(ending):
-                return kind
-        what = f"the head of a {cls}"
-    else:
-        head_type = config.get("head_type")
-        if isinstance(head_type, str) and head_type in _FLEXIBLE:
-            return _FLEXIBLE[head_type]
-        what = f"a {shown(head_type)} head"
-    raise CheckpointError(
-        f"checkpoint {folder} has {what}, which is not supported; supported are {', '.join(SUPPORTED_HEADS)}"
-    )
+    return kind, n, tuple(sorted(labels, key=lambda name: labels[name]))
 
 
 def translate_head(
@@ -115,7 +85,7 @@ def translate_head(
     """
     config = document.get("config")
     if config is None:
-        for key in [k for k in tensors if not _of_adapter(k)]:
+        for key in [k for k in tensors if ".adapters." not in k and ".loras." not in k]:
             out[key] = tensors.pop(key)
         return None
     pattern = re.compile(rf"heads\.{re.escape(str(document.get('name')))}\.(\d+)\.(weight|bias)")
@@ -158,7 +128,3 @@ def _output_embedding(
         )
     name = next(name for name in ("lm_head", "embed_out") if name in base.modules)
     out[f"{name}.weight"] = next(iter(found.values()))["weight"]
-
-
-def _of_adapter(key: str) -> bool:
-    return any(f".{word}." in key for word in ("adapters", "loras"))

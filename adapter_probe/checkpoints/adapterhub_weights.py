@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -182,16 +183,8 @@ def check_bottleneck(
             )
 
 
-def check_inner(
-    folder: Path, config: AdapterHubConfig, found: Mapping[int, Set[str]], base: BaseShape
-) -> None:
+def check_inner(folder: Path, config: AdapterHubConfig, found: Sequence[InnerSpec], base: BaseShape) -> None:
     """Refuse a file whose LoRA modules differ from its configuration.
-
-    Args:
-        folder: folder of the checkpoint, which is named in the message.
-        config: configuration of the adapter.
-        found: names of the modules with LoRA in each layer.
-        base: the base, for its layers.
 
     Raises:
         CheckpointError: a layer differs; the message names the first.
@@ -200,7 +193,12 @@ def check_inner(
         return
     lora, names, kind = config.inner, base.anatomy.layer, config.kinds[-1]
     layers = base.layers_but(lora["leave_out"])
-    if lacking := sorted(set(layers) - found.keys()):
+    inside_layers: dict[int, set[str]] = defaultdict(set)  # the modules with LoRA in each layer
+    for spec in found:
+        numbers, module = layers_of(folder, spec.module, base)
+        for number in numbers:
+            inside_layers[number].add(module)
+    if lacking := sorted(set(layers) - inside_layers.keys()):
         raise CheckpointError(
             f"checkpoint {folder} lacks the {kind} weights of layer {lacking[0]}; the base has "
             f"{len(base.layer_names)} layers"
@@ -209,7 +207,7 @@ def check_inner(
     wanted = {projections[m] for m in lora["attn_matrices"]} if names.qkv is None else {names.qkv}
     attention = wanted if lora["selfattn_lora"] and lora["attn_matrices"] else set()
     n_others = lora["intermediate_lora"] + lora["output_lora"]
-    for layer, held in sorted(found.items()):
+    for layer, held in sorted(inside_layers.items()):
         inside = {name for name in held if name in {*projections.values(), names.qkv}}
         if layer not in layers or inside != attention or len(held - inside) != n_others:
             raise CheckpointError(

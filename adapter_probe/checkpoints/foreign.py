@@ -137,9 +137,11 @@ class BaseShape:
         )
 
 
-def refuse(folder: Path, what: str) -> CheckpointError:
-    """The error for a feature that this project does not support."""
-    return CheckpointError(f"checkpoint {folder} has {what}, which is not supported")
+def refuse(folder: Path, what: str, supported: Iterable[str] = ()) -> CheckpointError:
+    """The error for a feature that this project does not support; it lists what is supported."""
+    instead = ", ".join(supported)
+    more = f"; supported are {instead}" if instead else ""
+    return CheckpointError(f"checkpoint {folder} has {what}, which is not supported{more}")
 
 
 def refuse_left(folder: Path, left: Iterable[str]) -> None:

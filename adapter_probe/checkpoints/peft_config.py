@@ -192,10 +192,7 @@ def read_config(path: Path, document: Mapping[str, Any]) -> PeftConfig:
     """
     kind = document.get("peft_type")
     if kind not in SUPPORTED_TYPES:
-        raise CheckpointError(
-            f"checkpoint {path.parent} has the PEFT type {shown(kind)}, which is not supported; supported "
-            f"are {', '.join(SUPPORTED_TYPES)}"
-        )
+        raise refuse(path.parent, f"the PEFT type {shown(kind)}", SUPPORTED_TYPES)
     _refuse_fields(path, document)
     is_lora = kind == "LORA"
     for name in ("r", "lora_alpha"):
