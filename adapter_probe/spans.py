@@ -93,21 +93,16 @@ class SpanChoice:
         part = self.range_of(n_layers)
         begins = list(range(part.first, part.last + 1, self.group))
         ends = [min(begin + self.group - 1, part.last) for begin in begins]
+        lengths = _LENGTHS.fullmatch(self.spans)
+        every = (1, 1 if self.spans == "single" else len(begins))
+        fewest, most = map(int, lengths.groups()) if lengths else every
         return [
             Span(begins[unit.first], ends[unit.last])
             for unit in contiguous_spans(len(begins))
-            if self._takes(unit, len(begins))
+            if fewest <= unit.n_layers <= most
+            and (self.spans != "prefix" or unit.first == 0)
+            and (self.spans != "suffix" or unit.last == len(begins) - 1)
         ]
-
-    def _takes(self, unit: Span, n_units: int) -> bool:
-        if lengths := _LENGTHS.fullmatch(self.spans):
-            return int(lengths[1]) <= unit.n_layers <= int(lengths[2])
-        return {
-            "all": True,
-            "single": unit.n_layers == 1,
-            "prefix": unit.first == 0,
-            "suffix": unit.last == n_units - 1,
-        }[self.spans]
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def convert(
     """
     from adapter_probe.checkpoints.converting import to_adapterhub, to_native, to_peft
     from adapter_probe.checkpoints.opening import open_checkpoint
-    from adapter_probe.probe.given_data import with_data
+    from adapter_probe.probe.request import with_data
 
     opened = open_checkpoint(source, base)
     if to == "native":

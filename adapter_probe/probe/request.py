@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,13 +20,14 @@ from adapter_probe.data.lm_eval_tasks import is_task, settle
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.requests import Requests, choose_metric
 from adapter_probe.data.requests_encoding import EncodedRequests
+from adapter_probe.data.spec import TaskSpec
+from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError, DataError, ResultsError
+from adapter_probe.known_tasks import KNOWN_TASKS
 from adapter_probe.metrics import check_metric
-from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.spans import SITES_PER_LAYER, VariantSet, effective
 
 from .arguments import CODE_SCHEMA, AblationArguments, AblationSettings
-from .given_data import with_data
 from .plan import choose_tokens_per_pass
 
 
@@ -52,7 +56,7 @@ class AblationRequest:
         """Token ids of every item: an example, or a window of one."""
         return self.examples.encoded
 
-    @property
+    @cached_property
     def variants(self) -> VariantSet:
         """The variants of the study, the intact model first; every span switches off other adapters."""
         model = self.checkpoint.model
@@ -101,6 +105,64 @@ def prepare_ablation(arguments: AblationArguments, device: torch.device) -> Abla
     return AblationRequest(opened, examples, metric, settings, device, arguments.tokens_per_pass)
 
 
+def with_data(
+    folder: str | Path,
+    opened: OpenedCheckpoint,
+    data: Sequence[str | Path],
+    split: str,
+    encoding: str = "utf-8",
+) -> OpenedCheckpoint:
+    """The checkpoint with the task of the given files; unchanged if it records a task.
+
+    Raises:
+        CheckpointError: neither files are given nor does the checkpoint record any.
+        DataError: the files cannot be read, or their labels are not those of the checkpoint's head.
+    """
+    task = opened.description.task
+    if task.files or split not in SPLITS:
+        return opened
+    if not data:
+        raise CheckpointError(
+            f"checkpoint {folder} does not record its data; give a file with "
+            + ("a language model's rows" if task.kind == "causal" else "labelled examples")
+            + " (--data FILE)"
+        )
+    if task.kind == "causal":  # whose rows determine how they are scored
+        return opened
+    found = find_task(**{split: data}, kind=task.kind, name=task.name, encoding=encoding)  # type: ignore[arg-type]
+    if task.kind == "classification":
+        found = replace(found, label_names=_names(folder, task, found, data))
+    return replace(opened, description=replace(opened.description, task=found))
+
+
+def _names(
+    folder: str | Path, task: TaskSpec, found: TaskSpec, data: Sequence[str | Path]
+) -> tuple[str, ...]:
+    """The labels as written in the files, in the order of the head's outputs."""
+    numbers = tuple(str(number) for number in range(len(task.label_names)))
+    in_files = set(found.label_names)
+    by_name = {name.casefold(): name for name in found.label_names}
+    named = tuple(by_name.get(name.casefold(), name) for name in task.label_names)
+    for names in (named, numbers):
+        if in_files <= set(names):
+            return names
+    unnamed = task.label_names == numbers
+    if (
+        unnamed and found.label_names == KNOWN_TASKS["cola"].label_names
+    ):  # the labels are numbers in the files
+        return found.label_names
+    known = ", ".join(task.label_names)
+    raise DataError(
+        f"{', '.join(map(str, data))}: the labels {', '.join(found.label_names)} are not those of checkpoint "
+        f"{folder}, whose head has {len(numbers)} outputs, "
+        + (
+            f"which it does not name; allowed are 0 to {len(numbers) - 1}"
+            if unnamed
+            else f"{known}; allowed are these, or 0 to {len(numbers) - 1}"
+        )
+    )
+
+
 def on_other_data(request: AblationRequest, arguments: AblationArguments) -> AblationRequest:
     """The same model and settings on the arguments' examples, without opening the checkpoint again.
 
@@ -133,15 +195,10 @@ def _refuse_without_adapters(folder: str, opened: OpenedCheckpoint, settings: Ab
     model = opened.model
     never_off = settings.variants(len(model.layers)).masks.all(axis=0)  # [sites]
     if not (model.has_adapter & ~never_off).any():
+        attention, ffn = model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=0)
+        held = "both" if attention and ffn else "attention" if attention else "ffn" if ffn else "none"
         where = f" of layers {settings.layers}" if settings.layers else ""
         raise CheckpointError(
             f"checkpoint {folder} has no adapters to switch off for --sites {settings.sites}{where}: it "
-            f"was trained with {opened.description.method.name}, sites {_sites_of(opened.model)}"
+            f"was trained with {opened.description.method.name}, sites {held}"
         )
-
-
-def _sites_of(model: AdaptedModel) -> str:
-    has_adapter = model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=0)  # attention, ffn
-    return {(True, True): "both", (True, False): "attention", (False, True): "ffn"}.get(
-        tuple(has_adapter.tolist()), "none"
-    )

@@ -147,8 +147,8 @@ def run_from_arguments(
     progress: bool = True,
 ) -> Ablation:
     """Run `ablate` with arguments that have been collected already."""
-    from adapter_probe.models.device import check_threads
-    from adapter_probe.probe.given_data import refuse_idle_encoding
+    from adapter_probe.models.device import check_threads, choose_device, use_threads
+    from adapter_probe.probe.arguments import refuse_idle_encoding
 
     from .reopening import Sources, remember, reopen
 
@@ -164,9 +164,13 @@ def run_from_arguments(
             finished = [Ablation(record) for run in runs if (record := reopen(*run)) is not None]
         if len(finished) == len(runs):
             return _with_against(finished)
+    from adapter_probe.probe.request import on_other_data, prepare_ablation
+
     with working(f"ablate: opening {arguments.checkpoint}", progress):
         sources = [Sources.find(one) for one, _ in runs]
-        request = _prepare(arguments, device, threads, cluster)
+        if cluster is None:
+            use_threads(threads)
+        request = prepare_ablation(arguments, choose_device(device if cluster is None else "auto"))
     if cluster is not None:
         from adapter_probe.jobs.running import Resources
         from adapter_probe.jobs.shards import compute_in_shards
@@ -176,8 +180,6 @@ def run_from_arguments(
     studies = []
     for (one, place), found in zip(runs, sources):
         if one is not arguments:
-            from adapter_probe.probe.request import on_other_data
-
             request = on_other_data(request, one)
         studies.append(run_ablation(request, place, progress=progress))
         remember(one, place, found, request.checkpoint.description.base)
@@ -197,26 +199,17 @@ def plan_from_arguments(
     See `adapter_probe.probe.resumable.plan_ablation`; its ``seconds_left`` is ``seconds_computing`` here.
     """
     began = time.perf_counter()
+    from adapter_probe.models.device import choose_device, use_threads
+    from adapter_probe.probe.request import prepare_ablation
     from adapter_probe.probe.resumable import plan_ablation
 
-    request = _prepare(arguments, device, threads, None)
+    use_threads(threads)
+    request = prepare_ablation(arguments, choose_device(device))
     opening = time.perf_counter() - began
     with stage("ablate: measuring the speed on a small batch"):
         plan = plan_ablation(request, _folder_of(arguments, out))
     whole = opening + plan["seconds_left"] + SECONDS_OF_DRAWING
     return {**plan, "seconds_computing": plan["seconds_left"], "seconds_left": whole}
-
-
-def _prepare(
-    arguments: AblationArguments, device: str, threads: int, cluster: SlurmOptions | None
-) -> AblationRequest:
-    """The opened checkpoint together with its examples."""
-    from adapter_probe.models.device import choose_device, use_threads
-    from adapter_probe.probe.request import prepare_ablation
-
-    if cluster is None:
-        use_threads(threads)
-    return prepare_ablation(arguments, choose_device(device if cluster is None else "auto"))
 
 
 def _folder_of(arguments: AblationArguments, out: str | Path | None) -> Path:

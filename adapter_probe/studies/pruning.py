@@ -23,8 +23,7 @@ from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.data.lm_eval_tasks import settle
 from adapter_probe.errors import ResultsError
 from adapter_probe.models.device import choose_device
-from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments
-from adapter_probe.probe.given_data import refuse_idle_encoding
+from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments, refuse_idle_encoding
 from adapter_probe.probe.prune import PruneMeasurement, prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.progress import working

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,11 +19,9 @@ from typing import TYPE_CHECKING, Any
 from adapter_probe.analysis.studies import AblationRecord, load_record
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.data.hub import HubSplit
-from adapter_probe.data.lm_eval_tasks import is_task
 from adapter_probe.errors import AdapterProbeError
 from adapter_probe.metrics import CustomMetric
 from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments
-from adapter_probe.records import to_record
 from adapter_probe.results import schema
 from adapter_probe.results.atomic import leftovers
 from adapter_probe.results.fingerprints import hash_json
@@ -60,13 +58,27 @@ class Sources:
         """The sources of an ablation, or None if they cannot be determined from files alone."""
         folder = Path(arguments.checkpoint)
         try:
-            base = _base_of(arguments, _document(folder))
-            data = arguments.data or tuple(_document(folder)["task"]["files"][arguments.split])
-            if base is None or not all(map(_is_fixed, data)):
+            document = _document(folder)
+            said, commit = document.get("base"), document.get("revision")
+            name = document.get("base_model_name_or_path") or document.get("model_name")
+            if isinstance(said, dict):
+                name, commit = said["name"], said["revision"]
+            base = _folder_of(*((name, commit) if arguments.base is None else (arguments.base, None)))
+            if base is None:
                 return None
-            files = {f"checkpoint/{name}": path for name, path in _files_of_checkpoint(folder)}
-            files |= {f"base/{name}": path for name, path in _files_of_base(base)}
-            files |= {f"data/{n}": Path(entry) for n, entry in enumerate(data) if not HubSplit.parse(entry)}
+            below = [path.parent for path in folder.glob(f"*/{CONFIG}")]  # results folders are not read
+            files = {f"checkpoint/{name}": path for name, path in _files_in(folder, below)}
+            of_base = _files_in(base, base.glob("*_templates"))  # with further chat templates
+            files |= {f"base/{name}": path for name, path in of_base if path.suffix.lower() not in _NOT_READ}
+            data = arguments.data or tuple(document["task"]["files"][arguments.split])
+            for number, entry in enumerate(data):
+                if (on_hub := HubSplit.parse(entry)) is not None:
+                    if not _COMMIT.fullmatch(on_hub.revision or ""):
+                        return None
+                elif Path(entry).is_file():
+                    files[f"data/{number}"] = Path(entry)
+                else:  # tasks of lm-evaluation-harness, which may read anything
+                    return None
             return cls(base, data, files, states_of(files))
         except (AdapterProbeError, OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError):
             return None  # opening the checkpoint will report what is wrong
@@ -134,8 +146,7 @@ def _asked(arguments: AblationArguments) -> dict[str, Any] | None:
     """
     if isinstance(arguments.metric, CustomMetric):
         return None
-    schema = CODE_SCHEMA[arguments.settings.precision]
-    settled = {**arguments.settled(), "code_schema": schema, "settings": to_record(arguments.settings)}
+    settled = {**arguments.settled(), "code_schema": CODE_SCHEMA[arguments.settings.precision]}
     return {name: value for name, value in settled.items() if name not in ("checkpoint", "tokens_per_pass")}
 
 
@@ -149,18 +160,8 @@ def _document(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def _base_of(arguments: AblationArguments, document: dict[str, Any]) -> Path | None:
-    """The folder of the base that opening would use; None if that requires access to the hub."""
-    if arguments.base is not None:
-        return _folder_of(arguments.base, None)
-    if isinstance(document.get("base"), dict):
-        return _folder_of(document["base"]["name"], document["base"]["revision"])
-    return _folder_of(
-        document.get("base_model_name_or_path") or document["model_name"], document.get("revision")
-    )
-
-
 def _folder_of(name: str, commit: str | None) -> Path | None:
+    """The folder of the base that opening would use; None if that requires access to the hub."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder.resolve()
@@ -172,29 +173,10 @@ def _folder_of(name: str, commit: str | None) -> Path | None:
     return Path(found).parent.resolve() if isinstance(found, str) else None
 
 
-def _is_fixed(entry: str) -> bool:
-    """Whether a source has fixed contents: a file, or a commit on the hub."""
-    on_hub = HubSplit.parse(entry)
-    if on_hub is not None:
-        return bool(on_hub.revision and _COMMIT.fullmatch(on_hub.revision))
-    return not is_task(entry) and Path(entry).is_file()
-
-
-def _files_of_checkpoint(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The checkpoint's files and those of adapters in subfolders, without results folders inside it."""
-    yield from _files_in(folder)
-    for below in sorted(path.parent for path in folder.glob(f"*/{CONFIG}")):
-        yield from ((f"{below.name}/{name}", path) for name, path in _files_in(below))
-
-
-def _files_of_base(folder: Path) -> Iterator[tuple[str, Path]]:
-    yield from ((name, path) for name, path in _files_in(folder) if path.suffix.lower() not in _NOT_READ)
-    for below in sorted(folder.glob("*_templates")):  # further chat templates
-        yield from ((f"{below.name}/{name}", path) for name, path in _files_in(below))
-
-
-def _files_in(folder: Path) -> Iterator[tuple[str, Path]]:
-    yield from ((path.name, path) for path in sorted(folder.iterdir()) if path.is_file())
+def _files_in(folder: Path, below: Iterable[Path]) -> Iterator[tuple[str, Path]]:
+    """The files in a folder and in some of its subfolders, with their names relative to it."""
+    for place in (folder, *sorted(below)):
+        yield from ((p.relative_to(folder).as_posix(), p) for p in sorted(place.iterdir()) if p.is_file())
 
 
 def _kept(folder: Path) -> str:

@@ -18,7 +18,7 @@ from adapter_probe.checkpoints.tensor_bundle import read_bundle
 from adapter_probe.data.encoding import Encoded, seal
 from adapter_probe.data.packing import pack
 from adapter_probe.errors import CheckpointError
-from adapter_probe.probe.given_data import with_data
+from adapter_probe.probe.request import with_data
 from adapter_probe.probe.tree import forward_variants
 
 from .bundle_writer import write

@@ -18,7 +18,7 @@ from adapter_probe.data.encoding import seal
 from adapter_probe.data.packing import PackedBatch, pack
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.probe.given_data import with_data
+from adapter_probe.probe.request import with_data
 from adapter_probe.probe.tree import forward_variants
 
 FIXTURES = Path(__file__).parent / "fixtures"

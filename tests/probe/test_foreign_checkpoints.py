@@ -13,9 +13,8 @@ from adapter_probe.checkpoints.converting import to_native
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.errors import CheckpointError, DataError
 from adapter_probe.probe.arguments import AblationArguments, AblationSettings
-from adapter_probe.probe.given_data import with_data
 from adapter_probe.probe.prune import prune_checkpoint
-from adapter_probe.probe.request import AblationRequest, prepare_ablation
+from adapter_probe.probe.request import AblationRequest, prepare_ablation, with_data
 from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.spans import Span
 
