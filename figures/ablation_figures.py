@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-from adapter_probe.analysis.deltas import drop_points, span_order
+from adapter_probe.analysis.deltas import span_order
 from adapter_probe.analysis.studies import AblationRecord
 from adapter_probe.errors import ResultsError
 
@@ -18,19 +18,9 @@ from . import style
 from .attribution import STEM, attribution, interaction_label, interactions, layers_of, legend_entries
 from .captions import attribution_caption, curve_caption, heatmap_caption, joint_caption
 from .drawing import Drawing
-from .heatmap import (
-    Grid,
-    draw_average,
-    draw_grid,
-    heatmap,
-    joint_scale,
-    label_of,
-    published_grid,
-    scale_of,
-    spread_fits,
-)
+from .heatmap import Grid, draw, grid_of, heatmap, published_grid, scale_of, spread_fits, spread_grid
 from .layout import WIDE, fit_height, legend_below, new_figure
-from .levels import DivergingScale, DropScale, Scale, draw_colorbar
+from .levels import DivergingScale, Scale, draw_colorbar
 from .span_curve import (
     ASPECT,
     WIDE_ASPECT,
@@ -43,7 +33,7 @@ from .span_curve import (
     span_line,
 )
 from .venues import FigureOptions
-from .wording import common_metric, drop_label, drop_name, joint_notes, points_text, study_label
+from .wording import common_metric, drop_label, drop_name, points_text, study_label
 
 _NARROWEST, _LOWEST_ROW = 1.5, 2.0  # inches: of a grid with its words
 _MARGIN = 0.5  # inches: width of the labels next to a grid
@@ -58,8 +48,8 @@ def plot(
     notes: bool = True,
 ) -> Axes:
     """Draw a curve where the spans are a line, and a heatmap otherwise; arguments as of both."""
-    draw = heatmap if span_order(record.spans) is None else curve
-    return draw(record, ax, tolerance=tolerance, paper=paper, notes=notes)
+    how = heatmap if span_order(record.spans) is None else curve
+    return how(record, ax, tolerance=tolerance, paper=paper, notes=notes)
 
 
 def heatmap_drawing(grids: Sequence[Grid], options: FigureOptions, identity: Mapping[str, object]) -> Drawing:
@@ -97,72 +87,45 @@ def _spans_drawn(grids: Sequence[Grid]) -> pd.DataFrame:
 
 def heatmap_figure(grids: Sequence[Grid], options: FigureOptions, label: str) -> Figure:
     """Grids in rows, exactly as wide as the venue requires; a wide single grid has a vertical colour bar."""
-    width = options.width("full" if len(grids) > 1 else "half")
+    width, scale = options.width("full" if len(grids) > 1 else "half"), scale_of(grids)
+    tolerance = options.tolerance if grids[0].shows == "drops" else None
+    label += "" if tolerance is None else f"; black line = {points_text(tolerance)}"
     with style.paper_style(options.venue):
         rows, columns = shape_of(len(grids), width)
         figure = new_figure(width, width * (rows / columns + 1))
         axes = [figure.add_subplot(rows, columns, index + 1) for index in range(len(grids))]
-        scale = joint_scale(grids)
         for index, (grid, ax) in enumerate(zip(grids, axes)):
-            draw_grid(grid, ax, tolerance=options.tolerance, notes=True, scale=scale)
+            draw(grid, ax, tolerance=options.tolerance, notes=True, scale=scale)
             ax.set_ylabel("" if index % columns else ax.get_ylabel())
         where = "right" if len(grids) == 1 and width >= WIDE else "bottom"
-        _add_bar(
-            scale, axes, f"{label}; black line = {points_text(options.tolerance)}", where, options.tolerance
-        )
+        _add_bar(scale, axes, label, where, tolerance)
         return fit_height(figure, max(options.venue.tallest, rows * _LOWEST_ROW))
 
 
 def joint_drawing(record: AverageRecord | ComparisonRecord, options: FigureOptions) -> Drawing:
     """The figure of the mean of several ablations, or of the difference of two, with its CSV and caption.
 
+    Of means whose cells are too small for two numbers, a second grid shows the spread; on request the
+    published grid stands beside that of the means.
+
     Raises:
         ResultsError: the frame is not a grid of spans, or the grids do not fit the width.
     """
     stem = "comparison" if isinstance(record, ComparisonRecord) else "average"
-    title = f"{label_of(record)}: {', '.join(record.names)}"
-    line = span_line(record)
-    published = None
-    if isinstance(record, AverageRecord) and options.paper and line is None:
-        published = published_grid(record.task)
-    figure = curve_figure([line], options) if line is not None else _joint_grids(record, published, options)
+    line, grids, published = span_line(record), [grid_of(record)], None
+    label = grids[0].label
+    title = f"{label}: {', '.join(record.names)}"
+    if isinstance(record, AverageRecord) and line is None:
+        with style.paper_style(options.venue):
+            if not spread_fits(record, 72 * (options.width("half") - _MARGIN)):
+                grids.append(spread_grid(record))
+        if options.paper and (published := published_grid(record.task)) is not None:
+            grids.append(published)
+            if record.metric != "accuracy":
+                label = f"mean {drop_label(None)}"  # the published drops are drops in accuracy
+    figure = heatmap_figure(grids, options, label) if line is None else curve_figure([line], options)
     caption = joint_caption(record, options.tolerance, paper=published is not None)
     return Drawing(stem, title, figure, record.spans, caption, {"studies": dict(record.identity)})
-
-
-def _joint_grids(
-    record: AverageRecord | ComparisonRecord, published: Grid | None, options: FigureOptions
-) -> Figure:
-    """The grid of means or differences; of means whose cells are too small also that of their spread.
-
-    The published grid stands beside that of the means.
-    """
-    width, mean = options.width("half"), isinstance(record, AverageRecord)
-    label, scale, tolerance = label_of(record), scale_of(record), options.tolerance
-    if published is not None:
-        if record.metric != "accuracy":
-            label = f"mean {drop_label(None)}"  # the published drops are drops in accuracy
-        shown = [drop_points(frame["delta_points"]) for frame in (record.spans, published.frame)]
-        scale = DropScale.spanning(np.concatenate([*shown, record.spans["sd_points"].to_numpy(float)]))
-    with style.paper_style(options.venue):
-        apart = mean and not spread_fits(record, 72 * (width - _MARGIN))
-        n_grids = 1 + apart + (published is not None)
-        width = options.width("full" if n_grids > 1 else "half")
-        rows, columns = shape_of(n_grids, width)
-        figure = new_figure(width, width * (rows / columns + 1))
-        axes = [figure.add_subplot(rows, columns, index + 1) for index in range(n_grids)]
-        if mean:
-            own = axes[: 1 + apart]
-            draw_average(record, own, tolerance=tolerance, notes=joint_notes(record), scale=scale)
-            if published is not None:
-                draw_grid(published, axes[-1], tolerance=tolerance, notes=True, scale=scale)
-                axes[-1].set_ylabel("" if (n_grids - 1) % columns else axes[-1].get_ylabel())
-        else:
-            heatmap(record, axes[0], colorbar=False, scale=scale)
-        where = "right" if width >= WIDE and len(axes) == 1 else "bottom"
-        line = f"; black line = {points_text(tolerance)}" if mean else ""
-        _add_bar(scale, axes, label + line, where, tolerance if mean else None)
-        return fit_height(figure, max(options.venue.tallest, len(axes) * _LOWEST_ROW))
 
 
 def curve_drawing(
@@ -231,8 +194,7 @@ def _add_bar(
 ) -> None:
     """The colour bar of several grids; its label fits the figure's width, or half of it next to a grid."""
     length = (0.4 if where == "right" else 0.74) * 72 * axes[0].figure.get_figwidth()
-    text = style.wrapped(label, style.label_size(), length)
-    draw_colorbar(scale, *axes, label=text, tolerance=tolerance, location=where)
+    draw_colorbar(scale, axes, label, tolerance, location=where, length=length)
 
 
 def attribution_drawing(

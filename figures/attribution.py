@@ -24,7 +24,6 @@ from adapter_probe.errors import ResultsError
 
 from . import style
 from .grid import Cells, draw_cells, number_layers
-from .layout import size_in_points
 from .levels import DIVERGING_EDGES, DivergingScale, draw_colorbar
 from .marks import write_notes
 from .wording import common_metric, drop_name, drop_text, literal, one_decimal, study_label, unit_name
@@ -178,9 +177,7 @@ def interactions(
         said.append("small: 95% interval includes 0")
     write_notes(ax, said + ["crossed out: undefined"] * bool(np.isnan(values).any()), cells)
     if colorbar:
-        label = interaction_label(overview.metric)
-        text = style.wrapped(label, style.label_size(), 0.8 * size_in_points(ax)[1])
-        draw_colorbar(scale, ax, label=text)
+        draw_colorbar(scale, [ax], interaction_label(overview.metric))
     return ax
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -44,16 +45,94 @@ from .wording import (
 _WIDEST_SPREAD = "0.5\n± 0.5"  # text that cells must have room for, so that the spread is legible
 _NARROWEST = 108.0  # points: a grid with its labels
 
+Record = AblationRecord | AverageRecord | ComparisonRecord
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """A grid of spans, ready to be drawn.
+
+    Attributes:
+        frame: columns `first`, `last`, `delta_points`; the drop, its negative, is drawn. With a bool column
+            `significant`, cells where it is False get a ring; with `non_monotone`, cells where it is True get
+            a triangle; `sd_points` is printed below the numbers where it fits. Cells with an undefined delta
+            (NaN) are crossed out.
+        notes: lines for the empty corner, the first one the task.
+        overview: overview of the ablation; None for published grids and those of several ablations.
+        label: label of the colour bar, with the unit.
+        shows: what is drawn: drops, their standard deviation, or the difference of two. Only drops have a
+            tolerance, and only differences a scale with a neutral middle.
+    """
+
+    frame: pd.DataFrame
+    notes: Sequence[str]
+    overview: AblationOverview | None = None
+    label: str = "drop (points)"
+    shows: Literal["drops", "spread", "differences"] = "drops"
+
+    @property
+    def name(self) -> str:
+        """Name of the grid in a CSV file: the study's, or the task with the paper."""
+        return study_label(self.overview) if self.overview else f"{self.notes[0]} (Houlsby et al. 2019)"
+
+    @property
+    def study(self) -> StudyKind:
+        """What was done to the spans."""
+        return self.overview.study if self.overview else "ablated"
+
+
+def grid_of(record: Record) -> Grid:
+    """The drops of an ablation, their mean over several ablations, or the difference of two."""
+    if isinstance(record, AblationRecord):
+        said = record.overview
+        return Grid(record.spans, ablation_notes(said), said, drop_label(said.metric, said.split))
+    frame, notes = record.spans, joint_notes(record)
+    if isinstance(record, AverageRecord):
+        return Grid(frame, notes, label=f"mean {drop_label(record.metric)}")
+    frame = frame.assign(delta_points=-frame["difference_points"])
+    label = f"difference of {drop_name(record.metric)}s ({unit_name(record.metric)})"
+    return Grid(frame, notes, label=label, shows="differences")
+
+
+def spread_grid(record: AverageRecord) -> Grid:
+    """The standard deviation over the studies of an average."""
+    frame = record.spans[["first", "last"]].assign(delta_points=-record.spans["sd_points"])
+    label = f"s.d. of {drop_label(record.metric)}"
+    return Grid(frame, [f"s.d. over {len(record.names)} studies"], label=label, shows="spread")
+
+
+def spread_fits(record: AverageRecord, width: float) -> bool:
+    """Whether cells have room for a mean and, below it, its spread over the studies."""
+    return number_size([_WIDEST_SPREAD], width / record.spans["last"].nunique()) is not None
+
+
+def published_grid(name: str, study: StudyKind = "ablated") -> Grid | None:
+    """The paper's grid of the same task, if there is one."""
+    task = known_task(name.split(", ")[0])
+    if task is None or task.name not in PUBLISHED_TASKS or study != "ablated":
+        return None
+    frame = published_ablation(task.name)
+    whole = -float(frame.loc[frame["n_layers"].idxmax(), "delta_points"])
+    notes = ["Houlsby et al. 2019", "BERT-base, accuracy", f"all removed: drop {one_decimal(whole)}"]
+    return Grid(frame, [task.label, *notes])
+
+
+def scale_of(grids: Sequence[Grid]) -> Scale:
+    """The smallest scale that covers all grids, with the spread where it is printed."""
+    shown = [drop_points(grid.frame["delta_points"]) for grid in grids]
+    shown += [grid.frame["sd_points"].to_numpy(float) for grid in grids if "sd_points" in grid.frame]
+    kind = DivergingScale if grids[0].shows == "differences" else DropScale
+    return kind.spanning(np.concatenate(shown))
+
 
 def heatmap(
-    record: AblationRecord | AverageRecord | ComparisonRecord,
+    record: Record,
     ax: Axes | None = None,
     *,
     tolerance: float = 1.0,
     paper: bool = False,
     colorbar: bool = True,
     notes: bool = True,
-    scale: Scale | None = None,
     spread: bool = False,
 ) -> Axes:
     """Draw an ablation's drops by span, their mean over several ablations, or the difference of two.
@@ -68,7 +147,6 @@ def heatmap(
             right half of the axes.
         colorbar: whether to draw a colour bar.
         notes: whether to print task, scores and the legend of symbols in the empty corner.
-        scale: colour levels; by default the smallest scale that covers the drops.
         spread: for an average, draw the standard deviation over the studies instead of the mean.
 
     Returns:
@@ -78,134 +156,24 @@ def heatmap(
         ResultsError: the spans are not a grid.
     """
     ax = plt.gca() if ax is None else ax
-    if not isinstance(record, AblationRecord):
-        label, scale = label_of(record), scale or scale_of(record)
-        said = joint_notes(record) if notes else None
-        if isinstance(record, ComparisonRecord):
-            frame = record.spans.assign(delta_points=-record.spans["difference_points"])
-            return difference(frame, ax, label=label, colorbar=colorbar, notes=said, scale=scale)
-        width = size_in_points(ax)[0]
-        halved = not spread and not spread_fits(record, width) and width >= 2 * _NARROWEST
-        axes = [ax, _right_half(ax)] if halved else [ax]
-        if spread:
-            draw_spread(record, ax, notes=notes, scale=scale)
-        else:
-            draw_average(record, axes, tolerance=tolerance, notes=said, scale=scale)
-        if colorbar:
-            label = f"s.d. of {drop_label(record.metric)}" if spread else label
-            _add_bar(scale, axes, label, None if spread else tolerance)
-        return ax
-    overview = record.overview
-    published = published_grid(overview.task, overview.study) if paper else None
-    label = label_of(record)
-    grid = Grid(record.spans, ablation_notes(overview), overview)
-    axes = [ax] if published is None else [ax, _right_half(ax)]
-    grids = [grid] if published is None else [grid, published]
-    if scale is None:
-        scale = joint_scale(grids)
-    for one, place in zip(grids, axes):
-        draw_grid(one, place, tolerance=tolerance, notes=notes, scale=scale)
-    if colorbar:
-        _add_bar(scale, axes, label, tolerance)
-    return ax
-
-
-def label_of(record: AblationRecord | AverageRecord | ComparisonRecord) -> str:
-    """Label of the colour bar."""
-    if isinstance(record, AblationRecord):
-        return drop_label(record.overview.metric, record.overview.split)
+    grids, other = [grid_of(record)], None
     if isinstance(record, AverageRecord):
-        return f"mean {drop_label(record.metric)}"
-    return f"difference of {drop_name(record.metric)}s ({unit_name(record.metric)})"
-
-
-def scale_of(record: AverageRecord | ComparisonRecord) -> Scale:
-    """The smallest scale that covers the record."""
-    if isinstance(record, ComparisonRecord):
-        return DivergingScale.spanning(record.spans["difference_points"].to_numpy(float))
-    drops = drop_points(record.spans["delta_points"])
-    return DropScale.spanning(np.concatenate([drops, record.spans["sd_points"].to_numpy(float)]))
-
-
-def spread_fits(record: AverageRecord, width: float) -> bool:
-    """Whether cells have room for a mean and, below it, its spread over the studies."""
-    return number_size([_WIDEST_SPREAD], width / record.spans["last"].nunique()) is not None
-
-
-def draw_average(
-    record: AverageRecord,
-    axes: Sequence[Axes],
-    *,
-    tolerance: float,
-    notes: Sequence[str] | None,
-    scale: Scale,
-) -> None:
-    """Draw the mean drops on the first axes and, if there are second axes, their spread there."""
-    draw(
-        record.spans, axes[0], tolerance=tolerance, colorbar=False, notes=notes, scale=scale,
-        spread="sd_points",
-    )  # fmt: skip
-    for ax in axes[1:]:
-        draw_spread(record, ax, notes=notes is not None, scale=scale)
-        ax.set_ylabel("")
-
-
-def draw_spread(record: AverageRecord, ax: Axes, *, notes: bool, scale: Scale) -> None:
-    """Draw the standard deviation over the studies, on the scale of the means."""
-    frame = record.spans[["first", "last"]].assign(delta_points=-record.spans["sd_points"])
-    said = [f"s.d. over {len(record.names)} studies"] if notes else None
-    draw(frame, ax, tolerance=None, colorbar=False, notes=said, scale=scale)
-
-
-@dataclass(frozen=True, eq=False)
-class Grid:
-    """A grid of spans with its notes.
-
-    Attributes:
-        frame: as for `draw`.
-        notes: lines for the empty corner, the first one the task.
-        overview: overview of the ablation; None for published grids.
-    """
-
-    frame: pd.DataFrame
-    notes: Sequence[str]
-    overview: AblationOverview | None
-
-    @property
-    def name(self) -> str:
-        """Name of the grid in a CSV file: the study's, or the task with the paper."""
-        return study_label(self.overview) if self.overview else f"{self.notes[0]} (Houlsby et al. 2019)"
-
-
-def published_grid(name: str, study: StudyKind = "ablated") -> Grid | None:
-    """The paper's grid of the same task, if there is one."""
-    task = known_task(name.split(", ")[0])
-    if task is None or task.name not in PUBLISHED_TASKS or study != "ablated":
-        return None
-    frame = published_ablation(task.name)
-    whole = -float(frame.loc[frame["n_layers"].idxmax(), "delta_points"])
-    notes = ["Houlsby et al. 2019", "BERT-base, accuracy", f"all removed: drop {one_decimal(whole)}"]
-    return Grid(frame, [task.label, *notes], None)
-
-
-def joint_scale(grids: Sequence[Grid]) -> DropScale:
-    """The smallest scale that covers all grids."""
-    return DropScale.spanning(np.concatenate([drop_points(grid.frame["delta_points"]) for grid in grids]))
-
-
-def draw_grid(grid: Grid, ax: Axes, *, tolerance: float, notes: bool, scale: DropScale) -> Axes:
-    """Draw one grid without a colour bar."""
-    overview = grid.overview
-    return draw(
-        grid.frame,
-        ax,
-        tolerance=tolerance,
-        colorbar=False,
-        notes=grid.notes if notes else None,
-        scale=scale,
-        study=overview.study if overview else "ablated",
-        test=test_name(overview.metric) if overview else None,
-    )
+        width = size_in_points(ax)[0]
+        if spread or (width >= 2 * _NARROWEST and not spread_fits(record, width)):
+            other = spread_grid(record)
+    elif isinstance(record, AblationRecord) and paper:
+        other = published_grid(record.overview.task, record.overview.study)
+    grids += [] if other is None else [other]
+    scale = scale_of(grids)
+    grids = grids[1:] if spread else grids
+    axes = [ax] if len(grids) == 1 else [ax, _right_half(ax)]
+    for grid, place in zip(grids, axes):
+        draw(grid, place, tolerance=tolerance, notes=notes, scale=scale)
+    if len(grids) == 2 and grids[1].shows == "spread":
+        axes[1].set_ylabel("")
+    if colorbar:
+        draw_colorbar(scale, axes, grids[0].label, tolerance if grids[0].shows == "drops" else None)
+    return ax
 
 
 def _right_half(ax: Axes) -> Axes:
@@ -220,49 +188,20 @@ def _right_half(ax: Axes) -> Axes:
     return ax.figure.add_subplot(halves[1])
 
 
-def draw(
-    frame: pd.DataFrame,
-    ax: Axes | None = None,
-    *,
-    label: str = "drop (points)",
-    tolerance: float | None = 1.0,
-    colorbar: bool = True,
-    notes: Sequence[str] | None = (),
-    scale: Scale | None = None,
-    study: StudyKind = "ablated",
-    test: str | None = None,
-    spread: str | None = None,
-) -> Axes:
-    """Draw any table of spans: drops of one study, their mean over several, or a difference of two.
-
-    Args:
-        frame: columns `first`, `last`, `delta_points`; the drop, its negative, is drawn. With a bool column
-            `significant`, cells where it is False get a ring; with `non_monotone`, cells where it is True get
-            a triangle. Cells with an undefined delta (NaN) are crossed out.
-        ax: Axes to draw on; by default the current Axes.
-        label: label of the colour bar, with the unit.
-        tolerance: tolerated drop, in percentage points, marked by the black line; None for no line.
-        colorbar: whether to draw a colour bar.
-        notes: lines of text in the empty corner, above the legend of symbols; None for neither.
-        scale: colour levels; by default the smallest `DropScale` that covers the frame. Use a
-            `DivergingScale` for differences.
-        study: what was done to the spans, used in the axis labels.
-        test: name of the test behind the rings, for the notes.
-        spread: column printed below the numbers, after a ±, where it fits.
+def draw(grid: Grid, ax: Axes, *, tolerance: float, notes: bool, scale: Scale) -> Axes:
+    """Draw one grid without a colour bar; arguments as of `heatmap`.
 
     Raises:
         ResultsError: the frame is not a grid of spans.
     """
-    ax = plt.gca() if ax is None else ax
-    cells = Cells.of(frame, "delta_points")
+    frame, cells = grid.frame, Cells.of(grid.frame, "delta_points")
     drops = drop_points(frame["delta_points"])  # [spans]
-    scale = DropScale.spanning(drops) if scale is None else scale
     texts = [drop_text(drop) for drop in drops]
     said = [] if np.isfinite(drops).all() else ["crossed out: undefined"]
-    if spread is not None:
-        texts = [f"{text}\n± {drop_text(sd)}" for text, sd in zip(texts, frame[spread])]
-    draw_cells(cells, drops, ax, scale=scale, texts=texts, studied=study)
-    if tolerance is not None:
+    if "sd_points" in frame:
+        texts = [f"{text}\n± {drop_text(sd)}" for text, sd in zip(texts, frame["sd_points"])]
+    draw_cells(cells, drops, ax, scale=scale, texts=texts, studied=grid.study)
+    if grid.shows == "drops":
         draw_staircase(ax, staircase(cells.matrix(drops), tolerance))
     if (marked := marked_cells(frame, "non_monotone", True)).any():
         inks = [style.text_colour(colour) for colour in scale.colours(drops[marked])]
@@ -271,41 +210,11 @@ def draw(
     if (unsure := marked_cells(frame, "significant", False)).any():
         draw_rings(ax, cells.positions[unsure])
         sign = "○" if len(cells.lasts) <= 24 else "○ or dot:"
+        test = test_name(grid.overview.metric) if grid.overview else None
         said.append(f"{sign} not significant" + (f" ({test}, Holm)" if test else ""))
-    if notes is not None:
-        write_notes(ax, [*notes, *said], cells)
-    if colorbar:
-        _add_bar(scale, [ax], label, tolerance)
+    if notes:
+        write_notes(ax, [*grid.notes, *said], cells)
     return ax
-
-
-def _add_bar(scale: Scale, axes: Sequence[Axes], label: str, tolerance: float | None) -> None:
-    text = style.wrapped(label, style.label_size(), 0.8 * size_in_points(axes[0])[1])
-    draw_colorbar(scale, *axes, label=text, tolerance=tolerance)
-
-
-def difference(
-    frame: pd.DataFrame,
-    ax: Axes | None = None,
-    *,
-    label: str = "difference of drops (points)",
-    colorbar: bool = True,
-    notes: Sequence[str] | None = (),
-    scale: DivergingScale | None = None,
-) -> Axes:
-    """Draw the difference of two studies' drops, span by span, on a scale with a neutral middle.
-
-    Args:
-        frame: as for `draw`; `delta_points` is the difference of the deltas, so that the difference of the
-            drops is drawn: red where the second study loses more.
-        ax: Axes to draw on; by default the current Axes.
-        label: label of the colour bar.
-        colorbar: whether to draw a colour bar.
-        notes: lines of text in the empty corner; None for none.
-        scale: colour levels; by default the smallest scale that covers the frame.
-    """
-    scale = DivergingScale.spanning(drop_points(frame["delta_points"])) if scale is None else scale
-    return draw(frame, ax, label=label, tolerance=None, colorbar=colorbar, notes=notes, scale=scale)
 
 
 def marked_cells(frame: pd.DataFrame, column: str, value: bool) -> np.ndarray:

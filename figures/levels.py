@@ -183,21 +183,26 @@ class _EdgeFormatter(Formatter):
 
 def draw_colorbar(
     scale: Scale,
-    *axes: Axes,
+    axes: Sequence[Axes],
     label: str,
     tolerance: float | None = None,
+    *,
     location: str = "right",
+    length: float | None = None,
 ) -> Colorbar:
     """A colour bar that takes its space from the given axes, with the tolerance marked as in the grid.
 
-    The lower end is open; the other one is open only if a value lies beyond the last edge.
+    The lower end is open; the other one is open only if a value lies beyond the last edge. The label is
+    broken into lines of at most `length` points, by default four fifths of the axes' height.
     """
+    length = 0.8 * size_in_points(axes[0])[1] if length is None else length
+    label = style.wrapped(label, style.label_size(), length)
     upright, room = location == "right", {}
     if axes[0].figure.get_layout_engine() is None:  # nothing else makes room for the labels next to the bar
         words = 3.5 * style.tick_size() + (2 + label.count("\n")) * 1.2 * style.label_size()
         room = {"fraction": min(0.5, words / size_in_points(axes[0])[not upright])}
     bar = axes[0].figure.colorbar(
-        mappable(scale), ax=axes[0] if len(axes) == 1 else axes, location=location, ticks=scale.edges,
+        mappable(scale), ax=axes[0] if len(axes) == 1 else tuple(axes), location=location, ticks=scale.edges,
         format=_EdgeFormatter(scale.edges), extend="both" if scale.beyond else "min", extendfrac=0.05,
         spacing="uniform", shrink=0.8 if upright or len(axes) > 1 else 1.0, aspect=25 if upright else 35,
         **room,

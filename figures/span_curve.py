@@ -21,19 +21,17 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-from adapter_probe.analysis.deltas import StudyKind, drop_points, span_order
-from adapter_probe.analysis.studies import AblationRecord
+from adapter_probe.analysis.comparing import ComparisonRecord
+from adapter_probe.analysis.deltas import drop_points, span_order
 from adapter_probe.errors import ResultsError
 
 from . import style
 from .curves import FOOT, INTERVAL, LegendEntry, tidy_axes
 from .grid import number_layers
-from .heatmap import Grid, label_of, published_grid
+from .heatmap import Grid, Record, grid_of, published_grid
 from .layout import before_drawing, size_in_points
-from .wording import ablation_notes, drop_label, joint_notes, points_text, span_text, test_name
+from .wording import points_text, span_text, test_name
 
-Record = AblationRecord | AverageRecord | ComparisonRecord
 _COLOUR, _BAND = "#0072b2", 0.2
 _MARK = 3.6  # units; marks are smaller if there are many layers
 _MARGIN = 0.05  # fraction of the range of drops
@@ -42,28 +40,20 @@ _MOST_ROOM = 0.6  # fraction of the axes' height that the legend may take
 
 
 @dataclass(frozen=True, eq=False)
-class SpanLine:
-    """Spans that form a line, with their notes.
+class SpanLine(Grid):
+    """Spans that form a line, in order; optionally with the intervals `ci_low_points`, `ci_high_points`.
 
     Attributes:
-        frame: columns `first`, `last`, `delta_points`, in order; optionally the confidence interval,
-            `significant`, and `sd_points` over studies.
-        notes: lines of text for an empty corner.
-        label: label of the axis of drops.
-        study: what was done to the spans.
-        test: name of the significance test; None if it is not known.
-        tolerated: whether a tolerance is meaningful; it is not for differences.
         published: the published results of the same spans, with the column `grid`, which names the task and
             the paper; None if there are none.
     """
 
-    frame: pd.DataFrame
-    notes: Sequence[str]
-    label: str
-    study: StudyKind = "ablated"
-    test: str | None = None
-    tolerated: bool = True
     published: pd.DataFrame | None = None
+
+    @property
+    def test(self) -> str | None:
+        """Name of the significance test; None if it is not known."""
+        return test_name(self.overview.metric) if self.overview else "bootstrap"
 
     @property
     def places(self) -> np.ndarray:
@@ -93,18 +83,13 @@ def span_line(record: Record, *, paper: bool = False) -> SpanLine | None:
     """
     if span_order(record.spans) is None:
         return None
-    frame = record.spans.sort_values(["first", "last"], ignore_index=True)
-    if isinstance(record, AblationRecord):
-        said = record.overview
-        about = ablation_notes(said), drop_label(said.metric, said.split), said.study, test_name(said.metric)
-        published = published_grid(said.task, said.study) if paper else None
-        theirs = None if published is None else _same_spans(published, frame)
-        return SpanLine(frame, *about, published=theirs)
+    grid, published = grid_of(record), None
+    frame = grid.frame.sort_values(["first", "last"], ignore_index=True)
     if isinstance(record, ComparisonRecord):
-        turned = {"ci_low_points": -frame["ci_high_points"], "ci_high_points": -frame["ci_low_points"]}
-        frame = frame.assign(delta_points=-frame["difference_points"], **turned)
-    mean = isinstance(record, AverageRecord)
-    return SpanLine(frame, joint_notes(record), label_of(record), test="bootstrap", tolerated=mean)
+        frame["ci_low_points"], frame["ci_high_points"] = -frame["ci_high_points"], -frame["ci_low_points"]
+    if grid.overview and paper and (theirs := published_grid(grid.overview.task, grid.study)) is not None:
+        published = _same_spans(theirs, frame)
+    return SpanLine(**{**vars(grid), "frame": frame}, published=published)
 
 
 def line_of_spans(record: Record, *, paper: bool = False) -> SpanLine:
@@ -144,7 +129,7 @@ def curve(
     """
     line = line_of_spans(record, paper=paper)
     ax = plt.gca() if ax is None else ax
-    panel = draw_line(line, ax, tolerance=tolerance, notes=notes)
+    panel = draw_line(line, ax, tolerance=tolerance)
     if notes:
         panel = panel.with_words(line.notes, line_entries([line], tolerance))
     settle([panel])
@@ -219,7 +204,7 @@ def _top_with_words(panel: Panel, bottom: float, size: np.ndarray, side: str) ->
     return float(bottom + (below.max() - bottom) / (1 - size[1] - pad))
 
 
-def draw_line(line: SpanLine, ax: Axes, *, tolerance: float, notes: bool = True) -> Panel:
+def draw_line(line: SpanLine, ax: Axes, *, tolerance: float) -> Panel:
     """Draw one curve with the labels of its axes, but without a legend."""
     frame, unit, ink = line.frame, style.unit(), style.ink()
     drops = drop_points(frame["delta_points"])
@@ -228,7 +213,7 @@ def draw_line(line: SpanLine, ax: Axes, *, tolerance: float, notes: bool = True)
     ax.grid(False, axis="x")
     ax.axhline(0, color=ink, linewidth=0.6 * unit, zorder=1)
     reach = [np.where(known, drops, 0.0), np.zeros(len(drops))]
-    if line.tolerated:
+    if line.shows == "drops":
         ax.axhline(
             tolerance, color=ink, linewidth=0.9 * unit, linestyle=(0, (4, 2)), zorder=1.5, label="tolerance"
         )
@@ -325,7 +310,7 @@ def line_entries(lines: Sequence[SpanLine], tolerance: float) -> list[LegendEntr
         entries.append((band if joined else bar, "95% interval"))
     if any("sd_points" in frame for frame in frames):
         entries.append((Line2D([], [], color=style.FAINT, linewidth=0.6 * unit), "s.d. over studies"))
-    if any(line.tolerated for line in lines):
+    if any(line.shows == "drops" for line in lines):
         dashed = {"color": style.ink(), "linewidth": 0.9 * unit, "linestyle": (0, (4, 2))}
         entries.append((Line2D([], [], **dashed), f"tolerance, {points_text(tolerance)}"))
     if any(line.published is not None for line in lines):

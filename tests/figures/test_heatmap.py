@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -10,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 
+from adapter_probe.analysis.comparing import ComparisonRecord
 from adapter_probe.analysis.studies import AblationOverview, AblationRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import style
-from adapter_probe.figures.heatmap import difference, draw, heatmap
+from adapter_probe.figures.grid import Cells
+from adapter_probe.figures.heatmap import Grid, draw, heatmap, scale_of
 from adapter_probe.figures.levels import DivergingScale, DropScale
 
 OVERVIEW = AblationOverview("cola", "validation", "ablated", "accuracy", 1043, 0.744, -5.5, majority=0.689)
@@ -25,10 +28,13 @@ def _no_figure_stays_open():
     plt.close("all")
 
 
-def drawn(frame: pd.DataFrame, inches: float = 3.0, **options):
+def drawn(frame: pd.DataFrame, inches: float = 3.0, *, notes=(), tolerance=1.0, shows="drops", **said):
+    """One grid on its own axes, without a colour bar; `said` are facts of an ablation."""
+    grid = Grid(frame, notes, replace(OVERVIEW, **said) if said else None, shows=shows)
     with style.paper_style():
         figure = plt.figure(figsize=(inches, inches), dpi=300)
-        ax = draw(frame, figure.add_axes((0.1, 0.1, 0.8, 0.8)), colorbar=False, **options)
+        ax = figure.add_axes((0.1, 0.1, 0.8, 0.8))
+        draw(grid, ax, tolerance=tolerance, notes=True, scale=scale_of([grid]))
     figure.draw_without_rendering()
     return ax
 
@@ -93,7 +99,7 @@ def test_single_layers_are_outlined(make_frame):
 def test_the_tolerance_line_runs_between_cells(make_frame):
     ax = drawn(make_frame(2, [0.5, 1.5, 3.0]), tolerance=1.0)
     assert [segment.tolist() for segment in collection(ax, "staircase").get_segments()] == [[[1, 0], [1, 1]]]
-    assert "staircase" not in labels(drawn(make_frame(2, [0.5, 1.5, 3.0]), tolerance=None))
+    assert "staircase" not in labels(drawn(make_frame(2, [0.5, 1.5, 3.0]), shows="spread"))
 
 
 def test_numbers_stand_out_from_their_cells(make_frame):
@@ -137,7 +143,7 @@ def test_numbers_follow_the_axes_when_these_are_resized(make_frame):
 @pytest.mark.parametrize("inches", [2.5, 6.0])
 def test_deep_models_stay_legible(make_frame, n_layers, inches):
     frame = make_frame(n_layers).assign(significant=False)
-    ax = drawn(frame, inches, notes=["a task", "intact 74.2% accuracy"], test="McNemar")
+    ax = drawn(frame, inches, notes=["a task", "intact 74.2% accuracy"], metric="accuracy")
     for axis in (ax.xaxis, ax.yaxis):
         boxes = [t.label1.get_window_extent() for t in axis.get_major_ticks()]
         assert len(boxes) >= 5
@@ -181,7 +187,7 @@ def test_rings_mark_what_is_not_significant(make_frame):
     assert [(int(y), int(x)) for x, y in offsets] == [(0, 0), (1, 2)]
     assert all(x % 1 > 0.7 and y % 1 < 0.3 for x, y in offsets)  # upper right corners
     assert "○ not significant" in notes(ax)
-    named = drawn(frame.assign(significant=False), notes=["task"], test="McNemar")
+    named = drawn(frame.assign(significant=False), notes=["task"], metric="accuracy")
     assert "○ not significant (McNemar, Holm)" in notes(named)
 
 
@@ -242,7 +248,7 @@ def test_what_is_no_grid_is_refused(make_frame):
     with pytest.raises(ResultsError, match="no spans"):
         drawn(frame[:0])
     with pytest.raises(ResultsError, match="'delta_points'; the columns are first, last"):
-        drawn(frame[["first", "last"]])
+        Cells.of(frame[["first", "last"]], "delta_points")
 
 
 def test_a_record_on_the_users_own_axes(make_frame):
@@ -321,8 +327,7 @@ def test_a_model_that_learned_nothing_is_said_to_have(make_frame):
 
 def test_a_difference_has_a_neutral_middle_and_the_sign_of_the_drops(make_frame):
     frame = make_frame(3, [0.3, -3.0, 0.0, 4.0, -0.2, 0.6])
-    ax = difference(frame, plt.figure(figsize=(4, 4)).gca())
-    ax.figure.draw_without_rendering()
+    ax = drawn(frame, 4.0, shows="differences")
     assert numbers(ax)[0, 1] == "−3.0"
     assert numbers(ax)[1, 1] == "4.0"
     mesh = ax.collections[0]
@@ -333,5 +338,8 @@ def test_a_difference_has_a_neutral_middle_and_the_sign_of_the_drops(make_frame)
     }
     scale = DivergingScale.spanning(np.array([-3.0, 4.0]))
     assert colours == dict(zip(colours, scale.colours(np.array(list(colours)))))
-    assert ax.figure.axes[1].get_ylabel() == "difference of drops (points)"
     assert "staircase" not in labels(ax)
+    spans = frame.assign(difference_points=-frame["delta_points"])
+    record = ComparisonRecord(("a", "b"), spans, "accuracy", 9, (0.7, 0.8), {})
+    ax = heatmap(record, plt.figure(figsize=(4, 4)).gca())
+    assert ax.figure.axes[1].get_ylabel().replace("\n", " ") == "difference of drops (percentage points)"

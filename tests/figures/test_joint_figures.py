@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgba
 from adapter_probe.analysis.comparing import AverageRecord
 from adapter_probe.analysis.published import published_ablation
 from adapter_probe.figures.ablation_figures import joint_drawing
-from adapter_probe.figures.heatmap import heatmap, scale_of
+from adapter_probe.figures.heatmap import grid_of, heatmap, scale_of
 from adapter_probe.figures.levels import DropScale
 from adapter_probe.figures.venues import PAPER, FigureOptions
 
@@ -57,7 +57,10 @@ def test_a_deep_average_has_a_grid_of_its_spread(inches, n_grids):
     heatmap(record, figure.add_subplot(), colorbar=False)
     assert len(figure.axes) == n_grids
     alone = heatmap(record, plt.figure(figsize=(4, 4)).add_subplot(), colorbar=False, spread=True)
-    expected = [to_rgba(colour) for colour in scale_of(record).colours(record.spans["sd_points"].to_numpy())]
+    expected = [
+        to_rgba(colour)
+        for colour in scale_of([grid_of(record)]).colours(record.spans["sd_points"].to_numpy())
+    ]
     for ax in (*figure.axes[1:], alone):
         np.testing.assert_allclose(colours_drawn(ax), expected)
 

@@ -102,7 +102,7 @@ def test_the_bar_tells_the_truth(scale, ticks, location):
     with style.paper_style():
         figure = Figure(figsize=(6, 6))
         ax = figure.add_axes((0.1, 0.1, 0.8, 0.8))
-        bar = levels.draw_colorbar(scale, ax, label="x", tolerance=1.0, location=location)
+        bar = levels.draw_colorbar(scale, [ax], "x", 1.0, location=location)
         figure.draw_without_rendering()
     axis = bar.ax.yaxis if location == "right" else bar.ax.xaxis
     assert [text.get_text() for text in axis.get_ticklabels()] == ticks.split()
@@ -120,7 +120,7 @@ def test_labels_of_a_short_bar_are_thinned_but_keep_zero():
     with style.paper_style():
         figure = Figure(figsize=(1.6, 2))
         ax = figure.add_axes((0.2, 0.2, 0.6, 0.6))
-        bar = levels.draw_colorbar(DropScale(3, True), ax, label="x", location="bottom")
+        bar = levels.draw_colorbar(DropScale(3, True), [ax], "x", location="bottom")
         figure.draw_without_rendering()
     shown = [text.get_text() for text in bar.ax.get_xticklabels()]
     assert "0" in shown
