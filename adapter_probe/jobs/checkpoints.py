@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 
 from adapter_probe.checkpoints.files import DESCRIPTION
-from adapter_probe.errors import AdapterProbeError, ResultsError, TrainingError
-from adapter_probe.results.atomic import claim, make_folder, read_json, write_json
+from adapter_probe.errors import TrainingError
+from adapter_probe.results.atomic import claim, make_folder, write_json
 from adapter_probe.training.checkpoint import refuse_other, train_checkpoint
-from adapter_probe.training.request import TrainingRequest
+from adapter_probe.training.request import TrainingRequest, read_request
 
 from .running import Jobs, Resources, describe_lost, run_jobs
 from .trials import identified
@@ -55,11 +55,4 @@ def run_order(folder: Path, device: torch.device, report: Callable[[int], None])
     Raises:
         AdapterProbeError: the request, the base or the data cannot be used, or the folder cannot be written.
     """
-    path = folder / ORDER
-    try:
-        request = TrainingRequest.from_json(read_json(path))
-    except ResultsError:
-        raise
-    except AdapterProbeError as error:
-        raise ResultsError(f"{path}: {error}") from error
-    train_checkpoint(request, folder, device, lambda now: report(now.step))
+    train_checkpoint(read_request(folder / ORDER), folder, device, lambda now: report(now.step))

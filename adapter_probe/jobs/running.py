@@ -69,11 +69,6 @@ class Jobs:
     kind: str
     unit: str
 
-    @property
-    def folders(self) -> list[Path]:
-        """The folders of the jobs."""
-        return list(self.steps)
-
 
 def run_jobs(
     jobs: Jobs, resources: Resources, progress: bool, look: Callable[[], None] = lambda: None
@@ -99,7 +94,7 @@ def run_jobs(
         command, environment = _worker(device, resources.threads, min(count, left))
         executor = LocalProcesses(command, count, environment, jobs.folder / "logs")
         with _bar(jobs, progress) as (on_step, _):
-            failures = executor.run(jobs.folders, on_step, look)
+            failures = executor.run(list(jobs.steps), on_step, look)
     else:
         failures = _run_on_cluster(jobs, resources, resources.cluster, progress)
     # A single failure is part of the error, see `describe_lost`.
@@ -112,7 +107,7 @@ def _run_on_cluster(jobs: Jobs, resources: Resources, options: SlurmOptions, pro
     command, environment = _worker(resources.device, resources.threads, workers=1)
     cpus = max(1, resources.threads)
     array = SlurmArray(command, environment, jobs.folder / "slurm", options, cpus_per_task=cpus)
-    submission = array.submit(jobs.folders)
+    submission = array.submit(list(jobs.steps))
     sent, adopted = len(submission.sent), len(submission.adopted)
     for failure in submission.failed:
         say(f"{failure.job.name} had failed and is submitted again: {failure}", progress)
@@ -124,7 +119,7 @@ def _run_on_cluster(jobs: Jobs, resources: Resources, options: SlurmOptions, pro
         raise JobsDetached({**counts, "sent_earlier": adopted, **where})
     try:
         with _bar(jobs, progress) as (on_step, watch):
-            return array.wait(jobs.folders, on_step, watch)
+            return array.wait(list(jobs.steps), on_step, watch)
     except KeyboardInterrupt:
         say(f"the jobs stay in the queue; cancel them with `scancel --name={array.name}`", progress)
         raise
@@ -170,15 +165,10 @@ def describe_lost(jobs: Jobs, failures: Sequence[Failure], lost: Sequence[Path])
         lost: the jobs without a result.
     """
     known = {failure.job.resolve(): failure for failure in failures}
-    first = next((known[job.resolve()] for job in lost if job.resolve() in known), None)
     # No known reason: a network file system may show files of a node late.
-    reason = (
-        "it finished, but its result is not visible yet (network file system?)"
-        if first is None
-        else str(first)
-    )
-    name = (lost[0] if first is None else first.job).name
+    unseen = Failure(lost[0], "it finished, but its result is not visible yet (network file system?)")
+    first = next((known[job.resolve()] for job in lost if job.resolve() in known), unseen)
     return (
-        f"{len(lost)} of {jobs.total} {jobs.kind} failed, {name} first: {reason}; finished {jobs.kind} are "
-        "kept, and the same command runs the others again"
+        f"{len(lost)} of {jobs.total} {jobs.kind} failed, {first.job.name} first: {first}; finished "
+        f"{jobs.kind} are kept, and the same command runs the others again"
     )

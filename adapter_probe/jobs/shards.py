@@ -69,7 +69,7 @@ def compute_in_shards(
             if ablation.missing():
                 lost = [f for f, tokens in write_shards(out, arguments, run, ablation, 1).items() if tokens]
                 raise TrainingError(describe_lost(jobs, failures, lost))
-        remove_shards(out)
+        shutil.rmtree(out / SHARDS, ignore_errors=True)
 
 
 def write_shards(
@@ -164,11 +164,6 @@ def gather_shards(out: Path, run: RunDirectory) -> None:
                 except ResultsError:  # damaged or another part: recomputed by the shard's job
                     continue
                 run.write_part(number, arrays)
-
-
-def remove_shards(out: Path) -> None:
-    """Remove the shards of a complete ablation."""
-    shutil.rmtree(out / SHARDS, ignore_errors=True)
 
 
 def _folder(out: Path, number: int) -> Path:

@@ -49,13 +49,11 @@ class Submission:
     """The outcome of submitting jobs.
 
     Attributes:
-        name: job name of the tasks in the queue.
         adopted: jobs with queued or running tasks of an earlier command.
         sent: jobs submitted now.
         failed: jobs whose earlier task failed; they are submitted again.
     """
 
-    name: str
     adopted: tuple[Path, ...]
     sent: tuple[Path, ...]
     failed: tuple[Failure, ...]
@@ -126,7 +124,7 @@ class SlurmArray:
             previous = tasks[-1].split("_")[0]
             known |= zip((job.name for job in part), tasks)
             write_json(self._folder / SUBMITTED, {"name": self.name, "tasks": known})
-        return Submission(self.name, tuple(adopted), tuple(missing), tuple(failed))
+        return Submission(tuple(adopted), tuple(missing), tuple(failed))
 
     def wait(
         self, jobs: Sequence[Path], on_step: OnStep, watch: Callable[[str], None] = lambda _: None

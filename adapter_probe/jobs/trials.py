@@ -23,7 +23,7 @@ from adapter_probe import metrics
 from adapter_probe.checkpoints.base import has_untrained_pooler
 from adapter_probe.checkpoints.identity import BaseIdentity
 from adapter_probe.checkpoints.native import library_versions
-from adapter_probe.errors import AdapterProbeError, Diverged, ResultsError, TrainingError
+from adapter_probe.errors import Diverged, TrainingError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import TfidfLinear, check_depth
 from adapter_probe.results.atomic import make_folder, read_json, remove_leftovers, write_json
@@ -37,7 +37,7 @@ from adapter_probe.results.trial_files import (
     read_trial,
     write_trial,
 )
-from adapter_probe.training.baseline import Outcome, baseline_of, n_fits, seconds_of_baseline
+from adapter_probe.training.baseline import baseline_of, n_fits, seconds_of_baseline
 from adapter_probe.training.checkpoint import STATE_FOLDER
 from adapter_probe.training.estimate import seconds_of
 from adapter_probe.training.loop import OnProgress, Trainer
@@ -47,6 +47,7 @@ from adapter_probe.training.request import (
     build_model,
     identity_of,
     load_inputs,
+    read_request,
     warn_of_untrained_pooler,
 )
 
@@ -221,81 +222,65 @@ def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: i
     """
     if (record := read_trial(folder)) is not None:
         return record
-    request = read_request(folder)
-    inputs = load_inputs(request)
+    request = read_request(folder / REQUEST)
+    task, inputs = request.task, load_inputs(request)
     with RunDirectory(folder / STATE_FOLDER, identity_of(request, inputs.fingerprints), plan={}) as run:
         remove_leftovers(folder)
         clock = _Clock(folder)
         if isinstance(request.method, TfidfLinear):
-            with clock:
-                fitted = baseline_of(request, inputs, report)
-            record = _baseline_record(folder, request, inputs, fitted, clock.seconds)
-            write_trial(folder, record)
-            return record
-        model = build_model(request, inputs.base, device)
-        settings, objective = request.settings, inputs.objective
-        trainer = Trainer(model, objective, settings=settings, run=run, report=report, workers=workers)
-        diverged = False
-        try:
-            with clock:
-                trainer.train()
-        except Diverged:
-            diverged = True
-        record = TrialRecord(
-            trial=folder.name,
-            task=request.task.name,
-            metric=request.task.metric,
-            method=request.method.to_json(),
-            settings=settings.to_json(),
-            scores=tuple(None if math.isnan(score) else score for score in trainer.scores),
-            diverged=diverged,
-            majority_score=inputs.majority_score(request.task.metric),
-            counts=count_parameters(model, inputs.base.missing),
-            seconds=clock.seconds,
-            versions=library_versions(),
-        )
+            result = _fit(request, inputs, report, clock)
+        else:
+            model = build_model(request, inputs.base, device)
+            trainer = Trainer(
+                model, inputs.objective, settings=request.settings, run=run, report=report, workers=workers
+            )
+            result = {**_train(trainer, clock), "counts": count_parameters(model, inputs.base.missing)}
+        common = {
+            "trial": folder.name,
+            "task": task.name,
+            "metric": task.metric,
+            "method": request.method.to_json(),
+            "settings": request.settings.to_json(),
+            "majority_score": inputs.majority_score(task.metric),
+            "seconds": clock.seconds,
+            "versions": library_versions(),
+        }
+        record = TrialRecord(**{**common, **result})
         write_trial(folder, record)
         shutil.rmtree(run.path / PARTS, ignore_errors=True)
     return record
 
 
-def _baseline_record(
-    folder: Path, request: TrainingRequest, inputs: TrainingInputs, fitted: Outcome, seconds: float
-) -> TrialRecord:
-    """The record of the baseline without pretraining, whose parameters all belong to the task."""
-    task, labels = request.task, inputs.splits["validation"].labels
-    score = float(metrics.score(task.metric, fitted.predictions, labels))
-    base = count_parameters(AdaptedModel(inputs.base.model, check=False), inputs.base.missing)
-    return TrialRecord(
-        trial=folder.name,
-        task=task.name,
-        metric=task.metric,
-        method={**request.method.to_json(), "chosen": asdict(fitted.setting)},
-        settings=request.settings.to_json(),
-        scores=(None if math.isnan(score) else score,),
-        diverged=False,
-        majority_score=inputs.majority_score(task.metric),
-        counts=replace(base, trained=fitted.parameters, trained_without_head=fitted.parameters),
-        seconds=seconds,
-        versions={**library_versions(), "scikit-learn": version("scikit-learn")},
-    )
-
-
-def read_request(folder: Path) -> TrainingRequest:
-    """Read the request of a trial.
-
-    Raises:
-        ResultsError: the request is missing or damaged.
-    """
-    path = folder / REQUEST
-    if not path.exists():
-        raise ResultsError(f"{folder} is not a trial: it contains no {REQUEST}")
+def _train(trainer: Trainer, clock: _Clock) -> dict[str, Any]:
+    """Train; returns the fields of the trial's record that are the outcome."""
+    diverged = False
     try:
-        return TrainingRequest.from_json(read_json(path))
-    except ResultsError:
-        raise
-    except AdapterProbeError as error:
-        raise ResultsError(f"{path}: {error}") from error
+        with clock:
+            trainer.train()
+    except Diverged:
+        diverged = True
+    scores = tuple(None if math.isnan(score) else score for score in trainer.scores)
+    return {"scores": scores, "diverged": diverged}
+
+
+def _fit(
+    request: TrainingRequest, inputs: TrainingInputs, report: OnProgress, clock: _Clock
+) -> dict[str, Any]:
+    """Fit the baseline without pretraining; returns the fields of its record that differ from a training's.
+
+    All of its parameters belong to the task.
+    """
+    with clock:
+        fitted = baseline_of(request, inputs, report)
+    score = float(metrics.score(request.task.metric, fitted.predictions, inputs.splits["validation"].labels))
+    base = count_parameters(AdaptedModel(inputs.base.model, check=False), inputs.base.missing)
+    return {
+        "method": {**request.method.to_json(), "chosen": asdict(fitted.setting)},
+        "scores": (None if math.isnan(score) else score,),
+        "diverged": False,
+        "counts": replace(base, trained=fitted.parameters, trained_without_head=fitted.parameters),
+        "versions": {**library_versions(), "scikit-learn": version("scikit-learn")},
+    }
 
 
 def count_parameters(model: AdaptedModel, missing: frozenset[str]) -> ParameterCounts:

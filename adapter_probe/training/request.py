@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,11 +24,12 @@ from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.squad import WindowSettings
-from adapter_probe.errors import AdapterProbeWarning
+from adapter_probe.errors import AdapterProbeError, AdapterProbeWarning, ResultsError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.bases.anatomy import length_limit
 from adapter_probe.models.methods import Method, TfidfLinear, method_from_json
 from adapter_probe.records import from_record, to_record
+from adapter_probe.results.atomic import read_json
 
 from .objectives import AnswerObjective, LabelObjective, Objective
 from .settings import TrainingSettings
@@ -79,6 +81,19 @@ class TrainingRequest:
         return from_record(
             TrainingRequest, record, readers={"method": method_from_json, "task": TaskSpec.from_json}
         )
+
+
+def read_request(path: Path) -> TrainingRequest:
+    """Read the request of a job.
+
+    Raises:
+        ResultsError: the file is missing or damaged.
+    """
+    document = read_json(path)
+    try:
+        return TrainingRequest.from_json(document)
+    except AdapterProbeError as error:
+        raise ResultsError(f"{path}: {error}") from error
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,6 @@ from adapter_probe.errors import ModelError, ResultsError, TrainingError
 from adapter_probe.jobs.trials import (
     finished,
     plan_trials,
-    read_request,
     run_trial,
     shared_settings,
     write_requests,
@@ -25,7 +24,7 @@ from adapter_probe.jobs.trials import (
 from adapter_probe.models.methods import Adapters, FullFineTuning, HeadOnly, LayerNormOnly, TopLayers
 from adapter_probe.results.trial_files import claim_study, read_trial
 from adapter_probe.training.loop import Trainer
-from adapter_probe.training.request import TrainingRequest
+from adapter_probe.training.request import TrainingRequest, read_request
 from adapter_probe.training.settings import TrainingSettings
 
 CPU = torch.device("cpu")
@@ -68,7 +67,7 @@ def test_a_request_survives_its_file(request_for, tmp_path):
     for method in (Adapters(size=2, norm="layernorm"), TopLayers(1), LayerNormOnly(), HeadOnly()):
         [trial] = plan_trials([request_for(method)])
         write_requests(tmp_path, [trial])
-        assert read_request(trial.folder(tmp_path)) == trial.request
+        assert read_request(trial.folder(tmp_path) / "request.json") == trial.request
 
 
 def test_a_trial_is_the_training_that_train_does(request_for, tiny_base, short_task, train, tmp_path):
@@ -170,7 +169,7 @@ def test_counts_are_those_of_the_formulas(method, pooler, request_for, tiny_base
 def test_requests_that_cannot_be(request_for, tmp_path):
     with pytest.raises(ModelError, match="k 4 is above the depth of the base, which has 3 layers"):
         plan_trials([request_for(TopLayers(4))])
-    with pytest.raises(ResultsError, match=r"contains no request\.json"):
+    with pytest.raises(ResultsError, match=r"cannot read .*request\.json: No such file"):
         run_trial(tmp_path, CPU, lambda _: None)
 
 

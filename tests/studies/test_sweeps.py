@@ -213,9 +213,7 @@ def test_jobs_that_nobody_waits_for(tiny_base, two_tasks, tmp_path, monkeypatch)
     from adapter_probe.jobs.slurm import Submission
     from adapter_probe.jobs.slurm_options import SlurmOptions
 
-    monkeypatch.setattr(
-        running.SlurmArray, "submit", lambda self, jobs: Submission(self.name, (), tuple(jobs), ())
-    )
+    monkeypatch.setattr(running.SlurmArray, "submit", lambda self, jobs: Submission((), tuple(jobs), ()))
     arguments = {"stds": (0.1,), "size": 2, "seeds": 2, "epochs": (1,), "progress": False}
     with pytest.raises(JobsDetached) as caught:
         init_sweep(tiny_base("bert"), two_tasks[0], tmp_path, cluster=SlurmOptions(detach=True), **arguments)
