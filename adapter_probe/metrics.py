@@ -42,6 +42,9 @@ METRICS: dict[str, tuple[str, ...]] = {
 CHOICES, LOSSES = METRICS["causal"][:4], METRICS["causal"][4:]
 """Metrics of language models: accuracies of the most likely choice or next tokens, and losses."""
 
+IN_PERCENT = ("f1", "macro_f1", *METRICS["extractive"], *CHOICES)
+"""Metrics that are printed as percentages; the others are correlations and losses."""
+
 LOSS_UNITS = {"nll": "nats", "bits_per_byte": "bits"}
 """Units of the losses, except for perplexities, which have none."""
 

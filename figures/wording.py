@@ -10,9 +10,7 @@ from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.studies import AblationOverview, AblationRecord
 from adapter_probe.analysis.summary import NOT_WORSE
 from adapter_probe.known_tasks import known_task
-
-# The other metrics are correlations, which are not percentages.
-IN_PERCENT = ("accuracy", "f1", "macro_f1", "squad_f1", "exact_match", *metrics.CHOICES)
+from adapter_probe.metrics import IN_PERCENT
 
 
 def task_label(name: str) -> str:

@@ -32,11 +32,11 @@ def score_text(score: float | None, metric: str) -> str:
     """A score as text: a percentage for fractions, three decimals for correlations."""
     if score is None:
         return "undefined"
-    from adapter_probe.metrics import CHOICES
+    from adapter_probe.metrics import IN_PERCENT
 
     if (unit := _loss_unit(metric)) is not None:
         return f"{score:.3f} {unit}".rstrip()
-    return f"{100 * score:.1f} %" if metric in (*CHOICES, "f1", "macro_f1") else f"{score:.3f}"
+    return f"{100 * score:.1f} %" if metric in IN_PERCENT else f"{score:.3f}"
 
 
 def _loss_unit(metric: str) -> str | None:

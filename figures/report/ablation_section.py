@@ -15,7 +15,8 @@ from adapter_probe.analysis.staircase import staircase
 from adapter_probe.analysis.studies import AblationRecord
 from adapter_probe.figures.ablation_figures import attribution_drawing
 from adapter_probe.figures.levels import DropScale
-from adapter_probe.figures.wording import IN_PERCENT, metric_name
+from adapter_probe.figures.wording import metric_name
+from adapter_probe.metrics import IN_PERCENT
 from adapter_probe.results.ablation_files import AblationResults
 
 from .drawn import SVG, image_of, text_table

@@ -15,7 +15,8 @@ from adapter_probe.analysis.studies import StudyRecord
 from adapter_probe.figures import gallery
 from adapter_probe.figures.drawing import Drawing
 from adapter_probe.figures.venues import PAPER, FigureOptions
-from adapter_probe.figures.wording import IN_PERCENT, bare_score
+from adapter_probe.figures.wording import bare_score
+from adapter_probe.metrics import IN_PERCENT
 
 from .tables import number
 

@@ -11,6 +11,7 @@ import pytest
 
 import adapter_probe as ap
 from adapter_probe.results.atomic import read_json
+from adapter_probe.studies.summaries import score_text
 
 matplotlib.use("agg")
 
@@ -115,3 +116,19 @@ def test_a_function_as_the_metric(study, checkpoint, tmp_path):
     assert own.summary["intact_score"] == pytest.approx(balanced(labels, predictions[0]))
     assert ap.load(tmp_path).summary["metric"] == "custom:balanced"
     assert "balanced" in repr(own)
+
+
+@pytest.mark.parametrize(
+    ("metric", "text"),
+    [
+        ("accuracy", "81.2 %"),
+        ("squad_f1", "81.2 %"),
+        ("exact_match", "81.2 %"),
+        ("greedy_accuracy", "81.2 %"),
+        ("mcc", "0.812"),
+        ("nll", "0.812 nats"),
+        ("perplexity", "0.812"),
+    ],
+)
+def test_scores_are_printed_in_the_units_of_the_figures(metric: str, text: str):
+    assert score_text(0.8123, metric) == text
