@@ -35,7 +35,7 @@ from .layer import ADAPTER, Layer, Site
 from .methods import Adapters, Method, ParameterRole, check_depth, check_shared
 from .own_forward import OwnForward
 from .parameters import ParameterRoles
-from .verification import check_forward, check_owners
+from .verification import check_anatomy
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -84,40 +84,29 @@ class AdaptedModel(nn.Module):
         self.method: Method | ImportedMethod | None = None
         self.lowest_trained_layer = -1
         self._roles = ParameterRoles(base, self.anatomy, self.head_kind)
-        self.layers = self._make_layers()
+        encoder, angles = base.base_model, Angles(base.base_model)
+        shared, parallel = self.anatomy.layer_groups is not None, self.anatomy.is_parallel(base.config)
+        self.layers = [
+            Layer(
+                parts,
+                self.anatomy.attention(encoder, parts.attention, angles),
+                self.anatomy.pre_norm,
+                parallel,
+                number=number if shared else None,
+            )
+            for number, parts in enumerate(layer_parts(encoder, self.anatomy))
+        ]
         # The base's LayerNorms, kept so that variants can restore them.
         self._pretrained_norms = nn.ModuleList(deepcopy(site.norm) for site in self.sites)
         self._pretrained_norms.requires_grad_(False)
         for site, norm in zip(self.sites, self._pretrained_norms):
             site.pretrained_norm = norm
         if check:
-            check_owners(self.layers, base.config.model_type)
-            check_forward(self)
-        self._serve_own_forward()
-
-    def _make_layers(self) -> list[Layer]:
-        encoder, anatomy = self.base.base_model, self.anatomy
-        shared, angles = anatomy.layer_groups is not None, Angles(encoder)
-        parallel = anatomy.is_parallel(encoder.config)
-        return [
-            Layer(
-                parts,
-                anatomy.attention(encoder, parts.attention, angles),
-                anatomy.pre_norm,
-                parallel,
-                number=number if shared else None,
-            )
-            for number, parts in enumerate(layer_parts(encoder, anatomy))
-        ]
-
-    def _serve_own_forward(self) -> None:
-        """Make the forward of the transformers model apply the adapters too."""
-        served: dict[nn.Module, list[Layer]] = {}
-        for layer in self.layers:
-            served.setdefault(layer.parts.whole, []).append(layer)
-        for layers in served.values():
-            sites = [layer.sites for layer in layers]
-            OwnForward(self.base.base_model, layers[0].parts, self.anatomy.pre_norm, sites)
+            check_anatomy(self)
+        for whole in dict.fromkeys(layer.parts.whole for layer in self.layers):
+            using = [layer for layer in self.layers if layer.parts.whole is whole]
+            sites = [layer.sites for layer in using]
+            OwnForward(base.base_model, using[0].parts, self.anatomy.pre_norm, sites)
 
     @property
     def sites(self) -> list[Site]:
@@ -309,9 +298,7 @@ class AdaptedModel(nn.Module):
         for index in range(start, stop):
             layer = self.layers[index]
             wanted = self.wanted_positions(index, batch)
-            attended = layer.attention(hidden, batch.groups, wanted)
-            hidden = layer.sites[0].finish(*attended, batch.groups)
-            hidden = layer.sites[1].finish(*layer.ffn(hidden), batch.groups)
+            hidden = layer.run(hidden, batch.groups, wanted)
         hidden = self.read(hidden, batch) if stop == len(self.layers) else hidden
         return hidden[:, : batch.n_tokens]
 

@@ -31,9 +31,9 @@ class Site:
 
     Args:
         holder: the module that holds the adapter.
-        name: name of the adapter in that module.
         norm: module after the residual sum: the sublayer's LayerNorm, or `nn.Identity` in a model
             that normalises the input of sublayers.
+        number: number of the layer if other layers share the holder, which then has one adapter for each.
 
     Attributes:
         forks_early: whether the switch changes the computation inside the sublayer, which then has to run
@@ -44,8 +44,12 @@ class Site:
             layer.
     """
 
-    def __init__(self, holder: nn.Module, name: str, norm: nn.Module):
-        self._holder, self._name = holder, name
+    def __init__(self, holder: nn.Module, norm: nn.Module, number: int | None = None):
+        self._holder, self._name = holder, ADAPTER
+        if number is not None:
+            if not hasattr(holder, ADAPTER):
+                holder.add_module(ADAPTER, nn.Module())
+            self._holder, self._name = holder.get_submodule(ADAPTER), str(number)
         self.norm = norm
         self.pretrained_norm = norm
         self.forks_early = self.keeps_input = self.reads_sum = False
@@ -156,15 +160,17 @@ class Layer:
         norms = (parts.attention_norm, parts.ffn_norm)
         attention_norm, ffn_norm = (nn.Identity() if pre_norm else norm for norm in norms)
         self.sites = (
-            Site(*_place(parts.attention_site, number), attention_norm),
-            Site(*_place(parts.ffn_site, number), ffn_norm),
+            Site(parts.attention_site, attention_norm, number),
+            Site(parts.ffn_site, ffn_norm, number),
         )
         self.sites[0].keeps_input = self.sites[1].reads_sum = parallel
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """The modules that the layer uses: its parts, and those that its attention reads directly."""
-        for module in self.parts.computing:
-            yield from module.parameters()
+        """The parameters that the layer uses: of its parts, and those that its attention reads directly."""
+        containers = {"whole", "attention", "attention_site", "ffn_site"}
+        for part, module in vars(self.parts).items():
+            if isinstance(module, nn.Module) and part not in containers:
+                yield from module.parameters()
         for name in self._attention.reads:
             found = getattr(self.parts.attention, name, None)
             if isinstance(found, nn.Module):
@@ -190,6 +196,11 @@ class Layer:
             if any(member is module for member in members):
                 return site.hold(inner, early=module is not site.norm)
         raise ModelError(f"a {type(module).__name__} that belongs to neither sublayer cannot be switched off")
+
+    def run(self, hidden: Tensor, groups: tuple[Group, ...], wanted: Tensor | None = None) -> Tensor:
+        """The states after both sublayers; arguments as in `attention`."""
+        hidden = self.sites[0].finish(*self.attention(hidden, groups, wanted), groups)
+        return self.sites[1].finish(*self.ffn(hidden), groups)
 
     def attention(
         self, hidden: Tensor, groups: tuple[Group, ...], wanted: Tensor | None = None
@@ -234,15 +245,6 @@ class Layer:
             inner = mapped(parts.ffn_in, parts.activation, entering)
         out = _drop(parts.ffn_out(_drop(inner, parts.ffn_inner_dropout)), parts.ffn_out_dropout)
         return out if parts.ffn_post_norm is None else parts.ffn_post_norm(out), residual
-
-
-def _place(module: nn.Module, number: int | None) -> tuple[nn.Module, str]:
-    """Module and name of a site's adapter; shared modules hold one adapter per layer number."""
-    if number is None:
-        return module, ADAPTER
-    if not hasattr(module, ADAPTER):
-        module.add_module(ADAPTER, nn.Module())
-    return module.get_submodule(ADAPTER), str(number)
 
 
 def _drop(x: Tensor, dropout: Dropout | None) -> Tensor:

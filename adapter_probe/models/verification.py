@@ -7,9 +7,10 @@ same holds for embeddings and head. Torch's global generator is not used, and no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,37 +19,13 @@ from torch import Tensor, nn
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.packing import PackedBatch, pack
 from adapter_probe.errors import ModelError
-from adapter_probe.models.bases.heads import read_positions
 
-from .layer import ADAPTER, Layer
+from .layer import ADAPTER
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from .bases.family import Anatomy
-
-
-class PackedModel(Protocol):
-    """The parts of an `AdaptedModel` that are compared with the transformers model."""
-
-    base: PreTrainedModel
-    anatomy: Anatomy
-    layers: list[Layer]
-    head_kind: str
-
-    @property
-    def device(self) -> torch.device:
-        """Where the parameters are."""
-
-    @property
-    def reads_all_positions(self) -> bool:
-        """Whether the head reads every token."""
-
-    def embed(self, batch: PackedBatch) -> Tensor:
-        """Hidden states ``[1, tokens, hidden]`` that enter layer 0."""
-
-    def head(self, hidden: Tensor) -> Tensor:
-        """Outputs from the last layer's hidden states."""
+    from .adapted import AdaptedModel
 
 
 LENGTHS = (3, 5)
@@ -58,50 +35,42 @@ _FROM_TORCH = (RuntimeError, TypeError, ValueError, IndexError, AttributeError)
 _ROUNDINGS = 16  # number of roundings on the way through a layer
 
 
-def check_owners(layers: Sequence[Layer], family: str) -> None:
-    """Refuse a layer with parameters that no part of the anatomy owns, which would be ignored silently.
-
-    Raises:
-        ModelError: there is such a parameter; the message names it.
-    """
-    for number, layer in enumerate(layers):
-        owned = {id(parameter) for parameter in layer.parameters()}
-        for name, parameter in layer.parts.whole.named_parameters():
-            if id(parameter) not in owned and f"{ADAPTER}." not in name:
-                raise ModelError(
-                    f"layer {number} of this {family} model has {name!r}, which no part of the anatomy owns, "
-                    "so it would not be computed as in transformers"
-                )
-
-
-def check_forward(model: PackedModel) -> None:
+def check_anatomy(model: AdaptedModel) -> None:
     """Compare the packed forward with the forward of the transformers model.
 
     Args:
         model: a model without adapters; its mode and hooks are restored.
 
     Raises:
-        ModelError: embeddings, a layer or the head differ; the message names family and layer.
+        ModelError: a layer has a parameter that no part of the anatomy owns, which would be ignored silently;
+            or embeddings, a layer or the head differ. The message names family and layer.
     """
     base, device = model.base, model.device
+    for number, layer in enumerate(model.layers):
+        owned = {id(parameter) for parameter in layer.parameters()}
+        for name, parameter in layer.parts.whole.named_parameters():
+            if id(parameter) not in owned and f"{ADAPTER}." not in name:
+                raise ModelError(
+                    f"layer {number} of this {base.config.model_type} model has {name!r}, which no part of "
+                    "the anatomy owns, so it would not be computed as in transformers"
+                )
     if device.type == "meta":
         return
-    encoded = _tokens(int(base.config.vocab_size), base.config.pad_token_id)
-    batch = pack(encoded, range(len(encoded))).to(device)
+    words = [word for word in range(int(base.config.vocab_size)) if word != base.config.pad_token_id]
+    drawn = np.random.default_rng(0).choice(np.array(words), max(LENGTHS))
+    encoded = Encoded(tuple(drawn[:length] for length in LENGTHS), None, "")
+    batch = pack(encoded, range(len(LENGTHS))).to(device)
     with torch.no_grad(), _evaluating(base):
         states, logits = _own_states(model, batch)
         _compare(base, "the embeddings", lambda: model.embed(batch), states[0])
         for number, layer in enumerate(model.layers):
             entering, own = states[number], states[number + 1]
-            _compare(base, f"layer {number}", lambda: _run(layer, entering, batch), own, entering)  # noqa: B023
+            ours = partial(layer.run, entering, batch.groups)
+            _compare(base, f"layer {number}", ours, own, entering)
         if logits is not None:
-            _compare(base, "the head", lambda: _head(model, states[-1], batch), logits)
-
-
-def _tokens(n_words: int, padding: int | None) -> Encoded:
-    words = np.array([word for word in range(n_words) if word != padding])
-    drawn = np.random.default_rng(0).choice(words, max(LENGTHS))
-    return Encoded(tuple(drawn[:length] for length in LENGTHS), None, "")
+            read = model.read_positions(batch)
+            last = states[-1][0] if read is None else states[-1][0, read]
+            _compare(base, "the head", lambda: model.head(last), logits)
 
 
 @contextmanager
@@ -116,7 +85,7 @@ def _evaluating(module: nn.Module) -> Iterator[None]:
             part.training = mode
 
 
-def _own_states(model: PackedModel, batch: PackedBatch) -> tuple[list[Tensor], Tensor | None]:
+def _own_states(model: AdaptedModel, batch: PackedBatch) -> tuple[list[Tensor], Tensor | None]:
     """The inputs of all layers and the output of the last, ``[1, tokens, hidden]`` each, and the logits.
 
     The logits are None if the forward of the model does not apply an imported head.
@@ -171,17 +140,6 @@ def _own_logits(base: PreTrainedModel, input_ids: Tensor) -> Tensor | None:
     if "start_logits" in out:
         return torch.stack([out.start_logits[0], out.end_logits[0]], dim=-1)
     return out.logits if out.logits.dim() == 2 else out.logits[0]
-
-
-def _run(layer: Layer, hidden: Tensor, batch: PackedBatch) -> Tensor:
-    hidden = layer.sites[0].finish(*layer.attention(hidden, batch.groups), batch.groups)
-    return layer.sites[1].finish(*layer.ffn(hidden), batch.groups)
-
-
-def _head(model: PackedModel, hidden: Tensor, batch: PackedBatch) -> Tensor:
-    if not model.reads_all_positions:
-        hidden = hidden[:, read_positions(batch, model.anatomy, model.base.config.pad_token_id)]
-    return model.head(hidden[0])
 
 
 def _compare(

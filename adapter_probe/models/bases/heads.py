@@ -88,7 +88,11 @@ def head_kind(model: PreTrainedModel, anatomy: Anatomy) -> HeadKind:
         ModelError: the head is of another kind, or a span head without one start and one end logit.
     """
     # Decided by class, because token and sequence classifiers may name their heads the same.
-    kind = next((kind for kind, classes in _CLASSES.items() if _is_one_of(model, classes)), None)
+    family = type(model.config)
+    fitting = (
+        k for k, classes in _CLASSES.items() if family in classes and isinstance(model, classes[family])
+    )
+    kind = next(fitting, None)
     if kind is None or (kind == "causal" and not anatomy.attention.causal):
         raise ModelError(
             f"{type(model).__name__} is not supported; give a model for sequence classification, question "
@@ -102,11 +106,6 @@ def head_kind(model: PreTrainedModel, anatomy: Anatomy) -> HeadKind:
                 "and end (num_labels=2)"
             )
     return kind
-
-
-def _is_one_of(model: PreTrainedModel, mapping: dict[type, type]) -> bool:
-    family = type(model.config)
-    return family in mapping and isinstance(model, mapping[family])
 
 
 def read_positions(batch: PackedBatch, anatomy: Anatomy, padding: int | None) -> Tensor:

@@ -129,12 +129,6 @@ class LayerParts:
             last.append(next(m for m in (getattr(self, n) for n in names) if isinstance(m, nn.Module)))
         return last[0], last[1]
 
-    @property
-    def computing(self) -> list[nn.Module]:
-        """The modules that compute, without pure containers."""
-        holders = {"whole", "attention", "attention_site", "ffn_site"}
-        return [m for name, m in vars(self).items() if isinstance(m, nn.Module) and name not in holders]
-
 
 def find_parts(layer: nn.Module, names: LayerNames) -> LayerParts:
     """The modules of one layer.
