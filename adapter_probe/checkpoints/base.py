@@ -30,13 +30,18 @@ from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.bases.heads import HeadKind
 
 from .base_config import config_fields, load_config, naming_base, resolve_base
-from .files import refuse_pointer, shown
+from .files import shown
 from .identity import BaseIdentity, config_settings
 
-_ARCHITECTURES = {"extractive": AutoModelForQuestionAnswering, "causal": AutoModelForCausalLM}
+ARCHITECTURES: dict[str, Any] = {
+    "classification": AutoModelForSequenceClassification,
+    "regression": AutoModelForSequenceClassification,
+    "extractive": AutoModelForQuestionAnswering,
+    "causal": AutoModelForCausalLM,
+}
+"""The transformers class of a base with a head, by the kind of task."""
 _TOKEN_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 _TOKEN_FIELDS = {"__type", "id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}
-_POINTED_AT = ("*.json", "*.safetensors", "*.model", "*.txt")
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,6 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
         CheckpointError: there is no such base, or its tokenizer is missing or damaged.
     """
     name, revision = resolve_base(name, revision)
-    _refuse_pointers(name)
     with naming_base("tokenizer", name):
         _refuse_token_fields(name, revision)
         tokenizer = AutoTokenizer.from_pretrained(
@@ -141,13 +145,6 @@ def _tokens_in(path: Path) -> Iterator[dict[str, Any]]:
         yield from (value for value in values if isinstance(value, dict) and "content" in value)
 
 
-def _refuse_pointers(name: str) -> None:
-    """Refuse a folder whose files git-LFS never downloaded."""
-    for pattern in _POINTED_AT if Path(name).is_dir() else ():
-        for path in sorted(Path(name).glob(pattern)):
-            refuse_pointer(path)
-
-
 def refuse_unknown_tokens(encoded: Encoded, base: BaseIdentity) -> None:
     """Refuse a tokenizer with more tokens than the model has embeddings.
 
@@ -165,11 +162,6 @@ def refuse_unknown_tokens(encoded: Encoded, base: BaseIdentity) -> None:
 def n_outputs(task: TaskSpec) -> int | None:
     """Number of logits: one per label, one for regression, two for extraction; None for causal models."""
     return {"classification": len(task.label_names), "regression": 1, "extractive": 2}.get(task.kind)
-
-
-def architecture_of(kind: str) -> type:
-    """The transformers class of a base with a head of some kind."""
-    return _ARCHITECTURES.get(kind, AutoModelForSequenceClassification)
 
 
 def load_base(
@@ -202,7 +194,6 @@ def load_base(
         CheckpointError: no such base, damaged files, an unsupported family, or encoder weights missing.
     """
     name, revision = resolve_base(name, revision)
-    _refuse_pointers(name)
     config = load_config(name, revision, anatomy)
     anatomy = anatomy or anatomy_for(config)
     if n_outputs is not None:
@@ -210,7 +201,7 @@ def load_base(
     if dtype != torch.float32:
         config.dtype = None  # otherwise "auto" would follow the configuration, not the files
     with naming_base("weights", name), torch.random.fork_rng(devices=[]):
-        model, report = architecture_of(kind).from_pretrained(
+        model, report = ARCHITECTURES[kind].from_pretrained(
             name,
             config=config,
             revision=revision,

@@ -20,12 +20,13 @@ from adapter_probe.models.bases.anatomy import anatomy_for
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.results.fingerprints import describe_changes
 
-from .files import read_json_file, shown
+from .files import read_json_file, refuse_pointer, shown
 from .identity import config_settings, forward_settings
 
 _COMMIT = re.compile("[0-9a-f]{40}")
 _HUB_TIMEOUT = 10.0  # seconds
 _MOST_SAID = 300
+_POINTED_AT = ("*.json", "*.safetensors", "*.model", "*.txt")
 _SIZES = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
     "dim", "n_layers", "n_heads", "n_embd", "n_layer", "n_head",
@@ -108,11 +109,15 @@ def load_config(name: str, revision: str | None = None, anatomy: Anatomy | None 
     """The base's configuration, of a supported family or of one whose `anatomy` is given.
 
     Raises:
-        CheckpointError: no such base, a damaged configuration, or an unsupported family.
+        CheckpointError: no such base, files that git-LFS never downloaded, a damaged configuration, or an
+            unsupported family.
     """
     name, revision = resolve_base(name, revision)
-    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
-        raise CheckpointError(f"base {name} has no config.json; a transformers model folder is needed")
+    if (folder := Path(name)).is_dir():
+        if not (folder / "config.json").is_file():
+            raise CheckpointError(f"base {name} has no config.json; a transformers model folder is needed")
+        for path in (path for pattern in _POINTED_AT for path in sorted(folder.glob(pattern))):
+            refuse_pointer(path)
     try:
         with naming_base("configuration", name):
             fields = config_fields(name, revision)

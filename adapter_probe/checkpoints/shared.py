@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from adapter_probe.errors import ModelError
 from adapter_probe.models.bases.family import Anatomy
 
-from .base import LoadedBase, architecture_of, initialise, load_base, load_tokenizer
+from .base import ARCHITECTURES, LoadedBase, initialise, load_base, load_tokenizer
 
 
 class SharedBase:
@@ -64,7 +64,7 @@ class SharedBase:
             loaded = load_base(name, n_outputs, kind=kind, revision=revision, dtype=dtype, anatomy=anatomy)
             loaded.model.to(self._device)
             self._pristine, self._kind = loaded, kind
-        elif architecture_of(kind) is not architecture_of(self._kind):
+        elif ARCHITECTURES[kind] is not ARCHITECTURES[self._kind]:
             raise ModelError(
                 f"a checkpoint for {kind} does not fit the model in memory, which is for {self._kind}; "
                 "open it separately"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from adapter_probe.models.bases.anatomy import supported_model_types
 
-from . import adapter_bert, adapterhub, adapterhub_config, adapterhub_head, peft, peft_config
+from . import adapter_bert, adapterhub, adapterhub_config, peft, peft_config
 from .converting import FORMATS
 from .files import CONFIG, DESCRIPTION
 from .headers import DELTA
@@ -40,11 +40,11 @@ def support_sections() -> str:
         ),
         (
             "AdapterHub: `adapters` and `adapter-transformers`",
-            _files(adapterhub.CONFIG, adapterhub.WEIGHTS, adapterhub_head.HEAD_WEIGHTS),
+            _files(adapterhub.CONFIG, adapterhub.WEIGHTS, adapterhub.HEAD_WEIGHTS),
             [
                 "bottleneck adapters, LoRA, (IA)³, and unions with at most one of each",
                 f"configurations {_code(configs)}, or custom settings",
-                f"heads {_code(adapterhub_head.SUPPORTED_HEADS)}",
+                f"heads {_code(adapterhub.SUPPORTED_HEADS)}",
             ],
             ", ".join(refused),
         ),
