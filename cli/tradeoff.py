@@ -73,7 +73,8 @@ def tradeoff(
     is kept: the same command resumes an interrupted study, and a wider grid only adds the missing trials.
     """
     from adapter_probe.studies.drawing import draw_into_folder
-    from adapter_probe.studies.tradeoff import methods_of, run_tradeoff, tradeoff_trials
+    from adapter_probe.studies.sweeps import find_trials
+    from adapter_probe.studies.tradeoff import methods_of, run_tradeoff
 
     resources, settings = sweep.resources(nodes), sweep.settings(learning_rates)
     methods = methods_of(
@@ -81,7 +82,7 @@ def tradeoff(
         None if top_k == _TOP_K else options.whole_numbers(top_k, "--top-k"), init_std,
         layernorm=layernorm, full=full, head_only=head_only, baseline=baseline,
     )  # fmt: skip
-    trials = tradeoff_trials(base, task, data, methods, settings)
+    trials = find_trials(base, task, data, methods, settings)
     if dry_run:
         show_sweep_plan(trials, out, resources, json)
         return

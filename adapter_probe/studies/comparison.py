@@ -72,9 +72,6 @@ class Comparison(DrawnStudy):
         """The main results as (name, value) pairs of text."""
         return comparison_rows(self.record)
 
-    def _draw(self, ax: Axes) -> Axes:
-        return self.plot(ax)
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Average(DrawnStudy):
@@ -131,9 +128,6 @@ class Average(DrawnStudy):
         """The main results as (name, value) pairs of text."""
         return average_rows(self.record)
 
-    def _draw(self, ax: Axes) -> Axes:
-        return self.plot(ax)
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Exchange(DrawnStudy):
@@ -165,9 +159,6 @@ class Exchange(DrawnStudy):
     def rows(self) -> list[tuple[str, str]]:
         """The main results as (name, value) pairs of text."""
         return exchange_rows(self.record)
-
-    def _draw(self, ax: Axes) -> Axes:
-        return self.plot(ax)
 
 
 def compare(a: Ablation | str | Path, b: Ablation | str | Path) -> Comparison:
@@ -259,19 +250,11 @@ def _ablations(studies: Sequence[Ablation | str | Path]) -> list[Ablation]:
 
 def _names(studies: Sequence[Ablation]) -> list[str]:
     """Distinct names of the studies: the shortest endings of their folders' paths that all differ."""
-    paths = [study.folder.resolve().parts for study in studies]
-    for depth in range(1, max(map(len, paths), default=0) + 1):
-        ends = ["/".join(parts[-depth:]) for parts in paths]
-        if len(set(ends)) == len(ends):
-            same = _shared_end(ends)
-            return [end.removesuffix(same) for end in ends]
-    return [f"{number}: {parts[-1]}" for number, parts in enumerate(paths, 1)]
-
-
-def _shared_end(ends: Sequence[str]) -> str:
-    """The trailing folders that all paths have in common, with the slash before them."""
-    parts = [end.split("/") for end in ends]
-    n = 0
-    while all(len(one) > n + 1 and one[-n - 1] == parts[0][-n - 1] for one in parts):
-        n += 1
-    return "/" + "/".join(parts[0][-n:]) if n else ""
+    paths = [study.folder.resolve().parts[::-1] for study in studies]
+    # How many folders all of them end with.
+    same = next((n for n, parts in enumerate(zip(*paths)) if len(set(parts)) > 1), 0)
+    for depth in range(same + 1, max(map(len, paths), default=0) + 1):
+        names = ["/".join(parts[same:depth][::-1]) for parts in paths]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{number}: {parts[0]}" for number, parts in enumerate(paths, 1)]

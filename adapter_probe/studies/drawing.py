@@ -136,9 +136,13 @@ class DrawnStudy:
         """The main results as (name, value) pairs of text."""
         raise NotImplementedError
 
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the main figure of the study."""
+        raise NotImplementedError
+
     def _draw(self, ax: Axes) -> Axes:
         """The figure that a notebook shows."""
-        raise NotImplementedError
+        return self.plot(ax)
 
     def __repr__(self) -> str:
         return columns(self.rows())

@@ -16,9 +16,17 @@ from adapter_probe.results import schema
 from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.sealing import sealed
 
-from .drawing import DrawnStudy, Style, axes_for
-from .summaries import columns
-from .sweeps import OnTrial, SweepSettings, find_trials, majority_rows, plain_rows, run_trials, spread_text
+from .drawing import Style, axes_for
+from .sweeps import (
+    OnTrial,
+    Sweep,
+    SweepSettings,
+    find_trials,
+    majority_rows,
+    plain_rows,
+    run_trials,
+    spread_text,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +41,7 @@ STDS = tuple(float(f"1e{power}") for power in range(-7, 1))  # as in Houlsby et 
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class InitSweep(DrawnStudy):
+class InitSweep(Sweep):
     """A finished initialisation sweep; what `adapter_probe.init_sweep` and `adapter_probe.load` return.
 
     Attributes:
@@ -41,11 +49,7 @@ class InitSweep(DrawnStudy):
     """
 
     record: SweepRecord
-
-    @property
-    def folder(self) -> Path:
-        """The results folder."""
-        return self.record.folder
+    _title = "Initialisation sweep"
 
     @property
     def table(self) -> pd.DataFrame:
@@ -57,11 +61,6 @@ class InitSweep(DrawnStudy):
         `adapter_probe.analysis.sweeps.chosen_trials`.
         """
         return self.record.sweep
-
-    @property
-    def trials(self) -> pd.DataFrame | None:
-        """One row per training run, ``trials.csv``: settings, `score`, `diverged`, numbers of parameters."""
-        return self.record.trials
 
     def plot(self, ax: Axes | None = None, *, paper: bool = False, style: Style | None = None) -> Axes:
         """Draw the score against the standard deviation of the initialisation.
@@ -86,13 +85,6 @@ class InitSweep(DrawnStudy):
             name = f"size {point['size']}, {name}" if len(sizes) > 1 else name
             rows.append((f"{point['task']}: {name}" if len(tasks) > 1 else name, spread_text(point)))
         return [*rows, *majority_rows(points)]
-
-    def __repr__(self) -> str:
-        tasks = ", ".join(map(str, self.table["task"].unique()))
-        return f"Initialisation sweep on {tasks}\n{columns(self.rows())}"
-
-    def _draw(self, ax: Axes) -> Axes:
-        return self.plot(ax)
 
 
 def init_sweep(

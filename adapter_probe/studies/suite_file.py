@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from adapter_probe.errors import AdapterProbeError, DataError
 from adapter_probe.records import RecordError, from_record
@@ -214,7 +214,7 @@ def read_suite(file: str | Path) -> SuiteFile:
     if isinstance(document.get("init-sweep"), Mapping):
         document["init_sweep"] = document.pop("init-sweep")
     try:
-        suite = from_record(SuiteFile, {key: _plain(value) for key, value in document.items()})
+        suite = from_record(SuiteFile, document)
     except AdapterProbeError as error:
         raise RecordError(f"{file}: {error}") from error
     if not suite.tasks:
@@ -244,12 +244,3 @@ def beside(folder: Path, name: str) -> str:
     """The path relative to the suite's file if it exists, else the unchanged name."""
     place = folder / Path(name).expanduser()
     return str(place) if place.exists() else name
-
-
-def _plain(value: Any) -> Any:
-    """A TOML value as plain JSON, recursively; other types, such as dates, become text."""
-    if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    return value if isinstance(value, (str, int, float, bool)) else str(value)

@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapter_probe.errors import DataError, TrainingError
 
-from .drawing import SECONDS_OF_DRAWING
-from .summaries import score_text
+from .drawing import SECONDS_OF_DRAWING, DrawnStudy
+from .summaries import columns, score_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,19 +31,7 @@ OnTrial = Callable[[dict[str, Any]], None]
 class SweepSettings:
     """Training settings of a sweep: every combination of learning rate, epochs and seed is a trial.
 
-    Attributes:
-        learning_rates: peak learning rates to try; the best for each point is chosen on validation data.
-        epochs: numbers of epochs to try, chosen in the same way.
-        seeds: number of runs per setting, with seeds 0, 1, ...
-        batch_size: training batch size.
-        warmup: fraction of training steps used for warm-up.
-        metric: evaluation metric; by default the metric of the task.
-        max_length: truncate examples to this many tokens.
-        max_train: train on a fixed random subset of this many examples.
-        encoding: text encoding of the data files.
-        validation_share: fraction of the training rows to hold out for validation when there is no
-            validation file.
-        dtype: precision of the frozen base and of matrix products.
+    The attributes are the arguments of `adapter_probe.init_sweep` with these names.
     """
 
     learning_rates: Sequence[float]
@@ -93,6 +81,34 @@ class SweepSettings:
         ]
 
 
+class Sweep(DrawnStudy):
+    """Base class of the studies that train: a table of points, and the trials behind it."""
+
+    record: Any
+    _title: ClassVar[str]
+
+    @property
+    def folder(self) -> Path:
+        """The results folder."""
+        folder: Path = self.record.folder
+        return folder
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per point."""
+        raise NotImplementedError
+
+    @property
+    def trials(self) -> pd.DataFrame | None:
+        """One row per training run, ``trials.csv``: settings, `score`, `diverged`, numbers of parameters."""
+        trials: pd.DataFrame | None = self.record.trials
+        return trials
+
+    def __repr__(self) -> str:
+        tasks = ", ".join(map(str, self.table["task"].unique()))
+        return f"{self._title} on {tasks}\n{columns(self.rows())}"
+
+
 def find_trials(
     base: str | Path,
     tasks: Sequence[str | Path],
@@ -100,9 +116,18 @@ def find_trials(
     methods: Sequence[Method],
     settings: SweepSettings,
 ) -> list[Trial]:
-    """The trials of a sweep; see `SweepSettings.requests`, `find_tasks` and `plan_trials` for the errors."""
+    """The trials of a sweep; see `SweepSettings.requests`, `find_tasks` and `plan_trials` for other errors.
+
+    Raises:
+        TrainingError: there is no method.
+    """
     from adapter_probe.jobs.trials import plan_trials
 
+    if not methods:
+        raise TrainingError(
+            "no method is chosen, so there is nothing to train; give at least one of --sizes, --top-k, "
+            "--layernorm, --head-only, --full and --baseline"
+        )
     return plan_trials(settings.requests(str(base), find_tasks(tasks, data, settings), methods))
 
 

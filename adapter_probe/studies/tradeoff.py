@@ -11,14 +11,21 @@ import pandas as pd
 
 from adapter_probe.analysis.studies import TradeoffRecord, study_identity
 from adapter_probe.analysis.sweeps import aggregate_table, size_table, tradeoff_table
-from adapter_probe.errors import TrainingError
 from adapter_probe.results import schema
 from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.sealing import sealed
 
-from .drawing import DrawnStudy, Style, axes_for
-from .summaries import columns
-from .sweeps import OnTrial, SweepSettings, find_trials, majority_rows, plain_rows, run_trials, spread_text
+from .drawing import Style, axes_for
+from .sweeps import (
+    OnTrial,
+    Sweep,
+    SweepSettings,
+    find_trials,
+    majority_rows,
+    plain_rows,
+    run_trials,
+    spread_text,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +44,7 @@ LEARNING_RATES = (3e-5, 3e-4, 3e-3)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Tradeoff(DrawnStudy):
+class Tradeoff(Sweep):
     """A finished trade-off; what `adapter_probe.tradeoff` and `adapter_probe.load` return.
 
     Attributes:
@@ -45,11 +52,7 @@ class Tradeoff(DrawnStudy):
     """
 
     record: TradeoffRecord
-
-    @property
-    def folder(self) -> Path:
-        """The results folder."""
-        return self.record.folder
+    _title = "Trade-off"
 
     @property
     def table(self) -> pd.DataFrame:
@@ -60,11 +63,6 @@ class Tradeoff(DrawnStudy):
         diverged; `trained_parameters` with and without the head; `percent_of_base`, without the head.
         """
         return self.record.tradeoff
-
-    @property
-    def trials(self) -> pd.DataFrame | None:
-        """One row per training run, ``trials.csv``: settings, `score`, `diverged`, numbers of parameters."""
-        return self.record.trials
 
     @property
     def aggregate(self) -> pd.DataFrame | None:
@@ -112,10 +110,6 @@ class Tradeoff(DrawnStudy):
             for point in points
         ]
         return [*rows, *majority_rows(points)]
-
-    def __repr__(self) -> str:
-        tasks = ", ".join(map(str, self.table["task"].unique()))
-        return f"Trade-off on {tasks}\n{columns(self.rows())}"
 
     def _draw(self, ax: Axes) -> Axes:
         return self.plot(ax, task=str(self.table["task"].iloc[0]))
@@ -208,7 +202,7 @@ def tradeoff(
     methods = methods_of(
         base, sizes, top_k, init_std, layernorm=layernorm, full=full, head_only=head_only, baseline=baseline
     )
-    trials = tradeoff_trials(base, tasks, folders, methods, settings)
+    trials = find_trials(base, tasks, folders, methods, settings)
     return run_tradeoff(trials, Path(out), resources, progress, on_trial)
 
 
@@ -248,22 +242,6 @@ def methods_of(
         *([FullFineTuning()] if full else []),
         *([TfidfLinear()] if baseline else []),
     ]
-
-
-def tradeoff_trials(
-    base: str | Path,
-    tasks: Sequence[str | Path],
-    data: Sequence[str | Path] | None,
-    methods: Sequence[Method],
-    settings: SweepSettings,
-) -> list[Trial]:
-    """The trials of a trade-off; see `tradeoff` for the arguments and errors."""
-    if not methods:
-        raise TrainingError(
-            "no method is chosen, so there is nothing to train; give at least one of --sizes, --top-k, "
-            "--layernorm, --head-only, --full and --baseline"
-        )
-    return find_trials(base, tasks, data, methods, settings)
 
 
 def run_tradeoff(

@@ -32,8 +32,7 @@ def seconds_of(request: TrainingRequest, inputs: TrainingInputs, device: torch.d
     model = build_model(request, replace(inputs.base, model=deepcopy(inputs.base.model)), device)
     objective, settings = inputs.objective, request.settings
     lengths = objective.train.lengths
-    order = np.argsort(lengths, kind="stable")
-    middle = order[max(0, len(order) // 2 - settings.batch_size // 2) :][: settings.batch_size]
+    middle = _middle(lengths, settings.batch_size)
     features = FrozenFeatures(model, objective.train, max_bytes=0)
     kept = model.lowest_trained_layer > 0
     batch = pack(objective.train, middle).to(device)
@@ -57,11 +56,16 @@ def _seconds_forward(model: torch.nn.Module, objective: Objective, device: torch
     """Seconds per token of a pass without gradients."""
     model.eval()
     lengths = objective.validation.lengths
-    order = np.argsort(lengths, kind="stable")
-    chosen = order[max(0, len(order) // 2 - _EVALUATED // 2) :][:_EVALUATED]
+    chosen = _middle(lengths, _EVALUATED)
     batch = pack(objective.validation, chosen).to(device)
     with torch.inference_mode():
         model(batch)
         start = time.perf_counter()
         model(batch)
     return (time.perf_counter() - start) / float(lengths[chosen].sum())
+
+
+def _middle(lengths: np.ndarray, n: int) -> np.ndarray:
+    """Indices of `n` examples of about the median length."""
+    order = np.argsort(lengths, kind="stable")
+    return order[max(0, len(order) // 2 - n // 2) :][:n]

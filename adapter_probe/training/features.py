@@ -64,13 +64,8 @@ class FrozenFeatures:
 
     @property
     def n_bytes(self) -> int:
-        """Memory that the features take."""
+        """Memory that the features take; 0 without frozen layers, or if it would be too much."""
         return 0 if self._states is None else self._states.nbytes
-
-    @property
-    def kept(self) -> bool:
-        """Whether there are frozen layers, and enough memory for their features."""
-        return self._states is not None
 
     def _rows(self, batch: PackedBatch) -> Tensor:
         """Positions of a batch's rows in the cache, in packed order."""

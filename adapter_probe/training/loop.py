@@ -23,7 +23,6 @@ from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.packed import packed_frozen_maps
 from adapter_probe.results.rundir import RunDirectory
 
-from .batches import epoch_batches
 from .features import FrozenFeatures, feature_bytes
 from .objectives import Objective
 from .settings import TrainingSettings
@@ -31,6 +30,9 @@ from .settings import TrainingSettings
 STATE_PART = 0
 _MOMENTS = ("exp_avg", "exp_avg_sq")  # of Adam, a parameter each
 SECONDS_BETWEEN_SAVES = 60.0
+# Examples are sorted by length inside pools of this many batches: nearly free of length bias, yet a batch
+# holds few different lengths.
+POOL_BATCHES = 50
 OnProgress = Callable[["Progress"], None]
 
 
@@ -110,7 +112,9 @@ class Trainer:
         try:
             model = self._model
             precision = precision_of(self._settings, model.device)
-            with self._seeded_elsewhere(), precision, packed_frozen_maps(model):
+            # Dropout draws from torch's global generators, which are restored afterwards.
+            own = torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else [])
+            with own, precision, packed_frozen_maps(model):
                 self._features = FrozenFeatures(self._model, self._objective.train, self._feature_bytes)
                 left = self._feature_bytes - self._features.n_bytes
                 self._validation_features = FrozenFeatures(self._model, self._objective.validation, left)
@@ -168,13 +172,6 @@ class Trainer:
             self._state.best = {name: t.detach().clone() for name, t in self._delta.items()}
         scores.append(score)
 
-    @contextlib.contextmanager
-    def _seeded_elsewhere(self) -> Iterator[None]:
-        """Restore torch's global generators, from which dropout draws."""
-        devices = [self._model.device] if self._model.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            yield
-
     def _save(self) -> None:
         arrays = {"about": np.array(json.dumps({"step": self._state.step, "scores": self._state.scores}))}
         arrays |= {f"now/{name}": t.detach().cpu().numpy() for name, t in self._delta.items()}
@@ -202,6 +199,25 @@ class Trainer:
             if self._state.step:
                 moments = {m: torch.from_numpy(arrays[f"{m}/{name}"]).to(device) for m in _MOMENTS}
                 self._optimizer.state[parameter] = {"step": step.clone(), **moments}
+
+
+def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """Batches of example numbers for one epoch; every example once, the last batch may be smaller.
+
+    Args:
+        lengths: int ``[examples]``, tokens of each example.
+        batch_size: number of examples per batch.
+        seed: together with `epoch` determines the order.
+        epoch: from 0.
+    """
+    generator = np.random.default_rng([seed, epoch])
+    order = generator.permutation(len(lengths))
+    batches: list[np.ndarray] = []
+    for start in range(0, len(order), POOL_BATCHES * batch_size):
+        pool = order[start : start + POOL_BATCHES * batch_size]
+        pool = pool[np.argsort(lengths[pool], kind="stable")]
+        batches += [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
+    return [batches[i] for i in generator.permutation(len(batches))]
 
 
 def precision_of(settings: TrainingSettings, device: torch.device) -> contextlib.AbstractContextManager[Any]:

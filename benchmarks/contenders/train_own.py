@@ -15,8 +15,7 @@ from protocol import Contender, serve
 from adapter_probe.data.tasks import find_task
 from adapter_probe.models.methods import Adapters
 from adapter_probe.results.rundir import RunDirectory
-from adapter_probe.training.batches import epoch_batches
-from adapter_probe.training.loop import Progress, Trainer
+from adapter_probe.training.loop import Progress, Trainer, epoch_batches
 from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
 from adapter_probe.training.settings import TrainingSettings
 

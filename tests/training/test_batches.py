@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter_probe.training.batches import POOL_BATCHES, epoch_batches
+from adapter_probe.training.loop import POOL_BATCHES, epoch_batches
 
 SIZES = st.integers(1, 40)
 SEEDS = st.integers(0, 2**32)

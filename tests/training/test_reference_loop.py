@@ -16,7 +16,7 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from adapter_probe.models.methods import Adapters
-from adapter_probe.training.batches import epoch_batches
+from adapter_probe.training.loop import epoch_batches
 
 BATCH, EPOCHS, RATE, SIZE = 16, 2, 3e-3, 4
 
