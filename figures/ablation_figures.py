@@ -33,7 +33,7 @@ from .span_curve import (
     span_line,
 )
 from .venues import FigureOptions
-from .wording import common_metric, drop_label, drop_name, points_text, study_label
+from .wording import common, common_metric, drop_label, drop_name, points_text, study_label
 
 _NARROWEST, _LOWEST_ROW = 1.5, 2.0  # inches: of a grid with its words
 _MARGIN = 0.5  # inches: width of the labels next to a grid
@@ -64,10 +64,9 @@ def heatmap_drawing(grids: Sequence[Grid], options: FigureOptions, identity: Map
         ResultsError: a frame is not a grid of spans, or the grids do not fit the width.
     """
     own = [grid.overview for grid in grids if grid.overview is not None]
-    metrics = {overview.metric for overview in own}
-    metrics |= {"accuracy"} if len(own) < len(grids) else set()  # the published drops are drops in accuracy
-    metric = metrics.pop() if len(metrics) == 1 else None
-    split = own[0].split if len({overview.split for overview in own}) == 1 else ""
+    published = ["accuracy"] if len(own) < len(grids) else []  # the published drops are drops in accuracy
+    metric = common([*(overview.metric for overview in own), *published])
+    split = common(overview.split for overview in own) or ""
     label = " ".join(drop_label(metric, split).split())
     figure = heatmap_figure(grids, options, label)
     names = " and ".join(dict.fromkeys(study_label(overview) for overview in own))

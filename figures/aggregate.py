@@ -29,10 +29,12 @@ from .curves import (
     decade_ticks,
     explain,
     far_below,
-    line_of,
     line_props,
     mark_far_below,
+    method_entries,
+    published_handle,
     tidy_axes,
+    with_published,
 )
 from .drawing import Drawing
 from .layout import WIDE, fit_height, legend_below, new_figure
@@ -76,10 +78,8 @@ def aggregate_drawing(
     published = None if chosen is None else published_aggregate(chosen)
     figure = aggregate_figure(frame, options, published)
     title = f"{len(tasks)} tasks: difference to full fine-tuning against trained parameters"
-    numbers = frame.assign(source="this run")
-    if published is not None:
-        numbers = pd.concat([numbers, published.assign(source="Houlsby et al. 2019")], ignore_index=True)
-    return Drawing(STEM, title, figure, numbers, aggregate_caption(frame, tasks, chosen), identity)
+    numbers, caption = with_published(frame, published), aggregate_caption(frame, tasks, chosen)
+    return Drawing(STEM, title, figure, numbers, caption, identity)
 
 
 def _set_of(tasks: Sequence[str]) -> str:
@@ -227,12 +227,7 @@ def _set_ticks(ax: Axes, frame: pd.DataFrame, limits: tuple[float, float]) -> No
 
 def legend_entries(frame: pd.DataFrame, published: pd.DataFrame | None) -> list[LegendEntry]:
     """Legend handles and labels: methods, the frontier, the paper."""
-    unit = style.unit()
-    entries: list[LegendEntry] = [
-        (line_of(mark), METHOD_LABELS[name])
-        for name, mark in METHODS.items()
-        if (frame["method"] == name).any()
-    ]
+    unit, entries = style.unit(), method_entries(frame)
     if (frame["method"] == BASELINE).any():
         entries.append((baseline_line(None, 0), METHOD_LABELS[BASELINE]))
     if frame["on_frontier"].any():
@@ -240,6 +235,5 @@ def legend_entries(frame: pd.DataFrame, published: pd.DataFrame | None) -> list[
         handle = Line2D([], [], linestyle="", color=style.GRID, markeredgecolor=style.INK, **rim)
         entries.append((handle, "black rim: frontier of medians"))
     if published is not None:
-        props = line_props(METHODS["adapters"], published=True) | {"color": style.FAINT}
-        entries.append((Line2D([], [], **props), "Houlsby et al. 2019, median"))
+        entries.append((published_handle(), "Houlsby et al. 2019, median"))
     return entries

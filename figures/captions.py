@@ -14,6 +14,7 @@ from adapter_probe.metrics import METRICS
 
 from .wording import (
     bare_score,
+    common,
     common_metric,
     count_text,
     drop_label,
@@ -46,8 +47,7 @@ def heatmap_caption(grids: Sequence[Grid], tolerance: float) -> str:
     overviews = [grid.overview for grid in own]
     frame = pd.concat([grid.frame for grid in grids], ignore_index=True)
     study = overviews[0].study
-    metrics = {overview.metric for overview in overviews}
-    metric = metrics.pop() if len(metrics) == 1 else None
+    metric = common(overview.metric for overview in overviews)
     parts = [
         *_warnings(overviews),
         f"{drop_name(metric).capitalize()} in {overviews[0].split} {metric_name(metric)}"

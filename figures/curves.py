@@ -16,6 +16,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import Bbox
 
+from adapter_probe.analysis.method_labels import METHOD_LABELS
+
 from . import style
 from .layout import before_drawing
 
@@ -126,6 +128,12 @@ def numbers_of(series: Sequence[ScoreSeries], others: Sequence[pd.DataFrame] = (
     return pd.concat([*parts, *others, *published], ignore_index=True)
 
 
+def with_published(frame: pd.DataFrame, published: pd.DataFrame | None) -> pd.DataFrame:
+    """The rows of a figure, then the paper's if there are any, with a column that tells them apart."""
+    theirs = [] if published is None else [published.assign(source="Houlsby et al. 2019")]
+    return pd.concat([frame.assign(source="this run"), *theirs], ignore_index=True)
+
+
 def tidy_axes(ax: Axes) -> None:
     """Light grid below the data, and few ticks on the scores' axis."""
     ax.set_axisbelow(True)
@@ -188,6 +196,17 @@ def line_props(mark: MarkerStyle, *, published: bool = False) -> dict[str, objec
         "color": mark.colour, "marker": mark.marker, "linestyle": mark.line,
         "markersize": mark.size * unit, "markeredgewidth": 0.0,
     }  # fmt: skip
+
+
+def published_handle() -> Line2D:
+    """A legend's handle for published values of any method."""
+    return Line2D([], [], **line_props(METHODS["adapters"], published=True) | {"color": style.FAINT})
+
+
+def method_entries(points: pd.DataFrame) -> list[LegendEntry]:
+    """Legend handles and labels of the methods that the points have."""
+    present = set(points["method"])
+    return [(line_of(mark), METHOD_LABELS[name]) for name, mark in METHODS.items() if name in present]
 
 
 def has_dots(series: Iterable[ScoreSeries]) -> bool:

@@ -12,12 +12,11 @@ from adapter_probe.analysis.exchange import ExchangeRecord
 from . import style
 from .curves import INTERVAL, LegendEntry, PointLabel, explain, label_points
 from .drawing import Drawing
-from .layout import WIDE, fit_height, legend_below, new_figure
+from .layout import one_panel
 from .venues import FigureOptions
 from .wording import count_text, metric_name, span_text, task_label, unit_name
 
 _MOST_NAMED = 8  # maximum number of frontier spans that are labelled with their layers
-_ASPECT, _WIDE_ASPECT = 0.8, 0.5
 _PALETTE = "crest"  # seaborn's: darker with more layers
 _LONGEST_NAME = 24  # letters
 
@@ -110,14 +109,7 @@ def _draw_frontier(frame: pd.DataFrame, ax: Axes, unit: float) -> None:
 
 def exchange_drawing(record: ExchangeRecord, options: FigureOptions) -> Drawing:
     """The figure of an exchange, with its CSV and caption."""
-    width = options.width("half")
-    with style.paper_style(options.venue):
-        figure = new_figure(width, width)
-        ax = figure.add_subplot()
-        entries = _draw(record, ax)
-        ax.set_box_aspect(_WIDE_ASPECT if width >= WIDE else _ASPECT)
-        legend_below(figure, entries)
-        fit_height(figure, options.venue.tallest)
+    figure = one_panel(lambda ax: _draw(record, ax), options, 0.8, 0.5)
     title = f"Change on {record.names[0]} against change on {record.names[1]}"
     return Drawing(
         "exchange", title, figure, record.spans, _caption(record), {"studies": dict(record.identity)}

@@ -33,16 +33,15 @@ from .curves import (
     tidy_axes,
 )
 from .drawing import Drawing
-from .layout import WIDE, fit_height, legend_below, new_figure
+from .layout import one_panel
 from .sweep_captions import init_sweep_caption
 from .venues import FigureOptions
-from .wording import bare_score, literal, score_axis, task_label
+from .wording import bare_score, common, literal, score_axis, task_label
 
 STEM = "init-sweep"
 _POINT = ["task", "metric", "method", "size", "init_std"]
 DEFAULT_STD = 1e-2  # the paper's
 _DODGE = 0.07  # decades between the raw trials of two series
-_LOWEST = 3.4  # inches: height that a narrow figure with its legend may have in any venue
 _ROW = 0.08  # of the axes' height: a row at the foot, where a series' diverged trials are marked
 
 
@@ -89,13 +88,12 @@ def init_sweep_drawing(
     series: Sequence[ScoreSeries], options: FigureOptions, identity: Mapping[str, object]
 ) -> Drawing:
     """The figure of one or several tasks, with its CSV and caption."""
-    width = options.width("half")
-    with style.paper_style(options.venue):
-        figure = new_figure(width, 2 * width)
-        ax = draw(series, figure.add_subplot(), legend=False)
-        ax.set_box_aspect(0.66 if width < WIDE else 0.45)
-        legend_below(figure, legend_entries(series))
-        fit_height(figure, options.venue.tallest if width >= WIDE else max(options.venue.tallest, _LOWEST))
+
+    def panel(ax: Axes) -> list[LegendEntry]:
+        draw(series, ax, legend=False)
+        return legend_entries(series)
+
+    figure = one_panel(panel, options, 0.66, 0.45, lowest=3.4)
     names = " and ".join(dict.fromkeys(one.name for one in series))
     title = f"{names}: score against initialisation std"
     return Drawing(STEM, title, figure, numbers_of(series), init_sweep_caption(series), identity)
@@ -108,8 +106,7 @@ def draw(series: Sequence[ScoreSeries], ax: Axes | None = None, *, legend: bool 
     trials; the majority class dotted; the paper's curve thin and hollow.
     """
     ax = plt.gca() if ax is None else ax
-    metrics = {one.metric for one in series}
-    factor, label = score_axis(metrics.pop() if len(metrics) == 1 else None)
+    factor, label = score_axis(common(one.metric for one in series))
     tidy_axes(ax)
     ax.set_xscale("log")
     ax.set_xlabel(r"std $\sigma$ of the initialisation")

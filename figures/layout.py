@@ -14,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from . import style
+from .venues import FigureOptions
 
 WIDE = 4.5  # inches: minimum width for panels next to each other
 _ROUNDS, _SETTLED = 5, 0.01  # of layout; inches
@@ -68,6 +69,32 @@ def legend_below(figure: Figure, entries: Sequence[tuple[Artist, str]]) -> None:
             handles, labels, loc="outside lower center", ncols=len(columns), handlelength=2.4,
             handletextpad=0.5, columnspacing=1.6, labelspacing=0.35, borderpad=0, borderaxespad=_LEGEND_PAD,
         )  # fmt: skip
+
+
+def one_panel(
+    draw: Callable[[Axes], Sequence[tuple[Artist, str]]],
+    options: FigureOptions,
+    aspect: float,
+    wide_aspect: float,
+    lowest: float = 0.0,
+) -> Figure:
+    """A figure with one panel and its legend below.
+
+    Args:
+        draw: draws on the axes and returns the legend's entries.
+        options: sizes.
+        aspect: height of the panel over its width.
+        wide_aspect: the same in a wide figure.
+        lowest: inches, a height that a narrow figure may have in any venue.
+    """
+    width, tallest = options.width("half"), options.venue.tallest
+    with style.paper_style(options.venue):
+        figure = new_figure(width, 2 * width)
+        ax = figure.add_subplot()
+        entries = draw(ax)
+        ax.set_box_aspect(wide_aspect if width >= WIDE else aspect)
+        legend_below(figure, entries)
+        return fit_height(figure, tallest if width >= WIDE else max(tallest, lowest))
 
 
 def fit_height(figure: Figure, tallest: float) -> Figure:

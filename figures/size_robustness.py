@@ -10,15 +10,14 @@ import seaborn as sns
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
-from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from adapter_probe.analysis.published import published_sizes
 
 from . import style
-from .curves import METHODS, MarkerStyle, line_props, tidy_axes
+from .curves import METHODS, LegendEntry, MarkerStyle, line_props, tidy_axes, with_published
 from .drawing import Drawing
-from .layout import WIDE, fit_height, legend_below, new_figure
+from .layout import one_panel
 from .sweep_captions import size_robustness_caption
 from .venues import FigureOptions
 from .wording import literal, task_label
@@ -39,32 +38,21 @@ def size_robustness_drawing(
         identity: identity of the results, written to the files' metadata.
     """
     published = published_sizes() if options.paper else None
-    figure = size_robustness_figure(frame, options, published)
-    numbers = frame.assign(source="this run")
-    if published is not None:
-        numbers = pd.concat([numbers, published.assign(source="Houlsby et al. 2019")], ignore_index=True)
+
+    def panel(ax: Axes) -> list[LegendEntry]:
+        draw(frame, ax, published=published, legend=False)
+        entries = zip(*ax.get_legend_handles_labels())  # the mean first
+        return sorted(entries, key=lambda entry: not isinstance(entry[0], ErrorbarContainer))
+
+    figure = one_panel(panel, options, 0.8, 0.5, lowest=3.4)
     caption = size_robustness_caption(frame, tasks_of(frame), published is not None)
+    numbers = with_published(frame, published)
     return Drawing(STEM, "score against adapter size", figure, numbers, caption, identity)
 
 
 def tasks_of(frame: pd.DataFrame) -> list[str]:
     """The columns of the tasks."""
     return [str(name) for name in frame.columns if name not in FIXED_COLUMNS]
-
-
-def size_robustness_figure(
-    frame: pd.DataFrame, options: FigureOptions, published: pd.DataFrame | None = None
-) -> Figure:
-    """One axes, the legend below."""
-    width = options.width("half")
-    with style.paper_style(options.venue):
-        figure = new_figure(width, 2 * width)
-        ax = draw(frame, figure.add_subplot(), published=published, legend=False)
-        ax.set_box_aspect(0.8 if width < WIDE else 0.5)
-        entries = list(zip(*ax.get_legend_handles_labels()))
-        entries.sort(key=lambda entry: not isinstance(entry[0], ErrorbarContainer))  # the mean first
-        legend_below(figure, entries)
-        return fit_height(figure, options.venue.tallest if width >= WIDE else max(options.venue.tallest, 3.4))
 
 
 def draw(

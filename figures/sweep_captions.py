@@ -11,25 +11,24 @@ from adapter_probe.analysis.method_labels import BASELINE
 
 from .captions import SOURCE, undefined_text
 from .curves import ScoreSeries, far_below, has_dots
-from .wording import bare_score, count_text, metric_name, range_text, task_label
+from .wording import bare_score, common, count_text, metric_name, range_text, task_label
 
+_MEANS = "Marks show means over seeds, bars their standard errors (no bar for a single run)"
 _ARROWS = "Hollow marks with an arrow lie below the range of the axis; their values are printed next to them."
 
 
 def init_sweep_caption(series: Sequence[ScoreSeries]) -> str:
     """Caption of the score against the standard deviation of the initialisation."""
-    metrics = {one.metric for one in series}
-    metric = metrics.pop() if len(metrics) == 1 else None
+    metric = common(one.metric for one in series)
     parts = [
         f"Validation {metric_name(metric)} against the standard deviation σ of the adapters' initialisation"
         " (normal distribution truncated at two σ).",
-        "Marks show means over seeds, bars their standard errors (no bar for a single run).",
+        f"{_MEANS}.",
     ]
     for one in series:
-        runs = range_text((one.points["n"] + one.points["diverged"]).astype(int).tolist(), "seed")
-        seeds = _seeds([one.trials])
-        about = f"{_settings(one.points)}{_majority(one.majority, one.metric)}"
-        parts.append(f"{one.name}: {runs} per point{seeds}{about}.")
+        known = np.isfinite(one.majority)
+        majority = f", majority class {bare_score(one.majority, one.metric)}" if known else ""
+        parts.append(f"{one.name}: {_runs(one.points, [one.trials])}{majority}.")
     parts += _dots(series)
     lost = int(sum(one.points["diverged"].sum() for one in series))
     if lost:
@@ -40,6 +39,12 @@ def init_sweep_caption(series: Sequence[ScoreSeries]) -> str:
         parts.append(f"Thin line with hollow marks: {SOURCE}, Fig. 6, BERT-base.")
     missing = int(sum(one.points["mean"].isna().sum() for one in series))
     return " ".join([*parts, undefined_text(missing, "Means left out")])
+
+
+def _runs(points: pd.DataFrame, tables: Iterable[pd.DataFrame | None]) -> str:
+    """How many seeds a point has, which ones, and their settings."""
+    counted = range_text((points["n"] + points["diverged"]).astype(int).tolist(), "seed")
+    return f"{counted} per point{_seeds(tables)}{_settings(points)}"
 
 
 def _seeds(tables: Iterable[pd.DataFrame | None]) -> str:
@@ -77,10 +82,6 @@ def _diverged(lost: int) -> str:
     )
 
 
-def _majority(majority: float, metric: str) -> str:
-    return f", majority class {bare_score(majority, metric)}" if np.isfinite(majority) else ""
-
-
 BASELINE_WORDS = (
     "TF-IDF: a linear model of TF-IDF features, without pretraining, tuned by cross-validation on the"
     " training data; shown as a horizontal line, or in the notes if it lies below the range of the axis."
@@ -90,14 +91,12 @@ BASELINE_WORDS = (
 def tradeoff_caption(curves: Sequence[ScoreSeries]) -> str:
     """Caption of the score against the number of trained parameters, by task."""
     points = pd.concat([curve.points for curve in curves], ignore_index=True)
-    metrics = {curve.metric for curve in curves}
-    metric = metrics.pop() if len(metrics) == 1 else None
+    metric = common(curve.metric for curve in curves)
     parts = [
         f"Validation {metric_name(metric)} against the number of parameters trained per task, including the"
         " head; upper axis: percentage of the base model.",
-        "Marks show means over seeds, bars their standard errors (no bar for a single run); labels give the"
-        " adapter size or the number k of fine-tuned top layers.",
-        f"{_counted(points)} per point{_seeds([curve.trials for curve in curves])}{_settings(points)}.",
+        f"{_MEANS}; labels give the adapter size or the number k of fine-tuned top layers.",
+        f"{_runs(points, [curve.trials for curve in curves])}.",
     ]
     if metric is None:
         named = "; ".join(f"{curve.name}: {metric_name(curve.metric)}" for curve in curves)
@@ -125,10 +124,6 @@ def tradeoff_caption(curves: Sequence[ScoreSeries]) -> str:
             " numbers of parameters plotted there."
         )
     return " ".join([*parts, undefined_text(int(points["mean"].isna().sum()), "Means left out")])
-
-
-def _counted(points: pd.DataFrame) -> str:
-    return range_text((points["n"] + points["diverged"]).astype(int).tolist(), "seed")
 
 
 def aggregate_caption(frame: pd.DataFrame, tasks: Sequence[str], published: str | None) -> str:

@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from adapter_probe.analysis.method_labels import BASELINE, METHOD_LABELS
+from adapter_probe.analysis.sweeps import pareto_frontier
 
 from . import style
 from .curves import (
@@ -28,10 +29,11 @@ from .curves import (
     far_below,
     has_dots,
     label_points,
-    line_of,
     line_props,
     majority_line,
     mark_far_below,
+    method_entries,
+    published_handle,
     small_ticks,
     tidy_axes,
 )
@@ -136,13 +138,9 @@ def _draw_frontier(ax: Axes, curve: ScoreSeries, factor: float) -> None:
 
 def frontier(points: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     """The Pareto frontier: numbers of parameters and mean scores, ascending."""
-    known = points[points["mean"].notna()].sort_values(
-        ["trained_parameters", "mean"], ascending=[True, False]
-    )
-    x, y = known["trained_parameters"].to_numpy(float), known["mean"].to_numpy(float)
-    best = np.maximum.accumulate(y) if len(y) else y
-    first = np.concatenate([[True], best[1:] > best[:-1]]) if len(y) else np.zeros(0, bool)
-    return x[first], y[first]
+    best = points[pareto_frontier(points["trained_parameters"], points["mean"])]
+    corners = best[["trained_parameters", "mean"]].astype(float).drop_duplicates().sort_values("mean")
+    return corners["trained_parameters"].to_numpy(), corners["mean"].to_numpy()
 
 
 def _draw_published(ax: Axes, curve: ScoreSeries, factor: float) -> None:
@@ -244,12 +242,7 @@ def _labels(curve: ScoreSeries, factor: float) -> list[PointLabel]:
 def legend_entries(curves: Sequence[ScoreSeries]) -> list[LegendEntry]:
     """Legend handles and labels: methods, then everything else that is drawn."""
     points = pd.concat([curve.points for curve in curves], ignore_index=True)
-    unit = style.unit()
-    entries: list[LegendEntry] = [
-        (line_of(mark), METHOD_LABELS[name])
-        for name, mark in METHODS.items()
-        if (points["method"] == name).any()
-    ]
+    unit, entries = style.unit(), method_entries(points)
     if any(np.isfinite(curve.baseline) for curve in curves):
         entries.append((baseline_line(None, 0), METHOD_LABELS[BASELINE]))
     if any(np.isfinite(curve.majority) for curve in curves):
@@ -262,8 +255,7 @@ def legend_entries(curves: Sequence[ScoreSeries]) -> list[LegendEntry]:
         props = {"markersize": 3.4 * unit, "markeredgewidth": 0.9 * unit, "color": style.FAINT}
         entries.append((Line2D([], [], linestyle="", marker="x", **props), "trials diverged"))
     if any(curve.published is not None for curve in curves):
-        props = line_props(METHODS["adapters"], published=True) | {"color": style.FAINT}
-        entries.append((Line2D([], [], **props), "Houlsby et al. 2019"))
+        entries.append((published_handle(), "Houlsby et al. 2019"))
     return entries
 
 

@@ -118,10 +118,15 @@ def drop_label(metric: str | None, split: str = "") -> str:
     return f"{drop_name(metric)} in {f'{split} {metric_name(metric)}'.strip()} ({unit_name(metric)})"
 
 
+def common(values: Iterable[str | None]) -> str | None:
+    """The value that all have in common; None if they differ."""
+    found = set(values)
+    return found.pop() if len(found) == 1 else None
+
+
 def common_metric(records: Iterable[AblationRecord]) -> str | None:
     """The common metric of the ablations; None if it differs."""
-    metrics = {record.overview.metric for record in records}
-    return metrics.pop() if len(metrics) == 1 else None
+    return common(record.overview.metric for record in records)
 
 
 def test_name(metric: str | None) -> str | None:
