@@ -141,11 +141,12 @@ def save(
     paths = []
     for name in formats:
         paths.append(folder / f"{stem}.{name}")
-        write_bytes(paths[-1], _rendered(figure, name, title, canonical_json(identity)))
+        write_bytes(paths[-1], rendered(figure, name, title, canonical_json(identity)))
     return tuple(paths)
 
 
-def _rendered(figure: Figure, name: str, title: str, identity: str) -> bytes:
+def rendered(figure: Figure, name: str, title: str, identity: str) -> bytes:
+    """The contents of a file in the format of this name, with its metadata."""
     with paper_style():
         if name == "pgf":
             from .pgf import pgf_picture

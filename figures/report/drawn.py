@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import base64
-import html
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from adapter_probe.analysis.studies import StudyRecord
-from adapter_probe.figures import gallery
+from adapter_probe.figures import gallery, style
 from adapter_probe.figures.drawing import Drawing
 from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.figures.wording import bare_score
@@ -26,31 +24,25 @@ _SCORES = ("mean", "min", "max", "score", "majority_score")
 _WHOLE = ("trained_parameters_without_head", "best_epoch")
 _SHORT = ("init_std", "learning_rate", "percent_of_base")
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
-_WIDTH = re.compile(r'<svg [^>]*\bwidth="([\d.]+)pt"')
 _PIXELS = 2.0  # pixels per point in print, so that 8-point text appears in the size of the page's text
-_TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
 
 
-def figures_of(record: StudyRecord) -> dict[str, dict[str, Any]]:
-    """The figures that `adapter-probe figures` draws of one study.
-
-    Returns:
-        by the files' stem: `title`, `caption`, `width` in pixels, and `source`, the SVG as a data address.
-        Metadata are left out, because they may contain folder names.
-    """
-    return {drawing.stem: image_of(drawing) for drawing in gallery.figures_of([record], SVG)}
+def figures_of(record: StudyRecord) -> list[dict[str, Any]]:
+    """The figures that `adapter-probe figures` draws of one study, see `image_of`."""
+    return [image_of(drawing) for drawing in gallery.figures_of([record], SVG)]
 
 
 def image_of(drawing: Drawing) -> dict[str, Any]:
-    """One figure in the form that `figures_of` returns."""
-    with tempfile.TemporaryDirectory() as folder:
-        svg = drawing.write(folder, SVG)[0].read_text("utf-8")
-    title, width = _TITLE.search(svg), _WIDTH.search(svg)
+    """One figure: `title`, `caption`, `width` in pixels, and `source`, the SVG as a data address.
+
+    Metadata are left out, because they may contain folder names.
+    """
+    svg = style.rendered(drawing.figure, "svg", drawing.title, "").decode("utf-8")
     data = base64.b64encode(_METADATA.sub("", svg).encode("utf-8")).decode("ascii")
     return {
-        "title": html.unescape(title[1]) if title else "",
+        "title": drawing.title,
         "caption": drawing.caption,
-        "width": round(_PIXELS * float(width[1])) if width else None,
+        "width": round(_PIXELS * 72 * drawing.figure.get_figwidth()),
         "source": f"data:image/svg+xml;base64,{data}",
     }
 

@@ -41,7 +41,7 @@ def sweep_content(record: SweepRecord | TradeoffRecord) -> dict[str, Any]:
         "name": short_name(record.folder),
         "kind": "init" if init else "tradeoff",
         "tasks": points["task"].drop_duplicates().tolist(),
-        "figures": list(figures_of(record).values()),
+        "figures": figures_of(record),
         "tables": _tables(record, points),
         "settings": settings_rows({name: about[name] for name in about if name not in ("tasks", "checksum")}),
     }
