@@ -13,12 +13,14 @@ import pandas as pd
 from adapter_probe.analysis.deltas import (
     drop_points,
     intact_row,
+    rows_of,
     span_scores,
     within_tolerance,
     without_noise,
 )
 from adapter_probe.analysis.resampling import bootstrap_scores
 from adapter_probe.analysis.significance import LEVEL, interval
+from adapter_probe.metrics import points
 from adapter_probe.results.ablation_files import AblationResults
 
 Basis = Literal["estimate", "interval"]
@@ -121,9 +123,8 @@ def span_costs(results: AblationResults, basis: Basis = "estimate") -> pd.DataFr
     spans = span_scores(results).assign(ci_low_points=np.nan)
     if basis == "interval":
         scores = bootstrap_scores(results)  # [resamples, variants]
-        low, _ = interval(without_noise(100 * (scores - scores[:, [intact_row(results)]])))
-        place = {(first, last): row for row, (first, last) in enumerate(results.spans.tolist())}
-        spans["ci_low_points"] = low[[place[span] for span in zip(spans["first"], spans["last"])]]
+        deltas = points(results.metric, scores[:, rows_of(results, spans)] - scores[:, [intact_row(results)]])
+        spans["ci_low_points"], _ = interval(without_noise(deltas))
     return spans
 
 

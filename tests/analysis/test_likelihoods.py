@@ -10,7 +10,8 @@ import pytest
 
 from adapter_probe.analysis.deltas import row_scores, span_scores
 from adapter_probe.analysis.groups import group_scores
-from adapter_probe.analysis.resampling import bootstrap_scores, draw_counts
+from adapter_probe.analysis.removable import span_costs
+from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores, draw_counts
 from adapter_probe.analysis.summary import summary
 from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.metrics import CHOICES, LOSSES, METRICS, NO_CLASS, check_metric, metric_label, points
@@ -166,3 +167,12 @@ def test_a_whole_counts_those_of_its_examples_that_are_in_no_part():
     counted = groups.groupby("group")["n_examples"].first().to_dict()
     assert counted["whole"] == int(np.char.startswith(names, "whole").sum())
     assert counted["whole/a"] == int((names == "whole/a").sum())
+
+
+@pytest.mark.parametrize("metric", ["acc_norm", "nll", "bits_per_byte"])
+def test_the_interval_that_pruning_judges_by_is_that_of_the_tables(metric):
+    """Of a loss as well, its lower end is the worse one."""
+    results = results_of(metric)
+    costs, spans = span_costs(results, "interval"), ablation_tables(results, N_RESAMPLES).spans
+    np.testing.assert_array_equal(costs["ci_low_points"], spans["ci_low_points"])
+    assert (costs["ci_low_points"] <= costs["delta_points"]).all()
