@@ -14,7 +14,7 @@ import pandas as pd
 from adapter_probe import metrics
 from adapter_probe.analysis.deltas import (
     intact_row,
-    row_scores,
+    intact_score,
     rows_of,
     span_scores,
     study_kind,
@@ -31,45 +31,18 @@ _SEED = 0
 
 
 @dataclass(frozen=True, eq=False)
-class ComparisonRecord:
-    """The difference of two ablations.
+class JointRecord:
+    """Several ablations of the same spans on the same examples.
 
     Attributes:
-        names: distinct names of the two.
-        spans: one row per span: `first`, `last`, `n_layers`; `drop_a_points` and `drop_b_points`, what the
-            span costs in each (positive = loss); `difference_points` = drop in b - drop in a, so that a
-            positive number says that b loses more; its 95 % paired bootstrap interval
-            `ci_low_points`, `ci_high_points`; the bootstrap's `p_value`, `p_holm` over all spans, and
-            `significant` (below 0.05).
-        metric: metric of both scores.
-        n_examples: number of examples.
-        intact_scores: intact scores of the two.
-        identity: identity of each study, by name.
-    """
-
-    names: tuple[str, str]
-    spans: pd.DataFrame
-    metric: str
-    n_examples: int
-    intact_scores: tuple[float, float]
-    identity: Mapping[str, object]
-
-
-@dataclass(frozen=True, eq=False)
-class AverageRecord:
-    """The mean of several ablations that differ in the seed.
-
-    Attributes:
-        names: names of the studies.
-        spans: one row per span: `first`, `last`, `n_layers`; `score` and `delta_points`, means over the
-            studies; `sd_points`, the standard deviation of `delta_points` over studies (n - 1 in the
-            denominator), `min_points`, `max_points`; the 95 % interval of the mean over seeds and examples
-            `ci_low_points`, `ci_high_points`; `p_value`, `p_holm`, `significant`; `n_studies`, `n_examples`.
-        metric: metric of the scores.
+        names: distinct names of the studies.
+        spans: one row per span: `first`, `last`, `n_layers`; the 95 % paired bootstrap interval of the drawn
+            quantity `ci_low_points`, `ci_high_points`; `p_value`, `p_holm` over all spans, and `significant`
+            (below 0.05); further columns by kind of record.
+        metric: metric of all scores.
         n_examples: number of examples.
         intact_scores: intact score of each study.
         identity: identity of each study, by name.
-        task: the task of the studies, by which published drops are found; empty if unknown.
     """
 
     names: tuple[str, ...]
@@ -78,6 +51,29 @@ class AverageRecord:
     n_examples: int
     intact_scores: tuple[float, ...]
     identity: Mapping[str, object]
+
+
+@dataclass(frozen=True, eq=False)
+class ComparisonRecord(JointRecord):
+    """The difference of two ablations.
+
+    In `spans` also `drop_a_points` and `drop_b_points`, what the span costs in each (positive = loss), and
+    `difference_points` = drop in b - drop in a: a positive number says that b loses more.
+    """
+
+
+@dataclass(frozen=True, eq=False)
+class AverageRecord(JointRecord):
+    """The mean of several ablations that differ in the seed; its interval is over seeds and examples.
+
+    In `spans` also `score` and `delta_points`, means over the studies; `sd_points`, the standard deviation of
+    `delta_points` over studies (n - 1 in the denominator), `min_points`, `max_points`; `n_studies`,
+    `n_examples`.
+
+    Attributes:
+        task: the task of the studies, by which published drops are found; empty if unknown.
+    """
+
     task: str = ""
 
 
@@ -109,9 +105,7 @@ def compare_ablations(
         difference_points=point, ci_low_points=low, ci_high_points=high,
     )  # fmt: skip
     spans = _with_tests(spans, point, differences)
-    return ComparisonRecord(
-        names, spans, a.metric, len(a.labels), tuple(map(_intact_score, (a, b))), _identities((a, b), names)
-    )  # type: ignore[arg-type]
+    return ComparisonRecord(names, spans, *_about((a, b), names))
 
 
 def average_ablations(
@@ -149,11 +143,8 @@ def average_ablations(
         ci_low_points=low, ci_high_points=high,
     )  # fmt: skip
     spans = _with_tests(spans, spans["delta_points"].to_numpy(), means)
-    n = len(studies[0].labels)
-    return AverageRecord(
-        names, spans.assign(n_studies=len(studies), n_examples=n), studies[0].metric, n,
-        tuple(map(_intact_score, studies)), _identities(studies, names), task,
-    )  # fmt: skip
+    spans = spans.assign(n_studies=len(studies), n_examples=len(studies[0].labels))
+    return AverageRecord(names, spans, *_about(studies, names), task)
 
 
 def _over_seeds(samples: np.ndarray, generator: np.random.Generator) -> np.ndarray:
@@ -206,20 +197,18 @@ def check_comparable(studies: Sequence[AblationResults], names: Sequence[str]) -
                 f"{pair}: one has {len(one.spans)} variants up to layer {one.spans.max()}, the other "
                 f"{len(other.spans)} up to layer {other.spans.max()}; give ablations of the same spans"
             )
-        if not np.array_equal(one.labels, other.labels) or _data(one) != _data(other):
+        same_data = one.identity.get("data") == other.identity.get("data")
+        if not np.array_equal(one.labels, other.labels) or not same_data:
             raise ResultsError(
                 f"{pair}: they were scored on different examples ({len(one.labels):,} and "
                 f"{len(other.labels):,}); run `adapter-probe ablate` on the same --data for both"
             )
 
 
-def _data(results: AblationResults) -> object:
-    return results.identity.get("data")
-
-
-def _intact_score(results: AblationResults) -> float:
-    return float(row_scores(results)[intact_row(results)])
-
-
-def _identities(studies: Sequence[AblationResults], names: Sequence[str]) -> dict[str, object]:
-    return {name: results.identity for name, results in zip(names, studies)}
+def _about(
+    studies: Sequence[AblationResults], names: Sequence[str]
+) -> tuple[str, int, tuple[float, ...], Mapping[str, object]]:
+    """Metric, number of examples, intact scores and identities."""
+    scores = tuple(map(intact_score, studies))
+    identities = {name: results.identity for name, results in zip(names, studies)}
+    return studies[0].metric, len(studies[0].labels), scores, identities

@@ -51,6 +51,15 @@ def intact_row(results: AblationResults) -> int:
     return int(rows[0])
 
 
+def intact_score(results: AblationResults) -> float:
+    """Score of the intact model.
+
+    Raises:
+        ResultsError: as `intact_row`.
+    """
+    return float(row_scores(results)[intact_row(results)])
+
+
 def removed_row(results: AblationResults) -> int:
     """The row with the fewest adapters on, in which all adapters of the study are off."""
     return int(np.argmin(results.masks.sum(axis=1)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from adapter_probe.analysis.deltas import intact_row, row_scores, study_kind
+from adapter_probe.analysis.deltas import intact_score, study_kind
 from adapter_probe.analysis.sweeps import pareto_frontier
 from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.errors import ResultsError
@@ -69,9 +69,9 @@ def exchange_of(
     # The intact model is the point (0, 0).
     cost = -np.append(spans["task_points"], 0.0)
     frontier = pareto_frontier(cost, np.append(spans["other_points"], 0.0))[:-1]
-    scores = tuple(float(row_scores(one)[intact_row(one)]) for one in (task, other))
     return ExchangeRecord(
-        names, (task.metric, other.metric), spans.assign(on_frontier=frontier), scores,
+        names, (task.metric, other.metric), spans.assign(on_frontier=frontier),
+        (intact_score(task), intact_score(other)),
         (len(task.labels), len(other.labels)), dict(zip(names, (task.identity, other.identity))),
     )  # fmt: skip
 

@@ -36,10 +36,10 @@ def span_table(layers: pd.DataFrame, effects: np.ndarray, margins: np.ndarray) -
         (two scores that look at nothing: the number of layers, and the sum of the layers' numbers).
     """
     n = len(layers)
-    spans = [(first, last) for first in range(n) for last in range(first, n)]
-    frame = pd.DataFrame(spans, columns=["first", "last"])
-    frame["n_layers"] = frame["last"] - frame["first"] + 1
-    inside = np.array([[first <= layer <= last for layer in range(n)] for first, last in spans], float)
+    first, last = np.triu_indices(n)
+    frame = pd.DataFrame({"first": first, "last": last, "n_layers": last - first + 1})
+    layer = np.arange(n)
+    inside = ((first[:, None] <= layer) & (layer <= last[:, None])).astype(float)  # [spans, layers]
     for name in ("change", "weight_norm", "turn"):
         frame[name] = inside @ layers[name].to_numpy(float)
     falls = effects @ inside.T  # [examples, spans]

@@ -88,9 +88,8 @@ def holm(p: np.ndarray) -> np.ndarray:
     Source: Holm 1979, Scandinavian Journal of Statistics 6.
     """
     adjusted = np.full(len(p), np.nan)
-    order = [i for i in np.argsort(p, kind="stable") if not np.isnan(p[i])]
-    scaled = [p[i] * (len(order) - rank) for rank, i in enumerate(order)]
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(scaled)) if order else []
+    order = np.argsort(p, kind="stable")[: np.count_nonzero(~np.isnan(p))]  # NaN comes last
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1)))
     return adjusted
 
 

@@ -19,9 +19,13 @@ from adapter_probe.analysis.deltas import (
     span_units,
     study_kind,
     switched_layers,
-    within_tolerance,
 )
-from adapter_probe.analysis.removable import TOLERANCES, spans_with_adapters
+from adapter_probe.analysis.removable import (
+    TOLERANCES,
+    longest_removable,
+    shortest_sufficient,
+    spans_with_adapters,
+)
 from adapter_probe.analysis.significance import ALPHA
 from adapter_probe.analysis.tables import AblationTables
 from adapter_probe.results.ablation_files import AblationResults
@@ -105,10 +109,7 @@ def _statistics(tables: AblationTables, study: StudyKind) -> dict[str, object]:
     if study != "ablated":
         return counts
     sure = removable[removable["basis"] == "interval"]
-    surely = {
-        f"{row['tolerance_points']:g}": _first_span(sure.loc[[index]].dropna())
-        for index, row in sure.iterrows()
-    }
+    surely = {f"{row['tolerance_points']:g}": _span(row) for _, row in sure.iterrows()}
     shares = [finite_or_none(share) for share in tables.layers["share_points"]]
     return {**counts, "longest_removable_surely": surely, "layer_shares_points": shares}
 
@@ -136,10 +137,10 @@ def span_summary(
     units = span_units(frame)
     known = frame[frame["drop"].notna()]
     singles = known.iloc[:0] if units is None else known.merge(pd.DataFrame(units, columns=["first", "last"]))
-    single = singles.sort_values(["drop", "first"], ascending=[not ablated, True]).head(1)
-    ranked = frame.sort_values(["n_layers", "drop", "first"], ascending=[not ablated, True, True])
-    spans = {f"{t:g}": _first_span(ranked[within_tolerance(ranked["delta_points"], t)]) for t in tolerances}
-    found = _first_span(single)
+    single = singles.sort_values(["drop", "first"], ascending=[not ablated, True])
+    best = longest_removable if ablated else shortest_sufficient
+    spans = {f"{t:g}": _span(best(frame, t)) for t in tolerances}
+    found = None if single.empty else _span(single.iloc[0])
     layer = found and {"layer": found["first"], "delta_points": found["delta_points"]}
     if found and found["n_layers"] > 1:
         layer["last_layer"] = found["last"]
@@ -148,9 +149,8 @@ def span_summary(
     return {"best_single_layer": layer, "shortest_sufficient": spans}
 
 
-def _first_span(frame: pd.DataFrame) -> dict[str, float] | None:
-    if frame.empty:
+def _span(row: pd.Series | None) -> dict[str, float] | None:
+    if row is None or row.isna()["first"]:
         return None
-    row = frame.iloc[0]
     whole = {name: int(row[name]) for name in ("first", "last", "n_layers")}
     return {**whole, "delta_points": float(row["delta_points"])}
