@@ -16,23 +16,24 @@ from adapter_probe.models.adapters.imported import BottleneckSpec, HeadSpec, Imp
 from .adapterhub_config import AdapterHubConfig, parts_of
 from .adapterhub_weights import check_bottleneck, check_inner, translate_bottlenecks, translate_inner
 from .files import CONFIG, first_file, read_json_file, read_tensors, refuse_unknown, shown, whole_number
-from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, refuse, refuse_left
+from .foreign import (
+    CLASSES,
+    BaseShape,
+    ForeignCheckpoint,
+    TranslatedCheckpoint,
+    kind_of_class,
+    refuse,
+    refuse_left,
+)
 
 HEAD_CONFIG = "head_config.json"
 HEAD_WEIGHTS = ("model_head.safetensors", "pytorch_model_head.bin")
-_CLASSES: tuple[tuple[str, Kind], ...] = (
-    ("ForSequenceClassification", "classification"),
-    ("ForQuestionAnswering", "extractive"),
-    ("ForCausalLM", "causal"),
-    ("LMHeadModel", "causal"),
-)
 _FLEXIBLE: dict[str, Kind] = {
     "classification": "classification",
     "question_answering": "extractive",
     "causal_lm": "causal",
 }
-CAUSAL_CLASSES = tuple(ending for ending, kind in _CLASSES if kind == "causal")
-SUPPORTED_HEADS = (*(f"*{name}" for name, _ in _CLASSES), *(f"flexible {name}" for name in _FLEXIBLE))
+SUPPORTED_HEADS = (*(f"*{name}" for name in CLASSES), *(f"flexible {name}" for name in _FLEXIBLE))
 WEIGHTS = ("adapter.safetensors", "pytorch_adapter.bin")
 REFUSED_FILES = {
     "adapter_fusion_config.json": "AdapterFusion",
@@ -82,8 +83,7 @@ def read(folder: Path) -> ForeignCheckpoint:
     if weights is None:
         raise CheckpointError(f"checkpoint {folder} contains no weights: neither {' nor '.join(WEIGHTS)}")
     documents, files, tensors = {CONFIG: config}, [path, weights], read_tensors(weights)
-    kind: Kind | None = "causal" if str(config.get("model_class")).endswith(CAUSAL_CLASSES) else None
-    n_outputs, label_names = None, ()
+    kind, n_outputs, label_names = kind_of_class(config.get("model_class")), None, ()
     head = first_file(folder, HEAD_WEIGHTS)
     if head is not None:
         if not (folder / HEAD_CONFIG).is_file():
@@ -92,6 +92,8 @@ def read(folder: Path) -> ForeignCheckpoint:
         files += [folder / HEAD_CONFIG, head]
         tensors |= read_tensors(head)
         kind, n_outputs, label_names = read_head(folder, documents[HEAD_CONFIG])
+    elif kind != "causal":  # without the head, neither its labels nor its weights are known
+        kind = None
     current = str(config.get("version", "")).startswith("adapters")
     return ForeignCheckpoint(
         folder=folder,
@@ -213,7 +215,7 @@ def read_head(folder: Path, document: dict[str, Any]) -> tuple[Kind, int | None,
     if not isinstance(config, dict | None):
         raise CheckpointError(f"{path}: config is {shown(config)}, expected an object")
     if config is None:
-        kind = next((kind for ending, kind in _CLASSES if cls.endswith(ending)), None)
+        kind = kind_of_class(cls)
         what = f"the head of a {cls}"
     else:
         head_type = config.get("head_type")

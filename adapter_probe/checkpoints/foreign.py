@@ -20,6 +20,14 @@ from adapter_probe.models.bases.family import Anatomy
 from .base import LoadedBase
 from .files import first_of
 
+# Endings of the names of transformers' classes.
+CLASSES: dict[str, Kind] = {
+    "ForSequenceClassification": "classification",
+    "ForQuestionAnswering": "extractive",
+    "ForCausalLM": "causal",
+    "LMHeadModel": "causal",
+}
+
 
 @dataclass(frozen=True)
 class ForeignCheckpoint:
@@ -135,6 +143,11 @@ class BaseShape:
         return (
             name if name in self.modules or f"{self.prefix}{name}" not in self.modules else self.prefix + name
         )
+
+
+def kind_of_class(name: object) -> Kind | None:
+    """The kind of task that a class of transformers is for, by its name; None if it is not supported."""
+    return next((kind for ending, kind in CLASSES.items() if str(name).endswith(ending)), None)
 
 
 def refuse(folder: Path, what: str, supported: Iterable[str] = ()) -> CheckpointError:

@@ -20,7 +20,7 @@ from .base import LoadedBase, load_base, load_tokenizer
 from .base_config import load_config, resolve_base
 from .description import Description
 from .files import CONFIG, DESCRIPTION, first_of, read_json_file, shown
-from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint
+from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, kind_of_class
 from .identity import tokenizer_parts
 from .native import OpenedCheckpoint
 from .shared import SharedBase
@@ -109,7 +109,6 @@ def _open_foreign(
     translated = library.translate(source, BaseShape.of(loaded))
     own = dict(loaded.model.named_parameters(remove_duplicate=False))
     translated = translated.without_copies(own, loaded.identity.name)
-    model = _build(source, translated, loaded)
     tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(name, revision)
     names = source.label_names
     if kind == "classification" and not names:
@@ -122,6 +121,7 @@ def _open_foreign(
         delta_sha256=source.sha256,
         tokenizer=tokenizer_parts(tokenizer),
     )
+    model = _build(source, translated, loaded)
     return OpenedCheckpoint(
         model.eval().to(dtype),
         tokenizer,
@@ -135,7 +135,7 @@ def _open_foreign(
 def _kind_of(config: PretrainedConfig) -> Kind:
     """The kind of task of a base, for checkpoints that do not record it."""
     made_for = getattr(config, "architectures", None)
-    causal = isinstance(made_for, list) and str(made_for[:1]).endswith(("ForCausalLM']", "LMHeadModel']"))
+    causal = isinstance(made_for, list) and made_for and kind_of_class(made_for[0]) == "causal"
     return "causal" if causal else "classification"
 
 

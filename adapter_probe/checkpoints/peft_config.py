@@ -18,20 +18,13 @@ from adapter_probe.errors import CheckpointError
 from adapter_probe.metrics import Kind
 
 from .files import flag, number, refuse_unknown, shown, texts, whole_number
-from .foreign import refuse
+from .foreign import kind_of_class, refuse
 
 SUPPORTED_TYPES = ("LORA", "IA3", "LN_TUNING")
 TASK_TYPES: dict[str, Kind] = {
     "SEQ_CLS": "classification",
     "QUESTION_ANS": "extractive",
     "CAUSAL_LM": "causal",
-}
-# By the ending of a transformers class's name, if the class is recorded but no task type.
-_CLASSES: dict[str, Kind] = {
-    "ForSequenceClassification": "classification",
-    "ForQuestionAnswering": "extractive",
-    "ForCausalLM": "causal",
-    "LMHeadModel": "causal",
 }
 # Fields that turn LoRA into another method if they are set.
 REFUSED_FIELDS = {
@@ -250,7 +243,7 @@ def _task_kind(path: Path, document: Mapping[str, Any]) -> Kind | None:
             )
         return TASK_TYPES[task]
     cls = mapping.get("base_model_class") if isinstance(mapping, dict) else None
-    return next((kind for end, kind in _CLASSES.items() if str(cls).endswith(end)), None)
+    return kind_of_class(cls)
 
 
 def _text(path: Path, document: Mapping[str, Any], name: str) -> str | None:

@@ -358,16 +358,11 @@ class AdaptedModel(nn.Module):
     def train(self, mode: bool = True) -> Self:
         """Set training or evaluation mode; frozen layers below all trained ones stay in evaluation mode."""
         super().train(mode)
-        for module in self._frozen_modules():
-            module.eval()
+        if self.lowest_trained_layer >= 0:
+            frozen = [layer.parts.whole for layer in self.layers[: self.lowest_trained_layer]]
+            for module in (*embedding_modules(self.base.base_model, self.anatomy), *frozen):
+                module.eval()
         return self
-
-    def _frozen_modules(self) -> Iterator[nn.Module]:
-        """The modules that are entirely below the lowest trained layer."""
-        if self.lowest_trained_layer < 0:
-            return
-        yield from embedding_modules(self.base.base_model, self.anatomy)
-        yield from (layer.parts.whole for layer in self.layers[: self.lowest_trained_layer])
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move or cast. Computed buffers that are not stored keep their precision, as in transformers.

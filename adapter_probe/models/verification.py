@@ -94,18 +94,13 @@ def _own_states(model: AdaptedModel, batch: PackedBatch) -> tuple[list[Tensor], 
     passes: list[list[Tensor]] = []  # input of every layer, per example
     outputs: list[Tensor] = []  # output of the last layer
 
-    def enter(_module: nn.Module, args: tuple, kwargs: dict) -> None:
+    def note(_module: nn.Module, args: tuple, kwargs: dict, output: Tensor | tuple) -> None:
         passes[-1].append(args[0] if args else kwargs["hidden_states"])
-
-    def leave(_module: nn.Module, _args: tuple, output: Tensor | tuple) -> None:
         outputs[:] = [output if isinstance(output, Tensor) else output[0]]
 
-    logits, handles = [], []
-    for part in dict.fromkeys(layer.parts.whole for layer in layers):
-        handles += [
-            part.register_forward_pre_hook(enter, with_kwargs=True),
-            part.register_forward_hook(leave),
-        ]
+    logits = []
+    wholes = dict.fromkeys(layer.parts.whole for layer in layers)
+    handles = [whole.register_forward_hook(note, with_kwargs=True) for whole in wholes]
     # Shorter texts are prefixes of the longest, so one pass is enough for a causal model.
     prefixes = model.head_kind == "causal"
     try:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from adapter_probe.data.lm_eval_tasks import settle
-from adapter_probe.errors import DataError
 from adapter_probe.metrics import CustomMetric
 from adapter_probe.records import to_record
 from adapter_probe.spans import NormChoice, SiteChoice, SpanChoice, VariantSet, span_variants
@@ -93,16 +92,3 @@ class AblationArguments:
         metric = None if isinstance(self.metric, CustomMetric) else self.metric
         places = {"checkpoint": str(Path(self.checkpoint).resolve()), "base": base, "metric": metric}
         return {**to_record(self), **places, "data": [settle(path) for path in self.data]}
-
-
-def refuse_idle_encoding(encoding: str, *files: str | Path) -> None:
-    """Refuse an encoding without files: recorded files are read in the encoding of their training.
-
-    Raises:
-        DataError: an encoding is given without files.
-    """
-    if encoding != "utf-8" and not files:
-        raise DataError(
-            f"--encoding {encoding} applies only to files given with --data; the checkpoint's own files are "
-            "read in the encoding of their training"
-        )

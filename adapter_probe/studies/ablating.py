@@ -23,7 +23,7 @@ from adapter_probe.spans import SiteChoice
 
 from .ablation import Ablation
 from .drawing import SECONDS_OF_DRAWING
-from .rows import Examples, as_files
+from .rows import Examples, as_files, refuse_idle_encoding
 
 if TYPE_CHECKING:
     from adapter_probe.jobs.slurm_options import SlurmOptions
@@ -148,7 +148,6 @@ def run_from_arguments(
 ) -> Ablation:
     """Run `ablate` with arguments that have been collected already."""
     from adapter_probe.models.device import check_threads, choose_device, use_threads
-    from adapter_probe.probe.arguments import refuse_idle_encoding
 
     from .reopening import Sources, remember, reopen
 

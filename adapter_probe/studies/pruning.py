@@ -23,7 +23,7 @@ from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.data.lm_eval_tasks import settle
 from adapter_probe.errors import ResultsError
 from adapter_probe.models.device import choose_device
-from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments, refuse_idle_encoding
+from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments
 from adapter_probe.probe.prune import PruneMeasurement, prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.progress import working
@@ -32,6 +32,8 @@ from adapter_probe.results.atomic import read_json
 from adapter_probe.results.fingerprints import describe_changes, list_changes
 from adapter_probe.results.schema import MANIFEST, PREDICTIONS, SPANS_CSV, read_summary
 from adapter_probe.spans import SITES_PER_LAYER, Span
+
+from .rows import refuse_idle_encoding
 
 ChosenOn = Literal["half", "all"]
 

@@ -134,3 +134,16 @@ def _plain(value: Any, row: int, column: str) -> Any:
         f"data row {row}: column {column!r} contains a {type(value).__name__}; allowed are texts, numbers, "
         "booleans, and lists or mappings of these"
     )
+
+
+def refuse_idle_encoding(encoding: str, *files: str | Path) -> None:
+    """Refuse an encoding without files: recorded files are read in the encoding of their training.
+
+    Raises:
+        DataError: an encoding is given without files.
+    """
+    if encoding != "utf-8" and not files:
+        raise DataError(
+            f"--encoding {encoding} applies only to files given with --data; the checkpoint's own files are "
+            "read in the encoding of their training"
+        )
