@@ -31,8 +31,8 @@ from adapter_probe.results.fingerprints import (
     hash_json,
     list_changes,
     to_plain,
+    versions,
 )
-from adapter_probe.results.provenance import versions
 from adapter_probe.results.schema import MANIFEST
 from adapter_probe.results.sealing import SCHEMA, manifest_checksum, read_manifest
 

@@ -16,8 +16,7 @@ from typing import Any
 
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.atomic import read_json, write_json
-from adapter_probe.results.fingerprints import hash_json
-from adapter_probe.results.provenance import sha256_of
+from adapter_probe.results.fingerprints import hash_json, sha256_of
 
 CHECKSUMS, MANIFEST, STUDY = "checksums.json", "manifest.json", "study.json"
 SCHEMA = 1
@@ -69,8 +68,9 @@ def sealed_tables(folder: str | Path) -> dict[str, str] | None:
 
 def read_note(folder: str | Path, name: str) -> dict[str, Any]:
     """A note in ``checksums.json``; empty if there is none or the file cannot be read."""
+    path = Path(folder) / CHECKSUMS
     try:
-        found = read_json(Path(folder) / CHECKSUMS).get(name)
+        found = read_json(path).get(name) if path.is_file() else None
     except ResultsError:
         return {}
     return found if isinstance(found, dict) else {}

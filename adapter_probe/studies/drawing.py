@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from adapter_probe.errors import ResultsError
 from adapter_probe.progress import stage
-from adapter_probe.results.fingerprints import hash_json
-from adapter_probe.results.provenance import code_identity, hash_files
+from adapter_probe.results.fingerprints import code_identity, hash_files, hash_json
 from adapter_probe.results.sealing import FIGURES, note, read_note, sealed_tables
 
 from .summaries import columns

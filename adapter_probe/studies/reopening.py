@@ -24,8 +24,7 @@ from adapter_probe.metrics import CustomMetric
 from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments
 from adapter_probe.results import schema
 from adapter_probe.results.atomic import leftovers
-from adapter_probe.results.fingerprints import hash_json
-from adapter_probe.results.provenance import State, code_identity, hash_files, states_of
+from adapter_probe.results.fingerprints import State, code_identity, hash_files, hash_json, states_of
 from adapter_probe.results.rundir import PARTS, read_manifest
 from adapter_probe.results.sealing import MADE_FROM, note, read_note, sealed_tables
 

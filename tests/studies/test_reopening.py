@@ -17,7 +17,7 @@ import pytest
 import adapter_probe as ap
 from adapter_probe.probe import request
 from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments
-from adapter_probe.results import provenance
+from adapter_probe.results import fingerprints
 from adapter_probe.results.sealing import CHECKSUMS, FIGURES, MADE_FROM, read_note
 from adapter_probe.studies import drawing
 from adapter_probe.studies.drawing import draw_into_folder
@@ -192,17 +192,17 @@ def test_another_version_opens_the_checkpoint(closed, monkeypatch):
 
 
 def test_another_line_of_code_opens_the_checkpoint(closed, monkeypatch):
-    now = provenance.code_identity()
+    now = fingerprints.code_identity()
     monkeypatch.setattr("adapter_probe.studies.reopening.code_identity", lambda: {**now, "code": "0" * 64})
     with pytest.raises(Opened):
         closed.ablate()
 
 
 def test_the_code_is_every_source_file_of_the_package():
-    names = {name for name, _ in provenance._source_files("adapter_probe")}
+    names = {name for name, _ in fingerprints._source_files("adapter_probe")}
     assert {"__init__.py", "probe/arguments.py", "analysis/tables.py"} <= names
     assert {"heatmap.py", "report/page.py"} <= {
-        n for n, _ in provenance._source_files("adapter_probe.figures")
+        n for n, _ in fingerprints._source_files("adapter_probe.figures")
     }
 
 
