@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
@@ -19,7 +18,7 @@ from .aggregate import aggregate_drawing
 from .curves import ScoreSeries
 from .drawing import Drawing
 from .exchange import exchange_drawing
-from .heatmap import Grid, published_grid
+from .heatmap import Grid, grid_of, published_grid
 from .init_sweep import init_sweep_drawing, sweep_series
 from .paper_tables import glue_table, tasks_table
 from .size_robustness import size_robustness_drawing
@@ -27,7 +26,7 @@ from .table_layouts import lay_out_removable, lay_out_sizes, lay_out_tradeoff
 from .tables import Table
 from .tradeoff import tradeoff_drawing, tradeoff_series
 from .venues import FigureOptions
-from .wording import ablation_notes, count_text, settings_text, study_label, task_label
+from .wording import count_text, settings_text, study_label, task_label
 
 
 @dataclass(frozen=True)
@@ -113,10 +112,9 @@ def figures_of(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterat
         ResultsError: a table is not a grid of spans, or the grids do not fit the width.
     """
     ablations = _named([study for study in studies if isinstance(study, AblationRecord)])
-    for kind, same in groupby(
-        sorted(ablations, key=lambda s: s.overview.study), key=lambda s: s.overview.study
-    ):
-        yield from _ablation_figures(list(same), options, "" if kind == "ablated" else "-kept")
+    for kind, suffix in (("ablated", ""), ("kept", "-kept")):
+        same = [study for study in ablations if study.overview.study == kind]
+        yield from _ablation_figures(same, options, suffix)
     for study in studies:
         if isinstance(study, (AverageRecord, ComparisonRecord)):
             yield joint_drawing(study, options)
@@ -161,16 +159,16 @@ def tables_of(studies: Sequence[StudyRecord], paper: bool) -> Iterator[Table]:
 def _ablation_figures(
     studies: Sequence[AblationRecord], options: FigureOptions, suffix: str
 ) -> Iterator[Drawing]:
-    orders = {id(study): span_order(study.spans) for study in studies}
-    as_grids = [study for study in studies if orders[id(study)] is None]
-    grids = [Grid(study.spans, ablation_notes(study.overview), study.overview) for study in as_grids]
+    orders = {study: span_order(study.spans) for study in studies}
+    as_grids = [study for study in studies if orders[study] is None]
+    grids = [grid_of(study) for study in as_grids]
     if options.paper:
         grids = _with_published(grids)
     if grids:
         yield _renamed(heatmap_drawing(grids, options, _identity(as_grids)), suffix)
     lines = dict.fromkeys(order for order in orders.values() if order is not None)
     for order in lines:
-        alike = [study for study in studies if orders[id(study)] == order]
+        alike = [study for study in studies if orders[study] == order]
         drawing = curve_drawing(alike, options, _identity(alike))
         yield _renamed(drawing, f"-{order}{suffix}" if len(lines) > 1 else suffix)
     shared = [study for study in studies if study.shares is not None]
@@ -235,11 +233,11 @@ def _suffix(study: StudyRecord, studies: Sequence[StudyRecord]) -> str:
     if len(studies) == 1:
         return ""
     for names in ([_task_slug(one) for one in studies], [one.folder.resolve().name for one in studies]):
-        name = names[[one is study for one in studies].index(True)]
+        name = names[studies.index(study)]
         if name and names.count(name) == 1:
             return f"-{name}"
     same = [other for other in studies if other.folder.resolve().name == name]
-    return f"-{name}-{1 + [one is study for one in same].index(True)}"
+    return f"-{name}-{1 + same.index(study)}"
 
 
 def _task_slug(study: StudyRecord) -> str:

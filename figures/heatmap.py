@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import StudyKind, drop_points
 from adapter_probe.analysis.published import PUBLISHED_TASKS, published_ablation
-from adapter_probe.analysis.staircase import staircase
+from adapter_probe.analysis.removable import staircase
 from adapter_probe.analysis.studies import AblationOverview, AblationRecord
 from adapter_probe.known_tasks import known_task
 

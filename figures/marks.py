@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import EllipseCollection, LineCollection, PolyCollection
 
-from adapter_probe.analysis.staircase import Segment
+from adapter_probe.analysis.removable import Segment
 
 from . import style
 from .grid import SMALL_CELL, Cells, cell_size

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from adapter_probe.spans import Span
 
@@ -40,3 +42,30 @@ def rank_pattern(layers: Sequence[int], shares: Sequence[float], rank: int) -> s
     ranks[order[: rank * len(weights) - ranks.sum()]] += 1
     # PEFT matches a pattern against the end of a module's name, from a dot on.
     return "rank_pattern={" + ", ".join(rf'r"{n}\..*": {r}' for n, r in zip(layers, ranks)) + "}"
+
+
+def next_lora(found: Mapping[str, Any], layers: pd.DataFrame, rank: object) -> dict[str, str]:
+    """Suggestions of an ablation of PEFT's LoRA for the next one, as arguments of `LoraConfig`."""
+    counts, removable = found.get("layer_parameters"), found.get("longest_removable", {}).get("1")
+    if not isinstance(rank, int) or not counts or found.get("warning"):
+        return {}
+    with_adapters = [layer for layer, count in enumerate(counts) if count]
+    lines = {}
+    if removable:
+        span = Span(removable["first"], removable["last"])
+        lines["layers_to_transform"] = layers_to_transform(with_adapters, span)
+    shares = _shares_by_layer(layers).reindex(with_adapters)
+    if shares.notna().all():
+        lines["rank_pattern"] = rank_pattern(with_adapters, shares.tolist(), rank)
+    return lines
+
+
+def _shares_by_layer(layers: pd.DataFrame) -> pd.Series:
+    """Shares in points by layer; the share of a group is divided equally among its layers."""
+    last = layers["last_layer"] if "last_layer" in layers else layers["layer"]
+    shares = {
+        layer: share / (end - first + 1)
+        for first, end, share in zip(layers["layer"], last, layers["share_points"])
+        for layer in range(first, end + 1)
+    }
+    return pd.Series(shares, dtype=float)

@@ -1,4 +1,4 @@
-"""Longest removable spans within a tolerance, and spans that are better than shorter ones inside them."""
+"""Spans within a tolerance and their border, and spans that are better than shorter ones inside them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ Basis = Literal["estimate", "interval"]
 BASES: tuple[Basis, ...] = ("estimate", "interval")
 TOLERANCES = (0.5, 1.0, 2.0)
 """Tolerated drops, in points, for which summaries and tables list removable spans."""
+
+Segment = tuple[tuple[int, int], tuple[int, int]]
+"""Two corners ``(x, y)`` of cells; the cell in row r and column c reaches from (c, r) to (c + 1, r + 1)."""
 
 _ROUNDING = 1e-12  # of a variance: below, the difference does not vary
 _JUDGED_BY = {"estimate": "delta_points", "interval": "ci_low_points"}
@@ -71,6 +74,24 @@ def tolerance_steps(drops: np.ndarray, start: float) -> list[float]:
     ranges = ((0, 2, 0.1), (2, 5, 0.25), (5, 10, 0.5), (10, 20, 1), (20, 105, 5))
     steps = np.concatenate([np.arange(*each) for each in ranges]).round(2)
     return sorted({float(start), *steps[steps < most].tolist(), float(math.ceil(most))})
+
+
+def staircase(drops: np.ndarray, tolerance: float) -> list[Segment]:
+    """The edges between a cell within the tolerance and a neighbour beyond it, for grids of any shape.
+
+    Args:
+        drops: points, ``[first, last]``; NaN where there is no cell. An edge needs a number on both sides.
+        tolerance: points; a drop of exactly this size is within.
+
+    Returns:
+        edges, one cell long each.
+    """
+    within, cells = drops <= tolerance, ~np.isnan(drops)
+    beside = (within[:, 1:] != within[:, :-1]) & cells[:, 1:] & cells[:, :-1]
+    below = (within[1:] != within[:-1]) & cells[1:] & cells[:-1]
+    upright = [((c + 1, r), (c + 1, r + 1)) for r, c in np.argwhere(beside).tolist()]
+    level = [((c, r + 1), (c + 1, r + 1)) for r, c in np.argwhere(below).tolist()]
+    return upright + level
 
 
 def removable_table(spans: pd.DataFrame, tolerances: Sequence[float]) -> pd.DataFrame:

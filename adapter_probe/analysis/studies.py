@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,7 +16,7 @@ from adapter_probe import metrics
 from adapter_probe.analysis.attribution import interactions, shares
 from adapter_probe.analysis.deltas import StudyKind, span_grid
 from adapter_probe.analysis.groups import group_scores, group_summary
-from adapter_probe.analysis.peft_settings import layers_to_transform, rank_pattern
+from adapter_probe.analysis.peft_settings import next_lora
 from adapter_probe.analysis.summary import summary
 from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.errors import DataError, ResultsError
@@ -25,10 +25,11 @@ from adapter_probe.results.ablation_files import AblationResults, read_spans
 from adapter_probe.results.atomic import read_json
 from adapter_probe.results.schema import find_results, read_table
 from adapter_probe.results.sealing import check_complete, read_study
-from adapter_probe.spans import Span
 
 _SCORES = ("intact_score", "removed_delta_points", "majority_score")
 _REMOVED = {"both": "all removed", "attention": "all attention removed", "ffn": "all feed-forward removed"}
+
+_BASELINES = {"causal": "random choice", "regression": "constant answer"}
 
 
 @dataclass(frozen=True)
@@ -144,40 +145,13 @@ def ablation_record(results: AblationResults, folder: Path) -> AblationRecord:
     }
     if "guard" in settings:
         found["guard"] = settings["guard"]
-    if lines := _next_lora(found, tables.layers, settings.get("lora_rank")):
+    if lines := next_lora(found, tables.layers, settings.get("lora_rank")):
         found["peft"] = lines
     if (groups := group_scores(results)) is not None:
         found["groups"] = group_summary(groups)
     overview = _overview(found, folder / schema.SUMMARY, results.identity)
     told = tables.spans, tables.layers, tables.removable, overview, results.identity, found
     return AblationRecord(folder, *told, groups=groups)
-
-
-def _next_lora(found: Mapping[str, Any], layers: pd.DataFrame, rank: object) -> dict[str, str]:
-    """Suggestions of an ablation of PEFT's LoRA for the next one, as arguments of `LoraConfig`."""
-    counts, removable = found.get("layer_parameters"), found.get("longest_removable", {}).get("1")
-    if not isinstance(rank, int) or not counts or found.get("warning"):
-        return {}
-    with_adapters = [layer for layer, count in enumerate(counts) if count]
-    lines = {}
-    if removable:
-        span = Span(removable["first"], removable["last"])
-        lines["layers_to_transform"] = layers_to_transform(with_adapters, span)
-    shares = _shares_by_layer(layers).reindex(with_adapters)
-    if shares.notna().all():
-        lines["rank_pattern"] = rank_pattern(with_adapters, shares.tolist(), rank)
-    return lines
-
-
-def _shares_by_layer(layers: pd.DataFrame) -> pd.Series:
-    """Shares in points by layer; the share of a group is divided equally among its layers."""
-    last = layers["last_layer"] if "last_layer" in layers else layers["layer"]
-    shares = {
-        layer: share / (end - first + 1)
-        for first, end, share in zip(layers["layer"], last, layers["share_points"])
-        for layer in range(first, end + 1)
-    }
-    return pd.Series(shares, dtype=float)
 
 
 def load_records(folders: Iterable[str | Path]) -> list[StudyRecord]:
@@ -289,9 +263,8 @@ def _overview(found: Mapping[str, Any], path: Path, identity: Mapping[str, objec
         about = str(found["task"]), str(found["split"]), found["study"], found["metric"]
         parameters = _layer_parameters(found.get("layer_parameters"), found.get("n_layers"))
         said = int(found["n_examples"]), intact, lost, _removed(identity), majority, parameters
-        overview = replace(AblationOverview(*about, *said), warning=_text_or_none(found.get("warning")))
-        baselines = {"causal": "random choice", "regression": "constant answer"}
-        return replace(overview, baseline=baselines.get(str(found.get("kind")), overview.baseline))
+        baseline = _BASELINES.get(str(found.get("kind")), AblationOverview.baseline)
+        return AblationOverview(*about, *said, baseline, _text_or_none(found.get("warning")))
     except KeyError as error:
         raise ResultsError(f"{path} is damaged: it lacks {error.args[0]!r}") from None
     except (TypeError, ValueError, DataError) as error:

@@ -10,8 +10,12 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe.analysis.deltas import drop_points, span_order, span_units
-from adapter_probe.analysis.removable import longest_removable, shortest_sufficient, tolerance_steps
-from adapter_probe.analysis.staircase import staircase
+from adapter_probe.analysis.removable import (
+    longest_removable,
+    shortest_sufficient,
+    staircase,
+    tolerance_steps,
+)
 from adapter_probe.analysis.studies import AblationRecord
 from adapter_probe.figures.ablation_figures import attribution_drawing
 from adapter_probe.figures.levels import DropScale

@@ -17,7 +17,7 @@ from typing import Any
 from adapter_probe import __version__
 from adapter_probe.analysis.studies import SweepRecord, TradeoffRecord
 from adapter_probe.figures import style
-from adapter_probe.figures.levels import DROP_COLOURS, DROP_EDGES, GAIN_COLOURS, GAIN_EDGES, DropScale
+from adapter_probe.figures.levels import DROP_COLOURS, GAIN_COLOURS, DropScale, colour_of
 from adapter_probe.results.atomic import make_folder, write_text
 
 from .ablation_section import ReportedAblation, ablation_content, joint_scale
@@ -77,21 +77,17 @@ def report_content(
 
 def _colours() -> dict[str, Any]:
     """The colour levels of the project's figures, each with a legible text colour."""
-    drops, gains = enumerate(DROP_COLOURS, 1), enumerate(GAIN_COLOURS, 1)
-    levels = {**dict(drops), **{-level: colour for level, colour in gains}}
-    return {
-        "levels": {str(level): [colour, style.text_colour(colour)] for level, colour in levels.items()},
-        "single": style.GREEN,
-    }
+    levels = [*range(1, len(DROP_COLOURS) + 1), *range(-1, -len(GAIN_COLOURS) - 1, -1)]
+    colours = {str(level): colour_of(level) for level in levels}
+    shown = {level: [colour, style.text_colour(colour)] for level, colour in colours.items()}
+    return {"levels": shown, "single": style.GREEN}
 
 
 def _shown_levels(scale: DropScale) -> list[dict[str, Any]]:
     """The levels of a colour bar, from the largest gain to the largest drop; an open end is null."""
-    gains = [None, *(-edge for edge in reversed(GAIN_EDGES[: scale.n_gains - 1])), 0.0]
-    drops = [*DROP_EDGES, *([None] if scale.beyond else [])]
-    levels = [*range(-scale.n_gains, 0), *range(1, len(drops))]
-    edges = [*pairwise(gains), *pairwise(drops)]
-    return [{"level": level, "from": low, "to": high} for level, (low, high) in zip(levels, edges)]
+    ends = [None, *scale.edges, *([None] if scale.beyond else [])]
+    levels = [*range(-scale.n_gains, 0), *range(1, len(ends) - scale.n_gains)]
+    return [{"level": level, "from": low, "to": high} for level, (low, high) in zip(levels, pairwise(ends))]
 
 
 def page(content: Mapping[str, Any]) -> str:

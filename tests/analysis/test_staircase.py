@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from adapter_probe.analysis.staircase import staircase
+from adapter_probe.analysis.removable import staircase
 
 grids = st.tuples(st.integers(1, 8), st.integers(1, 8)).flatmap(
     lambda shape: hnp.arrays(float, shape, elements=st.sampled_from([-2.0, 0.0, 1.0, 1.001, 7.0, np.nan]))

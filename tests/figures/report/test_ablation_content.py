@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from adapter_probe.analysis.deltas import drop_points, span_grid, span_scores
-from adapter_probe.analysis.staircase import staircase
+from adapter_probe.analysis.removable import staircase
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures.levels import DropScale
 from adapter_probe.figures.report.ablation_section import ReportedAblation, ablation_content, joint_scale
