@@ -45,8 +45,9 @@ def plan_text(plan: dict[str, Any]) -> str:
     for line in plan["trials"]:
         method = method_text(line["method"])
         state = "done" if line["done"] else f"about {duration(line['seconds'])}"
-        settings = f"lr {line['learning_rate']:g}, {line['epochs']} epochs, seed {line['seed']}"
-        rows.append((line["trial"], f"{line['task']}: {method}; {settings}: {state}"))
+        if line["learning_rate"] is not None:
+            method += f"; lr {line['learning_rate']:g}, {line['epochs']} epochs, seed {line['seed']}"
+        rows.append((line["trial"], f"{line['task']}: {method}: {state}"))
     rows += [
         ("trials", f"{len(plan['trials'])}, {plan['done']} done, {plan['workers']} in parallel"),
         ("time left, estimated", duration(plan["seconds_left"])),

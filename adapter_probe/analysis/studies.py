@@ -172,7 +172,7 @@ def load_record(folder: Path) -> StudyRecord:
     check_complete(folder, dispensable=(schema.PREDICTIONS,))
     if (folder / schema.SPANS_CSV).is_file():
         return _open_ablation(folder)
-    trials = _read_if_there(folder / schema.TRIALS_CSV, schema.TRIALS)
+    trials = _read_if_there(folder / schema.TRIALS_CSV, schema.TRIALS, schema.TRIALS_OPTIONAL)
     if (folder / schema.SWEEP_CSV).is_file():
         sweep = read_table(folder / schema.SWEEP_CSV, schema.SWEEP, schema.CHOICE)
         return SweepRecord(folder, sweep, trials, study_identity(folder, schema.SWEEP_CSV))
@@ -226,8 +226,10 @@ def _attribute(spans: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame | None]:
     return spans, layers.assign(share_points=shares(drops))
 
 
-def _read_if_there(path: Path, columns: Mapping[str, str]) -> pd.DataFrame | None:
-    return read_table(path, columns) if path.is_file() else None
+def _read_if_there(
+    path: Path, columns: Mapping[str, str], optional: Mapping[str, str] | None = None
+) -> pd.DataFrame | None:
+    return read_table(path, columns, optional) if path.is_file() else None
 
 
 def _read_sizes(path: Path) -> pd.DataFrame | None:

@@ -75,6 +75,7 @@ TRIALS = {
     "batch_size": "count", "seed": "count", "score": "number", "diverged": "flag",
     "trained_parameters": "count",
 }  # fmt: skip
+TRIALS_OPTIONAL = {"trial": "text"}
 SPANS = {
     "first": "count", "last": "count", "n_layers": "count", "score": "number", "delta_points": "number",
     "n_examples": "count",

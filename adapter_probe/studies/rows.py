@@ -92,7 +92,7 @@ def _paired(texts: Any, labels: Any, checkpoint: Path) -> list[dict[str, Any]]:
     if len(texts) != len(labels):
         raise DataError(f"data has {len(texts)} texts and {len(labels)} labels; give one label per text")
     pairs = [not isinstance(text, str) for text in texts]
-    if any(pairs) and not (all(pairs) and all(len(text) == 2 for text in texts)):
+    if any(pairs) and not (all(pairs) and all(_is_column(text) and len(text) == 2 for text in texts)):
         raise DataError("the texts in data are neither all strings nor all pairs of strings")
     text, text_b, label = _columns(checkpoint, any(pairs))
     first = [pair[0] for pair in texts] if any(pairs) else texts

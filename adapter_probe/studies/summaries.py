@@ -263,7 +263,12 @@ def method_text(method: dict[str, Any]) -> str:
     """A training method and its settings, as text."""
     from adapter_probe.analysis.method_labels import METHOD_LABELS
 
-    shown = {name: value for name, value in method.items() if name not in ("name", "inner") and value}
+    # A whole number is shown also where it is zero, as for no layers on top.
+    shown = {
+        name: value
+        for name, value in method.items()
+        if name not in ("name", "inner") and (value or type(value) is int)
+    }
     fields = [f"{name.replace('_', ' ')} {_field(value)}" for name, value in shown.items()]
     return ", ".join([METHOD_LABELS.get(method["name"], "adapters"), *fields])
 

@@ -243,8 +243,12 @@ def plan_sweep(trials: Sequence[Trial], out: Path, resources: Resources) -> dict
 
 
 def _plan_row(trial: Trial, done: bool, seconds: float | None) -> dict[str, Any]:
+    from adapter_probe.models.methods import TfidfLinear
+
     request = trial.request
-    chosen = {name: getattr(request.settings, name) for name in ("learning_rate", "epochs", "seed")}
+    alone = isinstance(request.method, TfidfLinear)  # has none of these
+    names = ("learning_rate", "epochs", "seed")
+    chosen = {name: None if alone else getattr(request.settings, name) for name in names}
     return {"trial": trial.id, "task": request.task.name, "method": request.method.to_json(), **chosen,
             "done": done, "seconds": seconds}  # fmt: skip
 

@@ -77,6 +77,7 @@ def test_numbers_of_numpy_and_pairs_of_texts(tmp_path):
         (pd.DataFrame({"text": []}), "no rows"),
         ((["a", "b"], [1]), "2 texts and 1 labels"),
         ((["a", ("b", "c")], [1, 0]), "neither all strings nor all pairs"),
+        (([1.5, 2.5], [1, 0]), "neither all strings nor all pairs"),
         (([("a", "b")], [1]), "the task expects single texts"),
         ([{"text": "a"}, 3], "row 1 is a int"),
         ([{"text": object()}], "column 'text' contains a object"),

@@ -11,13 +11,15 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
+from adapter_probe.cli.sweep import plan_text
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import DataError, JobsDetached, ResultsError, TrainingError
 from adapter_probe.jobs.running import Resources
 from adapter_probe.jobs.trials import run_trial
+from adapter_probe.models.methods import TfidfLinear, TopLayers
 from adapter_probe.studies.init_sweep import InitSweep, init_sweep, init_sweep_trials
 from adapter_probe.studies.loading import load
-from adapter_probe.studies.sweeps import SweepSettings, find_tasks, majority_rows, plan_sweep
+from adapter_probe.studies.sweeps import SweepSettings, find_tasks, find_trials, majority_rows, plan_sweep
 from adapter_probe.studies.tradeoff import Tradeoff, tradeoff
 from adapter_probe.training.baseline import fit_baseline
 
@@ -170,6 +172,34 @@ def test_the_baseline_without_pretraining(tiny_base, two_tasks, tmp_path, capfd)
     for stem in ("table-tasks", "table-tradeoff"):
         assert "TF-IDF, no pretraining" in paths[f"{stem}.md"].read_text()
     plt.close("all")
+
+
+def test_the_plan_says_what_every_trial_is(tiny_base, two_tasks, tmp_path, monkeypatch):
+    """Zero layers on top are named; the baseline has no learning rate, epochs and seed, and shows none."""
+    monkeypatch.setattr("adapter_probe.jobs.trials.seconds_of_start", lambda: 1.0)
+    monkeypatch.setattr(
+        "adapter_probe.jobs.trials.estimate_seconds", lambda trials, device: {t.id: 2.0 for t in trials}
+    )
+    settings, methods = SweepSettings((0.01,), (1,), seeds=1), [TopLayers(0), TfidfLinear()]
+    trials = find_trials(tiny_base("bert"), [two_tasks[0]], None, methods, settings)
+    plan = plan_sweep(trials, tmp_path / "s", Resources(workers=1))
+    top, words = plan_text(plan).splitlines()[:2]
+    assert top.endswith("top k layers, k 0; lr 0.01, 1 epochs, seed 0: about 2 s")
+    assert words.endswith("TF-IDF, no pretraining: about 2 s")
+    assert [trial["learning_rate"] for trial in plan["trials"]] == [0.01, None]
+
+
+def test_ids_of_trials_that_look_like_numbers_stay_texts(tiny_base, two_tasks, tmp_path):
+    study = init_sweep(
+        tiny_base("bert"), two_tasks[0], tmp_path, stds=(0.1,), size=2, seeds=1, learning_rates=(0.01,),
+        epochs=(1,), threads=1, progress=False,
+    )  # fmt: skip
+    (path,) = tmp_path.glob("trials.csv")
+    (tmp_path / "checksums.json").unlink()
+    (tmp_path / "study.json").unlink()
+    (identity,) = study.trials["trial"]
+    path.write_text(path.read_text().replace(identity, "00e1234567890123"))
+    assert load(tmp_path).trials["trial"].tolist() == ["00e1234567890123"]
 
 
 @pytest.mark.slow

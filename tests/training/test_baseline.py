@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from sklearn.pipeline import Pipeline
 from adapter_probe import metrics
 from adapter_probe.data.splits import Split
 from adapter_probe.errors import TrainingError
+from adapter_probe.training import baseline
 from adapter_probe.training.baseline import (
     FOLDS,
     NGRAMS,
@@ -162,3 +165,18 @@ def test_it_finds_scikit_learn_in_a_program_that_hides_it():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout == "Ridge\n", done.stderr
+
+
+def test_importing_scikit_learn_is_estimated_once(monkeypatch):
+    """Not with every fold: all imports are over before the measurement of the features begins."""
+    said = []
+    imported, clock = baseline._sklearn, time.monotonic
+    monkeypatch.setattr(baseline, "_sklearn", lambda name: (said.append(name), imported(name))[1])
+    ticking = SimpleNamespace(monotonic=lambda: (said.append("clock"), clock())[1])
+    monkeypatch.setattr(baseline, "time", ticking)
+    monkeypatch.setattr(baseline, "_splits", lambda inputs: (a_split(20, 0), a_split(20, 1)))
+    task = SimpleNamespace(kind="classification", metric="accuracy")
+    baseline.seconds_of_baseline(SimpleNamespace(task=task), None, None)
+    first, second, *_ = (i for i, name in enumerate(said) if name == "clock")
+    assert said[:first] == []
+    assert set(said[second:]) - {"clock"} <= set(said[first:second])
