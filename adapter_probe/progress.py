@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -71,14 +71,8 @@ def working(what: str, enabled: bool = True) -> Iterator[None]:
         what: short description of the activity.
         enabled: False to show nothing.
     """
-    if not enabled:
+    with _STATUS.showing(what) if enabled else nullcontext():
         yield
-        return
-    outer = _STATUS.begin(what)
-    try:
-        yield
-    finally:
-        _STATUS.end(outer)
 
 
 @contextmanager
@@ -126,8 +120,9 @@ class _Status:
         """Whether something is being shown."""
         return bool(self._what)
 
-    def begin(self, what: str) -> tuple[str, float]:
-        """Show a text from now on; returns the previous one."""
+    @contextmanager
+    def showing(self, what: str) -> Iterator[None]:
+        """Show a text, and when the block ends the previous one again, or nothing."""
         outer = self._what, self._since
         self._what, self._since = what, time.monotonic()
         if self._ended.is_set():
@@ -135,15 +130,14 @@ class _Status:
             threading.Thread(target=self._keep, args=(ended, sys.stderr), daemon=True).start()
         if sys.stderr.isatty():
             self._show(sys.stderr)
-        return outer
-
-    def end(self, outer: tuple[str, float]) -> None:
-        """Show the previous text again, or nothing."""
-        self.clear()
-        self._what, self._since = outer
-        self.move_on()
-        if not self._what:
-            self._ended.set()
+        try:
+            yield
+        finally:
+            self.clear()
+            self._what, self._since = outer
+            self.move_on()
+            if not self._what:
+                self._ended.set()
 
     def move_on(self) -> None:
         """What follows the first part of an activity is no longer loading."""

@@ -77,18 +77,14 @@ def encode(tokenizer: PreTrainedTokenizerBase, split: Split, max_length: int) ->
 
 def seal(input_ids: tuple[np.ndarray, ...], token_type_ids: tuple[np.ndarray, ...] | None) -> Encoded:
     """Token ids together with their fingerprint; arguments as in `Encoded`."""
-    return Encoded(input_ids, token_type_ids, _fingerprint(input_ids, token_type_ids))
-
-
-def _arrays(examples: Sequence[Sequence[int]]) -> tuple[np.ndarray, ...]:
-    return tuple(np.array(ids, dtype=np.int64) for ids in examples)
-
-
-def _fingerprint(input_ids: tuple[np.ndarray, ...], token_type_ids: tuple[np.ndarray, ...] | None) -> str:
     digest = hashlib.sha256()
     for examples in (input_ids, token_type_ids):
         digest.update(b"ids" if examples is not None else b"none")
         for ids in examples or ():
             digest.update(len(ids).to_bytes(8, "little"))
             digest.update(ids.astype("<i8", copy=False).tobytes())
-    return digest.hexdigest()
+    return Encoded(input_ids, token_type_ids, digest.hexdigest())
+
+
+def _arrays(examples: Sequence[Sequence[int]]) -> tuple[np.ndarray, ...]:
+    return tuple(np.array(ids, dtype=np.int64) for ids in examples)

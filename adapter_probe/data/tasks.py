@@ -189,12 +189,12 @@ def _task_files(
     files = {split: given[split] or found.get(split, ()) for split in SPLITS}
     if not any(files.values()):
         raise DataError("no data given; give a folder, or files for train and validation")
-    return {split: tuple(map(_settled, entries)) for split, entries in files.items() if entries}
-
-
-def _settled(entry: str | Path) -> str:
     # Not resolved: the suffix of a link gives the file type, which its target's name may lack.
-    return str(entry) if HubSplit.parse(str(entry)) else os.path.abspath(entry)
+    return {
+        split: tuple(str(e) if HubSplit.parse(str(e)) else os.path.abspath(e) for e in entries)
+        for split, entries in files.items()
+        if entries
+    }
 
 
 def _split_off(files: dict[str, tuple[str, ...]], share: float) -> dict[str, tuple[str, ...]]:

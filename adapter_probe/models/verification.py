@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from adapter_probe.data.encoding import Encoded
-from adapter_probe.data.packing import PackedBatch, pack
+from adapter_probe.data.packing import Group, PackedBatch
 from adapter_probe.errors import ModelError
 
 from .layer import ADAPTER
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from .adapted import AdaptedModel
 
 
-LENGTHS = (3, 5)
+LENGTHS = (3, 5)  # of the two texts, the shorter of which is the beginning of the other
 # Relative to what a layer adds. Some families always compute LayerNorms in float32.
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 _FROM_TORCH = (RuntimeError, TypeError, ValueError, IndexError, AttributeError)
@@ -58,8 +57,10 @@ def check_anatomy(model: AdaptedModel) -> None:
         return
     words = [word for word in range(int(base.config.vocab_size)) if word != base.config.pad_token_id]
     drawn = np.random.default_rng(0).choice(np.array(words), max(LENGTHS))
-    encoded = Encoded(tuple(drawn[:length] for length in LENGTHS), None, "")
-    batch = pack(encoded, range(len(LENGTHS))).to(device)
+    short, long = LENGTHS
+    ids = torch.tensor([*drawn[:short], *drawn], device=device)
+    groups = (Group(0, 1, short), Group(short, 1, long))
+    batch = PackedBatch(np.arange(2), groups, ids, None, torch.tensor([0, short], device=device))
     with torch.no_grad(), _evaluating(base):
         states, logits = _own_states(model, batch)
         _compare(base, "the embeddings", lambda: model.embed(batch), states[0])
