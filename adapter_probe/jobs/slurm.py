@@ -12,6 +12,7 @@ import math
 import os
 import shlex
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +23,9 @@ from adapter_probe.results.atomic import make_folder, read_json, write_json
 
 from .job import DONE, FAILED, STOPPED, Failure, OnStep
 from .slurm_options import SlurmOptions, minutes
-from .slurm_queue import ArrayTask, cancel, ending_of, longest_array, submit, tasks_called
+from .slurm_queue import cancel, ending_of, longest_array, submit, tasks_called
 
 SUBMITTED, NOTES = "submitted.json", "notes"
-_USUAL_REASONS = {"None", "Priority", "Resources", "JobArrayTaskLimit", "BeginTime", "Dependency"}
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,7 @@ class SlurmArray:
         adopted = [job for job in jobs if known.get(job.name) in alive]
         missing = [job for job in jobs if known.get(job.name) not in alive]
         failed = [f for job in missing if job.name in known if (f := self._failure(job, known[job.name]))]
+        make_folder(self._folder / NOTES)
         length = longest_array() if missing else 1
         previous = None
         for start in range(0, len(missing), length):
@@ -120,9 +121,9 @@ class SlurmArray:
             for job in part:
                 self._note(job).unlink(missing_ok=True)
             # The limit of parallel tasks is per array, so with a limit, arrays run one after another.
-            tasks = self._send(part, after=previous if self._options.max_parallel else None)
-            previous = tasks[-1].split("_")[0]
-            known |= zip((job.name for job in part), tasks)
+            after = previous if self._options.max_parallel else None
+            previous = submit(self._arguments(len(part), after), self._script(part))
+            known |= {job.name: f"{previous}_{index}" for index, job in enumerate(part)}
             write_json(self._folder / SUBMITTED, {"name": self.name, "tasks": known})
         return Submission(tuple(adopted), tuple(missing), tuple(failed))
 
@@ -141,7 +142,7 @@ class SlurmArray:
         failures: list[Failure] = []
         gone: dict[Path, float] = {}
         pause, asked = min(1.0, patience.queue), -math.inf
-        alive: dict[str, ArrayTask] | None = {}
+        alive: dict[str, str] | None = {}
         while waiting:
             for job, task in list(waiting.items()):
                 note = self._read_note(job, task)
@@ -163,8 +164,8 @@ class SlurmArray:
         return failures
 
     def _look(
-        self, waiting: Mapping[Path, str], before: dict[str, ArrayTask] | None, watch: Callable[[str], None]
-    ) -> dict[str, ArrayTask] | None:
+        self, waiting: Mapping[Path, str], before: dict[str, str] | None, watch: Callable[[str], None]
+    ) -> dict[str, str] | None:
         """The tasks in the queue; None if SLURM does not answer, so that nothing is known."""
         os.listdir(self._folder / NOTES)  # makes a network file system refresh it
         try:
@@ -173,7 +174,9 @@ class SlurmArray:
             watch(str(error))
             return None
         if alive != before:
-            watch(_states([alive[task] for task in waiting.values() if task in alive]))
+            counts = Counter(alive[task] for task in waiting.values() if task in alive)
+            states = ", ".join(f"{n} {state}" for state, n in sorted(counts.items()))
+            watch(states or "none in the queue")
         return alive
 
     def _failure(self, job: Path, task: str) -> Failure | None:
@@ -220,12 +223,6 @@ class SlurmArray:
                 )
             time.sleep(1)
 
-    def _send(self, jobs: Sequence[Path], after: str | None) -> list[str]:
-        """Submit one array; returns the names of its tasks."""
-        make_folder(self._folder / NOTES)
-        number = submit(self._arguments(len(jobs), after), self._script(jobs))
-        return [f"{number}_{index}" for index in range(len(jobs))]
-
     def _arguments(self, n: int, after: str | None) -> list[str]:
         """The options of sbatch."""
         options = self._options
@@ -262,13 +259,3 @@ class SlurmArray:
                 "",
             ]
         )
-
-
-def _states(tasks: Sequence[ArrayTask]) -> str:
-    """``3 running, 2 pending (QOSMaxJobs)``, with reasons that waiting alone may not resolve."""
-    counts: dict[str, int] = {}
-    for task in tasks:
-        unusual = task.state == "PENDING" and task.reason not in _USUAL_REASONS
-        text = f"{task.state.lower()} ({task.reason})" if unusual else task.state.lower()
-        counts[text] = counts.get(text, 0) + 1
-    return ", ".join(f"{n} {text}" for text, n in sorted(counts.items())) or "none in the queue"

@@ -12,26 +12,13 @@ import re
 import subprocess
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from adapter_probe.errors import TrainingError
 
 _SECONDS = 60  # limit for a busy controller
 _QUESTIONS = 3  # for a controller that does not answer
+_USUAL_REASONS = {"None", "Priority", "Resources", "JobArrayTaskLimit", "BeginTime", "Dependency"}
 _OF_A_JOB = ("SLURM_", "SLURMD_", "SRUN_")
-
-
-@dataclass(frozen=True)
-class ArrayTask:
-    """A queued or running task.
-
-    Attributes:
-        state: such as PENDING or RUNNING.
-        reason: why it is waiting.
-    """
-
-    state: str
-    reason: str
 
 
 def submit(options: Sequence[str], script: str) -> str:
@@ -44,15 +31,22 @@ def submit(options: Sequence[str], script: str) -> str:
     return answer.strip().split(";")[0]
 
 
-def tasks_called(name: str) -> dict[str, ArrayTask]:
-    """All queued or running tasks with a job name, by ``job_index``.
+def tasks_called(name: str) -> dict[str, str]:
+    """The states of all queued or running tasks with a job name, by ``job_index``.
+
+    A state is a word such as ``running``, with a reason that waiting alone may not resolve:
+    ``pending (QOSMaxJobs)``.
 
     Raises:
         TrainingError: SLURM does not answer.
     """
     answer = _ask("squeue", "--noheader", "--array", f"--name={name}", "--format=%i|%T|%r")
-    rows = (line.strip().split("|", 2) for line in answer.splitlines() if line.strip())
-    return {identity: ArrayTask(state, reason) for identity, state, reason in rows}
+    states = {}
+    for line in filter(None, map(str.strip, answer.splitlines())):
+        task, state, reason = line.split("|", 2)
+        unusual = state == "PENDING" and reason not in _USUAL_REASONS
+        states[task] = state.lower() + (f" ({reason})" if unusual else "")
+    return states
 
 
 def still_wanted(task: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -147,7 +147,15 @@ class DrawnStudy:
         return columns(self.rows())
 
     def _repr_html_(self) -> str:
-        return _html_of(self._draw, columns(self.rows()))
+        """A figure with one Axes, followed by lines of text."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(5.2, 4.2), layout="constrained")
+        self._draw(figure.subplots())
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png", dpi=110)
+        data, text = base64.b64encode(picture.getvalue()).decode("ascii"), columns(self.rows())
+        return f'<img src="data:image/png;base64,{data}" alt=""/><pre>{html.escape(text)}</pre>'
 
 
 def draw_into_folder(study: DrawnStudy, *, tolerance: float = 1.0, paper: bool = False) -> dict[str, str]:
@@ -183,15 +191,3 @@ def _as_drawn(folder: Path, of: str) -> list[str]:
     files = {name: folder / name for name in sums}
     whole = all(path.is_file() for path in files.values()) and hash_files(files) == sums
     return list(sums) if whole else []
-
-
-def _html_of(draw: Callable[..., Any], text: str) -> str:
-    """A figure with one Axes, followed by lines of text, as HTML for a notebook."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.2, 4.2), layout="constrained")
-    draw(figure.subplots())
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=110)
-    data = base64.b64encode(picture.getvalue()).decode("ascii")
-    return f'<img src="data:image/png;base64,{data}" alt=""/><pre>{html.escape(text)}</pre>'

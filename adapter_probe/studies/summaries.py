@@ -59,8 +59,8 @@ def span_text(span: dict[str, Any] | None, metric: str = "") -> str:
     """A span and its change of the score, as text."""
     if span is None:
         return "none"
-    first, last, n = span["first"], span["last"], span["n_layers"]
-    layers = f"layer {first}" if n == 1 else f"layers {first}-{last} ({n} layers)"
+    layers, n = _layers_text(span["first"], span["last"]), span["n_layers"]
+    layers += "" if n == 1 else f" ({n} layers)"
     return f"{layers}, {points(span['delta_points'], metric)}"
 
 
@@ -91,12 +91,12 @@ def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     kept = report["study"] == "kept"
     single = report["best_single_layer" if kept else "largest_single_layer_drop"]
     rise = "drop" if _loss_unit(metric) is None else "rise"
-    name = "best single layer" if kept else f"largest single-layer {rise}"
-    if single is not None and "last_layer" in single:
-        name = "best single group" if kept else f"largest single-group {rise}"
     if single is not None:
+        unit = "group" if "last_layer" in single else "layer"
+        name = f"best single {unit}" if kept else f"largest single-{unit} {rise}"
         telling = kept or single["delta_points"] < 0  # without any drop, there is no largest one
-        rows.append((name, _single_text(single, metric) if telling else "none"))
+        layers = _layers_text(single["layer"], single.get("last_layer", single["layer"]))
+        rows.append((name, f"{layers}, {points(single['delta_points'], metric)}" if telling else "none"))
     if "significant_spans" in report:
         counted = f"{report['significant_spans']} of {report['tested_spans']} spans (p < 0.05 after Holm)"
         rows.append(("significant changes", counted))
@@ -145,11 +145,6 @@ def _tolerance(tolerance: str, metric: str) -> str:
     if unit is None:
         return f"{tolerance} point{'' if float(tolerance) == 1 else 's'}"
     return f"{float(tolerance) / 100:g} {unit}".rstrip()
-
-
-def _single_text(single: dict[str, Any], metric: str) -> str:
-    last = single.get("last_layer", single["layer"])
-    return f"{_layers_text(single['layer'], last)}, {points(single['delta_points'], metric)}"
 
 
 def _layers_text(first: int, last: int) -> str:
@@ -264,12 +259,11 @@ def method_text(method: dict[str, Any]) -> str:
     from adapter_probe.analysis.method_labels import METHOD_LABELS
 
     # A whole number is shown also where it is zero, as for no layers on top.
-    shown = {
-        name: value
+    fields = [
+        f"{name.replace('_', ' ')} {_field(value)}"
         for name, value in method.items()
         if name not in ("name", "inner") and (value or type(value) is int)
-    }
-    fields = [f"{name.replace('_', ' ')} {_field(value)}" for name, value in shown.items()]
+    ]
     return ", ".join([METHOD_LABELS.get(method["name"], "adapters"), *fields])
 
 
