@@ -26,7 +26,6 @@ from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.results.schema import GUARD
 
 from .guard import Guard, doubts, margin_errors, margins, sampled
-from .heap import return_free_memory
 from .lanes import Lanes, twin
 from .outputs import Arrays, batch_outputs, joined, refuse_nonfinite_intact
 from .pairs import pair_logits
@@ -84,7 +83,6 @@ class Engine:
                     refuse_nonfinite_intact(self._request, arrays)
                     done.append(arrays)
                     report(int(lengths[batch].sum()))
-                return_free_memory()
                 yield joined(done)
 
     def _fast_outputs(self, items: np.ndarray) -> Arrays:

@@ -46,7 +46,7 @@ class Lanes:
         self.n = threads // self._threads_each
         self._stopped = threading.Event()
         if self.n > 1:
-            share_one_heap()
+            share_one_heap(self.n)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
         """Yield the result of `function` for every item, in order, computed in advance on all lanes.

@@ -27,7 +27,7 @@ from adapter_probe.models.layer import Site
 from .forks import Fork, Forks, forks_of
 from .heap import return_free_memory
 
-# A pass leaves a few MiB of free memory that is not reused; returning it takes milliseconds.
+# A pass leaves a few MiB of free memory that is not reused.
 _PASSES_BETWEEN_RETURNS = 64
 
 
@@ -170,9 +170,9 @@ class Walk:
         n_passes = 0
         while pending:
             self.each_pass()
-            n_passes += 1
             if n_passes % _PASSES_BETWEEN_RETURNS == 0 and states.device.type == "cpu":
-                return_free_memory()
+                return_free_memory(self.tokens_per_pass * self.model.inner_size * states.element_size())
+            n_passes += 1
             branch = pending.pop()
             if branch.site == self.forks.n_sites:
                 read = self.model.read(branch.hidden, self.batch)

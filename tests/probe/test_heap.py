@@ -45,8 +45,8 @@ print(max(most) - before)
 def test_another_c_library_keeps_its_memory(monkeypatch: pytest.MonkeyPatch):
     """Neither `mallopt` nor `malloc_trim` is everywhere; without them there is only more memory in use."""
     monkeypatch.setattr(heap.ctypes, "CDLL", lambda name: object())
-    heap.return_free_memory()
-    heap.share_one_heap()
+    heap.return_free_memory(1 << 20)
+    heap.share_one_heap(1)
 
 
 @only_glibc
@@ -58,7 +58,7 @@ def test_free_memory_goes_back():
     last = pieces.pop()  # above the gap, so that the heap cannot just end earlier
     full = in_use()
     del pieces
-    heap.return_free_memory()
+    heap.return_free_memory(1 << 20)
     assert in_use() < full - 100
     assert last.all()
 

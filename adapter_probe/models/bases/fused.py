@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from adapter_probe.data.packing import Group
 
 # In bfloat16 on a CPU, the fused attention is fastest for multiples of 16 keys; otherwise it takes
-# 1.5 to 2.5 times as long. Padding by a few keys costs less, and very short texts are faster without it.
-_MULTIPLE, _MOST_ADDED, _SHORT = 16, 5, 10
+# 1.5 to 2.5 times as long. Padding by some keys costs less. Short texts are faster without it, at 11 keys
+# and more if there are enough of them.
+_MULTIPLE, _MOST_ADDED = 16, 10
+_SHORTEST, _SHORT, _ENOUGH = 10, 26, 96  # keys, keys, and texts times heads
+# Up to so many keys, PyTorch's softmax and its gradient are slower over rows of bfloat16 than over columns.
+_SHORT_ROW, _SHORT_ROW_BACK = 63, 31
 _WEIGHTS_AT_ONCE = 1 << 19  # attention weights that stay in a core's cache between two steps
 _MOST_PADDED = 2  # times as many attention weights as needed
 _LONGEST_KEPT = 256  # keys; more attention weights are computed again for the gradient, if none are dropped
@@ -34,8 +38,8 @@ def attend(
         return trained
     plain = bias is None and dropout_p == 0.0 and not torch.is_grad_enabled()
     if plain and query.dtype == torch.bfloat16 and query.device.type == "cpu":
-        length = key.shape[2]
-        if length <= _SHORT:
+        (rows, heads), length = key.shape[:2], key.shape[2]
+        if length <= _SHORTEST or (length <= _SHORT and rows * heads >= _ENOUGH):
             return _by_products(query, key, value, scale)
         if 0 < (added := -length % _MULTIPLE) <= _MOST_ADDED:
             key, value = (F.pad(states, (0, 0, 0, added)) for states in (key, value))
@@ -55,8 +59,23 @@ def _by_products(query: Tensor, key: Tensor, value: Tensor, scale: float | None)
     # [rows, heads, tokens, width] -> [rows * heads, tokens, width]
     query, key, value = (states.reshape(rows * heads, -1, width) for states in (query, key, value))
     scale = width**-0.5 if scale is None else scale
-    weights = torch.baddbmm(query.new_empty(1), query, key.transpose(1, 2), beta=0, alpha=scale).softmax(-1)
+    weights = _softmax(torch.baddbmm(query.new_empty(1), query, key.transpose(1, 2), beta=0, alpha=scale))
     return torch.bmm(weights, value).view(rows, heads, -1, width)
+
+
+def _softmax(products: Tensor) -> Tensor:
+    """Softmax over the keys of ``[rows * heads, queries, keys]``."""
+    if products.shape[-1] > _SHORT_ROW:
+        return products.softmax(-1)
+    return products.flatten(0, 1).t().softmax(0).t().reshape(products.shape)
+
+
+def _softmax_gradient(above: Tensor, weights: Tensor) -> Tensor:
+    """The gradient of `_softmax` from that of its result."""
+    if weights.shape[-1] > _SHORT_ROW_BACK:
+        return torch._softmax_backward_data(above, weights, -1, weights.dtype)
+    columns = (states.flatten(0, 1).t() for states in (above, weights))
+    return torch._softmax_backward_data(*columns, 0, weights.dtype).t().reshape(weights.shape)
 
 
 class _TrainedAttention(torch.autograd.Function):
@@ -110,7 +129,7 @@ class _TrainedAttention(torch.autograd.Function):
                 mask = next(remaining)
                 dropped = weights * mask
                 below *= mask
-            below = torch._softmax_backward_data(below, weights, -1, weights.dtype)
+            below = _softmax_gradient(below, weights)
             nothing = q.new_empty(1)
             gradients = (
                 torch.baddbmm(nothing, below, k, beta=0, alpha=ctx.scale),
@@ -126,11 +145,11 @@ def _weights(query: Tensor, key: Tensor, added: Tensor | None, part: slice, scal
     """Attention weights ``[rows * heads, tokens, keys]`` of some rows."""
     q, k = _stacked(query[part]), _stacked(key[part])
     if added is None:
-        return torch.baddbmm(q.new_empty(1), q, k.transpose(1, 2), beta=0, alpha=scale).softmax(-1)
+        return _softmax(torch.baddbmm(q.new_empty(1), q, k.transpose(1, 2), beta=0, alpha=scale))
     heads, tokens = query.shape[1:3]
     own = added[part if len(added) > 1 else slice(None)]
     own = own.expand(len(q) // heads, heads, tokens, -1).reshape(len(q), tokens, -1)
-    return torch.baddbmm(own, q, k.transpose(1, 2), alpha=scale).softmax(-1)
+    return _softmax(torch.baddbmm(own, q, k.transpose(1, 2), alpha=scale))
 
 
 def joined_groups(groups: Sequence[Group], heads: int) -> list[list[Group]]:
