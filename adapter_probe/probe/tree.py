@@ -226,10 +226,11 @@ def _fork_sum(site: Site, x: Tensor, residual: Tensor, fork: Fork, norms: NormCh
     parent, on, off = fork.parent, fork.on, fork.off
     # A node has at most one child with the adapter on, so no change is computed twice.
     assert site.adapter is not None, "a sum forks only at an adapter"
-    change = site.adapter.change(x, residual, rows=parent[on]) if len(on) else None
+    rows = None if len(on) == len(x) else parent[on]  # in the first case every node has one such child
+    change = site.adapter.change(x, residual, rows) if len(on) else None
     states = x.add_(residual)
     if len(parent) > len(x):
-        states = states[parent]
+        states = states.index_select(0, parent)
     if change is not None:
         states.index_add_(0, on, change)
     if norms == "trained":
@@ -261,9 +262,9 @@ def _fork_each_way(
         norm = site.norm if on or norms == "trained" else site.pretrained_norm
         with site.switched(on):
             if entering is None:
-                x, residual = sublayer(hidden[parent])
+                x, residual = sublayer(hidden.index_select(0, parent))
             else:
-                x, residual = (states_in[parent] for states_in in entering)
+                x, residual = (states_in.index_select(0, parent) for states_in in entering)
             out = site.finish(x, residual, batch.groups, norm)
         if states is None:
             states = out.new_empty((fork.n_children, *out.shape[1:]))

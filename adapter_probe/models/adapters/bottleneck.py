@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
+from adapter_probe.models.adapters.in_place import added
 from adapter_probe.models.methods import InnerNorm, Interaction, Placement
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -101,23 +102,23 @@ class Bottleneck(nn.Module):
         source = residual if self.parallel else x
         assert source is not None, "a parallel adapter reads the sublayer's input"
         activation = _ACTIVATIONS[self.activation]
-        states = activation(self.norm(self.down(source if rows is None else source[rows])))
+        states = activation(self.norm(self.down(source if rows is None else source.index_select(0, rows))))
         for linear in self.inner:
             states = activation(linear(states))
         change = self.up(states)
         if self._multiplies:
-            change = change * (x if rows is None else x[rows])
+            change = change * (x if rows is None else x.index_select(0, rows))
         return change
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """The sublayer's output after the change; shapes as in `change`."""
-        return x + self.change(x, residual)
+        return added(self.change(x, residual), x)
 
     def finish(
         self, x: Tensor, residual: Tensor, norm: Callable[[Tensor], Tensor], groups: object = None
     ) -> Tensor:
         """The states after the site, with `norm` after the residual sum; shapes as in `change`."""
-        return norm(self(x, residual) + residual)
+        return norm(added(self(x, residual), residual))
 
     def adapt(self, x: Tensor, residual: Tensor, norm: object = None) -> Tensor:
         """The sublayer's output that replaces `x`."""

@@ -14,6 +14,7 @@ from adapter_probe.errors import ModelError
 
 from .bottleneck import zero_linear
 from .imported import BottleneckSpec, HeadSpec
+from .in_place import added
 
 if TYPE_CHECKING:
     from adapter_probe.data.packing import Group
@@ -72,7 +73,7 @@ class ConfiguredBottleneck(nn.Module):
     def change(self, x: Tensor, residual: Tensor, rows: Tensor | None = None) -> Tensor:
         """The term added to the sublayer's output if `only_adds`; see `Bottleneck.change`."""
         source = residual if self.spec.parallel else x
-        return self._branch(source if rows is None else source[rows], None, None)
+        return self._branch(source if rows is None else source.index_select(0, rows), None, None)
 
     def finish(
         self, x: Tensor, residual: Tensor, norm: Norm, groups: Sequence[Group] | None = None
@@ -89,7 +90,7 @@ class ConfiguredBottleneck(nn.Module):
             ``[nodes, tokens, hidden]``.
         """
         out = self._replaced(x, residual, norm, groups)
-        return norm(out + residual) if self.spec.norm_after else out
+        return norm(added(out, residual)) if self.spec.norm_after else out
 
     def adapt(self, x: Tensor, residual: Tensor, norm: Norm) -> Tensor:
         """The sublayer output y for which ``norm(y + residual)`` equals the result of `finish`.
@@ -111,7 +112,7 @@ class ConfiguredBottleneck(nn.Module):
         """The replacement of the sublayer's output; without `norm_after`, also of the steps after it."""
         spec = self.spec
         if spec.parallel:
-            return self._branch(residual, None, groups) + x
+            return added(self._branch(residual, None, groups), x)
         read = norm(x + residual) if spec.norm_before else x
         skip = {"output": x, "normed": read}.get(spec.skip)
         return self._branch(read, x + residual if skip is None else skip, groups)
@@ -129,8 +130,10 @@ class ConfiguredBottleneck(nn.Module):
         if skip is None:
             return change if self.ln_after is None else self.ln_after(change)
         if self.ln_after is None:
-            return change + skip
-        return self.ln_after(change + skip) if self.spec.ln_after_skip else self.ln_after(change) + skip
+            return added(change, skip)
+        if self.spec.ln_after_skip:
+            return self.ln_after(added(change, skip))
+        return added(self.ln_after(change), skip)
 
 
 def _example_means(values: Tensor, groups: Sequence[Group] | None) -> Tensor:

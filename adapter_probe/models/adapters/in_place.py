@@ -1,4 +1,4 @@
-"""Activations fused with the preceding linear map, or applied in place, to reduce memory traffic."""
+"""Activations fused with the preceding linear map, and steps in place, to reduce memory traffic."""
 
 from __future__ import annotations
 
@@ -58,6 +58,11 @@ def activated(activation: nn.Module, fresh: Tensor) -> Tensor:
     """``activation(fresh)`` up to rounding; without gradients, `fresh` may be overwritten."""
     in_place = None if torch.is_grad_enabled() else _IN_PLACE.get(type(activation))
     return activation(fresh) if in_place is None else in_place(fresh)
+
+
+def added(fresh: Tensor, other: Tensor) -> Tensor:
+    """``fresh + other``; without gradients, `fresh` may be overwritten."""
+    return fresh + other if torch.is_grad_enabled() else fresh.add_(other)
 
 
 def mapped(linear: nn.Module, activation: nn.Module, x: Tensor) -> Tensor:
