@@ -213,7 +213,7 @@ def _named(studies: list[AblationRecord]) -> list[AblationRecord]:
 def _apart(studies: Sequence[AblationRecord]) -> list[str]:
     """Short texts that distinguish the studies: settings, folder, or parent folder."""
     folders = [study.folder.resolve() for study in studies]
-    settings = [settings_text(study.identity, study.overview) for study in studies]
+    settings = [settings_text(study) for study in studies]
     for words in (settings, [folder.name for folder in folders], [folder.parent.name for folder in folders]):
         if len(set(words)) == len(words):
             return words

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from adapter_probe import metrics
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-from adapter_probe.analysis.studies import AblationOverview, AblationRecord
+from adapter_probe.analysis.studies import AblationOverview, AblationRecord, settings_of
 from adapter_probe.analysis.summary import NOT_WORSE
 from adapter_probe.known_tasks import known_task
 from adapter_probe.metrics import IN_PERCENT
@@ -148,10 +148,9 @@ def ablation_notes(overview: AblationOverview) -> list[str]:
     return notes + ([f"{reason}:", "spans not informative"] if reason else [])
 
 
-def settings_text(identity: Mapping[str, object], overview: AblationOverview) -> str:
+def settings_text(study: AblationRecord) -> str:
     """The non-default settings of an ablation as text: `ffn only, groups of 3 layers`."""
-    found = identity.get("settings")
-    settings = found if isinstance(found, Mapping) else {}
+    settings, split = settings_of(study.identity), study.overview.split
     sites, spans = settings.get("sites", "both"), settings.get("spans", "all")
     group, layers, precision = (settings.get(name) for name in ("group", "layers", "precision"))
     said = [
@@ -162,7 +161,7 @@ def settings_text(identity: Mapping[str, object], overview: AblationOverview) ->
         "" if group in (None, 1) else f"groups of {group} layers",
         f"layers {layers}" if layers else "",
         "" if precision in (None, "float32") else str(precision),
-        "" if overview.split == "validation" else overview.split,
+        "" if split == "validation" else split,
     ]
     return ", ".join(part for part in said if part)
 

@@ -154,34 +154,11 @@ def within_tolerance(delta_points: np.ndarray | pd.Series, tolerance: float) -> 
     return drop_points(delta_points) <= tolerance
 
 
-def span_grid(frame: pd.DataFrame, column: str = "delta_points", n_layers: int | None = None) -> np.ndarray:
-    """A span column as a matrix, float64 `[first layer, last layer]`, NaN where there is no such span.
-
-    Args:
-        frame: needs `first`, `last` and the column.
-        column: column to arrange.
-        n_layers: size of the matrix; by default one more than the greatest last layer.
-
-    Raises:
-        ResultsError: there are no rows, a column is missing, or a span is repeated, reversed, or outside the
-            model.
-    """
-    missing = [name for name in ("first", "last", column) if name not in frame.columns]
-    if missing:
-        raise ResultsError(
-            f"spans need the column {missing[0]!r}; the columns are {', '.join(map(str, frame.columns))}"
-        )
-    if frame.empty:
-        raise ResultsError("the table has no spans")
-    first, last = frame["first"].to_numpy(dtype=int), frame["last"].to_numpy(dtype=int)
-    size = int(last.max()) + 1 if n_layers is None else n_layers
-    wrong = np.flatnonzero((first < 0) | (first > last) | (last >= size))
-    if wrong.size:
-        raise ResultsError(f"span {first[wrong[0]]}-{last[wrong[0]]} does not fit a model of {size} layers")
-    if frame.duplicated(["first", "last"]).any():
-        raise ResultsError("the table contains a span twice")
-    grid = np.full((size, size), np.nan)
-    grid[first, last] = frame[column].to_numpy(dtype=float)
+def span_grid(spans: pd.DataFrame) -> np.ndarray:
+    """`delta_points` as a matrix, float64 `[first layer, last layer]`, NaN where there is no such span."""
+    first, last = spans["first"].to_numpy(dtype=int), spans["last"].to_numpy(dtype=int)
+    grid = np.full((last.max() + 1, last.max() + 1), np.nan)
+    grid[first, last] = spans["delta_points"].to_numpy(dtype=float)
     return grid
 
 

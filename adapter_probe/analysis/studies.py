@@ -301,6 +301,10 @@ def _overview_of_spans(folder: Path, spans: pd.DataFrame, identity: Mapping[str,
 
 
 def _removed(identity: Mapping[str, object]) -> str:
+    return _REMOVED.get(str(settings_of(identity).get("sites")), _REMOVED["both"])
+
+
+def settings_of(identity: Mapping[str, object]) -> Mapping[str, object]:
+    """The settings of an ablation; empty where its identity has none."""
     settings = identity.get("settings")
-    sites = settings.get("sites") if isinstance(settings, dict) else None
-    return _REMOVED.get(sites, _REMOVED["both"]) if isinstance(sites, str) else _REMOVED["both"]
+    return settings if isinstance(settings, Mapping) else {}

@@ -129,9 +129,9 @@ def aggregate_table(trials: pd.DataFrame, n_resamples: int = N_RESAMPLES) -> pd.
     if not full:
         raise ResultsError("no task has full fine-tuning, so there is no reference for the other methods")
     table, rows = tradeoff_table(trials[trials["task"].isin(full)]), []
-    for (method, size, k, label), group in table.groupby(["method", "size", "k", "label"], dropna=False):
-        same = (chosen["method"] == method) & _equal(chosen["size"], size) & _equal(chosen["k"], k)
-        own = chosen[same & chosen["task"].isin(full)]
+    keys = ["method", "size", "k"]
+    for (method, size, k, label), group in table.groupby([*keys, "label"], dropna=False):
+        own = chosen.merge(group[["task", *keys]].drop_duplicates())
         scores = full if method == "full" else _resampled(own, generator, n_resamples)
         differences = [
             100 * (values - full[task].mean(axis=1, keepdims=True)) for task, values in scores.items()
@@ -177,10 +177,6 @@ def _over_tasks(differences: list[np.ndarray]) -> dict[str, float]:
             iqm[1:] = np.quantile(means[1:], [0.025, 0.975])
     names = [*(f"p{q}_points" for q in PERCENTILES), "iqm_points", "iqm_low_points", "iqm_high_points"]
     return dict(zip(names, without_noise(np.concatenate([percentiles, iqm])).tolist()))
-
-
-def _equal(column: pd.Series, value: object) -> pd.Series:
-    return column.isna() if pd.isna(value) else (column == value).fillna(False).astype(bool)
 
 
 def interquartile_mean(values: np.ndarray) -> np.ndarray:

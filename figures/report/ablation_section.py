@@ -16,7 +16,7 @@ from adapter_probe.analysis.removable import (
     staircase,
     tolerance_steps,
 )
-from adapter_probe.analysis.studies import AblationRecord
+from adapter_probe.analysis.studies import AblationRecord, settings_of
 from adapter_probe.figures.ablation_figures import attribution_drawing
 from adapter_probe.figures.levels import DropScale
 from adapter_probe.figures.wording import metric_name
@@ -193,8 +193,7 @@ def _levels(values: np.ndarray, scale: DropScale) -> pd.Series:
 
 def _sites(record: AblationRecord) -> str:
     """Which adapters of each layer were switched off."""
-    settings = record.identity.get("settings")
-    sites = settings.get("sites") if isinstance(settings, Mapping) else None
+    sites = settings_of(record.identity).get("sites")
     return str(sites) if sites in ("attention", "ffn") else "both"
 
 

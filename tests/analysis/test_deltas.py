@@ -111,30 +111,12 @@ def test_a_grid_holds_each_span_in_its_place(keep, random):
     cells = [(first, last) for first, last in np.argwhere(np.triu(keep)).tolist()]
     random.shuffle(cells)
     values = {cell: random.uniform(-9, 9) for cell in cells}
-    frame = pd.DataFrame([(*cell, value) for cell, value in values.items()], columns=["first", "last", "x"])
-    grid = deltas.span_grid(frame, "x", n_layers=len(keep))
-    for first in range(len(keep)):
-        for last in range(len(keep)):
+    frame = pd.DataFrame(
+        [(*cell, value) for cell, value in values.items()], columns=["first", "last", "delta_points"]
+    )
+    grid = deltas.span_grid(frame)
+    assert grid.shape == (1 + max(last for _, last in cells),) * 2
+    for first in range(len(grid)):
+        for last in range(len(grid)):
             value = values.get((first, last), np.nan)
             np.testing.assert_equal(grid[first, last], value)
-
-
-@pytest.mark.parametrize(
-    ("rows", "n_layers", "message"),
-    [
-        ([], None, "no spans"),
-        ([(0, 0, 1.0), (0, 0, 2.0)], None, "contains a span twice"),
-        ([(2, 1, 1.0)], None, "2-1 does not fit a model of 2 layers"),
-        ([(0, 3, 1.0)], 3, "0-3 does not fit a model of 3 layers"),
-        ([(-1, 0, 1.0)], None, "-1-0 does not fit"),
-    ],
-)
-def test_what_is_no_grid_is_refused(rows, n_layers, message):
-    frame = pd.DataFrame(rows, columns=["first", "last", "delta_points"])
-    with pytest.raises(ResultsError, match=message):
-        deltas.span_grid(frame, n_layers=n_layers)
-
-
-def test_a_missing_column_is_named():
-    with pytest.raises(ResultsError, match="'delta_points'; the columns are first, last"):
-        deltas.span_grid(pd.DataFrame({"first": [0], "last": [0]}))
