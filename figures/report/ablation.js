@@ -52,9 +52,7 @@ function removable(data, cell, tolerance, sure, choose) {
     { type: "button", class: "span-link", onclick: () => choose(cell) },
     layersText(cell),
   );
-  const interval = known(cell.ci_low_points)
-    ? ` (95% interval ${range(cell.ci_low_points, cell.ci_high_points)})`
-    : "";
+  const interval = known(cell.ci_low_points) ? ` (${intervalText(cell)})` : "";
   const cost = sure
     ? `at worst ${pointsOf(cell.ci_low_points)}`
     : `change ${pointsOf(cell.delta_points)}${interval}`;
@@ -147,12 +145,10 @@ function views(data, report, map) {
   const bar = colourBar(report.scale, report.colours, {
     title: `drop in ${data.metric} (${unit})`,
     low: "gain (\u2212)",
-    edge: (value) => String(value).replace("-", "\u2212"),
   });
   const other = colourBar(report.interactionScale, report.colours, {
     title: "interaction (points of drop)",
     low: "less (\u2212)",
-    edge: (value) => minus(String(value)),
   });
   other.hideMark();
   const place = el("div", { class: "bars" });

@@ -13,7 +13,7 @@ function placeOnBar(levels, drop) {
   return (i + part) * BLOCK.width;
 }
 
-/** `words` are {title, low, edge(value)}: the title, and the labels of the open lower end and the edges. */
+/** `words` are {title, low}: the title, and the label of the open lower end. */
 function colourBar(levels, colours, words) {
   const { width, height } = BLOCK;
   const whole = levels.length * width;
@@ -35,9 +35,9 @@ function colourBar(levels, colours, words) {
       blocks,
       mark,
       tick(0, words.low),
-      levels.slice(1).map(({ from }, i) => tick((i + 1) * width, words.edge(from))),
+      levels.slice(1).map(({ from }, i) => tick((i + 1) * width, minus(String(from)))),
     ],
-    last !== null && tick(whole, words.edge(last)),
+    last !== null && tick(whole, minus(String(last))),
     svg("text", { x: whole / 2, y: height + 29, class: "axis middle" }, words.title),
   );
   const step = (drop) => mark.setAttribute("transform", `translate(${placeOnBar(levels, drop)} 0)`);

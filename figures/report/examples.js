@@ -70,7 +70,7 @@ function examplesCard(data) {
     const items = lists[kind];
     const names = ["wrong", "right"].map((name) => [name, `turn ${name} (${count(lists[name].length)})`]);
     fill(node, [
-      el("h3", null, `Changed predictions: ${layersText(cell)} ${data.study === "kept" ? "alone" : "off"}`),
+      el("h3", null, `Changed predictions: ${spanText(data, cell)}`),
       choiceOf("Which examples", names, kind, set),
       items.length
         ? el(

@@ -7,9 +7,8 @@ const MARGIN = { left: 46, top: 8, right: 8, bottom: 48 };
 const MANY_LAYERS = 16;
 
 function spanLabel(data, cell) {
-  const what = `${capital(layersText(cell))} ${data.study === "kept" ? "alone" : "off"}`;
-  const parts = [`${what}: ${known(cell.drop) ? pointsOf(cell.delta_points) : "undefined"}`];
-  if (known(cell.ci_low_points)) parts.push(`95% interval ${range(cell.ci_low_points, cell.ci_high_points)}`);
+  const parts = [`${capital(spanText(data, cell))}: ${known(cell.drop) ? pointsOf(cell.delta_points) : "undefined"}`];
+  if (known(cell.ci_low_points)) parts.push(intervalText(cell));
   if (known(cell.p_holm)) parts.push(`Holm ${pText(cell.p_holm)}`);
   if (cell.significant === false) parts.push("not significant");
   return parts.join(", ");
@@ -158,17 +157,14 @@ function heatmap(data, colours, cells, on) {
     cursor.setAttribute("x", cell.across * CELL);
     cursor.setAttribute("y", cell.down * CELL);
     const change = known(cell.drop) ? pointsOf(cell.delta_points) : "undefined";
-    const interval = known(cell.ci_low_points)
-      ? `95% interval ${range(cell.ci_low_points, cell.ci_high_points)}`
-      : "";
-    note.say([`${layersText(cell)} ${kept ? "alone" : "off"}`, change, interval]);
+    note.say([spanText(data, cell), change, known(cell.ci_low_points) ? intervalText(cell) : ""]);
   };
   const paint = (view) => {
     node.classList.toggle("interactions", view === "interaction");
     for (const cell of cells) {
-      const { drop, interaction_points: value } = cell;
-      if (view === "drop") cell.paint(known(drop) ? cellText(drop) : "?", cell.level);
-      else cell.paint(known(value) ? interactionText(value) : "?", cell.interaction_level);
+      const { drop, level, interaction_points: interaction, interaction_level: itsLevel } = cell;
+      const [value, shade] = view === "drop" ? [drop, level] : [interaction, itsLevel];
+      cell.paint(known(value) ? cellText(value) : "?", shade);
     }
   };
   return { node, paint, step, show };

@@ -25,7 +25,7 @@ function intervalPlot(cell, tolerance) {
       class: "interval",
       viewBox: "0 0 300 44",
       role: "img",
-      "aria-label": `95% interval ${range(low, high)} points`,
+      "aria-label": `${intervalText(cell)} points`,
     },
     [tick(0, "zero"), tick(-tolerance, "limit")],
     svg("path", { class: "whisker", d: `M${x(low)} 14H${x(high)}M${x(low)} 10v8M${x(high)} 10v8` }),
@@ -117,7 +117,7 @@ function spanCard(data) {
   const show = (cell, tolerance, pinned) =>
     fill(node, [
       el("p", { class: "over-title" }, pinned ? "selected span" : "span in focus"),
-      el("h3", null, `${capital(layersText(cell))} ${data.study === "kept" ? "alone" : "off"}`),
+      el("h3", null, capital(spanText(data, cell))),
       layerStrip(data, cell),
       el(
         "p",

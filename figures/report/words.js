@@ -23,18 +23,15 @@ function signed(points, digits = 1) {
   return Number(text) === 0 ? (0).toFixed(digits) : (points > 0 ? "+" : "") + minus(text);
 }
 
-/** A drop in a cell: 1.2, or 12 from 10 points; a gain is a negative drop, -0.3. */
+/** A drop or an interaction in a cell: 1.2, or 12 from 10 points; a gain is a negative drop, -0.3. */
 function cellText(drop) {
   const size = Math.abs(drop);
   const text = fixed(size, size < 9.95 ? 1 : 0);
   return (drop < 0 && Number(text) !== 0 ? MINUS : "") + text;
 }
 
-/** An interaction in a cell: additional loss has no sign, less loss has a minus sign. */
-const interactionText = (value) =>
-  minus(fixed(value, Math.abs(value) < 9.95 ? 1 : 0)).replace(/^\u2212(0(\.0)?)$/, "$1");
-
 const range = (low, high) => `${signed(low)} to ${signed(high)}`;
+const intervalText = ({ ci_low_points: low, ci_high_points: high }) => `95% interval ${range(low, high)}`;
 const pointsOf = (delta) => `${signed(delta)} point${fixed(Math.abs(delta), 1) === "1.0" ? "" : "s"}`;
 const tolerancePoints = (value) => `${value} point${value === 1 ? "" : "s"}`;
 
@@ -49,6 +46,7 @@ const AGAIN = " again to add them.";
 const pText = (p) => (p < 0.001 ? "p < 0.001" : `p = ${p.toFixed(p < 0.1 ? 3 : 2)}`);
 const bareP = (p) => (known(p) ? pText(p).replace("p = ", "").replace("p < ", "< ") : NONE);
 const layersText = ({ first, last }) => (first === last ? `layer ${first}` : `layers ${first}${DASH}${last}`);
+const spanText = (data, cell) => `${layersText(cell)} ${data.study === "kept" ? "alone" : "off"}`;
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
 
 function percentText(share) {
