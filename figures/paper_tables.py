@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,7 @@ _TOTALS = (
     " percentage of the base model; both without the head."
 )
 
-Choice = Callable[[pd.DataFrame], pd.DataFrame]
-"""Selects the row of a method from a task's points; no row if the task lacks it."""
+_TASK = ["task", "metric"]
 
 
 def glue_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table | None:
@@ -39,8 +38,12 @@ def glue_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table | None:
     tasks = _glue_tasks(tradeoff)
     if len(tasks) < 2:
         return None
-    names = {known: heading(known, str(points["metric"].iloc[0])) for known, points in tasks.items()}
-    rows = _own_rows(tradeoff, tasks, names)
+    names = {known: heading(known, metric) for known, (_, metric) in tasks.items()}
+    rows = [
+        {"method": label, **_totals(found), **dict(zip(names.values(), found["mean"]))}
+        for label, found in _picked(tradeoff, tasks.values()).items()
+        if found["method"].notna().any()
+    ]
     own = len(rows)
     numbers = pd.DataFrame(rows + (_published_rows(names) if paper else []))
     numbers["average"] = _average(numbers, names)
@@ -52,30 +55,19 @@ def glue_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table | None:
         text[name] = [score_cell(score) for score in numbers[name]]
     best = np.zeros(text.shape, bool)  # test-server scores are not compared with validation scores
     best[:own, 3:] = greatest(numbers.loc[: own - 1, columns])
-    sizes = [f"{names[known]} {size}" for known, size in _best_sizes(tasks).items()]
+    sizes = [f"{names[known]} {size}" for known, size in _best_sizes(tradeoff, tasks).items()]
     caption = _glue_caption({"mnli", "mnli-mm"} <= names.keys(), sizes, paper)
     return Table("table-glue", caption, text, numbers, best, rules=(own,) if paper else ())
 
 
-def _own_rows(
-    tradeoff: pd.DataFrame, tasks: Mapping[str, pd.DataFrame], names: Mapping[str, str]
-) -> list[dict[str, object]]:
-    rows = []
-    for label, choose in _choices(tradeoff):
-        picked = {known: choose(points) for known, points in tasks.items()}
-        if any(len(row) for row in picked.values()):
-            scores = {names[known]: _value(row, "mean") for known, row in picked.items()}
-            rows.append({"method": label, **_totals(list(picked.values())), **scores})
-    return rows
-
-
-def _best_sizes(tasks: Mapping[Any, pd.DataFrame]) -> dict[Any, int]:
-    """The adapter size with the best mean, by task; empty if the trade-off has only one size."""
-    adapters = {task: points[points["method"] == "adapters"] for task, points in tasks.items()}
-    if len({size for points in adapters.values() for size in points["size"]}) < 2:
+def _best_sizes(tradeoff: pd.DataFrame, tasks: Mapping[Any, tuple[str, str]]) -> dict[Any, int]:
+    """The adapter size with the best mean, by task; empty if the tasks have only one size."""
+    adapters = tradeoff[tradeoff["method"] == "adapters"].set_index(_TASK, drop=False)
+    adapters = adapters[adapters.index.isin(list(tasks.values()))]
+    if adapters["size"].nunique() < 2:
         return {}
-    best = {task: _best(points) for task, points in adapters.items()}
-    return {task: int(row["size"].iloc[0]) for task, row in best.items() if len(row)}
+    best = _best(adapters).drop_duplicates(_TASK)["size"]
+    return {name: int(best[task]) for name, task in tasks.items() if task in best.index}
 
 
 def _glue_caption(both_halves: bool, sizes: Sequence[str], paper: bool) -> str:
@@ -95,14 +87,11 @@ def tasks_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table:
         tradeoff: columns of ``tradeoff.csv``.
         paper: whether to add the paper's columns, for tasks of the same name.
     """
-    by_task = dict(iter(tradeoff.groupby(["task", "metric"], sort=False)))
-    tasks, choices = list(by_task), _choices(tradeoff)
-    means, sems, totals = {}, {}, {}
-    for label, choose in choices:
-        picked = [choose(by_task[task]) for task in tasks]
-        means[label] = [_value(row, "mean") for row in picked]
-        sems[label] = [_value(row, "sem") for row in picked]
-        totals[label] = _totals(picked)
+    tasks = list(dict.fromkeys(zip(tradeoff["task"], tradeoff["metric"])))
+    picked = _picked(tradeoff, tasks)
+    means = {label: found["mean"].to_numpy(float) for label, found in picked.items()}
+    sems = {label: found["sem"].to_numpy(float) for label, found in picked.items()}
+    totals = {label: _totals(found) for label, found in picked.items()}
     beside = paper and _add_published_tasks(tasks, means, sems, totals)
     scores, spread = pd.DataFrame(means), pd.DataFrame(sems)
     text = pd.DataFrame({"task": [heading(task, metric) for task, metric in tasks]})
@@ -110,12 +99,12 @@ def tasks_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table:
     for label in scores:
         text[label] = [score_cell(*pair) for pair in zip(scores[label], spread[label])]
         numbers[label], numbers[f"{label} sem"] = scores[label], spread[label]
-    if sizes := _best_sizes(by_task):
+    if sizes := _best_sizes(tradeoff, {task: task for task in tasks}):
         numbers["best size"] = [sizes.get(task) for task in tasks]
         text["best size"] = [str(sizes.get(task, "–")) for task in tasks]
     text = pd.concat([text, _foot(scores, totals)], ignore_index=True).fillna("")
     best = np.zeros(text.shape, bool)
-    best[: len(tasks), 1 : 1 + len(choices)] = greatest(scores.iloc[:, : len(choices)], axis=1)
+    best[: len(tasks), 1 : 1 + len(picked)] = greatest(scores.iloc[:, : len(picked)], axis=1)
     theirs = " Columns of Houlsby et al. (2019): test accuracy, BERT-base." if beside else ""
     caption = (
         f"Scores × 100, mean ± s.e.m. over seeds ({seeds(tradeoff)}). Average: mean of the rows. {_TOTALS}"
@@ -135,54 +124,56 @@ def _foot(scores: pd.DataFrame, totals: Mapping[str, Mapping[str, float]]) -> pd
     return pd.DataFrame([dict(zip(["task", *scores], [name, *cells])) for name, cells in rows.items()])
 
 
-def _choices(tradeoff: pd.DataFrame) -> list[tuple[str, Choice]]:
-    """The methods in the columns of Table 2 and rows of Table 1, as far as the trade-off has them."""
-    sizes = sorted(tradeoff.loc[tradeoff["method"] == "adapters", "size"].dropna().astype(int).unique())
+def _picked(tradeoff: pd.DataFrame, tasks: Iterable[tuple[str, str]]) -> dict[str, pd.DataFrame]:
+    """The methods in the columns of Table 2 and rows of Table 1, as far as the trade-off has them.
+
+    Returns:
+        by label, the point that stands for the method on each task; a row of NaN if the task lacks it.
+    """
+    methods = dict(iter(tradeoff.groupby("method")))
+    adapters = methods.get("adapters", tradeoff.iloc[:0])
+    sizes = sorted(adapters["size"].dropna().astype(int).unique())
     usual = min(sizes, key=lambda size: abs(np.log2(size / _USUAL_SIZE)), default=None)
-    found: list[tuple[str, str, Choice]] = [("full", METHOD_LABELS["full"], lambda p: p)]
-    found.append(("top_layers", "best top layers", _best))
+    found = {METHOD_LABELS["full"]: methods.get("full")}
+    if "top_layers" in methods:
+        found["best top layers"] = _best(methods["top_layers"])
     if len(sizes) > 1:
-        found.append(("adapters", f"adapters, best of {sizes[0]}–{sizes[-1]}", _best))
+        found[f"adapters, best of {sizes[0]}–{sizes[-1]}"] = _best(adapters)
     if usual is not None:
-        found.append(("adapters", f"adapters {usual}", lambda p: p[p["size"] == usual]))
-    found += [(name, METHOD_LABELS[name], lambda p: p) for name in ("layernorm_only", "head_only", BASELINE)]
-
-    def of_method(method: str, choose: Choice) -> Choice:
-        return lambda points: choose(points[points["method"] == method])
-
-    present = set(tradeoff["method"])
-    return [(label, of_method(method, choose)) for method, label, choose in found if method in present]
+        found[f"adapters {usual}"] = adapters[adapters["size"] == usual]
+    found |= {METHOD_LABELS[name]: methods.get(name) for name in ("layernorm_only", "head_only", BASELINE)}
+    wanted = pd.MultiIndex.from_tuples(list(tasks), names=_TASK)
+    return {
+        label: points.drop_duplicates(_TASK).set_index(_TASK).reindex(wanted)
+        for label, points in found.items()
+        if points is not None
+    }
 
 
 def _best(points: pd.DataFrame) -> pd.DataFrame:
-    """The row with the largest mean; among equals, the one with the fewest parameters."""
+    """The points by descending mean; among equals, those with the fewest parameters first."""
     known = points[points["mean"].notna()]
-    return known.sort_values(["mean", "trained_parameters"], ascending=[False, True]).head(1)
+    return known.sort_values(["mean", "trained_parameters"], ascending=[False, True])
 
 
-def _value(row: pd.DataFrame, column: str) -> float:
-    return float(row[column].iloc[0]) if len(row) else float("nan")
-
-
-def _totals(picked: Sequence[pd.DataFrame]) -> dict[str, float]:
+def _totals(picked: pd.DataFrame) -> dict[str, float]:
     """Parameters over tasks: total as a multiple of the base, and percentage of the base per task."""
-    if not all(len(row) for row in picked):
+    if picked["method"].isna().any():
         return {"total_multiple": float("nan"), "trained_percent": float("nan")}
-    shares = np.array([_value(row, "percent_of_base") for row in picked])  # NaN without a base
-    whole = all(row["method"].iloc[0] == "full" for row in picked)
+    shares = picked["percent_of_base"].to_numpy(float)  # NaN without a base
+    whole = (picked["method"] == "full").all()
     return {"total_multiple": shares.sum() / 100 + (not whole), "trained_percent": shares.mean()}
 
 
-def _glue_tasks(tradeoff: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Points of each GLUE task in the paper's order, for the metric that GLUE reports."""
+def _glue_tasks(tradeoff: pd.DataFrame) -> dict[str, tuple[str, str]]:
+    """The task and metric of each GLUE task in the paper's order, for the metric that GLUE reports."""
     found = {}
     for known, fixed in KNOWN_TASKS.items():
         points = tradeoff[[fixed.in_glue and known_task(task) is fixed for task in tradeoff["task"]]]
         if len(points):
             wanted = fixed.table_metrics[0]
             metric = wanted if (points["metric"] == wanted).any() else points["metric"].iloc[0]
-            first = points["task"].iloc[0]
-            found[known] = points[(points["metric"] == metric) & (points["task"] == first)]
+            found[known] = (str(points["task"].iloc[0]), str(metric))
     return found
 
 
@@ -214,19 +205,16 @@ def _add_published_tasks(
 ) -> bool:
     """Add the paper's Table 2 for tasks of the same name scored by accuracy; False if there are none."""
     table = published_tasks()
-    table.index = [_plain(name) for name in table["task"]]
-    if not any(_plain(task) in table.index and metric == "accuracy" for task, metric in tasks):
+    table.index = pd.Index([_plain(name) for name in table["task"]])
+    table = table.reindex([_plain(task) if metric == "accuracy" else "" for task, metric in tasks])
+    if table["task"].isna().all():
         return False
     columns = {METHOD_LABELS["full"]: ("fine_tuning", "fine_tuning_sem"),
                "variable": ("variable_fine_tuning", "variable_sem"),
                "adapters": ("adapters", "adapters_sem")}  # fmt: skip
     for label, (column, sem) in columns.items():
         name = f"Houlsby et al.: {label}"
-        rows = [
-            table.loc[_plain(t)] if _plain(t) in table.index and m == "accuracy" else None for t, m in tasks
-        ]
-        means[name] = [float("nan") if row is None else row[column] / 100 for row in rows]
-        sems[name] = [float("nan") if row is None else row[sem] / 100 for row in rows]
+        means[name], sems[name] = table[column].to_numpy() / 100, table[sem].to_numpy() / 100
         totals[name] = {"total_multiple": float("nan"), "trained_percent": float("nan")}
     return True
 
