@@ -49,60 +49,60 @@ def contiguous_spans(n_layers: int) -> list[Span]:
     return [Span(first, last) for first in range(n_layers) for last in range(first, n_layers)]
 
 
-@dataclass(frozen=True)
-class SpanChoice:
-    """The choice of spans of a study.
+def check_choice(spans: str, group: int) -> None:
+    """Refuse a set of spans or a group that no model has; see `choose_spans`.
 
-    Attributes:
+    Raises:
+        ResultsError: it is neither a set nor a range of lengths, or the group has no layer.
+    """
+    lengths = _LENGTHS.fullmatch(spans)
+    if spans not in SPAN_SETS and not (lengths and 1 <= int(lengths[1]) <= int(lengths[2])):
+        raise ResultsError(
+            f"--spans {spans} is not allowed; give {', '.join(SPAN_SETS)}, or lengths such as 1..4"
+        )
+    if group < 1:
+        raise ResultsError(f"--group {group} is not allowed; give at least 1 layer")
+
+
+def choose_spans(
+    n_layers: int, spans: str = "all", group: int = 1, layers: str = ""
+) -> tuple[Span, list[Span]]:
+    """The layers of a study, and its spans, ordered by first, then last layer.
+
+    Args:
+        n_layers: layers of the model.
         spans: ``all`` contiguous ones, every ``single`` layer, those that begin at the lowest layer
             (``prefix``), those that end at the highest (``suffix``), or ``1..4``, all of these lengths.
         group: this many layers are switched together, counted from the lowest; what is left over at the top
             makes a smaller group. Lengths of spans count groups.
         layers: layers of the study, ``8-23``; "" for all. Other layers always stay on.
+
+    Raises:
+        ResultsError: `layers` is not a range of the model's layers, or no span is chosen.
     """
-
-    spans: str = "all"
-    group: int = 1
-    layers: str = ""
-
-    def __post_init__(self) -> None:
-        lengths = _LENGTHS.fullmatch(self.spans)
-        if self.spans not in SPAN_SETS and not (lengths and 1 <= int(lengths[1]) <= int(lengths[2])):
-            raise ResultsError(
-                f"--spans {self.spans} is not allowed; give {', '.join(SPAN_SETS)}, or lengths such as 1..4"
-            )
-        if self.group < 1:
-            raise ResultsError(f"--group {self.group} is not allowed; give at least 1 layer")
-
-    def range_of(self, n_layers: int) -> Span:
-        """The layers of the study.
-
-        Raises:
-            ResultsError: `layers` is not a range of the model's layers.
-        """
-        found = _RANGE.fullmatch(self.layers or f"0-{n_layers - 1}")
-        if found is None or not int(found[1]) <= int(found[2]) < n_layers:
-            raise ResultsError(
-                f"--layers {self.layers} is not allowed; give a range such as 0-{n_layers - 1}, the model's "
-                "layers, both ends inclusive"
-            )
-        return Span(int(found[1]), int(found[2]))
-
-    def of(self, n_layers: int) -> list[Span]:
-        """The spans of a model, ordered by first, then last layer."""
-        part = self.range_of(n_layers)
-        begins = list(range(part.first, part.last + 1, self.group))
-        ends = [min(begin + self.group - 1, part.last) for begin in begins]
-        lengths = _LENGTHS.fullmatch(self.spans)
-        every = (1, 1 if self.spans == "single" else len(begins))
-        fewest, most = map(int, lengths.groups()) if lengths else every
-        return [
-            Span(begins[unit.first], ends[unit.last])
-            for unit in contiguous_spans(len(begins))
-            if fewest <= unit.n_layers <= most
-            and (self.spans != "prefix" or unit.first == 0)
-            and (self.spans != "suffix" or unit.last == len(begins) - 1)
-        ]
+    check_choice(spans, group)
+    found = _RANGE.fullmatch(layers or f"0-{n_layers - 1}")
+    if found is None or not int(found[1]) <= int(found[2]) < n_layers:
+        raise ResultsError(
+            f"--layers {layers} is not allowed; give a range such as 0-{n_layers - 1}, the model's "
+            "layers, both ends inclusive"
+        )
+    part = Span(int(found[1]), int(found[2]))
+    begins = list(range(part.first, part.last + 1, group))
+    ends = [min(begin + group - 1, part.last) for begin in begins]
+    lengths = _LENGTHS.fullmatch(spans)
+    every = (1, 1 if spans == "single" else len(begins))
+    fewest, most = map(int, lengths.groups()) if lengths else every
+    chosen = [
+        Span(begins[unit.first], ends[unit.last])
+        for unit in contiguous_spans(len(begins))
+        if fewest <= unit.n_layers <= most
+        and (spans != "prefix" or unit.first == 0)
+        and (spans != "suffix" or unit.last == len(begins) - 1)
+    ]
+    if not chosen:
+        raise ResultsError(f"--spans {spans} selects no span of layers {part}; give smaller lengths")
+    return part, chosen
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,9 @@ def span_variants(
     n_layers: int,
     sites: SiteChoice = "both",
     complement: bool = False,
-    choice: SpanChoice = SpanChoice(),
+    spans: str = "all",
+    group: int = 1,
+    layers: str = "",
 ) -> VariantSet:
     """The intact model, then every chosen span switched off (or, with `complement`, only it left on).
 
@@ -158,22 +160,22 @@ def span_variants(
         n_layers: layers of the model.
         sites: which of a layer's sites the study switches; the others always stay on.
         complement: keep only the span's chosen sites on and switch the other layers' off.
-        choice: choice of spans.
+        spans: choice of spans, see `choose_spans`.
+        group: see there.
+        layers: see there.
 
     Raises:
-        ResultsError: `choice` names layers that the model does not have, or no span.
+        ResultsError: see `choose_spans`.
     """
-    part, spans = choice.range_of(n_layers), choice.of(n_layers)
-    if not spans:
-        raise ResultsError(f"--spans {choice.spans} selects no span of layers {part}; give smaller lengths")
+    part, switched = choose_spans(n_layers, spans, group, layers)
     layer_of_site = np.repeat(np.arange(n_layers), SITES_PER_LAYER)
     kind_of_site = np.arange(n_layers * SITES_PER_LAYER) % SITES_PER_LAYER
     chosen = (part.first <= layer_of_site) & (layer_of_site <= part.last)
     chosen &= np.isin(kind_of_site, _SITE_OFFSETS[sites])
-    inside = np.array([(s.first <= layer_of_site) & (layer_of_site <= s.last) for s in spans])
+    inside = np.array([(s.first <= layer_of_site) & (layer_of_site <= s.last) for s in switched])
     off = chosen & (~inside if complement else inside)
     rows = [np.zeros_like(chosen)[None], off]
-    names, row_spans = ["intact", *map(str, spans)], [None, *spans]
+    names, row_spans = ["intact", *map(str, switched)], [None, *switched]
     if complement or not (off == chosen).all(axis=1).any():
         rows.append(chosen[None])
         names.append("none")

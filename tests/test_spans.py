@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter_probe.errors import ResultsError
-from adapter_probe.spans import Span, SpanChoice, contiguous_spans, effective, span_variants
+from adapter_probe.spans import Span, choose_spans, contiguous_spans, effective, span_variants
 
 SITES = {"both": ("attention", "ffn"), "attention": ("attention",), "ffn": ("ffn",)}
 
@@ -77,7 +77,7 @@ def test_complement_of_a_span_is_its_opposite():
 
 def test_sets_of_spans():
     def names(*choice: object, n_layers: int = 6) -> list[str]:
-        return list(map(str, SpanChoice(*choice).of(n_layers)))
+        return list(map(str, choose_spans(n_layers, *choice)[1]))
 
     assert names() == list(map(str, contiguous_spans(6)))
     assert names("single") == ["0-0", "1-1", "2-2", "3-3", "4-4", "5-5"]
@@ -93,7 +93,7 @@ def test_sets_of_spans():
 @given(st.integers(1, 9), st.sampled_from(["all", "single", "prefix", "suffix", "1..2"]), st.integers(1, 4))
 def test_every_set_has_the_floor_it_is_read_against(n_layers: int, spans: str, group: int):
     for complement in (False, True):
-        variants = span_variants(n_layers, "ffn", complement, SpanChoice(spans, group))
+        variants = span_variants(n_layers, "ffn", complement, spans, group)
         floor = np.tile([True, False], n_layers)
         assert (variants.masks == floor).all(axis=1).any()
         assert variants.masks[0].all()
@@ -103,7 +103,7 @@ def test_every_set_has_the_floor_it_is_read_against(n_layers: int, spans: str, g
 
 def test_layers_that_take_no_part_stay_on():
     for complement in (False, True):
-        variants = span_variants(6, "both", complement, SpanChoice(layers="2-4"))
+        variants = span_variants(6, "both", complement, layers="2-4")
         assert variants.masks[:, :4].all()
         assert variants.masks[:, 10:].all()
         assert {str(s) for s in variants.spans if s} == {"2-2", "2-3", "2-4", "3-3", "3-4", "4-4"}
@@ -123,18 +123,16 @@ def test_layers_that_take_no_part_stay_on():
 )  # fmt: skip
 def test_spans_that_are_not_there_are_refused(choice: dict, words: str):
     with pytest.raises(ResultsError, match=words):
-        span_variants(6, choice=SpanChoice(**choice))
+        span_variants(6, **choice)
 
 
 @pytest.mark.parametrize("complement", [False, True])
 @pytest.mark.parametrize("sites", ["both", "attention", "ffn"])
-@pytest.mark.parametrize(
-    "choice", [SpanChoice(), SpanChoice(group=2), SpanChoice("single"), SpanChoice("prefix")]
-)
-def test_effective_variants_by_their_definition(sites: str, complement: bool, choice: SpanChoice):
+@pytest.mark.parametrize("choice", [{}, {"group": 2}, {"spans": "single"}, {"spans": "prefix"}])
+def test_effective_variants_by_their_definition(sites: str, complement: bool, choice: dict):
     has_adapter = np.ones(12, dtype=bool)
     has_adapter[[2, 3, 6, 8, 9]] = False  # none in layers 1 and 4, a feed-forward one alone in layer 3
-    whole = span_variants(6, sites, complement, choice)
+    whole = span_variants(6, sites, complement, **choice)
     found = effective(whole, has_adapter)
     switched = (~(whole.masks | ~has_adapter)).any(axis=0)
     seen: dict[bytes, Span] = {}

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from adapter_probe.data.lm_eval_tasks import settle
 from adapter_probe.metrics import CustomMetric
 from adapter_probe.records import to_record
-from adapter_probe.spans import NormChoice, SiteChoice, SpanChoice, VariantSet, span_variants
+from adapter_probe.spans import NormChoice, SiteChoice, VariantSet, check_choice, span_variants
 
 # Increased when a change of the code changes the predictions.
 CODE_SCHEMA = {"float32": 1, "float64": 1, "bfloat16": 3, "mixed": 3}
@@ -27,7 +27,7 @@ class AblationSettings:
         layernorm: LayerNorm weights after a switched-off site: trained or pretrained.
         precision: precision of weights and arithmetic. "mixed" gives the predictions of float32, mostly from
             bfloat16; see `adapter_probe.probe.guard`.
-        spans, group, layers: choice of spans, see `SpanChoice`.
+        spans, group, layers: choice of spans, see `choose_spans`.
     """
 
     sites: SiteChoice = "both"
@@ -39,7 +39,7 @@ class AblationSettings:
     layers: str = ""
 
     def __post_init__(self) -> None:
-        SpanChoice(self.spans, self.group, self.layers)  # raises for invalid choices
+        check_choice(self.spans, self.group)
 
     def variants(self, n_layers: int) -> VariantSet:
         """The variants of the study on a model with this many layers, the intact model first.
@@ -47,8 +47,7 @@ class AblationSettings:
         Raises:
             ResultsError: the model does not have these layers.
         """
-        choice = SpanChoice(self.spans, self.group, self.layers)
-        return span_variants(n_layers, self.sites, self.complement, choice)
+        return span_variants(n_layers, self.sites, self.complement, self.spans, self.group, self.layers)
 
 
 @dataclass(frozen=True)

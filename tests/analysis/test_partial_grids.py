@@ -12,15 +12,15 @@ from adapter_probe.analysis.deltas import span_units
 from adapter_probe.analysis.summary import summary
 from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.results.ablation_files import AblationResults
-from adapter_probe.spans import SpanChoice, VariantSet, span_variants
+from adapter_probe.spans import VariantSet, span_variants
 
 NUMBERS = ["score", "delta_points", "ci_low_points", "ci_high_points", "p_value", "p_holm"]
 INTERACTION = ["interaction_points", "interaction_low_points", "interaction_high_points"]
 
 
-def part_of(results: AblationResults, choice: SpanChoice) -> AblationResults:
+def part_of(results: AblationResults, spans: str) -> AblationResults:
     """The rows that a smaller study would have had."""
-    variants = span_variants(results.masks.shape[1] // 2, choice=choice)
+    variants = span_variants(results.masks.shape[1] // 2, spans=spans)
     whole = {mask.tobytes(): row for row, mask in enumerate(results.masks)}
     return with_rows(results, variants, [whole[mask.tobytes()] for mask in variants.masks])
 
@@ -37,7 +37,7 @@ def with_rows(results: AblationResults, variants: VariantSet, rows: list[int]) -
 @pytest.mark.parametrize("spans", ["single", "prefix", "suffix", "1..2", "2..3"])
 def test_what_is_known_is_as_in_the_whole_study(make_results, spans):
     whole = make_results(5)
-    tables, some = (ablation_tables(r, n_resamples=200) for r in (whole, part_of(whole, SpanChoice(spans))))
+    tables, some = (ablation_tables(r, n_resamples=200) for r in (whole, part_of(whole, spans)))
     both = tables.spans.merge(some.spans, on=["first", "last"], suffixes=("", "_some"))
     assert len(both) == len(some.spans)
     for name in NUMBERS[:-1]:  # Holm's correction is for fewer tests
@@ -53,7 +53,7 @@ def test_what_is_known_is_as_in_the_whole_study(make_results, spans):
 @pytest.mark.filterwarnings("error")
 def test_groups_are_the_layers_of_a_smaller_model(make_results):
     small = make_results(3)
-    grouped = with_rows(small, span_variants(6, choice=SpanChoice(group=2)), list(range(7)))
+    grouped = with_rows(small, span_variants(6, group=2), list(range(7)))
     expected, found = (ablation_tables(results, n_resamples=300) for results in (small, grouped))
     assert found.spans["last"].tolist() == (2 * expected.spans["last"] + 1).tolist()
     same = [*NUMBERS, *INTERACTION, "non_monotone"]
@@ -71,7 +71,7 @@ def test_groups_are_the_layers_of_a_smaller_model(make_results):
 
 def test_a_range_of_layers_is_a_model_of_its_own(make_results):
     small = make_results(3)
-    ranged = with_rows(small, span_variants(6, choice=SpanChoice(layers="2-4")), list(range(7)))
+    ranged = with_rows(small, span_variants(6, layers="2-4"), list(range(7)))
     expected, found = (ablation_tables(results, n_resamples=300) for results in (small, ranged))
     pd.testing.assert_frame_equal(found.spans[INTERACTION], expected.spans[INTERACTION])
     shares = found.layers["share_points"]
@@ -82,7 +82,7 @@ def test_a_range_of_layers_is_a_model_of_its_own(make_results):
 def test_what_no_layer_was_studied_by_itself_for_has_no_single_layer(make_results):
     whole = make_results(4)
     for spans in ("prefix", "suffix", "2..3"):
-        some = part_of(whole, SpanChoice(spans))
+        some = part_of(whole, spans)
         assert summary(some, ablation_tables(some, n_resamples=50))["largest_single_layer_drop"] is None
         assert span_units(ablation_tables(some, n_resamples=50).spans) is None
 
@@ -91,4 +91,4 @@ def test_everything_off_is_in_every_study(make_results):
     whole = make_results(4)
     expected = summary(whole)["removed_score"]
     for spans in ("single", "prefix", "suffix", "2..3"):
-        assert summary(part_of(whole, SpanChoice(spans)))["removed_score"] == expected
+        assert summary(part_of(whole, spans))["removed_score"] == expected

@@ -21,7 +21,7 @@ from adapter_probe.figures.captions import joint_caption
 from adapter_probe.figures.gallery import figures_of
 from adapter_probe.figures.span_curve import curve
 from adapter_probe.figures.venues import VENUES, FigureOptions
-from adapter_probe.spans import SpanChoice
+from adapter_probe.spans import choose_spans
 
 OVERVIEW = AblationOverview("cola", "validation", "ablated", "accuracy", 500, 0.8, -12.0, majority=0.69)
 SHAPES = [("suffix", 30, 1), ("prefix", 12, 1), ("single", 30, 3), ("suffix", 80, 1), ("single", 80, 1)]
@@ -35,7 +35,7 @@ def _no_figure_stays_open():
 
 def frame_of(spans: str, n_layers: int, group: int = 1, seed: int = 0) -> pd.DataFrame:
     """A loss that grows with the span, noise, and intervals that are not symmetric."""
-    chosen, draw = SpanChoice(spans, group).of(n_layers), np.random.default_rng(seed)
+    chosen, draw = choose_spans(n_layers, spans, group)[1], np.random.default_rng(seed)
     sizes = np.array([span.n_layers for span in chosen])
     delta = -12 * sizes / n_layers + draw.normal(0, 0.5, len(sizes))
     sure = delta < -2

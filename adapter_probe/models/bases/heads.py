@@ -31,7 +31,7 @@ _CLASSES: dict[HeadKind, dict[type, type]] = {
 
 def classification_head(model: PreTrainedModel, anatomy: Anatomy, hidden: Tensor) -> Tensor:
     """Logits ``[rows, labels]`` from the states ``[rows, hidden]`` at the position that the head reads."""
-    features = _normalised(model, anatomy, hidden)
+    features = final_states(model, anatomy, hidden)
     for step in anatomy.head:
         if not isinstance(step, str):
             features = step(features)
@@ -44,19 +44,15 @@ def classification_head(model: PreTrainedModel, anatomy: Anatomy, hidden: Tensor
 
 def span_logits(model: PreTrainedModel, anatomy: Anatomy, hidden: Tensor) -> Tensor:
     """Start and end logits ``[tokens, 2]`` from every position's hidden states ``[tokens, hidden]``."""
-    features = _normalised(model, anatomy, hidden)
+    features = final_states(model, anatomy, hidden)
     for step in anatomy.span_head:
         features = submodule(model, step)(features)
     return features
 
 
-def _normalised(model: PreTrainedModel, anatomy: Anatomy, hidden: Tensor) -> Tensor:
-    return hidden if anatomy.final_norm is None else submodule(model.base_model, anatomy.final_norm)(hidden)
-
-
 def final_states(model: PreTrainedModel, anatomy: Anatomy, hidden: Tensor) -> Tensor:
-    """The input ``[rows, hidden]`` of a causal model's output embedding, from the last layer's states."""
-    return _normalised(model, anatomy, hidden)
+    """The head's input ``[rows, hidden]`` from the last layer's states: after the final LayerNorm, if any."""
+    return hidden if anatomy.final_norm is None else submodule(model.base_model, anatomy.final_norm)(hidden)
 
 
 def output_embedding(model: PreTrainedModel, states: Tensor) -> Tensor:
