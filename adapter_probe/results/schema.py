@@ -177,7 +177,7 @@ def _convert(path: Path, column: pd.Series, kind: Kind | None) -> pd.Series:
 
 def _number(field: str) -> float:
     try:
-        return float(field)
+        return math.nan if "_" in field else float(field)  # Python alone reads 1_0 as a number
     except ValueError:
         return math.nan
 

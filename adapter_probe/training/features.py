@@ -23,8 +23,11 @@ def feature_bytes(workers: int = 1) -> int:
     Args:
         workers: number of parallel trainings on this machine.
     """
-    if "SLURM_MEM_PER_NODE" in os.environ:  # of this task alone, in MiB
-        memory = int(os.environ["SLURM_MEM_PER_NODE"]) << 20
+    given = os.environ
+    if "SLURM_MEM_PER_NODE" in given:  # of this task alone, in MiB
+        memory = int(given["SLURM_MEM_PER_NODE"]) << 20
+    elif "SLURM_MEM_PER_CPU" in given:
+        memory = int(given["SLURM_MEM_PER_CPU"]) * int(given.get("SLURM_CPUS_ON_NODE", 1)) << 20
     elif hasattr(os, "sysconf"):
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     else:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from adapter_probe.errors import ResultsError
-from adapter_probe.results.schema import find_results
+from adapter_probe.results.schema import LAYERS, find_results, read_table
 
 
 def folder(path: Path, table: str) -> Path:
@@ -34,3 +34,12 @@ def test_what_holds_nothing_is_refused(tmp_path: Path):
         find_results([tmp_path])
     with pytest.raises(ResultsError, match="no such folder"):
         find_results([tmp_path / "missing"])
+
+
+def test_only_what_other_readers_take_for_a_number_is_one(tmp_path: Path):
+    """Python's own notation of digits in groups is text to pandas and to spreadsheets."""
+    path = tmp_path / "layers.csv"
+    path.write_text("layer,delta_points,share_points,note\n0,1_0,0.5,1_0\n")
+    with pytest.raises(ResultsError, match="delta_points is '1_0'; give a number"):
+        read_table(path, LAYERS)
+    assert read_table(path, {"layer": "count"})["note"].tolist() == ["1_0"]

@@ -90,6 +90,10 @@ def test_all_trainings_of_a_machine_fit_its_memory(monkeypatch):
     assert features.feature_bytes() == 256 << 20
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "9000000")
     assert features.feature_bytes() == features.MAX_BYTES
+    monkeypatch.delenv("SLURM_MEM_PER_NODE")  # of clusters that give memory with every processor
+    monkeypatch.setenv("SLURM_MEM_PER_CPU", "512")
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "4")
+    assert features.feature_bytes() == 512 << 20
 
 
 def test_both_sets_share_the_memory(tiny_base, short_task, train, tmp_path, monkeypatch):
