@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-
-import torch
 
 from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.errors import TrainingError
 from adapter_probe.results.atomic import claim, make_folder, write_json
-from adapter_probe.training.checkpoint import refuse_other, train_checkpoint
-from adapter_probe.training.request import TrainingRequest, read_request
+from adapter_probe.training.checkpoint import refuse_other
+from adapter_probe.training.request import TrainingRequest
 
 from .running import Jobs, Resources, describe_lost, run_jobs
 from .trials import identified
@@ -47,12 +45,3 @@ def train_checkpoints(
         failures = run_jobs(jobs, resources, progress) if steps else []
     if lost := [folder for folder in steps if not (folder / DESCRIPTION).exists()]:
         raise TrainingError(describe_lost(jobs, failures, lost))
-
-
-def run_order(folder: Path, device: torch.device, report: Callable[[int], None]) -> None:
-    """Train the checkpoint of one folder, or go on with it.
-
-    Raises:
-        AdapterProbeError: the request, the base or the data cannot be used, or the folder cannot be written.
-    """
-    train_checkpoint(read_request(folder / ORDER), folder, device, lambda now: report(now.step))

@@ -72,18 +72,21 @@ def needless_libraries_hidden() -> Iterator[None]:
 
 def _do(job: Path, report: Callable[[int], None], device: str, threads: int, workers: int) -> None:
     from adapter_probe.models.device import choose_device, use_threads
+    from adapter_probe.training.checkpoint import train_checkpoint
+    from adapter_probe.training.request import read_request
 
-    from .checkpoints import ORDER, run_order
+    from .checkpoints import ORDER
     from .shards import SHARD, run_shard
     from .trials import run_trial
 
     use_threads(threads)
+    place = choose_device(device)
     if (job / SHARD).exists():
-        run_shard(job, choose_device(device), report)
+        run_shard(job, place, report)
     elif (job / ORDER).exists():
-        run_order(job, choose_device(device), report)
+        train_checkpoint(read_request(job / ORDER), job, place, lambda now: report(now.step))
     else:
-        run_trial(job, choose_device(device), lambda now: report(now.step), workers)
+        run_trial(job, place, lambda now: report(now.step), workers)
 
 
 class _Steps:

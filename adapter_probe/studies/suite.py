@@ -240,7 +240,7 @@ def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
     ) -> list[TrainingRequest]:
         if not methods:
             raise TrainingError(f"{file}: [{where}] selects no method, so there is nothing to train")
-        pairs = [found[name] for name in chosen_tasks(part, list(found), where)]
+        pairs = chosen_tasks(part, found, where)
         lists = [
             part.settings(task, part.rates_of(method) or rates).requests(base, [spec], [method])
             for task, spec in pairs
@@ -259,12 +259,11 @@ def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
         requests[INIT_SWEEP] = of(sweep, "init_sweep", stds, _INIT_RATES)
     if one := about.ablation:
         method = Adapters(one.size, one.init_std)
-        pairs = [found[name] for name in chosen_tasks(one, list(found), "ablation")]
         requests[_CHECKPOINTS] = [
             TrainingRequest(
                 base, spec, method, one.settings(task, seed), task.max_length, max_train=task.max_train
             )
-            for task, spec in pairs
+            for task, spec in chosen_tasks(one, found, "ablation")
             for seed in range(one.seeds)
         ]
     return about, requests

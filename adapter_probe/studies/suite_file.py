@@ -229,15 +229,17 @@ def read_suite(file: str | Path) -> SuiteFile:
     return suite
 
 
-def chosen_tasks(part: SweepPart | AblationPart, names: list[str], where: str) -> list[str]:
-    """The names of the tasks of a study.
+def chosen_tasks(
+    part: SweepPart | AblationPart, found: Mapping[str, tuple[SuiteTask, TaskSpec]], where: str
+) -> list[tuple[SuiteTask, TaskSpec]]:
+    """The tasks of a study, out of those of the suite.
 
     Raises:
         RecordError: a name is not a task of the suite.
     """
-    if unknown := [name for name in part.tasks if name not in names]:
-        raise RecordError(f"{where}.tasks contains {unknown[0]!r}; the suite's tasks are {', '.join(names)}")
-    return list(part.tasks) or names
+    if unknown := [name for name in part.tasks if name not in found]:
+        raise RecordError(f"{where}.tasks contains {unknown[0]!r}; the suite's tasks are {', '.join(found)}")
+    return [found[name] for name in part.tasks or found]
 
 
 def beside(folder: Path, name: str) -> str:
