@@ -1,9 +1,6 @@
 """Attribution of the drop to layers: each layer's share and its drop alone, and a grid of span interactions.
 
-With d(a, b) the drop of span a..b (0 for empty spans), the interaction of a span is the part of its drop that
-shorter spans do not explain, m(a, b) = d(a, b) - d(a+1, b) - d(a, b-1) + d(a+1, b-1). A layer's share is the
-sum of m(a, b)/(b-a+1) over the spans that contain it, the Myerson value on the chain of layers. Shares sum to
-the drop of all layers.
+Both are defined in `adapter_probe.analysis.attribution`.
 """
 
 from __future__ import annotations

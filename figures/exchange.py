@@ -10,9 +10,10 @@ from matplotlib.lines import Line2D
 from adapter_probe.analysis.exchange import ExchangeRecord
 
 from . import style
-from .curves import INTERVAL, LegendEntry, PointLabel, explain, label_points
+from .curves import LegendEntry, explain
 from .drawing import Drawing
 from .layout import one_panel
+from .point_labels import INTERVAL, PointLabel, label_points
 from .venues import FigureOptions
 from .wording import count_text, metric_name, span_text, task_label, unit_name
 

@@ -26,10 +26,11 @@ from adapter_probe.analysis.deltas import drop_points, span_order
 from adapter_probe.errors import ResultsError
 
 from . import style
-from .curves import FOOT, INTERVAL, LegendEntry, tidy_axes
+from .curves import FOOT, LegendEntry, tidy_axes
 from .grid import number_layers
 from .heatmap import Grid, Record, grid_of, published_grid
 from .layout import before_drawing, size_in_points
+from .point_labels import INTERVAL
 from .wording import points_text, span_text, test_name
 
 _COLOUR, _BAND = "#0072b2", 0.2

@@ -19,7 +19,6 @@ from .curves import (
     FOOT,
     METHODS,
     LegendEntry,
-    PointLabel,
     ScoreSeries,
     baseline_line,
     decade_ticks,
@@ -28,7 +27,6 @@ from .curves import (
     explain,
     far_below,
     has_dots,
-    label_points,
     line_props,
     majority_line,
     mark_far_below,
@@ -38,6 +36,7 @@ from .curves import (
     tidy_axes,
 )
 from .layout import size_in_points
+from .point_labels import PointLabel, label_points
 from .wording import literal, score_axis
 
 _SHARES = (0.01, 0.1, 1.0, 10.0, 100.0)  # % of the base, on the upper axis

@@ -2,8 +2,8 @@
 
 With d[a, b] the drop of span a..b (0 for empty spans), a span's *interaction* is the part of its drop that
 shorter spans do not explain, ``m(a, b) = d[a, b] - d[a + 1, b] - d[a, b - 1] + d[a + 1, b - 1]``, the
-Harsanyi dividend of the game on a chain of layers; a layer's *share* is ``sum of m(a, b) / (b - a + 1) over
-a <= layer <= b``. The shares sum to the drop of all layers together.
+Harsanyi dividend of the game on a chain of layers; a layer's *share*, its Myerson value on the chain, is
+``sum of m(a, b) / (b - a + 1) over a <= layer <= b``. The shares sum to the drop of all layers together.
 Sources: Harsanyi 1963; Myerson 1977, Mathematics of Operations Research 2.
 """
 

@@ -26,7 +26,7 @@ from adapter_probe.analysis.tables import resamples_for
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.ablation_files import AblationResults
 
-_SPAN = ["first", "last", "n_layers"]
+SPAN = ["first", "last", "n_layers"]
 _SEED = 0
 
 
@@ -100,7 +100,7 @@ def compare_ablations(
     differences = without_noise(samples[0] - samples[1])  # [resamples, spans]; drop = -delta
     point = without_noise(deltas[0] - deltas[1])
     low, high = interval(differences)
-    spans = frames[0][_SPAN].assign(
+    spans = frames[0][SPAN].assign(
         drop_a_points=without_noise(-deltas[0]), drop_b_points=without_noise(-deltas[1]),
         difference_points=point, ci_low_points=low, ci_high_points=high,
     )  # fmt: skip
@@ -136,7 +136,7 @@ def average_ablations(
     deltas = np.stack([frame["delta_points"].to_numpy() for frame in frames])  # [studies, spans]
     means = without_noise(_over_seeds(np.stack(samples), np.random.default_rng(_SEED)))
     low, high = interval(means)
-    spans = frames[0][_SPAN].assign(
+    spans = frames[0][SPAN].assign(
         score=np.mean([frame["score"] for frame in frames], axis=0),
         delta_points=without_noise(deltas.mean(axis=0)),
         sd_points=deltas.std(axis=0, ddof=1), min_points=deltas.min(axis=0), max_points=deltas.max(axis=0),

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from adapter_probe.analysis.comparing import SPAN
 from adapter_probe.analysis.deltas import intact_score, study_kind
 from adapter_probe.analysis.sweeps import pareto_frontier
 from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.ablation_files import AblationResults
 
-_SPAN = ["first", "last", "n_layers"]
 _CARRIED = {
     "delta_points": "points", "ci_low_points": "low_points", "ci_high_points": "high_points",
     "significant": "significant",
@@ -64,8 +64,8 @@ def exchange_of(
     for side, results in (("task", task), ("other", other)):
         frame = ablation_tables(results).spans
         renamed = {old: f"{side}_{new}" for old, new in _CARRIED.items()}
-        sides.append(frame[[*_SPAN, *renamed]].rename(columns=renamed))
-    spans = sides[0].merge(sides[1], on=_SPAN, validate="one_to_one")
+        sides.append(frame[[*SPAN, *renamed]].rename(columns=renamed))
+    spans = sides[0].merge(sides[1], on=SPAN, validate="one_to_one")
     # The intact model is the point (0, 0).
     cost = -np.append(spans["task_points"], 0.0)
     frontier = pareto_frontier(cost, np.append(spans["other_points"], 0.0))[:-1]

@@ -14,15 +14,14 @@ from adapter_probe.figures import style
 from adapter_probe.figures.curves import (
     METHODS,
     SERIES,
-    PointLabel,
     decade_ticks,
     explain,
     far_below,
-    label_points,
     line_props,
     mark_far_below,
 )
 from adapter_probe.figures.layout import fit_height, legend_below, new_figure
+from adapter_probe.figures.point_labels import PointLabel, label_points
 from adapter_probe.figures.venues import VENUES
 
 
