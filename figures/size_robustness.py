@@ -13,6 +13,7 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.ticker import NullLocator
 
 from adapter_probe.analysis.published import published_sizes
+from adapter_probe.results.schema import SIZES
 
 from . import style
 from .curves import METHODS, LegendEntry, MarkerStyle, line_props, tidy_axes, with_published
@@ -23,7 +24,6 @@ from .venues import FigureOptions
 from .wording import literal, task_label
 
 STEM = "size-robustness"
-FIXED_COLUMNS = ("size", "n_tasks", "mean_score", "sem")
 _MEAN = MarkerStyle("#000000", "o", "-", 3.8)
 
 
@@ -33,7 +33,7 @@ def size_robustness_drawing(
     """The figure, with its CSV and caption.
 
     Args:
-        frame: columns of ``sizes.csv``: `FIXED_COLUMNS`, then one per task.
+        frame: columns of ``sizes.csv``: those of `SIZES` in the results schema, then one per task.
         options: sizes.
         identity: identity of the results, written to the files' metadata.
     """
@@ -52,7 +52,7 @@ def size_robustness_drawing(
 
 def tasks_of(frame: pd.DataFrame) -> list[str]:
     """The columns of the tasks."""
-    return [str(name) for name in frame.columns if name not in FIXED_COLUMNS]
+    return [str(name) for name in frame.columns if name not in SIZES]
 
 
 def draw(

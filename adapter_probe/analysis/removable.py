@@ -22,6 +22,7 @@ from adapter_probe.analysis.resampling import bootstrap_scores
 from adapter_probe.analysis.significance import LEVEL, interval
 from adapter_probe.metrics import points
 from adapter_probe.results.ablation_files import AblationResults
+from adapter_probe.results.schema import REMOVABLE
 
 Basis = Literal["estimate", "interval"]
 BASES: tuple[Basis, ...] = ("estimate", "interval")
@@ -107,7 +108,7 @@ def removable_table(spans: pd.DataFrame, tolerances: Sequence[float]) -> pd.Data
             found = longest_removable(spans, tolerance, basis)
             values = {} if found is None else found[wanted].to_dict()
             rows.append({"tolerance_points": float(tolerance), "basis": basis, **values})
-    frame = pd.DataFrame(rows, columns=["tolerance_points", "basis", *wanted])
+    frame = pd.DataFrame(rows, columns=list(REMOVABLE))
     whole = dict.fromkeys(("first", "last", "n_layers"), "Int64")
     return frame.astype({**whole, "delta_points": "float64", "ci_low_points": "float64"})
 

@@ -15,6 +15,7 @@ import pandas as pd
 
 from adapter_probe.analysis.deltas import without_noise
 from adapter_probe.errors import ResultsError
+from adapter_probe.results.schema import CHOICE, SWEEP
 
 from .method_labels import BASELINE, METHOD_LABELS
 
@@ -76,8 +77,7 @@ def init_sweep_table(trials: pd.DataFrame) -> pd.DataFrame:
         diverge.
     """
     adapters = trials[trials["method"] == "adapters"]
-    frame = _over_seeds(adapters, SWEEP_POINT, [])
-    return frame[["task", "metric", "init_std", *_SCORES, "majority_score", *_CHOICE, "size"]]
+    return _over_seeds(adapters, SWEEP_POINT, [])[[*SWEEP, *CHOICE]]
 
 
 def tradeoff_table(trials: pd.DataFrame) -> pd.DataFrame:
