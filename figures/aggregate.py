@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -102,7 +101,7 @@ def aggregate_figure(
         for index, view in enumerate(VIEWS):
             ax = figure.add_subplot(3 - columns, columns, index + 1)
             ax.set_box_aspect(_ASPECT)
-            draw(frame, ax, view=view, published=None if index else published, limits=limits, legend=False)
+            draw(frame, ax, view=view, published=None if index else published, limits=limits)
             ax.set_ylim(*height)
             if columns == 2 and index:
                 ax.tick_params(axis="y", labelleft=False)
@@ -139,14 +138,13 @@ def _height(frame: pd.DataFrame, published: pd.DataFrame | None) -> tuple[float,
 
 def draw(
     frame: pd.DataFrame,
-    ax: Axes | None = None,
+    ax: Axes,
     *,
-    view: AggregatePanel = VIEWS[0],
-    published: pd.DataFrame | None = None,
-    limits: tuple[float, float] | None = None,
-    legend: bool = True,
-) -> Axes:
-    """Draw one view of the trade-off over all tasks.
+    view: AggregatePanel,
+    published: pd.DataFrame | None,
+    limits: tuple[float, float],
+) -> None:
+    """Draw one view of the trade-off over all tasks, without a legend.
 
     The baseline without pretraining is a line, or a note if it lies below the axis.
 
@@ -155,13 +153,11 @@ def draw(
 
     Args:
         frame: columns of ``aggregate.csv``.
-        ax: Axes to draw on; by default the current Axes.
+        ax: Axes to draw on.
         view: columns to draw.
         published: the paper's percentiles, of which the medians are drawn thin and hollow, or None.
-        limits: limits of the parameter axis; by default the range of the data.
-        legend: whether to draw a legend.
+        limits: limits of the parameter axis.
     """
-    ax = plt.gca() if ax is None else ax
     alone, frame = frame[frame["method"] == BASELINE], _adapted(frame)
     tidy_axes(ax)
     ax.set_xlabel("trained parameters per task, without the head")
@@ -178,7 +174,7 @@ def draw(
             _draw_method(ax, x[chosen], frame[chosen], method, view)
     values = frame.loc[far, view.middle].to_numpy(float)
     mark_far_below(ax, frame.loc[far, "method"], x[far], values, digits=1)
-    _set_ticks(ax, frame, limits or _limits(frame, published))
+    _set_ticks(ax, frame, limits)
     middle, spread = view.words.split(", ")
     if frame[view.low].isna().all():  # a bootstrap interval over seeds needs two of them
         spread = "one seed, no interval"
@@ -186,8 +182,7 @@ def draw(
     for height in alone[view.middle].dropna():
         baseline_line(ax, height)
         notes.append(f"TF-IDF: {signed(height)}")
-    explain(ax, legend_entries(pd.concat([frame, alone]), published) if legend else [], notes)
-    return ax
+    explain(ax, [], notes)
 
 
 def _draw_method(ax: Axes, x: np.ndarray, rows: pd.DataFrame, method: str, view: AggregatePanel) -> None:

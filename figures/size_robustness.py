@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.ticker import NullLocator
@@ -38,13 +37,7 @@ def size_robustness_drawing(
         identity: identity of the results, written to the files' metadata.
     """
     published = published_sizes() if options.paper else None
-
-    def panel(ax: Axes) -> list[LegendEntry]:
-        draw(frame, ax, published=published, legend=False)
-        entries = zip(*ax.get_legend_handles_labels())  # the mean first
-        return sorted(entries, key=lambda entry: not isinstance(entry[0], ErrorbarContainer))
-
-    figure = one_panel(panel, options, 0.8, 0.5, lowest=3.4)
+    figure = one_panel(lambda ax: draw(frame, ax, published), options, 0.8, 0.5, lowest=3.4)
     caption = size_robustness_caption(frame, tasks_of(frame), published is not None)
     numbers = with_published(frame, published)
     return Drawing(STEM, "score against adapter size", figure, numbers, caption, identity)
@@ -55,22 +48,17 @@ def tasks_of(frame: pd.DataFrame) -> list[str]:
     return [str(name) for name in frame.columns if name not in SIZES]
 
 
-def draw(
-    frame: pd.DataFrame,
-    ax: Axes | None = None,
-    *,
-    published: pd.DataFrame | None = None,
-    legend: bool = True,
-) -> Axes:
+def draw(frame: pd.DataFrame, ax: Axes, published: pd.DataFrame | None) -> list[LegendEntry]:
     """Draw the score against adapter size: one line per task, and their mean with its standard error.
 
     Args:
         frame: columns of ``sizes.csv``, scores as fractions.
-        ax: Axes to draw on; by default the current Axes.
+        ax: Axes to draw on.
         published: the paper's means, or None.
-        legend: whether to draw a legend.
+
+    Returns:
+        the legend's handles and labels, the mean first.
     """
-    ax = plt.gca() if ax is None else ax
     frame, tasks = frame.sort_values("size"), tasks_of(frame)
     names = {task: literal(task_label(task)) for task in tasks}
     mean = "mean over tasks ± s.e.m." if len(tasks) != 1 else f"{names[tasks[0]]}, mean ± s.e.m."
@@ -100,6 +88,5 @@ def draw(
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel("adapter size")
     ax.set_ylabel("validation score × 100")
-    if legend:
-        ax.legend(frameon=False)
-    return ax
+    entries = zip(*ax.get_legend_handles_labels())
+    return sorted(entries, key=lambda entry: not isinstance(entry[0], ErrorbarContainer))
