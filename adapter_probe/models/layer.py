@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from adapter_probe.errors import ModelError
 from adapter_probe.models.adapters.bottleneck import Bottleneck
 from adapter_probe.models.adapters.configured import ConfiguredBottleneck
-from adapter_probe.models.adapters.in_place import activated, mapped
+from adapter_probe.models.adapters.in_place import activated, mapped, multiplied
 from adapter_probe.models.adapters.low_rank import Inner
 from adapter_probe.models.bases.attention import Attention
 from adapter_probe.models.bases.dropout import drop
@@ -238,9 +238,9 @@ class Layer:
         entering = parts.ffn_norm(hidden) if self._pre_norm else hidden
         if parts.ffn_in_gated:
             gate, inner = parts.ffn_in(entering).chunk(2, dim=-1)
-            inner = activated(parts.activation, gate) * inner
+            inner = multiplied(activated(parts.activation, gate), inner)
         elif parts.ffn_gate is not None:
-            inner = mapped(parts.ffn_gate, parts.activation, entering) * parts.ffn_in(entering)
+            inner = multiplied(mapped(parts.ffn_gate, parts.activation, entering), parts.ffn_in(entering))
         else:
             inner = mapped(parts.ffn_in, parts.activation, entering)
         out = _drop(parts.ffn_out(_drop(inner, parts.ffn_inner_dropout)), parts.ffn_out_dropout)

@@ -65,6 +65,11 @@ def added(fresh: Tensor, other: Tensor) -> Tensor:
     return fresh + other if torch.is_grad_enabled() else fresh.add_(other)
 
 
+def multiplied(fresh: Tensor, other: Tensor) -> Tensor:
+    """``fresh * other``; without gradients, `fresh` may be overwritten."""
+    return fresh * other if torch.is_grad_enabled() else fresh.mul_(other)
+
+
 def mapped(linear: nn.Module, activation: nn.Module, x: Tensor) -> Tensor:
     """``activation(linear(x))`` up to rounding; fused if the map is packed and has no hooks."""
     packed, names = vars(linear).get("forward"), _FUSED.get(type(activation))
