@@ -36,15 +36,14 @@ def attend(
         scale = query.shape[-1] ** -0.5 if scale is None else scale
         trained: Tensor = _TrainedAttention.apply(query, key, value, bias, dropout_p, scale)
         return trained
-    plain = bias is None and dropout_p == 0.0 and not torch.is_grad_enabled()
-    if plain and query.dtype == torch.bfloat16 and query.device.type == "cpu":
+    evaluated = dropout_p == 0.0 and not torch.is_grad_enabled()
+    if evaluated and query.dtype == torch.bfloat16 and query.device.type == "cpu":
         (rows, heads), length = key.shape[:2], key.shape[2]
         if length <= _SHORTEST or (length <= _SHORT and rows * heads >= _ENOUGH):
-            return _by_products(query, key, value, scale)
+            return _by_products(query, key, value, bias, scale)
         if 0 < (added := -length % _MULTIPLE) <= _MOST_ADDED:
             key, value = (F.pad(states, (0, 0, 0, added)) for states in (key, value))
-            seen = torch.arange(length + added) < length
-            bias = seen.expand(1, 1, query.shape[2], -1)
+            bias = _none_seen(bias, query.shape[2], length, added)
     return F.scaled_dot_product_attention(query, key, value, bias, dropout_p=dropout_p, scale=scale)
 
 
@@ -54,13 +53,21 @@ def in_parts(*states: Tensor) -> bool:
     return fits and torch.is_grad_enabled()
 
 
-def _by_products(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
-    rows, heads, _, width = query.shape
-    # [rows, heads, tokens, width] -> [rows * heads, tokens, width]
-    query, key, value = (states.reshape(rows * heads, -1, width) for states in (query, key, value))
-    scale = width**-0.5 if scale is None else scale
-    weights = _softmax(torch.baddbmm(query.new_empty(1), query, key.transpose(1, 2), beta=0, alpha=scale))
-    return torch.bmm(weights, value).view(rows, heads, -1, width)
+def _by_products(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float | None
+) -> Tensor:
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    added = None if bias is None else _added(bias, query)
+    weights = _weights(query, key, added, slice(None), scale)
+    return torch.bmm(weights, _stacked(value)).unflatten(0, query.shape[:2])
+
+
+def _none_seen(bias: Tensor | None, queries: int, length: int, added: int) -> Tensor:
+    """A bias or a mask of `attend` for `added` more keys, which nothing attends to."""
+    if bias is None:
+        return (torch.arange(length + added) < length).expand(1, 1, queries, -1)
+    bias = bias.expand(*bias.shape[:-1], length)
+    return F.pad(bias, (0, added), value=False if bias.dtype == torch.bool else -torch.inf)
 
 
 def _softmax(products: Tensor) -> Tensor:
