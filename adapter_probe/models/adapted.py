@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from adapter_probe.data.packing import PackedBatch
 
 _FEWEST_ROWS = 32  # to which the rows of a batch are rounded up in training; more for longer batches
+_MOST_ADDED = 0.04  # of a batch's rows, in evaluation
 
 
 class AdaptedModel(nn.Module):
@@ -294,7 +295,7 @@ class AdaptedModel(nn.Module):
         """Hidden states ``[1, rows, hidden]`` through layers `start` to `stop` - 1."""
         if start == stop:
             return hidden
-        hidden = F.pad(hidden, (0, 0, 0, self._rows_added(hidden, batch.n_tokens)))
+        hidden = self.with_added_rows(hidden, batch)
         for index in range(start, stop):
             layer = self.layers[index]
             wanted = self.wanted_positions(index, batch)
@@ -302,15 +303,22 @@ class AdaptedModel(nn.Module):
         hidden = self.read(hidden, batch) if stop == len(self.layers) else hidden
         return hidden[:, : batch.n_tokens]
 
-    def _rows_added(self, hidden: Tensor, tokens: int) -> int:
-        """How many rows of zeros are added to a batch, so that few numbers of rows occur in a training.
+    def with_added_rows(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
+        """States ``[nodes, tokens, hidden]`` with rows of zeros at the end, which belong to no example.
 
         In bfloat16 on a CPU, the matrix products' library generates code for each number of rows, which takes
-        as long as the products of a small batch. The added rows belong to no example.
+        as long as the products of a small batch. With the added rows, few numbers of rows occur.
         """
-        if hidden.device.type != "cpu" or not torch.is_autocast_enabled("cpu") or self._normalises_batches:
+        return F.pad(hidden, (0, 0, 0, self._rows_added(hidden, batch.n_tokens)))
+
+    def _rows_added(self, hidden: Tensor, tokens: int) -> int:
+        if hidden.device.type != "cpu" or self._normalises_batches:
             return 0
-        return -tokens % max(_FEWEST_ROWS, (1 << tokens.bit_length()) // _FEWEST_ROWS)
+        if torch.is_autocast_enabled("cpu"):
+            return -tokens % max(_FEWEST_ROWS, (1 << tokens.bit_length()) // _FEWEST_ROWS)
+        if hidden.dtype != torch.bfloat16:
+            return 0
+        return next(n for k in range(6, -1, -1) if (n := -tokens % (1 << k)) <= _MOST_ADDED * tokens)
 
     def named_roles(self) -> Iterator[tuple[ParameterRole, str, nn.Parameter]]:
         """Every parameter once, as (role, name, parameter).

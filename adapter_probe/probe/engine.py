@@ -52,9 +52,15 @@ class Engine:
         self._request, self._folder = request, folder
         self._masks = request.variants.masks
         device, model = request.device.type, request.checkpoint.model
-        self.tokens_per_pass = choose_tokens_per_pass(request.tokens_per_pass, device, model.inner_size)
         self._mixed = request.settings.precision == "mixed"
         self._precisions = ("bfloat16", "float32") if self._mixed else (request.settings.precision,)
+        self._tokens = {
+            name: choose_tokens_per_pass(
+                request.tokens_per_pass, device, model.inner_size, getattr(torch, name).itemsize
+            )
+            for name in self._precisions
+        }
+        self.tokens_per_pass = self._tokens[self._precisions[0]]
         self._lanes = Lanes(device)
         self._models: dict[str, SimpleQueue[AdaptedModel]] = {}  # models by precision, one per lane
         self._sampled: np.ndarray | None = None
@@ -105,7 +111,7 @@ class Engine:
                 self._request.encoded,
                 items[columns],
                 self._masks[variants],
-                tokens_per_pass=self.tokens_per_pass,
+                tokens_per_pass=self._tokens[precision],
                 norms=self._request.settings.layernorm,
                 each_pass=self._lanes.check,
             )
@@ -180,7 +186,7 @@ class Engine:
         lengths = self._request.encoded.lengths
         items = np.unique(chosen[1])
         batches = cut_batches(
-            lengths, items[np.argsort(lengths[items], kind="stable")], self.tokens_per_pass, self._lanes.n
+            lengths, items[np.argsort(lengths[items], kind="stable")], self._tokens["float32"], self._lanes.n
         )
         pairs = [tuple(part[np.isin(chosen[1], batch)] for part in chosen) for batch in batches]
         exact = self._side_by_side(partial(self._pairs, "float32", np.arange(len(lengths))), pairs)
@@ -190,7 +196,9 @@ class Engine:
     def _tree(self, precision: str, items: np.ndarray, masks: np.ndarray | None = None) -> Arrays:
         masks = self._masks if masks is None else masks
         with self._model(precision) as model:
-            return batch_outputs(self._request, model, masks, items, self.tokens_per_pass, self._lanes.check)
+            return batch_outputs(
+                self._request, model, masks, items, self._tokens[precision], self._lanes.check
+            )
 
     def _first_band(self) -> float:
         n = len(self._masks) * len(self._request.encoded.lengths)

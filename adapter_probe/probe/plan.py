@@ -10,11 +10,11 @@ import numpy as np
 from adapter_probe.data.packing import cut_by_tokens
 from adapter_probe.errors import ResultsError
 
-# Size of the largest states in a pass, which are those inside the feed-forward network. Larger sizes do not
+# Bytes of the largest states in a pass, which are those inside the feed-forward network. Larger sizes do not
 # speed up a CPU, whose matrix products are already at full rate, and they cost memory: from 32 MiB on, the C
 # allocator maps and unmaps every tensor separately, which is slow. An accelerator needs larger sizes for full
 # use.
-WIDEST_STATES = {"cpu": 3 << 20, "cuda": 400 << 20}
+WIDEST_STATES = {"cpu": 12 << 20, "cuda": 1600 << 20}
 # An interruption loses at most one part: seconds of work on a CPU, less on an accelerator.
 TOKENS_PER_PART = {"cpu": 1024, "cuda": 16384}
 # Number of tokens in the batch on which the cost of a run is measured, and the maximum number of times that
@@ -70,19 +70,20 @@ def count_work(masks: np.ndarray, lengths: np.ndarray, forks_early: np.ndarray |
     )
 
 
-def choose_tokens_per_pass(asked: int | None, device_type: str, inner_size: int) -> int:
+def choose_tokens_per_pass(asked: int | None, device_type: str, inner_size: int, itemsize: int = 4) -> int:
     """The requested number of rows per pass, or a default for the device.
 
     Args:
         asked: maximum number of rows (nodes x tokens) per pass through a sublayer, or None.
         device_type: "cpu", "cuda", ...
         inner_size: width inside the feed-forward network.
+        itemsize: bytes of a number in the states.
 
     Raises:
         ResultsError: `asked` is below 1.
     """
     if asked is None:
-        return max(1, WIDEST_STATES.get(device_type, WIDEST_STATES["cpu"]) // inner_size)
+        return max(1, WIDEST_STATES.get(device_type, WIDEST_STATES["cpu"]) // (inner_size * itemsize))
     if asked < 1:
         raise ResultsError(f"--tokens-per-pass {asked} is not allowed; give at least 1")
     return asked
@@ -98,8 +99,9 @@ def cut_batches(
 ) -> list[np.ndarray]:
     """The batches of a part: each has a quarter of a pass, so that the tree can grow before it is split.
 
-    With several lanes each has at most a sixth of a pass, so that all lanes finish at about the same time,
-    and with few examples every lane gets about two batches.
+    With several lanes each has about a sixth of a pass, so that all lanes finish at about the same time,
+    and with few examples every lane gets about two batches. These batches are of nearly equal size, because a
+    small last one takes almost as long as a whole one.
 
     Args:
         lengths: int ``[examples]``, tokens of every example of the dataset.
@@ -108,8 +110,16 @@ def cut_batches(
         lanes: number of batches that are computed at the same time.
         n_tokens: tokens of all parts that the lanes share; by default those of this part.
     """
-    if lanes == 1:
-        return cut_by_tokens(lengths, part, max(1, tokens_per_pass // 4))
-    n_tokens = int(lengths[part].sum()) if n_tokens is None else n_tokens
-    most = min(tokens_per_pass // 6, math.ceil(n_tokens / (2 * lanes)))
-    return cut_by_tokens(lengths, part, max(1, most))
+    most = max(1, tokens_per_pass // 4)
+    if lanes == 1 or not len(part):
+        return cut_by_tokens(lengths, part, most)
+    own = lengths[part]
+    n_tokens = int(own.sum()) if n_tokens is None else n_tokens
+    typical = max(1, min(tokens_per_pass // 6, math.ceil(n_tokens / (2 * lanes))))
+    middles = (np.cumsum(own) - own / 2) / own.sum()  # of each example, from 0 to 1
+    for n_batches in range(max(1, round(int(own.sum()) / typical)), len(part) + 1):
+        of_batch = (middles * n_batches).astype(int)
+        batches = np.split(part, np.flatnonzero(np.diff(of_batch)) + 1)
+        if all(len(batch) == 1 or lengths[batch].sum() <= most for batch in batches):
+            return batches
+    return np.split(part, len(part))

@@ -101,7 +101,8 @@ def forward_variants(
     with torch.inference_mode():
         forks = forks_of(_checked(masks, model), model.device)
         walk = Walk(model, batch, forks, norms, tokens_per_pass, each_pass)
-        return walk.outputs(model.embed(batch), head or model.head)[forks.leaf]
+        states = model.with_added_rows(model.embed(batch), batch)
+        return walk.outputs(states, head or model.head)[forks.leaf]
 
 
 def forward_pairs(
@@ -177,7 +178,7 @@ class Walk:
             if branch.site == self.forks.n_sites:
                 read = self.model.read(branch.hidden, self.batch)
                 for leaf, rows in zip(branch.bounds[:-1].tolist(), read):
-                    out[leaf] = head(rows)
+                    out[leaf] = head(rows[: self.batch.n_tokens])
                 continue
             fork = self.forks.at(branch.site, branch.bounds)
             if len(branch.hidden) > 1 and fork.n_children * branch.hidden.shape[1] > self.tokens_per_pass:

@@ -63,8 +63,9 @@ def test_work_is_the_number_of_different_prefixes(masks):
 
 
 def test_tokens_per_pass_follow_device_and_width_unless_asked_for():
-    assert choose_tokens_per_pass(None, "cpu", 1024) == WIDEST_STATES["cpu"] // 1024
-    assert choose_tokens_per_pass(None, "cpu", 2048) == WIDEST_STATES["cpu"] // 2048
+    assert choose_tokens_per_pass(None, "cpu", 1024) == WIDEST_STATES["cpu"] // 4096
+    assert choose_tokens_per_pass(None, "cpu", 2048) == WIDEST_STATES["cpu"] // 8192
+    assert choose_tokens_per_pass(None, "cpu", 1024, 2) == WIDEST_STATES["cpu"] // 2048
     assert choose_tokens_per_pass(None, "cuda", 1024) > choose_tokens_per_pass(None, "cpu", 1024)
     assert choose_tokens_per_pass(None, "mps", 10**9) == 1
     assert choose_tokens_per_pass(1, "cpu", 1024) == 1
