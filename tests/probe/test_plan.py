@@ -39,6 +39,18 @@ def test_few_examples_give_every_lane_a_batch(lanes):
     assert len(cut_batches(lengths, part, 100_000)) == 1
 
 
+@given(lengths_of_examples, st.integers(12, 400), st.integers(2, 16))
+def test_batches_of_several_lanes_are_of_nearly_equal_size(lengths, tokens_per_pass: int, lanes: int):
+    (part,) = cut_parts(lengths, 10**9)
+    batches = cut_batches(lengths, part, tokens_per_pass, lanes)
+    assert np.concatenate(batches).tolist() == part.tolist()
+    sizes = [lengths[batch].sum() for batch in batches]
+    assert all(size <= tokens_per_pass / 4 or len(batch) == 1 for size, batch in zip(sizes, batches))
+    # Cut at the examples nearest to equal shares: no batch is further from one than its longest example.
+    longest = max(lengths)
+    assert max(sizes) - min(sizes) <= 2 * longest
+
+
 @given(lengths_of_examples, st.integers(1, 100))
 def test_parts_go_from_short_to_long(lengths, tokens_per_part: int):
     order = np.concatenate(cut_parts(lengths, tokens_per_part))
