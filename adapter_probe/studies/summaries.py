@@ -258,11 +258,11 @@ def method_text(method: dict[str, Any]) -> str:
     """A training method and its settings, as text."""
     from adapter_probe.analysis.method_labels import METHOD_LABELS
 
-    # A whole number is shown also where it is zero, as for no layers on top.
+    # Fine-tuning of no layers on top (k = 0) is a setting too.
     fields = [
         f"{name.replace('_', ' ')} {_field(value)}"
         for name, value in method.items()
-        if name not in ("name", "inner") and (value or type(value) is int)
+        if name not in ("name", "inner") and (value or name == "k")
     ]
     return ", ".join([METHOD_LABELS.get(method["name"], "adapters"), *fields])
 
