@@ -101,7 +101,7 @@ def cut_batches(
 
     With several lanes each has about a sixth of a pass, so that all lanes finish at about the same time,
     and with few examples every lane gets about two batches. These batches are of nearly equal size, because a
-    small last one takes almost as long as a whole one.
+    small last one takes almost as long as a whole one. A small last part is shared, too.
 
     Args:
         lengths: int ``[examples]``, tokens of every example of the dataset.
@@ -117,7 +117,7 @@ def cut_batches(
     n_tokens = int(own.sum()) if n_tokens is None else n_tokens
     typical = max(1, min(tokens_per_pass // 6, math.ceil(n_tokens / (2 * lanes))))
     middles = (np.cumsum(own) - own / 2) / own.sum()  # of each example, from 0 to 1
-    for n_batches in range(max(1, round(int(own.sum()) / typical)), len(part) + 1):
+    for n_batches in range(max(2, round(int(own.sum()) / typical)), len(part) + 1):
         of_batch = (middles * n_batches).astype(int)
         batches = np.split(part, np.flatnonzero(np.diff(of_batch)) + 1)
         if all(len(batch) == 1 or lengths[batch].sum() <= most for batch in batches):
