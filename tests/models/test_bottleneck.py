@@ -101,3 +101,18 @@ def test_it_is_near_the_identity_when_its_weights_are_near_zero():
         assert 0 < change < 100 * std**2
     assert changes[0] > 1e-3
     torch.testing.assert_close(initialised(32, 8, 1e-7)(x), x, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("placement", ["sequential", "parallel"])
+def test_with_autocast_evaluation_keeps_the_precision_of_training(placement: str):
+    """The residual sum of a product in bfloat16 and states in float32 is in float32, in place or not."""
+    adapter = Bottleneck(16, 4, "gelu", placement=placement)
+    adapter.initialise(0.3, torch.Generator().manual_seed(0))
+    draw = torch.Generator().manual_seed(1)
+    x, residual = torch.randn(2, 1, 5, 16, generator=draw)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        trained = adapter.finish(x.bfloat16(), residual, torch.nn.Identity())
+        with torch.no_grad():
+            evaluated = adapter.finish(x.bfloat16(), residual, torch.nn.Identity())
+    assert trained.dtype == evaluated.dtype == torch.float32
+    assert torch.equal(trained, evaluated)

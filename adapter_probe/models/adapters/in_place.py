@@ -62,12 +62,17 @@ def activated(activation: nn.Module, fresh: Tensor) -> Tensor:
 
 def added(fresh: Tensor, other: Tensor) -> Tensor:
     """``fresh + other``; without gradients, `fresh` may be overwritten."""
-    return fresh + other if torch.is_grad_enabled() else fresh.add_(other)
+    return fresh.add_(other) if _may_hold_result(fresh, other) else fresh + other
 
 
 def multiplied(fresh: Tensor, other: Tensor) -> Tensor:
     """``fresh * other``; without gradients, `fresh` may be overwritten."""
-    return fresh * other if torch.is_grad_enabled() else fresh.mul_(other)
+    return fresh.mul_(other) if _may_hold_result(fresh, other) else fresh * other
+
+
+def _may_hold_result(fresh: Tensor, other: Tensor) -> bool:
+    """Whether a sum may overwrite `fresh`; with autocast, `other` can be in a higher precision."""
+    return not torch.is_grad_enabled() and torch.result_type(fresh, other) == fresh.dtype
 
 
 def mapped(linear: nn.Module, activation: nn.Module, x: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ def attend(
             return _by_products(query, key, value, bias, scale)
         if 0 < (added := -length % _MULTIPLE) <= _MOST_ADDED:
             key, value = (F.pad(states, (0, 0, 0, added)) for states in (key, value))
-            bias = _none_seen(bias, query.shape[2], length, added)
+            bias = _for_added_keys(bias, query.shape[2], length, added)
     return F.scaled_dot_product_attention(query, key, value, bias, dropout_p=dropout_p, scale=scale)
 
 
@@ -62,7 +62,7 @@ def _by_products(
     return torch.bmm(weights, _stacked(value)).unflatten(0, query.shape[:2])
 
 
-def _none_seen(bias: Tensor | None, queries: int, length: int, added: int) -> Tensor:
+def _for_added_keys(bias: Tensor | None, queries: int, length: int, added: int) -> Tensor:
     """A bias or a mask of `attend` for `added` more keys, which nothing attends to."""
     if bias is None:
         return (torch.arange(length + added) < length).expand(1, 1, queries, -1)
