@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from adapter_probe.device import choose_device
 from adapter_probe.errors import AdapterProbeWarning
-from adapter_probe.models.device import choose_device
 from adapter_probe.studies.summaries import ablation_summary
 
 from . import options

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from adapter_probe.models.device import choose_device
+from adapter_probe.device import choose_device
 from adapter_probe.progress import progress_bar
 from adapter_probe.studies.summaries import columns, score_text
 

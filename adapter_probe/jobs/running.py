@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from adapter_probe.device import check_threads, choose_device
 from adapter_probe.errors import JobsDetached, TrainingError
-from adapter_probe.models.device import check_threads, choose_device
 from adapter_probe.progress import progress_bar, say
 
 from .job import Failure, OnStep

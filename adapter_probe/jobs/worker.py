@@ -71,7 +71,7 @@ def needless_libraries_hidden() -> Iterator[None]:
 
 
 def _do(job: Path, report: Callable[[int], None], device: str, threads: int, workers: int) -> None:
-    from adapter_probe.models.device import choose_device, use_threads
+    from adapter_probe.device import choose_device, use_threads
     from adapter_probe.training.checkpoint import train_checkpoint
     from adapter_probe.training.request import read_request
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,7 +69,7 @@ class AblationArguments:
     """
 
     checkpoint: str
-    settings: AblationSettings = AblationSettings()
+    settings: AblationSettings = field(default_factory=AblationSettings)
     base: str | None = None
     data: tuple[str, ...] = ()
     split: str = "validation"

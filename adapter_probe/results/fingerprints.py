@@ -36,8 +36,6 @@ _LIBRARIES = (
     "tueplots", "datasets", "pyarrow",
 )  # fmt: skip
 
-State = dict[str, tuple[int, ...]]
-
 
 def to_plain(value: object) -> object:
     """`value` as JSON reads it back: dicts with string keys, lists, strings, numbers, booleans, None.
@@ -159,24 +157,6 @@ def hash_files(files: Mapping[str, Path]) -> dict[str, str]:
     """
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as threads:
         return dict(zip(files, threads.map(sha256_of, files.values())))
-
-
-def states_of(files: Mapping[str, Path]) -> State:
-    """The file system's state of each file; a changed state means that the file was rewritten.
-
-    It includes the change time of the inode, which programs cannot set.
-
-    Raises:
-        ResultsError: a file does not exist.
-    """
-    try:
-        found = {name: path.stat() for name, path in files.items()}
-    except OSError as error:
-        raise ResultsError(f"cannot read {error.filename}: {reason_of(error)}") from error
-    return {
-        name: (said.st_dev, said.st_ino, said.st_size, said.st_mtime_ns, said.st_ctime_ns)
-        for name, said in found.items()
-    }
 
 
 @lru_cache(maxsize=1)

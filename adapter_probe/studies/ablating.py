@@ -147,16 +147,17 @@ def run_from_arguments(
     progress: bool = True,
 ) -> Ablation:
     """Run `ablate` with arguments that have been collected already."""
-    from adapter_probe.models.device import check_threads, choose_device, use_threads
+    from adapter_probe.device import check_threads, choose_device, use_threads
 
     from .reopening import Sources, remember, reopen
 
     refuse_idle_encoding(arguments.encoding, *arguments.data, *against)
     folder = _folder_of(arguments, out)
-    runs = [(arguments, folder)]
+    asked = [(arguments, folder)]
     if against:
         other = replace(arguments, data=tuple(against), split="validation", metric=None)
-        runs.append((other, folder / f"{BESIDE}{Path(against[0]).stem}"))
+        asked.append((other, folder / f"{BESIDE}{Path(against[0]).stem}"))
+    runs = [(one, Sources.find(one), place) for one, place in asked]
     if device in _ANY_DEVICE and cluster is None:
         check_threads(threads)
         with working("ablate: checking for changes since the last run", progress):
@@ -166,7 +167,6 @@ def run_from_arguments(
     from adapter_probe.probe.request import on_other_data, prepare_ablation
 
     with working(f"ablate: opening {arguments.checkpoint}", progress):
-        sources = [Sources.find(one) for one, _ in runs]
         if cluster is None:
             use_threads(threads)
         request = prepare_ablation(arguments, choose_device(device if cluster is None else "auto"))
@@ -177,11 +177,11 @@ def run_from_arguments(
         resources = Resources(0, threads, device, cluster)
         compute_in_shards(arguments, request, folder, resources, cluster, progress)
     studies = []
-    for (one, place), found in zip(runs, sources):
+    for one, sources, place in runs:
         if one is not arguments:
             request = on_other_data(request, one)
         studies.append(run_ablation(request, place, progress=progress))
-        remember(one, place, found, request.checkpoint.description.base)
+        remember(one, sources, place, request.checkpoint.description.base)
     return _with_against(studies)
 
 
@@ -198,7 +198,7 @@ def plan_from_arguments(
     See `adapter_probe.probe.resumable.plan_ablation`; its ``seconds_left`` is ``seconds_computing`` here.
     """
     began = time.perf_counter()
-    from adapter_probe.models.device import choose_device, use_threads
+    from adapter_probe.device import choose_device, use_threads
     from adapter_probe.probe.request import prepare_ablation
     from adapter_probe.probe.resumable import plan_ablation
 

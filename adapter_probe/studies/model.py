@@ -18,9 +18,9 @@ from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.formats import is_text
 from adapter_probe.data.packing import pack
 from adapter_probe.data.splits import Split
+from adapter_probe.device import choose_device
 from adapter_probe.errors import DataError, ModelError
 from adapter_probe.models.bases.family import Anatomy
-from adapter_probe.models.device import choose_device
 from adapter_probe.probe.plan import choose_tokens_per_pass, cut_batches
 from adapter_probe.probe.tree import forward_variants
 from adapter_probe.spans import SITES_PER_LAYER, Span

@@ -21,8 +21,8 @@ from adapter_probe.analysis.removable import (
 )
 from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.data.lm_eval_tasks import settle
+from adapter_probe.device import choose_device
 from adapter_probe.errors import ResultsError
-from adapter_probe.models.device import choose_device
 from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments
 from adapter_probe.probe.prune import PruneMeasurement, prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, prepare_ablation

@@ -130,7 +130,7 @@ def rank(
     import time
 
     from adapter_probe.checkpoints.identity import checkpoint_identity
-    from adapter_probe.models.device import choose_device, use_threads
+    from adapter_probe.device import choose_device, use_threads
     from adapter_probe.probe.arguments import AblationArguments
     from adapter_probe.probe.cheap_scores import site_scores
     from adapter_probe.probe.request import prepare_ablation

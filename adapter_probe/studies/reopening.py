@@ -24,7 +24,7 @@ from adapter_probe.metrics import CustomMetric
 from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments
 from adapter_probe.results import schema
 from adapter_probe.results.atomic import leftovers
-from adapter_probe.results.fingerprints import State, code_identity, hash_files, hash_json, states_of
+from adapter_probe.results.fingerprints import code_identity, hash_files, hash_json
 from adapter_probe.results.rundir import PARTS, read_manifest
 from adapter_probe.results.sealing import MADE_FROM, note, read_note, sealed_tables
 
@@ -44,13 +44,14 @@ class Sources:
         base: folder of the base, resolved.
         data: sources of the examples, as recorded in the task.
         files: paths by role: ``checkpoint/NAME``, ``base/NAME``, ``data/NUMBER``.
-        state: file sizes and modification times when the files were found.
+        state: what the file system says of each file when it was found. It changes when a file is
+            rewritten, because it includes the change time of the inode, which programs cannot set.
     """
 
     base: Path
     data: tuple[str, ...]
     files: dict[str, Path]
-    state: State
+    state: dict[str, tuple[int, ...]]
 
     @classmethod
     def find(cls, arguments: AblationArguments) -> Sources | None:
@@ -71,36 +72,38 @@ class Sources:
             files |= {f"base/{name}": path for name, path in of_base if path.suffix.lower() not in _NOT_READ}
             data = arguments.data or tuple(document["task"]["files"][arguments.split])
             for number, entry in enumerate(data):
-                if (on_hub := HubSplit.parse(entry)) is not None:
-                    if not _COMMIT.fullmatch(on_hub.revision or ""):
-                        return None
-                elif Path(entry).is_file():
-                    files[f"data/{number}"] = Path(entry)
-                else:  # tasks of lm-evaluation-harness, which may read anything
+                if (path := Path(entry)).is_file():
+                    files[f"data/{number}"] = path
+                # Tasks of lm-evaluation-harness may read anything, and so may a branch on the hub.
+                elif not ((on_hub := HubSplit.parse(entry)) and _COMMIT.fullmatch(on_hub.revision or "")):
                     return None
-            return cls(base, data, files, states_of(files))
+            stats = {name: path.stat() for name, path in files.items()}
+            state: dict[str, tuple[int, ...]] = {
+                name: (said.st_dev, said.st_ino, said.st_size, said.st_mtime_ns, said.st_ctime_ns)
+                for name, said in stats.items()
+            }
+            return cls(base, data, files, state)
         except (AdapterProbeError, OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError):
             return None  # opening the checkpoint will report what is wrong
 
 
-def reopen(arguments: AblationArguments, folder: Path) -> AblationRecord | None:
+def reopen(arguments: AblationArguments, sources: Sources | None, folder: Path) -> AblationRecord | None:
     """The record of a finished ablation, if no byte of it or of its inputs has changed.
 
     Args:
         arguments: arguments of the current call.
+        sources: the files that it reads.
         folder: results folder.
 
     Returns:
         None if the ablation is not finished, if anything has changed or cannot be determined, or if a writer
         was killed in the folder, so that the run, which claims the folder, removes its leftovers.
     """
-    said, asked = read_note(folder, MADE_FROM), _asked(arguments)
+    said = read_note(folder, MADE_FROM)
+    if sources is None or str(sources.base) != said.get("base") or leftovers(folder):
+        return None
+    asked = _asked(arguments)
     if asked is None or (said.get("asked"), said.get("code")) != (asked, code_identity()):
-        return None
-    if leftovers(folder):
-        return None
-    sources = Sources.find(arguments)
-    if sources is None or str(sources.base) != said.get("base"):
         return None
     try:
         if sources.files.keys() != said["sha256"].keys() or hash_files(sources.files) != said["sha256"]:
@@ -114,13 +117,13 @@ def reopen(arguments: AblationArguments, folder: Path) -> AblationRecord | None:
         return None
 
 
-def remember(arguments: AblationArguments, folder: Path, sources: Sources | None, base: BaseIdentity) -> None:
+def remember(arguments: AblationArguments, sources: Sources | None, folder: Path, base: BaseIdentity) -> None:
     """Record the inputs of a finished ablation, unless one of them was rewritten while it ran.
 
     Args:
         arguments: arguments of the current call.
-        folder: results folder, written and sealed.
         sources: the sources as found before anything was opened.
+        folder: results folder, written and sealed.
         base: identity of the opened base.
 
     Raises:
@@ -132,7 +135,7 @@ def remember(arguments: AblationArguments, folder: Path, sources: Sources | None
     if _folder_of(base.name, base.revision) != sources.base:
         return
     sums = hash_files(sources.files)
-    if states_of(sources.files) != sources.state:
+    if sources != Sources.find(arguments):  # rewritten while it was hashed
         return
     made_from = {"asked": asked, "code": code_identity(), "base": str(sources.base), "sha256": sums}
     note(folder, MADE_FROM, {**made_from, "kept": _kept(folder)})

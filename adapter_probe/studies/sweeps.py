@@ -219,8 +219,8 @@ def _reporter(folders: Sequence[Path], on_trial: OnTrial | None) -> Callable[[],
 
 def plan_sweep(trials: Sequence[Trial], out: Path, resources: Resources) -> dict[str, Any]:
     """The trials, which of them are done, and a measured estimate of the time left, as plain JSON."""
+    from adapter_probe.device import choose_device, use_threads
     from adapter_probe.jobs.trials import estimate_seconds, finished, seconds_of_start
-    from adapter_probe.models.device import choose_device, use_threads
 
     device = choose_device("auto" if resources.cluster else resources.device)
     if not resources.cluster:

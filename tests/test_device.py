@@ -7,8 +7,8 @@ import os
 import pytest
 import torch
 
+from adapter_probe.device import choose_device, use_threads
 from adapter_probe.errors import ModelError
-from adapter_probe.models.device import choose_device, use_threads
 
 
 @pytest.mark.parametrize("name", ["gpu", "cpu:1", "cuda:99", "cpu:x", ""])
