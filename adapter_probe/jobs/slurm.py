@@ -1,7 +1,7 @@
 """Jobs as SLURM job arrays, submitted with sbatch.
 
 The state of the tasks is stored in one folder next to the study: ``submitted.json`` maps tasks to jobs, one
-note per job records its progress, and each task has a log. The command that submitted an array may therefore
+note per task records its progress, and each task has a log. The command that submitted an array may therefore
 end or be killed, and a later one continues with the same array. Results are in the folders of the jobs.
 """
 
@@ -106,24 +106,25 @@ class SlurmArray:
             TrainingError: SLURM refuses the array, or does not answer.
         """
         jobs = [job.resolve() for job in jobs]
+        names = {job: self._name_of(job) for job in jobs}
         known, alive = self._submitted(), tasks_called(self.name)
         # Tasks of a command that was killed before it recorded their jobs.
         if strays := sorted(set(alive) - set(known.values())):
             self._remove(strays)
-        adopted = [job for job in jobs if known.get(job.name) in alive]
-        missing = [job for job in jobs if known.get(job.name) not in alive]
-        failed = [f for job in missing if job.name in known if (f := self._failure(job, known[job.name]))]
-        make_folder(self._folder / NOTES)
+        adopted = [job for job in jobs if known.get(names[job]) in alive]
+        missing = [job for job in jobs if known.get(names[job]) not in alive]
+        failed = [f for job in missing if names[job] in known if (f := self._failure(job, known[names[job]]))]
+        for note in make_folder(self._folder / NOTES).glob("*.json"):
+            if note.stem not in alive:
+                note.unlink(missing_ok=True)
         length = longest_array() if missing else 1
         previous = None
         for start in range(0, len(missing), length):
             part = missing[start : start + length]
-            for job in part:
-                self._note(job).unlink(missing_ok=True)
             # The limit of parallel tasks is per array, so with a limit, arrays run one after another.
             after = previous if self._options.max_parallel else None
             previous = submit(self._arguments(len(part), after), self._script(part))
-            known |= {job.name: f"{previous}_{index}" for index, job in enumerate(part)}
+            known |= {names[job]: f"{previous}_{index}" for index, job in enumerate(part)}
             write_json(self._folder / SUBMITTED, {"name": self.name, "tasks": known})
         return Submission(tuple(adopted), tuple(missing), tuple(failed))
 
@@ -138,14 +139,14 @@ class SlurmArray:
             watch: called with a line about the tasks' states whenever it changes.
         """
         known, patience = self._submitted(), self._patience
-        waiting = {job: known[job.resolve().name] for job in jobs}
+        waiting = {job: known[self._name_of(job)] for job in jobs}
         failures: list[Failure] = []
         gone: dict[Path, float] = {}
         pause, asked = min(1.0, patience.queue), -math.inf
         alive: dict[str, str] | None = {}
         while waiting:
             for job, task in list(waiting.items()):
-                note = self._read_note(job, task)
+                note = self._read_note(task)
                 if note:
                     on_step(job, note["step"])
                 late = job in gone and time.monotonic() - gone[job] > patience.settle
@@ -181,7 +182,7 @@ class SlurmArray:
 
     def _failure(self, job: Path, task: str) -> Failure | None:
         """The failure of a job whose task has left the queue; None if the job is done."""
-        note = self._read_note(job, task)
+        note = self._read_note(task)
         if note and note["state"] == DONE:
             return None
         log = self._folder / f"{task}.txt"
@@ -194,7 +195,7 @@ class SlurmArray:
         return Failure(job, reason, log if log.exists() else None)
 
     def _submitted(self) -> dict[str, str]:
-        """The task of each job, by the job's name."""
+        """The task of each job, see `_name_of`."""
         path = self._folder / SUBMITTED
         if not path.exists():
             return {}
@@ -202,16 +203,16 @@ class SlurmArray:
         # In a copied or moved folder, the tasks belong to the original folder.
         return dict(document["tasks"]) if document.get("name") == self.name else {}
 
-    def _note(self, job: Path) -> Path:
-        return self._folder / NOTES / f"{job.name}.json"
+    def _name_of(self, job: Path) -> str:
+        """A job's folder, relative to that of the study: jobs in different folders may have one name."""
+        return os.path.relpath(job.resolve(), self._folder.parent)
 
-    def _read_note(self, job: Path, task: str) -> dict[str, Any] | None:
-        path = self._note(job)
+    def _read_note(self, task: str) -> dict[str, Any] | None:
+        path = self._folder / NOTES / f"{task}.json"
         try:
-            note = read_json(path) if path.exists() else None
+            return read_json(path) if path.exists() else None
         except ResultsError:  # being removed or replaced
             return None
-        return note if note and note.get("job") == task else None
 
     def _remove(self, tasks: list[str]) -> None:
         cancel(tasks)

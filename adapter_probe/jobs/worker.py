@@ -50,7 +50,7 @@ def main(do: Do | None = None) -> None:
         if options.job is None:
             _answer_stdin(do)
         else:
-            _run_array_task(do, options.job, options.notes / f"{options.job.name}.json")
+            _run_array_task(do, options.job, options.notes / f"{task_name()}.json")
 
 
 @contextmanager
@@ -150,8 +150,8 @@ def _run_array_task(do: Do, job: Path, note: Path) -> None:
     from .slurm_queue import requeue, still_wanted
 
     def tell(step: int, state: str = RUNNING, reason: str | None = None) -> None:
-        said = {"job": task_name(), "state": state, "step": step, "reason": reason}
-        write_json(note, {**said, "node": socket.gethostname()})
+        said = {"state": state, "step": step, "reason": reason, "node": socket.gethostname()}
+        write_json(note, said)
 
     tell(0)
     steps = _Steps(tell, lambda: stopped, seconds=2.0)

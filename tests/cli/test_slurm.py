@@ -214,7 +214,7 @@ def test_an_ablation_in_shards(cluster, on_cluster, program, trained, tmp_path):
 
     report = json.loads(start("--detach", "--json").result().stdout)
     assert (report["jobs"], report["sent_now"]) == (2, 2)
-    lost = tasks(tmp_path / "there")["shard-001"]
+    lost = tasks(tmp_path / "there")["shards/shard-001"]
     cluster.call("scancel", lost)
     outcome = start("--json").result()
     if outcome.code == 2:  # it was still on its way out of the queue

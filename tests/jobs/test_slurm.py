@@ -82,7 +82,8 @@ def under_way(cluster: SlurmCluster, *jobs: Path) -> None:
 
 
 def task_of(folder: Path, job: Path) -> str:
-    return json.loads((folder / "slurm" / "submitted.json").read_text())["tasks"][job.name]
+    tasks = json.loads((folder / "slurm" / "submitted.json").read_text())["tasks"]
+    return tasks[str(job.relative_to(folder))]
 
 
 def test_more_jobs_than_an_array_may_have(cluster, tmp_path):
@@ -91,6 +92,17 @@ def test_more_jobs_than_an_array_may_have(cluster, tmp_path):
     assert all(steps(job) == [0] for job in jobs)
     assert len({task_of(tmp_path, job).split("_")[0] for job in jobs}) == 2
     assert {node for job in jobs for node in nodes(job)} == {"n1", "n2"}
+
+
+def test_jobs_of_one_name_in_different_folders(cluster, tmp_path):
+    jobs = [tmp_path / folder / "quick-seed-0" for folder in ("cola", "mrpc")]
+    for job in jobs:
+        job.parent.mkdir()
+    told = []
+    assert array(tmp_path, max_parallel=1).run(jobs, lambda job, step: told.append((job, step))) == []
+    assert [steps(job) for job in jobs] == [[0], [0]]
+    assert set(told) >= {(job, 1) for job in jobs}
+    assert task_of(tmp_path, jobs[0]) != task_of(tmp_path, jobs[1])
 
 
 def test_what_was_cancelled_is_reported_and_done_the_next_time(cluster, tmp_path):
