@@ -26,6 +26,8 @@ from .layout import before_drawing, size_in_points
 from .levels import Scale, as_drawn, mappable
 
 SMALLEST_NUMBER = style.SMALLEST_SIZE
+NUMBER = "number"
+"""Label of the texts that are a cell's number."""
 _UNDEFINED = "#8c8c8c"
 _GAP, _OUTLINE = 0.7, 0.8  # units: between cells, and around single layers
 SMALL_CELL = 5.0  # points: smaller cells have no gaps between them, and dots instead of rings
@@ -114,8 +116,9 @@ def draw_cells(
     """
     known = ~np.isnan(values)
     small = known & small if small is not None else np.zeros(len(values), bool)
+    there = len(ax.texts)  # of the user's, or of an earlier drawing
     _draw_squares(cells, np.where(small, np.nan, values), ax, scale, texts)
-    mesh, numbers = ax.collections[-1], list(ax.texts)
+    mesh, numbers = ax.collections[-1], list(ax.texts)[there:]
     texts = [number.get_text() for number in numbers]
     squares = cells.squares(small, _INSET)
     colours = scale.colours(values[small])
@@ -150,7 +153,7 @@ def _draw_squares(cells: Cells, values: np.ndarray, ax: Axes, scale: Scale, text
     figure = ax.get_figure(root=True)
     if type(figure.canvas) is FigureCanvasBase:  # cannot draw; otherwise seaborn would use pyplot
         FigureCanvasAgg(figure)
-    colours, data = mappable(scale), cells.matrix(as_drawn(values))
+    colours, data, there = mappable(scale), cells.matrix(as_drawn(values)), len(ax.texts)
     labels = np.full(data.shape, "", dtype=object)
     labels[cells.positions[:, 0], cells.positions[:, 1]] = texts
     numbered = 1.5 * size_in_points(ax)[0] / data.shape[1] > 2 * SMALLEST_NUMBER
@@ -160,9 +163,10 @@ def _draw_squares(cells: Cells, values: np.ndarray, ax: Axes, scale: Scale, text
         linewidths=_GAP * style.unit(), linecolor=ax.get_facecolor(), xticklabels=False, yticklabels=False,
         ax=ax,
     )  # fmt: skip
-    for text in ax.texts:
+    for text in list(ax.texts)[there:]:
         column, row = (int(place) for place in text.get_position())
-        text.set(color=style.text_colour(colours.to_rgba(data[row, column])[:3]), in_layout=False)
+        ink = style.text_colour(colours.to_rgba(data[row, column])[:3])
+        text.set(color=ink, in_layout=False, label=NUMBER)
 
 
 def _draw_dashes(

@@ -11,7 +11,7 @@ from matplotlib.collections import EllipseCollection, LineCollection, PolyCollec
 from adapter_probe.analysis.removable import Segment
 
 from . import style
-from .grid import SMALL_CELL, Cells, cell_size
+from .grid import NUMBER, SMALL_CELL, Cells, cell_size
 from .layout import before_drawing
 
 _INDENT, _LEADING = 0.4, 1.28  # of the notes, relative to their font size
@@ -43,7 +43,7 @@ def draw_rings(ax: Axes, positions: np.ndarray) -> None:
 
     def fit(ax: Axes) -> None:
         cell = cell_size(ax)
-        shown = [t for t in ax.texts if t.get_visible() and t.get_transform() == ax.transData]
+        shown = [t for t in ax.texts if t.get_visible() and t.get_label() == NUMBER]
         wide, place = (0.16, (0.83, 0.17)) if shown else (0.3, (0.5, 0.45))
         if any("\n" in text.get_text() for text in shown):  # two lines leave less of the corner
             wide, place = 0.12, (0.9, 0.1)

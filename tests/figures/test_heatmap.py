@@ -266,6 +266,19 @@ def test_a_record_on_the_users_own_axes(make_frame):
     assert notes(right) == []
 
 
+def test_what_stands_on_the_axes_is_left_alone(make_frame):
+    """A panel's letter keeps its look, and a second drawing has numbers and inks like the first."""
+    figure, (own, free) = plt.subplots(1, 2, figsize=(12, 5))
+    letter = own.text(-0.4, 9.5, "A", size=17, color="tab:orange")
+    for ax in (own, own, free):
+        heatmap(record(make_frame(6)), ax, colorbar=False, notes=False)
+    figure.draw_without_rendering()
+    assert (letter.get_text(), letter.get_size(), letter.get_color()) == ("A", 17, "tab:orange")
+    once, twice = ([(t.get_text(), t.get_color()) for t in ax.texts if t is not letter] for ax in (free, own))
+    assert len(once) == 21
+    assert twice == once + once
+
+
 @pytest.mark.parametrize("layout", [None, "constrained", pytest.param("tight", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("font_size", [7, pytest.param(14, marks=pytest.mark.slow)])
 def test_it_sits_well_in_a_grid_of_subplots(make_frame, layout, font_size):
