@@ -55,6 +55,13 @@ def points(delta: float | None, metric: str = "") -> str:
     return f"{delta:+.1f} points"
 
 
+def _drop_text(drop: float, metric: str, sign: str = "+") -> str:
+    """A drop or a difference of drops in points; of a loss, a rise in its unit. See `points` for changes."""
+    unit = _loss_unit(metric)
+    text = f"{drop:{sign}.1f} points" if unit is None else f"{drop / 100:{sign}.3f} {unit}"
+    return text.rstrip()
+
+
 def span_text(span: dict[str, Any] | None, metric: str = "") -> str:
     """A span and its change of the score, as text."""
     if span is None:
@@ -190,12 +197,14 @@ def comparison_rows(record: ComparisonRecord) -> list[tuple[str, str]]:
         ("intact", f"{scores[0]} (a), {scores[1]} (b)"),
         ("significant differences", f"{counted} of {len(frame)} spans (p < 0.05 after Holm)"),
     ]
-    for what, index in (("largest excess in b", frame["difference_points"].idxmax()),
-                        ("largest excess in a", frame["difference_points"].idxmin())):  # fmt: skip
-        row = frame.loc[index]
+    for what, sign in (("largest excess in b", 1), ("largest excess in a", -1)):
+        row = frame.loc[(sign * frame["difference_points"]).idxmax()]
+        difference, low, high = (
+            _drop_text(row[f"{name}_points"], record.metric) for name in ("difference", "ci_low", "ci_high")
+        )
         layers = _layers_text(int(row["first"]), int(row["last"]))
-        around = f"95 % interval {row['ci_low_points']:+.1f} to {row['ci_high_points']:+.1f}"
-        rows.append((what, f"{layers}, difference {points(row['difference_points'])}, {around}"))
+        text = f"{layers}, difference {difference}, 95 % interval {low.split()[0]} to {high}"
+        rows.append((what, text if sign * row["difference_points"] > 0 else "none"))
     return rows
 
 
@@ -225,6 +234,7 @@ def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
     low, high = (score_text(score, record.metric) for score in (min(scores), max(scores)))
     whole = frame.loc[frame["n_layers"].idxmax()]
     counted = int(frame["significant"].sum())
+    spread = _drop_text(frame["sd_points"].median(), record.metric, "")
     return [
         (
             "average",
@@ -233,11 +243,12 @@ def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
         ("intact", f"{low} to {high}"),
         (
             "all layers off",
-            f"{points(whole['delta_points'])}, standard deviation over studies {whole['sd_points']:.1f}",
+            f"{points(whole['delta_points'], record.metric)}, standard deviation over studies "
+            f"{_drop_text(whole['sd_points'], record.metric, '')}",
         ),
         (
             "spread over studies",
-            f"median standard deviation {frame['sd_points'].median():.1f} points per span",
+            f"median standard deviation {spread} per span",
         ),
         ("beyond chance", f"{counted} of {len(frame)} spans (p < 0.05 after Holm)"),
     ]

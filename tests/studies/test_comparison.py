@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import adapter_probe as ap
 from adapter_probe.analysis.comparing import average_ablations, compare_ablations
 from adapter_probe.cli.main import app
+from adapter_probe.studies.summaries import average_rows, comparison_rows
 
 
 def test_a_difference_of_drops(study, other):
@@ -31,6 +32,24 @@ def test_a_study_does_not_differ_from_itself(study):
     assert (spans[["difference_points", "ci_low_points", "ci_high_points"]] == 0).all().all()
     assert (spans["p_value"] == 1).all()
     assert not spans["significant"].any()
+    rows = dict(ap.compare(study, study).rows())
+    assert rows["largest excess in a"] == rows["largest excess in b"] == "none"
+
+
+def test_summaries_name_the_largest_difference_in_its_unit(study, other):
+    """The largest excess on each side; of a loss in nats, whose points are hundredths."""
+    found, mean = ap.compare(study, other), ap.average([study, other])
+    top = found.spans.loc[found.spans["difference_points"].idxmax()]
+    wanted = f"difference {top['difference_points']:+.1f} points" if top["difference_points"] > 0 else "none"
+    assert wanted in dict(found.rows())["largest excess in b"]
+    of_loss = comparison_rows(replace(found.record, metric="nll"))
+    low = found.spans["difference_points"].min()
+    wanted = f"difference {low / 100:+.3f} nats" if low < 0 else "none"
+    assert wanted in dict(of_loss)["largest excess in a"]
+    whole = mean.spans.loc[mean.spans["n_layers"].idxmax()]
+    rows = dict(average_rows(replace(mean.record, metric="nll")))
+    assert rows["all layers off"].startswith(f"{-whole['delta_points'] / 100:+.3f} nats")
+    assert f"{whole['sd_points'] / 100:.3f} nats" in rows["all layers off"]
 
 
 def test_the_interval_is_of_paired_resamples(study, other):
