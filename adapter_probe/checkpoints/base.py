@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
@@ -25,11 +26,10 @@ from transformers.utils.hub import cached_file
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.tasks import TaskSpec
 from adapter_probe.errors import CheckpointError
-from adapter_probe.models.bases.anatomy import anatomy_for
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.bases.heads import HeadKind
 
-from .base_config import config_fields, load_config, naming_base, resolve_base
+from .base_config import FoundBase, find_base, naming_base, resolve_base
 from .files import shown
 from .identity import BaseIdentity, config_settings
 
@@ -165,14 +165,12 @@ def n_outputs(task: TaskSpec) -> int | None:
 
 
 def load_base(
-    name: str,
+    base: FoundBase | str,
     n_outputs: int | None = None,
     *,
     kind: HeadKind | Literal["regression"] = "classification",
-    revision: str | None = None,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
-    anatomy: Anatomy | None = None,
 ) -> LoadedBase:
     """Load a base and add a head; a causal model has its own.
 
@@ -180,22 +178,19 @@ def load_base(
     zero biases, by a generator seeded with `seed`; torch's global generators are not used.
 
     Args:
-        name: folder or hub id.
+        base: a base that `find_base` found, or its folder or hub id.
         n_outputs: columns of the logits; None for a causal model, whose columns are its vocabulary.
         kind: ``extractive`` for a head that reads all positions (start and end), ``causal`` for the model's
             own output embedding, else a head that reads one position.
-        revision: the hub's.
         seed: seed of the head's initialisation.
         dtype: precision of the weights in memory, of which there is only one copy; if it is not float32,
             they are read in the stored precision and cast one by one.
-        anatomy: anatomy of the base; None for the one of its family.
 
     Raises:
         CheckpointError: no such base, damaged files, an unsupported family, or encoder weights missing.
     """
-    name, revision = resolve_base(name, revision)
-    config = load_config(name, revision, anatomy)
-    anatomy = anatomy or anatomy_for(config)
+    found = base if isinstance(base, FoundBase) else find_base(base)
+    name, config = found.name, copy.deepcopy(found.config)
     if n_outputs is not None:
         config.num_labels = n_outputs
     if dtype != torch.float32:
@@ -204,7 +199,7 @@ def load_base(
         model, report = ARCHITECTURES[kind].from_pretrained(
             name,
             config=config,
-            revision=revision,
+            revision=found.revision,
             dtype=torch.float32 if dtype == torch.float32 else "auto",
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # a head for other labels; any other mismatch is refused below
@@ -213,12 +208,12 @@ def load_base(
         )
     missing = frozenset(report["missing_keys"]) | {key for key, *_ in report["mismatched_keys"]}
     initialise(model, missing, seed)
-    _refuse_damaged(name, model, missing, None if kind == "causal" else anatomy)
-    identity = _identify(name, revision, model, missing, kind == "causal")
+    _refuse_damaged(name, model, missing, None if kind == "causal" else found.anatomy)
+    identity = _identify(found, model, missing, kind == "causal")
     for parameter in model.parameters():  # one by one, and no buffers: rotary frequencies stay in float32
         parameter.data = parameter.data.to(dtype)
     model.config.dtype = dtype
-    return LoadedBase(model, missing, identity, anatomy)
+    return LoadedBase(model, missing, identity, found.anatomy)
 
 
 def has_untrained_pooler(base: LoadedBase) -> bool:
@@ -267,9 +262,7 @@ def initialise(model: PreTrainedModel, missing: frozenset[str], seed: int) -> No
                 nn.init.zeros_(parameter)
 
 
-def _identify(
-    name: str, revision: str | None, model: PreTrainedModel, missing: frozenset[str], whole: bool
-) -> BaseIdentity:
+def _identify(found: FoundBase, model: PreTrainedModel, missing: frozenset[str], whole: bool) -> BaseIdentity:
     weights = hashlib.sha256()
     hashed = dict(model.base_model.named_parameters())
     if whole:
@@ -280,11 +273,11 @@ def _identify(
             weights.update(f"{tensor_name} {tuple(parameter.shape)}\n".encode())
             weights.update(parameter.detach().float().contiguous().numpy())
     return BaseIdentity(
-        name=name,
-        revision=revision,
+        name=found.name,
+        revision=found.revision,
         weights_sha256=weights.hexdigest(),
         n_layers=int(model.config.num_hidden_layers),
         hidden_size=int(model.config.hidden_size),
         vocab_size=int(model.config.vocab_size),
-        config=config_settings(config_fields(name, revision)),
+        config=config_settings(found.fields),
     )

@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -105,12 +106,34 @@ def _not_found(name: str) -> NoReturn:
     )
 
 
-def load_config(name: str, revision: str | None = None, anatomy: Anatomy | None = None) -> PretrainedConfig:
-    """The base's configuration, of a supported family or of one whose `anatomy` is given.
+@dataclass(frozen=True)
+class FoundBase:
+    """A base that was found and whose configuration is supported; its weights have not been read.
+
+    Attributes:
+        name: absolute folder or hub id.
+        revision: commit on the hub, or None for a folder.
+        fields: contents of its config.json.
+        config: its configuration, with defaults filled in.
+        anatomy: anatomy of its family, or the given one.
+        layer_names: module of every layer in the encoder, bottom first.
+    """
+
+    name: str
+    revision: str | None
+    fields: dict[str, Any]
+    config: PretrainedConfig
+    anatomy: Anatomy
+    layer_names: tuple[str, ...]
+
+
+def find_base(name: str, revision: str | None = None, anatomy: Anatomy | None = None) -> FoundBase:
+    """Find a base of a supported family, or of one whose `anatomy` is given.
 
     Raises:
         CheckpointError: no such base, files that git-LFS never downloaded, a damaged configuration, or an
             unsupported family.
+        ModelError: the configuration or the anatomy is not supported.
     """
     name, revision = resolve_base(name, revision)
     if (folder := Path(name)).is_dir():
@@ -120,21 +143,20 @@ def load_config(name: str, revision: str | None = None, anatomy: Anatomy | None 
             refuse_pointer(path)
     try:
         with naming_base("configuration", name):
-            fields = config_fields(name, revision)
+            fields = (
+                read_json_file(folder / "config.json")
+                if folder.is_dir()
+                else PretrainedConfig.get_config_dict(name, revision=revision)[0]
+            )
             _refuse_config(name, fields)
             # Checked first, because the message of transformers for an unknown family fills a page.
             if anatomy is None:
                 anatomy_for(SimpleNamespace(**{"model_type": None, **fields}))
-            return AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
+            config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
     except ModelError as error:
         raise CheckpointError(f"base {name}: {error}") from error
-
-
-def config_fields(name: str, revision: str | None) -> dict[str, Any]:
-    """The contents of config.json."""
-    if (path := Path(name) / "config.json").is_file():
-        return read_json_file(path)
-    return PretrainedConfig.get_config_dict(name, revision=revision)[0]
+    anatomy = anatomy or anatomy_for(config)
+    return FoundBase(name, revision, fields, config, anatomy, anatomy.layer_names(config))
 
 
 def _refuse_config(name: str, fields: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.bases.family import Anatomy
 
 from .base import LoadedBase
+from .base_config import FoundBase
 from .files import first_of
 
 # Endings of the names of transformers' classes.
@@ -125,12 +126,11 @@ class BaseShape:
     tied: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, loaded: LoadedBase) -> BaseShape:
+    def of(cls, found: FoundBase, loaded: LoadedBase) -> BaseShape:
         """The facts about a base in memory."""
-        base = loaded.model
-        modules = frozenset(name for name, _ in base.named_modules())
-        layers = loaded.anatomy.layer_names(base.config)
-        return cls(loaded.anatomy, base.config, f"{base.base_model_prefix}.", modules, layers, loaded.tied)
+        base, modules = loaded.model, frozenset(name for name, _ in loaded.model.named_modules())
+        prefix = f"{base.base_model_prefix}."
+        return cls(found.anatomy, base.config, prefix, modules, found.layer_names, loaded.tied)
 
     def layers_but(self, left_out: Iterable[int]) -> list[int]:
         """The layers, counted from the bottom, that are not in `leave_out`."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from adapter_probe.results.fingerprints import hash_json, to_plain
+from adapter_probe.results.fingerprints import hash_json
 
 # Names, descriptions, storage and text generation: none of these fields affects the logits.
 _NO_EFFECT = frozenset((
@@ -65,8 +65,7 @@ class BaseIdentity:
 def config_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a base's config.json that can change a number, as plain JSON."""
     settings = {name: value for name, value in config.items() if name not in _NO_EFFECT}
-    plain = to_plain(json.loads(json.dumps(settings)))
-    assert isinstance(plain, dict)
+    plain: dict[str, Any] = json.loads(json.dumps(settings))
     return plain
 
 

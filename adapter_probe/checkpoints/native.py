@@ -18,7 +18,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import PretrainedConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from adapter_probe import __version__
 from adapter_probe.errors import CheckpointError, ModelError, reason_of
@@ -31,7 +31,7 @@ from adapter_probe.results.atomic import make_folder, write_bytes
 from adapter_probe.results.fingerprints import describe_changes, list_changes
 
 from .base import LoadedBase, load_base, load_tokenizer, n_outputs
-from .base_config import config_changes, load_config, resolve_base
+from .base_config import FoundBase, config_changes, find_base
 from .description import Description, read_description, write_description
 from .files import DESCRIPTION, check_values, first_of, refuse_pointer
 from .headers import DELTA
@@ -109,45 +109,47 @@ def open_native(
     """
     description = read_description(folder)
     delta = _read_delta(folder, description)
-    name, revision = (shared and shared.place) or resolve_base(
-        *((base, None) if base is not None else (description.base.name, description.base.revision))
-    )
-    _refuse_unfit(name, load_config(name, revision, anatomy), description.base)
-    task = description.task
+    recorded, task = description.base, description.task
+    place = (base, None) if base is not None else (recorded.name, recorded.revision)
+    found = (shared and shared.found) or find_base(*place, anatomy)
+    _refuse_unfit(found, recorded)
     load = load_base if shared is None else shared.load
-    loaded = load(name, n_outputs(task), kind=task.kind, revision=revision, dtype=dtype, anatomy=anatomy)
-    if loaded.identity.weights_sha256 != description.base.weights_sha256:
+    loaded = load(found, n_outputs(task), kind=task.kind, dtype=dtype)
+    if loaded.identity.weights_sha256 != recorded.weights_sha256:
         raise CheckpointError(
-            f"the weights of base {name} differ from those of the base that {folder} was trained on, "
-            f"{description.base.name} (sha256 {loaded.identity.weights_sha256[:12]}, wanted "
-            f"{description.base.weights_sha256[:12]})"
+            f"the weights of base {found.name} differ from those of the base that {folder} was trained on, "
+            f"{recorded.name} (sha256 {loaded.identity.weights_sha256[:12]}, wanted "
+            f"{recorded.weights_sha256[:12]})"
         )
-    tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(name, revision)
-    found = replace(description, base=loaded.identity, tokenizer=tokenizer_parts(tokenizer))
-    _refuse_changed(folder, description, found)
+    tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(found.name, found.revision)
+    actual = replace(description, base=loaded.identity, tokenizer=tokenizer_parts(tokenizer))
+    _refuse_changed(folder, description, actual)
     try:
-        model = make_model(loaded, description.method, delta)
+        model = make_model(loaded, description.method, delta, dtype)
     except ModelError as error:
         raise CheckpointError(f"{folder / DESCRIPTION}: {error}") from error
     _load_delta(model, delta, loaded, folder / DELTA)
     return OpenedCheckpoint(
-        model.eval().to(dtype),
+        model,
         tokenizer,
-        found,
+        actual,
         frozenset(delta),
         loaded.missing,
-        () if description.base.config else (_UNKNOWN_BASE,),
+        () if recorded.config else (_UNKNOWN_BASE,),
     )
 
 
-def make_model(loaded: LoadedBase, method: Method | ImportedMethod, tensors: Collection[str]) -> AdaptedModel:
-    """A base with a checkpoint's method installed; weights are not loaded yet.
+def make_model(
+    loaded: LoadedBase, method: Method | ImportedMethod, tensors: Collection[str], dtype: torch.dtype
+) -> AdaptedModel:
+    """A base with a checkpoint's method installed, in evaluation mode; weights are not loaded yet.
 
     Args:
         loaded: the base.
         method: the method to install.
         tensors: names of the tensors that will be loaded. If they include one of two tied embeddings, the
             embeddings are untied.
+        dtype: precision of the model.
 
     Raises:
         ModelError: the method does not fit the base.
@@ -165,11 +167,12 @@ def make_model(loaded: LoadedBase, method: Method | ImportedMethod, tensors: Col
         anatomy, checked = install_head(loaded.model, anatomy, method.head), False
     model = AdaptedModel(loaded.model, anatomy, check=not checked)
     model.install(method, None)
-    return model
+    return model.eval().to(dtype)
 
 
-def _refuse_unfit(name: str, config: PretrainedConfig, expected: BaseIdentity) -> None:
+def _refuse_unfit(found: FoundBase, expected: BaseIdentity) -> None:
     """Refuse a base that cannot fit, before its weights are read."""
+    config = found.config
     for what, got, wanted in (
         ("layers", config.num_hidden_layers, expected.n_layers),
         ("hidden units", config.hidden_size, expected.hidden_size),
@@ -177,7 +180,7 @@ def _refuse_unfit(name: str, config: PretrainedConfig, expected: BaseIdentity) -
     ):
         if got != wanted:
             raise CheckpointError(
-                f"base {name} has {got} {what}; the checkpoint was trained on a base with {wanted}"
+                f"base {found.name} has {got} {what}; the checkpoint was trained on a base with {wanted}"
             )
 
 

@@ -17,7 +17,7 @@ from adapter_probe.models.bases.family import Anatomy
 
 from . import adapter_bert, adapterhub, native, peft
 from .base import LoadedBase, load_base, load_tokenizer
-from .base_config import load_config, resolve_base
+from .base_config import FoundBase, find_base, resolve_base
 from .description import Description
 from .files import CONFIG, DESCRIPTION, first_of, read_json_file, shown
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, kind_of_class
@@ -98,32 +98,30 @@ def _open_foreign(
     dtype: torch.dtype,
     shared: SharedBase | None,
 ) -> OpenedCheckpoint:
-    name, revision = (shared and shared.place) or _find_base(source, base)
-    config = load_config(name, revision, anatomy)
-    kind = source.kind or _kind_of(config)
+    found = (shared and shared.found) or _find_base(source, base, anatomy)
+    kind = source.kind or _kind_of(found.config)
     n_outputs = source.n_outputs or {"causal": None, "extractive": 2, "regression": 1}.get(
-        kind, int(config.num_labels)
+        kind, int(found.config.num_labels)
     )
-    load = load_base if shared is None else shared.load
-    loaded = load(name, n_outputs, kind=kind, revision=revision, dtype=dtype, anatomy=anatomy)
-    translated = library.translate(source, BaseShape.of(loaded))
+    loaded = (load_base if shared is None else shared.load)(found, n_outputs, kind=kind, dtype=dtype)
+    translated = library.translate(source, BaseShape.of(found, loaded))
     own = dict(loaded.model.named_parameters(remove_duplicate=False))
-    translated = translated.without_copies(own, loaded.identity.name)
-    tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(name, revision)
+    translated = translated.without_copies(own, found.name)
+    tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(found.name, found.revision)
     names = source.label_names
     if kind == "classification" and not names:
         names = tuple(map(str, range(n_outputs or 0)))
+    model = _build(source, translated, loaded, dtype)
     description = Description(
         method=translated.method,
         base=loaded.identity,
-        task=TaskSpec(source.name, kind, default_metric(kind), names, NO_COLUMNS, {}, {}),
-        max_length=length_limit(None, config, tokenizer.model_max_length, loaded.anatomy),
         delta_sha256=source.sha256,
         tokenizer=tokenizer_parts(tokenizer),
+        task=TaskSpec(source.name, kind, default_metric(kind), names, NO_COLUMNS, {}, {}),
+        max_length=length_limit(None, found.config, tokenizer.model_max_length, found.anatomy),
     )
-    model = _build(source, translated, loaded)
     return OpenedCheckpoint(
-        model.eval().to(dtype),
+        model,
         tokenizer,
         description,
         frozenset(translated.tensors),
@@ -139,21 +137,24 @@ def _kind_of(config: PretrainedConfig) -> Kind:
     return "causal" if causal else "classification"
 
 
-def _find_base(source: ForeignCheckpoint, base: str | None) -> tuple[str, str | None]:
+def _find_base(source: ForeignCheckpoint, base: str | None, anatomy: Anatomy | None) -> FoundBase:
     if base is not None:
-        return resolve_base(base)
+        return find_base(base, None, anatomy)
     if not source.base:
         raise CheckpointError(f"checkpoint {source.folder} does not name its base; give it with --base")
     try:
-        return resolve_base(source.base, source.revision)
+        name, revision = resolve_base(source.base, source.revision)
     except CheckpointError as error:
         raise CheckpointError(
             f"checkpoint {source.folder} was trained on {shown(source.base)}, which is not a folder on "
             "this machine and not available from the Hugging Face Hub; give the base with --base"
         ) from error
+    return find_base(name, revision, anatomy)
 
 
-def _build(source: ForeignCheckpoint, translated: TranslatedCheckpoint, loaded: LoadedBase) -> AdaptedModel:
+def _build(
+    source: ForeignCheckpoint, translated: TranslatedCheckpoint, loaded: LoadedBase, dtype: torch.dtype
+) -> AdaptedModel:
     """The model with all weights; none of its parameters is left at a random initial value.
 
     Raises:
@@ -162,7 +163,7 @@ def _build(source: ForeignCheckpoint, translated: TranslatedCheckpoint, loaded: 
     place, on_base = f"checkpoint {source.folder}", f"base {loaded.identity.name}"
     tensors = translated.tensors
     try:
-        model = native.make_model(loaded, translated.method, tensors)
+        model = native.make_model(loaded, translated.method, tensors, dtype)
     except ModelError as error:
         raise CheckpointError(f"{place}: {error}") from error
     targets = dict(model.base.named_parameters())

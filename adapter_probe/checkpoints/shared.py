@@ -10,9 +10,9 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from adapter_probe.errors import ModelError
-from adapter_probe.models.bases.family import Anatomy
 
 from .base import ARCHITECTURES, LoadedBase, initialise, load_base, load_tokenizer
+from .base_config import FoundBase
 
 
 class SharedBase:
@@ -24,19 +24,17 @@ class SharedBase:
 
     Args:
         device: device of the weights.
+
+    Attributes:
+        found: the base; None before it has been read.
     """
 
     def __init__(self, device: torch.device):
         self._device = device
+        self.found: FoundBase | None = None
         self._pristine: LoadedBase | None = None
         self._kind = ""
         self._tokenizer: PreTrainedTokenizerBase | None = None
-
-    @property
-    def place(self) -> tuple[str, str | None] | None:
-        """Folder or hub id of the base, and its revision; None before it has been read."""
-        loaded = self._pristine
-        return None if loaded is None else (loaded.identity.name, loaded.identity.revision)
 
     def tokenizer(self, name: str, revision: str | None) -> PreTrainedTokenizerBase:
         """The base's tokenizer, read once; see `load_tokenizer`."""
@@ -44,16 +42,7 @@ class SharedBase:
             self._tokenizer = load_tokenizer(name, revision)
         return self._tokenizer
 
-    def load(
-        self,
-        name: str,
-        n_outputs: int | None,
-        *,
-        kind: str,
-        revision: str | None,
-        dtype: torch.dtype,
-        anatomy: Anatomy | None,
-    ) -> LoadedBase:
+    def load(self, found: FoundBase, n_outputs: int | None, *, kind: str, dtype: torch.dtype) -> LoadedBase:
         """Like `load_base`, but uses the weights in memory if there are any.
 
         Raises:
@@ -61,9 +50,9 @@ class SharedBase:
         """
         checked = self._pristine is not None
         if self._pristine is None:
-            loaded = load_base(name, n_outputs, kind=kind, revision=revision, dtype=dtype, anatomy=anatomy)
+            loaded = load_base(found, n_outputs, kind=kind, dtype=dtype)
             loaded.model.to(self._device)
-            self._pristine, self._kind = loaded, kind
+            self.found, self._pristine, self._kind = found, loaded, kind
         elif ARCHITECTURES[kind] is not ARCHITECTURES[self._kind]:
             raise ModelError(
                 f"a checkpoint for {kind} does not fit the model in memory, which is for {self._kind}; "

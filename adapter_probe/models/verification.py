@@ -105,9 +105,10 @@ def _own_states(model: AdaptedModel, batch: PackedBatch) -> tuple[list[Tensor], 
     # Shorter texts are prefixes of the longest, so one pass is enough for a causal model.
     prefixes = model.head_kind == "causal"
     try:
-        for rows in batch.rows[-1:] if prefixes else batch.rows:
+        texts = batch.input_ids.split(LENGTHS)
+        for ids in texts[-1:] if prefixes else texts:
             passes.append([])
-            logits.append(_own_logits(base, batch.input_ids[rows][None]))
+            logits.append(_own_logits(base, ids[None]))
             passes[-1] += outputs
     finally:
         for handle in handles:

@@ -218,8 +218,7 @@ def methods_of(
     baseline: bool = False,
 ) -> list[Method]:
     """The methods of a trade-off, in order of parameters within each kind; see `tradeoff`."""
-    from adapter_probe.checkpoints.base_config import load_config
-    from adapter_probe.models.bases.anatomy import anatomy_for
+    from adapter_probe.checkpoints.base_config import find_base
     from adapter_probe.models.methods import (
         Adapters,
         FullFineTuning,
@@ -230,8 +229,7 @@ def methods_of(
         possible_top_k,
     )
 
-    config = load_config(str(base))
-    possible = possible_top_k(anatomy_for(config).layer_names(config))
+    possible = possible_top_k(find_base(str(base)).layer_names)
     # The default is the paper's list for 12 layers; only a k that the user gave is refused.
     layers = [k for k in TOP_K if k in possible] if top_k is None else top_k
     return [

@@ -19,6 +19,7 @@ from adapter_probe.checkpoints.base import (
     n_outputs,
     refuse_unknown_tokens,
 )
+from adapter_probe.checkpoints.base_config import find_base
 from adapter_probe.checkpoints.identity import tokenizer_parts, training_identity
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples
@@ -128,11 +129,7 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
     """
     task = request.task
     base = load_base(
-        request.base,
-        n_outputs(task),
-        kind=task.kind,
-        revision=request.revision,
-        seed=request.settings.seed,
+        find_base(request.base, request.revision), n_outputs(task), kind=task.kind, seed=request.settings.seed
     )
     tokenizer = load_tokenizer(base.identity.name, base.identity.revision)
     limit = length_limit(request.max_length, base.model.config, tokenizer.model_max_length)

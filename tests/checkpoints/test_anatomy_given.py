@@ -12,6 +12,7 @@ import torch
 
 import adapter_probe
 from adapter_probe.checkpoints.base import load_base
+from adapter_probe.checkpoints.base_config import find_base
 from adapter_probe.checkpoints.description import Description
 from adapter_probe.checkpoints.native import save_checkpoint
 from adapter_probe.checkpoints.opening import open_checkpoint
@@ -44,7 +45,7 @@ def test_a_checkpoint_opens_by_an_anatomy(
 ):
     with pytest.raises(CheckpointError, match="family 'ernie' is not supported"):
         load_base(str(ernie), 2)
-    loaded, method = load_base(str(ernie), 2, anatomy=ERNIE), Adapters(size=4, init_std=0.3)
+    loaded, method = load_base(find_base(str(ernie), anatomy=ERNIE), 2), Adapters(size=4, init_std=0.3)
     model = AdaptedModel(loaded.model, loaded.anatomy).eval()
     model.install(method, torch.Generator().manual_seed(3))
     trained = model.choose_trained(loaded.missing)
