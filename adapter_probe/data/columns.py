@@ -8,7 +8,7 @@ from adapter_probe.data.formats import QUESTION_COLUMNS, Rows
 from adapter_probe.data.labels import HIDDEN
 from adapter_probe.data.readers import is_raw_cola
 from adapter_probe.data.spec import Columns
-from adapter_probe.errors import DataError, listed
+from adapter_probe.errors import DataError, listed, shown
 
 # In order of preference, compared in lower case.
 _PAIRS = (
@@ -66,6 +66,12 @@ def _checked(rows: Rows, text: str | None, text_b: str | None, label: str | None
     columns = Columns(text, text_b, label)
     if len(set(columns.names)) < len(columns.names):
         raise DataError(f"{rows.path}: texts and label must be distinct columns, got {listed(columns.names)}")
+    first = rows.records[0].get(columns.label)
+    if columns.label.isdecimal() and str(first).strip().lower() in _LABELS:
+        raise DataError(
+            f"{rows.where(0)}: the label is {shown(first)}, as in a header; "
+            "name the columns as the header does"
+        )
     return columns
 
 

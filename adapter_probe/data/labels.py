@@ -73,8 +73,9 @@ def class_names(tables: Sequence[Rows], column: str, values: Sequence[str]) -> t
                 f"{_where(tables, values.index(marker))}: label {marker!r} marks a row without a known "
                 f"label; remove such rows (other labels: {listed(sorted(distinct - {marker})) or 'none'})"
             )
-    numeric = all(_number(value) is not None for value in distinct)
-    return tuple(sorted(distinct, key=_number if numeric else None))
+    if all(_number(value) is not None for value in distinct):
+        return tuple(sorted(distinct, key=lambda value: (_number(value), value)))  # 1 and 01 are two classes
+    return tuple(sorted(distinct))
 
 
 def _is_class(marker: str, distinct: set[str]) -> bool:

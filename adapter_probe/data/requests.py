@@ -191,6 +191,8 @@ def _asked(row: _Row, tokenizer: Any) -> Request:
 
 
 def _question(row: _Row, tokenizer: Any) -> Request:
+    if row.record.get("context"):
+        raise row.error("context", "no text beside a question; write it into the question")
     choices = row.choices("choices")
     context = f"Question: {row.text('question')}\nAnswer:"  # the prompt of ARC in lm-evaluation-harness
     return Request(context, choices, " ", row.index("answer", len(choices)))

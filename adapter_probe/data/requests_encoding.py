@@ -169,11 +169,16 @@ class _Encoder:
     max_length: int
 
     def tokens(self, text: str, framed: bool = True) -> list[int]:
-        """Token ids, with the tokenizer's own first token unless the text begins with it."""
+        """Token ids, with the tokenizer's own first token unless the text begins with it.
+
+        A last token of the tokenizer's own, such as an EOS, is left out: the text may be continued.
+        """
         if text.startswith(self.tokenizer.decode(self.prefix)):
             framed = False
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=framed)
-        return ids
+        found = self.tokenizer(text, add_special_tokens=framed, return_special_tokens_mask=True)
+        ids: list[int] = found["input_ids"]
+        added = next((n for n, own in enumerate(reversed(found["special_tokens_mask"])) if not own), 0)
+        return ids[: len(ids) - added]
 
     def pairs(self, request: Request) -> list[Text]:
         """Context and continuation of every choice; a chat template has said itself where one ends."""

@@ -28,7 +28,7 @@ from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import TfidfLinear, check_depth
 from adapter_probe.results.atomic import make_folder, read_json, remove_leftovers, write_json
 from adapter_probe.results.fingerprints import hash_json
-from adapter_probe.results.rundir import PARTS, RunDirectory
+from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory
 from adapter_probe.results.trial_files import (
     TRIAL,
     TRIALS_FOLDER,
@@ -52,7 +52,6 @@ from adapter_probe.training.request import (
 )
 
 REQUEST = "request.json"
-_ID_LENGTH = 16
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,11 @@ def identified(requests: Iterable[TrainingRequest]) -> Iterator[Trial]:
             warn_of_untrained_pooler(request, base.n_layers)
         identity = identity_of(request, fingerprints)
         settled = replace(request, base=base.name, revision=base.revision)
-        yield Trial(hash_json(identity)[:_ID_LENGTH], settled, _n_steps(request, n_train), identity)
+        yield Trial(_id_of(identity), settled, _n_steps(request, n_train), identity)
+
+
+def _id_of(identity: dict[str, Any]) -> str:
+    return hash_json(identity)[:16]
 
 
 def shared_settings(trials: Sequence[Trial]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -223,8 +226,14 @@ def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: i
     if (record := read_trial(folder)) is not None:
         return record
     request = read_request(folder / REQUEST)
-    task, inputs = request.task, load_inputs(request)
-    with RunDirectory(folder / STATE_FOLDER, identity_of(request, inputs.fingerprints), plan={}) as run:
+    task, inputs, state = request.task, load_inputs(request), folder / STATE_FOLDER
+    identity = identity_of(request, inputs.fingerprints)
+    if folder.name != _id_of(identity) and not (state / MANIFEST).exists():
+        raise TrainingError(
+            f"trial {folder.name} was planned for another base or other data, which have changed since then; "
+            "run the command again"
+        )
+    with RunDirectory(state, identity, plan={}) as run:
         remove_leftovers(folder)
         clock = _Clock(folder)
         if isinstance(request.method, TfidfLinear):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from byte_tokenizer import byte_tokenizer
+from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
 from adapter_probe.data.requests import FORM_METRICS, Request, choose_metric, load_requests, seal_requests
@@ -68,6 +69,16 @@ def test_forms_by_their_columns(write, tokenizer):
             choose_metric(None, read)
             == {"choice": "accuracy", "completion": "nll", "text": "bits_per_byte"}[form]
         )
+
+
+def test_a_context_that_a_question_would_leave_unread(write, tokenizer):
+    row = {"context": "A cat purrs.", "question": "What purrs?", "choices": ["a cat", "a dog"], "answer": 0}
+    with pytest.raises(
+        DataError, match=r"line 1: column 'context' contains 'A cat purrs.', expected no text"
+    ):
+        load_requests(tokenizer, [write(row)], "test")
+    (read,) = load_requests(tokenizer, [write({**row, "context": ""})], "test").rows
+    assert read.context == "Question: What purrs?\nAnswer:"
 
 
 def test_a_text_beside_another_kind_is_that_kind_written_out(write, tokenizer):
@@ -164,6 +175,18 @@ ROWS = [
     Request("", ("ab ab", "ab c"), " ", 0),
     Request("a much longer context than is read", ("ab", "é ab"), " ", 0),
 ]
+
+
+def test_the_end_that_a_tokenizer_appends_is_no_part_of_a_text():
+    """As of Llama's tokenizer with ``add_eos_token``."""
+    plain, ending = byte_tokenizer(True), byte_tokenizer(True)
+    ids = [(name, plain.convert_tokens_to_ids(name)) for name in ("<s>", "</s>")]
+    ending.backend_tokenizer.post_processor = processors.TemplateProcessing("<s> $A </s>", special_tokens=ids)
+    assert ending.encode("ab")[-1] == ids[1][1]
+    for form, rows in (("choice", ROWS), ("text", [Request("", ("ab ab, a text",))])):
+        requests = seal_requests(form, rows, "test")
+        made = [encode_requests(tokenizer, requests, 12).fingerprint for tokenizer in (plain, ending)]
+        assert made[0] == made[1]
 
 
 @pytest.mark.parametrize("most", [64, 12])

@@ -199,6 +199,13 @@ def test_kind_and_label_names(folder, labels, kind, names):
     assert (task.kind, task.label_names) == (kind, names)
 
 
+def test_classes_of_equal_numbers_have_one_order(folder):
+    labels = ["+1", "1", "01", "1.5e0", "001"]
+    assert find_task(folder(train_jsonl=labelled(*labels)), kind="classification").label_names == (
+        "+1", "001", "01", "1", "1.5e0",
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("labels", [[str(i) for i in range(21)], [f"title {i}" for i in range(31)]])
 def test_many_different_labels_need_a_word_on_their_kind(folder, labels):
     here = folder(train_jsonl=labelled(*labels))
@@ -327,6 +334,11 @@ def test_max_examples_takes_a_nested_sample_in_file_order(folder):
             "train.csv: no text column found (columns: 'text', 'label'); name it",
         ),
         (f"{HEADER}a,1\n", {"text": "text", "label": "text"}, "must be distinct columns, got 'text', 'text'"),
+        (
+            "text,Label\na,1\nb,0\n",
+            {"text": "0", "label": "1"},
+            "train.csv line 1: the label is 'Label', as in a header; name the columns as the header does",
+        ),
         ("a,1\nb,0\n", {"text": "2", "label": "1"}, "train.csv: no column '2' for the text (columns: "),
         (f"{HEADER}a,1\nb,\n", {}, "train.csv line 3: the label is empty"),
         (

@@ -192,6 +192,18 @@ def test_an_edited_request(change, words, request_for, tmp_path):
         assert word in str(caught.value)
 
 
+def test_a_base_that_changed_before_its_trial_began(request_for, tiny_base, tmp_path):
+    base = Path(shutil.copytree(tiny_base("bert"), tmp_path / "base"))
+    [trial] = plan_trials([request_for(base=base)])
+    write_requests(tmp_path, [trial])
+    shutil.copytree(tiny_base("bert", seed=1), base, dirs_exist_ok=True)
+    with pytest.raises(
+        TrainingError, match=rf"trial {trial.id} was planned .* changed .*; run the command again"
+    ):
+        run_trial(trial.folder(tmp_path), CPU, lambda _: None)
+    assert read_trial(trial.folder(tmp_path)) is None
+
+
 def test_an_edited_request_of_another_training_is_noticed(request_for, tmp_path):
     [trial] = plan_trials([request_for()])
     write_requests(tmp_path, [trial])
