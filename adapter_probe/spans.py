@@ -6,6 +6,7 @@ layer 0 feed-forward, layer 1 attention, and so on, two per layer.
 
 from __future__ import annotations
 
+import operator
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -42,6 +43,18 @@ class Span:
 
     def __str__(self) -> str:
         return f"{self.first}-{self.last}"
+
+
+def as_span(layers: Span | tuple[int, int] | int) -> Span:
+    """A span that is given as such, as its first and last layer, or as one layer.
+
+    Raises:
+        TypeError, ValueError: it is nothing of these.
+    """
+    if isinstance(layers, Span):
+        return layers
+    first, last = (layers, layers) if np.ndim(layers) == 0 else layers  # type: ignore[misc]
+    return Span(operator.index(first), operator.index(last))
 
 
 def contiguous_spans(n_layers: int) -> list[Span]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from adapter_probe.data.lm_eval_tasks import settle
+from adapter_probe.errors import ResultsError
 from adapter_probe.metrics import CustomMetric
 from adapter_probe.records import to_record
 from adapter_probe.spans import NormChoice, SiteChoice, VariantSet, check_choice, span_variants
@@ -39,6 +40,9 @@ class AblationSettings:
     layers: str = ""
 
     def __post_init__(self) -> None:
+        for name, kind in (("sites", SiteChoice), ("layernorm", NormChoice), ("precision", Precision)):
+            if (value := getattr(self, name)) not in (allowed := get_args(kind)):
+                raise ResultsError(f"--{name} {value} is not allowed; choose from {', '.join(allowed)}")
         check_choice(self.spans, self.group)
 
     def variants(self, n_layers: int) -> VariantSet:

@@ -24,6 +24,7 @@ from .ablating import BESIDE
 from .ablation import Ablation
 from .drawing import DrawnStudy, Style, axes_for
 from .loading import load
+from .rows import several
 from .summaries import average_rows, comparison_rows, exchange_rows
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ def average(studies: Sequence[Ablation | str | Path]) -> Average:
         ResultsError: one is no ablation, they differ in examples, metric, spans, base, method or settings, or
             two are of one checkpoint.
     """
-    ablations = _ablations(studies)
+    ablations = _ablations(several(studies))
     names = _names(ablations)
     results = [study.results for study in ablations]
     check_comparable(results, names)

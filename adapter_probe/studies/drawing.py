@@ -8,13 +8,14 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from adapter_probe.errors import ResultsError
 from adapter_probe.progress import stage
 from adapter_probe.results.fingerprints import code_identity, hash_files, hash_json
 from adapter_probe.results.sealing import FIGURES, note, read_note, sealed_tables
 
+from .rows import several
 from .summaries import columns
 
 if TYPE_CHECKING:
@@ -55,11 +56,13 @@ def draw_gallery(
     venue = _venue(style)
     if not tolerance >= 0:
         raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 or more points")
-    wanted = tuple(dict.fromkeys(name.strip().lower() for name in formats if name.strip()))
+    if column not in (None, *get_args(Column)):
+        raise ResultsError(f"column {column!r} is not allowed; choose from {', '.join(get_args(Column))}")
+    wanted = tuple(dict.fromkeys(name.strip().lower() for name in several(formats) if name.strip()))
     if not wanted or any(name not in FORMATS for name in wanted):
-        given = ",".join(formats)
+        given = ",".join(several(formats))
         raise ResultsError(f"formats {given!r} are not allowed; choose from {', '.join(FORMATS)}")
-    options = FigureOptions(venue, column, wanted, tolerance, paper, tuple(labels), tuple(only))
+    options = FigureOptions(venue, column, wanted, tolerance, paper, several(labels), several(only))
     with stage("drawing figures"):
         return write_gallery(records, folder, options)
 
@@ -116,7 +119,7 @@ class DrawnStudy:
             folder: output folder, created if missing.
             style: sizes and fonts of a venue; see `adapter_probe.figures.venues.VENUES`.
             column: figure width, one column or the full text width; None chooses per figure.
-            formats: some of pdf, svg, png, pgf.
+            formats: some of pdf, svg, png, pgf, or one of them.
             tolerance: tolerated drop, in percentage points, marked by the black line of an ablation.
             paper: overlay the values that Houlsby et al. (2019) published.
             labels: panel labels, one per ablation; by default the tasks, and the settings where they differ.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,13 +22,13 @@ from adapter_probe.errors import DataError, ModelError
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.probe.plan import choose_tokens_per_pass, cut_batches
 from adapter_probe.probe.tree import forward_variants
-from adapter_probe.spans import SITES_PER_LAYER, Span
+from adapter_probe.spans import SITES_PER_LAYER, Span, as_span
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Texts = str | Sequence[str] | Sequence[tuple[str, str]]
-Off = int | tuple[int, int] | Sequence[bool] | np.ndarray | None
+Off = int | tuple[int, int] | Span | Sequence[bool] | np.ndarray | None
 _Written = tuple[tuple[str, int, int], ...]
 """Name, size in bytes and modification time of every file of a folder."""
 _DTYPES = ("float32", "float64", "bfloat16")
@@ -120,8 +119,8 @@ class Model:
 
         Args:
             texts: one text, a list of texts, or a list of pairs of texts.
-            off: adapters to switch off: a layer, a span ``(first, last)`` with both ends included, or a bool
-                mask ``[sites]`` in which True means *on*; None for the intact model.
+            off: adapters to switch off: a layer, a span (a `Span` or ``(first, last)``, both ends included),
+                or a bool mask ``[sites]`` in which True means *on*; None for the intact model.
 
         Returns:
             float32 ``[examples, labels]``.
@@ -165,17 +164,17 @@ class Model:
         return out
 
     @contextmanager
-    def switched_off(self, first: int | np.ndarray, last: int | None = None) -> Iterator[Model]:
+    def switched_off(self, first: int | Span | np.ndarray, last: int | None = None) -> Iterator[Model]:
         """Context manager that switches adapters off in the forward of the transformers model (`base`).
 
         Args:
-            first: the first layer, or a bool mask ``[sites]`` with True = on.
+            first: the first layer, a `Span`, or a bool mask ``[sites]`` with True = on.
             last: the last layer, inclusive; by default the first.
 
         Raises:
             ModelError: the span or mask does not fit the model.
         """
-        off: Any = (first, first if last is None else last) if np.ndim(first) == 0 else first
+        off: Any = first if last is None else (first, last)
         with ExitStack() as stack:
             for site in np.flatnonzero(~self._mask(off)):
                 stack.enter_context(self._opened.model.sites[site].switched(False))
@@ -189,13 +188,12 @@ class Model:
         mask = np.ones(self.n_sites, dtype=bool)
         if off is None:
             return mask
-        if np.ndim(off) == 0:
-            off = (off, off)  # type: ignore[assignment]
-            if isinstance(off[0], (bool, np.bool_)):  # type: ignore[index]
-                raise ModelError(f"off={off[0]!r} is not a layer; give its number, a span or a mask")  # type: ignore[index]
-        if isinstance(off, tuple) and len(off) == 2 and not isinstance(off[0], (bool, np.bool_)):
+        if isinstance(off, (bool, np.bool_)):
+            raise ModelError(f"off={off!r} is not a layer; give its number, a span or a mask")
+        pair = isinstance(off, tuple) and len(off) == 2 and not isinstance(off[0], (bool, np.bool_))
+        if pair or np.ndim(off) == 0:  # type: ignore[arg-type]
             try:
-                span = Span(*map(operator.index, off))
+                span = as_span(off)  # type: ignore[arg-type]
             except (TypeError, ValueError) as error:
                 raise ModelError(f"off={off!r} is not a span of layers: {error}") from None
             if span.last >= self.n_layers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -31,9 +31,9 @@ from adapter_probe.results.ablation_files import AblationResults, load_ablation,
 from adapter_probe.results.atomic import read_json
 from adapter_probe.results.fingerprints import describe_changes, list_changes
 from adapter_probe.results.schema import MANIFEST, PREDICTIONS, SPANS_CSV, read_summary
-from adapter_probe.spans import SITES_PER_LAYER, Span
+from adapter_probe.spans import SITES_PER_LAYER, Span, as_span
 
-from .rows import refuse_idle_encoding
+from .rows import refuse_idle_encoding, several
 
 ChosenOn = Literal["half", "all"]
 
@@ -98,11 +98,11 @@ def prune(
     checkpoint: str | Path,
     out: str | Path,
     *,
-    span: Span | None = None,
+    span: Span | tuple[int, int] | int | None = None,
     within: float | None = None,
     basis: Basis = "estimate",
     base: str | None = None,
-    data: Sequence[str | Path] = (),
+    data: str | Path | Sequence[str | Path] = (),
     encoding: str = "utf-8",
     ablation: str | Path | None = None,
     device: str = "auto",
@@ -117,12 +117,12 @@ def prune(
     Args:
         checkpoint: folder of a trained checkpoint.
         out: output folder of the new checkpoint.
-        span: layers whose adapters are removed.
+        span: layers whose adapters are removed: a layer, or the first and the last one.
         within: remove the longest span whose drop is at most this many percentage points in an ablation.
         basis: with `within`, use the measured drop (``estimate``) or the worse end of its 95 % interval
             (``interval``).
         base: folder or Hugging Face Hub id of the base model, if it differs from the recorded one.
-        data: files of labelled examples to use instead of the checkpoint's own task; required for
+        data: a file or files of labelled examples to use instead of the checkpoint's own task; required for
             checkpoints of other libraries, which record no task.
         encoding: text encoding of these files.
         ablation: with `within`, results folder of the ablation; by default inside the checkpoint.
@@ -137,17 +137,20 @@ def prune(
     checkpoint, out = Path(checkpoint), Path(out)
     if (span is None) == (within is None):
         raise ResultsError("give either --span FIRST-LAST or --within POINTS")
-    refuse_idle_encoding(encoding, *data)
-    default = f"ablation-data-{Path(data[0]).stem}" if data else "ablation"
+    removed = None if span is None else _as_span(span)
+    if basis not in get_args(Basis):
+        raise ResultsError(f"--basis {basis} is not allowed; choose from {', '.join(get_args(Basis))}")
+    files = tuple(map(str, several(data)))
+    refuse_idle_encoding(encoding, *files)
+    default = f"ablation-data-{Path(files[0]).stem}" if files else "ablation"
     folder = Path(ablation) if ablation is not None else checkpoint / default
     if within is not None:
         _refuse_unchoosable(folder, checkpoint, within)
     with working(f"prune: opening {checkpoint}", progress):
-        files = tuple(map(str, data))
         arguments = AblationArguments(str(checkpoint), base=base, data=files, encoding=encoding)
         request = _remembering(prepare_ablation(arguments, choose_device(device)), files)
-    if span is not None:
-        choice = _Choice(span)
+    if removed is not None:
+        choice = _Choice(removed)
     else:
         assert within is not None
         with working("prune: choosing the span", progress):
@@ -155,6 +158,13 @@ def prune(
     pruned = prune_checkpoint(request, checkpoint, choice.span, out, progress)
     with working("prune: intervals and tests", progress):
         return _measured(pruned, choice, out)
+
+
+def _as_span(span: Span | tuple[int, int] | int) -> Span:
+    try:
+        return as_span(span)
+    except (TypeError, ValueError) as error:
+        raise ResultsError(f"span {span!r} is not allowed; give first and last layer: {error}") from None
 
 
 def _remembering(request: AblationRequest, data: Sequence[str]) -> AblationRequest:

@@ -14,6 +14,8 @@ import pandas as pd
 from adapter_probe.analysis.ranking import agreement_table, regret_table, span_table, with_drops
 from adapter_probe.errors import ResultsError
 
+from .rows import several
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -137,9 +139,12 @@ def rank(
     from adapter_probe.spans import SITES_PER_LAYER
 
     use_threads(threads)
-    files = (data,) if isinstance(data, (str, Path)) else tuple(data)
     arguments = AblationArguments(
-        str(checkpoint), base=base, data=tuple(map(str, files)), split=split, max_examples=max_examples
+        str(checkpoint),
+        base=base,
+        data=tuple(map(str, several(data))),
+        split=split,
+        max_examples=max_examples,
     )
     request = prepare_ablation(arguments, choose_device(device))
     model = request.checkpoint.model.to(request.device)

@@ -20,6 +20,8 @@ from adapter_probe.results.atomic import read_json
 from adapter_probe.results.fingerprints import describe_changes, list_changes
 from adapter_probe.results.schema import PREDICTIONS
 
+from .rows import several
+
 
 @dataclass(frozen=True)
 class ReportPage:
@@ -35,19 +37,19 @@ class ReportPage:
 
 
 def report(
-    folders: Sequence[str | Path],
+    folders: str | Path | Sequence[str | Path],
     out: str | Path = "report.html",
     *,
     examples: bool = False,
-    checkpoints: Sequence[str | Path] = (),
-    data: Sequence[str | Path] = (),
+    checkpoints: str | Path | Sequence[str | Path] = (),
+    data: str | Path | Sequence[str | Path] = (),
     encoding: str = "utf-8",
     tolerance: float = 1.0,
 ) -> ReportPage:
     """Write a self-contained interactive HTML report of one or more studies.
 
     Args:
-        folders: results folders of ablations and sweeps, or checkpoints that contain ablations.
+        folders: a results folder or several, of ablations and sweeps, or checkpoints that contain ablations.
         out: output file.
         examples: whether to include the texts of examples whose prediction changes.
         checkpoints: checkpoints of ablations that are neither inside nor next to them.
@@ -62,7 +64,8 @@ def report(
     """
     if not 0 <= tolerance <= 100:
         raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 to 100 points")
-    records, given, files = load_records(folders), [Path(c) for c in checkpoints], [Path(f) for f in data]
+    given, files = [Path(c) for c in several(checkpoints)], [Path(f) for f in several(data)]
+    records = load_records(several(folders))
     ablations = [record for record in records if isinstance(record, AblationRecord)]
     _refuse_strangers(given, ablations)
     parts = [_completed(record, given, files, encoding, examples) for record in ablations]

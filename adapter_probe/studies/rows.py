@@ -22,6 +22,11 @@ Examples: TypeAlias = "str | Path | Sequence[Any] | pd.DataFrame"
 """A file, several files, a DataFrame, a list of mappings from column to value, or a pair (texts, labels)."""
 
 
+def several(value: Any) -> tuple[Any, ...]:
+    """One name, path or number, or a sequence of them, as a tuple."""
+    return (value,) if isinstance(value, (str, Path)) or not hasattr(value, "__iter__") else tuple(value)
+
+
 def as_files(data: Examples, folder: Path, checkpoint: Path) -> tuple[str, ...]:
     """The paths of the examples; examples in memory are written to a file first.
 

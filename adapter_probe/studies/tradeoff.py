@@ -16,6 +16,7 @@ from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.sealing import sealed
 
 from .drawing import Style, axes_for
+from .rows import several
 from .sweeps import (
     OnTrial,
     Sweep,
@@ -197,12 +198,11 @@ def tradeoff(
         learning_rates, epochs, seeds, batch_size, warmup, metric, max_length, max_train, encoding,
         validation_share, dtype,
     )  # fmt: skip
-    tasks = [task] if isinstance(task, (str, Path)) else task
-    folders = [data] if isinstance(data, (str, Path)) else data
+    folders = None if data is None else several(data)
     methods = methods_of(
         base, sizes, top_k, init_std, layernorm=layernorm, full=full, head_only=head_only, baseline=baseline
     )
-    trials = find_trials(base, tasks, folders, methods, settings)
+    trials = find_trials(base, several(task), folders, methods, settings)
     return run_tradeoff(trials, Path(out), resources, progress, on_trial)
 
 

@@ -124,7 +124,8 @@ def rows(tmp_path: Path) -> Path:
 def test_a_pruned_checkpoint_of_peft_is_pefts(case: str, span: Span, rows: Path, tmp_path: Path):
     folder = FIXTURES / "peft" / case
     base = base_of(folder)
-    pruned = prune(folder, tmp_path / "p", span=span, base=base, data=[rows], device="cpu", progress=False)
+    pair = (span.first, span.last)
+    pruned = prune(folder, tmp_path / "p", span=pair, base=base, data=[rows], device="cpu", progress=False)
     assert pruned.adapter_parameters_after < pruned.adapter_parameters_before
     expected = np.load(folder / "expected.npz")
     layers = list(range(span.first, span.last + 1))

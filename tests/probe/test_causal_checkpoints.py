@@ -291,7 +291,7 @@ def test_a_pruned_checkpoint_is_the_one_with_the_span_off(rows, checkpoint, abla
     grouped = ablated(rows * 3, group=2, precision="bfloat16").folder
     chosen = prune(checkpoint, tmp_path / "g", within=1e6, **{**options, "ablation": grouped})
     assert (chosen.span, chosen.score_after) == (pruned.span, pruned.score_after)
-    given = prune(checkpoint, tmp_path / "q", span=Span(1, 1), **options)
+    given = prune(checkpoint, tmp_path / "q", span=1, **options)
     row = study.spans.query("first == 1 and last == 1").iloc[0]
     assert given.score_after == pytest.approx(row["score"], rel=1e-5)
     assert given.delta_points == pytest.approx(row["delta_points"], abs=1e-3)

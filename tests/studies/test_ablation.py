@@ -101,9 +101,18 @@ def test_save_writes_figures_tables_and_captions(study, tmp_path):
         ({"style": "nature"}, "icml"),
         ({"formats": ("gif",)}, "pdf"),
         ({"tolerance": -1}, "0"),
+        ({"column": "wide"}, "half, full"),
     ):
         with pytest.raises(ap.ResultsError, match=word):
             study.save(tmp_path / "x", **wrong)
+
+
+def test_one_of_several_needs_no_list(study, tmp_path):
+    one = study.save(tmp_path, formats="png", only="heatmap", labels="own")
+    assert [path.name for path in one] == ["heatmap.png", "heatmap.csv", "heatmap.txt"]
+    assert ap.report(str(study.folder), tmp_path / "report.html").path.is_file()
+    with pytest.raises(ap.ResultsError, match="at least 2 studies, got 1"):
+        ap.average(study)
 
 
 def test_a_function_as_the_metric(study, checkpoint, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import adapter_probe as ap
+from adapter_probe.spans import Span
 
 TEXTS = ["the cat saw a dog", "fine", "a bird was cruel and the house was big", "the dog met the bad cat"]
 
@@ -60,6 +61,12 @@ def test_any_masks_and_switching_ends_with_the_block(model):
     with pytest.raises(RuntimeError), model.switched_off(0, 2):
         raise RuntimeError
     np.testing.assert_allclose(own_logits(model, TEXTS), model.logits(TEXTS), atol=1e-6)
+
+
+def test_a_span_object_is_the_span(model):
+    np.testing.assert_array_equal(model.logits(TEXTS, off=Span(0, 1)), model.logits(TEXTS, off=(0, 1)))
+    with model.switched_off(Span(0, 1)):
+        np.testing.assert_allclose(own_logits(model, TEXTS), model.logits(TEXTS, off=(0, 1)), atol=1e-6)
 
 
 def test_small_passes_change_nothing(model):

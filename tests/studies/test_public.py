@@ -45,6 +45,12 @@ def test_every_error_is_one_of_ours(tmp_path):
         lambda: ap.average([]),
         lambda: ap.open(tmp_path, dtype="float8"),
         lambda: ap.open(tmp_path, device="tpu"),
+        *(
+            lambda name=name: ap.ablate(tmp_path, **{name: "other"})
+            for name in ("sites", "layernorm", "precision")
+        ),
+        lambda: ap.prune(tmp_path, tmp_path, span="0-1"),
+        lambda: ap.prune(tmp_path, tmp_path, within=1.0, basis="other"),
     ):
         with pytest.raises(ap.AdapterProbeError) as caught:
             wrong()
