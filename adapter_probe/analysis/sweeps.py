@@ -18,6 +18,7 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.results.schema import CHOICE, SWEEP
 
 from .method_labels import BASELINE, METHOD_LABELS
+from .resampling import N_RESAMPLES
 
 _SETTINGS = [
     "method", "size", "init_std", "activation", "sites", "k", "learning_rate", "epochs", "batch_size",
@@ -29,7 +30,6 @@ TRADEOFF_POINT = ["task", "metric", "method", "size", "k"]
 _PARAMETERS = ["trained_parameters", "trained_parameters_without_head", "percent_of_base"]
 _DECIMALS = 12  # of a mean score; in the rest equal means can differ by rounding
 PERCENTILES = (20, 50, 80)
-N_RESAMPLES = 10_000
 
 
 def chosen_trials(trials: pd.DataFrame, point: Sequence[str] = TRADEOFF_POINT) -> pd.DataFrame:

@@ -15,6 +15,7 @@ from adapter_probe.models.layer import ADAPTER
 from adapter_probe.models.methods import Adapters
 from adapter_probe.results.atomic import make_folder
 
+from .adapterhub import HEAD_CONFIG, HEAD_WEIGHTS, WEIGHTS
 from .files import CONFIG, DESCRIPTION, read_json_file
 from .headers import DELTA
 from .native import OpenedCheckpoint, save_checkpoint
@@ -22,10 +23,7 @@ from .peft import is_peft
 from .peft_config import read_config
 from .peft_writing import WRITABLE, write_peft
 
-# The library's name, and the version of its format.
-_WEIGHTS = "pytorch_adapter.bin"
-_HEAD_CONFIG, _HEAD_WEIGHTS = "head_config.json", "pytorch_model_head.bin"
-_VERSION = "adapters.1.3.0"
+_VERSION = "adapters.1.3.0"  # the library's name, and the version of its format
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "swish": "swish", "tanh": "tanh"}
 _PARTS = {
     "down.weight": "adapter_down.0.weight",
@@ -176,10 +174,10 @@ def _write(opened: OpenedCheckpoint, method: Adapters, out: Path) -> None:
     names = task.label_names or [f"LABEL_{n}" for n in range(int(model.config.num_labels))]
     labels = {name: number for number, name in enumerate(names)}
     make_folder(out)
-    torch.save(adapters, out / _WEIGHTS)
-    torch.save(head, out / _HEAD_WEIGHTS)
+    torch.save(adapters, out / WEIGHTS[-1])
+    torch.save(head, out / HEAD_WEIGHTS[-1])
     _dump(
-        out / _HEAD_CONFIG,
+        out / HEAD_CONFIG,
         {**common, "config": None, "name": None, "label2id": labels, "num_labels": len(names)},
     )
     _dump(out / CONFIG, {**common, "config": _config(method, opened.model.hidden_size), "name": "task"})

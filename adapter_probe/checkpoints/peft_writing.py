@@ -18,9 +18,9 @@ from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
 from .files import CONFIG
+from .peft import WEIGHTS
 from .peft_config import read_config
 
-WEIGHTS = "adapter_model.safetensors"
 WRITABLE = "LoRA, DoRA, (IA)³ or tuned LayerNorms, one of them at a time"
 _TYPES = {
     "low_rank": "LORA",
@@ -96,7 +96,7 @@ def write_peft(
             theirs[f"{module}.base_layer.{parameter}" if module in changed else key] = tensor
     plain = {f"{_PREFIX}{key}": tensor.detach().cpu().contiguous().clone() for key, tensor in theirs.items()}
     make_folder(out)
-    write_bytes(out / WEIGHTS, safetensors.torch.save(plain, metadata={"format": "pt"}))
+    write_bytes(out / WEIGHTS[0], safetensors.torch.save(plain, metadata={"format": "pt"}))
     write_json(out / CONFIG, document)
 
 

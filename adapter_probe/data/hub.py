@@ -86,7 +86,7 @@ def read_hub(source: HubSplit) -> Rows:
         reason = (
             f"{silence}, and no copy of it is cached on this machine; give a folder with its files"
             if silence
-            else _one_line(error)
+            else _first_line(error)
         )
         raise DataError(f"{source}: cannot be read from the Hugging Face hub: {reason}") from error
     columns = {name: _values(table, name) for name in table.column_names}
@@ -122,7 +122,7 @@ def _ask_hub(dataset: str) -> tuple[str | None, str]:
     except RepositoryNotFoundError:
         return None, ""
     except Exception as error:  # the HTTP library's own classes, which differ between versions
-        return None, f"it cannot be reached ({_one_line(error)})"
+        return None, f"it cannot be reached ({_first_line(error)})"
 
 
 @contextlib.contextmanager
@@ -150,6 +150,6 @@ def _values(table: object, name: str) -> list[object]:
     return [names[value] if value is not None and 0 <= value < len(names) else value for value in values]
 
 
-def _one_line(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return lines[0] if len(lines[0]) <= _MOST_SHOWN else f"{lines[0][: _MOST_SHOWN - 1]}…"
