@@ -40,12 +40,12 @@ def convert(
     """
     from adapter_probe.checkpoints.converting import to_adapterhub, to_native, to_peft
     from adapter_probe.checkpoints.opening import open_checkpoint
-    from adapter_probe.probe.request import with_data
+    from adapter_probe.data.given import given_task
 
     opened = open_checkpoint(source, base)
     if to == "native":
         if data:
-            opened = with_data(source, opened, data, "validation")
+            opened = opened.with_task(given_task(opened.description.task, data, "validation", source))
         to_native(opened, out)
     elif to == "peft":
         to_peft(opened, out, source)

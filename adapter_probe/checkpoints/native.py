@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from adapter_probe import __version__
+from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError, reason_of
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.adapters.imported import ImportedMethod
@@ -65,6 +66,10 @@ class OpenedCheckpoint:
     trained: frozenset[str]
     missing: frozenset[str]
     notes: tuple[str, ...] = ()
+
+    def with_task(self, task: TaskSpec) -> OpenedCheckpoint:
+        """The same checkpoint with another task, such as one that its library does not record."""
+        return replace(self, description=replace(self.description, task=task))
 
 
 def library_versions() -> dict[str, str]:

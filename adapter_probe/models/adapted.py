@@ -181,11 +181,11 @@ class AdaptedModel(nn.Module):
         """Hidden states ``[1, tokens, hidden]`` that enter layer 0."""
         pieces = []
         for group in batch.groups:
-            span, shape = slice(group.start, group.stop), (group.n, group.length)
-            types = None if batch.token_type_ids is None else batch.token_type_ids[span].view(shape)
-            ids = batch.input_ids[span].view(shape)
+            size, shape = group.n * group.length, (group.n, group.length)
+            ids, types = batch.input_ids.narrow(0, group.start, size).view(shape), batch.token_type_ids
+            types = None if types is None else types.narrow(0, group.start, size).view(shape)
             hidden = embed(self.base.base_model, self.anatomy, ids, types, group.positions)
-            pieces.append(hidden.reshape(1, group.n * group.length, -1))
+            pieces.append(hidden.reshape(1, size, -1))
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
     def check_norms(self, norms: NormChoice) -> None:

@@ -16,9 +16,9 @@ from adapter_probe.checkpoints.converting import to_native
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.checkpoints.tensor_bundle import read_bundle
 from adapter_probe.data.encoding import Encoded, seal
+from adapter_probe.data.given import given_task
 from adapter_probe.data.packing import pack
 from adapter_probe.errors import CheckpointError
-from adapter_probe.probe.request import with_data
 from adapter_probe.probe.tree import forward_variants
 
 from .bundle_writer import write
@@ -241,7 +241,8 @@ def test_bases_that_do_not_fit():
 def test_this_projects_format_holds_all_of_it(base: Path, tmp_path: Path):
     folder, data = FIXTURES / "adapter_bert" / "two-files", tmp_path / "validation.tsv"
     data.write_text("sentence\tlabel\n" + "".join(f"w{n} w{n + 1}\t{n % 3}\n" for n in range(6)))
-    opened = with_data(folder, open_checkpoint(folder, str(base)), [data], "validation")
+    opened = open_checkpoint(folder, str(base))
+    opened = opened.with_task(given_task(opened.description.task, [data], "validation", folder))
     to_native(opened, tmp_path / "native")
     batch = pack(texts(), np.arange(len(texts())))
     with torch.no_grad():

@@ -15,10 +15,10 @@ from adapter_probe.checkpoints.converting import to_adapterhub, to_native
 from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.encoding import seal
+from adapter_probe.data.given import given_task
 from adapter_probe.data.packing import PackedBatch, pack
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.probe.request import with_data
 from adapter_probe.probe.tree import forward_variants
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -47,7 +47,7 @@ def all_variants(model: AdaptedModel) -> torch.Tensor:
 def opened_with_data(case: str, data: Path) -> OpenedCheckpoint:
     family = {"adapterhub/roberta-flex": "roberta", "peft/llama-norms": "llama"}.get(case, "bert")
     opened = open_checkpoint(FIXTURES / case, str(FIXTURES / "bases" / family))
-    return with_data(FIXTURES / case, opened, [data], "validation")
+    return opened.with_task(given_task(opened.description.task, [data], "validation", FIXTURES / case))
 
 
 @pytest.mark.parametrize(

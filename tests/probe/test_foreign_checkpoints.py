@@ -11,10 +11,11 @@ import torch
 
 from adapter_probe.checkpoints.converting import to_native
 from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.data.given import given_task
 from adapter_probe.errors import CheckpointError, DataError
 from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 from adapter_probe.probe.prune import prune_checkpoint
-from adapter_probe.probe.request import AblationRequest, prepare_ablation, with_data
+from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.spans import Span
 
@@ -101,7 +102,8 @@ def test_an_ablation_counts_what_the_library_would_count(tmp_path: Path):
 @pytest.mark.parametrize("case", ["adapterhub/union", "peft/lora-everywhere"])
 def test_pruning_leaves_what_the_ablation_says(case: str, tmp_path: Path):
     data = rows(tmp_path / "d.jsonl", [n % 3 for n in range(12)])
-    opened = with_data(case, open_checkpoint(FIXTURES / case, BERT), [data], "validation")
+    opened = open_checkpoint(FIXTURES / case, BERT)
+    opened = opened.with_task(given_task(opened.description.task, [data], "validation", case))
     to_native(opened, tmp_path / "native")
     made = prepare_ablation(AblationArguments(str(tmp_path / "native")), torch.device("cpu"))
     pruned = prune_checkpoint(made, tmp_path / "native", Span(1, 2), tmp_path / "pruned")

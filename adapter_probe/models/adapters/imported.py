@@ -10,7 +10,6 @@ from collections import Counter
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, get_args
 
-from adapter_probe.errors import ModelError
 from adapter_probe.models.methods import ParameterRole
 from adapter_probe.records import to_record
 
@@ -120,13 +119,6 @@ class ImportedMethod:
     bottlenecks: tuple[BottleneckSpec, ...] = ()
     inner: tuple[InnerSpec, ...] = ()
     head: HeadSpec | None = None
-
-    def __post_init__(self) -> None:
-        places = Counter((spec.layer, spec.site) for spec in self.bottlenecks)
-        modules = Counter(spec.module for spec in self.inner)
-        for place, n in (*places.items(), *modules.items()):
-            if n > 1:
-                raise ModelError(f"{n} adapters at {place} are not supported; at most one is allowed")
 
     def trains(self, role: ParameterRole, layer: int, n_layers: int) -> bool:
         """Whether a checkpoint contains a parameter; such a method is never trained."""

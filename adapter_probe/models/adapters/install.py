@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -53,8 +54,14 @@ def install_imported(base: PreTrainedModel, layers: Sequence[Layer], method: Imp
     """Install adapters at their sites and in their modules.
 
     Raises:
-        ModelError: a layer or module does not exist, or the module is of another kind.
+        ModelError: a layer or module does not exist or gets several adapters, or the module is of another
+            kind.
     """
+    places = Counter((spec.layer, spec.site) for spec in method.bottlenecks)
+    modules = Counter(spec.module for spec in method.inner)
+    for place, n in (*places.items(), *modules.items()):
+        if n > 1:
+            raise ModelError(f"{n} adapters at {place} are not supported; at most one is allowed")
     for spec in method.bottlenecks:
         if spec.layer >= len(layers):
             raise ModelError(

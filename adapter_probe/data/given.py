@@ -1,0 +1,83 @@
+"""The task of files that are given for a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from adapter_probe.data.lm_eval_tasks import is_task
+from adapter_probe.data.readers import SPLITS
+from adapter_probe.data.spec import TaskSpec
+from adapter_probe.data.tasks import find_task
+from adapter_probe.errors import CheckpointError, DataError
+from adapter_probe.known_tasks import KNOWN_TASKS
+
+
+def given_task(
+    task: TaskSpec,
+    files: Sequence[str | Path],
+    split: str,
+    checkpoint: str | Path,
+    encoding: str = "utf-8",
+) -> TaskSpec:
+    """The task of a checkpoint, or that of the given files if the checkpoint does not record its data.
+
+    Args:
+        task: the task of the checkpoint, which determines the kind and the classes.
+        files: files, or tasks of lm-evaluation-harness; empty for the recorded ones.
+        split: split that the files are.
+        checkpoint: folder of the checkpoint, for messages.
+        encoding: text encoding of the files.
+
+    Raises:
+        CheckpointError: neither files are given nor does the checkpoint record any.
+        DataError: the files cannot be read, or their labels are not those of the checkpoint's head.
+    """
+    if task.kind != "causal" and any(is_task(str(entry)) for entry in files):
+        raise DataError(
+            f"{files[0]}: tasks of lm-eval require a language model; the task of checkpoint {checkpoint} is "
+            f"{task.kind}"
+        )
+    if task.files or split not in SPLITS:
+        return task
+    if not files:
+        raise CheckpointError(
+            f"checkpoint {checkpoint} does not record its data; give a file with "
+            + ("a language model's rows" if task.kind == "causal" else "labelled examples")
+            + " (--data FILE)"
+        )
+    if task.kind == "causal":  # whose rows determine how they are scored
+        return task
+    found = find_task(**{split: files}, kind=task.kind, name=task.name, encoding=encoding)  # type: ignore[arg-type]
+    if task.kind == "classification":
+        found = replace(found, label_names=_names(task, found, files, checkpoint))
+    return found
+
+
+def _names(
+    task: TaskSpec, found: TaskSpec, files: Sequence[str | Path], checkpoint: str | Path
+) -> tuple[str, ...]:
+    """The labels as written in the files, in the order of the head's outputs."""
+    numbers = tuple(str(number) for number in range(len(task.label_names)))
+    in_files = set(found.label_names)
+    by_name = {name.casefold(): name for name in found.label_names}
+    named = tuple(by_name.get(name.casefold(), name) for name in task.label_names)
+    for names in (named, numbers):
+        if in_files <= set(names):
+            return names
+    unnamed = task.label_names == numbers
+    if (
+        unnamed and found.label_names == KNOWN_TASKS["cola"].label_names
+    ):  # the labels are numbers in the files
+        return found.label_names
+    known = ", ".join(task.label_names)
+    raise DataError(
+        f"{', '.join(map(str, files))}: the labels {', '.join(found.label_names)} are not those of "
+        f"checkpoint {checkpoint}, whose head has {len(numbers)} outputs, "
+        + (
+            f"which it does not name; allowed are 0 to {len(numbers) - 1}"
+            if unnamed
+            else f"{known}; allowed are these, or 0 to {len(numbers) - 1}"
+        )
+    )
