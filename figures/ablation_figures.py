@@ -19,7 +19,7 @@ from .attribution import STEM, attribution, interaction_label, interactions, lay
 from .captions import attribution_caption, curve_caption, heatmap_caption, joint_caption
 from .drawing import Drawing
 from .heatmap import Grid, draw, grid_of, heatmap, published_grid, scale_of, spread_fits, spread_grid
-from .layout import WIDE, fit_height, legend_below, new_figure
+from .layout import WIDE, fit_height, legend_below, new_figure, title_above
 from .levels import DivergingScale, Scale, draw_colorbar
 from .span_curve import (
     ASPECT,
@@ -29,7 +29,6 @@ from .span_curve import (
     draw_line,
     line_entries,
     line_of_spans,
-    settle,
     span_line,
 )
 from .venues import FigureOptions
@@ -162,18 +161,16 @@ def curve_figure(lines: Sequence[SpanLine], options: FigureOptions) -> Figure:
         rows, columns = shape_of(len(lines), width)
         aspect = WIDE_ASPECT if width / columns >= WIDE else ASPECT
         figure = new_figure(width, width * aspect * (rows / columns + 0.5))
-        panels = []
+        first = None
         for index, line in enumerate(lines):
-            ax = figure.add_subplot(rows, columns, index + 1)
-            panel = draw_line(line, ax, tolerance=options.tolerance)
-            panels.append(panel.with_words(line.notes))
+            ax = figure.add_subplot(rows, columns, index + 1, sharey=first)
+            first = first or ax
+            draw_line(line, ax, tolerance=options.tolerance)
+            title_above(ax, line.notes)
             ax.set_box_aspect(aspect)
             ax.set_ylabel("" if index % columns else ax.get_ylabel())
-        settle(panels)
         legend_below(figure, line_entries(lines, options.tolerance))
-        fit_height(figure, max(options.venue.tallest, rows * _LOWEST_ROW))
-        settle(panels)
-        return figure
+        return fit_height(figure, max(options.venue.tallest, rows * _LOWEST_ROW))
 
 
 def shape_of(n_grids: int, width: float) -> tuple[int, int]:

@@ -26,7 +26,6 @@ from .curves import (
     LegendEntry,
     baseline_line,
     decade_ticks,
-    explain,
     far_below,
     line_props,
     mark_far_below,
@@ -36,7 +35,7 @@ from .curves import (
     with_published,
 )
 from .drawing import Drawing
-from .layout import WIDE, fit_height, legend_below, new_figure
+from .layout import WIDE, fit_height, legend_below, new_figure, title_above
 from .sweep_captions import aggregate_caption
 from .venues import FigureOptions
 from .wording import count_text, signed
@@ -182,7 +181,7 @@ def draw(
     for height in alone[view.middle].dropna():
         baseline_line(ax, height)
         notes.append(f"TF-IDF: {signed(height)}")
-    explain(ax, [], notes)
+    title_above(ax, notes)
 
 
 def _draw_method(ax: Axes, x: np.ndarray, rows: pd.DataFrame, method: str, view: AggregatePanel) -> None:

@@ -17,10 +17,12 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from adapter_probe.analysis.method_labels import METHOD_LABELS
 
 from . import style
+from .layout import size_in_points
 
 FOOT = 0.06  # fraction of the axes' height: position of marks without a value, or with one below the axis
 CURVES = ("adapters", "top_layers")  # methods that a line joins
 _FAR = 0.6  # of the range of scores
+_LINE, _MOST_ROOM = 1.4, 0.7  # of a legend: a line in units of its font size; share of the axes' height
 _SPREADS = ("min", "max", "p20_points", "p80_points", "iqm_low_points", "iqm_high_points")
 
 LegendEntry = tuple[Artist, str]
@@ -261,6 +263,13 @@ def explain(ax: Axes, entries: Sequence[LegendEntry], notes: Sequence[str] = ())
         legend = ax.legend(
             [handle for handle, _ in entries], [label for _, label in entries], title="\n".join(notes),
             title_fontsize=style.tick_size(), fontsize=style.tick_size(), frameon=False, alignment="left",
-            borderpad=0.2, borderaxespad=0.3, handlelength=2.0,
+            borderpad=0.2, borderaxespad=0.3, handlelength=2.0, labelspacing=0.28,
         )  # fmt: skip
         legend.set_in_layout(False)
+
+
+def leave_room(ax: Axes, n_lines: int) -> None:
+    """Extend the axis of values above everything drawn, for a legend of this many lines."""
+    low, high = ax.get_ylim()
+    share = min(_MOST_ROOM, _LINE * n_lines * style.tick_size() / size_in_points(ax)[1])
+    ax.set_ylim(low, low + (high - low) / (1 - share))

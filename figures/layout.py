@@ -71,6 +71,12 @@ def legend_below(figure: Figure, entries: Sequence[tuple[Artist, str]]) -> None:
         )  # fmt: skip
 
 
+def title_above(ax: Axes, notes: Sequence[str]) -> None:
+    """The notes above the axes, in lines that end after commas and are fitted with the figure's height."""
+    ax.set_title(", ".join(notes).replace(":,", ","), loc="left", fontsize=style.tick_size())
+    _wrap_title(ax, size_in_points(ax)[0])
+
+
 def one_panel(
     draw: Callable[[Axes], Sequence[tuple[Artist, str]]],
     options: FigureOptions,
@@ -111,9 +117,9 @@ def fit_height(figure: Figure, tallest: float) -> Figure:
         ax.set_aspect("auto")
     for _ in range(_ROUNDS):
         figure.get_layout_engine().execute(figure)
-        words = _labels(panels)
+        texts = _texts(panels)
         height = min(_needed_height(figure, panels), tallest)
-        if abs(height - figure.get_figheight()) < _SETTLED and words == _labels(panels):
+        if abs(height - figure.get_figheight()) < _SETTLED and texts == _texts(panels):
             break
         figure.set_figheight(height)
     for ax, aspect, box_aspect in held:
@@ -132,10 +138,11 @@ def _needed_height(figure: Figure, panels: Sequence[tuple[Axes, float]]) -> floa
     needed, given = np.zeros(grid.nrows), np.zeros(grid.nrows)  # inches
     for ax, aspect in panels:
         row, place = ax.get_subplotspec().rowspan.start, ax.get_position(original=True)
-        needed[row] = max(needed[row], aspect * place.width * width)
-        given[row] = place.height * height
-        _wrap_label(ax.xaxis, 72 * place.width * width)
-        _wrap_label(ax.yaxis, 72 * min(aspect * place.width * width, given[row]))
+        wide, given[row] = place.width * width, place.height * height
+        needed[row] = max(needed[row], aspect * wide)
+        _wrap_title(ax, 36 * (wide + min(wide, given[row] / aspect)))  # from the centred box's left
+        _wrap_label(ax.xaxis, 72 * wide)
+        _wrap_label(ax.yaxis, 72 * min(aspect * wide, given[row]))
     grid.set_height_ratios(needed)
     return float(height + (needed - given).sum())
 
@@ -146,6 +153,13 @@ def _wrap_label(axis: Axis, length: float) -> None:
     axis.label.set_text(style.wrapped(text, axis.label.get_fontsize(), 1.05 * length))
 
 
-def _labels(panels: Sequence[tuple[Axes, float]]) -> list[str]:
-    """The axes' labels with their current line breaks."""
-    return [axis.label.get_text() for ax, _ in panels for axis in (ax.xaxis, ax.yaxis)]
+def _wrap_title(ax: Axes, length: float) -> None:
+    """Break a title on the left into lines of at most `length` points, each after a comma."""
+    pieces = ax.get_title("left").replace("\n", " ").replace(", ", ",\n").split("\n")
+    size = ax._left_title.get_fontsize()
+    ax.set_title(style.in_lines(pieces, size, length), loc="left", fontsize=size)
+
+
+def _texts(panels: Sequence[tuple[Axes, float]]) -> list[str]:
+    """The axes' titles and labels with their current line breaks."""
+    return [text for ax, _ in panels for text in (ax.get_title("left"), ax.get_xlabel(), ax.get_ylabel())]

@@ -14,10 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
-from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
@@ -26,7 +24,7 @@ from adapter_probe.analysis.deltas import drop_points, span_order
 from adapter_probe.errors import ResultsError
 
 from . import style
-from .curves import FOOT, LegendEntry, tidy_axes
+from .curves import FOOT, LegendEntry, explain, leave_room, tidy_axes
 from .grid import number_layers
 from .heatmap import Grid, Record, grid_of, published_grid
 from .layout import before_drawing, size_in_points
@@ -35,9 +33,7 @@ from .wording import points_text, span_text, test_name
 
 _COLOUR, _BAND = "#0072b2", 0.2
 _MARK = 3.6  # units; marks are smaller if there are many layers
-_MARGIN = 0.05  # fraction of the range of drops
 ASPECT, WIDE_ASPECT = 0.7, 0.42
-_MOST_ROOM = 0.6  # fraction of the axes' height that the legend may take
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,82 +126,16 @@ def curve(
     """
     line = line_of_spans(record, paper=paper)
     ax = plt.gca() if ax is None else ax
-    panel = draw_line(line, ax, tolerance=tolerance)
+    draw_line(line, ax, tolerance=tolerance)
     if notes:
-        panel = panel.with_words(line.notes, line_entries([line], tolerance))
-    settle([panel])
-    before_drawing(ax, lambda ax: settle([panel]) if ax.get_autoscaley_on() else None)
+        entries = line_entries([line], tolerance)
+        leave_room(ax, len(line.notes) + len(entries))
+        explain(ax, entries, line.notes)
+        ax.get_legend().set_frame_on(True)  # it covers no data
     return ax
 
 
-@dataclass(frozen=True, eq=False)
-class Panel:
-    """Axes with a curve, the range of the curve at each mark, and the legend.
-
-    Attributes:
-        ax: the axes.
-        low, high: the range of everything drawn at each mark, in points, ``[marks]``.
-        words: a legend with the notes as its title, or None.
-        notes: lines of the title; those for which there is no room are left out.
-    """
-
-    ax: Axes
-    low: np.ndarray
-    high: np.ndarray
-    words: Legend | None = None
-    notes: Sequence[str] = ()
-
-    def with_words(self, notes: Sequence[str], entries: Sequence[LegendEntry] = ()) -> Panel:
-        """The same panel with a legend that has the notes as its title."""
-        size = style.tick_size()
-        handles = [handle for handle, _ in entries]
-        labels = [label for _, label in entries]
-        words = self.ax.legend(
-            handles, labels, title=" ", title_fontsize=size, fontsize=size, alignment="left", frameon=True,
-            facecolor=self.ax.get_facecolor(), edgecolor="none", framealpha=1.0, fancybox=False,
-            borderpad=0.2, borderaxespad=0.3, handlelength=1.6, labelspacing=0.28,
-        )  # fmt: skip
-        words.set_in_layout(False)
-        return Panel(self.ax, self.low, self.high, words, notes)
-
-
-def settle(panels: Sequence[Panel]) -> None:
-    """Set one range of drops for all panels, such that no legend covers a curve."""
-    low = min(panel.low.min() for panel in panels)
-    high = max(panel.high.max() for panel in panels)
-    margin = _MARGIN * (high - low or 1.0)
-    bottom, top = low - margin, high + margin
-    for panel in panels:
-        if panel.words is not None:
-            size = _fit_words(panel, panel.words)
-            corners = [_top_with_words(panel, bottom, size, side) for side in ("left", "right")]
-            top = max(top, min(corners))
-            panel.words.set_loc(f"upper {'left' if corners[0] <= corners[1] else 'right'}")
-    for panel in panels:
-        panel.ax.set_ylim(bottom, top, auto=True)
-
-
-def _fit_words(panel: Panel, words: Legend) -> np.ndarray:
-    """Put as many notes into the legend as fit; return its size as fractions of the axes' size."""
-    size = np.zeros(2)
-    n_notes = len(panel.notes)
-    for n in (n_notes, *range(min(2, n_notes - 1), -1, -1)):
-        words.set_title("\n".join(panel.notes[:n]))
-        size = words.get_window_extent().size / panel.ax.bbox.size
-        if size[1] <= _MOST_ROOM:
-            break
-    return np.minimum(size, (1.0, _MOST_ROOM))
-
-
-def _top_with_words(panel: Panel, bottom: float, size: np.ndarray, side: str) -> float:
-    """The upper limit of the y-axis at which the legend, in one corner, does not cover the curve."""
-    pad = 0.6 * style.tick_size() / size_in_points(panel.ax)[1]
-    covered = 1 + int(np.ceil(size[0] * (len(panel.high) + 0.2)))
-    below = panel.high[:covered] if side == "left" else panel.high[-covered:]
-    return float(bottom + (below.max() - bottom) / (1 - size[1] - pad))
-
-
-def draw_line(line: SpanLine, ax: Axes, *, tolerance: float) -> Panel:
+def draw_line(line: SpanLine, ax: Axes, *, tolerance: float) -> None:
     """Draw one curve with the labels of its axes, but without a legend."""
     frame, unit, ink = line.frame, style.unit(), style.ink()
     drops = drop_points(frame["delta_points"])
@@ -213,35 +143,25 @@ def draw_line(line: SpanLine, ax: Axes, *, tolerance: float) -> Panel:
     tidy_axes(ax)
     ax.grid(False, axis="x")
     ax.axhline(0, color=ink, linewidth=0.6 * unit, zorder=1)
-    reach = [np.where(known, drops, 0.0), np.zeros(len(drops))]
     if line.shows == "drops":
-        ax.axhline(
-            tolerance, color=ink, linewidth=0.9 * unit, linestyle=(0, (4, 2)), zorder=1.5, label="tolerance"
-        )
-        reach.append(np.full(len(drops), tolerance))
+        ax.axhline(tolerance, zorder=1.5, label="tolerance", **_tolerance_props())
     joined = span_order(frame) != "apart"
     if "ci_low_points" in frame:
-        ends = [-frame["ci_high_points"].to_numpy(float), -frame["ci_low_points"].to_numpy(float)]
-        _draw_interval(ax, x, *ends, joined)
-        reach += [np.nan_to_num(end) for end in ends]
+        _draw_interval(ax, x, -frame["ci_high_points"], -frame["ci_low_points"], joined)
     if "sd_points" in frame:
-        deviation = frame["sd_points"].to_numpy(float)
-        reach += [np.nan_to_num(drops - deviation), np.nan_to_num(drops + deviation)]
-        ax.vlines(x, *reach[-2:], color=style.FAINT, linewidth=0.6 * unit, zorder=2, label="s.d.")
+        ends = drops - frame["sd_points"], drops + frame["sd_points"]
+        ax.vlines(x, *ends, zorder=2, label="s.d.", **_spread_props())
     if line.published is not None:
-        theirs = drop_points(line.published["delta_points"])
-        ax.plot(x, theirs, zorder=2, **_published_props())
-        reach.append(theirs)
+        ax.plot(x, drop_points(line.published["delta_points"]), zorder=2, **_published_props())
     if joined:
         ax.plot(x, drops, color=_COLOUR, linewidth=1.1 * unit, zorder=3)
     _draw_marks(ax, x[known], drops[known], _is_sure(frame)[known])
-    ax.plot(x[~known], np.full((~known).sum(), FOOT), "x", color=style.FAINT, markersize=3 * unit,
-            transform=ax.get_xaxis_transform(), label="undefined", zorder=4)  # fmt: skip
+    foot, across = np.full((~known).sum(), FOOT), ax.get_xaxis_transform()
+    ax.plot(x[~known], foot, transform=across, label="undefined", zorder=4, **_cross_props())
     ax.set_xlim(-0.6, len(x) - 0.4)
     number_layers(ax.xaxis, line.places, 0.0)
     ax.set_xlabel(line.axis)
     ax.set_ylabel(line.label.replace(" (", "\n("))  # the panels are low
-    return Panel(ax, np.min(reach, axis=0), np.max(reach, axis=0))
 
 
 def _is_sure(frame: pd.DataFrame) -> np.ndarray:
@@ -249,7 +169,7 @@ def _is_sure(frame: pd.DataFrame) -> np.ndarray:
     return frame["significant"].to_numpy(bool) if "significant" in frame else np.ones(len(frame), bool)
 
 
-def _draw_interval(ax: Axes, x: np.ndarray, low: np.ndarray, high: np.ndarray, joined: bool) -> None:
+def _draw_interval(ax: Axes, x: np.ndarray, low: pd.Series, high: pd.Series, joined: bool) -> None:
     if joined:
         ax.fill_between(x, low, high, color=_COLOUR, alpha=_BAND, linewidth=0, zorder=0.8, label=INTERVAL)
     else:
@@ -278,6 +198,18 @@ def _set_size(marks: Sequence[PathCollection], size: float) -> None:
         mark.set_linewidth(min(0.7 * style.unit(), 0.25 * size))
 
 
+def _tolerance_props() -> dict[str, object]:
+    return {"color": style.ink(), "linewidth": 0.9 * style.unit(), "linestyle": (0, (4, 2))}
+
+
+def _spread_props() -> dict[str, object]:
+    return {"color": style.FAINT, "linewidth": 0.6 * style.unit()}
+
+
+def _cross_props() -> dict[str, object]:
+    return {"linestyle": "", "marker": "x", "color": style.FAINT, "markersize": 3 * style.unit()}
+
+
 def _published_props() -> dict[str, object]:
     unit = style.unit()
     return {
@@ -295,7 +227,7 @@ def line_entries(lines: Sequence[SpanLine], tolerance: float) -> list[LegendEntr
         "markersize": _MARK * unit,
         "markeredgewidth": 0.7 * unit,
     }
-    entries: list[tuple[Artist, str]] = []
+    entries: list[LegendEntry] = []
     tested = [frame for frame in frames if "significant" in frame]
     sure = np.concatenate([_is_sure(frame)[frame["delta_points"].notna()] for frame in frames])
     tests = dict.fromkeys(line.test for line in lines if line.test)
@@ -310,13 +242,11 @@ def line_entries(lines: Sequence[SpanLine], tolerance: float) -> list[LegendEntr
         band = Patch(facecolor=_COLOUR, alpha=_BAND, linewidth=0)
         entries.append((band if joined else bar, "95% interval"))
     if any("sd_points" in frame for frame in frames):
-        entries.append((Line2D([], [], color=style.FAINT, linewidth=0.6 * unit), "s.d. over studies"))
+        entries.append((Line2D([], [], **_spread_props()), "s.d. over studies"))
     if any(line.shows == "drops" for line in lines):
-        dashed = {"color": style.ink(), "linewidth": 0.9 * unit, "linestyle": (0, (4, 2))}
-        entries.append((Line2D([], [], **dashed), f"tolerance, {points_text(tolerance)}"))
+        entries.append((Line2D([], [], **_tolerance_props()), f"tolerance, {points_text(tolerance)}"))
     if any(line.published is not None for line in lines):
         entries.append((Line2D([], [], **_published_props()), "Houlsby et al. 2019"))
     if any(frame["delta_points"].isna().any() for frame in frames):
-        cross = {"linestyle": "", "marker": "x", "color": style.FAINT, "markersize": 3 * unit}
-        entries.append((Line2D([], [], **cross), "undefined"))
+        entries.append((Line2D([], [], **_cross_props()), "undefined"))
     return entries

@@ -211,11 +211,14 @@ def wrapped(text: str, size: float, width: float) -> str:
     """The text in lines no wider than `width` points, if possible broken before a unit in brackets."""
     if text_width(text, size) <= width:
         return text
-    lines: list[str] = []
-    for part in text.replace(" (", "\n(").split("\n"):
-        first, *words = part.split()
-        lines.append(first)
-        for word in words:
-            longer = f"{lines[-1]} {word}"
-            lines[-1:] = [longer] if text_width(longer, size) <= width else [lines[-1], word]
+    parts = text.replace(" (", "\n(").split("\n")
+    return "\n".join(in_lines(part.split(), size, width) for part in parts)
+
+
+def in_lines(pieces: Sequence[str], size: float, width: float) -> str:
+    """The pieces, which stay whole, in as few lines of at most `width` points as possible."""
+    lines = list(pieces[:1])
+    for piece in pieces[1:]:
+        longer = f"{lines[-1]} {piece}"
+        lines[-1:] = [longer] if text_width(longer, size) <= width else [lines[-1], piece]
     return "\n".join(lines)

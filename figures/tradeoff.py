@@ -26,7 +26,7 @@ from .venues import FigureOptions
 from .wording import task_label
 
 STEM = "tradeoff-tasks"
-_ASPECT, _LOWEST_ROW, _LEGEND = 0.7, 1.2, 1.4  # height over width of a panel; inches
+_ASPECT, _NARROWEST, _LOWEST_ROW, _LEGEND = 0.7, 1.8, 1.5, 1.4  # height over width of a panel; inches
 
 
 def tradeoff_series(tradeoff: pd.DataFrame, trials: pd.DataFrame | None, paper: bool) -> list[ScoreSeries]:
@@ -92,7 +92,7 @@ def tradeoff_drawing(
 def tradeoff_figure(curves: Sequence[ScoreSeries], options: FigureOptions) -> Figure:
     """One panel per task with a common parameter axis, and the legend below."""
     width, n = options.width("half" if len(curves) == 1 else "full"), len(curves)
-    columns = 1 if width < WIDE else 2 if n in (2, 4) else min(n, 3)
+    columns = 1 if width < WIDE else 2 if n in (2, 4) else min(n, int(width / _NARROWEST), 3)
     rows = -(-n // columns)
     metrics = {curve.metric for curve in curves}
     with style.paper_style(options.venue):
@@ -100,10 +100,7 @@ def tradeoff_figure(curves: Sequence[ScoreSeries], options: FigureOptions) -> Fi
         for index, curve in enumerate(curves):
             ax = figure.add_subplot(rows, columns, index + 1)
             ax.set_box_aspect(_ASPECT if columns > 1 or width < WIDE else 0.5)
-            # Narrow panels have no room for the notes inside.
-            draw(
-                curve, ax, limits=limits_of(curves), top_axis=index < columns, legend=False, title=columns > 2
-            )
+            draw(curve, ax, limits=limits_of(curves), top_axis=index < columns, legend=False)
             last = index + columns >= n
             ax.set_xlabel("trained parameters per task" if last else "")
             ax.tick_params(axis="x", labelbottom=last)

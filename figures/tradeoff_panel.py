@@ -35,13 +35,12 @@ from .curves import (
     small_ticks,
     tidy_axes,
 )
-from .layout import size_in_points
+from .layout import title_above
 from .point_labels import PointLabel, label_points
 from .wording import literal, score_axis
 
 _SHARES = (0.01, 0.1, 1.0, 10.0, 100.0)  # % of the base, on the upper axis
 _SIZES_SHOWN, _FEW = (1, 8, 64, 512), 5  # of many adapter sizes; how many are not many
-_LEFT_OF_WIDTH = 0.65  # share of the width of new axes that the layout leaves them at least
 
 
 def draw(
@@ -51,7 +50,6 @@ def draw(
     limits: tuple[float, float] | None = None,
     top_axis: bool = True,
     legend: bool = True,
-    title: bool = False,
 ) -> Axes:
     """Draw one task.
 
@@ -64,8 +62,7 @@ def draw(
         ax: where; by default the current axes.
         limits: limits of the parameter axis; by default those of this task.
         top_axis: whether to show the percentage of the base on an upper axis.
-        legend: whether to draw a legend, below the task's name.
-        title: whether the task's name and scores stand above the axes; otherwise inside, where there is room.
+        legend: whether to draw a legend, headed by the task's name and scores; otherwise these stand above.
     """
     ax = plt.gca() if ax is None else ax
     factor, label = score_axis(curve.metric)
@@ -95,10 +92,10 @@ def draw(
     mark_far_below(ax, points["method"], x, values, digits=1 if factor > 1 else 2)
     if top_axis and np.isfinite(curve.base_parameters):
         _add_top_axis(ax, curve.base_parameters)
-    notes = _notes(curve, factor)
-    if title:
-        _set_title(ax, notes)
-    explain(ax, legend_entries([curve]) if legend else [], [] if title else notes)
+    if legend:
+        explain(ax, legend_entries([curve]), _notes(curve, factor))
+    else:
+        title_above(ax, _notes(curve, factor))
     label_points(ax, _labels(curve, factor))
     return ax
 
@@ -197,17 +194,6 @@ def _add_top_axis(ax: Axes, base: float) -> None:
     top.set_xlabel("% of the base, head included")
     between = np.outer(_SHARES, np.arange(2, 10)).ravel()
     small_ticks(ax, between[(between >= low) & (between <= high)] / factor, 1.0)
-
-
-def _set_title(ax: Axes, notes: Sequence[str]) -> None:
-    """The first note above the axes, and the others below it, in lines as wide as the axes."""
-    (name, *scores), size = notes, style.tick_size()
-    width = _LEFT_OF_WIDTH * size_in_points(ax)[0]
-    lines: list[str] = []
-    for score in scores:
-        longer = ", ".join([*lines[-1:], score])
-        lines[-1:] = [longer] if style.text_width(longer, size) <= width else [*lines[-1:], score]
-    ax.set_title("\n".join([name, *lines]), loc="left", fontsize=size)
 
 
 def _notes(curve: ScoreSeries, factor: float) -> list[str]:
