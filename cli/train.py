@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from adapter_probe.device import choose_device
-from adapter_probe.progress import progress_bar
 from adapter_probe.studies.summaries import columns, score_text
 
 from . import options
 from .console import command, show, show_json
-
-if TYPE_CHECKING:
-    import torch
-    from tqdm import tqdm
-
-    from adapter_probe.checkpoints.description import Description
-    from adapter_probe.models.methods import Adapters, Method
-    from adapter_probe.training.loop import Progress
-    from adapter_probe.training.request import TrainingRequest
 
 Files = list[Path] | None
 
@@ -121,87 +109,26 @@ def train(
     The checkpoint of the epoch with the best validation score is kept. Run the same command again to resume
     an interrupted training.
     """
-    from adapter_probe.data.tasks import find_task, locate_task
-    from adapter_probe.models.methods import Adapters
-    from adapter_probe.training.request import TrainingRequest
-    from adapter_probe.training.settings import TrainingSettings
+    from adapter_probe.studies.training import train as run
 
-    chosen = _method(
-        method, k, Adapters(size, init_std, activation, train_pooler, sites, placement, interaction, norm,
-                            hidden_layers)
+    done = run(
+        base, out, task=task, data=data, train_file=train_file or (), validation_file=validation_file or (),
+        text=text, text_b=text_b, label=label, kind=kind, metric=metric, name=name, max_length=max_length,
+        max_train=max_train, encoding=encoding, validation_share=validation_share, method=method, size=size,
+        init_std=init_std, activation=activation, train_pooler=train_pooler, sites=sites,
+        placement=placement, interaction=interaction, norm=norm, hidden_layers=hidden_layers, k=k,
+        learning_rate=learning_rate, epochs=epochs, batch_size=batch_size, warmup=warmup, seed=seed,
+        dtype=dtype, device=device,
     )  # fmt: skip
-    settings = TrainingSettings(epochs, batch_size, learning_rate, warmup, seed, dtype)
-    preset, folder = locate_task(task, data)
-    spec = find_task(
-        folder,
-        train_file or (),
-        validation_file or (),
-        (),
-        text,
-        text_b,
-        label,
-        kind,
-        metric,
-        name,
-        preset,
-        encoding,
-        validation_share,
-    )
-    description = run_training(
-        TrainingRequest(base, spec, chosen, settings, max_length, max_train=max_train),
-        out,
-        choose_device(device),
-    )
-    outcome = _outcome(description, out)
-    show_json(outcome) if json else show(_text(outcome))
-
-
-def _method(name: str, k: int | None, adapters: Adapters) -> Method:
-    """The training method with this name.
-
-    Raises:
-        ModelError: `k` is given without `top_layers`, or `top_layers` without `k`.
-    """
-    from adapter_probe.errors import ModelError
-    from adapter_probe.models.methods import method_from_json
-
-    if (name == "top_layers") != (k is not None):
-        needed = "--method top_layers requires --k, the number of layers to train"
-        raise ModelError(needed if k is None else f"--k {k} is only allowed with --method top_layers")
-    if name == "adapters":
-        return adapters
-    return method_from_json({"name": name, **({} if k is None else {"k": k})})
-
-
-def run_training(request: TrainingRequest, out: Path, device: torch.device) -> Description:
-    """Train, showing a progress bar."""
-    from adapter_probe.training.checkpoint import best_score, train_checkpoint
-
-    metric = request.task.metric
-    with ExitStack() as stack:
-        bars: list[tqdm] = []
-
-        def report(now: Progress) -> None:
-            if not bars:  # only after all checks have passed and training has started
-                bars.append(stack.enter_context(progress_bar("train", now.n_steps, "steps", now.step - 1)))
-            bar = bars[0]
-            best = best_score(now.epoch_scores)
-            scores = "" if best is None else f", best {metric} {best:.3f}"
-            bar.set_postfix_str(f"loss {now.loss:.3f}{scores}", refresh=False)
-            bar.update(now.step - bar.n)
-
-        return train_checkpoint(request, out, device, report)
-
-
-def _outcome(description: Description, out: Path) -> dict[str, Any]:
-    return {
-        "task": description.task.name,
-        "metric": description.task.metric,
-        "score": description.scores[description.task.metric],
-        "majority_score": description.training.get("majority_score"),
-        "validation_scores": description.training["validation_scores"],
-        "checkpoint": str(out),
+    outcome = {
+        "task": done.task,
+        "metric": done.metric,
+        "score": done.score,
+        "majority_score": done.majority_score,
+        "validation_scores": done.validation_scores,
+        "checkpoint": str(done.checkpoint),
     }
+    show_json(outcome) if json else show(_text(outcome))
 
 
 def _text(outcome: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ from adapter_probe.cli.init_sweep import init_sweep
 from adapter_probe.cli.prune import prune
 from adapter_probe.cli.report import report
 from adapter_probe.cli.tradeoff import tradeoff
+from adapter_probe.cli.train import train
 from adapter_probe.jobs.slurm_options import SlurmOptions
 
 PRINTED = {"json", "dry_run"}  # what is printed, and how
@@ -37,6 +38,7 @@ def parameters(function: Callable) -> dict[str, inspect.Parameter]:
         (init_sweep, (ap.init_sweep, ap.InitSweep.save), set()),
         (tradeoff, (ap.tradeoff, ap.Tradeoff.save), set()),
         (prune, (ap.prune,), set()),
+        (train, (ap.train,), set()),
         (report, (ap.report,), {"out", "model_card"}),  # by default a page; a card is text to print
         (compare, (ap.compare, ap.Comparison.save), {"out"}),  # the folder of `save`
         (figures, (ap.Ablation.save,), {"out", "results", "average"}),  # `ap.load` and `ap.average`
@@ -49,7 +51,7 @@ def test_every_option_is_a_keyword(command, functions, otherwise):
     known = {name: found for function in functions for name, found in parameters(function).items()}
     renamed = CALLED_BY_REPORT if command is report else CALLED
     for name, option in wanted.items():
-        keyword = renamed.get(name, name)
+        keyword = name if name in known else renamed.get(name, name)
         if name in PRINTED | otherwise:
             continue
         if name in cluster:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
+import adapter_probe as ap
 from adapter_probe.checkpoints.base import has_untrained_pooler, load_base
+from adapter_probe.checkpoints.headers import DELTA
 from adapter_probe.cli.train import _text
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import AdapterProbeWarning
@@ -91,3 +93,19 @@ def test_only_a_pooler_in_the_files_can_be_untrained(family, pooler, tiny_base):
 
 def test_a_pooler_with_zero_biases_is_untrained(untrained_pooler):
     assert has_untrained_pooler(load_base(str(untrained_pooler), 2))
+
+
+def test_python_trains_what_the_command_does(trained, tiny_base, tiny_task, tmp_path, capfd):
+    """The same tensors; a finished training is read back, and a wrong choice is refused in one line."""
+    out = tmp_path / "python"
+    options = {"task": tiny_task, "size": 4, "epochs": 2, "init_std": 0.2, "learning_rate": 0.01}
+    done = ap.train(tiny_base("bert"), out, **options, progress=False)
+    assert (out / DELTA).read_bytes() == (trained / DELTA).read_bytes()
+    assert done.score == max(done.validation_scores)
+    assert capfd.readouterr() == ("", "")
+    assert ap.train(tiny_base("bert"), out, **options, progress=False) == done
+    for wrong in ({"method": "tfidf"}, {"method": "top_layers"}, {"k": 1}, {"sites": "all"}):
+        with pytest.raises(ap.ModelError) as caught:
+            ap.train(tiny_base("bert"), tmp_path / "no", **{**options, **wrong})
+        assert "\n" not in str(caught.value)
+    assert not (tmp_path / "no").exists()
