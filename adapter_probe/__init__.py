@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     )
     from .studies.ablating import ablate
     from .studies.ablation import Ablation
+    from .studies.checkpoints import convert, inspect
     from .studies.comparison import Average, Comparison, Exchange, average, compare, exchange
     from .studies.init_sweep import InitSweep, init_sweep
     from .studies.loading import load
     from .studies.model import Model
     from .studies.model import open_model as open
+    from .studies.model_card import model_card
     from .studies.pruning import prune
     from .studies.ranking import Ranking, rank
     from .studies.reporting import report
@@ -47,6 +49,8 @@ _MODULES = {
     "average": "studies.comparison",
     "Comparison": "studies.comparison",
     "compare": "studies.comparison",
+    "convert": "studies.checkpoints",
+    "inspect": "studies.checkpoints",
     "Exchange": "studies.comparison",
     "exchange": "studies.comparison",
     "InitSweep": "studies.init_sweep",
@@ -54,6 +58,7 @@ _MODULES = {
     "load": "studies.loading",
     "Model": "studies.model",
     "open": "studies.model",
+    "model_card": "studies.model_card",
     "prune": "studies.pruning",
     "report": "studies.reporting",
     "Ranking": "studies.ranking",
@@ -77,8 +82,9 @@ _NAMES_THERE = {"open": "open_model"}  # Python's `open` stays available in the 
 __all__ = [
     "Ablation", "AdapterProbeError", "AdapterProbeWarning", "Average", "CheckpointError", "Comparison",
     "DataError", "Exchange", "InitSweep", "Model", "ModelError", "Ranking", "ResultsError", "Suite",
-    "Tradeoff", "Training", "TrainingError", "__version__", "ablate", "average", "compare", "exchange",
-    "init_sweep", "load", "open", "prune", "rank", "report", "suite", "tradeoff", "train",
+    "Tradeoff", "Training", "TrainingError", "__version__", "ablate", "average", "compare", "convert",
+    "exchange", "init_sweep", "inspect", "load", "model_card", "open", "prune", "rank", "report", "suite",
+    "tradeoff", "train",
 ]  # fmt: skip
 
 

@@ -38,18 +38,8 @@ def convert(
     models. AdapterHub's format represents bottleneck adapters but not trained LayerNorms. PEFT's format
     represents LoRA, DoRA, (IA)³ and tuned LayerNorms.
     """
-    from adapter_probe.checkpoints.converting import to_adapterhub, to_native, to_peft
-    from adapter_probe.checkpoints.opening import open_checkpoint
-    from adapter_probe.data.given import given_task
+    from adapter_probe.studies.checkpoints import convert as write
 
-    opened = open_checkpoint(source, base)
-    if to == "native":
-        if data:
-            opened = opened.with_task(given_task(opened.description.task, data, "validation", source))
-        to_native(opened, out)
-    elif to == "peft":
-        to_peft(opened, out, source)
-    else:
-        for what in to_adapterhub(opened, out, lossy):
-            say(f"{what} are left out" if what.endswith("s") else f"{what} is left out")
+    for what in write(source, out, to, base=base, data=data or (), lossy=lossy):
+        say(f"{what} are left out" if what.endswith("s") else f"{what} is left out")
     show(str(out))

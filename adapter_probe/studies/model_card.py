@@ -23,6 +23,8 @@ from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.figures.wording import count_text, metric_name, score_text, study_label, task_label
 from adapter_probe.results.atomic import make_folder, read_json, write_text
 
+from .rows import several
+
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
@@ -43,12 +45,12 @@ _NO_DATASET = "unknown"
 
 
 def model_card(
-    folders: Sequence[str | Path], out: str | Path | None = None, *, tolerance: float = 1.0
+    folders: str | Path | Sequence[str | Path], out: str | Path | None = None, *, tolerance: float = 1.0
 ) -> str:
     """A model card in Markdown, with the scores as ``model-index`` metadata.
 
     Args:
-        folders: results folders of ablations, or checkpoints that contain ablations.
+        folders: a results folder or several, of ablations, or checkpoints that contain ablations.
         out: output file, next to which the figures are written; None writes no file, and the card links to
             the figures in the results folders, relative to the checkpoint.
         tolerance: tolerated drop, in percentage points, marked by the black line of a heatmap.
@@ -59,7 +61,7 @@ def model_card(
     Raises:
         ResultsError: no ablation is found, results are damaged, or a file cannot be written.
     """
-    found = load_records(folders)
+    found = load_records(several(folders))
     records = [record for record in found if isinstance(record, AblationRecord)]
     if not records or len(records) < len(found):
         raise ResultsError("--model-card describes ablations only; give their folders, or a checkpoint")

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+import adapter_probe as ap
+
 FIXTURES = Path(__file__).parents[1] / "checkpoints" / "fixtures"
 BERT = FIXTURES / "bases" / "bert"
 
@@ -40,3 +44,17 @@ def test_adapterhubs_format_loses_layernorms(program, trained: Path, tmp_path: P
     assert "the trained LayerNorms are left out" in done.stderr
     facts = json.loads(program("inspect", tmp_path / "h", "--json").stdout)
     assert facts["method"]["kinds"] == ["double_seq_bn"]
+
+
+def test_python_converts_and_inspects_as_the_commands_do(program, trained: Path, tmp_path: Path):
+    assert ap.inspect(trained) == json.loads(program("inspect", trained, "--json").stdout)
+    assert ap.convert(trained, tmp_path / "h", "adapterhub", lossy=True) == ["the trained LayerNorms"]
+    assert program("convert", trained, tmp_path / "c", "--to", "adapterhub", "--lossy").code == 0
+    for name in ("adapter_config.json", "head_config.json"):
+        assert (tmp_path / "h" / name).read_bytes() == (tmp_path / "c" / name).read_bytes()
+    assert ap.convert(trained, tmp_path / "n", "native") == []
+    assert (tmp_path / "n" / "delta.safetensors").read_bytes() == (trained / "delta.safetensors").read_bytes()
+    with pytest.raises(
+        ap.CheckpointError, match="--to onnx is not allowed; choose from adapterhub, native, peft"
+    ):
+        ap.convert(trained, tmp_path / "o", "onnx")

@@ -12,8 +12,10 @@ import adapter_probe as ap
 from adapter_probe.cli import options
 from adapter_probe.cli.ablate import ablate
 from adapter_probe.cli.compare import compare
+from adapter_probe.cli.convert import convert
 from adapter_probe.cli.figures import figures
 from adapter_probe.cli.init_sweep import init_sweep
+from adapter_probe.cli.inspect import inspect as show
 from adapter_probe.cli.prune import prune
 from adapter_probe.cli.report import report
 from adapter_probe.cli.tradeoff import tradeoff
@@ -39,7 +41,9 @@ def parameters(function: Callable) -> dict[str, inspect.Parameter]:
         (tradeoff, (ap.tradeoff, ap.Tradeoff.save), set()),
         (prune, (ap.prune,), set()),
         (train, (ap.train,), set()),
-        (report, (ap.report,), {"out", "model_card"}),  # by default a page; a card is text to print
+        (convert, (ap.convert,), set()),
+        (show, (ap.inspect,), set()),
+        (report, (ap.report, ap.model_card), {"out", "model_card"}),  # the latter names the function
         (compare, (ap.compare, ap.Comparison.save), {"out"}),  # the folder of `save`
         (figures, (ap.Ablation.save,), {"out", "results", "average"}),  # `ap.load` and `ap.average`
     ],

@@ -14,7 +14,6 @@ from transformers import AutoModel, PreTrainedTokenizerFast
 from adapter_probe.checkpoints.base import load_base, load_tokenizer
 from adapter_probe.checkpoints.headers import read_contents
 from adapter_probe.checkpoints.opening import open_checkpoint
-from adapter_probe.cli.inspect import contents_of
 from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import ModelError
@@ -22,6 +21,7 @@ from adapter_probe.models.methods import Adapters, TopLayers
 from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
+from adapter_probe.studies.checkpoints import contents_of
 from adapter_probe.training.checkpoint import train_checkpoint
 from adapter_probe.training.request import TrainingRequest
 from adapter_probe.training.settings import TrainingSettings

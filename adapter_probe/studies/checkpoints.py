@@ -1,0 +1,138 @@
+"""Checkpoints as a whole: what one contains (`inspect`), and writing it in another format (`convert`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from adapter_probe.errors import CheckpointError
+
+from .rows import several
+
+if TYPE_CHECKING:
+    from adapter_probe.checkpoints.headers import Contents
+    from adapter_probe.checkpoints.native import OpenedCheckpoint
+
+
+def inspect(checkpoint: str | Path, *, base: str | None = None) -> dict[str, Any]:
+    """The layers, sites, sizes and parameter counts of a checkpoint, whichever library wrote it.
+
+    Args:
+        checkpoint: checkpoint folder.
+        base: folder or Hugging Face Hub id of the base model, if it differs from the recorded one.
+
+    Returns:
+        plain JSON: `base`, `family`, `task`, `metric` and `scores`; `n_layers`, `n_sites` (with an adapter)
+        and `hidden_size`; the record of the `method`; numbers of `parameters` by role, of
+        `trained_parameters` and of `trained_parameters_without_head`; the latter as `percent_of_base`, and
+        the adapters alone as `adapters_percent_of_base`; `notes` on how the checkpoint was read.
+
+    Raises:
+        CheckpointError, ModelError: the checkpoint or its base cannot be opened.
+    """
+    from adapter_probe.checkpoints.headers import read_contents
+
+    contents = read_contents(Path(checkpoint), base)
+    if contents is None:
+        from adapter_probe.checkpoints.opening import open_checkpoint
+
+        contents = contents_of(open_checkpoint(checkpoint, base))
+    description, counts = contents.description, contents.counts
+    return {
+        "base": description.base.name,
+        "family": contents.family,
+        "task": description.task.name,
+        "metric": description.task.metric,
+        "scores": description.scores,
+        "n_layers": contents.n_layers,
+        "n_sites": contents.n_sites,
+        "hidden_size": contents.hidden_size,
+        "method": _method(description.method),
+        "parameters": counts,
+        "trained_parameters": contents.trained,
+        "trained_parameters_without_head": contents.trained_body,
+        "percent_of_base": 100 * contents.trained_body / contents.pretrained,
+        "adapters_percent_of_base": 100 * counts["adapters"] / contents.pretrained,
+        "notes": list(contents.notes),
+    }
+
+
+def contents_of(opened: OpenedCheckpoint) -> Contents:
+    """The contents of an open checkpoint, as `read_contents` reads them from files."""
+    from adapter_probe.checkpoints.headers import Contents
+
+    model = opened.model
+    # As in sweeps: parameters that the base lacks count as head; percentages of the base leave the head out.
+    body = [(r, n, p.numel()) for r, n, p in model.named_roles() if r != "head" and n not in opened.missing]
+    return Contents(
+        opened.description,
+        model.base.config.model_type,
+        len(model.layers),
+        model.hidden_size,
+        int(model.has_adapter.sum()),
+        model.parameter_counts(),
+        sum(p.numel() for _, name, p in model.named_roles() if name in opened.trained),
+        sum(size for _, name, size in body if name in opened.trained),
+        sum(size for role, _, size in body if role != "adapters"),
+        opened.notes,
+    )
+
+
+def _method(method: Any) -> dict[str, Any]:
+    """The method's record; for other libraries, whose record lists every adapter, its summary."""
+    from adapter_probe.models.adapters.imported import ImportedMethod
+
+    found: dict[str, Any] = method.summary() if isinstance(method, ImportedMethod) else method.to_json()
+    return found
+
+
+def convert(
+    source: str | Path,
+    out: str | Path,
+    to: Literal["adapterhub", "native", "peft"],
+    *,
+    base: str | None = None,
+    data: str | Path | Sequence[str | Path] = (),
+    lossy: bool = False,
+) -> list[str]:
+    """Write a checkpoint in another format; a lossy conversion is refused unless `lossy` is given.
+
+    The project's own format (``native``) represents every supported checkpoint but those of causal language
+    models. AdapterHub's format represents bottleneck adapters but not trained LayerNorms. PEFT's format
+    represents LoRA, DoRA, (IA)³ and tuned LayerNorms.
+
+    Args:
+        source: checkpoint folder.
+        out: output folder.
+        to: format of the output.
+        base: folder or Hugging Face Hub id of the base model, if it differs from the recorded one.
+        data: file or files of labelled validation examples, for ``native`` and a checkpoint that records no
+            task.
+        lossy: whether to drop what the output format cannot represent.
+
+    Returns:
+        what was dropped, as short texts such as ``the trained LayerNorms``.
+
+    Raises:
+        CheckpointError, ModelError, DataError: the checkpoint cannot be opened, or the format cannot
+            represent it.
+        ResultsError: the folder cannot be written.
+    """
+    from adapter_probe.checkpoints.converting import FORMATS, to_adapterhub, to_native, to_peft
+    from adapter_probe.checkpoints.opening import open_checkpoint
+    from adapter_probe.data.given import given_task
+
+    if to not in FORMATS:
+        raise CheckpointError(f"--to {to} is not allowed; choose from {', '.join(FORMATS)}")
+    source, out, files = Path(source), Path(out), several(data)
+    opened = open_checkpoint(source, base)
+    if to == "adapterhub":
+        return to_adapterhub(opened, out, lossy)
+    if to == "peft":
+        to_peft(opened, out, source)
+        return []
+    if files:
+        opened = opened.with_task(given_task(opened.description.task, files, "validation", source))
+    to_native(opened, out)
+    return []
