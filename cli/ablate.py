@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from adapter_probe.studies.summaries import ablation_summary, columns, exchange_rows, plan_summary
+from adapter_probe.studies.summaries import ablation_summary, columns, duration, exchange_rows
 
 from . import options
 from .console import command, show, show_json
 
 if TYPE_CHECKING:
     from adapter_probe.studies.ablation import Ablation
+
+_DEEP = 16
+"""Number of layers from which `--dry-run` also estimates other choices of spans."""
 
 
 @command
@@ -132,7 +135,7 @@ def ablate(
     )  # fmt: skip
     if dry_run:
         plan = plan_from_arguments(arguments, out, device=device, threads=threads)
-        show_json(plan) if json else show(plan_summary(plan))
+        show_json(plan) if json else show(columns(_plan_rows(plan)))
         return
     others = tuple(map(str, against or ()))
     study = run_from_arguments(
@@ -160,3 +163,38 @@ def report_of(study: Ablation, tolerance: float = 1.0) -> dict[str, Any]:
     files |= {path.stem + path.suffix.replace(".", "_"): str(path) for path in
               exchange(study, study.against).save(study.folder)}  # fmt: skip
     return {**study.summary, "against": report_of(study.against, tolerance), "files": files}
+
+
+def _plan_rows(plan: dict[str, Any]) -> list[tuple[str, str]]:
+    """The estimated cost of an ablation as (name, value) pairs of text."""
+    attention, ffn = plan["layer_evaluations"]
+    memory = plan["peak_memory_bytes"]
+    return [
+        ("variants", f"{plan['n_variants']} ({plan['n_spans']} spans)"),
+        ("examples", f"{plan['n_examples']:,} ({plan['n_tokens']:,} tokens)"),
+        ("layer passes, separate runs", f"{plan['separate_layer_evaluations']:,} per batch"),
+        ("layer passes, shared", f"{ffn:,} per batch ({attention:,} of the attention sublayer)"),
+        ("parts done", f"{plan['parts_done']} of {plan['parts']}"),
+        ("tokens per pass", f"{plan['tokens_per_pass']:,}"),
+        ("time left, estimated", duration(plan["seconds_left"])),
+        (
+            "peak memory, estimated",
+            "unknown" if memory is None else f"{memory / 1e9:.1f} GB on {plan['device']}",
+        ),
+        ("results folder", plan["folder"]),
+        *_choice_rows(plan),
+    ]
+
+
+def _choice_rows(plan: dict[str, Any]) -> list[tuple[str, str]]:
+    """The estimated cost of other choices of spans, for models with many layers."""
+    if plan["separate_layer_evaluations"] // plan["n_variants"] < _DEEP:
+        return []
+    return [
+        (
+            f"with --spans {own['spans']}" + (f" --group {own['group']}" if own["group"] > 1 else ""),
+            f"{own['n_spans']} spans, {own['layer_evaluations'][1]:,} layer passes per batch, about "
+            f"{duration(own['seconds'])}",
+        )
+        for own in plan["choices"]
+    ]

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from adapter_probe.analysis.sweeps import TRADEOFF_POINT, chosen_trials
 from adapter_probe.errors import TrainingError
 from adapter_probe.results.atomic import make_folder, write_csv
 from adapter_probe.results.schema import PARAMETERS_CSV
-from adapter_probe.results.trial_files import read_trials, trial_frame
 
 from .ablating import ablate
 from .ablation import Ablation
@@ -22,13 +20,13 @@ from .drawing import draw_into_folder
 from .init_sweep import INIT_SWEEP, InitSweep, run_init_sweep
 from .suite_file import AblationPart, SuiteFile, SweepPart, beside, chosen_tasks, read_suite
 from .summaries import ablation_rows
-from .sweeps import plan_sweep, run_trials
+from .sweeps import plan_sweep
 from .tradeoff import LEARNING_RATES, TRADEOFF, Tradeoff, methods_of, run_tradeoff
+from .tuning import foreseen_trials, tuned_trials
 
 if TYPE_CHECKING:
     from adapter_probe.jobs.running import Resources
     from adapter_probe.jobs.slurm_options import SlurmOptions
-    from adapter_probe.jobs.trials import Trial
     from adapter_probe.models.methods import Method
     from adapter_probe.training.request import TrainingRequest
 
@@ -134,10 +132,10 @@ def run_suite(file: Path, out: Path, resources: Resources, progress: bool = True
     about, requests = _read(file)
     trade = sweep = None
     if part := about.tradeoff:
-        trials = _tuned(TRADEOFF, part, requests[TRADEOFF], out / TRADEOFF, resources, progress)
+        trials = tuned_trials(TRADEOFF, part, requests[TRADEOFF], out / TRADEOFF, resources, progress)
         trade = run_tradeoff(trials, out / TRADEOFF, resources, progress)
     if other := about.init_sweep:
-        trials = _tuned(INIT_SWEEP, other, requests[INIT_SWEEP], out / INIT_SWEEP, resources, progress)
+        trials = tuned_trials(INIT_SWEEP, other, requests[INIT_SWEEP], out / INIT_SWEEP, resources, progress)
         sweep = run_init_sweep(trials, out / INIT_SWEEP, resources, progress)
     ablations: dict[str, list[Ablation]] = {}
     parameters = None
@@ -154,42 +152,6 @@ def run_suite(file: Path, out: Path, resources: Resources, progress: bool = True
     return Suite(out, trade, sweep, ablations, parameters)
 
 
-def _tuned(
-    study: str,
-    part: SweepPart,
-    requests: Sequence[TrainingRequest],
-    out: Path,
-    resources: Resources,
-    progress: bool,
-) -> list[Trial]:
-    """The trials of a sweep; those to tune on run first, if the other seeds depend on them."""
-    from adapter_probe.jobs.trials import plan_trials
-
-    trials, tuning = plan_trials(requests), part.tuning_seeds or part.seeds
-    first = _first(trials, tuning)
-    if len(first) == len(trials):
-        return trials
-    return _wanted(trials, tuning, run_trials(study, first, out, resources, progress))
-
-
-def _first(trials: Sequence[Trial], tuning: int) -> list[Trial]:
-    """The trials with the seeds to tune on."""
-    return [trial for trial in trials if trial.request.settings.seed < tuning]
-
-
-def _wanted(trials: Sequence[Trial], tuning: int, table: pd.DataFrame) -> list[Trial]:
-    """All settings with the first `tuning` seeds, and the best of these in the table with the other seeds."""
-    first = {trial.id: trial for trial in _first(trials, tuning)}
-    chosen = chosen_trials(table[table["trial"].isin(first)], [*TRADEOFF_POINT, "init_std"])
-    best = {_but_seed(first[name]) for name in chosen["trial"]}
-    return [trial for trial in trials if trial.id in first or _but_seed(trial) in best]
-
-
-def _but_seed(trial: Trial) -> tuple[object, ...]:
-    request = trial.request
-    return request.task.name, request.method, replace(request.settings, seed=0)
-
-
 def plan_suite(file: Path, out: Path, resources: Resources) -> dict[str, Any]:
     """The trials of each study, with a measured estimate of the seconds of the sweeps, as plain JSON.
 
@@ -202,28 +164,12 @@ def plan_suite(file: Path, out: Path, resources: Resources) -> dict[str, Any]:
     plan: dict[str, Any] = {}
     for name, part in ((TRADEOFF, about.tradeoff), (INIT_SWEEP, about.init_sweep)):
         if part:
-            trials = _foreseen(plan_trials(requests[name]), part, out / name)
+            trials = foreseen_trials(plan_trials(requests[name]), part, out / name)
             plan[name] = plan_sweep(trials, out / name, resources)
     if about.ablation:
         folders = _checkpoints(about.ablation, requests[_CHECKPOINTS], out, None)
         plan[_CHECKPOINTS] = [str(folder) for folder in folders]
     return plan
-
-
-def _foreseen(trials: Sequence[Trial], part: SweepPart, out: Path) -> list[Trial]:
-    """As many trials as will be trained, and the very ones once it is known which."""
-    tuning = part.tuning_seeds or part.seeds
-    table = trial_frame(read_trials(out))
-    if {trial.id for trial in _first(trials, tuning)} <= set(table["trial"]):
-        return _wanted(trials, tuning, table)
-    kept, seen = [], set()
-    for trial in trials:
-        request = trial.request
-        point = (request.task.name, request.method, request.settings.seed)
-        if request.settings.seed < tuning or point not in seen:
-            kept.append(trial)
-        seen.add(point)
-    return kept
 
 
 def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:

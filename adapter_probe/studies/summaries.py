@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from adapter_probe.analysis.exchange import ExchangeRecord
 
 _MOST_LISTED, _MOST_GROUPS = 5, 12
-_DEEP = 16
-"""Number of layers from which `ablate --dry-run` also estimates other choices of spans."""
 
 
 def columns(rows: list[tuple[str, str]]) -> str:
@@ -289,40 +287,3 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def plan_summary(plan: dict[str, Any]) -> str:
-    """The estimated cost of an ablation, as text."""
-    attention, ffn = plan["layer_evaluations"]
-    return columns(
-        [
-            ("variants", f"{plan['n_variants']} ({plan['n_spans']} spans)"),
-            ("examples", f"{plan['n_examples']:,} ({plan['n_tokens']:,} tokens)"),
-            ("layer passes, separate runs", f"{plan['separate_layer_evaluations']:,} per batch"),
-            ("layer passes, shared", f"{ffn:,} per batch ({attention:,} of the attention sublayer)"),
-            ("parts done", f"{plan['parts_done']} of {plan['parts']}"),
-            ("tokens per pass", f"{plan['tokens_per_pass']:,}"),
-            ("time left, estimated", duration(plan["seconds_left"])),
-            ("peak memory, estimated", _memory(plan["peak_memory_bytes"], plan["device"])),
-            ("results folder", plan["folder"]),
-            *_choice_rows(plan),
-        ]
-    )
-
-
-def _choice_rows(plan: dict[str, Any]) -> list[tuple[str, str]]:
-    """The estimated cost of other choices of spans, for models with many layers."""
-    if plan["separate_layer_evaluations"] // plan["n_variants"] < _DEEP:
-        return []
-    return [
-        (
-            f"with --spans {own['spans']}" + (f" --group {own['group']}" if own["group"] > 1 else ""),
-            f"{own['n_spans']} spans, {own['layer_evaluations'][1]:,} layer passes per batch, about "
-            f"{duration(own['seconds'])}",
-        )
-        for own in plan["choices"]
-    ]
-
-
-def _memory(n_bytes: int | None, device: str) -> str:
-    return "unknown" if n_bytes is None else f"{n_bytes / 1e9:.1f} GB on {device}"
