@@ -16,7 +16,7 @@ from adapter_probe.results.atomic import read_json, write_json
 from adapter_probe.results.fingerprints import hash_json
 
 from .files import DESCRIPTION, refuse_pointer
-from .identity import BaseIdentity
+from .identity import BaseIdentity, checkpoint_identity
 
 SCHEMA = 2
 # The previous schema lacks the base's config, the tokenizer and the method's hash.
@@ -62,9 +62,17 @@ class Description:
     head_sha256: str = ""
     tokenizer: dict[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        if self.max_length < 1:
-            raise CheckpointError(f"max_length {self.max_length} is not allowed; give at least 1")
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Everything in it that determines a number, see `checkpoint_identity`."""
+        return checkpoint_identity(
+            {
+                "delta_sha256": self.delta_sha256,
+                "method": self.method.to_json(),
+                "base": asdict(self.base),
+                "tokenizer": self.tokenizer,
+            }
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The contents of ``adapter_probe.json``."""
@@ -111,6 +119,8 @@ def read_description(folder: Path) -> Description:
         description = from_record(Description, document, readers=_READERS)
     except AdapterProbeError as error:
         raise CheckpointError(f"{path}: {error}") from error
+    if description.max_length < 1:
+        raise CheckpointError(f"{path}: max_length {description.max_length} is not allowed; give at least 1")
     if schema == SCHEMA and description.method_sha256 != hash_json(description.method.to_json()):
         raise CheckpointError(
             f"{path}: method was edited after it was written (it does not match "

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from adapter_probe.checkpoints.base import refuse_unknown_tokens
-from adapter_probe.checkpoints.identity import checkpoint_identity
 from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.encoding import Encoded
@@ -64,9 +63,9 @@ class AblationRequest:
         """Everything that determines the predictions; two runs with the same identity may share parts."""
         return {
             "code_schema": CODE_SCHEMA[self.settings.precision],
-            **checkpoint_identity(self.checkpoint.description.to_json()),
-            "data": {"fingerprint": self.examples.rows.fingerprint, "n_examples": len(self.examples)},
-            "tokens": {"fingerprint": self.encoded.fingerprint},
+            **self.checkpoint.description.identity,
+            "data": {"fingerprint": self.examples.rows.fingerprint, "n_examples": len(self.examples.rows)},
+            "tokens": {"fingerprint": self.examples.encoded.fingerprint},
             "settings": asdict(self.settings),
         }
 
@@ -83,8 +82,12 @@ def prepare_ablation(arguments: AblationArguments, device: torch.device) -> Abla
     choose_tokens_per_pass(arguments.tokens_per_pass, device.type, 1)  # refuse a bad value first
     dtype = torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
     opened = open_checkpoint(arguments.checkpoint, arguments.base, dtype=dtype)
-    _refuse_without_adapters(arguments.checkpoint, opened, settings)
-    opened.model.check_norms(settings.layernorm)
+    model = opened.model
+    model.check_norms(settings.layernorm)
+    has_adapter = model.has_adapter  # [sites]
+    never_off = settings.variants(len(model.layers)).masks.all(axis=0)  # [sites]
+    if not (has_adapter & ~never_off).any():
+        raise _without_adapters(arguments.checkpoint, opened, settings)
     task, examples, metric = _scored_examples(opened, arguments)
     opened = opened.with_task(task)
     return AblationRequest(opened, examples, metric, settings, device, arguments.tokens_per_pass)
@@ -128,14 +131,12 @@ def _scored_examples(
     return task, examples, arguments.metric or task.metric
 
 
-def _refuse_without_adapters(folder: str, opened: OpenedCheckpoint, settings: AblationSettings) -> None:
-    model = opened.model
-    never_off = settings.variants(len(model.layers)).masks.all(axis=0)  # [sites]
-    if not (model.has_adapter & ~never_off).any():
-        attention, ffn = model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=0)
-        held = "both" if attention and ffn else "attention" if attention else "ffn" if ffn else "none"
-        where = f" of layers {settings.layers}" if settings.layers else ""
-        raise CheckpointError(
-            f"checkpoint {folder} has no adapters to switch off for --sites {settings.sites}{where}: it "
-            f"was trained with {opened.description.method.name}, sites {held}"
-        )
+def _without_adapters(folder: str, opened: OpenedCheckpoint, settings: AblationSettings) -> CheckpointError:
+    """The error for a checkpoint without adapters at the chosen sites."""
+    attention, ffn = opened.model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=0)
+    held = "both" if attention and ffn else "attention" if attention else "ffn" if ffn else "none"
+    where = f" of layers {settings.layers}" if settings.layers else ""
+    return CheckpointError(
+        f"checkpoint {folder} has no adapters to switch off for --sites {settings.sites}{where}: it "
+        f"was trained with {opened.description.method.name}, sites {held}"
+    )

@@ -131,7 +131,6 @@ def rank(
     """
     import time
 
-    from adapter_probe.checkpoints.identity import checkpoint_identity
     from adapter_probe.device import choose_device, use_threads
     from adapter_probe.probe.arguments import AblationArguments
     from adapter_probe.probe.cheap_scores import site_scores
@@ -158,5 +157,5 @@ def rank(
         "turn": scores.turn,
         "effect": effects.mean(axis=0),
     })  # fmt: skip
-    identity = checkpoint_identity(request.checkpoint.description.to_json())
+    identity = request.checkpoint.description.identity
     return Ranking(layers, effects, scores.margins, time.perf_counter() - start, identity)

@@ -63,7 +63,8 @@ def length_limit(
     """Maximum number of tokens per example: `asked`, limited by the model and its tokenizer.
 
     Raises:
-        ModelError: `asked` leaves no room for a token between the two special tokens.
+        ModelError: `asked` leaves no room for a token between the two special tokens, or the model or its
+            tokenizer none for any.
     """
     if asked is not None and asked < 3:
         raise ModelError(f"max_length {asked} is not allowed; give at least 3")
@@ -71,4 +72,7 @@ def length_limit(
     positions = int(config.max_position_embeddings) - anatomy.positions_lost
     if anatomy.positions_follow_padding:
         positions -= int(config.pad_token_id) + 1
-    return int(min(limit for limit in (asked, positions, tokenizer_limit) if limit is not None))
+    limit = int(min(limit for limit in (asked, positions, tokenizer_limit) if limit is not None))
+    if limit < 1:
+        raise ModelError(f"max_length {limit} is not allowed; give at least 1")
+    return limit
