@@ -18,7 +18,6 @@ from adapter_probe.data.questions import Questions
 from adapter_probe.data.squad import Windows
 
 NO_ANSWER = -1
-_FIELDS = ("score", "start", "end")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -76,19 +75,19 @@ def decode_windows(
     Returns:
         the windows' answers, in the order of `index`.
     """
-    n_variants, n_items = len(logits), len(index)
-    answers = _none(n_variants, n_items)
+    shape = (len(logits), len(index))
+    scores = np.empty(shape, dtype=np.float32)
+    starts, ends = (np.full(shape, NO_ANSWER, dtype=np.int32) for _ in range(2))
     for item, (window, place) in enumerate(zip(index.tolist(), rows)):
         begin, stop = windows.context[window].tolist()
         with np.errstate(invalid="ignore"):
             score, first, last = _best_pairs(logits[:, place], begin, stop, settings)
-        found = np.flatnonzero(score > -np.inf)
-        offsets = windows.offsets[window]
-        answers.score[:, item] = score
-        answers.start[found, item] = offsets[first[found], 0]
-        answers.end[found, item] = offsets[last[found], 1]
-        _void(answers, ~np.isfinite(logits[:, place]).all(axis=(1, 2)), item)
-    return answers
+        finite = np.isfinite(logits[:, place]).all(axis=(1, 2))
+        found = np.flatnonzero(finite & (score > -np.inf))
+        scores[:, item] = np.where(finite, score, np.nan)
+        starts[found, item] = windows.offsets[window][first[found], 0]
+        ends[found, item] = windows.offsets[window][last[found], 1]
+    return Answers(scores, starts, ends)
 
 
 def choose_windows(windows: Windows, decoded: Answers) -> Answers:
@@ -104,14 +103,12 @@ def choose_windows(windows: Windows, decoded: Answers) -> Answers:
     Returns:
         one item per question.
     """
-    chosen = _none(len(decoded.score), windows.n_questions)
-    for window, question in enumerate(windows.question.tolist()):
-        better = decoded.score[:, window] > chosen.score[:, question]
-        for field in _FIELDS:
-            ours, theirs = getattr(chosen, field), getattr(decoded, field)
-            ours[better, question] = theirs[better, window]
-        _void(chosen, np.isnan(decoded.score[:, window]), question)
-    return chosen
+    firsts = np.flatnonzero(np.diff(windows.question, prepend=-1))
+    # [variants, questions]; argmax takes the earliest of equals, and NaN for the largest.
+    best = [part.argmax(axis=1) for part in np.split(decoded.score, firsts[1:], axis=1)]
+    chosen = np.stack(best, axis=1) + firsts
+    fields = (decoded.score, decoded.start, decoded.end)
+    return Answers(*(np.take_along_axis(values, chosen, axis=1) for values in fields))
 
 
 def answer_text(questions: Questions, question: int, start: int, end: int) -> str:
@@ -163,18 +160,6 @@ def _f1(given: str, true: str) -> float:
     words, true_words = given.split(), true.split()
     common = sum((Counter(words) & Counter(true_words)).values())
     return 2 * common / (len(words) + len(true_words)) if common else 0.0
-
-
-def _none(n_variants: int, n_items: int) -> Answers:
-    shape = (n_variants, n_items)
-    start, end = (np.full(shape, NO_ANSWER, dtype=np.int32) for _ in range(2))
-    return Answers(np.full(shape, -np.inf, dtype=np.float32), start, end)
-
-
-def _void(answers: Answers, variants: np.ndarray, item: int) -> None:
-    """Mark an item as having no defined answer under the variants, bool ``[variants]``."""
-    answers.score[variants, item] = np.nan
-    answers.start[variants, item] = answers.end[variants, item] = NO_ANSWER
 
 
 def _best_pairs(

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from adapter_probe.data.requests import Form, Request, Requests, seal_requests
+from adapter_probe.data.requests_encoding import measure_text
 from adapter_probe.data.sources import subset
 from adapter_probe.errors import DataError, install_extra, listed, one_line
 from adapter_probe.metrics import CHOICES, LOSSES, predictions_from_likelihoods, score
@@ -212,8 +213,6 @@ class _Document:
 
     def _counts(self, text: str) -> tuple[int, int, int]:
         """Characters, bytes and words as counted by the task, possibly of another text."""
-        from adapter_probe.data.requests_encoding import measure_text  # which needs torch
-
         characters, n_bytes, words = measure_text(text)
         made = self.scored([-1.0])
         for name in ("byte_perplexity", "bits_per_byte"):
@@ -239,8 +238,6 @@ def _said(ours: str, row: _Document, request: Request, draw: int) -> tuple[float
     """Prediction and label of a row by this project's metric."""
     if ours == "greedy_accuracy":
         return int(not row.greedy(draw)), request.gold
-    from adapter_probe.data.requests_encoding import measure_text  # which needs torch
-
     measured = request.counts or tuple(map(measure_text, request.choices))
     sizes = np.array([one[_MEASURES[ours]] if ours in _MEASURES else 1 for one in measured])
     prediction = predictions_from_likelihoods(ours, np.array([row.drawn(draw)]), sizes[None])[0]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .encoding import Encoded
+from .requests_encoding import EncodedRequests, TokenTree
 
 
 class Group(NamedTuple):
@@ -120,21 +121,107 @@ class PackedBatch:
         return PackedBatch(self.index, groups, *map(moved, tensors))  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True, eq=False)
+class RequestBatch:
+    """Some items, laid end to end, and what is scored in them.
+
+    Attributes:
+        packed: the model's input; its `read` are the positions after which tokens are scored.
+        after, targets: int64 ``[scored]``, on the model's device: the tokens `targets` are scored after the
+            positions ``read[after]``; `after` is in ascending order.
+        ends: int64 ``[read]``, on the host: number of tokens scored up to each position that is read, so that
+            finding the tokens of some positions requires no synchronization with the device.
+        members: int64 ``[members]``, on the device: indices of scored tokens, grouped by continuation.
+        slots: int64 ``[members]``, on the host: the continuation of each member: index of the item in the
+            batch, in the order given, times `n_continuations`, plus the continuation's number.
+        n_continuations: number of slots per item.
+    """
+
+    packed: PackedBatch
+    after: torch.Tensor
+    targets: torch.Tensor
+    ends: np.ndarray
+    members: torch.Tensor
+    slots: torch.Tensor
+    n_continuations: int
+
+
 def pack(encoded: Encoded, index: Sequence[int] | np.ndarray) -> PackedBatch:
     """Concatenate the examples `index`, shortest first (ties in the given order)."""
     chosen = np.asarray(index, dtype=np.int64)
     chosen = chosen[np.argsort(encoded.lengths[chosen], kind="stable")]
-    lengths, counts = np.unique(encoded.lengths[chosen], return_counts=True)
-    groups, start = [], 0
-    for length, n in zip(lengths.tolist(), counts.tolist()):
-        groups.append(Group(start, n, length))
-        start += n * length
-    starts = np.concatenate([np.arange(g.n) * g.length + g.start for g in groups])
+    starts = _begins(encoded.lengths[chosen])
+    lengths, firsts, counts = np.unique(encoded.lengths[chosen], return_index=True, return_counts=True)
+    groups = tuple(map(Group, starts[firsts].tolist(), counts.tolist(), lengths.tolist()))
     ids = np.concatenate([encoded.input_ids[i] for i in chosen])
     types = None
     if encoded.token_type_ids is not None:
         types = torch.from_numpy(np.concatenate([encoded.token_type_ids[i] for i in chosen]))
-    return PackedBatch(chosen, tuple(groups), torch.from_numpy(ids), types, torch.from_numpy(starts))
+    return PackedBatch(chosen, groups, torch.from_numpy(ids), types, torch.from_numpy(starts))
+
+
+def pack_requests(encoded: EncodedRequests, index: np.ndarray, device: torch.device) -> RequestBatch:
+    """Concatenate the items `index`, with items of the same shape in one group."""
+    order, groups = _alike([encoded.trees[item] for item in index])
+    trees = [encoded.trees[item] for item in index[order]]
+    lengths, reads, n_scored = (
+        np.array(sizes) for sizes in zip(*((len(t.tokens), len(t.read), len(t.after)) for t in trees))
+    )
+    after = _joined([tree.after for tree in trees], reads)
+    ascending = np.argsort(after, kind="stable")  # as it ascends, what some positions have is a slice
+    members = _joined([np.concatenate(tree.scored) for tree in trees], n_scored)
+    slots = [
+        np.full(len(own), place * encoded.n_continuations + number)
+        for place, tree in zip(order, trees)
+        for number, own in enumerate(tree.scored)
+    ]
+    packed = PackedBatch(
+        index[order],
+        groups,
+        torch.from_numpy(np.concatenate([tree.tokens for tree in trees])),
+        None,
+        torch.from_numpy(_begins(lengths)),
+        torch.from_numpy(_joined([tree.read for tree in trees], lengths)),
+    )
+    targets = np.concatenate([tree.targets for tree in trees])
+    return RequestBatch(
+        packed.to(device),
+        after=torch.from_numpy(after[ascending]).to(device),
+        targets=torch.from_numpy(targets[ascending]).to(device),
+        ends=np.searchsorted(after[ascending], np.arange(reads.sum()), side="right"),
+        members=torch.from_numpy(np.argsort(ascending)[members]).to(device),
+        slots=torch.from_numpy(np.concatenate(slots)),
+        n_continuations=encoded.n_continuations,
+    )
+
+
+def _alike(trees: Sequence[TokenTree]) -> tuple[np.ndarray, tuple[Group, ...]]:
+    """Groups of trees of the same shape, and the order of the trees in them, int64 ``[trees]``."""
+    shapes: dict[tuple[int, int, bool], list[int]] = {}
+    for number, tree in enumerate(trees):
+        shapes.setdefault((len(tree.tokens), len(tree.read), tree.is_one_text), []).append(number)
+    groups, start = [], 0
+    for (length, n_read, is_one_text), numbers in shapes.items():
+        layout = () if is_one_text else _layout([trees[number] for number in numbers])
+        groups.append(Group(start, len(numbers), length, n_read, *layout))
+        start = groups[-1].stop
+    return np.concatenate(list(shapes.values())), tuple(groups)
+
+
+def _begins(sizes: np.ndarray) -> np.ndarray:
+    """Int64 ``[parts]``, where parts of these sizes begin if they are laid end to end."""
+    return np.cumsum(sizes) - sizes
+
+
+def _joined(parts: Sequence[np.ndarray], sizes: np.ndarray) -> np.ndarray:
+    """Indices into spaces of these sizes, as indices into the spaces laid end to end."""
+    return np.concatenate([part + begin for part, begin in zip(parts, _begins(sizes))])
+
+
+def _layout(trees: Sequence[TokenTree]) -> tuple[Tensor, Tensor]:
+    """Positions and attention masks of the tokens of trees of one length; a token sees itself too."""
+    sees = np.stack([tree.sees for tree in trees])
+    return torch.from_numpy(sees.sum(axis=-1) - 1), torch.from_numpy(sees)
 
 
 def cut_by_tokens(lengths: np.ndarray, order: np.ndarray, max_tokens: int) -> list[np.ndarray]:

@@ -34,7 +34,6 @@ class Questions:
     """Questions, their contexts, and their true answers.
 
     Attributes:
-        ids: ids of the questions in the file, or numbers from 0 if it has none.
         questions: the texts.
         contexts: the distinct contexts (paragraphs), in order of first occurrence.
         paragraph: int64 ``[questions]``, which context each question is on. Questions on one paragraph are
@@ -45,7 +44,6 @@ class Questions:
         fingerprint: SHA-256 of questions, contexts and answers in order.
     """
 
-    ids: tuple[str, ...]
     questions: tuple[str, ...]
     contexts: tuple[str, ...]
     paragraph: np.ndarray
@@ -64,7 +62,7 @@ def assemble_questions(spec: TaskSpec, split: str, tables: Sequence[Rows]) -> Qu
         DataError: a question, context or answer is missing or malformed, or an answer is not in its context;
             the message says in which file and where.
     """
-    columns, ids, questions, contexts, answers = spec.columns, [], [], [], []
+    columns, questions, contexts, answers = spec.columns, [], [], []
     for rows in tables:
         questions += rows.texts(columns.text)
         contexts += rows.texts(columns.text_b)
@@ -73,15 +71,13 @@ def assemble_questions(spec: TaskSpec, split: str, tables: Sequence[Rows]) -> Qu
             _answers(rows, row, value, context)
             for row, (value, context) in enumerate(zip(values, contexts[-len(values) :]))
         ]
-        ids += [str(record.get("id", len(ids) + row)) for row, record in enumerate(rows.records)]
-    return _sealed(split, ids, questions, contexts, answers)
+    return _sealed(split, questions, contexts, answers)
 
 
 def some_questions(loaded: Questions, keep: np.ndarray) -> Questions:
     """The questions ``keep`` (indices, int64), with their contexts numbered again."""
     return _sealed(
         loaded.name,
-        [loaded.ids[i] for i in keep],
         [loaded.questions[i] for i in keep],
         [loaded.contexts[i] for i in loaded.paragraph[keep]],
         [loaded.answers[i] for i in keep],
@@ -90,7 +86,6 @@ def some_questions(loaded: Questions, keep: np.ndarray) -> Questions:
 
 def _sealed(
     split: str,
-    ids: list[str],
     questions: list[str],
     contexts: list[str],
     answers: list[tuple[Answer, ...]],
@@ -101,7 +96,6 @@ def _sealed(
     plain = [[(answer.text, answer.start) for answer in own] for own in answers]
     content = json.dumps([questions, list(numbers), paragraph.tolist(), plain]).encode()
     return Questions(
-        tuple(ids),
         tuple(questions),
         tuple(numbers),
         paragraph,

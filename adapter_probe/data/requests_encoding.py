@@ -16,9 +16,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 
-from adapter_probe.data.packing import Group, PackedBatch
 from adapter_probe.data.requests import Request, Requests
 from adapter_probe.errors import DataError
 
@@ -41,14 +39,6 @@ class TokenTree:
     after: np.ndarray
     targets: np.ndarray
     scored: tuple[np.ndarray, ...]
-
-    @property
-    def depths(self) -> np.ndarray:
-        """Int64 ``[states]``, each token's place in its text."""
-        depths = np.zeros_like(self.parents)
-        for state, parent in enumerate(self.parents.tolist()):
-            depths[state] = depths[parent] + 1 if parent >= 0 else 0
-        return depths
 
     @property
     def is_one_text(self) -> bool:
@@ -95,31 +85,6 @@ class EncodedRequests:
     def input_ids(self) -> tuple[np.ndarray, ...]:
         """Every token of each item, whether it is read or scored."""
         return tuple(np.concatenate([tree.tokens, tree.targets]) for tree in self.trees)
-
-
-@dataclass(frozen=True, eq=False)
-class RequestBatch:
-    """Some items, laid end to end, and what is scored in them.
-
-    Attributes:
-        packed: the model's input; its `read` are the positions after which tokens are scored.
-        after, targets: int64 ``[scored]``, on the model's device: the tokens `targets` are scored after the
-            positions ``read[after]``; `after` is in ascending order.
-        ends: int64 ``[read]``, on the host: number of tokens scored up to each position that is read, so that
-            finding the tokens of some positions requires no synchronization with the device.
-        members: int64 ``[members]``, on the device: indices of scored tokens, grouped by continuation.
-        slots: int64 ``[members]``, on the host: the continuation of each member: index of the item in the
-            batch, in the order given, times `n_continuations`, plus the continuation's number.
-        n_continuations: number of slots per item.
-    """
-
-    packed: PackedBatch
-    after: torch.Tensor
-    targets: torch.Tensor
-    ends: np.ndarray
-    members: torch.Tensor
-    slots: torch.Tensor
-    n_continuations: int
 
 
 def encode_requests(tokenizer: Any, requests: Requests, max_length: int) -> EncodedRequests:
@@ -182,16 +147,13 @@ class _Encoder:
 
     def pairs(self, request: Request) -> list[Text]:
         """Context and continuation of every choice; a chat template has said itself where one ends."""
-        if not request.framed:
+        if request.framed:
+            context = request.context.rstrip()
+            spaces = request.context[len(context) :] + request.delimiter
+            before = self.tokens(context) if context else []
+            made = [self._pair(before, context, spaces + choice) for choice in request.choices]
+        else:
             made = [self._turn(request.context, choice) for choice in request.choices]
-            return self._checked(made, request)
-        context = request.context.rstrip()
-        spaces = request.context[len(context) :] + request.delimiter
-        before = self.tokens(context) if context else []
-        made = [self._pair(before, context, spaces + choice) for choice in request.choices]
-        return self._checked(made, request)
-
-    def _checked(self, made: list[Text], request: Request) -> list[Text]:
         for (_, scored), choice in zip(made, request.choices):
             if not 0 < len(scored) <= self.max_length:
                 raise _Unfit(f"{choice[:60]!r} has {len(scored)} tokens; 1 to {self.max_length} are allowed")
@@ -243,58 +205,6 @@ def grow_tree(texts: Sequence[Text], max_length: int) -> TokenTree:
     beginnings, targets = np.array(list(scored), dtype=np.int64).T
     read, after = np.unique(beginnings, return_inverse=True)
     return TokenTree(tokens.copy(), parents.copy(), read, after, targets.copy(), tuple(chosen))
-
-
-def pack_requests(encoded: EncodedRequests, index: np.ndarray, device: torch.device) -> RequestBatch:
-    """Concatenate the items `index`, with items of the same shape in one group."""
-    alike: dict[tuple[int, int, bool], list[int]] = {}  # positions in `index`
-    for place, item in enumerate(index.tolist()):
-        tree = encoded.trees[item]
-        alike.setdefault((len(tree.tokens), len(tree.read), tree.is_one_text), []).append(place)
-    groups, read, after, targets, members, slots = [], [], [], [], [], []
-    start = n_read = n_scored = 0
-    for (length, reads, is_one_text), places in alike.items():
-        trees = [encoded.trees[index[place]] for place in places]
-        groups.append(Group(start, len(trees), length, reads, *(() if is_one_text else _layout(trees))))
-        for place, tree in zip(places, trees):
-            read.append(tree.read + start)
-            after.append(tree.after + n_read)
-            targets.append(tree.targets)
-            for number, own in enumerate(tree.scored):
-                members.append(own + n_scored)
-                slots.append(np.full(len(own), place * encoded.n_continuations + number))
-            start, n_read, n_scored = start + length, n_read + reads, n_scored + len(tree.after)
-    order = np.concatenate(list(alike.values()))
-    ids = np.concatenate([encoded.trees[item].tokens for item in index[order]])
-    firsts = torch.cat([torch.arange(group.start, group.stop, group.length) for group in groups])
-    packed = PackedBatch(
-        index[order],
-        tuple(groups),
-        torch.from_numpy(ids),
-        None,
-        firsts,
-        torch.from_numpy(np.concatenate(read)),
-    )
-    places = np.concatenate(after)
-    ascending = np.argsort(places, kind="stable")  # as it ascends, what some positions have is a slice
-    place_of = np.empty_like(ascending)
-    place_of[ascending] = np.arange(len(ascending))
-    ends = np.searchsorted(places[ascending], np.arange(n_read), side="right")
-    on_device = (
-        torch.from_numpy(part).to(device)
-        for part in (places[ascending], np.concatenate(targets)[ascending], place_of[np.concatenate(members)])
-    )
-    after_them, scored, members_of = on_device
-    return RequestBatch(
-        packed.to(device), after_them, scored, ends, members_of, torch.from_numpy(np.concatenate(slots)),
-        encoded.n_continuations,
-    )  # fmt: skip
-
-
-def _layout(trees: Sequence[TokenTree]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Positions and attention masks of the tokens of trees of one length."""
-    depths, sees = (np.stack(parts) for parts in zip(*((tree.depths, tree.sees) for tree in trees)))
-    return torch.from_numpy(depths), torch.from_numpy(sees)
 
 
 def count_texts(requests: Requests, encoded: EncodedRequests) -> np.ndarray:

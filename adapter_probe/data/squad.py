@@ -60,7 +60,6 @@ class Windows:
             to which each token corresponds, end exclusive.
         labels: int64 ``[windows, 2]``, the first and last token of the answer in the window; both 0, the
             class token, if the window does not contain the whole answer.
-        n_questions: number of questions.
     """
 
     encoded: Encoded
@@ -68,7 +67,6 @@ class Windows:
     context: np.ndarray
     offsets: tuple[np.ndarray, ...]
     labels: np.ndarray
-    n_questions: int
 
     def __len__(self) -> int:
         return len(self.question)
@@ -114,7 +112,7 @@ def encode_windows(
     encoded = seal(tuple(ids), tuple(types) if types else None)
     question, context = np.array(which, dtype=np.int64), np.array(spans, dtype=np.int64)
     labels = _label(questions, question, context, offsets)
-    return Windows(encoded, question, context, tuple(offsets), labels, len(questions))
+    return Windows(encoded, question, context, tuple(offsets), labels)
 
 
 def _refuse_cramped(tokenizer: PreTrainedTokenizerBase, settings: WindowSettings) -> None:

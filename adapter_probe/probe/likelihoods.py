@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adapter_probe.data.requests_encoding import EncodedRequests, RequestBatch, pack_requests
+from adapter_probe.data.packing import RequestBatch, pack_requests
+from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.models.adapted import AdaptedModel, NormChoice
 
 from .tree import forward_variants

@@ -19,8 +19,8 @@ from adapter_probe.checkpoints.converting import refuse_full, to_peft
 from adapter_probe.checkpoints.native import OpenedCheckpoint, save_checkpoint
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.checkpoints.peft import is_peft
-from adapter_probe.data.packing import PackedBatch, cut_by_tokens, pack
-from adapter_probe.data.requests_encoding import EncodedRequests, pack_requests
+from adapter_probe.data.packing import PackedBatch, cut_by_tokens, pack, pack_requests
+from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.adapters.imported import ImportedMethod

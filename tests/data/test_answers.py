@@ -126,7 +126,6 @@ def make_windows(lengths, contexts, question, width=3):
         np.array(contexts).reshape(-1, 2),
         tuple(offsets),
         labels,
-        max(question) + 1,
     )
 
 
@@ -176,7 +175,7 @@ def try_every_pair(windows, rows, logits, settings):
                     best[question] = max(best.get(question, found), found)
     return [
         (np.nan, -1, -1) if q in spoilt else (best[q][0][0], *best[q][1:]) if q in best else (-np.inf, -1, -1)
-        for q in range(windows.n_questions)
+        for q in range(windows.question[-1] + 1)
     ]
 
 
@@ -236,7 +235,6 @@ def test_the_usual_search_is_transformers_own():
 
 CONTEXT = "The big cat sat on a mat in Łódź."
 QUESTIONS = Questions(
-    ids=("one", "two", "three"),
     questions=("Who?", "Where?", "Where then?"),
     contexts=(CONTEXT, "Elsewhere."),
     paragraph=np.array([0, 0, 1]),
@@ -276,9 +274,7 @@ def test_a_score_that_is_not_finite_is_no_score():
 
 
 def test_no_answer_scores_nothing_even_where_nothing_is_right():
-    questions = Questions(
-        ("x",), ("?",), ("The.",), np.zeros(1, int), ((Answer("The", 0),),), "validation", ""
-    )
+    questions = Questions(("?",), ("The.",), np.zeros(1, int), ((Answer("The", 0),),), "validation", "")
     none, the = (
         Answers(np.zeros((1, 1)), np.full((1, 1), a), np.full((1, 1), b)) for a, b in ((-1, -1), (0, 3))
     )

@@ -60,7 +60,6 @@ def test_questions_and_their_paragraphs(write):
         Columns("question", "context", "answers"),
     )
     assert found.questions == ("Where?", "Who slept?", "Wer?")
-    assert found.ids == ("0-Where?", "0-Who slept?", "1-Wer?")
     assert found.contexts == (CAT, "Ein Hündchen 🐕 bellt.")
     assert found.paragraph.tolist() == [0, 0, 1]
     assert found.answers == (
@@ -86,14 +85,13 @@ def test_rows_of_questions_equal_squads_json(write, tmp_path_factory):
     (other / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     again = find_task(other)
     assert again.fingerprints == task.fingerprints
-    assert load_split(again, "train").ids == load_split(task, "train").ids
 
 
 def test_other_columns_can_be_named(write):
     row = {"q": "Who?", "passage": CAT, "gold": [answer("cat", 4)]}
     here = write(json.dumps(row) + "\n", "train.jsonl")
     found = load_split(find_task(here, text="q", text_b="passage", label="gold"), "train")
-    assert (found.questions, found.contexts, found.ids) == (("Who?",), (CAT,), ("0",))
+    assert (found.questions, found.contexts) == (("Who?",), (CAT,))
 
 
 def test_several_files_make_one_split(write):
@@ -219,7 +217,6 @@ def test_real_questions(shared_dir):
     for split, n_questions, n_paragraphs in (("train", 8309, 1582), ("validation", 2261, 485)):
         found = load_split(task, split, expect_fingerprint=True)
         assert (len(found), len(found.contexts)) == (n_questions, n_paragraphs)
-        assert len(set(found.ids)) == n_questions
         for number, answers in enumerate(found.answers):
             context = found.contexts[found.paragraph[number]]
             assert all(context[a.start : a.start + len(a.text)] == a.text for a in answers)

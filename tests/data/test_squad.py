@@ -61,7 +61,6 @@ def questions_on(*examples):
     """Questions out of (question, context, answer) triples; an answer lies where it first comes."""
     contexts = tuple(dict.fromkeys(context for _, context, _ in examples))
     return Questions(
-        ids=tuple(map(str, range(len(examples)))),
         questions=tuple(question for question, _, _ in examples),
         contexts=contexts,
         paragraph=np.array([contexts.index(context) for _, context, _ in examples]),
@@ -193,7 +192,6 @@ def test_a_worked_example():
         "[CLS] w9 [SEP] w1 w2 [SEP]",
     ]
     assert windows.question.tolist() == [0, 0, 0, 1]
-    assert windows.n_questions == 2
     assert windows.context.tolist() == [[4, 8], [4, 8], [4, 8], [3, 5]]
     assert windows.labels.tolist() == [[0, 0], [5, 6], [0, 0], [4, 4]]
     assert windows.offsets[1].tolist() == [[6, 8], [9, 11], [12, 14], [15, 17]]

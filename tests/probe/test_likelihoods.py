@@ -167,7 +167,6 @@ def test_no_beginning_runs_twice():
     tree = grow_tree([([1, 2, 3], [4, 5]), ([1, 2, 3], [4, 6, 7]), ([1, 2, 3], [8])], 24)
     assert tree.tokens.tolist() == [1, 2, 3, 4, 6]  # the last token of a text is only scored
     assert tree.parents.tolist() == [-1, 0, 1, 2, 3]
-    assert tree.depths.tolist() == [0, 1, 2, 3, 4]
     assert tree.is_one_text
     scored = [(int(tree.tokens[tree.read[a]]), t) for a, t in zip(tree.after, tree.targets.tolist())]
     assert [[scored[i] for i in own] for own in tree.scored] == [
@@ -178,7 +177,6 @@ def test_no_beginning_runs_twice():
 def test_texts_that_part_do_not_see_each_other():
     tree = grow_tree([([1], [2, 3, 9]), ([1], [4, 5, 9])], 24)
     assert tree.tokens.tolist() == [1, 2, 3, 4, 5]
-    assert tree.depths.tolist() == [0, 1, 2, 1, 2]
     assert tree.sees.astype(int).tolist() == [
         [1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 0, 0, 1, 0], [1, 0, 0, 1, 1],
     ]  # fmt: skip

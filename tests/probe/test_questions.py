@@ -100,7 +100,7 @@ def best_answers(model, encoded, windows, mask) -> list[tuple[int, int]]:
             best[question] = (score, int(offsets[a - first, 0]), int(offsets[b - first, 1]))
     for hook in hooks:
         hook.remove()
-    return [best[question][1:] for question in range(windows.n_questions)]
+    return [best[question][1:] for question in sorted(best)]
 
 
 def test_every_answer_equals_a_plain_run(checkpoint, tmp_path):
