@@ -69,7 +69,7 @@ def _checked(rows: Rows, text: str | None, text_b: str | None, label: str | None
     first = rows.records[0].get(columns.label)
     if columns.label.isdecimal() and str(first).strip().lower() in _LABELS:
         raise DataError(
-            f"{rows.where(0)}: the label is {shown(first)}, as in a header; "
+            f"{rows.places[0]}: the label is {shown(first)}, as in a header; "
             "name the columns as the header does"
         )
     return columns

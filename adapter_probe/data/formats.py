@@ -11,7 +11,8 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 
 from adapter_probe.errors import DataError, install_extra, listed, one_line, shown
@@ -26,26 +27,32 @@ Located = tuple[int, object]  # a row with its line (or item), counted from 1
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """One file's rows.
+    """The rows of a file, or of several.
 
     Attributes:
-        path: the file, or a split on the hub.
+        path: the file, or a split on the hub, for error messages.
         names: the first row's columns; ``"0", "1", ...`` where the file has no header.
         records: one dict per row, column to value: strings, or any JSON values.
-        numbers: each row's line in the file, or its place in a JSON list, counted from 1; in SQuAD's layout
-            article, paragraph and question.
-        place: what `numbers` counts: ``line``, ``item``, ``row`` or ``article``.
+        places: where each row stands, for error messages: its file, and in it the line, the item of a JSON
+            list, or in SQuAD's layout article, paragraph and question, counted from 1.
     """
 
     path: Path | str
     names: tuple[str, ...]
     records: list[dict[str, object]]
-    numbers: list[int] | list[str]
-    place: str
+    places: list[str]
 
-    def where(self, row: int) -> str:
-        """The place of a row (from 0) for an error message: file and line."""
-        return f"{self.path} {self.place} {self.numbers[row]}"
+    @classmethod
+    def joined(cls, tables: Sequence[Rows]) -> Rows:
+        """The rows of several files, in order."""
+        records = [record for rows in tables for record in rows.records]
+        places = [place for rows in tables for place in rows.places]
+        return cls(", ".join(str(rows.path) for rows in tables), tables[0].names, records, places)
+
+    def kept(self, wanted: Sequence[bool]) -> Rows:
+        """The wanted rows."""
+        records, places = list(compress(self.records, wanted)), list(compress(self.places, wanted))
+        return replace(self, records=records, places=places)
 
     def column(self, name: str) -> list[object]:
         """One column's values.
@@ -58,7 +65,7 @@ class Rows:
         except KeyError:
             row = next(i for i, record in enumerate(self.records) if name not in record)
             found = listed(self.records[row])
-            raise DataError(f"{self.where(row)}: no column {name!r}; columns found: {found}") from None
+            raise DataError(f"{self.places[row]}: no column {name!r}; columns found: {found}") from None
 
     def texts(self, name: str) -> list[str]:
         """One column's values, each a string that UTF-8 can hold.
@@ -72,7 +79,7 @@ class Rows:
         except (TypeError, UnicodeEncodeError):  # rare, so only then look for the row
             row = next(i for i, value in enumerate(values) if not is_text(value))
             raise DataError(
-                f"{self.where(row)}: column {name!r} contains {shown(values[row])}, expected a string of "
+                f"{self.places[row]}: column {name!r} contains {shown(values[row])}, expected a string of "
                 f"complete Unicode characters"
             ) from None
         return values
@@ -123,7 +130,7 @@ def _with_header(path: Path, lines: Iterator[tuple[int, list[str]]], columns: Se
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice is not None:
         raise DataError(f"{path} line {first_line}: the header names the column {twice!r} twice")
-    records, numbers = ([dict(zip(names, first))], [first_line]) if headless else ([], [])
+    records, places = ([dict(zip(names, first))], [f"{path} line {first_line}"]) if headless else ([], [])
     for line, fields in lines:
         if len(fields) != len(names):
             if names == _QQP_HEADER:
@@ -133,8 +140,8 @@ def _with_header(path: Path, lines: Iterator[tuple[int, list[str]]], columns: Se
                 f"{path} line {line}: expected {len(names)} fields as in {against}, got {len(fields)}"
             )
         records.append(dict(zip(names, fields)))
-        numbers.append(line)
-    return Rows(path, names, records, numbers, "line")
+        places.append(f"{path} line {line}")
+    return Rows(path, names, records, places)
 
 
 def looks_like_cola(fields: list[str]) -> bool:
@@ -155,7 +162,7 @@ def _read_json(path: Path, text: str, columns: Sequence[str]) -> Rows:
     if _is_squad(value):
         questions = list(_questions(path, value))
         records, places = [record for _, record in questions], [place for place, _ in questions]
-        return Rows(path, QUESTION_COLUMNS, records, places, "article")
+        return Rows(path, QUESTION_COLUMNS, records, places)
     if not isinstance(value, list):
         raise DataError(f"{path}: contains {_json_type(value)}, expected a list of objects")
     return _objects(path, list(enumerate(value, start=1)), "item")
@@ -170,7 +177,7 @@ def _is_squad(value: object) -> bool:
 
 
 def _questions(path: Path, value: dict) -> Iterator[tuple[str, dict[str, object]]]:
-    """Every question with its place, such as ``2, paragraph 1, question 7`` (of article 2), counted from 1.
+    """Every question with its place, such as ``dev.json article 2, paragraph 1, question 7``.
 
     Raises:
         DataError: a level of the layout is missing or of the wrong type; the message says where.
@@ -183,9 +190,9 @@ def _questions(path: Path, value: dict) -> Iterator[tuple[str, dict[str, object]
             if "context" not in paragraph:
                 raise DataError(f"{here}: no 'context'")
             for k, question in enumerate(questions, start=1):
-                place = f"{i}, paragraph {j}, question {k}"
+                place = f"{here}, question {k}"
                 if not isinstance(question, dict):
-                    raise DataError(f"{here}, question {k}: contains {shown(question)}, expected an object")
+                    raise DataError(f"{place}: contains {shown(question)}, expected an object")
                 yield place, {**question, "context": paragraph["context"]}
 
 
@@ -214,7 +221,8 @@ def _objects(path: Path, values: list[Located], place: str) -> Rows:
         if not isinstance(value, dict):
             raise DataError(f"{path} {place} {number}: contains {_json_type(value)}, expected an object")
     names = tuple(values[0][1]) if values else ()
-    return Rows(path, names, [value for _, value in values], [number for number, _ in values], place)
+    places = [f"{path} {place} {number}" for number, _ in values]
+    return Rows(path, names, [value for _, value in values], places)
 
 
 def _json_type(value: object) -> str:
@@ -238,7 +246,7 @@ def read_parquet(path: Path) -> Rows:
         raise DataError(f"{path}: cannot be read as Parquet ({one_line(error)})") from None
     if not records:
         raise DataError(f"{path}: no rows")
-    return Rows(path, tuple(records[0]), records, list(range(1, len(records) + 1)), "row")
+    return Rows(path, tuple(records[0]), records, [f"{path} row {i + 1}" for i in range(len(records))])
 
 
 PARQUET = ".parquet"

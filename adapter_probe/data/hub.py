@@ -93,7 +93,7 @@ def read_hub(source: HubSplit) -> Rows:
     records = [dict(zip(columns, values)) for values in zip(*columns.values())]
     if not records:
         raise DataError(f"{source}: no rows")
-    return Rows(str(source), tuple(columns), records, list(range(1, len(records) + 1)), "row")
+    return Rows(str(source), tuple(columns), records, [f"{source} row {i + 1}" for i in range(len(records))])
 
 
 def _library(wanted: str) -> ModuleType:

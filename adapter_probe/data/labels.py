@@ -19,16 +19,16 @@ _MOST_GUESSED_CLASSES = 20
 _WHOLE = re.compile(r"[+-]?\d+\.0*")
 
 
-def label_texts(tables: Sequence[Rows], column: str) -> list[str]:
+def label_texts(rows: Rows, column: str) -> list[str]:
     """Every row's label as a string; a whole number reads the same as 1, 1.0 or "1"."""
-    return [_label_text(rows, row, value) for rows in tables for row, value in enumerate(rows.column(column))]
+    return [_label_text(value, place) for value, place in zip(rows.column(column), rows.places)]
 
 
-def _label_text(rows: Rows, row: int, value: object) -> str:
+def _label_text(value: object, place: str) -> str:
     if isinstance(value, str):
         text = value.strip()
         if not text:
-            raise DataError(f"{rows.where(row)}: the label is empty")
+            raise DataError(f"{place}: the label is empty")
         return text.split(".")[0] if _WHOLE.fullmatch(text) else text
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -36,7 +36,7 @@ def _label_text(rows: Rows, row: int, value: object) -> str:
         return str(value)
     if isinstance(value, float) and math.isfinite(value):
         return str(int(value)) if value.is_integer() else repr(value)
-    raise DataError(f"{rows.where(row)}: label {shown(value)}; expected a string or a finite number")
+    raise DataError(f"{place}: label {shown(value)}; expected a string or a finite number")
 
 
 def _number(text: str) -> float | None:
@@ -47,7 +47,7 @@ def _number(text: str) -> float | None:
     return number if math.isfinite(number) and "_" not in text else None
 
 
-def guess_kind(tables: Sequence[Rows], values: Sequence[str]) -> Kind:
+def guess_kind(rows: Rows, values: Sequence[str]) -> Kind:
     """Regression if any label is a number that is not whole, classification if the labels are few."""
     distinct = set(values)
     numbers = [number for number in map(_number, distinct) if number is not None]
@@ -57,20 +57,20 @@ def guess_kind(tables: Sequence[Rows], values: Sequence[str]) -> Kind:
     if len(distinct) <= _MOST_GUESSED_CLASSES or repeated:
         return "classification"
     raise DataError(
-        f"{paths_of(tables)}: {len(distinct)} different labels in {len(values)} rows, such as "
+        f"{rows.path}: {len(distinct)} different labels in {len(values)} rows, such as "
         f"{shown(values[0])}; give --kind classification or --kind regression"
     )
 
 
-def class_names(tables: Sequence[Rows], column: str, values: Sequence[str]) -> tuple[str, ...]:
+def class_names(rows: Rows, column: str, values: Sequence[str]) -> tuple[str, ...]:
     """The classes: numbers in numeric order, CoLA's as its 0 and 1, anything else sorted."""
     distinct = set(values)
-    if distinct == set(_COLA_NAMES) or (column == "1" and all(map(is_raw_cola, tables))):
+    if distinct == set(_COLA_NAMES) or (column == "1" and is_raw_cola(rows)):
         return _COLA_NAMES
     for marker in HIDDEN:
         if marker in distinct and not _is_class(marker, distinct):
             raise DataError(
-                f"{_where(tables, values.index(marker))}: label {marker!r} marks a row without a known "
+                f"{rows.places[values.index(marker)]}: label {marker!r} marks a row without a known "
                 f"label; remove such rows (other labels: {listed(sorted(distinct - {marker})) or 'none'})"
             )
     if all(_number(value) is not None for value in distinct):
@@ -86,27 +86,27 @@ def _is_class(marker: str, distinct: set[str]) -> bool:
     return None not in numbers and min(numbers) == -max(numbers)
 
 
-def target_numbers(tables: Sequence[Rows], values: Sequence[str]) -> np.ndarray:
+def target_numbers(rows: Rows, values: Sequence[str]) -> np.ndarray:
     """Regression labels, float64 ``[examples]``."""
     numbers = [_number(value) for value in values]
     if None in numbers:
         row = numbers.index(None)
         raise DataError(
-            f"{_where(tables, row)}: label {shown(values[row])} is not a finite number, as regression needs; "
+            f"{rows.places[row]}: label {shown(values[row])} is not a finite number, as regression needs; "
             f"for another task, give --kind or --label"
         )
     return np.array(numbers, dtype=np.float64)
 
 
 def class_indices(
-    names: tuple[str, ...], tables: Sequence[Rows], values: Sequence[str], numbered: bool = False
+    names: tuple[str, ...], rows: Rows, values: Sequence[str], numbered: bool = False
 ) -> np.ndarray:
     """Class indices, int64 ``[examples]``.
 
     Args:
         names: the classes.
-        tables: the split's files, for the message.
-        values: the labels of all their rows.
+        rows: the rows, for the message.
+        values: their labels.
         numbered: whether 0, 1, ... also denote the classes in order; for CoLA they always do.
     """
     index = {name: i for i, name in enumerate(names)}
@@ -117,20 +117,4 @@ def class_indices(
     except KeyError:
         row = next(i for i, value in enumerate(values) if value not in index)
     hint = " (it usually marks a hidden label)" if values[row] in HIDDEN else ""
-    raise DataError(
-        f"{_where(tables, row)}: unknown label {shown(values[row])}{hint}; allowed: {listed(index)}"
-    )
-
-
-def _where(tables: Sequence[Rows], row: int) -> str:
-    """The file and line of a row that is numbered over all files of a split."""
-    for rows in tables:
-        if row < len(rows.records):
-            return rows.where(row)
-        row -= len(rows.records)
-    raise IndexError(row)
-
-
-def paths_of(tables: Sequence[Rows]) -> str:
-    """The files, for an error message."""
-    return ", ".join(str(rows.path) for rows in tables)
+    raise DataError(f"{rows.places[row]}: unknown label {shown(values[row])}{hint}; allowed: {listed(index)}")

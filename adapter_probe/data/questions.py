@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,22 +55,18 @@ class Questions:
         return len(self.questions)
 
 
-def assemble_questions(spec: TaskSpec, split: str, tables: Sequence[Rows]) -> Questions:
-    """Join a split's files.
+def assemble_questions(spec: TaskSpec, split: str, rows: Rows) -> Questions:
+    """The questions of a split.
 
     Raises:
         DataError: a question, context or answer is missing or malformed, or an answer is not in its context;
             the message says in which file and where.
     """
-    columns, questions, contexts, answers = spec.columns, [], [], []
-    for rows in tables:
-        questions += rows.texts(columns.text)
-        contexts += rows.texts(columns.text_b)
-        values = rows.column(columns.label)
-        answers += [
-            _answers(rows, row, value, context)
-            for row, (value, context) in enumerate(zip(values, contexts[-len(values) :]))
-        ]
+    questions, contexts = rows.texts(spec.columns.text), rows.texts(spec.columns.text_b)
+    answers = [
+        _answers(place, value, context)
+        for place, value, context in zip(rows.places, rows.column(spec.columns.label), contexts)
+    ]
     return _sealed(split, questions, contexts, answers)
 
 
@@ -105,24 +101,22 @@ def _sealed(
     )
 
 
-def _answers(rows: Rows, row: int, value: object, context: str) -> tuple[Answer, ...]:
+def _answers(place: str, value: object, context: str) -> tuple[Answer, ...]:
     """The answers of one question, in the layout of SQuAD's files or of the hub."""
     found = []
-    for text, start in _pairs(rows, row, value):
+    for text, start in _pairs(place, value):
         if not isinstance(text, str) or not isinstance(start, int) or isinstance(start, bool):
             raise DataError(
-                f"{rows.where(row)}: an answer is {shown(text)} at {shown(start)}, expected a string at a "
+                f"{place}: an answer is {shown(text)} at {shown(start)}, expected a string at a "
                 f"whole number of characters"
             )
-        found.append(Answer(text, _place(rows, row, text, start, context)))
+        found.append(Answer(text, _start(place, text, start, context)))
     if not found:
-        raise DataError(
-            f"{rows.where(row)}: no answers; unanswerable questions (SQuAD 2.0) are not supported"
-        )
+        raise DataError(f"{place}: no answers; unanswerable questions (SQuAD 2.0) are not supported")
     return tuple(found)
 
 
-def _pairs(rows: Rows, row: int, value: object) -> Iterator[tuple[object, object]]:
+def _pairs(place: str, value: object) -> Iterator[tuple[object, object]]:
     """Text and start of every answer: from a list of objects, or from an object of two lists."""
     if isinstance(value, dict):
         texts, starts = value.get("text"), value.get("answer_start")
@@ -131,12 +125,11 @@ def _pairs(rows: Rows, row: int, value: object) -> Iterator[tuple[object, object
     elif isinstance(value, list) and all(isinstance(answer, dict) for answer in value):
         return ((answer.get("text"), answer.get("answer_start")) for answer in value)
     raise DataError(
-        f"{rows.where(row)}: the answers are {shown(value)}, expected a list of objects with text and "
-        f"answer_start"
+        f"{place}: the answers are {shown(value)}, expected a list of objects with text and answer_start"
     )
 
 
-def _place(rows: Rows, row: int, text: str, start: int, context: str) -> int:
+def _start(place: str, text: str, start: int, context: str) -> int:
     """Position of an answer: as recorded, or off by one or two characters, as happens in SQuAD."""
     if text.strip():
         for shift in sorted(range(-_MOST_SHIFTED, _MOST_SHIFTED + 1), key=abs):
@@ -144,6 +137,5 @@ def _place(rows: Rows, row: int, text: str, start: int, context: str) -> int:
                 return start + shift
     held = shown(context[max(start, 0) : max(start, 0) + max(len(text), 1)])
     raise DataError(
-        f"{rows.where(row)}: the answer {shown(text)} is not in the context at character {start}, "
-        f"which has {held}"
+        f"{place}: the answer {shown(text)} is not in the context at character {start}, which has {held}"
     )

@@ -99,10 +99,10 @@ def load_requests(
     requests: list[Request] = []
     for path in map(Path, files):
         rows = _read(path, encoding)
-        for row, record in enumerate(rows.records):
-            columns, reader = _reader_of(rows, row, record)
-            forms.setdefault(listed(columns), rows.where(row))
-            requests.append(reader(_Row(rows, row, record), tokenizer))
+        for row in map(_Row, rows.places, rows.records):
+            columns, reader = _reader_of(row)
+            forms.setdefault(listed(columns), row.place)
+            requests.append(reader(row, tokenizer))
         if len(forms) > 1:
             (one, here), (other, there), *_ = forms.items()
             raise DataError(f"{there}: has {other}, but {here} has {one}; give rows of one kind at a time")
@@ -133,22 +133,19 @@ def _read(path: Path, encoding: str) -> Rows:
     if path.suffix.lower() != ".txt":
         return read_rows(path, encoding=encoding)
     text = read_text(path, encoding)
-    return Rows(path, ("text",), [{"text": text}], [1], "text")
+    return Rows(path, ("text",), [{"text": text}], [f"{path} text 1"])
 
 
 @dataclass(frozen=True)
 class _Row:
     """One row with checked access to its fields."""
 
-    rows: Rows
-    number: int
+    place: str
     record: Mapping[str, object]
 
     def error(self, column: str, expected: str) -> DataError:
-        where = self.rows.where(self.number)
-        return DataError(
-            f"{where}: column {column!r} contains {shown(self.record[column])}, expected {expected}"
-        )
+        value = shown(self.record[column])
+        return DataError(f"{self.place}: column {column!r} contains {value}, expected {expected}")
 
     def text(self, column: str) -> str:
         value = self.record[column]
@@ -217,9 +214,7 @@ def _chat(row: _Row, tokenizer: Any) -> Request:
     if not all(is_text(m.get("content")) for m in messages):
         raise row.error("messages", "messages whose content is a text each")
     if not tokenizer.chat_template:
-        raise DataError(
-            f"{row.rows.where(row.number)}: the base's tokenizer has no chat template for messages"
-        )
+        raise DataError(f"{row.place}: the base's tokenizer has no chat template for messages")
     try:
         before = tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
         whole = tokenizer.apply_chat_template(messages, tokenize=False)
@@ -245,20 +240,20 @@ _FORMS: dict[tuple[str, ...], tuple[Form, _Reader]] = {
 }
 
 
-def _reader_of(rows: Rows, row: int, record: Mapping[str, object]) -> tuple[tuple[str, ...], _Reader]:
-    found = [columns for columns in _FORMS if set(columns) <= set(record)]
+def _reader_of(row: _Row) -> tuple[tuple[str, ...], _Reader]:
+    found = [columns for columns in _FORMS if set(columns) <= set(row.record)]
     # If there are the columns of another kind, a text column often repeats their content.
     found = [columns for columns in found if columns != ("text",)] or found
     if len(found) > 1:
         kinds = " and ".join(f"({listed(columns)})" for columns in found)
         raise DataError(
-            f"{rows.where(row)}: the columns fit several kinds of row, {kinds}; remove the columns "
+            f"{row.place}: the columns fit several kinds of row, {kinds}; remove the columns "
             "of all kinds but one"
         )
     if found:
         return found[0], _FORMS[found[0]][1]
     allowed = "; ".join(", ".join(columns) for columns in _FORMS)
     raise DataError(
-        f"{rows.where(row)}: columns {listed(record)} match no form of language model data: {allowed}"
+        f"{row.place}: columns {listed(row.record)} match no form of language model data: {allowed}"
         f" (or a .txt file among {', '.join(FORMATS)})"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +25,8 @@ def read_source(entry: str | Path, columns: Sequence[str] = (), encoding: str = 
     return read_rows(entry, columns, encoding) if on_hub is None else read_hub(on_hub)
 
 
-def read_split(spec: TaskSpec, split: str) -> list[Rows]:
-    """The rows of one split, one table a file.
+def read_split(spec: TaskSpec, split: str) -> Rows:
+    """The rows of one split, from all of its files.
 
     Raises:
         DataError: the task has no such split, or it cannot be read.
@@ -39,7 +38,7 @@ def read_split(spec: TaskSpec, split: str) -> list[Rows]:
     tables = [read_source(entry, spec.columns.names, spec.encoding) for entry in spec.files[split]]
     tables = share_out(tables, split, spec.validation_share)
     preset = None if spec.preset is None else find_preset(spec.preset)
-    return judged(preset, tables, spec.columns.label)
+    return Rows.joined(judged(preset, tables, spec.columns.label))
 
 
 def share_out(tables: list[Rows], split: str, validation_share: float) -> list[Rows]:
@@ -65,15 +64,8 @@ def share_out(tables: list[Rows], split: str, validation_share: float) -> list[R
     drawn = _drawn(n_rows, n_validation, seed=1)
     chosen = np.isin(np.arange(n_rows), drawn, invert=split == "train").tolist()
     ends = np.cumsum([len(rows.records) for rows in tables]).tolist()
-    parts = (_kept(rows, chosen[end - len(rows.records) : end]) for rows, end in zip(tables, ends))
+    parts = (rows.kept(chosen[end - len(rows.records) : end]) for rows, end in zip(tables, ends))
     return [rows for rows in parts if rows.records]
-
-
-def _kept(rows: Rows, wanted: Sequence[bool]) -> Rows:
-    records, numbers = (
-        [item for item, keep in zip(items, wanted) if keep] for items in (rows.records, rows.numbers)
-    )
-    return replace(rows, records=records, numbers=numbers)
 
 
 def judged(preset: Preset | None, tables: list[Rows], label: str) -> list[Rows]:
@@ -82,7 +74,7 @@ def judged(preset: Preset | None, tables: list[Rows], label: str) -> list[Rows]:
         return tables
     kept = []
     for rows in tables:
-        kept.append(_kept(rows, [value != preset.skipped_label for value in rows.column(label)]))
+        kept.append(rows.kept([value != preset.skipped_label for value in rows.column(label)]))
         if not kept[-1].records:
             raise DataError(f"{rows.path}: every label is {preset.skipped_label!r}, which marks no label")
     return kept

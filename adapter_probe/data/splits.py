@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 
 from adapter_probe.data.formats import Rows
-from adapter_probe.data.labels import class_indices, label_texts, paths_of, target_numbers
+from adapter_probe.data.labels import class_indices, label_texts, target_numbers
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import DataError
 
@@ -38,25 +36,23 @@ class Split:
         return len(self.texts)
 
 
-def assemble(spec: TaskSpec, split: str, tables: Sequence[Rows]) -> Split:
-    """Join a split's files into one `Split`.
+def assemble(spec: TaskSpec, split: str, rows: Rows) -> Split:
+    """The texts and labels of a split.
 
     Raises:
         DataError: a text or label does not fit the task, or all labels are equal.
     """
     texts, texts_b = (
-        None if column is None else tuple(chain.from_iterable(rows.texts(column) for rows in tables))
+        None if column is None else tuple(rows.texts(column))
         for column in (spec.columns.text, spec.columns.text_b)
     )
-    values = label_texts(tables, spec.columns.label)
+    values = label_texts(rows, spec.columns.label)
     if spec.kind == "regression":
-        labels = target_numbers(tables, values)
+        labels = target_numbers(rows, values)
     else:
-        labels = class_indices(spec.label_names, tables, values, numbered=spec.preset is not None)
+        labels = class_indices(spec.label_names, rows, values, numbered=spec.preset is not None)
     if split != "test" and (labels == labels[0]).all():
-        raise DataError(
-            f"{paths_of(tables)}: every {split} label is {values[0]!r}; expected two or more labels"
-        )
+        raise DataError(f"{rows.path}: every {split} label is {values[0]!r}; expected two or more labels")
     return _sealed(spec, split, texts, texts_b, labels)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,8 +123,8 @@ def find_task(
         columns = preset_columns(chosen, tables[lead][0])
     if lead != "test" and not test and "test" in tables and lacks_labels(tables["test"], columns):
         del files["test"], tables["test"]
-    tables = {split: judged(chosen, rows, columns.label) for split, rows in tables.items()}
-    kind, classes = _kind_and_classes(chosen, kind, tables[lead], columns)
+    rows = {split: Rows.joined(judged(chosen, one, columns.label)) for split, one in tables.items()}
+    kind, classes = _kind_and_classes(chosen, kind, rows[lead], columns)
     spec = TaskSpec(
         name=name or (_name_of(files[lead][0], folder is None) if chosen is None else chosen.name),
         kind=kind,
@@ -138,8 +138,8 @@ def find_task(
         validation_share=validation_share,
     )
     check_metric(spec.metric, kind, len(classes) or None)
-    splits = {split: _assembled(spec, split, tables[split]) for split in files}
-    return replace(spec, fingerprints={split: rows.fingerprint for split, rows in splits.items()})
+    prints = {split: _assembled(spec, split, rows[split]).fingerprint for split in files}
+    return replace(spec, fingerprints=prints)
 
 
 def load_split(
@@ -166,8 +166,8 @@ def load_split(
     return some_questions(loaded, keep) if isinstance(loaded, Questions) else some_rows(spec, loaded, keep)
 
 
-def _assembled(spec: TaskSpec, split: str, tables: Sequence[Rows]) -> Split | Questions:
-    return (assemble_questions if spec.kind == "extractive" else assemble)(spec, split, tables)
+def _assembled(spec: TaskSpec, split: str, rows: Rows) -> Split | Questions:
+    return (assemble_questions if spec.kind == "extractive" else assemble)(spec, split, rows)
 
 
 def _of_kind(preset: Preset, kind: str | None) -> Preset:
@@ -223,13 +223,13 @@ def _name_of(entry: str, named: bool) -> str:
 
 
 def _kind_and_classes(
-    preset: Preset | None, kind: str | None, tables: Sequence[Rows], columns: Columns
+    preset: Preset | None, kind: str | None, rows: Rows, columns: Columns
 ) -> tuple[Kind, tuple[str, ...]]:
     """The kind of task and its class names, inferred from the first split if they are not given."""
     if preset is not None:
         return preset.task.kind, preset.task.label_names
-    if kind is None and isinstance(tables[0].column(columns.label)[0], list | dict):
+    if kind is None and isinstance(rows.column(columns.label)[0], list | dict):
         kind = "extractive"
-    values = [] if kind == "extractive" else label_texts(tables, columns.label)
-    kind = guess_kind(tables, values) if kind is None else check_kind(kind)
-    return kind, class_names(tables, columns.label, values) if kind == "classification" else ()
+    values = [] if kind == "extractive" else label_texts(rows, columns.label)
+    kind = guess_kind(rows, values) if kind is None else check_kind(kind)
+    return kind, class_names(rows, columns.label, values) if kind == "classification" else ()

@@ -195,7 +195,7 @@ def test_hidden_labels_stay_hidden(library, hub_answers):
     hub_answers(COMMIT)
     rows = read_hub(HubSplit("x", None, "test"))
     assert rows.column("label") == [-1, -1]
-    assert rows.where(1) == "hub:x:test row 2"
+    assert rows.places[1] == "hub:x:test row 2"
 
 
 def test_without_the_library_one_line_says_how_to_get_it(monkeypatch, hub_answers):

@@ -62,7 +62,7 @@ def test_the_same_rows_in_every_format(write, name, content):
 def test_tsv_has_no_quoting_and_keeps_every_character(write):
     rows = read_rows(write("a.tsv", 'text\tlabel\n"Never", he said.\t1\n\u2028 \x85 "\t0\n'))
     assert rows.texts("text") == ['"Never", he said.', '\u2028 \x85 "']
-    assert rows.numbers == [2, 3]
+    assert [place.rpartition("/")[2] for place in rows.places] == ["a.tsv line 2", "a.tsv line 3"]
 
 
 def test_jsonl_lines_end_at_line_feeds_only(write):
@@ -74,13 +74,12 @@ def test_jsonl_lines_end_at_line_feeds_only(write):
 def test_csv_rows_are_placed_by_the_line_they_begin_on(write):
     rows = read_rows(write("a.csv", 'text,label\n"two\nlines, ""quoted""",1\n\nplain,0\n'))
     assert rows.texts("text") == ['two\nlines, "quoted"', "plain"]
-    assert rows.numbers == [2, 5]
-    assert rows.where(1).endswith("a.csv line 5")
+    assert [place.rpartition("/")[2] for place in rows.places] == ["a.csv line 2", "a.csv line 5"]
 
 
 def test_json_list_rows_are_placed_by_item(write):
     rows = read_rows(write("a.json", '[{"t": "a"}, {"t": "b"}]'))
-    assert rows.where(1).endswith("a.json item 2")
+    assert rows.places[1].endswith("a.json item 2")
 
 
 cells = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=8)
@@ -211,7 +210,7 @@ def test_qqps_broken_lines_are_left_out(write):
     content = f"{header}0\t1\t2\tWho?\tWhat?\t0\n1\t3\t4\tIs it\nbroken?\tIt is.\t1\n2\t5\t6\tHow?\tWhy?\t1\n"
     rows = read_rows(write("a.tsv", content))
     assert rows.texts("question2") == ["What?", "Why?"]
-    assert rows.numbers == [2, 5]
+    assert [place.rpartition("/")[2] for place in rows.places] == ["a.tsv line 2", "a.tsv line 5"]
     other = write("b.tsv", content.replace("qid1", "first"))
     assert refused(read_rows, other) == f"{other} line 3: expected 6 fields as in the header, got 4"
 
@@ -244,7 +243,7 @@ def test_parquet_is_read_as_pandas_writes_it(tmp_path):
     rows = read_rows(tmp_path / "train.parquet")
     assert rows.names == ("text", "label")
     assert rows.records == frame.to_dict("records")
-    assert rows.where(1) == f"{tmp_path / 'train.parquet'} row 2"
+    assert rows.places[1] == f"{tmp_path / 'train.parquet'} row 2"
     assert find_files(tmp_path) == {"train": (tmp_path / "train.parquet",)}
     (tmp_path / "broken.parquet").write_bytes(b"PAR1")
     assert "cannot be read as Parquet" in refused(read_rows, tmp_path / "broken.parquet")
