@@ -48,9 +48,6 @@ IN_PERCENT = ("f1", "macro_f1", *METRICS["extractive"], *CHOICES)
 LOSS_UNITS = {"nll": "nats", "bits_per_byte": "bits"}
 """Units of the losses, except for perplexities, which have none."""
 
-_DEFAULTS = {
-    "classification": "accuracy", "regression": "spearman", "extractive": "squad_f1", "causal": "accuracy",
-}  # fmt: skip
 _WORDS = {
     "accuracy": "accuracy",
     "mcc": "Matthews correlation",
@@ -120,7 +117,7 @@ def default_metric(kind: str) -> str:
 
     Of a language model it depends on the rows, see `adapter_probe.data.requests`.
     """
-    return _DEFAULTS[check_kind(kind)]
+    return "spearman" if kind == "regression" else METRICS[check_kind(kind)][0]
 
 
 def metric_label(metric: str) -> str:

@@ -7,10 +7,12 @@ so no noun, name, verb or adjective of the validation set is ever seen in traini
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 WordSplit = Literal["train", "validation"]
+Word = TypeVar("Word")
 _VOWELS = "aeiou"
 _SIBILANTS = ("s", "x", "z", "ch", "sh")
 _HELD_OUT_EVERY = 3
@@ -112,38 +114,30 @@ class Lexicon:
 def lexicon(split: WordSplit) -> Lexicon:
     """The words of `split`; the two splits share none."""
 
-    def words(listing: str) -> list[str]:
-        held_out = split == "validation"
-        return [
-            word
-            for index, word in enumerate(listing.split())
-            if (index % _HELD_OUT_EVERY == _HELD_OUT_EVERY - 1) == held_out
-        ]
-
-    def nouns(listing: str) -> tuple[Noun, ...]:
-        return tuple(_noun(word) for word in words(listing))
-
-    def verbs(listing: str) -> tuple[Verb, ...]:
-        return tuple(_verb(word) for word in words(listing))
-
-    def adjectives(listing: str) -> tuple[Adjective, ...]:
-        return tuple(Adjective(*word.split("/")) for word in words(listing))
+    def words(make: Callable[[str], Word], listing: str) -> tuple[Word, ...]:
+        every = listing.split()
+        held_out = every[_HELD_OUT_EVERY - 1 :: _HELD_OUT_EVERY]
+        return tuple(make(word) for word in every if (word in held_out) == (split == "validation"))
 
     return Lexicon(
-        people=nouns(_PEOPLE),
-        men=nouns(_MEN),
-        women=nouns(_WOMEN),
-        male_names=tuple(words(_MALE_NAMES)),
-        female_names=tuple(words(_FEMALE_NAMES)),
-        things=nouns(_THINGS),
-        places=nouns(_PLACES),
-        personal_adjectives=adjectives(_PERSONAL_ADJECTIVES),
-        thing_adjectives=adjectives(_THING_ADJECTIVES),
-        person_verbs=verbs(_PERSON_VERBS),
-        thing_verbs=verbs(_THING_VERBS),
-        intransitive_verbs=verbs(_INTRANSITIVE_VERBS),
-        embedding_verbs=verbs(_EMBEDDING_VERBS),
+        people=words(_noun, _PEOPLE),
+        men=words(_noun, _MEN),
+        women=words(_noun, _WOMEN),
+        male_names=words(str, _MALE_NAMES),
+        female_names=words(str, _FEMALE_NAMES),
+        things=words(_noun, _THINGS),
+        places=words(_noun, _PLACES),
+        personal_adjectives=words(_adjective, _PERSONAL_ADJECTIVES),
+        thing_adjectives=words(_adjective, _THING_ADJECTIVES),
+        person_verbs=words(_verb, _PERSON_VERBS),
+        thing_verbs=words(_verb, _THING_VERBS),
+        intransitive_verbs=words(_verb, _INTRANSITIVE_VERBS),
+        embedding_verbs=words(_verb, _EMBEDDING_VERBS),
     )
+
+
+def _adjective(entry: str) -> Adjective:
+    return Adjective(*entry.split("/"))
 
 
 def _noun(entry: str) -> Noun:

@@ -10,23 +10,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import GELUActivation, GELUTanh, NewGELUActivation, SiLUActivation
 
-_gelu_: Callable[..., Tensor] = torch.ops.aten.gelu_.default
-_IN_PLACE: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
-    GELUActivation: _gelu_,
-    NewGELUActivation: partial(_gelu_, approximate="tanh"),  # eight steps in transformers
-    GELUTanh: partial(_gelu_, approximate="tanh"),
-    nn.ReLU: torch.relu_,
-    nn.SiLU: partial(F.silu, inplace=True),
-    SiLUActivation: partial(F.silu, inplace=True),
-}
 # By oneDNN's names: (kind, formula).
-_FUSED: dict[type[nn.Module], tuple[str, str]] = {
+_NAMES: dict[type[nn.Module], tuple[str, str]] = {
     GELUActivation: ("gelu", "none"),
-    NewGELUActivation: ("gelu", "tanh"),
+    NewGELUActivation: ("gelu", "tanh"),  # eight steps in transformers
     GELUTanh: ("gelu", "tanh"),
     nn.ReLU: ("relu", ""),
     nn.SiLU: ("swish", ""),
     SiLUActivation: ("swish", ""),
+}
+_gelu_: Callable[..., Tensor] = torch.ops.aten.gelu_.default
+_IN_PLACE: dict[tuple[str, str], Callable[[Tensor], Tensor]] = {
+    ("gelu", "none"): _gelu_,
+    ("gelu", "tanh"): partial(_gelu_, approximate="tanh"),
+    ("relu", ""): torch.relu_,
+    ("swish", ""): partial(F.silu, inplace=True),
 }
 
 
@@ -40,10 +38,8 @@ class PackedMap:
     """
 
     def __init__(self, linear: nn.Linear):
-        self._weight, self._bias = (
-            torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach()),
-            linear.bias,
-        )
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
+        self._bias = linear.bias
 
     def __deepcopy__(self, memo: object) -> PackedMap:
         return self
@@ -56,8 +52,8 @@ class PackedMap:
 
 def activated(activation: nn.Module, fresh: Tensor) -> Tensor:
     """``activation(fresh)`` up to rounding; without gradients, `fresh` may be overwritten."""
-    in_place = None if torch.is_grad_enabled() else _IN_PLACE.get(type(activation))
-    return activation(fresh) if in_place is None else in_place(fresh)
+    names = _NAMES.get(type(activation))
+    return activation(fresh) if names is None or torch.is_grad_enabled() else _IN_PLACE[names](fresh)
 
 
 def added(fresh: Tensor, other: Tensor) -> Tensor:
@@ -77,7 +73,7 @@ def _may_hold_result(fresh: Tensor, other: Tensor) -> bool:
 
 def mapped(linear: nn.Module, activation: nn.Module, x: Tensor) -> Tensor:
     """``activation(linear(x))`` up to rounding; fused if the map is packed and has no hooks."""
-    packed, names = vars(linear).get("forward"), _FUSED.get(type(activation))
+    packed, names = vars(linear).get("forward"), _NAMES.get(type(activation))
     hooked = linear._forward_hooks or linear._forward_pre_hooks
     if isinstance(packed, PackedMap) and names is not None and not hooked:
         return packed(x, *names)
