@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .studies.ablation import Ablation
     from .studies.checkpoints import convert, inspect
     from .studies.comparison import Average, Comparison, Exchange, average, compare, exchange
+    from .studies.gallery import draw
     from .studies.init_sweep import InitSweep, init_sweep
     from .studies.loading import load
     from .studies.model import Model
@@ -50,6 +51,7 @@ _MODULES = {
     "Comparison": "studies.comparison",
     "compare": "studies.comparison",
     "convert": "studies.checkpoints",
+    "draw": "studies.gallery",
     "inspect": "studies.checkpoints",
     "Exchange": "studies.comparison",
     "exchange": "studies.comparison",
@@ -83,8 +85,8 @@ __all__ = [
     "Ablation", "AdapterProbeError", "AdapterProbeWarning", "Average", "CheckpointError", "Comparison",
     "DataError", "Exchange", "InitSweep", "Model", "ModelError", "Ranking", "ResultsError", "Suite",
     "Tradeoff", "Training", "TrainingError", "__version__", "ablate", "average", "compare", "convert",
-    "exchange", "init_sweep", "inspect", "load", "model_card", "open", "prune", "rank", "report", "suite",
-    "tradeoff", "train",
+    "draw", "exchange", "init_sweep", "inspect", "load", "model_card", "open", "prune", "rank", "report",
+    "suite", "tradeoff", "train",
 ]  # fmt: skip
 
 

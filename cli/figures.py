@@ -15,8 +15,6 @@ from .console import command, say, show, show_json
 if TYPE_CHECKING:
     from adapter_probe.figures.gallery import GalleryItem
 
-_SEVERAL = "figures"  # output folder for figures of several results folders, unless --out is given
-
 
 @command
 def figures(
@@ -71,22 +69,18 @@ def figures(
     Each figure is written with its numbers (CSV) and a caption; tables are written as LaTeX, Markdown and
     CSV. With --average, ablations that differ in the training seed are averaged, and their spread is shown.
     """
-    from adapter_probe.analysis.studies import load_records
-    from adapter_probe.studies.comparison import average as average_of
-    from adapter_probe.studies.drawing import draw_gallery
+    from adapter_probe.studies.gallery import draw
 
-    records: list[Any] = [average_of(results).record] if average else load_records(results)
-    folder = out or (records[0].folder if len(records) == 1 and not average else Path(_SEVERAL))
-    made = draw_gallery(
-        records, folder, style=style, column=column, formats=formats.split(","), tolerance=tolerance,
-        paper=paper, labels=label or (), only=only.split(","),
+    made = draw(
+        results, out, average=average, style=style, column=column, formats=formats.split(","),
+        tolerance=tolerance, paper=paper, labels=label or (), only=only.split(","),
     )  # fmt: skip
     if paper and not any("Houlsby et al. (2019)" in one.caption for one in made):
         say("Houlsby et al. (2019) published no values for these tasks and metrics; --paper is ignored")
-    show_json(_report(folder, made)) if json else show(file_lists(one.files for one in made))
+    show_json(_report(made)) if json else show(file_lists(one.files for one in made))
 
 
-def _report(folder: Path, made: list[GalleryItem]) -> dict[str, Any]:
+def _report(made: list[GalleryItem]) -> dict[str, Any]:
     def told(kind: str) -> list[dict[str, Any]]:
         return [
             {kind: one.stem, "caption": one.caption, "files": [str(path) for path in one.files]}
@@ -94,4 +88,4 @@ def _report(folder: Path, made: list[GalleryItem]) -> dict[str, Any]:
             if one.kind == kind
         ]
 
-    return {"folder": str(folder), "figures": told("figure"), "tables": told("table")}
+    return {"folder": str(made[0].files[0].parent), "figures": told("figure"), "tables": told("table")}

@@ -45,7 +45,7 @@ def parameters(function: Callable) -> dict[str, inspect.Parameter]:
         (show, (ap.inspect,), set()),
         (report, (ap.report, ap.model_card), {"out", "model_card"}),  # the latter names the function
         (compare, (ap.compare, ap.Comparison.save), {"out"}),  # the folder of `save`
-        (figures, (ap.Ablation.save,), {"out", "results", "average"}),  # `ap.load` and `ap.average`
+        (figures, (ap.draw,), {"results"}),  # the studies
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

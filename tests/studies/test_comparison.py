@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -121,6 +123,23 @@ def test_a_mean_is_over_seeds_alone(study, other, tmp_path, monkeypatch):
     assert (ap.average([study, exact]).spans["n_studies"] == 2).all()
     with pytest.raises(ap.ResultsError, match="at least 2 studies, got 0"):
         ap.average([])
+
+
+def test_several_studies_are_drawn_together(study, other, tmp_path, monkeypatch):
+    """Objects and folders alike; the figure holds the spans of each, in the order given."""
+    options = {"formats": "svg", "only": "heatmap", "labels": ("one", "two")}
+    (made,) = ap.draw([other, study.folder], tmp_path / "a", **options)
+    assert [path.name for path in made.files] == ["heatmap.svg", "heatmap.csv", "heatmap.txt"]
+    drawn = pd.read_csv(tmp_path / "a" / "heatmap.csv")
+    assert list(drawn["grid"].unique()) == ["one", "two"]
+    for name, own in (("one", other), ("two", study)):
+        found = drawn.loc[drawn["grid"] == name, "delta_points"]
+        np.testing.assert_allclose(found, own.spans["delta_points"], atol=1e-9)
+    monkeypatch.chdir(tmp_path)
+    (made,) = ap.draw([study, other], average=True, formats="svg")
+    assert made.files[0] == Path("figures", "average.svg")
+    mean = (study.spans["delta_points"] + other.spans["delta_points"]) / 2
+    np.testing.assert_allclose(pd.read_csv("figures/average.csv")["delta_points"], mean, atol=1e-9)
 
 
 @pytest.mark.slow
