@@ -10,9 +10,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
 from pathlib import Path
 
 from adapter_probe.errors import DataError, install_extra, listed, one_line, shown
@@ -49,9 +48,10 @@ class Rows:
         places = [place for rows in tables for place in rows.places]
         return cls(", ".join(str(rows.path) for rows in tables), tables[0].names, records, places)
 
-    def kept(self, wanted: Sequence[bool]) -> Rows:
-        """The wanted rows."""
-        records, places = list(compress(self.records, wanted)), list(compress(self.places, wanted))
+    def kept(self, keep: Iterable[int]) -> Rows:
+        """The rows ``keep`` (indices)."""
+        kept = [(self.records[row], self.places[row]) for row in keep]
+        records, places = map(list, zip(*kept)) if kept else ([], [])
         return replace(self, records=records, places=places)
 
     def column(self, name: str) -> list[object]:

@@ -18,7 +18,6 @@ import numpy as np
 
 from adapter_probe.data.requests import Form, Request, Requests, seal_requests
 from adapter_probe.data.requests_encoding import measure_text
-from adapter_probe.data.sources import subset
 from adapter_probe.errors import DataError, install_extra, listed, one_line
 from adapter_probe.metrics import CHOICES, LOSSES, predictions_from_likelihoods, score
 
@@ -87,9 +86,7 @@ def load_tasks(entries: Sequence[str], name: str, max_examples: int | None = Non
         for task_name, (_, own, _) in read.items()
         for row in own
     ]
-    keep = subset(len(rows), max_examples)
-    sealed = seal_requests(form, rows if keep is None else [rows[i] for i in keep], name)
-    return replace(sealed, metrics=tuple(metrics))
+    return replace(seal_requests(form, rows, name, max_examples), metrics=tuple(metrics))
 
 
 def _is_path(name: str) -> bool:

@@ -56,7 +56,7 @@ class Questions:
 
 
 def assemble_questions(spec: TaskSpec, split: str, rows: Rows) -> Questions:
-    """The questions of a split.
+    """The questions of some rows of a split.
 
     Raises:
         DataError: a question, context or answer is missing or malformed, or an answer is not in its context;
@@ -67,26 +67,6 @@ def assemble_questions(spec: TaskSpec, split: str, rows: Rows) -> Questions:
         _answers(place, value, context)
         for place, value, context in zip(rows.places, rows.column(spec.columns.label), contexts)
     ]
-    return _sealed(split, questions, contexts, answers)
-
-
-def some_questions(loaded: Questions, keep: np.ndarray) -> Questions:
-    """The questions ``keep`` (indices, int64), with their contexts numbered again."""
-    return _sealed(
-        loaded.name,
-        [loaded.questions[i] for i in keep],
-        [loaded.contexts[i] for i in loaded.paragraph[keep]],
-        [loaded.answers[i] for i in keep],
-    )
-
-
-def _sealed(
-    split: str,
-    questions: list[str],
-    contexts: list[str],
-    answers: list[tuple[Answer, ...]],
-) -> Questions:
-    """Number the contexts and add the fingerprint."""
     numbers = {context: i for i, context in enumerate(dict.fromkeys(contexts))}
     paragraph = np.array([numbers[context] for context in contexts], dtype=np.int64)
     plain = [[(answer.text, answer.start) for answer in own] for own in answers]

@@ -106,13 +106,15 @@ def load_requests(
         if len(forms) > 1:
             (one, here), (other, there), *_ = forms.items()
             raise DataError(f"{there}: has {other}, but {here} has {one}; give rows of one kind at a time")
-    form = _FORMS[columns][0]
-    keep = subset(len(requests), max_examples)
-    return seal_requests(form, requests if keep is None else [requests[i] for i in keep], name)
+    return seal_requests(_FORMS[columns][0], requests, name, max_examples)
 
 
-def seal_requests(form: Form, requests: Sequence[Request], name: str) -> Requests:
-    """Requests together with their fingerprint."""
+def seal_requests(
+    form: Form, requests: Sequence[Request], name: str, max_examples: int | None = None
+) -> Requests:
+    """Requests, or a fixed random subset of them, together with their fingerprint."""
+    if (keep := subset(len(requests), max_examples)) is not None:
+        requests = [requests[i] for i in keep]
     content = json.dumps([form, [asdict(request) for request in requests]]).encode()
     return Requests(form, tuple(requests), name, hashlib.sha256(content).hexdigest())
 

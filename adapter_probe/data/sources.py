@@ -62,9 +62,9 @@ def share_out(tables: list[Rows], split: str, validation_share: float) -> list[R
             f"{'validate on' if n_validation == 0 else 'train on'}"
         )
     drawn = _drawn(n_rows, n_validation, seed=1)
-    chosen = np.isin(np.arange(n_rows), drawn, invert=split == "train").tolist()
-    ends = np.cumsum([len(rows.records) for rows in tables]).tolist()
-    parts = (rows.kept(chosen[end - len(rows.records) : end]) for rows, end in zip(tables, ends))
+    chosen = np.isin(np.arange(n_rows), drawn, invert=split == "train")
+    ends = np.cumsum([len(rows.records) for rows in tables])
+    parts = (rows.kept(np.flatnonzero(own)) for rows, own in zip(tables, np.split(chosen, ends[:-1])))
     return [rows for rows in parts if rows.records]
 
 
@@ -74,7 +74,8 @@ def judged(preset: Preset | None, tables: list[Rows], label: str) -> list[Rows]:
         return tables
     kept = []
     for rows in tables:
-        kept.append(rows.kept([value != preset.skipped_label for value in rows.column(label)]))
+        labels = rows.column(label)
+        kept.append(rows.kept(i for i, value in enumerate(labels) if value != preset.skipped_label))
         if not kept[-1].records:
             raise DataError(f"{rows.path}: every label is {preset.skipped_label!r}, which marks no label")
     return kept

@@ -20,11 +20,11 @@ from adapter_probe.data.presets import (
     preset_files,
     preset_named,
 )
-from adapter_probe.data.questions import Questions, assemble_questions, some_questions
+from adapter_probe.data.questions import Questions, assemble_questions
 from adapter_probe.data.readers import SPLITS, find_files, name_of_file
 from adapter_probe.data.sources import judged, read_source, read_split, refuse_changed, share_out, subset
 from adapter_probe.data.spec import Columns, TaskSpec
-from adapter_probe.data.splits import Split, assemble, some_rows
+from adapter_probe.data.splits import Split, assemble
 from adapter_probe.errors import DataError
 from adapter_probe.metrics import Kind, check_kind, check_metric, default_metric
 
@@ -138,7 +138,7 @@ def find_task(
         validation_share=validation_share,
     )
     check_metric(spec.metric, kind, len(classes) or None)
-    prints = {split: _assembled(spec, split, rows[split]).fingerprint for split in files}
+    prints = {split: _all_rows(spec, split, rows[split]).fingerprint for split in files}
     return replace(spec, fingerprints=prints)
 
 
@@ -157,17 +157,25 @@ def load_split(
     Raises:
         DataError: the task has no such split, its files cannot be read as the task says, or they changed.
     """
-    loaded = _assembled(spec, split, read_split(spec, split))
+    rows = read_split(spec, split)
+    loaded = _all_rows(spec, split, rows)
     if expect_fingerprint:
         refuse_changed(spec, split, loaded.fingerprint)
     keep = subset(len(loaded), max_examples)
-    if keep is None:
-        return loaded
-    return some_questions(loaded, keep) if isinstance(loaded, Questions) else some_rows(spec, loaded, keep)
+    return loaded if keep is None else _assembled(spec, split, rows.kept(keep))
 
 
 def _assembled(spec: TaskSpec, split: str, rows: Rows) -> Split | Questions:
     return (assemble_questions if spec.kind == "extractive" else assemble)(spec, split, rows)
+
+
+def _all_rows(spec: TaskSpec, split: str, rows: Rows) -> Split | Questions:
+    """All rows of a split; refused if their labels are all equal, which is possible only in a test split."""
+    loaded = _assembled(spec, split, rows)
+    if isinstance(loaded, Split) and split != "test" and (loaded.labels == loaded.labels[0]).all():
+        value = label_texts(rows, spec.columns.label)[0]
+        raise DataError(f"{rows.path}: every {split} label is {value!r}; expected two or more labels")
+    return loaded
 
 
 def _of_kind(preset: Preset, kind: str | None) -> Preset:
