@@ -70,12 +70,6 @@ class PackedBatch:
         """Total number of tokens."""
         return self.groups[-1].stop
 
-    def head(self, n: int) -> PackedBatch:
-        """Only the first `n` examples of the first group."""
-        group = self.groups[0]._replace(n=n)
-        types = None if self.token_type_ids is None else self.token_type_ids[: group.stop]
-        return PackedBatch(self.index[:n], (group,), self.input_ids[: group.stop], types, self.first[:n])
-
     @property
     def last(self) -> Tensor:
         """int64 ``[examples]``, the position of each example's last token."""
@@ -150,14 +144,19 @@ def pack(encoded: Encoded, index: Sequence[int] | np.ndarray) -> PackedBatch:
     """Concatenate the examples `index`, shortest first (ties in the given order)."""
     chosen = np.asarray(index, dtype=np.int64)
     chosen = chosen[np.argsort(encoded.lengths[chosen], kind="stable")]
-    starts = _begins(encoded.lengths[chosen])
-    lengths, firsts, counts = np.unique(encoded.lengths[chosen], return_index=True, return_counts=True)
-    groups = tuple(map(Group, starts[firsts].tolist(), counts.tolist(), lengths.tolist()))
+    groups, starts = packed_groups(encoded.lengths[chosen]), _begins(encoded.lengths[chosen])
     ids = np.concatenate([encoded.input_ids[i] for i in chosen])
     types = None
     if encoded.token_type_ids is not None:
         types = torch.from_numpy(np.concatenate([encoded.token_type_ids[i] for i in chosen]))
     return PackedBatch(chosen, groups, torch.from_numpy(ids), types, torch.from_numpy(starts))
+
+
+def packed_groups(lengths: np.ndarray) -> tuple[Group, ...]:
+    """The groups of examples with these lengths, int ``[examples]``, in ascending order."""
+    own, counts = np.unique(lengths, return_counts=True)
+    starts = np.cumsum(counts * own) - counts * own
+    return tuple(map(Group, starts.tolist(), counts.tolist(), own.tolist()))
 
 
 def pack_requests(encoded: EncodedRequests, index: np.ndarray, device: torch.device) -> RequestBatch:

@@ -29,7 +29,14 @@ from .guard import Guard, doubts, margin_errors, margins, sampled
 from .lanes import Lanes, twin
 from .outputs import Arrays, batch_outputs, joined, refuse_nonfinite_intact
 from .pairs import pair_logits
-from .plan import MEASURED_LAYERS, MEASURED_TOKENS, choose_tokens_per_pass, cut_batches, nodes_by_site
+from .plan import (
+    MEASURED_LAYERS,
+    MEASURED_TOKENS,
+    choose_tokens_per_pass,
+    cut_batches,
+    cut_evenly,
+    nodes_by_site,
+)
 from .request import AblationRequest
 
 ProgressCallback = Callable[[int], None]
@@ -184,11 +191,9 @@ class Engine:
     def _decide_side_by_side(self, arrays: Arrays, chosen: tuple[np.ndarray, ...]) -> None:
         """Repeat the chosen (variants, examples) pairs in float32, on all lanes."""
         lengths = self._request.encoded.lengths
-        items = np.unique(chosen[1])
-        batches = cut_batches(
-            lengths, items[np.argsort(lengths[items], kind="stable")], self._tokens["float32"], self._lanes.n
-        )
-        pairs = [tuple(part[np.isin(chosen[1], batch)] for part in chosen) for batch in batches]
+        order = np.argsort(lengths[chosen[1]], kind="stable")
+        shares = cut_evenly(lengths[chosen[1]][order], self._tokens["float32"], self._lanes.n)
+        pairs = [tuple(part[order[share]] for part in chosen) for share in shares]
         exact = self._side_by_side(partial(self._pairs, "float32", np.arange(len(lengths))), pairs)
         for part, logits in zip(pairs, exact):
             _take(arrays, part, logits)

@@ -21,16 +21,23 @@ class Fork:
 
     Attributes:
         bounds: int ``[children + 1]``, as in `Branch`.
-        all_on: whether every child's adapter is on.
-        parent: int64 ``[children]``, the node that each child comes from, on the model's device.
+        nodes: int64 ``[children]``, the node that each child comes from, on the host.
+        is_on: bool ``[children]``, whether each child's adapter is on, on the host.
+        parent: int64, `nodes` on the model's device.
         on, off: int64, the children whose adapter is on, or off, on the model's device.
     """
 
     bounds: np.ndarray
-    all_on: bool
+    nodes: np.ndarray
+    is_on: np.ndarray
     parent: Tensor
     on: Tensor
     off: Tensor
+
+    @property
+    def all_on(self) -> bool:
+        """Whether every child's adapter is on."""
+        return bool(self.is_on.all())
 
     @property
     def n_children(self) -> int:
@@ -48,9 +55,13 @@ class Fork:
         kept = np.stack([has_off, has_on], axis=1)
         parent = np.broadcast_to(np.arange(len(start))[:, None], kept.shape)[kept]
         on = np.broadcast_to(np.array([False, True]), kept.shape)[kept]
-        indices = (parent, np.flatnonzero(on), np.flatnonzero(~on))
-        tensors = [torch.from_numpy(index).to(device) for index in indices]
-        return Fork(np.append(begins[kept], bounds[-1]), bool(on.all()), *tensors)
+        return Fork.of(np.append(begins[kept], bounds[-1]), parent, on, device)
+
+    @staticmethod
+    def of(bounds: np.ndarray, nodes: np.ndarray, is_on: np.ndarray, device: torch.device) -> Fork:
+        """The fork with its indices on the device."""
+        indices = (nodes, np.flatnonzero(is_on), np.flatnonzero(~is_on))
+        return Fork(bounds, nodes, is_on, *(torch.from_numpy(index).to(device) for index in indices))
 
 
 class Forks:

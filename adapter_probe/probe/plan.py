@@ -21,6 +21,8 @@ TOKENS_PER_PART = {"cpu": 1024, "cuda": 16384}
 # they pass through a layer. All spans of 12 layers take 300 passes, all spans of 30 layers take 5,000.
 MEASURED_TOKENS = {"cpu": 256, "cuda": 16384}
 MEASURED_LAYERS = 500
+# The embedded examples of a share of pairs wait in memory together.
+PASSES_PER_SHARE = 8
 
 
 @dataclass(frozen=True)
@@ -123,3 +125,21 @@ def cut_batches(
         if all(len(batch) == 1 or lengths[batch].sum() <= most for batch in batches):
             return batches
     return np.split(part, len(part))
+
+
+def cut_evenly(lengths: np.ndarray, tokens_per_pass: int, lanes: int) -> list[np.ndarray]:
+    """Shares of pairs for the lanes, of nearly equal size and as few as fit into `PASSES_PER_SHARE` passes.
+
+    Args:
+        lengths: int ``[pairs]``, tokens of each pair's example.
+        tokens_per_pass: maximum number of rows that pass through a layer together.
+        lanes: number of shares that are computed at the same time.
+
+    Returns:
+        Indices of the pairs of each share, in order.
+    """
+    total = int(lengths.sum())
+    shares = lanes * math.ceil(total / (lanes * tokens_per_pass * PASSES_PER_SHARE))
+    middles = (np.cumsum(lengths) - lengths / 2) / total  # of each pair, from 0 to 1
+    cuts = np.searchsorted(middles, np.arange(1, shares) / shares)
+    return [share for share in np.split(np.arange(len(lengths)), cuts) if len(share)]

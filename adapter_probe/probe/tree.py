@@ -12,7 +12,7 @@ Inside a node, the rows with the next site off come first, so a fork splits the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,6 +58,10 @@ class Branch:
         waits.hidden = waits.hidden.clone()
         return waits, next_up
 
+    def rows_after(self, fork: Fork) -> int:
+        """Number of rows of the children."""
+        return fork.n_children * self.hidden.shape[1]
+
     @property
     def n_variants(self) -> int:
         """Number of distinct masks below these nodes."""
@@ -99,47 +103,10 @@ def forward_variants(
     """
     model.check_norms(norms)
     with torch.inference_mode():
-        forks = forks_of(_checked(masks, model), model.device)
+        forks = forks_of(checked_masks(masks, model), model.device)
         walk = Walk(model, batch, forks, norms, tokens_per_pass, each_pass)
         states = model.with_added_rows(model.embed(batch), batch)
-        return walk.outputs(states, head or model.head)[forks.leaf]
-
-
-def forward_pairs(
-    model: AdaptedModel,
-    batch: PackedBatch,
-    examples: np.ndarray,
-    masks: np.ndarray,
-    *,
-    tokens_per_pass: int,
-    norms: NormChoice = "trained",
-    each_pass: Callable[[], None] = lambda: None,
-) -> Tensor:
-    """Logits of (example, variant) pairs: the same computation, started with one node per example.
-
-    Args:
-        model: in evaluation mode, with adapters installed, for classification or regression.
-        batch: examples of equal length on the model's device; the head must read the same single position of
-            each.
-        examples: int ``[pairs]``, index of each pair's example in the batch; every example occurs at least
-            once.
-        masks: bool ``[pairs, sites]``, each pair's variant.
-        tokens_per_pass: see `forward_variants`.
-        norms: see `forward_variants`.
-        each_pass: see `forward_variants`.
-
-    Returns:
-        float ``[pairs, labels]``.
-    """
-    model.check_norms(norms)
-    (group,) = batch.groups
-    with torch.inference_mode():
-        forks = Forks(_checked(masks, model), model.device, root=examples)
-        walk = Walk(model, batch.head(1), forks, norms, tokens_per_pass, each_pass)
-        # [1, examples * length, hidden] -> [examples, length, hidden]
-        states = model.embed(batch).view(group.n, group.length, -1)
-        read = walk.outputs(states, lambda row: row)  # [leaves, 1, hidden]
-        return model.head(read[:, 0])[forks.leaf]
+        return walk.outputs(Branch(0, forks.roots, states), head or model.head)[forks.leaf]
 
 
 @dataclass(frozen=True)
@@ -159,36 +126,45 @@ class Walk:
     tokens_per_pass: int
     each_pass: Callable[[], None]
 
-    def outputs(self, states: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
+    def outputs(self, start: Branch, head: Callable[[Tensor], Tensor]) -> Tensor:
         """Apply `head` to every leaf's last states at the positions that are read, ``[leaves, ...]``.
 
         Args:
-            states: ``[roots, tokens, hidden]``, input of the first layer.
+            start: the initial nodes, with the input of the first layer.
             head: function of ``[read, hidden]``.
         """
         out: list[Tensor | None] = [None] * self.forks.n_leaves
-        pending = [Branch(0, self.forks.roots, states)]
+        pending = [start]
         n_passes = 0
         while pending:
             self.each_pass()
-            if n_passes % _PASSES_BETWEEN_RETURNS == 0 and states.device.type == "cpu":
-                return_free_memory(self.tokens_per_pass * self.model.inner_size * states.element_size())
+            if n_passes % _PASSES_BETWEEN_RETURNS == 0 and start.hidden.device.type == "cpu":
+                widest = self.tokens_per_pass * self.model.inner_size
+                return_free_memory(widest * start.hidden.element_size())
             n_passes += 1
             branch = pending.pop()
             if branch.site == self.forks.n_sites:
-                read = self.model.read(branch.hidden, self.batch)
-                for leaf, rows in zip(branch.bounds[:-1].tolist(), read):
-                    out[leaf] = head(rows[: self.batch.n_tokens])
+                for leaf, states in zip(branch.bounds[:-1].tolist(), self._read(branch)):
+                    out[leaf] = head(states)
                 continue
             fork = self.forks.at(branch.site, branch.bounds)
-            if len(branch.hidden) > 1 and fork.n_children * branch.hidden.shape[1] > self.tokens_per_pass:
+            if len(branch.bounds) > 2 and branch.rows_after(fork) > self.tokens_per_pass:
                 pending.extend(branch.halves())
             else:
-                pending.append(_advance(self.model, self.batch, branch, fork, self.norms))
+                pending.append(self._advance(branch, fork))
         return torch.stack(out)
 
+    def _read(self, branch: Branch) -> Iterator[Tensor]:
+        """The last states of each node at the positions that are read, ``[read, hidden]``."""
+        for rows in self.model.read(branch.hidden, self.batch):
+            yield rows[: self.batch.n_tokens]
 
-def _checked(masks: np.ndarray, model: AdaptedModel) -> np.ndarray:
+    def _advance(self, branch: Branch, fork: Fork) -> Branch:
+        """The children after the branch's site."""
+        return _advance(self.model, self.batch, branch, fork, self.norms)
+
+
+def checked_masks(masks: np.ndarray, model: AdaptedModel) -> np.ndarray:
     """The masks as bool, True at sites without an adapter, so that no variant forks there."""
     has_adapter = model.has_adapter
     if not has_adapter.any():
@@ -216,13 +192,13 @@ def _advance(
     if fork.all_on:
         states = site.finish(*sublayer(branch.hidden), batch.groups)
     elif site.shares_sum:
-        states = _fork_sum(site, *sublayer(branch.hidden), fork, norms)
+        states = fork_sum(site, *sublayer(branch.hidden), fork, norms)
     else:
         states = _fork_each_way(site, sublayer, branch.hidden, batch, fork, norms)
     return Branch(branch.site + 1, fork.bounds, states)
 
 
-def _fork_sum(site: Site, x: Tensor, residual: Tensor, fork: Fork, norms: NormChoice) -> Tensor:
+def fork_sum(site: Site, x: Tensor, residual: Tensor, fork: Fork, norms: NormChoice) -> Tensor:
     """States of all children ``[children, tokens, hidden]``, for adapters that add to the residual sum."""
     parent, on, off = fork.parent, fork.on, fork.off
     # A node has at most one child with the adapter on, so no change is computed twice.

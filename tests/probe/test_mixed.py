@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from adapter_probe.errors import CheckpointError, ResultsError
-from adapter_probe.probe import engine, guard, tree
+from adapter_probe.probe import engine, guard, pairs, tree
 from adapter_probe.probe.arguments import AblationArguments, AblationSettings
+from adapter_probe.probe.forks import Fork
 from adapter_probe.probe.plan import nodes_by_site
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
@@ -86,10 +87,17 @@ def test_an_estimate_includes_what_is_repeated(
     prepared: Callable, few_sampled: None, monkeypatch: pytest.MonkeyPatch
 ):
     """With a clock that counts the tokens that pass through a sublayer."""
-    rows, advance = [], tree._advance
+    rows, advance, advance_pairs = [], tree._advance, pairs.PairWalk._advance
+
+    def counted(walk: pairs.PairWalk, branch: pairs.PairBranch, fork: Fork) -> tree.Branch:
+        lengths = np.diff([*walk.batch.first.tolist(), walk.batch.n_tokens])
+        rows.append(int(lengths[branch.examples].sum()))
+        return advance_pairs(walk, branch, fork)
+
     monkeypatch.setattr(tree, "_advance", lambda model, batch, branch, *more: (
         rows.append(len(branch.hidden) * batch.n_tokens), advance(model, batch, branch, *more)
     )[1])  # fmt: skip
+    monkeypatch.setattr(pairs.PairWalk, "_advance", counted)
     monkeypatch.setattr(engine.time, "perf_counter", lambda: sum(rows))
     request = prepared("mixed")
     fast = sum(nodes_by_site(request.variants.masks))
@@ -137,17 +145,17 @@ def test_a_variant_that_is_not_finite_ends_and_widens_nothing(
 ):
     """NaN where the last layer's adapters are off: in bfloat16 alone, float32 mends it; in both, it stays."""
     exact = run(prepared("float32"), tmp_path / "exact")
-    tree, pairs = engine.Engine._tree, engine.pair_logits
+    tree_rows, chosen_pairs = engine.Engine._tree, engine.pair_logits
     spoilt_rows = ~exact.masks[:, -1]
 
     def spoilt_tree(self: engine.Engine, precision: str, items: np.ndarray) -> dict:
-        arrays = tree(self, precision, items)
+        arrays = tree_rows(self, precision, items)
         if in_both or precision == "bfloat16":
             arrays["logits"][spoilt_rows] = np.nan
         return arrays
 
     def spoilt_pairs(model, encoded, items, masks, **options) -> np.ndarray:
-        logits = pairs(model, encoded, items, masks, **options)
+        logits = chosen_pairs(model, encoded, items, masks, **options)
         if in_both or next(model.parameters()).dtype == torch.bfloat16:
             logits[~masks[:, -1]] = np.nan
         return logits

@@ -12,7 +12,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from adapter_probe.data.packing import pack
 from adapter_probe.models.bases.relative import DisentangledAttention
-from adapter_probe.probe.tree import forward_pairs, forward_variants
+from adapter_probe.probe.pairs import forward_pairs
+from adapter_probe.probe.tree import forward_variants
 from adapter_probe.spans import span_variants
 
 LENGTHS = (5, 12, 1, 5, 40, 3)
