@@ -108,7 +108,8 @@ def draw(series: Sequence[ScoreSeries], ax: Axes | None = None, *, legend: bool 
     ax = plt.gca() if ax is None else ax
     factor, label = score_axis(common(one.metric for one in series))
     tidy_axes(ax)
-    ax.set_xscale("log")
+    decade_ticks(ax, *_std_limits(series))
+    ax.xaxis.set_major_locator(LogLocator())  # fewer decades where they would touch
     ax.set_xlabel(r"std $\sigma$ of the initialisation")
     ax.set_ylabel(f"validation {label}")
     shifts = (np.arange(len(series)) - (len(series) - 1) / 2) * _DODGE
@@ -143,9 +144,6 @@ def _draw_series(ax: Axes, one: ScoreSeries, mark: MarkerStyle, factor: float, s
 
 def _set_limits(ax: Axes, series: Sequence[ScoreSeries], factor: float) -> None:
     """Limits of the score axis: all values, majority lines and, at the bottom, diverged trials."""
-    stds = np.unique(np.concatenate([one.points["init_std"] for one in series]))
-    decade_ticks(ax, stds[0] / 2.2, stds[-1] * 2.2)
-    ax.xaxis.set_major_locator(LogLocator())  # fewer decades where they would touch
     shown = [one.points[name] for one in series for name in ("mean", "min", "max", "majority_score")]
     shown += [one.published["mean"] for one in series if one.published is not None]
     values = factor * np.concatenate([values.to_numpy(float) for values in shown])
@@ -176,9 +174,15 @@ def _draw_diverged(ax: Axes, series: Sequence[ScoreSeries]) -> None:
             ax.annotate(text, (one.init_std, level), color=colour, **at, **words)
 
 
-def _shows_default(series: Sequence[ScoreSeries]) -> bool:
+def _std_limits(series: Sequence[ScoreSeries]) -> tuple[float, float]:
+    """Limits of the axis of standard deviations."""
     stds = np.concatenate([one.points["init_std"] for one in series])
-    return bool(stds.min() / 2.2 < DEFAULT_STD < stds.max() * 2.2)
+    return float(stds.min()) / 2.2, float(stds.max()) * 2.2
+
+
+def _shows_default(series: Sequence[ScoreSeries]) -> bool:
+    low, high = _std_limits(series)
+    return low < DEFAULT_STD < high
 
 
 def _default_line() -> dict[str, object]:

@@ -18,6 +18,7 @@ from .venues import FigureOptions
 
 WIDE = 4.5  # inches: minimum width for panels next to each other
 _ROUNDS, _SETTLED = 5, 0.01  # of layout; inches
+_DIGITS = 9  # of inches and of shares of the figure
 _LEGEND_PAD = 0.4  # of its letters' size: above and below a legend
 
 
@@ -126,6 +127,11 @@ def fit_height(figure: Figure, tallest: float) -> Figure:
         ax.set_aspect(aspect)
         ax.set_box_aspect(box_aspect)
     figure.set_layout_engine("none")
+    # The layout's solver adds its terms in the order of memory addresses, so the last digits differ between
+    # runs, and SVG files name clipping areas by their exact size.
+    figure.set_figheight(round(figure.get_figheight(), _DIGITS))
+    for ax in figure.axes:
+        ax.set_position(np.round(ax.get_position(original=True).bounds, _DIGITS), which="original")
     # Any remaining layout engine would make Matplotlib draw once more before writing each file.
     figure._layout_engine = None
     return figure

@@ -13,6 +13,7 @@ from adapter_probe.analysis.studies import SweepRecord, TradeoffRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures.aggregate import aggregate_drawing
 from adapter_probe.figures.curves import METHODS
+from adapter_probe.figures.init_sweep import draw as draw_sweep
 from adapter_probe.figures.init_sweep import init_sweep, init_sweep_drawing, sweep_series
 from adapter_probe.figures.size_robustness import size_robustness_drawing
 from adapter_probe.figures.tradeoff import tradeoff, tradeoff_drawing, tradeoff_series
@@ -206,6 +207,17 @@ def test_the_tradeoff_marks_the_majority_class(drawn, tradeoff_trials):
         low, high = draw(curve, figure.add_subplot()).get_ylim()
         assert low < 69.1 < high
     plt.close(figure)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_single_std_has_an_axis_around_it(sweep_trials):
+    trials = sweep_trials(("cola",))
+    trials = trials[trials["init_std"] == trials["init_std"].min()].head(1)
+    ax = plt.figure().add_subplot()
+    draw_sweep(sweep_series(sweeps.init_sweep_table(trials), trials, False), ax)
+    low, high = ax.get_xlim()
+    assert low < trials["init_std"].item() < high
+    plt.close(ax.figure)
 
 
 def test_on_the_users_own_axes(sweep_trials, tradeoff_trials, tmp_path):
