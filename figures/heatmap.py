@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import StudyKind, drop_points
-from adapter_probe.analysis.published import PUBLISHED_TASKS, published_ablation
+from adapter_probe.analysis.published import published_ablation
 from adapter_probe.analysis.removable import staircase
 from adapter_probe.analysis.studies import AblationOverview, AblationRecord
 from adapter_probe.known_tasks import known_task
@@ -109,9 +109,9 @@ def spread_fits(record: AverageRecord, width: float) -> bool:
 def published_grid(name: str, study: StudyKind = "ablated") -> Grid | None:
     """The paper's grid of the same task, if there is one."""
     task = known_task(name.split(", ")[0])
-    if task is None or task.name not in PUBLISHED_TASKS or study != "ablated":
+    frame = published_ablation(task.name) if task and study == "ablated" else None
+    if frame is None:
         return None
-    frame = published_ablation(task.name)
     whole = -float(frame.loc[frame["n_layers"].idxmax(), "delta_points"])
     notes = ["Houlsby et al. 2019", "BERT-base, accuracy", f"all removed: drop {one_decimal(whole)}"]
     return Grid(frame, [task.label, *notes])

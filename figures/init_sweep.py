@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
-from adapter_probe.analysis.published import PUBLISHED_TASKS, published_init_sweep
+from adapter_probe.analysis.published import published_init_sweep
 from adapter_probe.analysis.studies import SweepRecord
 from adapter_probe.analysis.sweeps import chosen_trials
 from adapter_probe.known_tasks import known_task
@@ -52,7 +52,7 @@ def sweep_series(sweep: pd.DataFrame, trials: pd.DataFrame | None, paper: bool) 
     found = []
     for (task, metric, size), points in sweep.groupby(["task", "metric", sizes], sort=False, dropna=False):
         known = known_task(str(task))
-        beside = paper and known and known.name in PUBLISHED_TASKS and metric == known.metric
+        beside = paper and known and metric == known.metric
         found.append(
             ScoreSeries(
                 task_label(str(task)) + (f", size {size}" if sizes.nunique() > 1 else ""),

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from adapter_probe.analysis.method_labels import BASELINE, METHOD_LABELS
-from adapter_probe.analysis.published import PUBLISHED_CURVES, published_tradeoff
+from adapter_probe.analysis.published import published_tradeoff
 from adapter_probe.analysis.studies import TradeoffRecord
 from adapter_probe.analysis.sweeps import chosen_trials
 from adapter_probe.errors import ResultsError
@@ -34,7 +34,7 @@ def tradeoff_series(tradeoff: pd.DataFrame, trials: pd.DataFrame | None, paper: 
     chosen, found = None if trials is None else chosen_trials(trials), []
     for (task, metric), points in tradeoff.groupby(["task", "metric"], sort=False):
         known = known_task(str(task))
-        beside = paper and known and known.name in PUBLISHED_CURVES and metric == known.metric
+        beside = paper and known and metric == known.metric
         own = chosen is not None and (chosen["task"] == task) & (chosen["metric"] == metric)
         alone, points = points[points["method"] == BASELINE], points[points["method"] != BASELINE]
         found.append(
