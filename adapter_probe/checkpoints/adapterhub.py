@@ -11,10 +11,16 @@ from torch import Tensor
 
 from adapter_probe.errors import CheckpointError
 from adapter_probe.metrics import Kind
-from adapter_probe.models.adapters.imported import BottleneckSpec, HeadSpec, ImportedMethod, InnerSpec
+from adapter_probe.models.adapters.imported import BottleneckSpec, ImportedMethod, InnerSpec
 
 from .adapterhub_config import AdapterHubConfig, parts_of
-from .adapterhub_weights import check_bottleneck, check_inner, translate_bottlenecks, translate_inner
+from .adapterhub_weights import (
+    check_bottleneck,
+    check_inner,
+    translate_bottlenecks,
+    translate_head,
+    translate_inner,
+)
 from .files import CONFIG, first_file, read_json_file, read_tensors, refuse_unknown, shown, whole_number
 from .foreign import (
     CLASSES,
@@ -239,65 +245,3 @@ def read_head(folder: Path, document: dict[str, Any]) -> tuple[Kind, int | None,
     if n < 2:
         raise CheckpointError(f"{path} does not record the number of labels of the head")
     return kind, n, tuple(sorted(labels, key=lambda name: labels[name]))
-
-
-def translate_head(
-    folder: Path,
-    document: dict[str, Any],
-    tensors: dict[str, Tensor],
-    base: BaseShape,
-    out: dict[str, Tensor],
-) -> HeadSpec | None:
-    """Move the head's weights from `tensors` into `out`, under the names of this project's model.
-
-    Returns:
-        the module that replaces the family's head; None if it is the family's head.
-
-    Raises:
-        CheckpointError: the weights do not match the head's configuration.
-    """
-    config = document.get("config")
-    if config is None:
-        for key in [k for k in tensors if ".adapters." not in k and ".loras." not in k]:
-            out[key] = tensors.pop(key)
-        return None
-    pattern = re.compile(rf"heads\.{re.escape(str(document.get('name')))}\.(\d+)\.(weight|bias)")
-    found: dict[int, dict[str, Tensor]] = {}
-    for key in list(tensors):
-        if match := pattern.fullmatch(key):
-            found.setdefault(int(match[1]), {})[match[2]] = tensors.pop(key)
-    if config["head_type"] == "causal_lm":
-        return _output_embedding(folder, found, base, out)
-    extractive = config["head_type"] == "question_answering"
-    layers = int(config.get("layers", 1 if extractive else 2))
-    if len(found) != layers:
-        raise CheckpointError(f"checkpoint {folder}: the head has {len(found)} linear maps, not {layers}")
-    if extractive and layers != 1:
-        raise CheckpointError(
-            f"checkpoint {folder} has a question answering head of {layers} layers; only 1 is supported"
-        )
-    last = str(base.anatomy.span_head[-1] if extractive else base.anatomy.head[-1])
-    for number, (_, parts) in enumerate(sorted(found.items())):
-        name = last if extractive else f"{last}.{number}"
-        out.update({f"{name}.{part}": tensor for part, tensor in parts.items()})
-    if extractive:
-        return None
-    activation = config.get("activation_function", "tanh")
-    return HeadSpec(layers, activation, bool(config.get("use_pooler")), bool(config.get("bias", True)))
-
-
-def _output_embedding(
-    folder: Path, found: dict[int, dict[str, Tensor]], base: BaseShape, out: dict[str, Tensor]
-) -> None:
-    """Check a causal head of the library; only the output embedding is supported.
-
-    Raises:
-        CheckpointError: the head has more than an output embedding.
-    """
-    if [set(parts) for parts in found.values()] != [{"weight"}]:
-        raise CheckpointError(
-            f"checkpoint {folder} has a causal head with a bias or several layers; only the output "
-            "embedding is supported"
-        )
-    name = next(name for name in ("lm_head", "embed_out") if name in base.modules)
-    out[f"{name}.weight"] = next(iter(found.values()))["weight"]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from adapter_probe.errors import CheckpointError
-from adapter_probe.models.adapters.imported import BottleneckSpec, InnerSpec
+from adapter_probe.models.adapters.imported import BottleneckSpec, HeadSpec, InnerSpec
 
 from .adapterhub_config import AdapterHubConfig
 from .files import CONFIG
@@ -43,6 +45,68 @@ def layers_of(folder: Path, module: str, base: BaseShape) -> tuple[list[int], st
         f"checkpoint {folder} has an adapter at {module}, which is in none of the base's "
         f"{len(base.layer_names)} layers"
     )
+
+
+def translate_head(
+    folder: Path,
+    document: dict[str, Any],
+    tensors: dict[str, Tensor],
+    base: BaseShape,
+    out: dict[str, Tensor],
+) -> HeadSpec | None:
+    """Move the head's weights from `tensors` into `out`, under the names of this project's model.
+
+    Returns:
+        the module that replaces the family's head; None if it is the family's head.
+
+    Raises:
+        CheckpointError: the weights do not match the head's configuration.
+    """
+    config = document.get("config")
+    if config is None:
+        for key in [k for k in tensors if ".adapters." not in k and ".loras." not in k]:
+            out[key] = tensors.pop(key)
+        return None
+    pattern = re.compile(rf"heads\.{re.escape(str(document.get('name')))}\.(\d+)\.(weight|bias)")
+    found: dict[int, dict[str, Tensor]] = {}
+    for key in list(tensors):
+        if match := pattern.fullmatch(key):
+            found.setdefault(int(match[1]), {})[match[2]] = tensors.pop(key)
+    if config["head_type"] == "causal_lm":
+        return _output_embedding(folder, found, base, out)
+    extractive = config["head_type"] == "question_answering"
+    layers = int(config.get("layers", 1 if extractive else 2))
+    if len(found) != layers:
+        raise CheckpointError(f"checkpoint {folder}: the head has {len(found)} linear maps, not {layers}")
+    if extractive and layers != 1:
+        raise CheckpointError(
+            f"checkpoint {folder} has a question answering head of {layers} layers; only 1 is supported"
+        )
+    last = str(base.anatomy.span_head[-1] if extractive else base.anatomy.head[-1])
+    for number, (_, parts) in enumerate(sorted(found.items())):
+        name = last if extractive else f"{last}.{number}"
+        out.update({f"{name}.{part}": tensor for part, tensor in parts.items()})
+    if extractive:
+        return None
+    activation = config.get("activation_function", "tanh")
+    return HeadSpec(layers, activation, bool(config.get("use_pooler")), bool(config.get("bias", True)))
+
+
+def _output_embedding(
+    folder: Path, found: dict[int, dict[str, Tensor]], base: BaseShape, out: dict[str, Tensor]
+) -> None:
+    """Check a causal head of the library; only the output embedding is supported.
+
+    Raises:
+        CheckpointError: the head has more than an output embedding.
+    """
+    if [set(parts) for parts in found.values()] != [{"weight"}]:
+        raise CheckpointError(
+            f"checkpoint {folder} has a causal head with a bias or several layers; only the output "
+            "embedding is supported"
+        )
+    name = next(name for name in ("lm_head", "embed_out") if name in base.modules)
+    out[f"{name}.weight"] = next(iter(found.values()))["weight"]
 
 
 def translate_bottlenecks(

@@ -254,7 +254,7 @@ def run_ablation(request: AblationRequest, folder: Path, *, progress: bool = Tru
 
 @contextmanager
 def _bar(ablation: Any, request: AblationRequest, progress: bool) -> Iterator[Any]:
-    done, total = ablation.tokens_done, ablation.tokens_total
+    total, done = ablation.tokens_total, ablation.tokens_done
     if done == total:
         yield lambda _: None
         return
