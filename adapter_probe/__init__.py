@@ -20,10 +20,12 @@ if TYPE_CHECKING:
         AdapterProbeWarning,
         CheckpointError,
         DataError,
+        JobsDetached,
         ModelError,
         ResultsError,
         TrainingError,
     )
+    from .jobs.slurm_options import SlurmOptions
     from .studies.ablating import ablate
     from .studies.ablation import Ablation
     from .studies.checkpoints import convert, inspect
@@ -71,10 +73,12 @@ _MODULES = {
     "tradeoff": "studies.tradeoff",
     "Training": "studies.training",
     "train": "studies.training",
+    "SlurmOptions": "jobs.slurm_options",
     "AdapterProbeError": "errors",
     "AdapterProbeWarning": "errors",
     "CheckpointError": "errors",
     "DataError": "errors",
+    "JobsDetached": "errors",
     "ModelError": "errors",
     "ResultsError": "errors",
     "TrainingError": "errors",
@@ -83,10 +87,10 @@ _NAMES_THERE = {"open": "open_model"}  # Python's `open` stays available in the 
 
 __all__ = [
     "Ablation", "AdapterProbeError", "AdapterProbeWarning", "Average", "CheckpointError", "Comparison",
-    "DataError", "Exchange", "InitSweep", "Model", "ModelError", "Ranking", "ResultsError", "Suite",
-    "Tradeoff", "Training", "TrainingError", "__version__", "ablate", "average", "compare", "convert",
-    "draw", "exchange", "init_sweep", "inspect", "load", "model_card", "open", "prune", "rank", "report",
-    "suite", "tradeoff", "train",
+    "DataError", "Exchange", "InitSweep", "JobsDetached", "Model", "ModelError", "Ranking", "ResultsError",
+    "SlurmOptions", "Suite", "Tradeoff", "Training", "TrainingError", "__version__", "ablate", "average",
+    "compare", "convert", "draw", "exchange", "init_sweep", "inspect", "load", "model_card", "open", "prune",
+    "rank", "report", "suite", "tradeoff", "train",
 ]  # fmt: skip
 
 

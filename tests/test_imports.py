@@ -53,7 +53,7 @@ TORCH_FREE = (
     "figures",
 )
 HEAVY = ("torch", "transformers", "matplotlib", "pandas")
-FACE = ("errors", "studies")  # what the package's own names stand for, loaded when they are used
+FACE = ("errors", "jobs", "studies")  # what the package's own names stand for, loaded when they are used
 INSTALLED_ELSEWHERE = ("cli", "figures")  # stand at the top of the tree, install under the package
 
 

@@ -53,6 +53,15 @@ class SlurmOptions:
     sbatch: Mapping[str, str | int | bool] = field(default_factory=dict)
     detach: bool = False
 
+    @classmethod
+    def read(cls, file: str | Path) -> SlurmOptions:
+        """The options in a TOML file, whose keys have the names of the command's options.
+
+        Raises:
+            TrainingError: the file cannot be read, or an option is unknown or invalid.
+        """
+        return _read(Path(file))
+
     def __post_init__(self) -> None:
         minutes(self.time)
         for name, value in {"partition": self.partition, **self.sbatch}.items():
@@ -105,7 +114,7 @@ def choose_options(file: Path | None, flags: Mapping[str, Any]) -> SlurmOptions:
     Raises:
         TrainingError: the file cannot be read, or an option is unknown or invalid.
     """
-    options = SlurmOptions() if file is None else _read(file)
+    options = SlurmOptions() if file is None else SlurmOptions.read(file)
     return replace(options, **{name: value for name, value in flags.items() if value not in (None, (), [])})
 
 

@@ -20,7 +20,6 @@ from adapter_probe.cli.prune import prune
 from adapter_probe.cli.report import report
 from adapter_probe.cli.tradeoff import tradeoff
 from adapter_probe.cli.train import train
-from adapter_probe.jobs.slurm_options import SlurmOptions
 
 PRINTED = {"json", "dry_run"}  # what is printed, and how
 CALLED = {"label": "labels"}  # as the keyword is called
@@ -75,4 +74,4 @@ def test_every_option_is_a_keyword(command, functions, otherwise):
 
 def test_a_clusters_options_are_fields_of_its_keyword():
     flags = {field.name for field in fields(options.ClusterOptions)} - {"slurm", "slurm_config"}
-    assert flags <= {field.name for field in fields(SlurmOptions)}
+    assert flags <= {field.name for field in fields(ap.SlurmOptions)}
