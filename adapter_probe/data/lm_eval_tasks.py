@@ -95,8 +95,9 @@ def _is_path(name: str) -> bool:
 
 def _open(wanted: str) -> dict[str, Any]:
     """The library's tasks by their names."""
-    for name in [name for name, module in sys.modules.items() if module is None]:
-        del sys.modules[name]  # the program hides libraries that it does not need, and these tasks do
+    for name in ("scipy", "sklearn"):  # our programs hide them from libraries that import them for nothing
+        if sys.modules.get(name, name) is None:
+            del sys.modules[name]
     try:
         from lm_eval.tasks import TaskManager
     except ModuleNotFoundError as error:

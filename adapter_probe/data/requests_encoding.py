@@ -2,8 +2,10 @@
 
 A context and its continuations are encoded together and then split; a text without a context follows the BOS
 (or EOS) token; sequences that are too long are truncated at the start; a long text is cut into windows in
-which each token is scored once. The texts of one request share prefixes: they are laid out as a tree of
-tokens that contains every distinct prefix once, so a context runs once for all its continuations.
+which each token is scored once. Unlike in lm-evaluation-harness, an EOS that the tokenizer appends to every
+text is left out, because the continuation would follow the context's EOS. The texts of one request share
+prefixes: they are laid out as a tree of tokens that contains every distinct prefix once, so a context runs
+once for all its continuations.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def test_detached_failed_in_part_and_collected(cluster, on_cluster, sweep, undis
     report = json.loads(again.stdout)
     assert (report["done"], report["sent_now"], report["sent_earlier"]) == (2, 1, 0)
     assert (
-        f"{lost} had failed and is submitted again: its SLURM task {task} ended before it started"
+        f"{Path(lost).name} had failed and is submitted again: its SLURM task {task} ended before it started"
         in again.stderr
     )
     outcome = on_cluster(*sweep, "--out", tmp_path, *SLURM).result()
