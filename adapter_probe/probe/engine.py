@@ -25,7 +25,7 @@ from adapter_probe.results.atomic import read_json, write_json
 from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.results.schema import GUARD
 
-from .guard import Guard, doubts, margin_errors, margins, sampled
+from .guard import Guard, doubts, least_certain, margin_errors, margins, sampled
 from .lanes import Lanes, twin
 from .outputs import Arrays, batch_outputs, joined, refuse_nonfinite_intact
 from .pairs import pair_logits
@@ -41,6 +41,7 @@ from .request import AblationRequest
 
 ProgressCallback = Callable[[int], None]
 ERROR = "error"
+_FEWEST_AT_ONCE = 32  # pairs repeated between two estimates of the band
 _RUN = "run_sha256"
 
 
@@ -160,7 +161,8 @@ class Engine:
         """Repeat further pairs in float32 until none is within the final guard band, in place.
 
         The pairs repeated so far describe the errors better than the sample does, so the band is estimated
-        again from both. The pairs within the new band are repeated as well, until there are none left.
+        again from both. The pairs within the new band are repeated as well, those with the smallest margins
+        first, half as many as are known at a time, until there are none left.
 
         Args:
             arrays: the outputs of all examples, in the dataset's order.
@@ -175,17 +177,20 @@ class Engine:
         while True:
             open_ = np.isnan(errors)
             guard = Guard.of(np.concatenate([sample, errors[~open_]]))
-            band = max(band, guard.band(margins(logits[open_])))
-            chosen = np.nonzero(doubts(logits, band) & open_)
+            needed = max(band, guard.band(margins(logits[open_])))
+            chosen = np.nonzero(doubts(logits, needed) & open_)
             if not len(chosen[0]):
                 chance = float(guard.exceeded(margins(logits[open_])).sum())
                 return {
                     **asdict(guard),
-                    "band": band,
+                    "band": needed,
                     "sampled_pairs": sample.size,
                     "decided_in_float32": float(np.mean(~open_)),
                     "chance": chance,
                 }
+            chosen = least_certain(logits, chosen, max(_FEWEST_AT_ONCE, guard.pairs // 2))
+            repeated = margins(logits[chosen])
+            band = max(band, float(repeated[np.isfinite(repeated)].max(initial=0.0)))
             self._decide_side_by_side(arrays, chosen)
 
     def _decide_side_by_side(self, arrays: Arrays, chosen: tuple[np.ndarray, ...]) -> None:
@@ -205,9 +210,9 @@ class Engine:
                 self._request, model, masks, items, self._tokens[precision], self._lanes.check
             )
 
-    def _first_band(self) -> float:
+    def _first_band(self, estimate: bool = False) -> float:
         n = len(self._masks) * len(self._request.encoded.lengths)
-        return Guard.of(self._sample_errors()).first_band(n)
+        return Guard.of(self._sample_errors()).first_band(n, estimate)
 
     def _sample_errors(self) -> np.ndarray:
         """The finite errors of a random sample of pairs, measured once per folder."""
@@ -244,12 +249,13 @@ class Engine:
         """Estimated time per token, for all variants.
 
         It is measured on one batch per lane of examples of typical length. In mixed precision, it includes
-        the pairs repeated in float32: their share in these batches by the first band, at the sample's speed.
+        the pairs repeated in float32: their share in these batches, by an
+        estimate of the band, at the sample's speed.
         """
         seconds, measured = self._measured(self._precisions[0])
         if not self._mixed:
             return seconds
-        band = self._first_band()
+        band = self._first_band(estimate=True)
         repeated = np.mean(np.concatenate([doubts(a["logits"], band).ravel() for a in measured]))
         start = time.perf_counter()
         self._sample_logits("float32")

@@ -27,7 +27,8 @@ import numpy as np
 
 CHANCE = 0.01
 _TAIL = 0.1
-_SAMPLE = 64
+_SAMPLE = 32
+_BEYOND_FIRST, _BEYOND_ESTIMATE = 30, 10  # errors expected above a band
 _NORMAL_95 = 1.645
 
 
@@ -67,11 +68,12 @@ class Guard:
             margins > self.threshold, _TAIL * np.exp((self.threshold - margins) / self.scale), 1.0
         )
 
-    def first_band(self, n_pairs: int) -> float:
-        """The initial band, deliberately narrow: ten of `n_pairs` errors are expected above it."""
+    def first_band(self, n_pairs: int, estimate: bool = False) -> float:
+        """The initial band of `n_pairs`, deliberately narrow; with `estimate`, about that of a whole run."""
         if not self.pairs:
             return math.inf
-        return self.threshold + self.scale * math.log(max(1.0, _TAIL * n_pairs / 10))
+        beyond = _BEYOND_ESTIMATE if estimate else _BEYOND_FIRST
+        return self.threshold + self.scale * math.log(max(1.0, _TAIL * n_pairs / beyond))
 
     def band(self, margins: np.ndarray) -> float:
         """The narrowest band beyond which the sum of S over the margins is at most `CHANCE`."""
@@ -85,6 +87,16 @@ class Guard:
 def doubts(fast: np.ndarray, band: float) -> np.ndarray:
     """Whether the margins of logits ``[..., labels]`` are within the band or not finite, bool ``[...]``."""
     return ~(margins(fast) > band) | ~np.isfinite(fast).all(axis=-1)
+
+
+def least_certain(fast: np.ndarray, chosen: tuple[np.ndarray, ...], n: int) -> tuple[np.ndarray, ...]:
+    """At most `n` of the chosen pairs, those with the smallest margins; logits that are not finite first."""
+    if len(chosen[0]) <= n:
+        return chosen
+    own = fast[chosen]
+    smallest = np.argsort(np.where(np.isfinite(own).all(axis=-1), margins(own), -1.0), kind="stable")
+    kept = np.sort(smallest[:n])
+    return tuple(part[kept] for part in chosen)
 
 
 def margins(logits: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from adapter_probe.probe.guard import CHANCE, Guard, doubts, margin_errors, margins, sampled
+from adapter_probe.probe.guard import CHANCE, Guard, doubts, least_certain, margin_errors, margins, sampled
 
 LOGITS = arrays(np.float32, st.tuples(st.integers(1, 6), st.just(3)), elements=st.floats(-8, 8, width=32))
 
@@ -42,7 +42,8 @@ def test_the_tail_of_exponential_errors_is_found():
     truth = np.exp(-at / 0.5)
     assert (known.exceeded(at) > truth).all()
     assert (known.exceeded(at) < 2.5 * truth).all()
-    assert known.first_band(100_000) == pytest.approx(0.5 * math.log(10_000), rel=0.1)
+    assert known.first_band(100_000) == pytest.approx(0.5 * math.log(100_000 / 30), rel=0.1)
+    assert known.first_band(100_000, estimate=True) == pytest.approx(0.5 * math.log(10_000), rel=0.1)
 
 
 @pytest.mark.parametrize("draw", ["exponential", "normal", "of several scales"])
@@ -55,12 +56,15 @@ def test_the_chance_that_any_prediction_differs_by_drawing_studies(draw: str):
         if draw == "of several scales":
             errors *= np.repeat(generator.uniform(0.3, 1.5, n // 40), 40)
         fast = exact + errors * generator.choice([-1, 1], n)
-        band = Guard.of(np.abs(errors[:256])).first_band(n)
-        inside = np.abs(fast) <= band
-        known = Guard.of(np.abs(np.concatenate([errors[:256], errors[inside]])))
-        band = max(band, known.band(np.abs(fast[~inside])))
-        inside = np.abs(fast) <= band
-        assert known.exceeded(np.abs(fast[~inside])).sum() <= CHANCE
+        margin, error = np.abs(fast), np.abs(errors)
+        sample, inside = error[:32], margin <= Guard.of(error[:32]).first_band(n)
+        while True:
+            known = Guard.of(np.concatenate([sample, error[inside]]))
+            chosen = np.flatnonzero((margin <= known.band(margin[~inside])) & ~inside)
+            if not len(chosen):
+                break
+            inside[chosen[np.argsort(margin[chosen])[: max(32, known.pairs // 2)]]] = True
+        assert known.exceeded(margin[~inside]).sum() <= CHANCE
         differ += bool(((fast > 0) != (exact > 0))[~inside].any())
     assert differ <= CHANCE * n_studies
 
@@ -95,10 +99,18 @@ def test_a_logit_that_is_not_finite_is_never_trusted_and_moves_no_band(fast, spo
     assert doubts(fast, 1e-9)[0]
 
 
+def test_the_least_certain_pairs_are_those_of_the_smallest_margins():
+    fast = np.array([[[0.0, 3.0], [0.0, 1.0]], [[2.0, 0.0], [np.nan, 9.0]]])
+    every = np.nonzero(np.ones((2, 2), dtype=bool))
+    for n, expected in ((1, [(1, 1)]), (2, [(0, 1), (1, 1)]), (3, [(0, 1), (1, 0), (1, 1)])):
+        assert list(zip(*least_certain(fast, every, n))) == expected
+    assert least_certain(fast, every, 4) is every
+
+
 def test_the_sample_is_of_different_pairs_and_the_same_every_time():
     variants, examples = sampled(79, 1043)
-    assert len(variants) == 64 == len({*zip(variants.tolist(), examples.tolist())})
+    assert len(variants) == 32 == len({*zip(variants.tolist(), examples.tolist())})
     assert (variants.max(), examples.max()) < (79, 1043)
-    assert len(set(examples.tolist())) == 63
+    assert len(set(examples.tolist())) == 32
     assert all(map(np.array_equal, sampled(79, 1043), (variants, examples)))
     assert [sorted(part.tolist()) for part in sampled(2, 3)] == [[0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 2, 2]]
