@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from adapter_probe.checkpoints.base import load_base
 from adapter_probe.data.packing import pack
 from adapter_probe.errors import ModelError
 from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.adapters.imported import BottleneckSpec, ImportedMethod, InnerSpec
 from adapter_probe.models.methods import Adapters
 
 ROBERTAS = ("xlm-roberta", "camembert", "data2vec-text")  # of the same row in the table
@@ -189,3 +191,19 @@ def test_casting_takes_everything_along(fresh: Callable):
     tensors = [p for s in model.sites for m in (s.adapter, s.norm, s.pretrained_norm) for p in m.parameters()]
     assert {t.dtype for t in tensors} == {torch.bfloat16}
     assert model.device == torch.device("cpu")
+
+
+def test_two_adapters_in_one_place_are_refused(fresh: Callable):
+    bottleneck = BottleneckSpec(1, "ffn", 4, "relu")
+    inner = InnerSpec("bert.encoder.layer.0.attention.self.query", "low_rank", rank=2)
+    for twice in (
+        ImportedMethod("adapters", ("seq_bn",), (bottleneck, replace(bottleneck, size=2))),
+        ImportedMethod("peft", ("lora",), inner=(inner, inner)),
+    ):
+        model = fresh()
+        before = set(model.base.state_dict())
+        with pytest.raises(
+            ModelError, match=r"^2 adapters at .*(ffn|query).* are not supported; at most one"
+        ):
+            model.install(twice, None)
+        assert set(model.base.state_dict()) == before
