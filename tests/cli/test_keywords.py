@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import fields
+from typing import Annotated, Literal, get_args, get_origin
 
 import pytest
 
@@ -32,6 +34,25 @@ def parameters(function: Callable) -> dict[str, inspect.Parameter]:
     return dict(inspect.signature(function).parameters)
 
 
+def choices_of(parameter: inspect.Parameter, function: Callable) -> set[object]:
+    """The texts that the annotation of a parameter allows; empty if it allows any text."""
+    annotation, found = parameter.annotation, set()
+    if isinstance(annotation, str):
+        try:
+            annotation = eval(annotation, vars(sys.modules[function.__module__]))
+        except NameError:  # imported for type checkers only
+            return found
+    parts = [annotation]
+    while parts:
+        part = parts.pop()
+        inner = get_args(part)
+        if get_origin(part) is Literal:
+            found.update(inner)
+        else:
+            parts += inner[:1] if get_origin(part) is Annotated else inner
+    return found
+
+
 @pytest.mark.parametrize(
     ("command", "functions", "otherwise"),
     [
@@ -51,7 +72,7 @@ def parameters(function: Callable) -> dict[str, inspect.Parameter]:
 def test_every_option_is_a_keyword(command, functions, otherwise):
     wanted = parameters(command)
     cluster = {field.name for field in fields(options.ClusterOptions)}
-    known = {name: found for function in functions for name, found in parameters(function).items()}
+    known = {name: found for function in functions[::-1] for name, found in parameters(function).items()}
     renamed = CALLED_BY_REPORT if command is report else CALLED
     for name, option in wanted.items():
         keyword = name if name in known else renamed.get(name, name)
@@ -61,6 +82,9 @@ def test_every_option_is_a_keyword(command, functions, otherwise):
             assert "cluster" in known
             continue
         assert keyword in known, f"--{name} has no keyword"
+        owner = next(function for function in functions if keyword in parameters(function))
+        allowed = choices_of(known[keyword], owner)
+        assert allowed in (set(), choices_of(option, command)), name
         theirs, ours = known[keyword].default, option.default
         if inspect.Parameter.empty in (theirs, ours) or theirs is None:
             assert ours in (inspect.Parameter.empty, None) or name == "top_k"  # by default the paper's list

@@ -78,8 +78,8 @@ def test_labels_name_panels_captions_and_files(tmp_path, ablation_folder):
     records = load_records([ablation_folder(tmp_path / name, "cola") for name in ("small", "large")])
     options = replace(OPTIONS, labels=("TREC, ffn only", "costs $5"))
     made = write_gallery(records, tmp_path / "out", options)
-    for label in options.labels:
-        assert all(f"{label}: one trained checkpoint" in one.caption for one in made if one.stem == "heatmap")
+    (caption,) = (one.caption for one in made if one.stem == "heatmap")
+    assert all(f"{label}: one trained checkpoint" in caption for label in options.labels)
     assert [one.stem for one in made if one.kind == "table"] == [
         "table-removable-trec-ffn-only", "table-removable-costs-5",
     ]  # fmt: skip
