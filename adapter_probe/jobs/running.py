@@ -69,6 +69,11 @@ class Jobs:
     kind: str
     unit: str
 
+    def name_of(self, job: Path) -> str:
+        """The name of a job in messages: its folder, relative to that of the jobs."""
+        inside = os.path.relpath(job.resolve(), self.folder.resolve())
+        return inside.removeprefix(f"{self.kind}{os.sep}")
+
 
 def run_jobs(
     jobs: Jobs, resources: Resources, progress: bool, look: Callable[[], None] = lambda: None
@@ -99,7 +104,7 @@ def run_jobs(
         failures = _run_on_cluster(jobs, resources, resources.cluster, progress)
     # A single failure is part of the error, see `describe_lost`.
     for failure in failures if len(failures) > 1 else ():
-        say(f"{failure.job.name} failed: {failure}", progress)
+        say(f"{jobs.name_of(failure.job)} failed: {failure}", progress)
     return failures
 
 
@@ -110,7 +115,7 @@ def _run_on_cluster(jobs: Jobs, resources: Resources, options: SlurmOptions, pro
     submission = array.submit(list(jobs.steps))
     sent, adopted = len(submission.sent), len(submission.adopted)
     for failure in submission.failed:
-        say(f"{failure.job.name} had failed and is submitted again: {failure}", progress)
+        say(f"{jobs.name_of(failure.job)} had failed and is submitted again: {failure}", progress)
     going = f"; submitted earlier and still queued or running: {adopted}" if adopted else ""
     say(f"jobs submitted: {sent}{going}; cancel them with `scancel --name={array.name}`", progress)
     if options.detach:
@@ -169,6 +174,6 @@ def describe_lost(jobs: Jobs, failures: Sequence[Failure], lost: Sequence[Path])
     unseen = Failure(lost[0], "it finished, but its result is not visible yet (network file system?)")
     first = next((known[job.resolve()] for job in lost if job.resolve() in known), unseen)
     return (
-        f"{len(lost)} of {jobs.total} {jobs.kind} failed, {first.job.name} first: {first}; finished "
+        f"{len(lost)} of {jobs.total} {jobs.kind} failed, {jobs.name_of(first.job)} first: {first}; finished "
         f"{jobs.kind} are kept, and the same command runs the others again"
     )

@@ -24,9 +24,9 @@ B = Failure(Path("trials/b"), "not today")
         ([A, B], [f"a failed: {A.reason} (log: {A.log})", "b failed: not today"]),
     ],
 )
-def test_every_one_of_several_failures_is_named(failures, lines, monkeypatch, capsys, tmp_path):
+def test_every_one_of_several_failures_is_named(failures, lines, monkeypatch, capsys):
     monkeypatch.setattr(running.LocalProcesses, "run", lambda *_: failures)
-    jobs = Jobs(tmp_path, {failure.job: 5 for failure in (A, B)}, 2, "trials", "steps")
+    jobs = Jobs(Path(), {failure.job: 5 for failure in (A, B)}, 2, "trials", "steps")
     assert run_jobs(jobs, Resources(1, 1, "cpu"), progress=True) == failures
     assert [line for line in capsys.readouterr().err.splitlines() if " failed: " in line] == lines
     if failures:
@@ -34,16 +34,24 @@ def test_every_one_of_several_failures_is_named(failures, lines, monkeypatch, ca
         assert last.startswith(f"1 of 2 trials failed, a first: {A.reason} (log: {A.log})")
 
 
-def test_silence(monkeypatch, capsys, tmp_path):
+def test_silence(monkeypatch, capsys):
     monkeypatch.setattr(running.LocalProcesses, "run", lambda *_: [A, B])
-    jobs = Jobs(tmp_path, {A.job: 5, B.job: 5}, 2, "trials", "steps")
+    jobs = Jobs(Path(), {A.job: 5, B.job: 5}, 2, "trials", "steps")
     run_jobs(jobs, Resources(1, 1, "cpu"), progress=False)
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_result_that_is_not_to_be_seen_yet(tmp_path):
-    jobs = Jobs(tmp_path, {A.job: 5}, 3, "trials", "steps")
+def test_a_result_that_is_not_to_be_seen_yet():
+    jobs = Jobs(Path(), {A.job: 5}, 3, "trials", "steps")
     assert describe_lost(jobs, [], [A.job]).startswith("1 of 3 trials failed, a first: it finished, but")
+
+
+def test_checkpoints_of_several_tasks_are_told_apart(tmp_path):
+    lost = [tmp_path / "out" / task / "seed-0" for task in ("cola", "mrpc")]
+    jobs = Jobs(tmp_path / "out", dict.fromkeys(lost, 5), 2, "checkpoints", "steps")
+    assert describe_lost(jobs, [Failure(lost[1], "why")], lost).startswith(
+        "2 of 2 checkpoints failed, mrpc/seed-0 first: why"
+    )
 
 
 @pytest.mark.parametrize(
