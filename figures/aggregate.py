@@ -57,7 +57,7 @@ class AggregatePanel:
 
 VIEWS = (
     AggregatePanel("p50_points", "p20_points", "p80_points", "median, 20th–80th percentile"),
-    AggregatePanel("iqm_points", "iqm_low_points", "iqm_high_points", "interquartile mean, 95% interval"),
+    AggregatePanel("iqm_points", "iqm_low_points", "iqm_high_points", "interquartile mean, 95 % interval"),
 )
 
 

@@ -115,7 +115,7 @@ def _draw_alone(ax: Axes, layers: pd.DataFrame, x: np.ndarray) -> None:
 def legend_entries(records: Sequence[AblationRecord]) -> list[tuple[Artist, str]]:
     """Legend handles and labels: bars by task, then the diamonds."""
     layers = pd.concat([layers_of(record) for record in records])
-    interval = ", 95% interval" if "share_low_points" in layers else ""
+    interval = ", 95 % interval" if "share_low_points" in layers else ""
     entries: list[tuple[Artist, str]] = []
     for index, record in enumerate(records):
         name = f"share of the drop{interval}"
@@ -171,7 +171,7 @@ def interactions(
     if record.shares is not None:
         said.append(f"drop of all layers: {one_decimal(_total(record))}")
     if "interaction_low_points" in frame and not clear[~np.isnan(values)].all():
-        said.append("small: 95% interval includes 0")
+        said.append("small: 95 % interval includes 0")
     write_notes(ax, said + ["crossed out: undefined"] * bool(np.isnan(values).any()), cells)
     if colorbar:
         draw_colorbar(scale, [ax], interaction_label(overview.metric))

@@ -64,7 +64,7 @@ def heatmap_caption(grids: Sequence[Grid], tolerance: float) -> str:
     if "non_monotone" in frame and frame["non_monotone"].eq(True).any():
         parts.append(
             f"A triangle marks a span with a smaller {drop_name(metric)} than a shorter span inside it"
-            " (simultaneous 95% paired bootstrap bound over the spans inside it; not corrected over spans)."
+            " (simultaneous 95 % paired bootstrap bound over the spans inside it; not corrected over spans)."
         )
     if len(own) < len(grids):
         parts.append(_PUBLISHED_GRIDS)
@@ -87,7 +87,7 @@ def curve_caption(records: Sequence[AblationRecord], tolerance: float, *, paper:
     if "ci_low_points" in frame:
         mark = "Bars are" if span_order(records[0].spans) == "apart" else "The band is the"
         units = " or ".join(dict.fromkeys(_units(one) for one in overviews))
-        parts.append(f"{mark} 95% paired bootstrap interval{'s' * mark.startswith('Bars')} over {units}.")
+        parts.append(f"{mark} 95 % paired bootstrap interval{'s' * mark.startswith('Bars')} over {units}.")
     if "significant" in frame:
         parts.append(
             f"Filled marks differ from the intact model at 0.05 by {_tests(overviews)}, Holm-corrected"
@@ -170,7 +170,7 @@ def _joint_curve_marks(record: AverageRecord | ComparisonRecord, tolerance: floa
     marks = []
     if "ci_low_points" in record.spans:
         apart = span_order(record.spans) == "apart"
-        marks.append(f"{'Blue bars show' if apart else 'The band is'} the 95% bootstrap interval.")
+        marks.append(f"{'Blue bars show' if apart else 'The band is'} the 95 % bootstrap interval.")
     if isinstance(record, AverageRecord):
         marks.append("Grey bars are one standard deviation over the studies.")
         marks.append(f"The dashed line is a mean {drop_name(record.metric)} of {points_text(tolerance)}.")
@@ -243,8 +243,8 @@ def attribution_caption(records: Sequence[AblationRecord]) -> str:
     if "share_low_points" in layers:
         units = " or ".join(dict.fromkeys(_units(one) for one in overviews))
         parts.append(
-            f"Error bars are 95% paired bootstrap intervals over {units}; in the grid, squares whose interval"
-            " includes 0 are small, and the others show their value where it fits."
+            f"Error bars are 95 % paired bootstrap intervals over {units}; in the grid, squares whose"
+            " interval includes 0 are small, and the others show their value where it fits."
         )
     if "p_holm" in layers:
         parts.append(

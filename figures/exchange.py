@@ -77,7 +77,7 @@ def _entries(frame: pd.DataFrame) -> list[LegendEntry]:
         *entries,
         (Line2D([], [], **_intact_props()), "intact model"),
         (Line2D([], [], color=style.ink(), linewidth=0.8 * unit), "frontier"),
-        (Line2D([], [], **interval), "95% interval"),
+        (Line2D([], [], **interval), "95 % interval"),
     ]
 
 
@@ -125,5 +125,5 @@ def _caption(record: ExchangeRecord) -> str:
         f"({unit_name(first)}, n = {n:,}) against the change of {metric_name(second)} on {other} "
         f"({unit_name(second)}, n = {m:,}) when the span's adapters are switched off, without retraining. "
         "Positive is better on both axes. The cross marks the intact model; the line is the Pareto frontier; "
-        f"bars are 95% paired bootstrap intervals.{shades}"
+        f"bars are 95 % paired bootstrap intervals.{shades}"
     )

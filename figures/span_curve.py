@@ -240,7 +240,7 @@ def line_entries(lines: Sequence[SpanLine], tolerance: float) -> list[LegendEntr
         upright = {"marker": "|", "markersize": 7 * unit, "markeredgewidth": 0.8 * unit}
         bar = Line2D([], [], linestyle="", color=_COLOUR, **upright)
         band = Patch(facecolor=_COLOUR, alpha=_BAND, linewidth=0)
-        entries.append((band if joined else bar, "95% interval"))
+        entries.append((band if joined else bar, "95 % interval"))
     if any("sd_points" in frame for frame in frames):
         entries.append((Line2D([], [], **_spread_props()), "s.d. over studies"))
     if any(line.shows == "drops" for line in lines):

@@ -129,7 +129,7 @@ def tradeoff_caption(curves: Sequence[ScoreSeries]) -> str:
 def aggregate_caption(frame: pd.DataFrame, tasks: Sequence[str], published: str | None) -> str:
     """Caption of the trade-off over all tasks."""
     counts = range_text(frame["n_tasks"].astype(int).tolist(), "task")
-    interval = " with its 95% bootstrap interval over seeds, trials resampled within each task"
+    interval = " with its 95 % bootstrap interval over seeds, trials resampled within each task"
     if frame["iqm_low_points"].isna().all():
         interval = " (one seed per task, so no interval)"
     parts = [

@@ -63,7 +63,7 @@ def lay_out_sizes(sizes: pd.DataFrame) -> Table:
 
 def lay_out_removable(removable: pd.DataFrame, task: str) -> Table:
     """The longest removable span within each tolerance, by the estimate and by its interval."""
-    bases = {"estimate": "estimate", "interval": "95% interval"}
+    bases = {"estimate": "estimate", "interval": "95 % interval"}
     rows = []
     for row in removable.itertuples():
         found = not pd.isna(row.first)
@@ -80,7 +80,7 @@ def lay_out_removable(removable: pd.DataFrame, task: str) -> Table:
     text = pd.DataFrame(rows)
     caption = (
         f"{task_label(task)}: the longest span of layers whose adapters can be switched off without"
-        " retraining, judged by the estimated change of the score or the lower end of its 95% paired"
+        " retraining, judged by the estimated change of the score or the lower end of its 95 % paired"
         " bootstrap interval."
     )
     return Table("table-removable", caption, text, removable, np.zeros(text.shape, bool), words=3)

@@ -54,7 +54,7 @@ def signed(points: float) -> str:
 
 
 def score_text(score: float, metric: str | None) -> str:
-    """A score with its name: `74.2% accuracy`, `Matthews correlation 0.362`."""
+    """A score with its name: `74.2 % accuracy`, `Matthews correlation 0.362`."""
     name = metric_name(metric)
     return (
         f"{bare_score(score, metric)} {name}"
@@ -64,8 +64,8 @@ def score_text(score: float, metric: str | None) -> str:
 
 
 def bare_score(score: float, metric: str | None) -> str:
-    """A score without its name: `74.2%`, `0.362`."""
-    return f"{100 * score:.1f}%" if metric in IN_PERCENT else f"{score:.3f}".replace("-", "−")
+    """A score without its name: `74.2 %`, `0.362`."""
+    return f"{100 * score:.1f} %" if metric in IN_PERCENT else f"{score:.3f}".replace("-", "−")
 
 
 def metric_name(metric: str | None) -> str:

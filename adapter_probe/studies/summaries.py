@@ -171,9 +171,8 @@ def _span_rows(report: Mapping[str, Any], kept: bool) -> list[tuple[str, str]]:
 
 def guard_rows(guard: dict[str, Any]) -> list[tuple[str, str]]:
     """Mixed precision: predictions repeated in float32, measured rounding errors, and remaining risk."""
-    share = (
-        f"{guard['decided_in_float32']:.1%} of the predictions, those with margins below {guard['band']:.2g}"
-    )
+    decided, band = 100 * guard["decided_in_float32"], guard["band"]
+    share = f"{decided:.1f} % of the predictions, those with margins below {band:.2g}"
     evidence = f"largest error {guard['largest_error']:.2g} in {guard['pairs']:,} pairs"
     if "chance" not in guard:  # written by a version that chose the band differently
         return [("repeated in float32", share), ("  rounding error", evidence)]
@@ -181,7 +180,8 @@ def guard_rows(guard: dict[str, Any]) -> list[tuple[str, str]]:
         f", {guard['sampled_pairs']:,} of them random; a tenth exceed {guard['threshold']:.2g}, by "
         f"{guard['scale']:.2g} on average"
     )
-    chance = f"at most {guard['chance']:.1%} that any other prediction differs, if the errors have this tail"
+    most = 100 * guard["chance"]
+    chance = f"at most {most:.1f} % that any other prediction differs, if the errors have this tail"
     return [("repeated in float32", share), ("  rounding error", evidence), ("  remaining risk", chance)]
 
 

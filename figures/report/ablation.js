@@ -40,7 +40,7 @@ function savedWords(data, cell) {
 function removable(data, cell, tolerance, sure, choose) {
   const limit = tolerancePoints(tolerance);
   const kept = data.study === "kept";
-  const lead = el("b", null, sure ? "By the 95% interval, " : "By the estimate, ");
+  const lead = el("b", null, sure ? "By the 95 % interval, " : "By the estimate, ");
   if (!cell) {
     const none = kept
       ? `no span alone suffices within ${limit}.`
@@ -90,7 +90,7 @@ function legend(data, cells) {
     return el(
       "ul",
       { class: "legend" },
-      intervals && item(data.order === "apart" ? "key-bar" : "key-band", "95% interval"),
+      intervals && item(data.order === "apart" ? "key-bar" : "key-band", "95 % interval"),
       item("key-limit", "tolerated drop"),
       hollow && item("key-hollow", "not significant"),
       cells.some((cell) => !known(cell.drop)) && item("key-undefined", "undefined"),
@@ -102,7 +102,7 @@ function legend(data, cells) {
     item("key-single", data.units.every(([first, last]) => first === last) ? "single layer" : "one group"),
     item("key-stairs", "tolerated drop"),
     item("key-badge", data.study === "kept" ? "shortest sufficient span" : "longest removable span"),
-    intervals && item("key-badge sure", "\u2026by the 95% interval"),
+    intervals && item("key-badge sure", "\u2026by the 95 % interval"),
     cells.some((cell) => cell.significant === false) && item("key-ring", "not significant"),
   );
 }
@@ -130,7 +130,7 @@ function spansTable(data, cells) {
     ["span", (c) => (c.first === c.last ? c.first : `${c.first}${DASH}${c.last}`)],
     ["score", (c) => scoreText(c.score, data.percent)],
     ["change (points)", (c) => signed(c.delta_points, 2)],
-    some("ci_low_points") && ["95% interval", (c) => rangeOrNone(c.ci_low_points, c.ci_high_points)],
+    some("ci_low_points") && ["95 % interval", (c) => rangeOrNone(c.ci_low_points, c.ci_high_points)],
     some("p_holm") && ["Holm p", (c) => bareP(c.p_holm)],
     some("to_wrong") && ["turn wrong", (c) => count(c.to_wrong)],
     some("to_right") && ["turn right", (c) => count(c.to_right)],

@@ -102,12 +102,12 @@ function spanFacts(data, cell) {
     { class: "facts" },
     fact("score", scoreText(cell.score, data.percent), intact),
     known(cell.ci_low_points) &&
-      fact("95% interval", `${range(cell.ci_low_points, cell.ci_high_points)} points`),
+      fact("95 % interval", `${range(cell.ci_low_points, cell.ci_high_points)} points`),
     known(cell.p_holm) && significance(data, cell),
     known(cell.to_wrong) && flips(data, cell),
     known(cell.interaction_points) && interaction(cell),
     saved && fact(data.study === "kept" ? "kept" : "removed", `${count(saved.inside)} parameters`, part),
-    cell.non_monotone && fact("note", "smaller drop than a shorter span inside it (simultaneous 95% bound)"),
+    cell.non_monotone && fact("note", "smaller drop than a shorter span inside it (simultaneous 95 % bound)"),
   );
 }
 

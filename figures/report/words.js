@@ -31,13 +31,13 @@ function cellText(drop) {
 }
 
 const range = (low, high) => `${signed(low)} to ${signed(high)}`;
-const intervalText = ({ ci_low_points: low, ci_high_points: high }) => `95% interval ${range(low, high)}`;
+const intervalText = ({ ci_low_points: low, ci_high_points: high }) => `95 % interval ${range(low, high)}`;
 const pointsOf = (delta) => `${signed(delta)} point${fixed(Math.abs(delta), 1) === "1.0" ? "" : "s"}`;
 const tolerancePoints = (value) => `${value} point${value === 1 ? "" : "s"}`;
 
 function scoreText(score, percent) {
   if (!known(score)) return "undefined";
-  return percent ? `${fixed(100 * score, 1)}%` : minus(fixed(score, 3));
+  return percent ? `${fixed(100 * score, 1)} %` : minus(fixed(score, 3));
 }
 
 const rangeOrNone = (low, high) => (known(low) ? range(low, high) : NONE);
@@ -51,7 +51,7 @@ const capital = (text) => text[0].toUpperCase() + text.slice(1);
 
 function percentText(share) {
   const percent = 100 * share;
-  return `${percent.toFixed(percent < 9.95 ? 1 : 0)}%`;
+  return `${percent.toFixed(percent < 9.95 ? 1 : 0)} %`;
 }
 
 /** A short form of large numbers: 25.6 M. */

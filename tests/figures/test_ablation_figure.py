@@ -16,7 +16,7 @@ from adapter_probe.figures.ablation_figures import heatmap_figure
 from adapter_probe.figures.heatmap import Grid
 from adapter_probe.figures.venues import FORMATS, PAPER, VENUES, FigureOptions, Venue
 
-NOTES = ["MNLI$_\\mathrm{m}$", "intact 83.7% accuracy", "all removed: drop 43.5"]
+NOTES = ["MNLI$_\\mathrm{m}$", "intact 83.7 % accuracy", "all removed: drop 43.5"]
 
 
 def notes_of(ax) -> list[str]:
@@ -42,7 +42,7 @@ def test_fonts_in_the_pdf_are_type_42(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, ("intact 90.0% accuracy", "all removed: drop 15.0", "majority class 75.0%")),
+        ({}, ("intact 90.0 % accuracy", "all removed: drop 15.0", "majority class 75.0 %")),
         ({"removed_delta": 2.5}, (..., "all removed: drop −2.5", ...)),
         ({"removed_delta": 0.0}, (..., "all removed: drop 0.0", ...)),
         ({"removed_delta": None}, (..., "all removed: drop undefined", ...)),

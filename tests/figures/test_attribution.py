@@ -86,7 +86,7 @@ def test_tidy_with_several(record, assert_tidy, n, column):
 
 def test_the_caption_says_what_a_reviewer_asks(record):
     caption = attribution_drawing([record()], FigureOptions(PAPER), {}).caption
-    for words in ("1,043 examples", "95% paired bootstrap", "McNemar", "Holm", "Myerson", "majority class"):
+    for words in ("1,043 examples", "95 % paired bootstrap", "McNemar", "Holm", "Myerson", "majority class"):
         assert words in caption
 
 

@@ -63,7 +63,7 @@ def test_a_heatmap_says_n_the_test_and_the_correction(spans):
     caption = heatmap_caption([Grid(spans, [], FACTS)], 1.0)
     assert "Drop in validation accuracy (percentage points)" in caption
     assert (
-        "CoLA: one trained checkpoint, 1,043 examples, intact accuracy 74.2%, majority class 69.1%."
+        "CoLA: one trained checkpoint, 1,043 examples, intact accuracy 74.2 %, majority class 69.1 %."
         in caption
     )
     assert "at most 1 point from" in caption
@@ -90,7 +90,7 @@ def test_what_is_not_drawn_is_not_explained(spans, make_frame):
     marked = bare.assign(non_monotone=[False] * 5 + [True], delta_points=-np.arange(6.0) + 0.5)
     caption = heatmap_caption([Grid(marked, [], FACTS), Grid(bare, ["CoLA"], None)], 1.0)
     assert "Blue cells, with a minus sign: the score improves." in caption
-    assert "simultaneous 95% paired bootstrap bound over the spans inside it; not corrected" in caption
+    assert "simultaneous 95 % paired bootstrap bound over the spans inside it; not corrected" in caption
     assert "Houlsby et al. (2019) show the published values" in caption
 
 
@@ -138,7 +138,7 @@ def test_kept_spans(spans):
 def test_attribution_names_what_is_resampled(make_frame, with_statistics):
     spans, layers = with_statistics(make_frame(3, [3.0, 2.5, 1.2, 0.2, 4.0, 5.0]))
     caption = attribution_caption([record(spans, layers, SQUAD)])
-    assert "95% paired bootstrap intervals over paragraphs" in caption
+    assert "95 % paired bootstrap intervals over paragraphs" in caption
     assert "Holm-corrected over all spans" in caption
     assert "m(a,b) = d(a,b) − d(a+1,b) − d(a,b−1) + d(a+1,b−1)" in caption
     lost = spans.assign(interaction_points=[np.nan, *spans["interaction_points"][1:]])
@@ -148,7 +148,7 @@ def test_attribution_names_what_is_resampled(make_frame, with_statistics):
 def test_a_sweep_counts_its_seeds_and_what_diverged():
     trials = pd.DataFrame({"seed": [2, 0, 1]})
     caption = init_sweep_caption([ScoreSeries("CoLA", sweep_points(), trials)])
-    words = "CoLA: 3 seeds per point (0, 1, 2), learning rate 0.0003, 3 epochs, majority class 50.0%."
+    words = "CoLA: 3 seeds per point (0, 1, 2), learning rate 0.0003, 3 epochs, majority class 50.0 %."
     assert words in caption
     crosses = "Crosses at the bottom: points with diverged trials, which are excluded from the mean"
     assert f"{crosses} (1 trial in total)." in caption
@@ -194,7 +194,7 @@ def test_marks_below_the_axis_are_explained_where_there_are_some():
 def test_an_aggregate_names_its_tasks_and_the_papers():
     caption = aggregate_caption(aggregate_points(), ["cola", "rte", "my_task"], None)
     assert "for 2–3 tasks: CoLA, RTE, my_task." in caption
-    assert "95% bootstrap interval over seeds, trials resampled within each task" in caption
+    assert "95 % bootstrap interval over seeds, trials resampled within each task" in caption
     assert "At 0:" not in caption
     assert "Houlsby" not in caption
     single = aggregate_caption(aggregate_points(iqm_low_points=np.nan), ["cola"], None)

@@ -143,7 +143,7 @@ def test_numbers_follow_the_axes_when_these_are_resized(make_frame):
 @pytest.mark.parametrize("inches", [2.5, 6.0])
 def test_deep_models_stay_legible(make_frame, n_layers, inches):
     frame = make_frame(n_layers).assign(significant=False)
-    ax = drawn(frame, inches, notes=["a task", "intact 74.2% accuracy"], metric="accuracy")
+    ax = drawn(frame, inches, notes=["a task", "intact 74.2 % accuracy"], metric="accuracy")
     for axis in (ax.xaxis, ax.yaxis):
         boxes = [t.label1.get_window_extent() for t in axis.get_major_ticks()]
         assert len(boxes) >= 5
@@ -223,7 +223,7 @@ def test_axes_say_what_happened_to_the_span(make_frame, study):
     [(1, 2.0), (2, 3.3), (3, 2.5), (6, 3.3), (12, 3.3), (12, 1.4), (24, 3.3), (80, 3.3)],
 )
 def test_notes_stay_clear_of_the_cells(make_frame, n_layers, inches):
-    lines = ["validation task", "intact 74.2% accuracy", "all removed: drop 5.1", "majority class 69.1%"]
+    lines = ["validation task", "intact 74.2 % accuracy", "all removed: drop 5.1", "majority class 69.1 %"]
     ax = drawn(make_frame(n_layers), inches, notes=lines)
     placed = [t for t in ax.texts if t.get_transform() != ax.transData and t.get_visible()]
     assert [t.get_text() for t in placed] == [line for line in lines if line in notes(ax)]
@@ -262,7 +262,7 @@ def test_a_record_on_the_users_own_axes(make_frame):
     assert len(figure.axes) == 3  # one colour bar
     assert "drop in validation accuracy" in figure.axes[2].get_ylabel().replace("\n", " ")
     figure.draw_without_rendering()
-    assert notes(left)[:2] == ["CoLA, n = 1,043", "intact 74.4% accuracy"]
+    assert notes(left)[:2] == ["CoLA, n = 1,043", "intact 74.4 % accuracy"]
     assert notes(right) == []
 
 

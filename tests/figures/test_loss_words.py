@@ -22,5 +22,5 @@ def test_a_loss_rises_in_its_own_unit(metric, unit):
 @pytest.mark.parametrize("metric", ["accuracy", "acc_norm", "acc_bytes"])
 def test_choices_are_counted_in_percent(metric):
     assert unit_name(metric) == "percentage points"
-    assert bare_score(0.5, metric) == "50.0%"
+    assert bare_score(0.5, metric) == "50.0 %"
     assert wording.test_name(metric) == "McNemar"

@@ -244,8 +244,8 @@ def test_a_joint_caption_names_the_interval_if_there_is_one(spans, mark):
     for shown, expected in ((frame, True), (without, False)):
         record = AverageRecord(("s0", "s1"), shown, "accuracy", 500, (0.8, 0.7), {})
         caption = joint_caption(record, 1.0)
-        assert (f"{mark} the 95% bootstrap interval." in caption) == expected
-        assert ("95%" in caption) == expected
+        assert (f"{mark} the 95 % bootstrap interval." in caption) == expected
+        assert ("95 %" in caption) == expected
         assert "are switched off, without retraining." in caption
         assert "The dashed line is a mean drop of 1 point." in caption
 

@@ -167,7 +167,7 @@ def test_captions_say_what_a_reviewer_asks(drawn):
     needed = {
         "init": ("3 seeds", "standard error", "majority class", "single trials", "truncated at two"),
         "tradeoff": ("2 seeds", "standard error", "including the head", "full fine-tuning"),
-        "aggregate": ("2 tasks: CoLA, MNLI-m", "20th to 80th", "95% bootstrap interval", "Pareto"),
+        "aggregate": ("2 tasks: CoLA, MNLI-m", "20th to 80th", "95 % bootstrap interval", "Pareto"),
         "sizes": ("2 tasks", "standard error"),
     }
     for name, words in needed.items():
@@ -185,14 +185,14 @@ def test_every_figure_comes_with_its_numbers_and_caption(drawn, tmp_path):
 
 def test_the_majority_class_is_named_in_the_legend(drawn):
     words = [text.get_text() for text in drawn["init"].figure.legends[0].get_texts()]
-    assert {"majority class, 69.1%", "majority class, 35.4%"} <= set(words)
+    assert {"majority class, 69.1 %", "majority class, 35.4 %"} <= set(words)
 
 
 def test_the_tradeoff_marks_the_majority_class(drawn, tradeoff_trials):
     """In every panel: a line where the axis reaches it, the score in the notes, a word in the legend."""
     drawing = drawn["tradeoff"]
     assert "majority class" in [text.get_text() for text in drawing.figure.legends[0].get_texts()]
-    assert "the majority class (CoLA 69.1%, MNLI-m 35.4%)" in drawing.caption
+    assert "the majority class (CoLA 69.1 %, MNLI-m 35.4 %)" in drawing.caption
     panels = [ax for ax in drawing.figure.axes if ax.get_xscale() == "log"]
     for ax, score in zip(panels, (69.1, 35.4)):
         assert f"majority class: {score}" in ax.get_legend().get_title().get_text()

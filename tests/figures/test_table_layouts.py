@@ -76,7 +76,7 @@ def test_removable_spans():
     assert rows == [
         ["0.5 points", "estimate", "1–3", "3", "−0.2", "−1.5"],
         ["1 point", "estimate", "2", "1", "+0.3", "–"],
-        ["1 point", "95% interval", "none", "–", "–", "–"],
+        ["1 point", "95 % interval", "none", "–", "–", "–"],
     ]
 
 

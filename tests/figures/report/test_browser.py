@@ -87,7 +87,7 @@ def test_hovering_tells_a_span_and_leaving_takes_it_back(browser: Browser, study
     assert "span in focus" in card
     assert "Layers 2–4 off" in card
     assert f"{row['delta_points']:+.1f} points".replace("-", "−") in card
-    assert f"{100 * row['score']:.1f}%" in card
+    assert f"{100 * row['score']:.1f} %" in card
     low, high = (f"{row[f'ci_{side}_points']:+.1f}".replace("-", "−") for side in ("low", "high"))
     assert f"{low} to {high} points" in card
     assert "Holm-corrected over 21 spans" in card
@@ -166,7 +166,7 @@ def test_the_slider_says_what_can_go(browser: Browser, study: Path, folder: Path
     browser.open(study)
     slide_to(browser, points(tolerance))
     bound = frame.assign(delta_points=frame["ci_low_points"])
-    for table, lead in ((frame, "By the estimate"), (bound, "By the 95% interval")):
+    for table, lead in ((frame, "By the estimate"), (bound, "By the 95 % interval")):
         span = span_summary(table, "ablated", [tolerance])["longest_removable"][f"{tolerance:g}"]
         (said,) = (line for line in browser.texts(".advice p") if line.startswith(lead))
         if span is None:
@@ -394,7 +394,7 @@ def test_a_gain_at_the_worst_is_said_as_a_gain(browser: Browser, make_ablation, 
     frame["delta_points"], frame["ci_low_points"], frame["ci_high_points"] = 1.0, 0.4, 1.6
     write_spans(folder, frame)
     browser.open(write_report(tmp_path / "report.html", [reported(folder)]))
-    assert "500 of 500 adapter parameters (100%), at worst +0.4 points." in browser.text(".advice")
+    assert "500 of 500 adapter parameters (100 %), at worst +0.4 points." in browser.text(".advice")
 
 
 @pytest.mark.parametrize("order", ["prefix", "suffix", "apart"])
