@@ -25,7 +25,6 @@ from . import style
 from .layout import before_drawing, size_in_points
 from .levels import Scale, as_drawn, mappable
 
-SMALLEST_NUMBER = style.SMALLEST_SIZE
 NUMBER = "number"
 """Label of the texts that are a cell's number."""
 _UNDEFINED = "#8c8c8c"
@@ -141,7 +140,7 @@ def draw_cells(
         shown = texts if size else [text.split("\n")[0] for text in texts]
         size = size or number_size(shown, cell)
         for number, text in zip(numbers, shown):
-            number.set(visible=size is not None, size=size or SMALLEST_NUMBER, text=text)
+            number.set(visible=size is not None, size=size or style.SMALLEST_SIZE, text=text)
         dashes.set_visible(size is None)
         dashes.set_linewidth(min(0.6 * unit, 0.1 * cell))
 
@@ -156,7 +155,7 @@ def _draw_squares(cells: Cells, values: np.ndarray, ax: Axes, scale: Scale, text
     colours, data, there = mappable(scale), cells.matrix(as_drawn(values)), len(ax.texts)
     labels = np.full(data.shape, "", dtype=object)
     labels[cells.positions[:, 0], cells.positions[:, 1]] = texts
-    numbered = 1.5 * size_in_points(ax)[0] / data.shape[1] > 2 * SMALLEST_NUMBER
+    numbered = 1.5 * size_in_points(ax)[0] / data.shape[1] > 2 * style.SMALLEST_SIZE
     sns.heatmap(
         data, mask=np.isnan(data), vmin=0, vmax=1, cmap=colours.cmap, norm=colours.norm, cbar=False,
         square=True, annot=labels if numbered else None, fmt="", annot_kws={"va": "center"},
@@ -203,7 +202,7 @@ def number_size(texts: Sequence[str], cell: float) -> float | None:
     widest = max((style.text_width(line, 1.0) for line in lines), default=1.0)
     tall = 0.33 if any("\n" in text for text in texts) else 0.4
     size = min(1.05 * style.tick_size(), tall * cell, 0.89 * cell / max(widest, 0.1))
-    return size if size >= SMALLEST_NUMBER else None
+    return size if size >= style.SMALLEST_SIZE else None
 
 
 class _LayerLocator(Locator):

@@ -133,7 +133,6 @@ def heatmap(
     paper: bool = False,
     colorbar: bool = True,
     notes: bool = True,
-    scale: Scale | None = None,
     spread: bool = False,
 ) -> Axes:
     """Draw an ablation's drops by span, their mean over several ablations, or the difference of two.
@@ -148,7 +147,6 @@ def heatmap(
             right half of the axes.
         colorbar: whether to draw a colour bar.
         notes: whether to print task, scores and the legend of symbols in the empty corner.
-        scale: colour levels; by default the smallest scale that covers the drops.
         spread: for an average, draw the standard deviation over the studies instead of the mean.
 
     Returns:
@@ -166,7 +164,7 @@ def heatmap(
     elif isinstance(record, AblationRecord) and paper:
         other = published_grid(record.overview.task, record.overview.study)
     grids += [] if other is None else [other]
-    scale = scale_of(grids) if scale is None else scale
+    scale = scale_of(grids)
     grids = grids[1:] if spread else grids
     axes = [ax] if len(grids) == 1 else [ax, _right_half(ax)]
     for grid, place in zip(grids, axes):

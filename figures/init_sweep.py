@@ -70,18 +70,15 @@ def _trials_of(points: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame:
     return chosen.merge(points[keys].drop_duplicates(), on=keys, how="inner")
 
 
-def init_sweep(
-    record: SweepRecord, ax: Axes | None = None, *, paper: bool = False, legend: bool = True
-) -> Axes:
+def init_sweep(record: SweepRecord, ax: Axes | None = None, *, paper: bool = False) -> Axes:
     """Draw the score against the standard deviation of the initialisation.
 
     Args:
         record: the sweep.
         ax: Axes to draw on; by default the current Axes.
         paper: whether to overlay the published curve.
-        legend: whether to draw a legend.
     """
-    return draw(sweep_series(record.sweep, record.trials, paper), ax, legend=legend)
+    return draw(sweep_series(record.sweep, record.trials, paper), ax)
 
 
 def init_sweep_drawing(

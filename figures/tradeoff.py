@@ -55,7 +55,6 @@ def tradeoff(
     *,
     task: str | None = None,
     paper: bool = False,
-    legend: bool = True,
 ) -> Axes:
     """Draw one task's score against the number of trained parameters.
 
@@ -64,7 +63,6 @@ def tradeoff(
         ax: Axes to draw on; by default the current Axes.
         task: task to draw; required only when the study has several.
         paper: whether to overlay the published curve.
-        legend: whether to draw a legend.
 
     Raises:
         ResultsError: there is no such task, or there are several and none is given.
@@ -74,7 +72,7 @@ def tradeoff(
         raise ResultsError(f"task {task!r} is not in {record.folder}; give one of {', '.join(tasks)}")
     points = record.tradeoff[record.tradeoff["task"] == (task or tasks[0])]
     curve = tradeoff_series(points, record.trials, paper)[0]
-    return draw(curve, ax, legend=legend)
+    return draw(curve, ax)
 
 
 def tradeoff_drawing(

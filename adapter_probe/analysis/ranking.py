@@ -7,8 +7,6 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from adapter_probe.formulas import average_ranks
-
 SCORE_LABELS = {
     "change": "size of the change",
     "weight_norm": "weight norm",
@@ -127,10 +125,8 @@ def regret_table(frame: pd.DataFrame) -> pd.DataFrame:
 
 def rank_correlation(a: pd.Series, b: pd.Series) -> float:
     """Spearman's rho; NaN if one of them is constant."""
-    ranks = [average_ranks(np.asarray(values, float)[None])[0] for values in (a, b)]
-    if any(np.ptp(rank) == 0 for rank in ranks):
-        return float("nan")
-    return float(np.corrcoef(*ranks)[0, 1])
+    one, two = (pd.Series(np.asarray(values, float)).rank() for values in (a, b))
+    return float(one.corr(two)) if min(one.nunique(), two.nunique()) > 1 else float("nan")
 
 
 def kendall_tau(a: np.ndarray, b: np.ndarray) -> float:
