@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -36,6 +35,7 @@ from .plan import (
     cut_batches,
     cut_evenly,
     nodes_by_site,
+    typical_tokens,
 )
 from .request import AblationRequest
 
@@ -267,9 +267,11 @@ class Engine:
         """Seconds per token for all variants, and the outputs that were measured."""
         lengths = self._request.encoded.lengths
         order = np.argsort(lengths, kind="stable")
-        tokens = MEASURED_TOKENS.get(self._request.device.type, MEASURED_TOKENS["cpu"])
         longer = order[len(order) // 2 :]
-        tokens = min(tokens, math.ceil(int(lengths[longer].sum()) / self._lanes.n))
+        most = MEASURED_TOKENS.get(self._request.device.type, MEASURED_TOKENS["cpu"])
+        tokens = min(
+            most, typical_tokens(self.tokens_per_pass, self._lanes.n, 2 * int(lengths[longer].sum()))
+        )
         typical = cut_by_tokens(lengths, longer, tokens)[: self._lanes.n]
         masks, share = self._measured_masks()
         # The first pass includes set-up costs.

@@ -17,9 +17,9 @@ from adapter_probe.errors import ResultsError
 WIDEST_STATES = {"cpu": 12 << 20, "cuda": 1600 << 20}
 # An interruption loses at most one part: seconds of work on a CPU, less on an accelerator.
 TOKENS_PER_PART = {"cpu": 1024, "cuda": 16384}
-# Number of tokens in the batch on which the cost of a run is measured, and the maximum number of times that
-# they pass through a layer. All spans of 12 layers take 300 passes, all spans of 30 layers take 5,000.
-MEASURED_TOKENS = {"cpu": 256, "cuda": 16384}
+# Maximum number of tokens in the batches on which the cost of a run is measured, and of times that they pass
+# through a layer. All spans of 12 layers take 300 passes, all spans of 30 layers take 5,000.
+MEASURED_TOKENS = {"cpu": 512, "cuda": 16384}
 MEASURED_LAYERS = 500
 # The embedded examples of a share of pairs wait in memory together.
 PASSES_PER_SHARE = 8
@@ -117,7 +117,7 @@ def cut_batches(
         return cut_by_tokens(lengths, part, most)
     own = lengths[part]
     n_tokens = int(own.sum()) if n_tokens is None else n_tokens
-    typical = max(1, min(tokens_per_pass // 6, math.ceil(n_tokens / (2 * lanes))))
+    typical = typical_tokens(tokens_per_pass, lanes, n_tokens)
     middles = (np.cumsum(own) - own / 2) / own.sum()  # of each example, from 0 to 1
     for n_batches in range(max(2, round(int(own.sum()) / typical)), len(part) + 1):
         of_batch = (middles * n_batches).astype(int)
@@ -125,6 +125,11 @@ def cut_batches(
         if all(len(batch) == 1 or lengths[batch].sum() <= most for batch in batches):
             return batches
     return np.split(part, len(part))
+
+
+def typical_tokens(tokens_per_pass: int, lanes: int, n_tokens: int) -> int:
+    """Tokens of a batch if the lanes share `n_tokens`; see `cut_batches`."""
+    return max(1, min(tokens_per_pass // 6, math.ceil(n_tokens / (2 * lanes))))
 
 
 def cut_evenly(lengths: np.ndarray, tokens_per_pass: int, lanes: int) -> list[np.ndarray]:
