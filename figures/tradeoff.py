@@ -26,7 +26,7 @@ from .venues import FigureOptions
 from .wording import task_label
 
 STEM = "tradeoff-tasks"
-_ASPECT, _NARROWEST, _LOWEST_ROW, _LEGEND = 0.7, 1.8, 1.5, 1.4  # height over width of a panel; inches
+_ASPECT, _NARROWEST, _LOWEST_ROW, _LEGEND = 0.7, 1.8, 1.9, 1.4  # height over width of a panel; inches
 
 
 def tradeoff_series(tradeoff: pd.DataFrame, trials: pd.DataFrame | None, paper: bool) -> list[ScoreSeries]:
@@ -104,7 +104,8 @@ def tradeoff_figure(curves: Sequence[ScoreSeries], options: FigureOptions) -> Fi
             ax.tick_params(axis="x", labelbottom=last)
             ax.set_ylabel("" if len(metrics) == 1 and index % columns else ax.get_ylabel())
         legend_below(figure, legend_entries(curves))
-        return fit_height(figure, max(options.venue.tallest, _LEGEND + rows * _LOWEST_ROW))
+        lowest = _LEGEND + rows * _LOWEST_ROW if rows > 1 else 0.0
+        return fit_height(figure, max(options.venue.tallest, lowest))
 
 
 def _baselines(curves: Sequence[ScoreSeries]) -> list[pd.DataFrame]:
