@@ -118,7 +118,7 @@ def legend_entries(records: Sequence[AblationRecord]) -> list[tuple[Artist, str]
     interval = ", 95 % interval" if "share_low_points" in layers else ""
     entries: list[tuple[Artist, str]] = []
     for index, record in enumerate(records):
-        name = f"share of the drop{interval}"
+        name = f"share of the {drop_name(record.overview.metric)}{interval}"
         if len(records) > 1:
             name = f"{literal(study_label(record.overview))} ({one_decimal(_total(record))} in total)"
         entries.append((Patch(**_bar_style(index)), name))
@@ -169,7 +169,7 @@ def interactions(
     draw_cells(cells, values, ax, scale=scale, texts=texts, studied=overview.study, small=~clear)
     said = [literal(study_label(overview))]
     if record.shares is not None:
-        said.append(f"drop of all layers: {one_decimal(_total(record))}")
+        said.append(f"{drop_name(overview.metric)} of all layers: {one_decimal(_total(record))}")
     if "interaction_low_points" in frame and not clear[~np.isnan(values)].all():
         said.append("small: 95 % interval includes 0")
     write_notes(ax, said + ["crossed out: undefined"] * bool(np.isnan(values).any()), cells)

@@ -229,15 +229,16 @@ def attribution_caption(records: Sequence[AblationRecord]) -> str:
     layers = pd.concat([record.shares for record in records], ignore_index=True)
     spans = pd.concat([record.spans for record in records], ignore_index=True)
     metric = common_metric(records)
+    drop = drop_name(metric)
     parts = [
         *_warnings(overviews),
         f"Attribution to layers of the {drop_label(metric, overviews[0].split)} with all adapters off.",
-        "Grid: interaction of each span of layers, the part of its drop that shorter spans do not explain,"
-        " m(a,b) = d(a,b) − d(a+1,b) − d(a,b−1) + d(a+1,b−1) with d(a,b) the drop of span a to b; red:"
+        f"Grid: interaction of each span of layers, the part of its {drop} that shorter spans do not explain,"
+        f" m(a,b) = d(a,b) − d(a+1,b) − d(a,b−1) + d(a+1,b−1) with d(a,b) the {drop} of span a to b; red:"
         " additional loss, blue: less loss.",
         "Bars: each layer's share, the sum of m(a,b)/(b−a+1) over the spans that contain it (the Myerson"
-        " value on the chain of layers); the shares sum to the total drop.",
-        "Diamonds: the drop of the layer alone.",
+        f" value on the chain of layers); the shares sum to the total {drop}.",
+        f"Diamonds: the {drop} of the layer alone.",
         *(_whose(one) for one in overviews),
     ]
     if "share_low_points" in layers:

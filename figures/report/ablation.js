@@ -1,7 +1,8 @@
 // One ablation: slider, heatmap or curve, the card of a span, examples, layers, tables and settings.
 
 /** A slider over the steps that starts at tolerance `start`; calls `change(step)` on every change. */
-function slider(steps, start, change) {
+function slider(data, start, change) {
+  const { steps } = data;
   const id = newId("tolerance");
   const output = el("output", { for: id });
   const input = el("input", {
@@ -13,14 +14,14 @@ function slider(steps, start, change) {
   });
   const set = () => {
     const step = steps[Number(input.value)];
-    const words = tolerancePoints(step.tolerance);
+    const words = toleranceText(data, step.tolerance);
     output.textContent = words;
     input.setAttribute("aria-valuetext", words);
     change(step);
   };
   input.addEventListener("input", set);
   return {
-    node: el("div", { class: "slider" }, el("label", { for: id }, "Tolerated drop"), output, input),
+    node: el("div", { class: "slider" }, el("label", { for: id }, `Tolerated ${data.dropName}`), output, input),
     set,
   };
 }
@@ -38,7 +39,7 @@ function savedWords(data, cell) {
 
 /** The longest removable span at a tolerance, as a sentence with the span as a button. */
 function removable(data, cell, tolerance, sure, choose) {
-  const limit = tolerancePoints(tolerance);
+  const limit = toleranceText(data, tolerance);
   const kept = data.study === "kept";
   const lead = el("b", null, sure ? "By the 95 % interval, " : "By the estimate, ");
   if (!cell) {
@@ -52,10 +53,10 @@ function removable(data, cell, tolerance, sure, choose) {
     { type: "button", class: "span-link", onclick: () => choose(cell) },
     layersText(cell),
   );
-  const interval = known(cell.ci_low_points) ? ` (${intervalText(cell)})` : "";
+  const interval = known(cell.ci_low_points) ? ` (${intervalText(data, cell)})` : "";
   const cost = sure
-    ? `at worst ${pointsOf(cell.ci_low_points)}`
-    : `change ${pointsOf(cell.delta_points)}${interval}`;
+    ? `at worst ${changeText(data, cell.ci_low_points)}`
+    : `change ${changeText(data, cell.delta_points)}${interval}`;
   const saved = `${savedWords(data, cell)}, ${cost}.`;
   return kept
     ? el("p", null, lead, "the adapters of ", name, ` alone suffice within ${limit}, without ${saved}`)
@@ -71,7 +72,7 @@ function advice(data, cells, { tolerance, within }, found, choose) {
   return [
     removable(data, found[0], tolerance, false, choose),
     intervals && removable(data, found[1], tolerance, true, choose),
-    el("p", { class: "note" }, `${amount} within ${tolerancePoints(tolerance)}.`, intervals ? null : missing),
+    el("p", { class: "note" }, `${amount} within ${toleranceText(data, tolerance)}.`, intervals ? null : missing),
     prune &&
       el(
         "p",
@@ -91,7 +92,7 @@ function legend(data, cells) {
       "ul",
       { class: "legend" },
       intervals && item(data.order === "apart" ? "key-bar" : "key-band", "95 % interval"),
-      item("key-limit", "tolerated drop"),
+      item("key-limit", `tolerated ${data.dropName}`),
       hollow && item("key-hollow", "not significant"),
       cells.some((cell) => !known(cell.drop)) && item("key-undefined", "undefined"),
     );
@@ -100,7 +101,7 @@ function legend(data, cells) {
     "ul",
     { class: "legend" },
     item("key-single", data.units.every(([first, last]) => first === last) ? "single layer" : "one group"),
-    item("key-stairs", "tolerated drop"),
+    item("key-stairs", `tolerated ${data.dropName}`),
     item("key-badge", data.study === "kept" ? "shortest sufficient span" : "longest removable span"),
     intervals && item("key-badge sure", "\u2026by the 95 % interval"),
     cells.some((cell) => cell.significant === false) && item("key-ring", "not significant"),
@@ -110,10 +111,10 @@ function legend(data, cells) {
 function tiles(data) {
   const tile = (name, value, note) =>
     el("div", null, el("dt", null, name), el("dd", null, value, note && el("small", null, ` ${note}`)));
-  const score = (value) => scoreText(value, data.percent);
+  const score = (value) => scoreText(value, data);
   const which = { both: "", attention: "attention ", ffn: "feed-forward " }[data.sites];
   const total = data.parameters && data.parameters.reduce((a, b) => a + b, 0);
-  const change = known(data.removed_delta_points) && pointsOf(data.removed_delta_points);
+  const change = known(data.removed_delta_points) && changeText(data, data.removed_delta_points);
   return el(
     "dl",
     { class: "tiles" },
@@ -126,28 +127,34 @@ function tiles(data) {
 
 function spansTable(data, cells) {
   const some = (name) => cells.some((cell) => known(cell[name]));
+  const unit = unitAfter(data).trim();
   const columns = [
     ["span", (c) => (c.first === c.last ? c.first : `${c.first}${DASH}${c.last}`)],
-    ["score", (c) => scoreText(c.score, data.percent)],
-    ["change (points)", (c) => signed(c.delta_points, 2)],
-    some("ci_low_points") && ["95 % interval", (c) => rangeOrNone(c.ci_low_points, c.ci_high_points)],
+    ["score", (c) => scoreText(c.score, data)],
+    [
+      unit ? `change (${unit})` : "change",
+      (c) => (known(c.drop) ? changeNumber(data, c.delta_points, 2) : NONE),
+    ],
+    some("ci_low_points") && ["95 % interval", (c) => (known(c.ci_low_points) ? changeRange(data, c) : NONE)],
     some("p_holm") && ["Holm p", (c) => bareP(c.p_holm)],
     some("to_wrong") && ["turn wrong", (c) => count(c.to_wrong)],
     some("to_right") && ["turn right", (c) => count(c.to_right)],
-    some("interaction_points") && ["interaction", (c) => signed(c.interaction_points, 2)],
+    some("interaction_points") && [
+      "interaction",
+      (c) => (known(c.interaction_points) ? inUnit(data, c.interaction_points, 2) : NONE),
+    ],
   ];
   return tableOf(`${plural(cells.length, "span")} as a table`, columns, cells);
 }
 
 /** The choice of what the cells show, drop or interaction, with the matching colour bar. */
 function views(data, report, map) {
-  const unit = data.percent ? "percentage points" : "points of 0.01";
   const bar = colourBar(report.scale, report.colours, {
-    title: `drop in ${data.metric} (${unit})`,
+    title: data.dropLabel,
     low: "gain (\u2212)",
   });
   const other = colourBar(report.interactionScale, report.colours, {
-    title: "interaction (points of drop)",
+    title: `interaction (${data.unit})`,
     low: "less (\u2212)",
   });
   other.hideMark();
@@ -160,7 +167,7 @@ function views(data, report, map) {
   const choice = choiceOf(
     "What the cells show",
     [
-      ["drop", "drop"],
+      ["drop", data.dropName],
       ["interaction", "interaction"],
     ],
     "drop",
@@ -203,7 +210,7 @@ function workbench(data, report, cells) {
     if (state.followsSlider) state.chosen = found[0] || whole;
     pin();
   };
-  const control = slider(data.steps, report.tolerance, step);
+  const control = slider(data, report.tolerance, step);
   control.set();
   return { control, say, view, map, card, examples };
 }

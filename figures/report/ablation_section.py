@@ -19,8 +19,8 @@ from adapter_probe.analysis.removable import (
 from adapter_probe.analysis.studies import AblationRecord, settings_of
 from adapter_probe.figures.ablation_figures import attribution_drawing
 from adapter_probe.figures.levels import DropScale
-from adapter_probe.figures.wording import metric_name
-from adapter_probe.metrics import IN_PERCENT
+from adapter_probe.figures.wording import drop_label, drop_name, metric_name, unit_name
+from adapter_probe.metrics import IN_PERCENT, LOSS_UNITS, LOSSES
 from adapter_probe.results.ablation_files import AblationResults
 
 from .drawn import SVG, image_of, text_table
@@ -32,11 +32,6 @@ _SPAN_COLUMNS = (
     "ci_high_points", "p_value", "p_holm", "significant", "interaction_points", "interaction_low_points",
     "interaction_high_points", "interaction_level", "non_monotone", "to_wrong", "to_right",
 )  # fmt: skip
-_LAYER_HEADS = {
-    "ci_low_points": "from", "ci_high_points": "to (95 %)", "p_holm": "Holm p",
-    "share_points": "share of the drop (points)", "share_low_points": "from",
-    "share_high_points": "to (95 %)",
-}  # fmt: skip
 _DESCRIBED = ("method", "base", "max_length", "training", "scores")
 
 
@@ -82,6 +77,7 @@ def ablation_content(
     record, results = ablation.record, ablation.results
     said = record.overview
     intact, removed = number(said.intact), number(said.removed_delta)
+    hundred = -100 if said.metric in LOSSES else 100  # a loss that rises is a negative number of points
     return {
         "name": short_name(record.folder),
         "task": said.task if said.metric else short_name(record.folder),
@@ -90,13 +86,17 @@ def ablation_content(
         "sites": _sites(record),
         "metric": metric_name(said.metric),
         "percent": said.metric in IN_PERCENT,
+        "lossUnit": LOSS_UNITS.get(str(said.metric), "") if said.metric in LOSSES else None,
+        "unit": unit_name(said.metric),
+        "dropName": drop_name(said.metric),
+        "dropLabel": drop_label(said.metric),
         "warning": record.summary.get("warning"),
         "nLayers": int(record.summary.get("n_layers") or record.spans["last"].max() + 1),
         "units": _units(record.spans).tolist(),
         "order": span_order(record.spans),
         "nExamples": said.n_examples,
         "intact_score": intact,
-        "removed_score": None if intact is None or removed is None else number(intact + removed / 100),
+        "removed_score": None if None in (intact, removed) else number(intact + removed / hundred),
         "removed_delta_points": removed,
         "majority_score": number(said.majority),
         "baseline": said.baseline,
@@ -173,14 +173,27 @@ def _layers(record: AblationRecord) -> dict[str, Any] | None:
     """Heading, figure (None without layer shares) and table of the single layers."""
     if record.layers is None:
         return None
-    alone = f"{'on' if record.overview.study == 'kept' else 'off'} alone"
-    heads = {"layer": "layer", "delta_points": f"change {alone} (points)", **_LAYER_HEADS}
+    alone, metric = f"{'on' if record.overview.study == 'kept' else 'off'} alone", record.overview.metric
+    drop, unit = drop_name(metric), unit_name(metric) if metric in LOSSES else "points"
+    heads = {
+        "layer": "layer", "delta_points": f"change {alone} ({unit})", "ci_low_points": "from",
+        "ci_high_points": "to (95 %)", "p_holm": "Holm p", "share_points": f"share of the {drop} ({unit})",
+        "share_low_points": "from", "share_high_points": "to (95 %)",
+    }  # fmt: skip
+    frame = _rises(record.layers) if metric in LOSSES else record.layers
     shares = None if record.shares is None else attribution_drawing([record], SVG, record.identity)
     return {
-        "heading": f"Each layer {alone}" if record.shares is None else "Which layers carry the drop",
+        "heading": f"Each layer {alone}" if record.shares is None else f"Which layers carry the {drop}",
         "figure": shares and image_of(shares),
-        "table": text_table(f"{len(record.layers)} layers as a table", record.layers, heads),
+        "table": text_table(f"{len(record.layers)} layers as a table", frame, heads),
     }
+
+
+def _rises(layers: pd.DataFrame) -> pd.DataFrame:
+    """The layers with changes of a loss as they are: a rise, which is for the worse, is positive."""
+    ends = {"ci_low_points": "ci_high_points", "ci_high_points": "ci_low_points"}
+    sources = {"delta_points": "delta_points", **ends}
+    return layers.assign(**{name: -layers[source] for name, source in sources.items() if source in layers})
 
 
 def _levels(values: np.ndarray, scale: DropScale) -> pd.Series:

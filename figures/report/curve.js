@@ -47,7 +47,7 @@ function curveAxes(data, cells, { x, y, low, high, wide }) {
       .filter((cell) => cell.row % step === 0)
       .map((cell) => word(x(cell), height + 14, "tick middle", name(cell))),
     word(width / 2, height + 34, "axis middle", title),
-    word(-height / 2, -42, "axis middle", "drop (points)", "rotate(-90)"),
+    word(-height / 2, -42, "axis middle", `${data.dropName} (${data.unit})`, "rotate(-90)"),
   );
 }
 
@@ -104,7 +104,7 @@ function curve(data, cells, on) {
     class: "heatmap curve",
     viewBox: `${-left} ${-top} ${width + left + right} ${height + top + bottom}`,
     role: "listbox",
-    "aria-label": `${data.task}: drop by span of layers. Arrow keys move between spans, Enter selects one.`,
+    "aria-label": `${data.task}: ${data.dropName} by span of layers. Arrow keys move between spans, Enter selects one.`,
   };
   const hidden = { "aria-hidden": "true", class: "over" };
   const lines = svg("g", hidden, cursor, curveLines(data, cells, scale), limit);

@@ -7,8 +7,9 @@ const MARGIN = { left: 46, top: 8, right: 8, bottom: 48 };
 const MANY_LAYERS = 16;
 
 function spanLabel(data, cell) {
-  const parts = [`${capital(spanText(data, cell))}: ${known(cell.drop) ? pointsOf(cell.delta_points) : "undefined"}`];
-  if (known(cell.ci_low_points)) parts.push(intervalText(cell));
+  const change = known(cell.drop) ? changeText(data, cell.delta_points) : "undefined";
+  const parts = [`${capital(spanText(data, cell))}: ${change}`];
+  if (known(cell.ci_low_points)) parts.push(intervalText(data, cell));
   if (known(cell.p_holm)) parts.push(`Holm ${pText(cell.p_holm)}`);
   if (cell.significant === false) parts.push("not significant");
   return parts.join(", ");
@@ -156,8 +157,8 @@ function heatmap(data, colours, cells, on) {
   const show = (cell) => {
     cursor.setAttribute("x", cell.across * CELL);
     cursor.setAttribute("y", cell.down * CELL);
-    const change = known(cell.drop) ? pointsOf(cell.delta_points) : "undefined";
-    note.say([spanText(data, cell), change, known(cell.ci_low_points) ? intervalText(cell) : ""]);
+    const change = known(cell.drop) ? changeText(data, cell.delta_points) : "undefined";
+    note.say([spanText(data, cell), change, known(cell.ci_low_points) ? intervalText(data, cell) : ""]);
   };
   const paint = (view) => {
     node.classList.toggle("interactions", view === "interaction");

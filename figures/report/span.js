@@ -10,13 +10,16 @@ function layerStrip(data, cell) {
 }
 
 /** The interval on an axis that includes zero and the tolerance. */
-function intervalPlot(cell, tolerance) {
-  const { delta_points: delta, ci_low_points: low, ci_high_points: high } = cell;
-  const values = [delta, low, high, 0, -tolerance];
+function intervalPlot(data, cell, tolerance) {
+  const [delta, low, high, limit] = [cell.delta_points, cell.ci_low_points, cell.ci_high_points, -tolerance].map(
+    (points) => sense(data) * points,
+  );
+  const values = [delta, low, high, 0, limit];
   const least = Math.min(...values);
   const reach = Math.max(...values) - least || 1;
   const x = (value) => 18 + (264 * (value - least)) / reach;
-  const crowded = x(0) - x(-tolerance) < 60;
+  const crowded = Math.abs(x(0) - x(limit)) < 60;
+  const [before, after] = isLoss(data) ? ["start", "end"] : ["end", "start"];
   const tick = (value, kind) => svg("path", { class: kind, d: `M${x(value)} 2V26` });
   const word = (value, text, kind) => svg("text", { x: x(value), y: 38, class: `tick ${kind}` }, text);
   return svg(
@@ -25,13 +28,13 @@ function intervalPlot(cell, tolerance) {
       class: "interval",
       viewBox: "0 0 300 44",
       role: "img",
-      "aria-label": `${intervalText(cell)} points`,
+      "aria-label": `${intervalText(data, cell)}${unitAfter(data)}`,
     },
-    [tick(0, "zero"), tick(-tolerance, "limit")],
+    [tick(0, "zero"), tick(limit, "limit")],
     svg("path", { class: "whisker", d: `M${x(low)} 14H${x(high)}M${x(low)} 10v8M${x(high)} 10v8` }),
     svg("circle", { class: "dot", cx: x(delta), cy: 14, r: 5 }),
-    word(0, "0", crowded ? "start" : "middle"),
-    tolerance > 0 && word(-tolerance, signed(-tolerance), crowded ? "end" : "middle"),
+    word(0, "0", crowded ? after : "middle"),
+    tolerance > 0 && word(limit, inUnit(data, limit), crowded ? before : "middle"),
   );
 }
 
@@ -60,26 +63,21 @@ function flips(data, cell) {
   );
 }
 
-function interactionMeaning({
-  down,
-  across,
-  interaction_points: value,
-  interaction_low_points: low,
-  interaction_high_points: high,
-}) {
-  if (down === across) return "of a single layer or group: its drop";
+function interactionMeaning({ dropName }, cell) {
+  const { interaction_points: value, interaction_low_points: low, interaction_high_points: high } = cell;
+  if (cell.down === cell.across) return `of a single layer or group: its ${dropName}`;
   if (known(low) && low <= 0 && high >= 0) return "the interval includes 0";
-  return `${value > 0 ? "larger" : "smaller"} drop than the shorter spans inside explain`;
+  return `${value > 0 ? "larger" : "smaller"} ${dropName} than the shorter spans inside explain`;
 }
 
-function interaction(cell) {
+function interaction(data, cell) {
   const { interaction_points: value, interaction_low_points: low, interaction_high_points: high } = cell;
-  const interval = known(low) ? ` (${range(low, high)})` : null;
+  const interval = known(low) ? ` (${range(data, low, high)})` : null;
   return fact(
     "interaction",
-    `${signed(value)} points of drop`,
+    `${withUnit(data, value)} of ${data.dropName}`,
     interval,
-    el("small", null, interactionMeaning(cell)),
+    el("small", null, interactionMeaning(data, cell)),
   );
 }
 
@@ -95,19 +93,19 @@ function savedParameters(data, cell) {
 function spanFacts(data, cell) {
   const saved = savedParameters(data, cell);
   const intact =
-    known(data.intact_score) && el("small", null, `intact ${scoreText(data.intact_score, data.percent)}`);
+    known(data.intact_score) && el("small", null, `intact ${scoreText(data.intact_score, data)}`);
   const part = saved && el("small", null, `${percentText(saved.inside / saved.all)} of the adapters`);
   return el(
     "dl",
     { class: "facts" },
-    fact("score", scoreText(cell.score, data.percent), intact),
-    known(cell.ci_low_points) &&
-      fact("95 % interval", `${range(cell.ci_low_points, cell.ci_high_points)} points`),
+    fact("score", scoreText(cell.score, data), intact),
+    known(cell.ci_low_points) && fact("95 % interval", `${changeRange(data, cell)}${unitAfter(data)}`),
     known(cell.p_holm) && significance(data, cell),
     known(cell.to_wrong) && flips(data, cell),
-    known(cell.interaction_points) && interaction(cell),
+    known(cell.interaction_points) && interaction(data, cell),
     saved && fact(data.study === "kept" ? "kept" : "removed", `${count(saved.inside)} parameters`, part),
-    cell.non_monotone && fact("note", "smaller drop than a shorter span inside it (simultaneous 95 % bound)"),
+    cell.non_monotone &&
+      fact("note", `smaller ${data.dropName} than a shorter span inside it (simultaneous 95 % bound)`),
   );
 }
 
@@ -122,10 +120,10 @@ function spanCard(data) {
       el(
         "p",
         { class: cell.drop < 0 ? "big gain" : "big" },
-        known(cell.drop) ? signed(cell.delta_points) : "undefined",
-        known(cell.drop) && el("small", null, " points"),
+        known(cell.drop) ? changeNumber(data, cell.delta_points) : "undefined",
+        known(cell.drop) && el("small", null, unitAfter(data)),
       ),
-      known(cell.ci_low_points) && known(cell.drop) && intervalPlot(cell, tolerance),
+      known(cell.ci_low_points) && known(cell.drop) && intervalPlot(data, cell, tolerance),
       spanFacts(data, cell),
     ]);
   return { node, show };

@@ -30,17 +30,36 @@ function cellText(drop) {
   return (drop < 0 && Number(text) !== 0 ? MINUS : "") + text;
 }
 
-const range = (low, high) => `${signed(low)} to ${signed(high)}`;
-const intervalText = ({ ci_low_points: low, ci_high_points: high }) => `95 % interval ${range(low, high)}`;
-const pointsOf = (delta) => `${signed(delta)} point${fixed(Math.abs(delta), 1) === "1.0" ? "" : "s"}`;
-const tolerancePoints = (value) => `${value} point${value === 1 ? "" : "s"}`;
+const isLoss = (data) => data.lossUnit !== null;
+/** The unit behind a number, with a blank; perplexities have none. */
+const unitAfter = (data, one) =>
+  isLoss(data) ? data.lossUnit && ` ${data.lossUnit}` : ` point${one ? "" : "s"}`;
 
-function scoreText(score, percent) {
-  if (!known(score)) return "undefined";
-  return percent ? `${fixed(100 * score, 1)} %` : minus(fixed(score, 3));
+/** A signed number of points or, of a loss, of its unit, which is a hundred times as large. */
+const inUnit = (data, points, digits = 1) =>
+  isLoss(data) ? signed(points / 100, digits + 2) : signed(points, digits);
+const withUnit = (data, points) => inUnit(data, points) + unitAfter(data, fixed(Math.abs(points), 1) === "1.0");
+
+/** Whether better is up: a change for the worse is a negative number of points, but a rise of a loss. */
+const sense = (data) => (isLoss(data) ? -1 : 1);
+const changeNumber = (data, delta, digits) => inUnit(data, sense(data) * delta, digits);
+const changeText = (data, delta) => withUnit(data, sense(data) * delta);
+
+const range = (data, low, high) => `${inUnit(data, low)} to ${inUnit(data, high)}`;
+const changeRange = (data, { ci_low_points: low, ci_high_points: high }) =>
+  isLoss(data) ? range(data, -high, -low) : range(data, low, high);
+const intervalText = (data, cell) => `95 % interval ${changeRange(data, cell)}`;
+
+function toleranceText(data, points) {
+  const value = isLoss(data) ? Number((points / 100).toPrecision(12)) : points;
+  return value + unitAfter(data, value === 1);
 }
 
-const rangeOrNone = (low, high) => (known(low) ? range(low, high) : NONE);
+function scoreText(score, data) {
+  if (!known(score)) return "undefined";
+  if (isLoss(data)) return fixed(score, 3) + unitAfter(data);
+  return data.percent ? `${fixed(100 * score, 1)} %` : minus(fixed(score, 3));
+}
 const AGAIN = " again to add them.";
 
 const pText = (p) => (p < 0.001 ? "p < 0.001" : `p = ${p.toFixed(p < 0.1 ? 3 : 2)}`);

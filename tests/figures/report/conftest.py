@@ -287,3 +287,29 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     made = Browser(driver, tmp_path_factory.mktemp("browser"))
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def make_loss(make_ablation: Callable[..., Path], tmp_path_factory) -> Callable[[str], Path]:
+    """``make_loss(metric) -> folder`` of an ablation of four layers, scored by a loss of 80 texts."""
+
+    def make(metric: str) -> Path:
+        base, draw = load_ablation(make_ablation(n_layers=4)), np.random.default_rng(1)
+        tokens = draw.integers(2, 6, 80)
+        switched_off = (~base.masks).sum(axis=1)[:, None, None]  # [variants, 1, 1]
+        nats = tokens[:, None] * (1 + 0.03 * switched_off + 0.05 * draw.normal(size=(len(base.masks), 80, 1)))
+        counts = np.repeat(tokens[:, None, None], 4, axis=2)
+        results = replace(
+            base, kind="causal", metric=metric, label_names=(), labels=tokens, counts=counts,
+            logits=-nats.astype(np.float32),
+        )  # fmt: skip
+        folder = tmp_path_factory.mktemp("loss")
+        frame = _with_statistics(span_scores(results), draw)
+        write_spans(folder, frame)
+        _layers(frame, 4).to_csv(folder / "layers.csv", index=False)
+        save_predictions(folder, results)
+        found = summary(results)
+        write_json(folder / "summary.json", {"task": "texts", "split": "test", **found})
+        return folder
+
+    return make

@@ -18,6 +18,8 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.figures.levels import DropScale
 from adapter_probe.figures.report.ablation_section import ReportedAblation, ablation_content, joint_scale
 from adapter_probe.figures.report.examples import ExampleTexts
+from adapter_probe.figures.wording import drop_label
+from adapter_probe.metrics import score
 from adapter_probe.results.ablation_files import load_ablation, read_spans, save_predictions, write_spans
 from adapter_probe.results.atomic import write_json
 
@@ -255,3 +257,25 @@ def test_a_warning_of_the_summary_comes_along(content_of, make_ablation):
     said = json.loads((folder / "summary.json").read_text())
     write_json(folder / "summary.json", {"warning": "The spans mean nothing.", **said})
     assert content_of(folder)["warning"] == "The spans mean nothing."
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit"), [("nll", "0.01 nats"), ("bits_per_byte", "0.01 bits"), ("perplexity", "0.01")]
+)
+def test_a_loss_rises_in_its_own_unit(content_of, make_loss: Callable[[str], Path], metric, unit):
+    folder = make_loss(metric)
+    content, frame, results = content_of(folder), read_spans(folder), load_ablation(folder)
+    assert content["dropLabel"] == drop_label(metric)
+    assert (content["dropName"], content["unit"]) == ("rise", unit)
+    assert content["lossUnit"] == unit.removeprefix("0.01").strip()
+    scores = score(metric, results.predictions, results.labels)
+    off = next(row for row, mask in enumerate(results.masks) if not mask.any())
+    assert content["removed_score"] == pytest.approx(scores[off], abs=2e-6)
+    assert content["removed_score"] > content["intact_score"] + 0.1, "the loss rises"
+    layers = content["layers"]
+    assert layers["heading"] == "Which layers carry the rise"
+    assert layers["table"]["columns"][1] == f"change off alone ({unit})"
+    assert f"share of the rise ({unit})" in layers["table"]["columns"]
+    for row, single in zip(layers["table"]["rows"], frame[frame["n_layers"] == 1].itertuples(), strict=True):
+        rises = [-single.delta_points, -single.ci_high_points, -single.ci_low_points]
+        assert [float(cell.replace("−", "-")) for cell in row[1:4]] == pytest.approx(rises, abs=0.006)

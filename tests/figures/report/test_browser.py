@@ -17,6 +17,7 @@ from adapter_probe.figures.levels import DropScale
 from adapter_probe.figures.report.examples import ExampleTexts
 from adapter_probe.figures.report.page import write_report
 from adapter_probe.figures.wording import drop_text
+from adapter_probe.metrics import metric_label, score
 from adapter_probe.results.ablation_files import read_spans, write_spans
 
 if TYPE_CHECKING:
@@ -498,3 +499,28 @@ def test_what_a_curve_lacks_leaves_nothing_behind(browser: Browser, suffixes, re
     assert browser.logs("browser") == []
     undefined = ["undefined"] if what == "everything" else []
     assert browser.texts(".legend li") == ["tolerated drop", *undefined]
+
+
+@pytest.mark.parametrize(("metric", "unit"), [("nll", " nats"), ("perplexity", "")])
+def test_a_loss_rises_in_its_own_unit(browser: Browser, make_loss, reported, metric, unit, tmp_path: Path):
+    ablation = reported(make_loss(metric))
+    browser.open(write_report(tmp_path / "report.html", [ablation]))
+    spans, results = ablation.record.spans, ablation.results
+    scores = score(metric, results.predictions, results.labels)
+    rises = scores[1:] - scores[0]
+    for number in (0, len(rises) - 1):
+        browser.point(*browser.place(".cell", number))
+        assert browser.text(".span-card .big") == f"{rises[number]:+.3f}{unit}"
+        row = spans.iloc[number]
+        low, high = (f"{-row[name] / 100:+.3f}" for name in ("ci_high_points", "ci_low_points"))
+        assert f"{low} to {high}{unit}".replace("-", "−") in browser.text(".span-card")
+        assert f"score{scores[number + 1]:.3f}{unit}intact {scores[0]:.3f}{unit}" in browser.text(
+            ".span-card"
+        )
+    assert f"rise in {metric_label(metric)} (0.01{unit})" in browser.text(".bars")
+    assert f"within 0.01{unit}." in browser.text(".advice")
+    script = (
+        "return document.body.innerText + [...document.querySelectorAll('details')].map((d) => d.textContent)"
+    )
+    assert not re.search(r"\bdrop|\bpoints?\b", browser.run(script))
+    assert browser.logs("browser") == []
