@@ -65,9 +65,10 @@ def draw(frame: pd.DataFrame, ax: Axes, published: pd.DataFrame | None) -> list[
     tidy_axes(ax)
     ax.grid(False, axis="x")
     ax.set_xscale("log", base=2)
-    x, sem = frame["size"].astype(float), 100 * frame["sem"]
+    x, known = frame["size"].astype(float), frame["mean_score"].notna()
     bars = {"elinewidth": 0.8 * style.unit(), "zorder": 4, **line_props(_MEAN), "color": style.ink()}
-    ax.errorbar(x, 100 * frame["mean_score"], sem, label=mean, **bars)
+    if known.any():
+        ax.errorbar(x[known], 100 * frame["mean_score"][known], 100 * frame["sem"][known], label=mean, **bars)
     if published is not None:
         props = line_props(METHODS["adapters"], published=True) | {"color": style.ink()}
         label = "Houlsby et al. 2019, 8 GLUE tasks"

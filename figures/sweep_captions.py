@@ -156,14 +156,16 @@ def aggregate_caption(frame: pd.DataFrame, tasks: Sequence[str], published: str 
 
 def size_robustness_caption(frame: pd.DataFrame, tasks: Sequence[str], published: bool) -> str:
     """Caption of the score against the adapter size."""
-    counts = range_text(frame["n_tasks"].astype(int).tolist(), "task")
+    mean = f"their mean over {count_text(len(tasks), 'task')}"
+    if frame["mean_score"].isna().any():
+        mean += " at the sizes that all of them have"
     parts = [
-        f"Validation score against adapter size, one line per task and their mean over {counts}; bars show"
-        " the standard error of the mean over seeds, propagated from the tasks.",
+        f"Validation score against adapter size, one line per task and {mean}; bars show the standard error"
+        " of the mean over seeds, propagated from the tasks.",
     ]
     if published:
         parts.append(
             f"Thin line with hollow marks: {SOURCE}, section 3.6, mean over eight GLUE tasks, BERT-large."
         )
-    missing = int(frame[[*tasks, "mean_score"]].isna().to_numpy().sum())
+    missing = int(frame[[*tasks]].isna().to_numpy().sum())
     return " ".join([*parts, undefined_text(missing, "Values left out")])

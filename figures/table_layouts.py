@@ -56,7 +56,8 @@ def lay_out_sizes(sizes: pd.DataFrame) -> Table:
     best = np.concatenate([np.zeros((len(sizes), 1), bool), greatest(sizes[["mean_score", *tasks]])], axis=1)
     caption = (
         "Validation score × 100 by adapter size: mean over"
-        f" {count_text(int(sizes['n_tasks'].max()), 'task')} ± s.e.m. over seeds, and each task. {CHOSEN}"
+        f" {count_text(len(tasks), 'task')} ± s.e.m. over seeds, where all tasks have the size, and each"
+        f" task. {CHOSEN}"
     )
     return Table("table-sizes", caption, cells, sizes, best)
 

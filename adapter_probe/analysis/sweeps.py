@@ -201,8 +201,9 @@ def size_table(trials: pd.DataFrame) -> pd.DataFrame:
     """Adapter sizes over tasks: ``sizes.csv``.
 
     Returns:
-        Columns `size`, `n_tasks`, `mean_score` (mean of the tasks' means), `sem` (of that mean, from the
-        tasks' s.e.m. over seeds; NaN where a task has one trial), and one column a task.
+        Columns `size`, `n_tasks`, `mean_score` (mean of the tasks' means; NaN unless every task has the size,
+        because means over different tasks cannot be compared), `sem` (of that mean, from the tasks' s.e.m.
+        over seeds; NaN where a task has one trial), and one column a task.
     """
     adapters = tradeoff_table(trials)
     adapters = adapters[adapters["method"] == "adapters"]
@@ -210,5 +211,5 @@ def size_table(trials: pd.DataFrame) -> pd.DataFrame:
     sems = adapters.pivot_table(index="size", columns="task", values="sem", dropna=False).reindex_like(means)
     n_tasks = means.notna().sum(axis=1)
     spread = np.sqrt((sems**2).sum(axis=1, skipna=False)) / n_tasks
-    frame = pd.DataFrame({"n_tasks": n_tasks, "mean_score": means.mean(axis=1), "sem": spread})
+    frame = pd.DataFrame({"n_tasks": n_tasks, "mean_score": means.mean(axis=1, skipna=False), "sem": spread})
     return frame.join(means).reset_index().rename_axis(columns=None)

@@ -216,6 +216,15 @@ def test_sizes():
     assert table["n_tasks"].tolist() == [2, 2]
 
 
+def test_a_size_that_a_task_lacks_has_no_mean_over_tasks():
+    """Otherwise the curve would rise or fall with the tasks that happen to have a size."""
+    scores = [("a", 8, 0.5), ("a", 64, 0.6), ("a", 256, 0.7), ("b", 8, 0.9), ("b", 256, 0.9)]
+    table = size_table(frame(*(trial(task=t, size=s, score=v) for t, s, v in scores))).set_index("size")
+    assert table["n_tasks"].tolist() == [2, 1, 2]
+    np.testing.assert_allclose(table["mean_score"], [0.7, np.nan, 0.8])
+    np.testing.assert_allclose(table["b"], [0.9, np.nan, 0.9])
+
+
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=30))
 def test_the_interquartile_mean_is_the_trimmed_mean(values):
     assert interquartile_mean(np.array(values)) == pytest.approx(trim_mean(values, 0.25), abs=1e-12)
