@@ -14,6 +14,7 @@ from adapter_probe.checkpoints.shared import SharedBase
 from adapter_probe.data.encoding import Encoded, seal
 from adapter_probe.data.packing import PackedBatch, pack
 from adapter_probe.errors import ModelError
+from adapter_probe.probe.pairs import forward_pairs
 from adapter_probe.probe.plan import nodes_by_site
 from adapter_probe.probe.tree import forward_variants
 
@@ -67,6 +68,10 @@ def test_logits_are_the_librarys_own(case: str):
     for tokens_per_pass, order in ((10_000, slice(None)), (30, slice(None, None, -1))):
         logits = forward_variants(model, batch, masks[order], tokens_per_pass=tokens_per_pass)
         np.testing.assert_allclose(logits.numpy(), wanted[order], rtol=1e-5, atol=1e-5)
+    if not model.reads_all_positions:
+        rows, places = np.indices(wanted.shape[:2]).reshape(2, -1)
+        logits = forward_pairs(model, batch, places, masks[rows], tokens_per_pass=30)
+        np.testing.assert_allclose(logits.numpy(), wanted[rows, places], rtol=1e-5, atol=1e-5)
     with torch.no_grad():
         np.testing.assert_allclose(model(batch).numpy(), wanted[0], rtol=1e-5, atol=1e-5)
         if case not in PACKED_ONLY:

@@ -30,6 +30,7 @@ from adapter_probe.models.methods import (
     Method,
     TopLayers,
 )
+from adapter_probe.probe.pairs import forward_pairs
 from adapter_probe.probe.plan import count_work
 from adapter_probe.probe.tree import forward_variants
 from adapter_probe.spans import span_variants
@@ -180,6 +181,12 @@ def test_every_mask_equals_a_run_of_its_own(
             logits = forward_variants(model, batch, EVERY_MASK, tokens_per_pass=tokens_per_pass, norms=norms)
             assert logits.shape == ((16, 18, 2) if spans else (16, 4, 3))
             torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)
+            if not spans:
+                rows, places = np.indices((16, 4)).reshape(2, -1)
+                pairs = forward_pairs(
+                    model, batch, places, EVERY_MASK[rows], tokens_per_pass=tokens_per_pass, norms=norms
+                )
+                torch.testing.assert_close(pairs, expected[rows, places], rtol=0, atol=1e-10)
 
 
 @given(

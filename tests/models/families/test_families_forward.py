@@ -14,6 +14,7 @@ from adapter_probe.data.packing import pack
 from adapter_probe.errors import ModelError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import Adapters, FullFineTuning
+from adapter_probe.probe.pairs import forward_pairs
 from adapter_probe.probe.tree import forward_variants
 from adapter_probe.spans import span_variants
 
@@ -83,6 +84,12 @@ def test_every_mask_equals_a_run_of_its_own(
         monkeypatch.setattr(AdaptedModel, "_rows_added", lambda *_, n=added: n)
         logits = forward_variants(model, batch, MASKS, tokens_per_pass=tokens_per_pass)
         close(logits[:, order], expected)
+    pairs = np.random.default_rng(0).permutation(len(encoded) * len(MASKS))[: 2 * len(MASKS)]
+    pairs = np.append(pairs, np.arange(len(encoded)))  # every example occurs
+    rows, places = np.divmod(pairs, len(encoded))
+    for tokens_per_pass in (1, 60, 10**9):
+        logits = forward_pairs(model, batch, places, MASKS[rows], tokens_per_pass=tokens_per_pass)
+        close(logits, expected[rows, batch.index[places]])
 
 
 def test_pretrained_norms_follow_the_sites_that_are_off(

@@ -12,6 +12,7 @@ from torch import nn
 from adapter_probe.data.packing import pack
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.adapters.imported import ImportedMethod, InnerSpec
+from adapter_probe.probe.pairs import forward_pairs
 from adapter_probe.probe.tree import forward_variants
 from adapter_probe.spans import span_variants
 
@@ -67,8 +68,11 @@ def test_every_span_equals_merged_weights(
     with torch.no_grad():
         expected = torch.stack([own_logits(merged(plain, model, m), encoded, padded=False) for m in masks])
         logits = forward_variants(model, batch, masks, tokens_per_pass=50)
+        rows, places = np.indices((len(masks), 3)).reshape(2, -1)
+        pairs = forward_pairs(model, batch, places, masks[rows], tokens_per_pass=50)
         own = own_logits(model.base, encoded, padded=False)
     assert (expected[0] - expected[-1]).abs().max() > 0.1
     order = torch.from_numpy(batch.index).argsort()
     torch.testing.assert_close(logits[:, order], expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(pairs, logits[rows, places], rtol=0, atol=1e-5)
     torch.testing.assert_close(own, expected[0], rtol=0, atol=1e-5)
