@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .studies.model import Model
     from .studies.model import open_model as open
     from .studies.model_card import model_card
+    from .studies.planning import AblationPlan, SuitePlan, SweepPlan
     from .studies.pruning import prune
     from .studies.ranking import Ranking, rank
     from .studies.reporting import report
@@ -48,6 +49,9 @@ __version__ = "0.1.0"
 _MODULES = {
     "Ablation": "studies.ablation",
     "ablate": "studies.ablating",
+    "AblationPlan": "studies.planning",
+    "SweepPlan": "studies.planning",
+    "SuitePlan": "studies.planning",
     "Average": "studies.comparison",
     "average": "studies.comparison",
     "Comparison": "studies.comparison",
@@ -86,11 +90,12 @@ _MODULES = {
 _NAMES_THERE = {"open": "open_model"}  # Python's `open` stays available in the package's modules
 
 __all__ = [
-    "Ablation", "AdapterProbeError", "AdapterProbeWarning", "Average", "CheckpointError", "Comparison",
-    "DataError", "Exchange", "InitSweep", "JobsDetached", "Model", "ModelError", "Ranking", "ResultsError",
-    "SlurmOptions", "Suite", "Tradeoff", "Training", "TrainingError", "__version__", "ablate", "average",
-    "compare", "convert", "draw", "exchange", "init_sweep", "inspect", "load", "model_card", "open", "prune",
-    "rank", "report", "suite", "tradeoff", "train",
+    "Ablation", "AblationPlan", "AdapterProbeError", "AdapterProbeWarning", "Average", "CheckpointError",
+    "Comparison", "DataError", "Exchange", "InitSweep", "JobsDetached", "Model", "ModelError", "Ranking",
+    "ResultsError", "SlurmOptions", "Suite", "SuitePlan", "SweepPlan", "Tradeoff", "Training",
+    "TrainingError", "__version__", "ablate", "average", "compare", "convert", "draw", "exchange",
+    "init_sweep", "inspect", "load", "model_card", "open", "prune", "rank", "report", "suite", "tradeoff",
+    "train",
 ]  # fmt: skip
 
 

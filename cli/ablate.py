@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from adapter_probe.studies.summaries import ablation_summary, columns, duration, exchange_rows
+from adapter_probe.studies.summaries import ablation_summary, columns, exchange_rows
 
 from . import options
-from .console import command, show, show_json
-
-if TYPE_CHECKING:
-    from adapter_probe.studies.ablation import Ablation
-
-_DEEP = 16
-"""Number of layers from which `--dry-run` also estimates other choices of spans."""
+from .console import command, show, show_json, show_plan
 
 
 @command
@@ -122,79 +116,22 @@ def ablate(
     Writes spans.csv, predictions.npz and heatmap.pdf, .svg and .png into the results folder. Run the same
     command again to resume an interrupted run.
     """
-    from adapter_probe.probe.arguments import AblationArguments, AblationSettings
-    from adapter_probe.studies.ablating import plan_from_arguments, run_from_arguments, with_task
+    from adapter_probe.studies.ablating import ablate as run
     from adapter_probe.studies.comparison import exchange
+    from adapter_probe.studies.gallery import ablation_report
 
     options.check_tolerance(tolerance)
-    cluster = nodes.choose()
-    arguments = AblationArguments(
-        str(checkpoint),
-        AblationSettings(sites, complement, layernorm, precision, spans, group, layers), base,
-        with_task(data or (), task), split, metric, max_examples, tokens_per_pass, encoding,
+    study = run(
+        checkpoint, sites=sites, complement=complement, spans=spans, group=group, layers=layers,
+        layernorm=layernorm, base=base, data=tuple(data or ()), task=task or "", split=split, metric=metric,
+        max_examples=max_examples, device=device, threads=threads, precision=precision,
+        tokens_per_pass=tokens_per_pass, out=out, against=tuple(against or ()), encoding=encoding,
+        cluster=nodes.choose(), dry_run=dry_run,
     )  # fmt: skip
     if dry_run:
-        plan = plan_from_arguments(arguments, out, device=device, threads=threads)
-        show_json(plan) if json else show(columns(_plan_rows(plan)))
+        show_plan(study, json)
         return
-    others = tuple(map(str, against or ()))
-    study = run_from_arguments(
-        arguments, out, device=device, threads=threads, cluster=cluster, against=others
-    )
-    report = report_of(study, tolerance)
+    report = ablation_report(study, tolerance)
     show_json(report) if json else show(ablation_summary(report))
     if study.against is not None and not json:
         show("\n" + columns(exchange_rows(exchange(study, study.against).record)))
-
-
-def report_of(study: Ablation, tolerance: float = 1.0) -> dict[str, Any]:
-    """Draw a finished ablation into its folder; its summary with the paths of all files."""
-    from adapter_probe.results.schema import GROUPS_CSV, LAYERS_CSV, PREDICTIONS, REMOVABLE_CSV, SPANS_CSV
-    from adapter_probe.studies.comparison import exchange
-    from adapter_probe.studies.drawing import draw_into_folder
-
-    names = {"spans": SPANS_CSV, "layers": LAYERS_CSV, "removable": REMOVABLE_CSV, "predictions": PREDICTIONS}
-    if study.groups is not None:
-        names["groups"] = GROUPS_CSV
-    files = {name: str(study.folder / file) for name, file in names.items()}
-    files |= draw_into_folder(study, tolerance=tolerance)
-    if study.against is None:
-        return {**study.summary, "files": files}
-    files |= {path.stem + path.suffix.replace(".", "_"): str(path) for path in
-              exchange(study, study.against).save(study.folder)}  # fmt: skip
-    return {**study.summary, "against": report_of(study.against, tolerance), "files": files}
-
-
-def _plan_rows(plan: dict[str, Any]) -> list[tuple[str, str]]:
-    """The estimated cost of an ablation as (name, value) pairs of text."""
-    attention, ffn = plan["layer_evaluations"]
-    memory = plan["peak_memory_bytes"]
-    return [
-        ("variants", f"{plan['n_variants']} ({plan['n_spans']} spans)"),
-        ("examples", f"{plan['n_examples']:,} ({plan['n_tokens']:,} tokens)"),
-        ("layer passes, separate runs", f"{plan['separate_layer_evaluations']:,} per batch"),
-        ("layer passes, shared", f"{ffn:,} per batch ({attention:,} of the attention sublayer)"),
-        ("parts done", f"{plan['parts_done']} of {plan['parts']}"),
-        ("tokens per pass", f"{plan['tokens_per_pass']:,}"),
-        ("time left, estimated", duration(plan["seconds_left"])),
-        (
-            "peak memory, estimated",
-            "unknown" if memory is None else f"{memory / 1e9:.1f} GB on {plan['device']}",
-        ),
-        ("results folder", plan["folder"]),
-        *_choice_rows(plan),
-    ]
-
-
-def _choice_rows(plan: dict[str, Any]) -> list[tuple[str, str]]:
-    """The estimated cost of other choices of spans, for models with many layers."""
-    if plan["separate_layer_evaluations"] // plan["n_variants"] < _DEEP:
-        return []
-    return [
-        (
-            f"with --spans {own['spans']}" + (f" --group {own['group']}" if own["group"] > 1 else ""),
-            f"{own['n_spans']} spans, {own['layer_evaluations'][1]:,} layer passes per batch, about "
-            f"{duration(own['seconds'])}",
-        )
-        for own in plan["choices"]
-    ]

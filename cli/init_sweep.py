@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from . import options
-from .console import command
-from .sweep import show_sweep, show_sweep_plan
+from .console import command, show_plan
+from .sweep import show_sweep
 
 
 @command
@@ -38,13 +38,10 @@ def init_sweep(
     deviation is 0.88 of the nominal one. Every trial is kept: the same command resumes an interrupted sweep,
     and a wider range only adds the missing trials.
     """
-    from adapter_probe.studies.drawing import draw_into_folder
-    from adapter_probe.studies.init_sweep import init_sweep_trials, run_init_sweep
+    from adapter_probe.studies.init_sweep import init_sweep as run
 
-    resources, settings = sweep.resources(nodes), sweep.settings(learning_rates)
-    trials = init_sweep_trials(base, task, data, options.numbers(stds, "--stds"), size, settings)
-    if dry_run:
-        show_sweep_plan(trials, out, resources, json)
-        return
-    study = run_init_sweep(trials, out, resources)
-    show_sweep(study, draw_into_folder(study, paper=paper), json)
+    study = run(
+        base, task, out, data=data, stds=options.numbers(stds, "--stds"), size=size, dry_run=dry_run,
+        **sweep.keywords(learning_rates, nodes),
+    )  # fmt: skip
+    show_plan(study, json) if dry_run else show_sweep(study, paper, json)

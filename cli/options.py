@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from adapter_probe.errors import ResultsError, TrainingError
 
 if TYPE_CHECKING:
-    from adapter_probe.jobs.running import Resources
     from adapter_probe.jobs.slurm_options import SlurmOptions
-    from adapter_probe.studies.sweeps import SweepSettings
 
 Checkpoint = Annotated[Path, typer.Argument(help="Checkpoint folder.", show_default=False)]
 MovedBase = Annotated[
@@ -229,21 +227,14 @@ class SweepOptions:
     threads: Threads = 1
     device: Device = "auto"
 
-    def settings(self, learning_rates: str) -> SweepSettings:
-        """The settings together with the learning rates."""
-        from adapter_probe.studies.sweeps import SweepSettings
-
-        return SweepSettings(
-            numbers(learning_rates, "--learning-rates"), whole_numbers(self.epochs, "--epochs"), self.seeds,
-            self.batch_size, self.warmup, self.metric, self.max_length, self.max_train,
-            self.encoding, self.validation_share, self.dtype,
-        )  # fmt: skip
-
-    def resources(self, nodes: ClusterOptions) -> Resources:
-        """The resources that the trainings use."""
-        from adapter_probe.jobs.running import Resources
-
-        return Resources(self.workers, self.threads, self.device, nodes.choose())
+    def keywords(self, learning_rates: str, nodes: ClusterOptions) -> dict[str, Any]:
+        """The keywords of `adapter_probe.init_sweep` and `tradeoff` that both commands set."""
+        return {
+            **vars(self),
+            "learning_rates": numbers(learning_rates, "--learning-rates"),
+            "epochs": whole_numbers(self.epochs, "--epochs"),
+            "cluster": nodes.choose(),
+        }
 
 
 def check_tolerance(tolerance: float) -> None:

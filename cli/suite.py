@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from adapter_probe.studies.summaries import columns
+
 from . import options
-from .console import command, show, show_json
-from .sweep import plan_text
+from .console import command, show, show_json, show_plan
 
 
 @command
@@ -32,28 +33,17 @@ def suite(
     options of the commands of these names. The same command resumes an interrupted run, and a longer file
     only adds the missing trials.
     """
-    from adapter_probe.jobs.running import Resources
-    from adapter_probe.studies.suite import plan_suite, run_suite
-    from adapter_probe.studies.summaries import columns
-    from adapter_probe.studies.sweeps import plain_rows
+    from adapter_probe.studies.gallery import suite_report
+    from adapter_probe.studies.suite import suite as run
 
-    resources = Resources(workers, threads, device, nodes.choose())
+    study = run(
+        file, out, workers=workers, threads=threads, device=device, cluster=nodes.choose(), dry_run=dry_run
+    )
     if dry_run:
-        plan = plan_suite(file, out, resources)
-        if json:
-            show_json(plan)
-            return
-        sweeps = [f"{name}\n{plan_text(one)}" for name, one in plan.items() if name != "checkpoints"]
-        folders = [("", folder) for folder in plan.get("checkpoints", [])]
-        show("\n\n".join(sweeps + ([f"checkpoints\n{columns(folders)}"] if folders else [])))
+        show_plan(study, json)
         return
-    study = run_suite(file, out, resources)
-    paths = study.draw(paper=paper)
+    report = suite_report(study, paper)
     if json:
-        tables = {"tradeoff": study.tradeoff, "init_sweep": study.init_sweep}
-        found = {name: plain_rows(one.table) for name, one in tables.items() if one is not None}
-        ablations = {task: [one.summary for one in seeds] for task, seeds in study.ablations.items()}
-        counted = [] if study.parameters is None else plain_rows(study.parameters)
-        show_json({**found, "ablations": ablations, "parameters": counted, "files": paths})
+        show_json(report)
     else:
-        show(f"{columns(study.rows())}\n\nfigures and tables: {len(paths)} files in {study.folder}")
+        show(f"{columns(study.rows())}\n\nfigures and tables: {len(report['files'])} files in {study.folder}")

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from . import options
-from .console import command
-from .sweep import show_sweep, show_sweep_plan
+from .console import command, show_plan
+from .sweep import show_sweep
 
 _SIZES = "1,2,4,8,16,32,64,128,256,512"
 _TOP_K = "0,1,2,3,5,7,9,11,12"
@@ -72,19 +72,12 @@ def tradeoff(
     that did not diverge, then by their mean score (Houlsby et al. 2019, Figures 1, 3, 4 and 5). Every trial
     is kept: the same command resumes an interrupted study, and a wider grid only adds the missing trials.
     """
-    from adapter_probe.studies.drawing import draw_into_folder
-    from adapter_probe.studies.sweeps import find_trials
-    from adapter_probe.studies.tradeoff import methods_of, run_tradeoff
+    from adapter_probe.studies.tradeoff import tradeoff as run
 
-    resources, settings = sweep.resources(nodes), sweep.settings(learning_rates)
-    methods = methods_of(
-        base, options.whole_numbers(sizes, "--sizes"),
-        None if top_k == _TOP_K else options.whole_numbers(top_k, "--top-k"), init_std,
-        layernorm=layernorm, full=full, head_only=head_only, baseline=baseline,
+    study = run(
+        base, task, out, data=data or None, sizes=options.whole_numbers(sizes, "--sizes"),
+        top_k=None if top_k == _TOP_K else options.whole_numbers(top_k, "--top-k"), layernorm=layernorm,
+        full=full, head_only=head_only, baseline=baseline, init_std=init_std, dry_run=dry_run,
+        **sweep.keywords(learning_rates, nodes),
     )  # fmt: skip
-    trials = find_trials(base, task, data, methods, settings)
-    if dry_run:
-        show_sweep_plan(trials, out, resources, json)
-        return
-    study = run_tradeoff(trials, out, resources)
-    show_sweep(study, draw_into_folder(study, paper=paper), json)
+    show_plan(study, json) if dry_run else show_sweep(study, paper, json)

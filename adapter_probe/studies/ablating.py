@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from adapter_probe.analysis.studies import AblationRecord, ablation_record
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.metrics import CustomMetric
-from adapter_probe.progress import progress_bar, say, stage, working
+from adapter_probe.progress import progress_bar, say, working
 from adapter_probe.results import schema
 from adapter_probe.results.ablation_files import AblationResults, save_predictions, write_spans
 from adapter_probe.results.atomic import write_csv, write_json
@@ -23,6 +24,7 @@ from adapter_probe.spans import SiteChoice
 
 from .ablation import Ablation
 from .drawing import SECONDS_OF_DRAWING
+from .planning import AblationPlan, planned_by
 from .rows import Examples, as_files, refuse_idle_encoding
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ BESIDE = "against-"
 """Prefix of the subfolder that holds the same variants scored on other data."""
 
 
+@planned_by(AblationPlan)
 def ablate(
     checkpoint: str | Path,
     *,
@@ -59,7 +62,8 @@ def ablate(
     encoding: str = "utf-8",
     cluster: SlurmOptions | None = None,
     progress: bool = True,
-) -> Ablation:
+    dry_run: bool = False,
+) -> Ablation | AblationPlan:
     """Switch adapters off over every contiguous span of layers, or some of them, without retraining.
 
     The results are written to a folder inside the checkpoint, or to `out`. The same call resumes an
@@ -97,6 +101,8 @@ def ablate(
         encoding: text encoding of the files in `data` and `against`.
         cluster: SLURM cluster to compute on; by default this machine.
         progress: whether to show a progress bar.
+        dry_run: whether to estimate time and memory only, on a small batch and without `against`: the result
+            is an `AblationPlan`, and nothing is written.
 
     Raises:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
@@ -108,20 +114,22 @@ def ablate(
     from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 
     metric = CustomMetric(metric) if callable(metric) else metric
+    settings = AblationSettings(sites, complement, layernorm, precision, spans, group, layers)
     place = Path(checkpoint if out is None else out)
-    files, others = (as_files(one, place, Path(checkpoint)) for one in (data, against))
-    files = with_task(files, task)
-    arguments = AblationArguments(
-        str(checkpoint),
-        AblationSettings(sites, complement, layernorm, precision, spans, group, layers), base,
-        files, split, metric, max_examples, tokens_per_pass, encoding,
-    )  # fmt: skip
-    return run_from_arguments(
-        arguments, out, device=device, threads=threads, cluster=cluster, against=others, progress=progress
-    )
+    with TemporaryDirectory() if dry_run else nullcontext(place) as kept:
+        files, others = (as_files(one, Path(kept), Path(checkpoint)) for one in (data, against))
+        arguments = AblationArguments(
+            str(checkpoint), settings, base, _with_task(files, task), split, metric, max_examples,
+            tokens_per_pass, encoding,
+        )  # fmt: skip
+        refuse_idle_encoding(encoding, *arguments.data, *others)
+        folder = _folder_of(arguments, out)
+        if dry_run:
+            return _plan(arguments, folder, device, threads, progress)
+        return _run(arguments, folder, device, threads, cluster, others, progress)
 
 
-def with_task(data: Sequence[str | Path], task: str | None) -> tuple[str, ...]:
+def _with_task(data: Sequence[str | Path], task: str | None) -> tuple[str, ...]:
     """The data files, or else the tasks of lm-evaluation-harness.
 
     Raises:
@@ -136,23 +144,20 @@ def with_task(data: Sequence[str | Path], task: str | None) -> tuple[str, ...]:
     return (task,) if task else tuple(map(str, data))
 
 
-def run_from_arguments(
+def _run(
     arguments: AblationArguments,
-    out: str | Path | None = None,
-    *,
-    device: str = "auto",
-    threads: int = 0,
-    cluster: SlurmOptions | None = None,
-    against: Sequence[str] = (),
-    progress: bool = True,
+    folder: Path,
+    device: str,
+    threads: int,
+    cluster: SlurmOptions | None,
+    against: Sequence[str],
+    progress: bool,
 ) -> Ablation:
-    """Run `ablate` with arguments that have been collected already."""
+    """Run `ablate` into a folder, or read its results back."""
     from adapter_probe.device import check_threads, choose_device, use_threads
 
     from .reopening import Sources, remember, reopen
 
-    refuse_idle_encoding(arguments.encoding, *arguments.data, *against)
-    folder = _folder_of(arguments, out)
     asked = [(arguments, folder)]
     if against:
         other = replace(arguments, data=tuple(against), split="validation", metric=None)
@@ -190,13 +195,10 @@ def _with_against(studies: Sequence[Ablation]) -> Ablation:
     return replace(studies[0], against=studies[1]) if len(studies) > 1 else studies[0]
 
 
-def plan_from_arguments(
-    arguments: AblationArguments, out: str | Path | None = None, *, device: str = "auto", threads: int = 0
-) -> dict[str, Any]:
-    """Estimated cost of an ablation, including start-up and figures.
-
-    See `adapter_probe.probe.resumable.plan_ablation`; its ``seconds_left`` is ``seconds_computing`` here.
-    """
+def _plan(
+    arguments: AblationArguments, folder: Path, device: str, threads: int, progress: bool
+) -> AblationPlan:
+    """Estimate the cost of `ablate`; see `adapter_probe.probe.resumable.plan_ablation`."""
     began = time.perf_counter()
     from adapter_probe.device import choose_device, use_threads
     from adapter_probe.probe.request import prepare_ablation
@@ -205,10 +207,11 @@ def plan_from_arguments(
     use_threads(threads)
     request = prepare_ablation(arguments, choose_device(device))
     opening = time.perf_counter() - began
-    with stage("ablate: measuring the speed on a small batch"):
-        plan = plan_ablation(request, _folder_of(arguments, out))
-    whole = opening + plan["seconds_left"] + SECONDS_OF_DRAWING
-    return {**plan, "seconds_computing": plan["seconds_left"], "seconds_left": whole}
+    with working("ablate: measuring the speed on a small batch", progress):
+        plan = plan_ablation(request, folder)
+    computing = plan.pop("seconds_left")
+    whole = opening + computing + SECONDS_OF_DRAWING
+    return AblationPlan(**{**plan, "folder": folder}, seconds_left=whole, seconds_computing=computing)
 
 
 def _folder_of(arguments: AblationArguments, out: str | Path | None) -> Path:

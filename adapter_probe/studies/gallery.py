@@ -1,4 +1,4 @@
-"""Figures and tables of one or several studies together: the function `draw`."""
+"""Figures and tables: `draw`, and finished studies drawn into their own folders, as commands report them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe.analysis.studies import StudyRecord, load_records
+from adapter_probe.results import schema
 
 from .comparison import average as average_of
-from .drawing import DEFAULT_FORMATS, Column, DrawnStudy, Style, draw_gallery
+from .comparison import exchange
+from .drawing import DEFAULT_FORMATS, Column, DrawnStudy, Style, draw_gallery, draw_into_folder
 from .rows import several
+from .sweeps import Sweep, plain_rows
 
 if TYPE_CHECKING:
     from adapter_probe.figures.gallery import GalleryItem
+
+    from .ablation import Ablation
+    from .suite import Suite
 
 SEVERAL = "figures"
 """Output folder for figures of several studies, unless another one is given."""
@@ -72,3 +78,41 @@ def _records(given: Sequence[DrawnStudy | str | Path]) -> list[StudyRecord]:
         return load_records(folders)  # which drops folders that are given twice
     lists = ([one.record] if isinstance(one, DrawnStudy) else load_records([one]) for one in given)
     return [record for found in lists for record in found]
+
+
+def ablation_report(study: Ablation, tolerance: float = 1.0) -> dict[str, Any]:
+    """Draw a finished ablation into its folder; its summary with the paths of all files."""
+    names = {"spans": schema.SPANS_CSV, "layers": schema.LAYERS_CSV, "removable": schema.REMOVABLE_CSV,
+             "predictions": schema.PREDICTIONS}  # fmt: skip
+    if study.groups is not None:
+        names["groups"] = schema.GROUPS_CSV
+    files = {name: str(study.folder / file) for name, file in names.items()}
+    files |= draw_into_folder(study, tolerance=tolerance)
+    if study.against is None:
+        return {**study.summary, "files": files}
+    files |= {path.stem + path.suffix.replace(".", "_"): str(path) for path in
+              exchange(study, study.against).save(study.folder)}  # fmt: skip
+    return {**study.summary, "against": ablation_report(study.against, tolerance), "files": files}
+
+
+def sweep_report(study: Sweep, paper: bool = False) -> dict[str, Any]:
+    """Draw a finished sweep into its folder; its points with the paths of all files."""
+    figures = draw_into_folder(study, paper=paper)
+    names = (schema.TRIALS_CSV, schema.SWEEP_CSV, schema.TRADEOFF_CSV, schema.SIZES_CSV, schema.AGGREGATE_CSV)
+    tables = [path for name in names if (path := study.folder / name).is_file()]
+    return {
+        "points": plain_rows(study.table),
+        "files": {**{path.stem: str(path) for path in tables}, **figures},
+    }
+
+
+def suite_report(study: Suite, paper: bool = False) -> dict[str, Any]:
+    """Draw every study of a suite into its folder; the tables and summaries with the paths of the figures."""
+    paths = study.draw(paper=paper)
+    sweeps = {"tradeoff": study.tradeoff, "init_sweep": study.init_sweep}
+    return {
+        **{name: plain_rows(one.table) for name, one in sweeps.items() if one is not None},
+        "ablations": {task: [one.summary for one in seeds] for task, seeds in study.ablations.items()},
+        "parameters": [] if study.parameters is None else plain_rows(study.parameters),
+        "files": paths,
+    }

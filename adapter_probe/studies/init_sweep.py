@@ -17,6 +17,7 @@ from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.sealing import sealed
 
 from .drawing import Style, axes_for
+from .planning import SweepPlan, plan_sweep, planned_by
 from .sweeps import (
     OnTrial,
     Sweep,
@@ -87,6 +88,7 @@ class InitSweep(Sweep):
         return [*rows, *majority_rows(points)]
 
 
+@planned_by(SweepPlan)
 def init_sweep(
     base: str | Path,
     task: str | Path,
@@ -112,7 +114,8 @@ def init_sweep(
     cluster: SlurmOptions | None = None,
     on_trial: OnTrial | None = None,
     progress: bool = True,
-) -> InitSweep:
+    dry_run: bool = False,
+) -> InitSweep | SweepPlan:
     """Retrain adapters over a range of initialisation stds (Houlsby et al. 2019, Figure 6, right).
 
     Every trial is kept in `out`: the same call resumes an interrupted sweep, and a wider range only adds the
@@ -148,6 +151,7 @@ def init_sweep(
             the columns of ``trials.csv``. Trials that finished before the call are not reported; an
             exception in the function ends the sweep.
         progress: whether to show a progress bar.
+        dry_run: whether to estimate the time only, without training: the result is a `SweepPlan`.
 
     Raises:
         CheckpointError, ModelError, DataError: the base, the data, a size or a std cannot be used.
@@ -163,6 +167,8 @@ def init_sweep(
         validation_share, dtype,
     )  # fmt: skip
     trials = init_sweep_trials(base, task, data, stds, size, settings)
+    if dry_run:
+        return plan_sweep(trials, Path(out), resources)
     return run_init_sweep(trials, Path(out), resources, progress, on_trial)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -18,9 +18,9 @@ from .ablation import Ablation
 from .comparison import average
 from .drawing import draw_into_folder
 from .init_sweep import INIT_SWEEP, InitSweep, run_init_sweep
+from .planning import SuitePlan, SweepPlan, plan_sweep, planned_by
 from .suite_file import AblationPart, SuiteFile, SweepPart, beside, chosen_tasks, read_suite
 from .summaries import ablation_rows
-from .sweeps import plan_sweep
 from .tradeoff import LEARNING_RATES, TRADEOFF, Tradeoff, methods_of, run_tradeoff
 from .tuning import foreseen_trials, tuned_trials
 
@@ -93,6 +93,7 @@ class Suite:
         return rows
 
 
+@planned_by(SuitePlan)
 def suite(
     file: str | Path,
     out: str | Path,
@@ -102,7 +103,8 @@ def suite(
     device: str = "auto",
     cluster: SlurmOptions | None = None,
     progress: bool = True,
-) -> Suite:
+    dry_run: bool = False,
+) -> Suite | SuitePlan:
     """Run every study of a TOML file over its tasks, methods and seeds.
 
     Each study keeps its trials and checkpoints in a subfolder of `out`. The same call resumes an interrupted
@@ -116,6 +118,8 @@ def suite(
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
         cluster: SLURM cluster to train and ablate on; by default this machine.
         progress: whether to show progress bars.
+        dry_run: whether to estimate the time of the sweeps only, without running anything: the result is a
+            `SuitePlan`.
 
     Raises:
         AdapterProbeError: a key of the file is unknown, missing or invalid (the message names it), or any
@@ -124,11 +128,13 @@ def suite(
     """
     from adapter_probe.jobs.running import Resources
 
-    return run_suite(Path(file), Path(out), Resources(workers, threads, device, cluster), progress)
+    resources = Resources(workers, threads, device, cluster)
+    if dry_run:
+        return _plan(Path(file), Path(out), resources)
+    return _run(Path(file), Path(out), resources, progress)
 
 
-def run_suite(file: Path, out: Path, resources: Resources, progress: bool = True) -> Suite:
-    """Run `suite` with the given resources."""
+def _run(file: Path, out: Path, resources: Resources, progress: bool) -> Suite:
     about, requests = _read(file)
     trade = sweep = None
     if part := about.tradeoff:
@@ -152,8 +158,8 @@ def run_suite(file: Path, out: Path, resources: Resources, progress: bool = True
     return Suite(out, trade, sweep, ablations, parameters)
 
 
-def plan_suite(file: Path, out: Path, resources: Resources) -> dict[str, Any]:
-    """The trials of each study, with a measured estimate of the seconds of the sweeps, as plain JSON.
+def _plan(file: Path, out: Path, resources: Resources) -> SuitePlan:
+    """The trials of each study, with a measured estimate of the seconds of the sweeps.
 
     Which settings the seeds beyond `tuning_seeds` will have is not known before the others are trained: until
     then they are counted with the first learning rate and number of epochs.
@@ -161,15 +167,13 @@ def plan_suite(file: Path, out: Path, resources: Resources) -> dict[str, Any]:
     from adapter_probe.jobs.trials import plan_trials
 
     about, requests = _read(file)
-    plan: dict[str, Any] = {}
+    plans: dict[str, SweepPlan] = {}
     for name, part in ((TRADEOFF, about.tradeoff), (INIT_SWEEP, about.init_sweep)):
         if part:
             trials = foreseen_trials(plan_trials(requests[name]), part, out / name)
-            plan[name] = plan_sweep(trials, out / name, resources)
-    if about.ablation:
-        folders = _checkpoints(about.ablation, requests[_CHECKPOINTS], out, None)
-        plan[_CHECKPOINTS] = [str(folder) for folder in folders]
-    return plan
+            plans[name] = plan_sweep(trials, out / name, resources)
+    folders = _checkpoints(about.ablation, requests[_CHECKPOINTS], out, None) if about.ablation else {}
+    return SuitePlan(plans.get(TRADEOFF), plans.get(INIT_SWEEP), list(folders))
 
 
 def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:

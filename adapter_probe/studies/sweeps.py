@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapter_probe.errors import DataError, TrainingError
 
-from .drawing import SECONDS_OF_DRAWING, DrawnStudy
+from .drawing import DrawnStudy
 from .summaries import columns, score_text
 
 if TYPE_CHECKING:
@@ -215,42 +215,6 @@ def _reporter(folders: Sequence[Path], on_trial: OnTrial | None) -> Callable[[],
                 on_trial(plain_rows(trial_frame([record]))[0])
 
     return look
-
-
-def plan_sweep(trials: Sequence[Trial], out: Path, resources: Resources) -> dict[str, Any]:
-    """The trials, which of them are done, and a measured estimate of the time left, as plain JSON."""
-    from adapter_probe.device import choose_device, use_threads
-    from adapter_probe.jobs.trials import estimate_seconds, finished, seconds_of_start
-
-    device = choose_device("auto" if resources.cluster else resources.device)
-    if not resources.cluster:
-        use_threads(resources.threads)
-    done = finished(out, trials)
-    left = [trial for trial in trials if trial.id not in done]
-    seconds = estimate_seconds(left, device)
-    count = min(resources.at_a_time(len(left)), max(1, len(left)))
-    starts = len(left) if resources.cluster else count  # each task of a job array runs one trial
-    start = seconds_of_start() if left else 0.0  # start-up of this program and of each worker
-    wall = start + (sum(seconds.values()) + starts * start) / count + SECONDS_OF_DRAWING if left else 0.0
-    return {
-        "trials": [_plan_row(trial, trial.id in done, seconds.get(trial.id)) for trial in trials],
-        "done": len(done),
-        "left": len(left),
-        "workers": resources.at_a_time(len(left)),
-        "seconds_left": wall,
-        "folder": str(out),
-    }
-
-
-def _plan_row(trial: Trial, done: bool, seconds: float | None) -> dict[str, Any]:
-    from adapter_probe.models.methods import TfidfLinear
-
-    request = trial.request
-    alone = isinstance(request.method, TfidfLinear)  # has none of these
-    names = ("learning_rate", "epochs", "seed")
-    chosen = {name: None if alone else getattr(request.settings, name) for name in names}
-    return {"trial": trial.id, "task": request.task.name, "method": request.method.to_json(), **chosen,
-            "done": done, "seconds": seconds}  # fmt: skip
 
 
 def plain_rows(table: pd.DataFrame) -> list[dict[str, Any]]:

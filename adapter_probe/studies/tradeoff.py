@@ -16,6 +16,7 @@ from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.sealing import sealed
 
 from .drawing import Style, axes_for
+from .planning import SweepPlan, plan_sweep, planned_by
 from .rows import several
 from .sweeps import (
     OnTrial,
@@ -116,6 +117,7 @@ class Tradeoff(Sweep):
         return self.plot(ax, task=str(self.table["task"].iloc[0]))
 
 
+@planned_by(SweepPlan)
 def tradeoff(
     base: str | Path,
     task: str | Path | Sequence[str | Path],
@@ -146,7 +148,8 @@ def tradeoff(
     cluster: SlurmOptions | None = None,
     on_trial: OnTrial | None = None,
     progress: bool = True,
-) -> Tradeoff:
+    dry_run: bool = False,
+) -> Tradeoff | SweepPlan:
     """Compare scores with numbers of trained parameters (Houlsby et al. 2019, Figures 1, 3, 4 and 5).
 
     Every trial is kept in `out`: the same call resumes an interrupted study, and a wider grid only adds the
@@ -184,6 +187,7 @@ def tradeoff(
         cluster: SLURM cluster to train on; by default this machine.
         on_trial: called with every trial as soon as it has finished; see `adapter_probe.init_sweep`.
         progress: whether to show a progress bar.
+        dry_run: whether to estimate the time only, without training: the result is a `SweepPlan`.
 
     Raises:
         CheckpointError, ModelError, DataError: the base, the data, a size, a k or a std cannot be used.
@@ -203,6 +207,8 @@ def tradeoff(
         base, sizes, top_k, init_std, layernorm=layernorm, full=full, head_only=head_only, baseline=baseline
     )
     trials = find_trials(base, several(task), folders, methods, settings)
+    if dry_run:
+        return plan_sweep(trials, Path(out), resources)
     return run_tradeoff(trials, Path(out), resources, progress, on_trial)
 
 

@@ -20,10 +20,11 @@ from adapter_probe.cli.init_sweep import init_sweep
 from adapter_probe.cli.inspect import inspect as show
 from adapter_probe.cli.prune import prune
 from adapter_probe.cli.report import report
+from adapter_probe.cli.suite import suite
 from adapter_probe.cli.tradeoff import tradeoff
 from adapter_probe.cli.train import train
 
-PRINTED = {"json", "dry_run"}  # what is printed, and how
+PRINTED = {"json"}  # how it is printed
 CALLED = {"label": "labels"}  # as the keyword is called
 CALLED_BY_REPORT = {"checkpoint": "checkpoints", "results": "folders"}
 LISTS = {"learning_rates": options.numbers, "epochs": options.whole_numbers, "stds": options.numbers,
@@ -59,6 +60,7 @@ def choices_of(parameter: inspect.Parameter, function: Callable) -> set[object]:
         (ablate, (ap.ablate, ap.Ablation.save), set()),
         (init_sweep, (ap.init_sweep, ap.InitSweep.save), set()),
         (tradeoff, (ap.tradeoff, ap.Tradeoff.save), set()),
+        (suite, (ap.suite, ap.Suite.draw), set()),
         (prune, (ap.prune,), set()),
         (train, (ap.train,), set()),
         (convert, (ap.convert,), set()),

@@ -68,6 +68,30 @@ def test_progress_can_be_silenced(checkpoint, tmp_path, capfd):
     assert (said.out, "ablate" in said.err) == ("", True)
 
 
+def test_a_plan_counts_the_work_and_writes_nothing(checkpoint, study, capfd):
+    before = sorted([*checkpoint.rglob("*"), *study.folder.rglob("*")])
+    rows = [
+        {"text": text, "label": label}
+        for text in ("good cat", "bad dog")
+        for label in ("positive", "negative")
+    ]
+    plan = ap.ablate(checkpoint, data=rows, spans="single", dry_run=True, progress=False)
+    assert capfd.readouterr() == ("", "")
+    assert (plan.n_variants, plan.n_spans, plan.n_examples) == (5, 3, 4)  # intact, single layers, all off
+    assert (plan.separate_layer_evaluations, plan.parts_done, plan.parts) == (5 * 3, 0, 1)
+    assert plan.seconds_left > plan.seconds_computing > 0
+    assert plan.peak_memory_bytes > 1e7
+    assert plan.folder.parent == checkpoint
+    assert {choice["spans"]: choice["n_spans"] for choice in plan.choices if choice["group"] == 1} == {
+        "all": 6, "prefix": 3, "suffix": 3
+    }  # fmt: skip
+    assert f"variants{' ' * 21}5 (3 spans)" in repr(plan)
+    assert "<th>variants</th><td>5 (3 spans)</td>" in plan._repr_html_()
+    done = ap.ablate(checkpoint, out=study.folder, dry_run=True, progress=False)
+    assert (done.parts_done, done.seconds_computing) == (done.parts, 0)
+    assert sorted([*checkpoint.rglob("*"), *study.folder.rglob("*")]) == before
+
+
 def test_repr_is_three_lines_and_html_holds_the_heatmap(study):
     lines = repr(study).splitlines()
     assert len(lines) == 3

@@ -15,8 +15,6 @@ from adapter_probe.cli.main import app
 from adapter_probe.errors import ResultsError, TrainingError
 from adapter_probe.jobs import worker
 from adapter_probe.jobs.local import LocalProcesses
-from adapter_probe.jobs.running import Resources
-from adapter_probe.studies.suite import plan_suite, run_suite
 from adapter_probe.studies.suite_file import read_suite
 
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "studies"
@@ -111,8 +109,8 @@ def test_a_suite_is_its_studies(file, tiny_base, short_task, tmp_path, monkeypat
     monkeypatch.setattr(LocalProcesses, "run", never)  # all is done
     again = ap.suite(file, tmp_path / "out", progress=False)
     pd.testing.assert_frame_equal(again.tradeoff.table, study.tradeoff.table)
-    plan = plan_suite(file, tmp_path / "out", Resources(1, 1, "cpu"))
-    assert (plan["tradeoff"]["left"], plan["tradeoff"]["seconds_left"]) == (0, 0)
+    plan = ap.suite(file, tmp_path / "out", dry_run=True)
+    assert (plan.tradeoff.left, plan.tradeoff.seconds_left) == (0, 0)
 
     # A checkpoint that is there and was trained otherwise is not taken for what the file asks for.
     other = tmp_path / "other.toml"
@@ -213,7 +211,7 @@ def test_a_bad_key_is_named_in_one_line(file, tmp_path, old, new, words):
     assert old in text
     bad.write_text(text.replace(old, new))
     with pytest.raises(ap.AdapterProbeError, match=words) as caught:
-        run_suite(bad, tmp_path / "out", None, progress=False)
+        ap.suite(bad, tmp_path / "out", progress=False)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
 
@@ -249,9 +247,9 @@ def test_a_plan_knows_the_chosen_settings_once_tuning_is_done(file, tmp_path):
     tuning.write_text(text.replace("seeds = 2", "seeds = 1").replace("tuning_seeds = 1", ""))
     ap.suite(tuning, out, progress=False)
     (out / "tradeoff" / "tradeoff.csv").unlink()  # as before the tables of a whole study are written
-    planned = plan_suite(whole, out, Resources())["tradeoff"]
-    assert planned["left"] > 0
-    left = {one["trial"] for one in planned["trials"]}
+    planned = ap.suite(whole, out, dry_run=True).tradeoff
+    assert planned.left > 0
+    left = {one["trial"] for one in planned.trials}
     study = ap.suite(whole, out, progress=False)
     assert left == set(study.tradeoff.trials["trial"])
     later = study.tradeoff.trials.query("method == 'full' and seed == 1")

@@ -11,15 +11,13 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from adapter_probe.cli.sweep import plan_text
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import DataError, JobsDetached, ResultsError, TrainingError
-from adapter_probe.jobs.running import Resources
 from adapter_probe.jobs.trials import run_trial
-from adapter_probe.models.methods import TfidfLinear, TopLayers
-from adapter_probe.studies.init_sweep import InitSweep, init_sweep, init_sweep_trials
+from adapter_probe.studies.init_sweep import InitSweep, init_sweep
 from adapter_probe.studies.loading import load
-from adapter_probe.studies.sweeps import SweepSettings, find_tasks, find_trials, majority_rows, plan_sweep
+from adapter_probe.studies.planning import SuitePlan
+from adapter_probe.studies.sweeps import SweepSettings, find_tasks, majority_rows
 from adapter_probe.studies.tradeoff import Tradeoff, tradeoff
 from adapter_probe.training.baseline import fit_baseline
 
@@ -180,13 +178,23 @@ def test_the_plan_says_what_every_trial_is(tiny_base, two_tasks, tmp_path, monke
     monkeypatch.setattr(
         "adapter_probe.jobs.trials.estimate_seconds", lambda trials, device: {t.id: 2.0 for t in trials}
     )
-    settings, methods = SweepSettings((0.01,), (1,), seeds=1), [TopLayers(0), TfidfLinear()]
-    trials = find_trials(tiny_base("bert"), [two_tasks[0]], None, methods, settings)
-    plan = plan_sweep(trials, tmp_path / "s", Resources(workers=1))
-    top, words = plan_text(plan).splitlines()[:2]
+    plan = tradeoff(
+        tiny_base("bert"), two_tasks[0], tmp_path / "s", sizes=(), top_k=(0,), layernorm=False, full=False,
+        baseline=True, learning_rates=(0.01,), epochs=(1,), seeds=1, workers=1, dry_run=True,
+    )  # fmt: skip
+    top, words = repr(plan).splitlines()[:2]
     assert top.endswith("top k layers, k 0; lr 0.01, 1 epochs, seed 0: about 2 s")
     assert words.endswith("TF-IDF, no pretraining: about 2 s")
-    assert [trial["learning_rate"] for trial in plan["trials"]] == [0.01, None]
+    assert [trial["learning_rate"] for trial in plan.trials] == [0.01, None]
+    assert (plan.done, plan.left, plan.workers, plan.folder) == (0, 2, 1, tmp_path / "s")
+    assert plan.seconds_left == 1 + (2 * 2 + 1) + 3  # this program, both trials in one worker, the figures
+    assert not plan.folder.exists()
+    whole = SuitePlan(plan, None, [tmp_path / "<b>"])
+    assert list(whole.to_dict()) == ["tradeoff", "checkpoints"]
+    assert repr(whole) == f"tradeoff\n{plan!r}\n\ncheckpoints\n  {tmp_path / '<b>'}"
+    shown = whole._repr_html_()
+    assert shown.count("<tr>") == len(plan.rows()) + 1
+    assert "&lt;b&gt;" in shown
 
 
 def test_ids_of_trials_that_look_like_numbers_stay_texts(tiny_base, two_tasks, tmp_path):
@@ -204,14 +212,14 @@ def test_ids_of_trials_that_look_like_numbers_stay_texts(tiny_base, two_tasks, t
 
 @pytest.mark.slow
 def test_what_it_would_cost(tiny_base, two_tasks, tmp_path):
-    settings = SweepSettings((0.01,), (1,), seeds=3)
-    trials = init_sweep_trials(tiny_base("bert"), two_tasks[0], None, (0.1,), 2, settings)
-    plan = plan_sweep(trials, tmp_path / "s", Resources(workers=1))
-    trained = sum(trial["seconds"] for trial in plan["trials"])
-    assert (plan["left"], plan["workers"]) == (3, 1)
-    assert plan["seconds_left"] > trained + 0.5  # no worker starts in less
+    plan = init_sweep(
+        tiny_base("bert"), two_tasks[0], tmp_path / "s", stds=(0.1,), size=2, learning_rates=(0.01,),
+        epochs=(1,), seeds=3, workers=1, dry_run=True,
+    )  # fmt: skip
+    trained = sum(trial["seconds"] for trial in plan.trials)
+    assert (plan.left, plan.workers) == (3, 1)
+    assert plan.seconds_left > trained + 0.5  # no worker starts in less
     assert not (tmp_path / "s").exists()
-    json.dumps(plan)
 
 
 @pytest.mark.parametrize(
