@@ -11,18 +11,20 @@ import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
+from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from adapter_probe.analysis.method_labels import METHOD_LABELS
 
 from . import style
-from .layout import size_in_points
+from .layout import before_drawing, size_in_points
 
 FOOT = 0.06  # fraction of the axes' height: position of marks without a value, or with one below the axis
 CURVES = ("adapters", "top_layers")  # methods that a line joins
 _FAR = 0.6  # of the range of scores
 _LINE, _MOST_ROOM = 1.4, 0.7  # of a legend: a line in units of its font size; share of the axes' height
+_ROUNDS, _WIDEST = 8, 0.93  # in which a legend is fitted to its axes; share of their width
 _SPREADS = ("min", "max", "p20_points", "p80_points", "iqm_low_points", "iqm_high_points")
 
 LegendEntry = tuple[Artist, str]
@@ -266,6 +268,20 @@ def explain(ax: Axes, entries: Sequence[LegendEntry], notes: Sequence[str] = ())
             borderpad=0.2, borderaxespad=0.3, handlelength=2.0, labelspacing=0.28,
         )  # fmt: skip
         legend.set_in_layout(False)
+        before_drawing(ax, lambda ax: _narrow(legend, ax))
+
+
+def _narrow(legend: Legend, ax: Axes) -> None:
+    """Shrink a legend's letters until it is no wider than the axes."""
+    texts, size = (*legend.get_texts(), legend.get_title()), style.tick_size()
+    for _ in range(_ROUNDS):
+        for text in texts:
+            text.set_fontsize(size)
+        excess = legend.get_window_extent().width - _WIDEST * ax.get_window_extent().width
+        if excess <= 0:
+            break
+        letters = max(text.get_window_extent().width for text in texts)
+        size *= max(0.3, 1 - excess / letters)
 
 
 def leave_room(ax: Axes, n_lines: int) -> None:

@@ -122,6 +122,17 @@ def test_words_are_clear_of_the_curve(spans, n_layers, group, inches):
     assert box.y0 > ax.transData.transform((0, 1.0))[1] - 2  # the tolerance's line
 
 
+@pytest.mark.parametrize("inches", [2.5, 4.0])
+def test_words_in_large_letters_stay_within_the_axes(inches: float):
+    with plt.rc_context({"font.size": 13}):
+        figure, ax = plt.subplots(figsize=(inches, inches), layout="constrained")
+        plot(record_of(frame_of("suffix", 30)), ax=ax)
+        figure.canvas.draw()
+        legend, within = ax.get_legend().get_window_extent(), ax.get_window_extent()
+    assert within.x0 <= legend.x0 < legend.x1 <= within.x1
+    assert within.y0 <= legend.y0 < legend.y1 <= within.y1
+
+
 def test_an_undefined_drop_is_a_cross_and_a_gap():
     frame = frame_of("suffix", 6)
     frame.loc[2, ["delta_points", "ci_low_points", "ci_high_points"]] = np.nan
