@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+import adapter_probe
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "adapter_probe"
 
@@ -254,6 +256,22 @@ print(json.dumps(report))
     report = run_python(f"HEAVY = {HEAVY!r}\n{code}")
     assert {"", "ablate", "demo", "inspect", "train"} <= set(report)
     assert report == {path: [0, []] for path in report}
+
+
+def test_commands_call_public_functions():
+    """What a command takes from the studies is public, a type, or the text and report that it prints."""
+    called = set()
+    for path in sorted((ROOT / "cli").glob("*.py")):
+        for _, name in imported_modules(
+            path.read_text("utf-8"), module_name(path), path.name == "__init__.py"
+        ):
+            unit, _, rest = name.removeprefix(f"{PACKAGE}.").partition(".")
+            assert unit not in ("probe", "training", "models", "checkpoints"), f"{path.name} imports {name}"
+            module, _, function = rest.partition(".")
+            if unit == "studies" and module != "summaries" and not function.endswith("_report"):
+                called.add(function)
+    functions = {name for name in called if name and not name[0].isupper()}
+    assert {"ablate", "init_sweep", "tradeoff", "suite"} <= functions <= set(adapter_probe.__all__)
 
 
 def test_only_the_command_line_prints_or_exits():

@@ -168,7 +168,7 @@ def init_sweep(
     )  # fmt: skip
     trials = init_sweep_trials(base, task, data, stds, size, settings)
     if dry_run:
-        return plan_sweep(trials, Path(out), resources)
+        return plan_sweep(trials, Path(out), resources, progress)
     return run_init_sweep(trials, Path(out), resources, progress, on_trial)
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
+from adapter_probe.progress import working
+
 from .drawing import SECONDS_OF_DRAWING
 from .summaries import columns, duration, method_text
 
@@ -213,7 +215,7 @@ class SuitePlan(Plan):
         return {**plans, "checkpoints": list(self.checkpoints)} if self.checkpoints else plans
 
 
-def plan_sweep(trials: Sequence[Trial], out: Path, resources: Resources) -> SweepPlan:
+def plan_sweep(trials: Sequence[Trial], out: Path, resources: Resources, progress: bool) -> SweepPlan:
     """The trials, which of them are done, and a measured estimate of the time left."""
     from adapter_probe.device import choose_device, use_threads
     from adapter_probe.jobs.trials import estimate_seconds, finished, seconds_of_start
@@ -223,10 +225,11 @@ def plan_sweep(trials: Sequence[Trial], out: Path, resources: Resources) -> Swee
         use_threads(resources.threads)
     done = finished(out, trials)
     left = [trial for trial in trials if trial.id not in done]
-    seconds = estimate_seconds(left, device)
+    with working("measuring a few training steps of each method", progress):
+        seconds = estimate_seconds(left, device)
+        start = seconds_of_start() if left else 0.0  # start-up of this program and of each worker
     count = min(resources.at_a_time(len(left)), max(1, len(left)))
     starts = len(left) if resources.cluster else count  # each task of a job array runs one trial
-    start = seconds_of_start() if left else 0.0  # start-up of this program and of each worker
     wall = start + (sum(seconds.values()) + starts * start) / count + SECONDS_OF_DRAWING if left else 0.0
     rows = [_plan_row(trial, trial.id in done, seconds.get(trial.id)) for trial in trials]
     return SweepPlan(rows, len(done), len(left), resources.at_a_time(len(left)), wall, out)

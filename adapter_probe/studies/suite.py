@@ -130,7 +130,7 @@ def suite(
 
     resources = Resources(workers, threads, device, cluster)
     if dry_run:
-        return _plan(Path(file), Path(out), resources)
+        return _plan(Path(file), Path(out), resources, progress)
     return _run(Path(file), Path(out), resources, progress)
 
 
@@ -158,7 +158,7 @@ def _run(file: Path, out: Path, resources: Resources, progress: bool) -> Suite:
     return Suite(out, trade, sweep, ablations, parameters)
 
 
-def _plan(file: Path, out: Path, resources: Resources) -> SuitePlan:
+def _plan(file: Path, out: Path, resources: Resources, progress: bool) -> SuitePlan:
     """The trials of each study, with a measured estimate of the seconds of the sweeps.
 
     Which settings the seeds beyond `tuning_seeds` will have is not known before the others are trained: until
@@ -171,7 +171,7 @@ def _plan(file: Path, out: Path, resources: Resources) -> SuitePlan:
     for name, part in ((TRADEOFF, about.tradeoff), (INIT_SWEEP, about.init_sweep)):
         if part:
             trials = foreseen_trials(plan_trials(requests[name]), part, out / name)
-            plans[name] = plan_sweep(trials, out / name, resources)
+            plans[name] = plan_sweep(trials, out / name, resources, progress)
     folders = _checkpoints(about.ablation, requests[_CHECKPOINTS], out, None) if about.ablation else {}
     return SuitePlan(plans.get(TRADEOFF), plans.get(INIT_SWEEP), list(folders))
 

@@ -208,7 +208,7 @@ def tradeoff(
     )
     trials = find_trials(base, several(task), folders, methods, settings)
     if dry_run:
-        return plan_sweep(trials, Path(out), resources)
+        return plan_sweep(trials, Path(out), resources, progress)
     return run_tradeoff(trials, Path(out), resources, progress, on_trial)
 
 
