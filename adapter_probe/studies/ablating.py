@@ -23,6 +23,7 @@ from adapter_probe.results.sealing import sealed
 from adapter_probe.spans import SiteChoice
 
 from .ablation import Ablation
+from .checked import checked
 from .drawing import SECONDS_OF_DRAWING
 from .planning import AblationPlan, planned_by
 from .rows import Examples, as_files, refuse_idle_encoding
@@ -38,6 +39,7 @@ BESIDE = "against-"
 
 
 @planned_by(AblationPlan)
+@checked
 def ablate(
     checkpoint: str | Path,
     *,

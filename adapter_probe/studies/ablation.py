@@ -13,6 +13,7 @@ import pandas as pd
 from adapter_probe.analysis.studies import AblationRecord
 from adapter_probe.results.ablation_files import AblationResults, load_ablation
 
+from .checked import checked
 from .drawing import DrawnStudy, Style, axes_for
 from .summaries import ablation_rows
 
@@ -93,6 +94,7 @@ class Ablation(DrawnStudy):
         """
         return self.results.predictions
 
+    @checked
     def heatmap(
         self,
         ax: Axes | None = None,
@@ -121,6 +123,7 @@ class Ablation(DrawnStudy):
                 self.record, place, tolerance=tolerance, paper=paper, colorbar=colorbar, notes=notes
             )
 
+    @checked
     def plot(
         self,
         ax: Axes | None = None,
@@ -147,6 +150,7 @@ class Ablation(DrawnStudy):
         with axes_for(ax, style) as place:
             return plot(self.record, place, tolerance=tolerance, paper=paper, notes=notes)
 
+    @checked
     def attribution(self, ax: Axes | None = None, *, legend: bool = True, style: Style | None = None) -> Axes:
         """Draw each layer's share of the total drop next to the drop without that layer alone.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from adapter_probe.errors import CheckpointError
 
+from .checked import checked
 from .rows import several
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from adapter_probe.checkpoints.native import OpenedCheckpoint
 
 
+@checked
 def inspect(checkpoint: str | Path, *, base: str | None = None) -> dict[str, Any]:
     """The layers, sites, sizes and parameter counts of a checkpoint, whichever library wrote it.
 
@@ -87,6 +89,7 @@ def _method(method: Any) -> dict[str, Any]:
     return found
 
 
+@checked
 def convert(
     source: str | Path,
     out: str | Path,

@@ -22,6 +22,7 @@ from adapter_probe.results.fingerprints import describe_changes, hash_json, list
 
 from .ablating import BESIDE
 from .ablation import Ablation
+from .checked import checked
 from .drawing import DrawnStudy, Style, axes_for
 from .loading import load
 from .rows import several
@@ -48,6 +49,7 @@ class Comparison(DrawnStudy):
         """One row per span, see `adapter_probe.analysis.comparing.ComparisonRecord`."""
         return self.record.spans
 
+    @checked
     def heatmap(
         self,
         ax: Axes | None = None,
@@ -62,6 +64,7 @@ class Comparison(DrawnStudy):
         with axes_for(ax, style) as place:
             return heatmap(self.record, place, colorbar=colorbar, notes=notes)
 
+    @checked
     def plot(self, ax: Axes | None = None, *, notes: bool = True, style: Style | None = None) -> Axes:
         """Draw the heatmap, or of spans in a line a curve; see `Ablation.plot`."""
         from adapter_probe.figures.ablation_figures import plot
@@ -89,6 +92,7 @@ class Average(DrawnStudy):
         """One row per span, see `adapter_probe.analysis.comparing.AverageRecord`."""
         return self.record.spans
 
+    @checked
     def heatmap(
         self,
         ax: Axes | None = None,
@@ -111,6 +115,7 @@ class Average(DrawnStudy):
                 self.record, place, tolerance=tolerance, colorbar=colorbar, notes=notes, spread=spread
             )
 
+    @checked
     def plot(
         self,
         ax: Axes | None = None,
@@ -145,6 +150,7 @@ class Exchange(DrawnStudy):
         """One row per span, see `adapter_probe.analysis.exchange.ExchangeRecord`."""
         return self.record.spans
 
+    @checked
     def plot(self, ax: Axes | None = None, *, style: Style | None = None) -> Axes:
         """Draw every span as a point: its change on the task against its change on the other data.
 
@@ -162,6 +168,7 @@ class Exchange(DrawnStudy):
         return exchange_rows(self.record)
 
 
+@checked
 def compare(a: Ablation | str | Path, b: Ablation | str | Path) -> Comparison:
     """The difference between two ablations' drops of every span, `b` minus `a`, with paired intervals.
 
@@ -177,6 +184,7 @@ def compare(a: Ablation | str | Path, b: Ablation | str | Path) -> Comparison:
     return Comparison(compare_ablations(studies[0].results, studies[1].results, (first, second)))
 
 
+@checked
 def average(studies: Sequence[Ablation | str | Path]) -> Average:
     """The mean drop of every span over ablations that differ in the seed, with the spread over seeds.
 
@@ -223,6 +231,7 @@ def _refuse_no_seeds(studies: Sequence[AblationResults], names: Sequence[str]) -
         known[tensors] = name
 
 
+@checked
 def exchange(task: Ablation | str | Path, other: Ablation | str | Path) -> Exchange:
     """The change of every span on a task together with its change on other data.
 

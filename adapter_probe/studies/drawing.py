@@ -15,6 +15,7 @@ from adapter_probe.progress import stage
 from adapter_probe.results.fingerprints import code_identity, hash_files, hash_json
 from adapter_probe.results.sealing import FIGURES, note, read_note, sealed_tables
 
+from .checked import checked
 from .rows import several
 from .summaries import columns
 
@@ -101,6 +102,7 @@ class DrawnStudy:
 
     record: Any
 
+    @checked
     def save(
         self,
         folder: str | Path,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from adapter_probe.analysis.studies import StudyRecord, load_records
 from adapter_probe.results import schema
 
+from .checked import checked
 from .comparison import average as average_of
 from .comparison import exchange
 from .drawing import DEFAULT_FORMATS, Column, DrawnStudy, Style, draw_gallery, draw_into_folder
@@ -25,6 +26,7 @@ SEVERAL = "figures"
 """Output folder for figures of several studies, unless another one is given."""
 
 
+@checked
 def draw(
     studies: DrawnStudy | str | Path | Sequence[DrawnStudy | str | Path],
     out: str | Path | None = None,

@@ -16,6 +16,7 @@ from adapter_probe.results import schema
 from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.sealing import sealed
 
+from .checked import checked
 from .drawing import Style, axes_for
 from .planning import SweepPlan, plan_sweep, planned_by
 from .sweeps import (
@@ -63,6 +64,7 @@ class InitSweep(Sweep):
         """
         return self.record.sweep
 
+    @checked
     def plot(self, ax: Axes | None = None, *, paper: bool = False, style: Style | None = None) -> Axes:
         """Draw the score against the standard deviation of the initialisation.
 
@@ -89,6 +91,7 @@ class InitSweep(Sweep):
 
 
 @planned_by(SweepPlan)
+@checked
 def init_sweep(
     base: str | Path,
     task: str | Path,

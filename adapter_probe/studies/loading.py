@@ -10,12 +10,14 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.results.schema import find_results
 
 from .ablation import Ablation
+from .checked import checked
 
 if TYPE_CHECKING:
     from .init_sweep import InitSweep
     from .tradeoff import Tradeoff
 
 
+@checked
 def load(folder: str | Path) -> Ablation | InitSweep | Tradeoff:
     """Read the study in a results folder, without torch.
 

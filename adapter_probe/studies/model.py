@@ -24,6 +24,8 @@ from adapter_probe.probe.plan import choose_tokens_per_pass, cut_batches
 from adapter_probe.probe.tree import forward_variants
 from adapter_probe.spans import SITES_PER_LAYER, Span, as_span
 
+from .checked import checked
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -58,6 +60,7 @@ class Model:
             f"of {self.n_sites} sites, task {about.task.name!r}, on {self._opened.model.device})"
         )
 
+    @checked
     def use(self, checkpoint: str | Path) -> Model:
         """Switch to another checkpoint of the same base, without reading the base again.
 
@@ -90,6 +93,7 @@ class Model:
         self.notes = opened.notes
         return self
 
+    @checked
     def forget(self, checkpoint: str | Path) -> None:
         """Free the memory of a checkpoint that was used; the current one is freed after the next `use`.
 
@@ -131,6 +135,7 @@ class Model:
         """
         return self.variants(texts, self._mask(off)[None])[0]
 
+    @checked
     def variants(self, texts: Texts, masks: np.ndarray, *, tokens_per_pass: int | None = None) -> np.ndarray:
         """Logits under many on/off masks, computed in one pass by the prefix tree.
 
@@ -236,6 +241,7 @@ class Model:
         return encode(self.tokenizer, split, about.max_length)
 
 
+@checked
 def open_model(
     checkpoint: str | Path,
     *,

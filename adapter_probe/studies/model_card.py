@@ -23,6 +23,7 @@ from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.figures.wording import count_text, metric_name, score_text, study_label, task_label
 from adapter_probe.results.atomic import make_folder, read_json, write_text
 
+from .checked import checked
 from .rows import several
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ _NO_DATASET = "unknown"
 """Hubs require a data set's id; for data that they do not have, model cards write this."""
 
 
+@checked
 def model_card(
     folders: str | Path | Sequence[str | Path], out: str | Path | None = None, *, tolerance: float = 1.0
 ) -> str:

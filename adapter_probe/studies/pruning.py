@@ -33,6 +33,7 @@ from adapter_probe.results.fingerprints import describe_changes, list_changes
 from adapter_probe.results.schema import MANIFEST, PREDICTIONS, SPANS_CSV, read_summary
 from adapter_probe.spans import SITES_PER_LAYER, Span, as_span
 
+from .checked import checked
 from .rows import refuse_idle_encoding, several
 
 ChosenOn = Literal["half", "all"]
@@ -94,6 +95,7 @@ class _Choice:
     warning: str | None = None
 
 
+@checked
 def prune(
     checkpoint: str | Path,
     out: str | Path,

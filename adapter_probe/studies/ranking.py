@@ -14,6 +14,7 @@ import pandas as pd
 from adapter_probe.analysis.ranking import agreement_table, regret_table, span_table, with_drops
 from adapter_probe.errors import ResultsError
 
+from .checked import checked
 from .rows import several
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Ranking:
         """One row per contiguous span with its scores; lower scores are removed first. See `span_table`."""
         return span_table(self.layers, self.effects, self.margins)
 
+    @checked
     def beside(self, study: Ablation) -> pd.DataFrame:
         """The scores of the spans joined with their exact drops, in points.
 
@@ -61,14 +63,17 @@ class Ranking:
         _refuse_other(self.identity, study)
         return with_drops(self.spans, study.spans)
 
+    @checked
     def agreement(self, study: Ablation) -> pd.DataFrame:
         """One row per score: rank correlations with an ablation, and regret; see `agreement_table`."""
         return agreement_table(self.beside(study))
 
+    @checked
     def regret(self, study: Ablation) -> pd.DataFrame:
         """Points lost by pruning the span that each score selects, by length; see `regret_table`."""
         return regret_table(self.beside(study))
 
+    @checked
     def plot(self, study: Ablation, ax: Axes | None = None) -> Axes:
         """Draw the regret of each score against the number of layers switched off.
 
@@ -103,6 +108,7 @@ def _refuse_other(identity: Mapping[str, object], study: Ablation) -> None:
         )
 
 
+@checked
 def rank(
     checkpoint: str | Path,
     *,

@@ -20,6 +20,7 @@ from adapter_probe.results.atomic import read_json
 from adapter_probe.results.fingerprints import describe_changes, list_changes
 from adapter_probe.results.schema import PREDICTIONS
 
+from .checked import checked
 from .rows import several
 
 
@@ -36,6 +37,7 @@ class ReportPage:
     n_texts: int
 
 
+@checked
 def report(
     folders: str | Path | Sequence[str | Path],
     out: str | Path = "report.html",

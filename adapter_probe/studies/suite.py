@@ -15,6 +15,7 @@ from adapter_probe.results.schema import PARAMETERS_CSV
 
 from .ablating import ablate
 from .ablation import Ablation
+from .checked import checked
 from .comparison import average
 from .drawing import draw_into_folder
 from .init_sweep import INIT_SWEEP, InitSweep, run_init_sweep
@@ -55,6 +56,7 @@ class Suite:
     ablations: Mapping[str, Sequence[Ablation]]
     parameters: pd.DataFrame | None
 
+    @checked
     def draw(self, *, paper: bool = False) -> list[str]:
         """Draw every study into its folder, and the mean of several seeds; return the paths.
 
@@ -94,6 +96,7 @@ class Suite:
 
 
 @planned_by(SuitePlan)
+@checked
 def suite(
     file: str | Path,
     out: str | Path,

@@ -15,6 +15,7 @@ from adapter_probe.results import schema
 from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.sealing import sealed
 
+from .checked import checked
 from .drawing import Style, axes_for
 from .planning import SweepPlan, plan_sweep, planned_by
 from .rows import several
@@ -76,6 +77,7 @@ class Tradeoff(Sweep):
         """One row per adapter size, ``sizes.csv``: mean scores over tasks."""
         return self.record.sizes
 
+    @checked
     def plot(
         self,
         ax: Axes | None = None,
@@ -118,6 +120,7 @@ class Tradeoff(Sweep):
 
 
 @planned_by(SweepPlan)
+@checked
 def tradeoff(
     base: str | Path,
     task: str | Path | Sequence[str | Path],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +12,11 @@ from adapter_probe.errors import ModelError
 from adapter_probe.progress import progress_bar
 from adapter_probe.spans import SiteChoice
 
+from .checked import checked
+
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-    from adapter_probe.data.tasks import Files
     from adapter_probe.models.methods import Adapters, InnerNorm, Interaction, Method, Placement
     from adapter_probe.training.loop import OnProgress, Progress
 
@@ -43,14 +44,15 @@ class Training:
     majority_score: float | None
 
 
+@checked
 def train(
     base: str | Path,
     out: str | Path,
     *,
     task: str | Path | None = None,
     data: str | Path | None = None,
-    train_file: Files = (),
-    validation_file: Files = (),
+    train_file: str | Path | Sequence[str | Path] = (),
+    validation_file: str | Path | Sequence[str | Path] = (),
     text: str | None = None,
     text_b: str | None = None,
     label: str | None = None,

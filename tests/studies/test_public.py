@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 import adapter_probe as ap
+from adapter_probe.studies.checked import checked
 
 
 def test_every_public_name_is_there():
@@ -55,3 +60,63 @@ def test_every_error_is_one_of_ours(tmp_path):
         with pytest.raises(ap.AdapterProbeError) as caught:
             wrong()
         assert "\n" not in str(caught.value)
+
+
+class Wrong:
+    """A value that no argument accepts."""
+
+    def __repr__(self) -> str:
+        return "Wrong()"
+
+
+FUNCTIONS = [getattr(ap, name) for name in ap.__all__ if inspect.isfunction(getattr(ap, name))]
+METHODS = [ap.Ablation.heatmap, ap.Ablation.plot, ap.Ablation.attribution, ap.Ablation.save, ap.Tradeoff.plot]
+ARGUMENTS = [(function, name) for function in FUNCTIONS for name in inspect.signature(function).parameters]
+ARGUMENTS += [
+    (of, name) for of in METHODS for name in list(inspect.signature(of).parameters)[1:] if name != "ax"
+]
+
+
+@pytest.mark.parametrize(("function", "name"), ARGUMENTS, ids=lambda one: getattr(one, "__qualname__", one))
+def test_a_value_of_a_wrong_type_is_refused_in_one_line(function, name, tmp_path):
+    required = [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+    given = {one: str(tmp_path if one == "checkpoint" else tmp_path / one) for one in required}
+    with pytest.raises(ap.AdapterProbeError) as caught:
+        function(**{**given, name: Wrong()})
+    assert re.match(rf"(--)?{name}\b|data is a Wrong\b", str(caught.value))
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "wrong", "message"),
+    [
+        (ap.ablate, {"group": "2"}, "group='2' is not allowed; give a whole number"),
+        (ap.ablate, {"threads": 1.5}, "threads=1.5 is not allowed; give a whole number"),
+        (ap.ablate, {"max_examples": True}, "max_examples=True is not allowed; give a whole number or None"),
+        (ap.prune, {"out": "o", "within": "x"}, "within='x' is not allowed; give a number or None"),
+        (ap.ablate, {"complement": "no"}, "complement='no' is not allowed; give True or False"),
+        (ap.ablate, {"cluster": "gpu"}, "cluster='gpu' is not allowed; give a SlurmOptions or None"),
+        (
+            ap.convert,
+            {"out": "o", "to": "peft", "data": 3},
+            "data=3 is not allowed; give a string or a path or a list of strings or paths",
+        ),
+    ],
+)
+def test_the_line_names_value_and_types(function, wrong, message):
+    with pytest.raises(ap.AdapterProbeError) as caught:
+        function("checkpoint", **wrong)
+    assert str(caught.value) == message
+
+
+def test_numbers_of_numpy_are_numbers():
+    @checked
+    def given(number: int, share: float, several: Sequence[float], flag: bool = False) -> tuple:
+        return number, share, several, flag
+
+    found = given(np.int64(3), np.float32(0.5), np.array([0.25, 1.0]), flag=np.bool_(True))
+    assert found == (3, 0.5, (0.25, 1.0), True)
+    assert [type(one) for one in (*found, *found[2])] == [int, float, tuple, bool, float, float]
+    with pytest.raises(TypeError, match="missing 2 required positional arguments"):
+        given(3)
