@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -116,7 +117,6 @@ class FoundBase:
         fields: contents of its config.json.
         config: its configuration, with defaults filled in.
         anatomy: anatomy of its family, or the given one.
-        layer_names: module of every layer in the encoder, bottom first.
     """
 
     name: str
@@ -124,7 +124,11 @@ class FoundBase:
     fields: dict[str, Any]
     config: PretrainedConfig
     anatomy: Anatomy
-    layer_names: tuple[str, ...]
+
+    @cached_property  # not before the weights are found to fit: a damaged file can name any number of layers
+    def layer_names(self) -> tuple[str, ...]:
+        """The module of every layer in the encoder, bottom first."""
+        return self.anatomy.layer_names(self.config)
 
 
 def find_base(name: str, revision: str | None = None, anatomy: Anatomy | None = None) -> FoundBase:
@@ -155,8 +159,7 @@ def find_base(name: str, revision: str | None = None, anatomy: Anatomy | None = 
             config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
     except ModelError as error:
         raise CheckpointError(f"base {name}: {error}") from error
-    anatomy = anatomy or anatomy_for(config)
-    return FoundBase(name, revision, fields, config, anatomy, anatomy.layer_names(config))
+    return FoundBase(name, revision, fields, config, anatomy or anatomy_for(config))
 
 
 def _refuse_config(name: str, fields: Mapping[str, Any]) -> None:
