@@ -154,6 +154,9 @@ class Ablation(DrawnStudy):
     def attribution(self, ax: Axes | None = None, *, legend: bool = True, style: Style | None = None) -> Axes:
         """Draw each layer's share of the total drop next to the drop without that layer alone.
 
+        Unlike `heatmap`, it takes neither `tolerance`, which bounds the drop of a span and not the share of a
+        layer, nor `paper`, because the paper's grids were published without shares.
+
         Args:
             ax: see `heatmap`.
             style: see `heatmap`.

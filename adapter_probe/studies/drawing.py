@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from adapter_probe.errors import ResultsError
+from adapter_probe.figures.venues import DEFAULT_FORMATS, FORMATS, VENUES, Column, FigureOptions, Venue
 from adapter_probe.progress import stage
 from adapter_probe.results.fingerprints import code_identity, hash_files, hash_json
 from adapter_probe.results.sealing import FIGURES, note, read_note, sealed_tables
@@ -24,12 +25,9 @@ if TYPE_CHECKING:
 
     from adapter_probe.analysis.studies import StudyRecord
     from adapter_probe.figures.gallery import GalleryItem
-    from adapter_probe.figures.venues import Venue
 
 Style = Literal["paper", "icml", "neurips", "acl", "aaai", "jmlr", "tmlr", "talk"]
-Column = Literal["half", "full"]
 SECONDS_OF_DRAWING = 3.0  # per study, including its statistics; measured on two cores, used in estimates
-DEFAULT_FORMATS = ("pdf", "svg", "png")
 
 
 def draw_gallery(
@@ -52,7 +50,6 @@ def draw_gallery(
         ResultsError: an argument is not allowed, or a file cannot be written.
     """
     from adapter_probe.figures.gallery import write_gallery
-    from adapter_probe.figures.venues import FORMATS, FigureOptions
 
     venue = _venue(style)
     if not tolerance >= 0:
@@ -69,8 +66,6 @@ def draw_gallery(
 
 
 def _venue(style: str) -> Venue:
-    from adapter_probe.figures.venues import VENUES
-
     if style not in VENUES:
         raise ResultsError(f"style {style!r} is not known; choose from {', '.join(VENUES)}")
     return VENUES[style]

@@ -11,9 +11,9 @@ from torch import Tensor
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.packing import PackedBatch, cut_by_tokens, pack
 from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.evaluation import TOKENS_PER_BATCH
 
 MAX_BYTES = 4 << 30
-TOKENS_PER_BATCH = 4096
 _SHARE = 4  # fraction of the memory for the features of all parallel trainings
 
 
