@@ -21,7 +21,7 @@ from .adapterhub_weights import (
     translate_head,
     translate_inner,
 )
-from .files import CONFIG, first_file, read_json_file, read_tensors, refuse_unknown, shown, whole_number
+from .files import CONFIG, first_file, quote, read_json_file, read_tensors, refuse_unknown, whole_number
 from .foreign import (
     CLASSES,
     BaseShape,
@@ -83,7 +83,7 @@ def read(folder: Path) -> ForeignCheckpoint:
     refuse_unknown(path, config, _FIELDS, "adapters 1.3")
     for name in ("name", "model_name", "model_type", "version", "type"):
         if not isinstance(config.get(name), str | None):
-            raise CheckpointError(f"{path}: {name} is {shown(config[name])}, expected a string")
+            raise CheckpointError(f"{path}: {name} is {quote(config[name])}, expected a string")
     refuse_composed(folder, config.get("name"))
     weights = first_file(folder, WEIGHTS)
     if weights is None:
@@ -219,14 +219,14 @@ def read_head(folder: Path, document: dict[str, Any]) -> tuple[Kind, int | None,
     """
     path, config, cls = folder / HEAD_CONFIG, document.get("config"), str(document.get("model_class"))
     if not isinstance(config, dict | None):
-        raise CheckpointError(f"{path}: config is {shown(config)}, expected an object")
+        raise CheckpointError(f"{path}: config is {quote(config)}, expected an object")
     if config is None:
         kind = kind_of_class(cls)
         what = f"the head of a {cls}"
     else:
         head_type = config.get("head_type")
         kind = _FLEXIBLE.get(head_type) if isinstance(head_type, str) else None
-        what = f"a {shown(head_type)} head"
+        what = f"a {quote(head_type)} head"
     if kind is None:
         raise refuse(folder, what, SUPPORTED_HEADS)
     if kind != "classification":
@@ -234,14 +234,14 @@ def read_head(folder: Path, document: dict[str, Any]) -> tuple[Kind, int | None,
     settings = config or document
     labels = settings.get("label2id") or {}
     if not isinstance(labels, dict):
-        raise CheckpointError(f"{path}: label2id is {shown(labels)}, expected an object")
+        raise CheckpointError(f"{path}: label2id is {quote(labels)}, expected an object")
     for name, label in labels.items():
         whole_number(path, f"label2id of {name!r}", label)
     n = whole_number(path, "num_labels", settings.get("num_labels") or len(labels))
     if n == 1:
         return "regression", 1, ()
     if labels and sorted(labels.values()) != list(range(n)):
-        raise CheckpointError(f"{path}: label2id {shown(labels)} does not number {n} labels from 0")
+        raise CheckpointError(f"{path}: label2id {quote(labels)} does not number {n} labels from 0")
     if n < 2:
         raise CheckpointError(f"{path} does not record the number of labels of the head")
     return kind, n, tuple(sorted(labels, key=lambda name: labels[name]))

@@ -13,7 +13,7 @@ from typing import Any
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import BottleneckSpec, SiteKind
 
-from .files import CONFIG, flag, number, refuse_unknown, shown, texts, whole_number
+from .files import CONFIG, flag, number, quote, refuse_unknown, texts, whole_number
 from .foreign import refuse
 
 # Default values of fields that a file does not have.
@@ -136,10 +136,10 @@ def parts_of(document: dict[str, Any], folder: Path) -> AdapterHubConfig:
     if isinstance(config, dict) and "configs" in config:
         refuse_unknown(folder / CONFIG, config, ("architecture", "configs"), _LIBRARY)
         if config.get("architecture") != "union":
-            raise refuse(folder, f"several configs of the architecture {shown(config.get('architecture'))}")
+            raise refuse(folder, f"several configs of the architecture {quote(config.get('architecture'))}")
         configs = config["configs"]
         if not isinstance(configs, list) or not configs:
-            raise CheckpointError(f"{folder / CONFIG}: configs is {shown(configs)}, expected a list")
+            raise CheckpointError(f"{folder / CONFIG}: configs is {quote(configs)}, expected a list")
     bottleneck = inner = None
     kinds = []
     for one in configs:
@@ -165,17 +165,17 @@ def _resolved(config: object, folder: Path) -> dict[str, Any]:
         name = SYNONYMS.get(config, config)
         if name not in NAMED:
             raise CheckpointError(
-                f"checkpoint {folder} has the configuration {shown(config)}; known names are "
+                f"checkpoint {folder} has the configuration {quote(config)}; known names are "
                 f"{', '.join([*NAMED, *SYNONYMS])}"
             )
         config = NAMED[name]
     if not isinstance(config, dict):
-        raise CheckpointError(f"checkpoint {folder}: config is {shown(config)}, expected an object or a name")
+        raise CheckpointError(f"checkpoint {folder}: config is {quote(config)}, expected an object or a name")
     architecture = config.get("architecture")
     if isinstance(architecture, str) and architecture in REFUSED_ARCHITECTURES:
         raise refuse(folder, REFUSED_ARCHITECTURES[architecture])
     if architecture not in (None, "lora"):
-        raise refuse(folder, f"the architecture {shown(architecture)}")
+        raise refuse(folder, f"the architecture {quote(architecture)}")
     return config
 
 
@@ -186,7 +186,7 @@ def _bottleneck(config: dict[str, Any], document: dict[str, Any], folder: Path) 
         raise refuse(folder, "compacter layers (phm_layer)")
     # Old task adapters list invertible adapters that they never had.
     if config.get("inv_adapter") and document.get("type") != "text_task" and not legacy:
-        raise refuse(folder, f"invertible adapters (inv_adapter {shown(config['inv_adapter'])})")
+        raise refuse(folder, f"invertible adapters (inv_adapter {quote(config['inv_adapter'])})")
     if config.get("cross_adapter"):
         raise refuse(folder, "adapters after cross-attention (cross_adapter)")
     filled = {**_BOTTLENECK, **{k: v for k, v in config.items() if k in _BOTTLENECK}}
@@ -202,7 +202,7 @@ def _bottleneck(config: dict[str, Any], document: dict[str, Any], folder: Path) 
         number(path, "reduction_factor" if name is None else f"reduction_factor of {name!r}", factor, 1e-6)
     filled["leave_out"] = _left_out(path, filled["leave_out"])
     if not isinstance(filled["non_linearity"], str):
-        raise CheckpointError(f"{path}: non_linearity is {shown(filled['non_linearity'])}, expected a name")
+        raise CheckpointError(f"{path}: non_linearity is {quote(filled['non_linearity'])}, expected a name")
     if legacy:
         filled["non_linearity"] = _RENAMED.get(filled["non_linearity"], filled["non_linearity"])
     return filled
@@ -210,7 +210,7 @@ def _bottleneck(config: dict[str, Any], document: dict[str, Any], folder: Path) 
 
 def _left_out(path: Path, value: object) -> list[int]:
     if not isinstance(value, list):
-        raise CheckpointError(f"{path}: leave_out is {shown(value)}, expected a list of layers")
+        raise CheckpointError(f"{path}: leave_out is {quote(value)}, expected a list of layers")
     return [whole_number(path, "leave_out", layer) for layer in value]
 
 
@@ -223,14 +223,14 @@ def _inner(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     filled = {**_INNER, **{k: v for k, v in config.items() if k in _INNER}}
     if filled["composition_mode"] not in ("add", "scale"):
         raise CheckpointError(
-            f"{path}: composition_mode is {shown(filled['composition_mode'])}, expected add or scale"
+            f"{path}: composition_mode is {quote(filled['composition_mode'])}, expected add or scale"
         )
     filled["r"] = whole_number(path, "r", filled["r"], 1)
     filled["alpha"] = number(path, "alpha", filled["alpha"])
     for name in ("selfattn_lora", "intermediate_lora", "output_lora"):
         filled[name] = flag(path, name, filled[name])
     if unknown := sorted(set(texts(path, "attn_matrices", filled["attn_matrices"])) - {"q", "k", "v"}):
-        raise CheckpointError(f"{path}: attn_matrices has {shown(unknown[0])}, expected q, k and v")
+        raise CheckpointError(f"{path}: attn_matrices has {quote(unknown[0])}, expected q, k and v")
     filled["leave_out"] = _left_out(path, filled["leave_out"])
     return filled
 

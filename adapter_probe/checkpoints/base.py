@@ -30,7 +30,7 @@ from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.bases.heads import HeadKind
 
 from .base_config import FoundBase, find_base, naming_base, resolve_base
-from .files import shown
+from .files import quote
 from .identity import BaseIdentity, config_settings
 
 ARCHITECTURES: dict[str, Any] = {
@@ -94,7 +94,7 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
     number = isinstance(most, (int, float)) and not isinstance(most, bool)
     if not (number and most >= 1 and (most == math.inf or most % 1 == 0)):
         raise CheckpointError(
-            f"base {name}: model_max_length in its tokenizer_config.json is {shown(most)}, expected a whole "
+            f"base {name}: model_max_length in its tokenizer_config.json is {quote(most)}, expected a whole "
             "number of at least 1"
         )
     _refuse_template(name, tokenizer)
@@ -110,7 +110,7 @@ def _refuse_template(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
         used = {piece["SpecialToken"]["id"] for piece in pieces if "SpecialToken" in piece}
         if unknown := sorted(used - (part.get("special_tokens") or {}).keys()):
             raise CheckpointError(
-                f"base {name}: the post-processor in its tokenizer.json uses the token {shown(unknown[0])}, "
+                f"base {name}: the post-processor in its tokenizer.json uses the token {quote(unknown[0])}, "
                 "which its special_tokens do not have"
             )
 
@@ -123,7 +123,7 @@ def _refuse_token_fields(name: str, revision: str | None) -> None:
             # Also if it is not set: the tokenizers library would print a line about it.
             if unknown := sorted(token.keys() - _TOKEN_FIELDS):
                 raise CheckpointError(
-                    f"{path}: the token {shown(token['content'])} has the field {shown(unknown[0])}, which "
+                    f"{path}: the token {quote(token['content'])} has the field {quote(unknown[0])}, which "
                     "transformers 5 does not know, so its effect is unknown"
                 )
 

@@ -22,7 +22,7 @@ from adapter_probe.models.bases.anatomy import anatomy_for
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.results.fingerprints import describe_changes
 
-from .files import read_json_file, refuse_pointer, shown
+from .files import quote, read_json_file, refuse_pointer
 from .identity import config_settings, forward_settings
 
 _COMMIT = re.compile("[0-9a-f]{40}")
@@ -74,7 +74,7 @@ def resolve_base(name: str, revision: str | None = None) -> tuple[str, str | Non
             return str(folder.resolve()), None
         is_file = folder.exists()
     except (OSError, RuntimeError, ValueError) as error:  # too long, no such user, a null character
-        raise CheckpointError(f"base {shown(name)} is not a valid folder name: {reason_of(error)}") from error
+        raise CheckpointError(f"base {quote(name)} is not a valid folder name: {reason_of(error)}") from error
     if is_file:
         raise CheckpointError(f"base {name} is a file; a folder with config.json and weights is needed")
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
@@ -181,7 +181,7 @@ def _refuse_config(name: str, fields: Mapping[str, Any]) -> None:
         value = fields.get(size, 1)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise CheckpointError(
-                f"base {name}: {size} in its config.json is {shown(value)}, expected a whole number of at "
+                f"base {name}: {size} in its config.json is {quote(value)}, expected a whole number of at "
                 "least 1"
             )
     for key in ("dtype", "torch_dtype"):
@@ -189,7 +189,7 @@ def _refuse_config(name: str, fields: Mapping[str, Any]) -> None:
         dtype = getattr(torch, value.removeprefix("torch."), None) if isinstance(value, str) else None
         if value not in (None, "auto") and not isinstance(dtype, torch.dtype):
             raise CheckpointError(
-                f"base {name}: {key} in its config.json is {shown(value)}, expected a torch dtype"
+                f"base {name}: {key} in its config.json is {quote(value)}, expected a torch dtype"
             )
 
 

@@ -62,7 +62,7 @@ def read_json_file(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise CheckpointError(f"{path} contains {shown(document)}, expected an object")
+        raise CheckpointError(f"{path} contains {quote(document)}, expected an object")
     return document
 
 
@@ -148,7 +148,7 @@ def number(path: Path, name: str, value: object, least: float | None = None) -> 
     fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not fits or (least is not None and value < least):
         bound = "" if least is None else f" of at least {least:g}"
-        raise CheckpointError(f"{path}: {name} is {shown(value)}, expected a number{bound}")
+        raise CheckpointError(f"{path}: {name} is {quote(value)}, expected a number{bound}")
     return float(value)
 
 
@@ -160,7 +160,7 @@ def whole_number(path: Path, name: str, value: object, least: int = 0) -> int:
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise CheckpointError(
-            f"{path}: {name} is {shown(value)}, expected a whole number of at least {least}"
+            f"{path}: {name} is {quote(value)}, expected a whole number of at least {least}"
         )
     return value
 
@@ -174,7 +174,7 @@ def texts(path: Path, name: str, value: object) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise CheckpointError(f"{path}: {name} is {shown(value)}, expected a list of strings")
+        raise CheckpointError(f"{path}: {name} is {quote(value)}, expected a list of strings")
     return tuple(value)
 
 
@@ -185,7 +185,7 @@ def flag(path: Path, name: str, value: object) -> bool:
         CheckpointError: it contains something else.
     """
     if value is not None and not isinstance(value, bool):
-        raise CheckpointError(f"{path}: {name} is {shown(value)}, expected true or false")
+        raise CheckpointError(f"{path}: {name} is {quote(value)}, expected true or false")
     return bool(value)
 
 
@@ -205,7 +205,7 @@ def refuse_unknown(path: Path, document: Mapping[str, Any], known: Iterable[str]
     for name, value in document.items():
         if name not in known and (value or (value in (0, 0.0) and value is not False)):
             raise CheckpointError(
-                f"{path} has the field {shown(name)}, {shown(value)}, which {of} does not have, so its "
+                f"{path} has the field {quote(name)}, {quote(value)}, which {of} does not have, so its "
                 "effect is unknown"
             )
 
@@ -215,7 +215,7 @@ def first_of(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     """A value from a file, shortened for a message."""
     try:
         text = json.dumps(value, ensure_ascii=True)

@@ -19,7 +19,7 @@ from . import adapter_bert, adapterhub, native, peft
 from .base import LoadedBase, load_base, load_tokenizer
 from .base_config import FoundBase, find_base, resolve_base
 from .description import Description
-from .files import CONFIG, DESCRIPTION, first_of, read_json_file, shown
+from .files import CONFIG, DESCRIPTION, first_of, quote, read_json_file
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, kind_of_class
 from .identity import tokenizer_parts
 from .native import OpenedCheckpoint
@@ -146,7 +146,7 @@ def _find_base(source: ForeignCheckpoint, base: str | None, anatomy: Anatomy | N
         name, revision = resolve_base(source.base, source.revision)
     except CheckpointError as error:
         raise CheckpointError(
-            f"checkpoint {source.folder} was trained on {shown(source.base)}, which is not a folder on "
+            f"checkpoint {source.folder} was trained on {quote(source.base)}, which is not a folder on "
             "this machine and not available from the Hugging Face Hub; give the base with --base"
         ) from error
     return find_base(name, revision, anatomy)

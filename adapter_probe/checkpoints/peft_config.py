@@ -17,7 +17,7 @@ import regex
 from adapter_probe.errors import CheckpointError
 from adapter_probe.metrics import Kind
 
-from .files import flag, number, refuse_unknown, shown, texts, whole_number
+from .files import flag, number, quote, refuse_unknown, texts, whole_number
 from .foreign import kind_of_class, refuse
 
 SUPPORTED_TYPES = ("LORA", "IA3", "LN_TUNING")
@@ -169,11 +169,11 @@ class PeftConfig:
             re.compile(pattern)
             return regex.match(pattern, module, timeout=_MATCH_SECONDS)
         except TimeoutError as error:
-            said = f"{self.path}: matching {shown(pattern)} takes too long; simplify the pattern"
+            said = f"{self.path}: matching {quote(pattern)} takes too long; simplify the pattern"
             raise CheckpointError(said) from error
         except (re.error, regex.error, OverflowError, RecursionError) as error:
             raise CheckpointError(
-                f"{self.path}: {shown(pattern)} is not a regular expression: {error}"
+                f"{self.path}: {quote(pattern)} is not a regular expression: {error}"
             ) from error
 
 
@@ -185,7 +185,7 @@ def read_config(path: Path, document: Mapping[str, Any]) -> PeftConfig:
     """
     kind = document.get("peft_type")
     if kind not in SUPPORTED_TYPES:
-        raise refuse(path.parent, f"the PEFT type {shown(kind)}", SUPPORTED_TYPES)
+        raise refuse(path.parent, f"the PEFT type {quote(kind)}", SUPPORTED_TYPES)
     _refuse_fields(path, document)
     is_lora = kind == "LORA"
     for name in ("r", "lora_alpha"):
@@ -195,7 +195,7 @@ def read_config(path: Path, document: Mapping[str, Any]) -> PeftConfig:
     alphas = _pattern(path, "alpha_pattern", document.get("alpha_pattern"))
     bias = document.get("bias", "none")
     if bias not in _BIASES:
-        raise CheckpointError(f"{path}: bias is {shown(bias)}, expected one of {', '.join(_BIASES)}")
+        raise CheckpointError(f"{path}: bias is {quote(bias)}, expected one of {', '.join(_BIASES)}")
     return PeftConfig(
         path=path,
         type=kind,
@@ -227,10 +227,10 @@ def _refuse_fields(path: Path, document: Mapping[str, Any]) -> None:
     refuse_unknown(path, document, (*_READ, *_NO_EFFECT, *REFUSED_FIELDS), "PEFT 0.21")
     for name in _OBJECTS:
         if not isinstance(document.get(name), (dict, type(None))):
-            raise CheckpointError(f"{path}: {name} is {shown(document[name])}, expected an object or null")
+            raise CheckpointError(f"{path}: {name} is {quote(document[name])}, expected an object or null")
     start = document.get("init_lora_weights")
     if not any(start is known or start == known for known in _STARTS):
-        raise refuse(path.parent, f"init_lora_weights {shown(start)}, which changes the base's weights")
+        raise refuse(path.parent, f"init_lora_weights {quote(start)}, which changes the base's weights")
 
 
 def _task_kind(path: Path, document: Mapping[str, Any]) -> Kind | None:
@@ -238,7 +238,7 @@ def _task_kind(path: Path, document: Mapping[str, Any]) -> Kind | None:
     if task is not None:
         if not isinstance(task, str) or task not in TASK_TYPES:
             raise CheckpointError(
-                f"checkpoint {path.parent} has the task type {shown(task)}; supported are "
+                f"checkpoint {path.parent} has the task type {quote(task)}; supported are "
                 f"{', '.join(TASK_TYPES)}"
             )
         return TASK_TYPES[task]
@@ -249,7 +249,7 @@ def _task_kind(path: Path, document: Mapping[str, Any]) -> Kind | None:
 def _text(path: Path, document: Mapping[str, Any], name: str) -> str | None:
     value = document.get(name)
     if value is not None and not isinstance(value, str):
-        raise CheckpointError(f"{path}: {name} is {shown(value)}, expected a string")
+        raise CheckpointError(f"{path}: {name} is {quote(value)}, expected a string")
     return value or None
 
 
@@ -261,7 +261,7 @@ def _names(path: Path, document: Mapping[str, Any], name: str) -> str | tuple[st
 def _modules(path: Path, names: tuple[str, ...]) -> tuple[str, ...]:
     """Names of modules, which PEFT inserts into patterns unescaped."""
     if wrong := [name for name in names if not re.fullmatch(r"\w+(\.\w+)*", name)]:
-        raise CheckpointError(f"{path}: modules_to_save holds {shown(wrong[0])}, expected names of modules")
+        raise CheckpointError(f"{path}: modules_to_save holds {quote(wrong[0])}, expected names of modules")
     return names
 
 
@@ -275,7 +275,7 @@ def _layers(path: Path, value: object) -> tuple[int, ...] | None:
     if numbers is None or numbers == []:
         return None
     if not isinstance(numbers, list):
-        raise CheckpointError(f"{path}: layers_to_transform is {shown(value)}, expected whole numbers")
+        raise CheckpointError(f"{path}: layers_to_transform is {quote(value)}, expected whole numbers")
     return tuple(whole_number(path, "layers_to_transform", number) for number in numbers)
 
 
@@ -283,5 +283,5 @@ def _pattern(path: Path, name: str, value: object) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: {name} is {shown(value)}, expected an object")
+        raise CheckpointError(f"{path}: {name} is {quote(value)}, expected an object")
     return value

@@ -49,7 +49,7 @@ PARAMETERS_CSV = "parameters.csv"
 ABLATION_FILES = (SPANS_CSV, LAYERS_CSV, REMOVABLE_CSV, GROUPS_CSV, PREDICTIONS, SUMMARY)
 SWEEP_TABLES = (SWEEP_CSV, TRADEOFF_CSV, AGGREGATE_CSV, SIZES_CSV, TRIALS_CSV)
 
-Kind = str
+ColumnKind = str
 """``text``, ``number`` (NaN allowed), ``count`` (whole, may be empty) or ``flag`` (true or false)."""
 
 SWEEP = {
@@ -101,7 +101,7 @@ _FLAGS = {"true": True, "false": False}
 
 
 def read_table(
-    path: Path, columns: Mapping[str, Kind], optional: Mapping[str, Kind] | None = None
+    path: Path, columns: Mapping[str, ColumnKind], optional: Mapping[str, ColumnKind] | None = None
 ) -> pd.DataFrame:
     """A CSV table with at least the given columns; others are read as by pandas.
 
@@ -154,7 +154,7 @@ def _read_fields(path: Path) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=header, dtype=str)
 
 
-def _convert(path: Path, column: pd.Series, kind: Kind | None) -> pd.Series:
+def _convert(path: Path, column: pd.Series, kind: ColumnKind | None) -> pd.Series:
     if kind == "text":
         return column
     fields = column.str.strip()

@@ -12,7 +12,7 @@ from adapter_probe.records import RecordError, from_record
 
 from .init_sweep import STDS
 from .sweeps import SweepSettings
-from .tradeoff import SIZES
+from .tradeoff import ADAPTER_SIZES
 
 if TYPE_CHECKING:
     from adapter_probe.data.tasks import TaskSpec
@@ -100,7 +100,7 @@ class TradeoffPart(SweepPart):
         rates: see `Rates`; of the families that it leaves out, `learning_rates`.
     """
 
-    sizes: tuple[int, ...] = SIZES
+    sizes: tuple[int, ...] = ADAPTER_SIZES
     top_k: tuple[int, ...] | None = None
     layernorm: bool = True
     full: bool = True

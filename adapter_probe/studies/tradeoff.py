@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 TRADEOFF = "tradeoff"
 """Kind of study, as recorded in its folder."""
 # Houlsby et al. 2019, sections 3.1 and 3.3, for a base of 12 layers.
-SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+ADAPTER_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 TOP_K = (0, 1, 2, 3, 5, 7, 9, 11, 12)
 LEARNING_RATES = (3e-5, 3e-4, 3e-3)
 
@@ -127,7 +127,7 @@ def tradeoff(
     out: str | Path,
     *,
     data: str | Path | Sequence[str | Path] | None = None,
-    sizes: Sequence[int] = SIZES,
+    sizes: Sequence[int] = ADAPTER_SIZES,
     top_k: Sequence[int] | None = None,
     layernorm: bool = True,
     full: bool = True,
