@@ -127,7 +127,8 @@ def _fitted_list(value: Any, kinds: Sequence[Any]) -> Any:
 
 def _described(kind: Any) -> str:
     if get_origin(kind) is Sequence:
-        return f"a list of {' or '.join(f'{_word(one)}s' for one in _kinds(get_args(kind)[0]))}"
+        words = [f"{_word(one)}s".replace("ys", "ies") for one in _kinds(get_args(kind)[0])]
+        return f"a list of {' or '.join(words)}"
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(repr, get_args(kind)))
     if kind is bool:
@@ -139,4 +140,4 @@ def _described(kind: Any) -> str:
 
 def _word(kind: Any) -> str:
     kind = get_origin(kind) or kind
-    return _WORDS.get(kind, kind.__name__)
+    return _WORDS.get(kind, kind.__name__).replace("DrawnStudy", "study")  # its base class is not public

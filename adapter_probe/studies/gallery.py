@@ -64,7 +64,7 @@ def draw(
             or averaged, or a file cannot be written.
     """
     given = several(studies)
-    records: list[Any] = [average_of(given).record] if average else _records(given)
+    records: list[Any] = [average_of(given).record] if average else records_of(given)
     if out is None:
         out = records[0].folder if len(records) == 1 and not average else SEVERAL
     return draw_gallery(
@@ -73,7 +73,7 @@ def draw(
     )  # fmt: skip
 
 
-def _records(given: Sequence[DrawnStudy | str | Path]) -> list[StudyRecord]:
+def records_of(given: Sequence[DrawnStudy | str | Path]) -> list[StudyRecord]:
     """The records of studies and of those in folders, in the order given."""
     folders = [one for one in given if not isinstance(one, DrawnStudy)]
     if len(folders) == len(given):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapter_probe import __version__
 from adapter_probe.analysis.deltas import span_order
-from adapter_probe.analysis.studies import AblationRecord, load_records
+from adapter_probe.analysis.studies import AblationRecord
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.data.presets import preset_named
 from adapter_probe.data.tasks import TaskSpec, load_split
@@ -24,6 +24,8 @@ from adapter_probe.figures.wording import count_text, metric_name, score_text, s
 from adapter_probe.results.atomic import make_folder, read_json, write_text
 
 from .checked import checked
+from .drawing import DrawnStudy
+from .gallery import records_of
 from .rows import several
 
 if TYPE_CHECKING:
@@ -47,12 +49,15 @@ _NO_DATASET = "unknown"
 
 @checked
 def model_card(
-    folders: str | Path | Sequence[str | Path], out: str | Path | None = None, *, tolerance: float = 1.0
+    folders: DrawnStudy | str | Path | Sequence[DrawnStudy | str | Path],
+    out: str | Path | None = None,
+    *,
+    tolerance: float = 1.0,
 ) -> str:
     """A model card in Markdown, with the scores as ``model-index`` metadata.
 
     Args:
-        folders: a results folder or several, of ablations, or checkpoints that contain ablations.
+        folders: ablations: one or several, as studies or results folders, or checkpoints that contain them.
         out: output file, next to which the figures are written; None writes no file, and the card links to
             the figures in the results folders, relative to the checkpoint.
         tolerance: tolerated drop, in percentage points, marked by the black line of a heatmap.
@@ -63,7 +68,7 @@ def model_card(
     Raises:
         ResultsError: no ablation is found, results are damaged, or a file cannot be written.
     """
-    found = load_records(several(folders))
+    found = records_of(several(folders))
     records = [record for record in found if isinstance(record, AblationRecord)]
     if not records or len(records) < len(found):
         raise ResultsError("--model-card describes ablations only; give their folders, or a checkpoint")

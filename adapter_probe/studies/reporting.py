@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from adapter_probe.analysis.studies import AblationRecord, load_records
+from adapter_probe.analysis.studies import AblationRecord, SweepRecord, TradeoffRecord
 from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.checkpoints.identity import checkpoint_identity
 from adapter_probe.data.tasks import Split, TaskSpec, load_split
@@ -21,6 +21,8 @@ from adapter_probe.results.fingerprints import describe_changes, list_changes
 from adapter_probe.results.schema import PREDICTIONS
 
 from .checked import checked
+from .drawing import DrawnStudy
+from .gallery import records_of
 from .rows import several
 
 
@@ -39,7 +41,7 @@ class ReportPage:
 
 @checked
 def report(
-    folders: str | Path | Sequence[str | Path],
+    folders: DrawnStudy | str | Path | Sequence[DrawnStudy | str | Path],
     out: str | Path = "report.html",
     *,
     examples: bool = False,
@@ -51,7 +53,8 @@ def report(
     """Write a self-contained interactive HTML report of one or more studies.
 
     Args:
-        folders: a results folder or several, of ablations and sweeps, or checkpoints that contain ablations.
+        folders: ablations and sweeps: one or several, as studies or results folders, or checkpoints that
+            contain ablations.
         out: output file.
         examples: whether to include the texts of examples whose prediction changes.
         checkpoints: checkpoints of ablations that are neither inside nor next to them.
@@ -67,11 +70,13 @@ def report(
     if not 0 <= tolerance <= 100:
         raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 to 100 points")
     given, files = [Path(c) for c in several(checkpoints)], [Path(f) for f in several(data)]
-    records = load_records(several(folders))
+    records = records_of(several(folders))
     ablations = [record for record in records if isinstance(record, AblationRecord)]
     _refuse_strangers(given, ablations)
     parts = [_completed(record, given, files, encoding, examples) for record in ablations]
-    sweeps = [record for record in records if not isinstance(record, AblationRecord)]
+    sweeps = [record for record in records if isinstance(record, (SweepRecord, TradeoffRecord))]
+    if len(ablations) + len(sweeps) < len(records):
+        raise ResultsError("a report shows ablations and sweeps, not comparisons and averages of them")
     path = write_report(out, parts, sweeps, tolerance=tolerance)
     return ReportPage(path, sum(len(part.texts.texts) for part in parts if part.texts))
 

@@ -141,6 +141,22 @@ def test_several_studies_are_drawn_together(study, other, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
+def test_reports_and_cards_take_studies(study, other, tmp_path):
+    by_folder = ap.report([study.folder, other.folder], tmp_path / "folders.html", tolerance=2)
+    by_study = ap.report([ap.load(study.folder), other], tmp_path / "studies.html", tolerance=2)
+    assert by_study.path.read_bytes() == by_folder.path.read_bytes()
+    assert ap.report(study, tmp_path / "one.html").path.is_file()
+    assert ap.model_card(study) == ap.model_card(study.folder)
+    joint = ap.compare(study, other)
+    with pytest.raises(ap.ResultsError, match="not comparisons and averages"):
+        ap.report([study, joint], tmp_path / "joint.html")
+    with pytest.raises(
+        ap.AdapterProbeError, match=r"^folders=3 is not allowed; give a study or a string or a path"
+    ):
+        ap.report(3)
+    assert not (tmp_path / "joint.html").exists()
+
+
 def test_the_commands(study, other, tmp_path):
     run = CliRunner().invoke
     done = run(app, ["compare", *map(str, (study.folder, other.folder)), "--out", str(tmp_path), "--json"])
