@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe.analysis.studies import StudyRecord, load_records
+from adapter_probe.errors import ResultsError
 from adapter_probe.results import schema
 
 from .checked import checked
@@ -80,6 +81,23 @@ def records_of(given: Sequence[DrawnStudy | str | Path]) -> list[StudyRecord]:
         return load_records(folders)  # which drops folders that are given twice
     lists = ([one.record] if isinstance(one, DrawnStudy) else load_records([one]) for one in given)
     return [record for found in lists for record in found]
+
+
+def folders_of(given: Sequence[DrawnStudy | str | Path]) -> list[str | Path]:
+    """The folders of studies, in the order given, so that a study is described as its folder is.
+
+    Raises:
+        ResultsError: one is a comparison or an average, which has no folder.
+    """
+    folders: list[str | Path] = []
+    for one in given:
+        folder = getattr(one.record, "folder", None) if isinstance(one, DrawnStudy) else one
+        if folder is None:
+            raise ResultsError(
+                "reports and model cards describe studies, not comparisons and averages of them"
+            )
+        folders.append(folder)
+    return folders
 
 
 def ablation_report(study: Ablation, tolerance: float = 1.0) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from adapter_probe.analysis.studies import AblationRecord, SweepRecord, TradeoffRecord
+from adapter_probe.analysis.studies import AblationRecord, load_records
 from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.checkpoints.identity import checkpoint_identity
 from adapter_probe.data.tasks import Split, TaskSpec, load_split
@@ -22,7 +22,7 @@ from adapter_probe.results.schema import PREDICTIONS
 
 from .checked import checked
 from .drawing import DrawnStudy
-from .gallery import records_of
+from .gallery import folders_of
 from .rows import several
 
 
@@ -70,13 +70,11 @@ def report(
     if not 0 <= tolerance <= 100:
         raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 to 100 points")
     given, files = [Path(c) for c in several(checkpoints)], [Path(f) for f in several(data)]
-    records = records_of(several(folders))
+    records = load_records(folders_of(several(folders)))
     ablations = [record for record in records if isinstance(record, AblationRecord)]
     _refuse_strangers(given, ablations)
     parts = [_completed(record, given, files, encoding, examples) for record in ablations]
-    sweeps = [record for record in records if isinstance(record, (SweepRecord, TradeoffRecord))]
-    if len(ablations) + len(sweeps) < len(records):
-        raise ResultsError("a report shows ablations and sweeps, not comparisons and averages of them")
+    sweeps = [record for record in records if not isinstance(record, AblationRecord)]
     path = write_report(out, parts, sweeps, tolerance=tolerance)
     return ReportPage(path, sum(len(part.texts.texts) for part in parts if part.texts))
 

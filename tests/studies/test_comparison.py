@@ -143,9 +143,7 @@ def test_several_studies_are_drawn_together(study, other, tmp_path, monkeypatch)
 @pytest.mark.slow
 def test_reports_and_cards_take_studies(study, other, tmp_path):
     by_folder = ap.report([study.folder, other.folder], tmp_path / "folders.html", tolerance=2)
-    by_study = ap.report(
-        [ap.load(study.folder), ap.load(other.folder)], tmp_path / "studies.html", tolerance=2
-    )
+    by_study = ap.report([ap.load(study.folder), other], tmp_path / "studies.html", tolerance=2)
     assert by_study.path.read_bytes() == by_folder.path.read_bytes()
     assert ap.report(study, tmp_path / "one.html").path.is_file()
     assert ap.model_card(study) == ap.model_card(study.folder)

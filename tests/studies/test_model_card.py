@@ -52,7 +52,7 @@ def test_scores_on_several_data_sets_stay_apart(ablated: Path, monkeypatch: pyte
     (record,) = load_records([ablated])
     tasks = ["cola", "MNLI-m", "airline", "disasters", "airline"]
     records = [replace(record, overview=replace(record.overview, task=task)) for task in tasks]
-    monkeypatch.setattr("adapter_probe.studies.model_card.records_of", lambda folders: records)
+    monkeypatch.setattr("adapter_probe.studies.model_card.load_records", lambda folders: records)
     card = ModelCard(model_card([ablated]))
     told = [
         (r.dataset_name, r.dataset_type, r.dataset_config, r.dataset_split) for r in card.data.eval_results
@@ -70,7 +70,7 @@ def test_a_score_on_other_data_is_not_the_tasks(checkpoint, tiny_task: Path, tmp
     """A task that is known by its name, but scored on a file given with `--data`."""
     other = ap.ablate(checkpoint, data=tiny_task / "train.jsonl", out=tmp_path, progress=False)
     record = replace(other.record, overview=replace(other.record.overview, task="cola"))
-    monkeypatch.setattr("adapter_probe.studies.model_card.records_of", lambda folders: [record])
+    monkeypatch.setattr("adapter_probe.studies.model_card.load_records", lambda folders: [record])
     (result,) = ModelCard(model_card([tmp_path])).data.eval_results
     assert (result.dataset_type, result.dataset_config) == ("unknown", None)
 
@@ -81,7 +81,7 @@ def test_a_subset_of_the_own_split_is_the_tasks(checkpoint, tmp_path: Path, monk
     held = Path(shutil.copytree(checkpoint, tmp_path / "adapter"))
     folder = Path(shutil.copytree(study.folder, held / "subset"))
     record = replace(study.record, folder=folder, overview=replace(study.record.overview, task="cola"))
-    monkeypatch.setattr("adapter_probe.studies.model_card.records_of", lambda folders: [record])
+    monkeypatch.setattr("adapter_probe.studies.model_card.load_records", lambda folders: [record])
 
     def dataset() -> str:
         (result,) = ModelCard(model_card([folder])).data.eval_results
