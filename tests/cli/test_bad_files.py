@@ -98,7 +98,9 @@ def test_settings_of_a_base_that_cannot_be(changes, refused, trained, base):
     refused("ablate", trained, "--base", base, named=(base,), seconds=60)
 
 
-@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+@pytest.mark.parametrize(
+    "key", ["attn_implementation", pytest.param("_attn_implementation", marks=pytest.mark.slow)]
+)
 def test_flash_attention_in_a_base(key, program, trained, base, tmp_path):
     # Our forward has its own attention: the numbers are the same, or the setting is refused in one line.
     assert program("ablate", trained, "--out", tmp_path / "plain").code == 0
@@ -420,7 +422,14 @@ def test_options_of_a_cluster_that_a_shell_would_run(line, refused, trained, tmp
         refused("ablate", trained, "--slurm", "--slurm-config", file, named=(file,))
 
 
-@pytest.mark.parametrize("text", ["a = " + "[" * 100_000, "[" + "a." * 50_000 + "b]", "a = {" * 10_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = " + "[" * 100_000,
+        pytest.param("[" + "a." * 50_000 + "b]", marks=pytest.mark.slow),
+        "a = {" * 10_000,
+    ],
+)
 def test_toml_nested_deep(text, refused, trained, tmp_path):
     file = tmp_path / "cluster.toml"
     file.write_text(text)

@@ -56,7 +56,7 @@ def test_within_a_tolerance(program, ablated, tmp_path):
     assert "prune: " in outcome.stderr
 
 
-@pytest.mark.parametrize("within", [0, 3, 8])
+@pytest.mark.parametrize("within", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 8))])
 def test_the_span_is_chosen_on_one_half_and_measured_on_the_other(within, program, ablated, tmp_path):
     outcome = program("prune", ablated, "--within", within, "--out", tmp_path / "p", "--json")
     results = load_ablation(ablated / "ablation")

@@ -121,7 +121,7 @@ def test_panels_share_one_scale_and_one_bar(make_frame, assert_tidy, n_panels):
 
 
 @pytest.mark.parametrize("n_grids", [1, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (5, 9))])
-@pytest.mark.parametrize("venue", ["icml", "talk"])
+@pytest.mark.parametrize("venue", ["icml", pytest.param("talk", marks=pytest.mark.slow)])
 def test_grids_never_overlap_and_stay_on_the_page(make_frame, assert_tidy, n_grids, venue):
     grids = [Grid(make_frame(4, seed=index), ["a task"], None) for index in range(n_grids)]
     figure = heatmap_figure(grids, FigureOptions(VENUES[venue], "full"), "drop (points)")

@@ -279,7 +279,9 @@ def test_what_stands_on_the_axes_is_left_alone(make_frame):
     assert twice == once + once
 
 
-@pytest.mark.parametrize("layout", [None, "constrained", pytest.param("tight", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "layout", [None, *(pytest.param(name, marks=pytest.mark.slow) for name in ("constrained", "tight"))]
+)
 @pytest.mark.parametrize("font_size", [7, pytest.param(14, marks=pytest.mark.slow)])
 def test_it_sits_well_in_a_grid_of_subplots(make_frame, layout, font_size):
     """The bar of one panel overlaps no other panel, and letters follow the user's font size."""

@@ -55,7 +55,11 @@ def ablate(request: AblationRequest, out: Path) -> tuple[AblationResults, list[i
 
 
 # What forks at the residual sum, inside a sublayer and in a norm.
-@pytest.mark.parametrize("case", ["adapterhub/houlsby", "adapterhub/flex-pooled", "peft/lora", "peft/norms"])
+@pytest.mark.parametrize(
+    "case",
+    ["adapterhub/houlsby", "peft/lora"]
+    + [pytest.param(case, marks=pytest.mark.slow) for case in ("adapterhub/flex-pooled", "peft/norms")],
+)
 @pytest.mark.parametrize("precision", ["float32", "mixed"])
 def test_lanes_change_no_result(case, precision, texts, threads, tmp_path, monkeypatch):
     monkeypatch.setattr("adapter_probe.probe.resumable.TOKENS_PER_PART", {"cpu": 150})

@@ -181,7 +181,7 @@ def test_every_mask_equals_a_run_of_its_own(
             logits = forward_variants(model, batch, EVERY_MASK, tokens_per_pass=tokens_per_pass, norms=norms)
             assert logits.shape == ((16, 18, 2) if spans else (16, 4, 3))
             torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)
-            if not spans:
+            if added and not spans:
                 rows, places = np.indices((16, 4)).reshape(2, -1)
                 pairs = forward_pairs(
                     model, batch, places, EVERY_MASK[rows], tokens_per_pass=tokens_per_pass, norms=norms

@@ -74,6 +74,7 @@ def file(tiny_base, short_task, tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_a_suite_is_its_studies(file, tiny_base, short_task, tmp_path, monkeypatch):
     study = ap.suite(file, tmp_path / "out", progress=False)
     assert study.tradeoff.table.groupby("task")["label"].apply(set).to_dict() == {

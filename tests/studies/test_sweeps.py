@@ -144,6 +144,7 @@ def test_a_tradeoff_over_two_tasks(tiny_base, two_tasks, tmp_path):
     assert study._repr_html_().startswith("<img")
 
 
+@pytest.mark.slow
 def test_the_baseline_without_pretraining(tiny_base, two_tasks, tmp_path, capfd):
     study = tradeoff(
         tiny_base("bert"), two_tasks, tmp_path / "t", sizes=(2,), top_k=(), layernorm=False, baseline=True,
