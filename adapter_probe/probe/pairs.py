@@ -112,19 +112,11 @@ class PairBranch(Branch):
     examples: np.ndarray
     n_rows: np.ndarray
 
-    def halves(self) -> tuple[Branch, Branch]:
-        """See `Branch.halves`."""
-        middle = len(self.examples) // 2
-        cut = int(self.n_rows[:middle].sum())
-        nodes, rows = (slice(middle), slice(middle, None)), (slice(cut), slice(cut, None))
-        bounds = (self.bounds[: middle + 1], self.bounds[middle:])
-        low, high = (
-            PairBranch(self.site, bound, self.hidden[:, row], self.examples[node], self.n_rows[node])
-            for bound, row, node in zip(bounds, rows, nodes)
-        )
-        waits, next_up = (low, high) if low.n_variants >= high.n_variants else (high, low)
-        waits.hidden = waits.hidden.clone()
-        return waits, next_up
+    def _cut(self, middle: int) -> tuple[Branch, Branch]:
+        first, bounds = int(self.n_rows[:middle].sum()), self.bounds
+        low = (bounds[: middle + 1], self.hidden[:, :first], self.examples[:middle], self.n_rows[:middle])
+        high = (bounds[middle:], self.hidden[:, first:], self.examples[middle:], self.n_rows[middle:])
+        return PairBranch(self.site, *low), PairBranch(self.site, *high)
 
     def of(self, nodes: np.ndarray) -> PairBranch:
         """A branch of the nodes at some indices, without bounds."""

@@ -51,12 +51,15 @@ class Branch:
         Processing the smaller one first bounds the pending branches by log2(variants). The first is a copy,
         so that it keeps no other memory alive.
         """
-        middle = len(self.hidden) // 2
-        low = Branch(self.site, self.bounds[: middle + 1], self.hidden[:middle])
-        high = Branch(self.site, self.bounds[middle:], self.hidden[middle:])
+        low, high = self._cut((len(self.bounds) - 1) // 2)
         waits, next_up = (low, high) if low.n_variants >= high.n_variants else (high, low)
         waits.hidden = waits.hidden.clone()
         return waits, next_up
+
+    def _cut(self, middle: int) -> tuple[Branch, Branch]:
+        """The nodes before and from `middle` on, with views of the states."""
+        low = Branch(self.site, self.bounds[: middle + 1], self.hidden[:middle])
+        return low, Branch(self.site, self.bounds[middle:], self.hidden[middle:])
 
     def rows_after(self, fork: Fork) -> int:
         """Number of rows of the children."""
