@@ -180,7 +180,7 @@ def guard_rows(guard: dict[str, Any]) -> list[tuple[str, str]]:
         f", {guard['sampled_pairs']:,} of them random; a tenth exceed {guard['threshold']:.2g}, by "
         f"{guard['scale']:.2g} on average"
     )
-    most = 100 * guard["chance"]
+    most = max(0.1, 100 * guard["chance"])  # the errors beyond the band are not measured, so never none
     chance = f"at most {most:.1f} % that any other prediction differs, if the errors have this tail"
     return [("repeated in float32", share), ("  rounding error", evidence), ("  remaining risk", chance)]
 
