@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from adapter_probe.errors import AdapterProbeError
 
-Record = TypeVar("Record")
+RecordType = TypeVar("RecordType")
 _WORDS = {str: "a string", int: "a whole number", float: "a number", bool: "true or false", dict: "an object"}
 _MOST_SHOWN = 40
 
@@ -30,11 +30,11 @@ def to_record(value: Any) -> dict[str, Any]:
 
 
 def from_record(
-    kind: type[Record],
+    kind: type[RecordType],
     record: object,
     where: str = "",
     readers: Mapping[str, Callable[[object], Any]] | None = None,
-) -> Record:
+) -> RecordType:
     """Read a dataclass from parsed JSON.
 
     Fields may be strings, whole numbers, numbers, booleans, None, dataclasses, tuples and dicts of these, and

@@ -45,7 +45,7 @@ from .wording import (
 _WIDEST_SPREAD = "0.5\n± 0.5"  # text that cells must have room for, so that the spread is legible
 _NARROWEST = 108.0  # points: a grid with its labels
 
-Record = AblationRecord | AverageRecord | ComparisonRecord
+SpanRecord = AblationRecord | AverageRecord | ComparisonRecord
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ class Grid:
         return self.overview.study if self.overview else "ablated"
 
 
-def grid_of(record: Record) -> Grid:
+def grid_of(record: SpanRecord) -> Grid:
     """The drops of an ablation, their mean over several ablations, or the difference of two."""
     if isinstance(record, AblationRecord):
         said = record.overview
@@ -126,7 +126,7 @@ def scale_of(grids: Sequence[Grid]) -> Scale:
 
 
 def heatmap(
-    record: Record,
+    record: SpanRecord,
     ax: Axes | None = None,
     *,
     tolerance: float = 1.0,

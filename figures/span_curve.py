@@ -26,7 +26,7 @@ from adapter_probe.errors import ResultsError
 from . import style
 from .curves import FOOT, LegendEntry, explain, leave_room, tidy_axes
 from .grid import number_layers
-from .heatmap import Grid, Record, grid_of, published_grid
+from .heatmap import Grid, SpanRecord, grid_of, published_grid
 from .layout import before_drawing, size_in_points
 from .point_labels import INTERVAL
 from .wording import points_text, span_text, test_name
@@ -71,7 +71,7 @@ class SpanLine(Grid):
         return f"{self.study} layer{'' if (first == last).all() else 's'}"
 
 
-def span_line(record: Record, *, paper: bool = False) -> SpanLine | None:
+def span_line(record: SpanRecord, *, paper: bool = False) -> SpanLine | None:
     """The line that the spans of a record form; None if they do not form one.
 
     Args:
@@ -89,7 +89,7 @@ def span_line(record: Record, *, paper: bool = False) -> SpanLine | None:
     return SpanLine(**{**vars(grid), "frame": frame}, published=published)
 
 
-def line_of_spans(record: Record, *, paper: bool = False) -> SpanLine:
+def line_of_spans(record: SpanRecord, *, paper: bool = False) -> SpanLine:
     """The line that the spans of a record form; arguments as for `span_line`.
 
     Raises:
@@ -110,7 +110,12 @@ def _same_spans(published: Grid, frame: pd.DataFrame) -> pd.DataFrame | None:
 
 
 def curve(
-    record: Record, ax: Axes | None = None, *, tolerance: float = 1.0, paper: bool = False, notes: bool = True
+    record: SpanRecord,
+    ax: Axes | None = None,
+    *,
+    tolerance: float = 1.0,
+    paper: bool = False,
+    notes: bool = True,
 ) -> Axes:
     """Draw the drops of spans with a common first layer, a common last layer, or no common end.
 

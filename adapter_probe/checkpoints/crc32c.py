@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 _POLYNOMIAL = 0x82F63B78  # the least significant bit first
 _BITS = np.arange(32, dtype=np.uint32)
 
-Words = NDArray[np.uint32]
+UInt32Array = NDArray[np.uint32]
 
 
-def _make_table() -> Words:
+def _make_table() -> UInt32Array:
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = (table >> 1) ^ np.where(table & 1, np.uint32(_POLYNOMIAL), np.uint32(0))
@@ -58,14 +58,14 @@ def _invert(remainder: int) -> int:
     return remainder ^ 0xFFFFFFFF
 
 
-def _advance(states: Words, steps: NDArray[np.uint8]) -> Words:
+def _advance(states: UInt32Array, steps: NDArray[np.uint8]) -> UInt32Array:
     """Remainders ``[pieces]`` after the bytes ``[steps, pieces]``, or ``[steps]`` that all of them take."""
     for step in steps:
         states = _TABLE[(states ^ step) & 0xFF] ^ (states >> 8)
     return states
 
 
-def _join(states: Words, width: int) -> int:
+def _join(states: UInt32Array, width: int) -> int:
     """The remainder of all pieces in a row, ``[pieces]``, a power of two of them, each of `width` bytes."""
     over = _over_zeros(width)
     while len(states) > 1:
@@ -74,7 +74,7 @@ def _join(states: Words, width: int) -> int:
     return int(states[0])
 
 
-def _over_zeros(n: int) -> Words:
+def _over_zeros(n: int) -> UInt32Array:
     """The effect of n zero bytes on each bit of a remainder, ``[32]``."""
     identity = np.uint32(1) << _BITS
     one, out = _advance(identity, np.zeros(1, np.uint8)), identity
@@ -85,7 +85,7 @@ def _over_zeros(n: int) -> Words:
     return out
 
 
-def _apply(images: Words, states: Words) -> Words:
+def _apply(images: UInt32Array, states: UInt32Array) -> UInt32Array:
     """A linear map, given by the images ``[32]`` of the bits, of ``[pieces]``."""
     set_bits = (states[:, None] >> _BITS) & 1
     return np.bitwise_xor.reduce(np.where(set_bits, images, np.uint32(0)), axis=1)

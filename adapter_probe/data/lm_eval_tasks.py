@@ -41,7 +41,7 @@ def is_task(entry: str) -> bool:
     return entry.startswith(PREFIX)
 
 
-def settle(entry: str) -> str:
+def with_absolute_paths(entry: str) -> str:
     """A file or tasks by names that are valid from every working directory."""
     if not is_task(entry):
         return os.path.abspath(entry)  # not resolved: a link's own name says of what type the file is

@@ -38,7 +38,7 @@ __all__ = [
     "locate_task",
 ]
 
-Files = str | Path | Iterable[str | Path]
+PathOrPaths = str | Path | Iterable[str | Path]
 
 
 def locate_task(task: str | Path | None, data: str | Path | None = None) -> tuple[str | None, Path | None]:
@@ -69,9 +69,9 @@ def locate_task(task: str | Path | None, data: str | Path | None = None) -> tupl
 
 def find_task(
     folder: str | Path | None = None,
-    train: Files = (),
-    validation: Files = (),
-    test: Files = (),
+    train: PathOrPaths = (),
+    validation: PathOrPaths = (),
+    test: PathOrPaths = (),
     text: str | None = None,
     text_b: str | None = None,
     label: str | None = None,
@@ -185,7 +185,7 @@ def _of_kind(preset: Preset, kind: str | None) -> Preset:
 
 
 def _task_files(
-    preset: Preset | None, folder: str | Path | None, named: dict[str, Files]
+    preset: Preset | None, folder: str | Path | None, named: dict[str, PathOrPaths]
 ) -> dict[str, tuple[str, ...]]:
     """The sources of every split, in the order of `SPLITS`: absolute paths, or splits on the hub."""
     given = {split: (f,) if isinstance(f, str | Path) else tuple(f) for split, f in named.items()}

@@ -35,13 +35,13 @@ class PollingTimes:
     Attributes:
         notes: interval between reads of the files that the tasks write.
         queue: interval between queries to SLURM.
-        settle: time after a task has left the queue until it counts as lost, because a network file system
-            may show files late.
+        lost_after: time after a task has left the queue until it counts as lost, because a network file
+            system may show files late.
     """
 
     notes: float = 2.0
     queue: float = 15.0
-    settle: float = 20.0
+    lost_after: float = 20.0
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class SlurmArray:
         folder: folder for tasks, notes and logs, visible to every node under the same path.
         options: SLURM options of a task.
         cpus_per_task: number of CPUs per task.
-        patience: polling intervals.
+        polling: polling intervals.
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class SlurmArray:
         options: SlurmOptions,
         *,
         cpus_per_task: int = 1,
-        patience: PollingTimes = PollingTimes(),
+        polling: PollingTimes = PollingTimes(),
     ):
         self._command, self._environment = tuple(command), dict(environment)
         self._folder, self._options, self._cpus = folder.resolve(), options, cpus_per_task
-        self._patience = patience
+        self._polling = polling
         # The name is derived from the folder's path, so that later commands find the tasks.
         self.name = f"adapter-probe-{hashlib.sha256(os.fsencode(self._folder)).hexdigest()[:12]}"
 
@@ -138,30 +138,30 @@ class SlurmArray:
             on_step: see `run`.
             watch: called with a line about the tasks' states whenever it changes.
         """
-        known, patience = self._submitted(), self._patience
+        known, polling = self._submitted(), self._polling
         waiting = {job: known[self._name_of(job)] for job in jobs}
         failures: list[Failure] = []
         gone: dict[Path, float] = {}
-        pause, asked = min(1.0, patience.queue), -math.inf
+        pause, asked = min(1.0, polling.queue), -math.inf
         alive: dict[str, str] | None = {}
         while waiting:
             for job, task in list(waiting.items()):
                 note = self._read_note(task)
                 if note:
                     on_step(job, note["step"])
-                late = job in gone and time.monotonic() - gone[job] > patience.settle
+                late = job in gone and time.monotonic() - gone[job] > polling.lost_after
                 if note and note["state"] == DONE:
                     del waiting[job]
                 elif late or (note and note["state"] == FAILED):
                     failures += filter(None, [self._failure(job, task)])
                     del waiting[job]
             if waiting and time.monotonic() - asked > pause:
-                alive, pause = self._look(waiting, alive, watch), min(2 * pause, patience.queue)
+                alive, pause = self._look(waiting, alive, watch), min(2 * pause, polling.queue)
                 asked = time.monotonic()
                 if alive is not None:
                     gone = {j: gone.get(j, asked) for j, task in waiting.items() if task not in alive}
             if waiting:
-                time.sleep(min(patience.notes, pause))
+                time.sleep(min(polling.notes, pause))
         return failures
 
     def _look(

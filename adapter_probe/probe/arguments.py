@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from adapter_probe.data.lm_eval_tasks import settle
+from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.errors import ResultsError
 from adapter_probe.metrics import CustomMetric
 from adapter_probe.records import to_record
@@ -94,4 +94,4 @@ class AblationArguments:
         # A job only computes outputs; a metric function stays in the calling process.
         metric = None if isinstance(self.metric, CustomMetric) else self.metric
         places = {"checkpoint": str(Path(self.checkpoint).resolve()), "base": base, "metric": metric}
-        return {**to_record(self), **places, "data": [settle(path) for path in self.data]}
+        return {**to_record(self), **places, "data": [with_absolute_paths(path) for path in self.data]}

@@ -157,7 +157,7 @@ class Engine:
         finally:
             self._models[precision].put(model)
 
-    def settle(self, arrays: Arrays) -> dict[str, Any] | None:
+    def repeat_doubtful_pairs(self, arrays: Arrays) -> dict[str, Any] | None:
         """Repeat further pairs in float32 until none is within the final guard band, in place.
 
         The pairs repeated so far describe the errors better than the sample does, so the band is estimated

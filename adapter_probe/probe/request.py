@@ -14,7 +14,7 @@ from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples
 from adapter_probe.data.given import given_task
-from adapter_probe.data.lm_eval_tasks import settle
+from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.requests import Requests, choose_metric
 from adapter_probe.data.requests_encoding import EncodedRequests
@@ -119,7 +119,7 @@ def _scored_examples(
         raise DataError(f"--split {split} is not allowed; choose from {', '.join(SPLITS)}")
     source = task
     if data:
-        files = {split: tuple(map(settle, data))}
+        files = {split: tuple(map(with_absolute_paths, data))}
         source = replace(task, files=files, validation_share=0.0, encoding=arguments.encoding)
     examples = load_examples(
         opened.tokenizer, source, split, about.max_length,

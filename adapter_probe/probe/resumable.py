@@ -97,7 +97,7 @@ class AblationRun:
         arrays: Arrays = {
             name: np.concatenate([part[name] for part in parts], axis=1)[:, order] for name in parts[0]
         }
-        guard = self._engine.settle(arrays)
+        guard = self._engine.repeat_doubtful_pairs(arrays)
         return assemble(self._request, self._request.variants, arrays, guard)
 
 

@@ -26,7 +26,7 @@ from .ablation import Ablation
 from .checked import checked
 from .drawing import SECONDS_OF_DRAWING
 from .planning import AblationPlan, planned_by
-from .rows import Examples, as_files, refuse_idle_encoding
+from .rows import ExampleSource, as_files, refuse_idle_encoding
 
 if TYPE_CHECKING:
     from adapter_probe.jobs.slurm_options import SlurmOptions
@@ -50,7 +50,7 @@ def ablate(
     layers: str = "",
     layernorm: Literal["trained", "pretrained"] = "trained",
     base: str | None = None,
-    data: Examples = (),
+    data: ExampleSource = (),
     task: str = "",
     split: str = "validation",
     metric: str | Callable[[np.ndarray, np.ndarray], float] | None = None,
@@ -60,7 +60,7 @@ def ablate(
     precision: Precision = "float32",
     tokens_per_pass: int | None = None,
     out: str | Path | None = None,
-    against: Examples = (),
+    against: ExampleSource = (),
     encoding: str = "utf-8",
     cluster: SlurmOptions | None = None,
     progress: bool = True,

@@ -20,7 +20,7 @@ from adapter_probe.analysis.removable import (
     spans_with_adapters,
 )
 from adapter_probe.analysis.tables import ablation_tables
-from adapter_probe.data.lm_eval_tasks import settle
+from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.device import choose_device
 from adapter_probe.errors import ResultsError
 from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments
@@ -174,7 +174,7 @@ def _remembering(request: AblationRequest, data: Sequence[str]) -> AblationReque
     opened, rows = request.checkpoint, request.examples.rows
     if opened.description.task.files:
         return request
-    files = {rows.name: tuple(map(settle, data))}
+    files = {rows.name: tuple(map(with_absolute_paths, data))}
     task = replace(opened.description.task, files=files, fingerprints={rows.name: rows.fingerprint})
     description = replace(opened.description, task=task)
     return replace(request, checkpoint=replace(opened, description=description))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FOLDER = "data"
 
-Examples: TypeAlias = "str | Path | Sequence[Any] | pd.DataFrame"
+ExampleSource: TypeAlias = "str | Path | Sequence[Any] | pd.DataFrame"
 """A file, several files, a DataFrame, a list of mappings from column to value, or a pair (texts, labels)."""
 
 
@@ -27,14 +27,14 @@ def several(value: Any) -> tuple[Any, ...]:
     return (value,) if isinstance(value, (str, Path)) or not hasattr(value, "__iter__") else tuple(value)
 
 
-def as_files(data: Examples, folder: Path, checkpoint: Path) -> tuple[str, ...]:
+def as_files(data: ExampleSource, folder: Path, checkpoint: Path) -> tuple[str, ...]:
     """The paths of the examples; examples in memory are written to a file first.
 
     With a file, everything that a study does with data works as usual: fingerprints, cluster jobs, resuming.
     The name of the file is a hash of the rows, so equal rows are one file and one study.
 
     Args:
-        data: see `Examples`.
+        data: see `ExampleSource`.
         folder: where ``data/rows-<hash>.jsonl`` is written.
         checkpoint: the checkpoint whose column names a pair (texts, labels) receives.
 

@@ -48,7 +48,7 @@ def executor(request: pytest.FixtureRequest) -> Callable[[Path, int], LocalProce
     def make(folder: Path, workers: int) -> SlurmArray:
         options = SlurmOptions(max_parallel=workers, time="10")
         command, environment = [sys.executable, "-c", WORKER], {"WORD": "pid "}
-        return SlurmArray(command, environment, folder / "slurm", options, patience=PollingTimes(0.2, 1, 2))
+        return SlurmArray(command, environment, folder / "slurm", options, polling=PollingTimes(0.2, 1, 2))
 
     return make
 

@@ -53,7 +53,7 @@ main(do)
 def array(folder: Path, **options) -> SlurmArray:
     chosen = SlurmOptions(**{"time": "10", **options})
     command = [sys.executable, "-c", WORKER]
-    return SlurmArray(command, {}, folder / "slurm", chosen, patience=PollingTimes(0.2, 1, 1))
+    return SlurmArray(command, {}, folder / "slurm", chosen, polling=PollingTimes(0.2, 1, 1))
 
 
 def steps(job: Path) -> list[int]:

@@ -14,7 +14,7 @@ from byte_tokenizer import byte_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config
 
 import adapter_probe
-from adapter_probe.data.lm_eval_tasks import settle
+from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.errors import DataError
 
 LAYERS, MOST = 2, 60
@@ -246,8 +246,8 @@ def test_what_cannot_be_scored_is_refused_by_name(rows, changes, message, checkp
 
 def test_names_are_settled_and_mistakes_are_one_line(checkpoint, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert settle("lm-eval:piqa,own/t.yaml") == f"lm-eval:piqa,{tmp_path / 'own' / 't.yaml'}"
-    assert settle("rows.jsonl") == str(tmp_path / "rows.jsonl")
+    assert with_absolute_paths("lm-eval:piqa,own/t.yaml") == f"lm-eval:piqa,{tmp_path / 'own' / 't.yaml'}"
+    assert with_absolute_paths("rows.jsonl") == str(tmp_path / "rows.jsonl")
     for options, message in (
         ({"task": "piqa"}, "--task 'piqa' is not allowed; give lm-eval:NAME, or data files with --data"),
         (

@@ -30,5 +30,5 @@ def test_a_study_stays_on_the_device_until_a_batch_is_done(
         device.move(request.checkpoint.model)
         engine = Engine(replace(request, device=DEVICE))
         (arrays,) = engine.outputs([items], lambda _: None)
-        engine.settle(arrays)
+        engine.repeat_doubtful_pairs(arrays)
         assert arrays["logits"].shape[:2] == (len(request.variants.masks), len(items))

@@ -19,7 +19,7 @@ from adapter_probe.errors import DataError, reason_of
 
 from . import agreement, clauses, predicates
 from .lexicon import WordSplit, lexicon
-from .words import Pair, Words
+from .words import Pair, WordSampler
 
 _WRITERS = (
     agreement.subject_verb_agreement,
@@ -109,7 +109,7 @@ def minimal_pairs(split: WordSplit, n_pairs: int, seed: int) -> Iterator[tuple[s
         DataError: a phenomenon has no new sentences left.
     """
     # The splits use different random streams; otherwise they would share the sentences' structure.
-    words = Words(lexicon(split), random.Random(2 * seed + (split == "validation")))
+    words = WordSampler(lexicon(split), random.Random(2 * seed + (split == "validation")))
     seen: set[str] = set()  # only used for membership tests, because its order is not reproducible
     for index in range(n_pairs):
         writer = _WRITERS[index % len(_WRITERS)]
@@ -121,7 +121,7 @@ def minimal_pairs(split: WordSplit, n_pairs: int, seed: int) -> Iterator[tuple[s
         yield writer.__name__, pair
 
 
-def _unseen_pair(words: Words, writer: Callable[[Words], Pair], seen: set[str]) -> Pair | None:
+def _unseen_pair(words: WordSampler, writer: Callable[[WordSampler], Pair], seen: set[str]) -> Pair | None:
     """A pair of unseen sentences; None if many draws in a row produced none."""
     for _ in range(_MAX_TRIES):
         words.start_pair()

@@ -6,12 +6,12 @@ contexts are crossed with two forms, each right in one context only: no single w
 
 from __future__ import annotations
 
-from .words import SINGULAR, Pair, Words, crossed
+from .words import SINGULAR, Pair, WordSampler, crossed
 
 _CONNECTIVES = ("before", "after", "while", "without")
 
 
-def wh_island(words: Words) -> Pair:
+def wh_island(words: WordSampler) -> Pair:
     """Who did the baker learn that / who the pilot praised? Did the baker learn who / that he praised?"""
     extracted = words.coin()
     verb, inner_verb = words.fresh(words.lexicon.embedding_verbs).base, words.person_verb().past
@@ -19,7 +19,7 @@ def wh_island(words: Words) -> Pair:
     return crossed(f"who {clause}" if extracted else clause, ("that", "who"), extracted)
 
 
-def adjunct_island(words: Words) -> Pair:
+def adjunct_island(words: WordSampler) -> Pair:
     """Who did the baker praise before greeting the pilot? / ... praise the pilot before greeting?"""
     subject, other = words.named_or_person(), words.named_or_person()
     first, second = words.person_verb().base, words.person_verb().gerund
@@ -31,7 +31,7 @@ def adjunct_island(words: Words) -> Pair:
     )
 
 
-def relative_clause_island(words: Words) -> Pair:
+def relative_clause_island(words: WordSampler) -> Pair:
     """Who did the baker that greeted the pilot praise? / Who did the baker praise the pilot that greeted?"""
     subject, other = words.person(), words.person()
     first, second = words.person_verb().base, words.person_verb().past
@@ -42,13 +42,13 @@ def relative_clause_island(words: Words) -> Pair:
     )
 
 
-def coordinate_structure(words: Words) -> Pair:
+def coordinate_structure(words: WordSampler) -> Pair:
     """Who did the baker and the pilot praise? / Who did the baker praise and the pilot?"""
     subject, other, verb = words.named_or_person(), words.named_or_person(), words.person_verb().base
     return Pair(f"who did {subject} and {other} {verb}?", f"who did {subject} {verb} and {other}?")
 
 
-def left_branch(words: Words) -> Pair:
+def left_branch(words: WordSampler) -> Pair:
     """Which vase did the baker buy? / Which did the baker buy vase?"""
     number, person = words.number(), words.coin()
     lexicon = words.lexicon
@@ -59,7 +59,7 @@ def left_branch(words: Words) -> Pair:
     return Pair(f"{determiner} {nominal} {question}?", f"{determiner} {question} {nominal}?")
 
 
-def adverb_placement(words: Words) -> Pair:
+def adverb_placement(words: WordSampler) -> Pair:
     """The baker has often praised the pilot. / The baker has praised often the pilot."""
     number = words.number()
     subject, adverb = words.person(number), words.frequency_adverb()
@@ -70,7 +70,7 @@ def adverb_placement(words: Words) -> Pair:
     return Pair(f"{subject} {adverb} {form} {complement}.", f"{subject} {form} {adverb} {complement}.")
 
 
-def inversion(words: Words) -> Pair:
+def inversion(words: WordSampler) -> Pair:
     """What has the baker bought? / What the baker has bought? And the reverse in an embedded question."""
     number, embedded = words.number(), words.coin()
     subject = words.person(number)
@@ -83,7 +83,7 @@ def inversion(words: Words) -> Pair:
     return crossed(f"{matrix} {{}}.", orders, first_is_right=False)
 
 
-def negative_polarity(words: Words) -> Pair:
+def negative_polarity(words: WordSampler) -> Pair:
     """No baker that the pilot praised has ever slept. / The baker that no pilot praised has ever slept."""
     number = words.number()
     licensor = words.choose(("no", "few")) if number else "no"
@@ -96,7 +96,7 @@ def negative_polarity(words: Words) -> Pair:
     return Pair(f"{licensor} {outer} that the {inner} {rest}", f"the {outer} that {licensor} {inner} {rest}")
 
 
-def existential_quantifier(words: Words) -> Pair:
+def existential_quantifier(words: WordSampler) -> Pair:
     """There was a / every baker near the lake; almost every / a baker was near the lake."""
     number, existential = words.number(), words.coin()
     nominal = words.nominal(words.fresh(words.choose((words.lexicon.people, words.lexicon.things))), number)

@@ -6,14 +6,14 @@ context only, so that neither the form nor the context alone gives the label awa
 
 from __future__ import annotations
 
-from .words import BE, Pair, Words, crossed
+from .words import BE, Pair, WordSampler, crossed
 
 _PRONOUNS = (("he", "him"), ("she", "her"), ("they", "them"), ("we", "us"), ("I", "me"))
 _PAST_TIMES = ("yesterday", "last week", "last night", "a year ago", "two days ago")
 _FUTURE_TIMES = ("tomorrow", "next week", "next month", "in a few days", "two days from now")
 
 
-def transitivity(words: Words) -> Pair:
+def transitivity(words: WordSampler) -> Pair:
     """The baker praised / sneezed the pilot; the baker sneezed / praised."""
     verb, complement = words.verb_and_object()
     forms = (verb.past, words.fresh(words.lexicon.intransitive_verbs).past)
@@ -22,7 +22,7 @@ def transitivity(words: Words) -> Pair:
     return crossed(f"{words.named_or_person()} {{}}{complement}{words.tail()}.", forms, has_object)
 
 
-def verb_form(words: Words) -> Pair:
+def verb_form(words: WordSampler) -> Pair:
     """The baker has taken / taking / take the vase, after has, is or a modal."""
     number = words.number()
     auxiliaries = (
@@ -39,7 +39,7 @@ def verb_form(words: Words) -> Pair:
     return Pair(clause.format(forms[kind]), clause.format(forms[wrong]))
 
 
-def pronoun_case(words: Words) -> Pair:
+def pronoun_case(words: WordSampler) -> Pair:
     """He / Him praised the baker; the baker praised him / he."""
     other, verb, tail = words.named_or_person(), words.person_verb().past, words.tail()
     is_subject = words.coin()
@@ -49,7 +49,7 @@ def pronoun_case(words: Words) -> Pair:
     return crossed(clause, words.choose(_PRONOUNS), is_subject)
 
 
-def tense_and_time(words: Words) -> Pair:
+def tense_and_time(words: WordSampler) -> Pair:
     """The baker took it yesterday / tomorrow; the baker will take it tomorrow / yesterday."""
     past, first = words.coin(), words.coin()
     verb, complement = words.verb_and_object()
@@ -58,7 +58,7 @@ def tense_and_time(words: Words) -> Pair:
     return crossed(clause, (words.choose(_PAST_TIMES), words.choose(_FUTURE_TIMES)), past)
 
 
-def comparative(words: Words) -> Pair:
+def comparative(words: WordSampler) -> Pair:
     """The baker is taller / tall than the pilot; the baker is as tall / taller as the pilot."""
     number, than = words.number(), words.coin()
     adjective = words.fresh(words.lexicon.personal_adjectives)

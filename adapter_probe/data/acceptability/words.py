@@ -30,7 +30,7 @@ def crossed(clause: str, forms: tuple[str, str], first_is_right: bool) -> Pair:
     return Pair(clause.format(good), clause.format(bad))
 
 
-class Words:
+class WordSampler:
     """Draws words of one split. No word is drawn twice for the same pair.
 
     Only `random.Random.random` is used, the one stream that Python promises never to change, so the same
