@@ -133,7 +133,7 @@ def metric_label(metric: str) -> str:
     return _WORDS[metric]
 
 
-def points(metric: str, difference: np.ndarray) -> np.ndarray:
+def to_points(metric: str, difference: np.ndarray) -> np.ndarray:
     """A difference of scores in points, hundredths of the metric's unit; negative where it is for the worse.
 
     A loss that rises by 0.02 nats is 2 points worse: -2.

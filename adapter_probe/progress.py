@@ -82,13 +82,15 @@ def stage(what: str) -> Iterator[None]:
         yield
 
 
-def say(message: str, enabled: bool = True) -> None:
+def print_message(message: str, enabled: bool = True) -> None:
     """Print a line on stderr, above any bar."""
-    from tqdm import tqdm
-
-    if enabled:
-        clear_status()
-        tqdm.write(printable(message), file=sys.stderr)
+    if not enabled:
+        return
+    clear_status()
+    if _STATUS.bar is None:
+        _write(sys.stderr, f"{printable(message)}\n")
+    else:
+        _STATUS.bar.write(printable(message), file=sys.stderr)
 
 
 def clear_status() -> None:

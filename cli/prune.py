@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from adapter_probe.errors import ResultsError
-from adapter_probe.studies.summaries import columns, points, score_text
+from adapter_probe.studies.summaries import change_text, columns, score_text
 
 from . import options
 from .console import command, show, show_json
@@ -98,7 +98,9 @@ def _text(pruned: dict[str, Any]) -> str:
     first, last = pruned["span"]["first"], pruned["span"]["last"]
     metric, others = pruned["metric"], "other " if pruned["chosen_on"] == "half" else ""
     before, after = (score_text(pruned[f"score_{when}"], metric) for when in ("before", "after"))
-    cost, low, high = (points(p, metric) for p in (pruned["delta_points"], *pruned["delta_interval_points"]))
+    cost, low, high = (
+        change_text(p, metric) for p in (pruned["delta_points"], *pruned["delta_interval_points"])
+    )
     held = pruned["adapter_parameters_before"]
     saved = 1 - pruned["seconds_after"] / pruned["seconds_before"]
     how = {

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from adapter_probe.errors import ResultsError
+from adapter_probe.progress import print_message
 
 from . import options
-from .console import command, say, show
+from .console import command, show
 
 
 @command
@@ -83,6 +84,10 @@ def report(
     show(str(made.path))
     if made.n_texts:
         where = "share it only with people who may see the data"
-        say(f"the page contains texts of examples whose prediction changes (of {made.n_texts:,}); {where}")
+        print_message(
+            f"the page contains texts of examples whose prediction changes (of {made.n_texts:,}); {where}"
+        )
     elif examples:
-        say("--examples applies only to classification and question answering; the page contains no texts")
+        print_message(
+            "--examples applies only to classification and question answering; the page contains no texts"
+        )

@@ -15,7 +15,7 @@ from adapter_probe.analysis.studies import AblationRecord
 from adapter_probe.errors import ResultsError
 
 from . import style
-from .attribution import STEM, attribution, interaction_label, interactions, layers_of, legend_entries
+from .attribution import STEM, attribution, interaction_label, interaction_map, legend_entries, shares_of
 from .captions import attribution_caption, curve_caption, heatmap_caption, joint_caption
 from .drawing import Drawing
 from .heatmap import Grid, draw, grid_of, heatmap, published_grid, scale_of, spread_fits, spread_grid
@@ -225,7 +225,7 @@ def attribution_figure(records: Sequence[AblationRecord], options: FigureOptions
         shares = figure.add_subplot(spec[0, 1] if beside else spec[rows, :])
         shares.set_box_aspect(1.0 if beside else low)
         for index, (record, ax) in enumerate(zip(records, axes)):
-            interactions(record, ax, colorbar=False, scale=scale)
+            interaction_map(record, ax, colorbar=False, scale=scale)
             ax.set_ylabel("" if index % columns else ax.get_ylabel())
         _add_bar(scale, axes, interaction_label(common_metric(records)), "bottom")
         attribution(records, shares, legend=False)
@@ -235,7 +235,7 @@ def attribution_figure(records: Sequence[AblationRecord], options: FigureOptions
 
 def _shares_drawn(record: AblationRecord, name: str) -> pd.DataFrame:
     """All drawn values in long form: quantity, span, value and interval; drops are positive."""
-    layers, spans = layers_of(record), record.spans
+    layers, spans = shares_of(record), record.spans
     alone = {"low": -layers.get("ci_high_points", np.nan), "high": -layers.get("ci_low_points", np.nan)}
     share = {end: layers.get(f"share_{end}_points", np.nan) for end in ("low", "high")}
     apart = {end: spans.get(f"interaction_{end}_points", np.nan) for end in ("low", "high")}

@@ -45,7 +45,7 @@ def attribution(
     """
     records = [records] if isinstance(records, AblationRecord) else list(records)
     ax = plt.gca() if ax is None else ax
-    layers = [layers_of(record) for record in records]
+    layers = [shares_of(record) for record in records]
     names = np.unique(np.concatenate([table["layer"].to_numpy(int) for table in layers]))
     slot = _GROUP / len(records)
     for index, table in enumerate(layers):
@@ -70,7 +70,7 @@ def attribution(
     return ax
 
 
-def layers_of(record: AblationRecord) -> pd.DataFrame:
+def shares_of(record: AblationRecord) -> pd.DataFrame:
     """The table of layer shares.
 
     Raises:
@@ -114,7 +114,7 @@ def _draw_alone(ax: Axes, layers: pd.DataFrame, x: np.ndarray) -> None:
 
 def legend_entries(records: Sequence[AblationRecord]) -> list[tuple[Artist, str]]:
     """Legend handles and labels: bars by task, then the diamonds."""
-    layers = pd.concat([layers_of(record) for record in records])
+    layers = pd.concat([shares_of(record) for record in records])
     interval = ", 95 % interval" if "share_low_points" in layers else ""
     entries: list[tuple[Artist, str]] = []
     for index, record in enumerate(records):
@@ -134,10 +134,10 @@ def legend_entries(records: Sequence[AblationRecord]) -> list[tuple[Artist, str]
 
 
 def _total(record: AblationRecord) -> float:
-    return float(layers_of(record)["share_points"].sum(skipna=False))
+    return float(shares_of(record)["share_points"].sum(skipna=False))
 
 
-def interactions(
+def interaction_map(
     record: AblationRecord,
     ax: Axes | None = None,
     *,

@@ -12,7 +12,7 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.ticker import NullLocator
 
 from adapter_probe.analysis.published import published_sizes
-from adapter_probe.results.schema import SIZES
+from adapter_probe.results.schema import SIZES_COLUMNS
 
 from . import style
 from .curves import METHODS, LegendEntry, MarkerStyle, line_props, tidy_axes, with_published
@@ -32,7 +32,7 @@ def size_robustness_drawing(
     """The figure, with its CSV and caption.
 
     Args:
-        frame: columns of ``sizes.csv``: those of `SIZES` in the results schema, then one per task.
+        frame: columns of ``sizes.csv``: those of `SIZES_COLUMNS` in the results schema, then one per task.
         options: sizes.
         identity: identity of the results, written to the files' metadata.
     """
@@ -45,7 +45,7 @@ def size_robustness_drawing(
 
 def tasks_of(frame: pd.DataFrame) -> list[str]:
     """The columns of the tasks."""
-    return [str(name) for name in frame.columns if name not in SIZES]
+    return [str(name) for name in frame.columns if name not in SIZES_COLUMNS]
 
 
 def draw(frame: pd.DataFrame, ax: Axes, published: pd.DataFrame | None) -> list[LegendEntry]:

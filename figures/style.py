@@ -20,7 +20,7 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.results.atomic import make_folder, write_bytes
 from adapter_probe.results.fingerprints import canonical_json
 
-from .venues import DEFAULT_FORMATS, FORMATS, PAPER, Venue
+from .venues import DEFAULT_FORMATS, FIGURE_FORMATS, PAPER, Venue
 
 INK, WHITE, GREEN = "#000000", "#ffffff", "#009e73"  # green: Okabe and Ito's, safe for colour-blind readers
 GRID, FAINT = "#e4e4e4", "#666666"
@@ -87,15 +87,15 @@ def _venue_style(venue: Venue) -> dict[str, object]:
 
 def label_size() -> float:
     """Points, in the style in force."""
-    return points("axes.labelsize")
+    return size_in_points("axes.labelsize")
 
 
 def tick_size() -> float:
     """Points, in the style in force: of tick labels, notes and legends."""
-    return points("xtick.labelsize")
+    return size_in_points("xtick.labelsize")
 
 
-def points(size: str) -> float:
+def size_in_points(size: str) -> float:
     """A size of the style in force, such as ``axes.labelsize``, in points; its words are relative."""
     return FontProperties(size=matplotlib.rcParams[size]).get_size_in_points()
 
@@ -130,13 +130,13 @@ def save(
         stem: file name without suffix.
         title: short title for the files' metadata.
         identity: identity of the results, as plain JSON.
-        formats: some of `FORMATS`.
+        formats: some of `FIGURE_FORMATS`.
 
     Raises:
         ResultsError: a format is unknown, or a file cannot be written.
     """
-    if unknown := [name for name in formats if name not in FORMATS]:
-        raise ResultsError(f"unknown figure format {unknown[0]!r}; allowed: {', '.join(FORMATS)}")
+    if unknown := [name for name in formats if name not in FIGURE_FORMATS]:
+        raise ResultsError(f"unknown figure format {unknown[0]!r}; allowed: {', '.join(FIGURE_FORMATS)}")
     folder = make_folder(folder)
     paths = []
     for name in formats:

@@ -9,7 +9,7 @@ from typing import Literal
 from tueplots import figsizes, fontsizes
 
 Column = Literal["half", "full"]
-FORMATS = ("pdf", "svg", "png", "pgf")
+FIGURE_FORMATS = ("pdf", "svg", "png", "pgf")
 DEFAULT_FORMATS = ("pdf", "svg", "png")
 
 _GUTTER = 0.25  # inches between two figures side by side in a single text column
@@ -52,7 +52,7 @@ class FigureOptions:
     Attributes:
         venue: sizes and fonts.
         column: narrow or wide; None chooses per figure.
-        formats: file formats, some of `FORMATS`.
+        formats: file formats, some of `FIGURE_FORMATS`.
         tolerance: tolerated drop, in percentage points, marked by the black line of an ablation.
         paper: whether to overlay the paper's published values.
         labels: panel labels of the ablations, in order; empty for their tasks.

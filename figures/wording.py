@@ -53,7 +53,7 @@ def signed(points: float) -> str:
     return f"+{text}" if points > 0 and text != "0.0" else text
 
 
-def score_text(score: float, metric: str | None) -> str:
+def named_score(score: float, metric: str | None) -> str:
     """A score with its name: `74.2 % accuracy`, `Matthews correlation 0.362`."""
     name = metric_name(metric)
     return (
@@ -138,7 +138,7 @@ def test_name(metric: str | None) -> str | None:
 
 def ablation_notes(overview: AblationOverview) -> list[str]:
     """The notes in a grid: the task, the intact score, all removed, the majority class."""
-    score = "undefined" if overview.intact is None else score_text(overview.intact, overview.metric)
+    score = "undefined" if overview.intact is None else named_score(overview.intact, overview.metric)
     notes = [f"{literal(study_label(overview))}, n = {overview.n_examples:,}", f"intact {score}"]
     lost = "undefined" if overview.removed_delta is None else one_decimal(-overview.removed_delta)
     notes.append(f"{overview.removed}: {drop_name(overview.metric)} {lost}")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from adapter_probe import progress
-from adapter_probe.progress import printable, progress_bar, say, stage, working
+from adapter_probe.progress import print_message, printable, progress_bar, stage, working
 
 
 class Terminal(io.StringIO):
@@ -53,13 +53,13 @@ def test_silence(kind, monkeypatch):
     with progress_bar("train", 3, "steps", enabled=False) as bar:
         bar.update(3)
         bar.set_postfix_str("done")
-    say("a word", enabled=False)
+    print_message("a word", enabled=False)
     assert stderr.getvalue() == ""
 
 
 def test_a_word(monkeypatch):
     monkeypatch.setattr(sys, "stderr", stderr := io.StringIO())
-    say("2 of 3 jobs done")
+    print_message("2 of 3 jobs done")
     assert stderr.getvalue() == "2 of 3 jobs done\n"
 
 
@@ -77,7 +77,7 @@ def test_no_text_steers_the_terminal(text: str, printed: str):
 
 def test_nor_a_message(monkeypatch):
     monkeypatch.setattr(sys, "stderr", stderr := io.StringIO())
-    say("task \x1b[31m")
+    print_message("task \x1b[31m")
     assert stderr.getvalue() == "task \\x1b[31m\n"
 
 
@@ -87,7 +87,7 @@ def test_work_is_named_at_once_and_the_line_is_taken_away(monkeypatch):
         assert stderr.getvalue() == "\rablate: loading ..."
         with stage("drawing figures"):
             assert stderr.getvalue().endswith("\rdrawing figures ...")
-        say("a word")
+        print_message("a word")
     assert stderr.getvalue().rstrip("\r ").endswith("a word\n")
 
 

@@ -167,7 +167,7 @@ def _samples(
         rows = rows_of(results, frame)
         scores = bootstrap_scores(results, n_resamples, _SEED)
         frames.append(frame)
-        samples.append(metrics.points(results.metric, scores[:, rows] - scores[:, [intact_row(results)]]))
+        samples.append(metrics.to_points(results.metric, scores[:, rows] - scores[:, [intact_row(results)]]))
     return frames, samples
 
 

@@ -15,7 +15,8 @@ import pandas as pd
 
 from adapter_probe import metrics
 from adapter_probe.errors import ResultsError
-from adapter_probe.results.ablation_files import SPAN_COLUMNS, AblationResults
+from adapter_probe.results.ablation_files import AblationResults
+from adapter_probe.results.schema import SPANS_COLUMNS
 from adapter_probe.spans import SITES_PER_LAYER
 
 StudyKind = Literal["ablated", "kept"]
@@ -98,14 +99,14 @@ def span_scores(results: AblationResults) -> pd.DataFrame:
             "last": last,
             "n_layers": last - first + 1,
             "score": scores[rows],
-            "delta_points": metrics.points(results.metric, scores[rows] - intact),
+            "delta_points": metrics.to_points(results.metric, scores[rows] - intact),
             "n_examples": len(results.labels),
         }
     )
     repeated = frame[frame.duplicated(["first", "last"])]
     if len(repeated):
         raise ResultsError(f"span {repeated['first'].iloc[0]}-{repeated['last'].iloc[0]} is in two rows")
-    return frame[list(SPAN_COLUMNS)].sort_values(["first", "last"], ignore_index=True)
+    return frame[list(SPANS_COLUMNS)].sort_values(["first", "last"], ignore_index=True)
 
 
 def span_units(frame: pd.DataFrame) -> np.ndarray | None:

@@ -10,7 +10,7 @@ import pandas as pd
 from adapter_probe import metrics
 from adapter_probe.analysis.deltas import finite_or_none, intact_row, removed_row
 from adapter_probe.results.ablation_files import AblationResults
-from adapter_probe.results.schema import GROUPS
+from adapter_probe.results.schema import GROUPS_COLUMNS
 
 INTACT, REMOVED = "intact", "all off"
 
@@ -38,8 +38,8 @@ def group_scores(results: AblationResults) -> pd.DataFrame | None:
         scores = np.asarray(metrics.score(results.metric, predictions, labels), dtype=np.float64)
         own = rows.assign(group=group, n_examples=len(labels), score=scores[rows["row"]])
         intact = scores[intact_row(results)]
-        frames.append(own.assign(delta_points=metrics.points(results.metric, own["score"] - intact)))
-    return pd.concat(frames, ignore_index=True)[list(GROUPS)] if frames else None
+        frames.append(own.assign(delta_points=metrics.to_points(results.metric, own["score"] - intact)))
+    return pd.concat(frames, ignore_index=True)[list(GROUPS_COLUMNS)] if frames else None
 
 
 def _rows(results: AblationResults) -> pd.DataFrame:

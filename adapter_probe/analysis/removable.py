@@ -20,9 +20,9 @@ from adapter_probe.analysis.deltas import (
 )
 from adapter_probe.analysis.resampling import bootstrap_scores
 from adapter_probe.analysis.significance import LEVEL, interval
-from adapter_probe.metrics import points
+from adapter_probe.metrics import to_points
 from adapter_probe.results.ablation_files import AblationResults
-from adapter_probe.results.schema import REMOVABLE
+from adapter_probe.results.schema import REMOVABLE_COLUMNS
 
 Basis = Literal["estimate", "interval"]
 BASES: tuple[Basis, ...] = ("estimate", "interval")
@@ -108,7 +108,7 @@ def removable_table(spans: pd.DataFrame, tolerances: Sequence[float]) -> pd.Data
             found = longest_removable(spans, tolerance, basis)
             values = {} if found is None else found[wanted].to_dict()
             rows.append({"tolerance_points": float(tolerance), "basis": basis, **values})
-    frame = pd.DataFrame(rows, columns=list(REMOVABLE))
+    frame = pd.DataFrame(rows, columns=list(REMOVABLE_COLUMNS))
     whole = dict.fromkeys(("first", "last", "n_layers"), "Int64")
     return frame.astype({**whole, "delta_points": "float64", "ci_low_points": "float64"})
 
@@ -145,7 +145,9 @@ def span_costs(results: AblationResults, basis: Basis = "estimate") -> pd.DataFr
     spans = span_scores(results).assign(ci_low_points=np.nan)
     if basis == "interval":
         scores = bootstrap_scores(results)  # [resamples, variants]
-        deltas = points(results.metric, scores[:, rows_of(results, spans)] - scores[:, [intact_row(results)]])
+        deltas = to_points(
+            results.metric, scores[:, rows_of(results, spans)] - scores[:, [intact_row(results)]]
+        )
         spans["ci_low_points"], _ = interval(without_noise(deltas))
     return spans
 

@@ -172,15 +172,15 @@ def load_record(folder: Path) -> StudyRecord:
     check_complete(folder, dispensable=(schema.PREDICTIONS,))
     if (folder / schema.SPANS_CSV).is_file():
         return _open_ablation(folder)
-    trials = _read_if_there(folder / schema.TRIALS_CSV, schema.TRIALS, schema.TRIALS_OPTIONAL)
+    trials = _read_if_there(folder / schema.TRIALS_CSV, schema.TRIALS_COLUMNS, schema.OPTIONAL_TRIALS_COLUMNS)
     if (folder / schema.SWEEP_CSV).is_file():
-        sweep = read_table(folder / schema.SWEEP_CSV, schema.SWEEP, schema.CHOICE)
+        sweep = read_table(folder / schema.SWEEP_CSV, schema.SWEEP_COLUMNS, schema.CHOICE_COLUMNS)
         return SweepRecord(folder, sweep, trials, study_identity(folder, schema.SWEEP_CSV))
     if (folder / schema.TRADEOFF_CSV).is_file():
         return TradeoffRecord(
             folder,
-            read_table(folder / schema.TRADEOFF_CSV, schema.TRADEOFF, schema.CHOICE),
-            _read_if_there(folder / schema.AGGREGATE_CSV, schema.AGGREGATE),
+            read_table(folder / schema.TRADEOFF_CSV, schema.TRADEOFF_COLUMNS, schema.CHOICE_COLUMNS),
+            _read_if_there(folder / schema.AGGREGATE_CSV, schema.AGGREGATE_COLUMNS),
             _read_sizes(folder / schema.SIZES_CSV),
             trials,
             study_identity(folder, schema.TRADEOFF_CSV),
@@ -205,13 +205,13 @@ def _open_ablation(folder: Path) -> AblationRecord:
         if found
         else _overview_of_spans(folder, spans, identity)
     )
-    layers = _read_if_there(folder / schema.LAYERS_CSV, schema.LAYERS)
+    layers = _read_if_there(folder / schema.LAYERS_CSV, schema.LAYERS_COLUMNS)
     if overview.study == "ablated" and (layers is None or "interaction_points" not in spans):
         spans, layers = _attribute(spans)
-    removable = _read_if_there(folder / schema.REMOVABLE_CSV, schema.REMOVABLE)
+    removable = _read_if_there(folder / schema.REMOVABLE_CSV, schema.REMOVABLE_COLUMNS)
     versions = manifest.get("created_with")
     versions = versions if isinstance(versions, dict) else {}
-    groups = _read_if_there(folder / schema.GROUPS_CSV, schema.GROUPS)
+    groups = _read_if_there(folder / schema.GROUPS_CSV, schema.GROUPS_COLUMNS)
     return AblationRecord(folder, spans, layers, removable, overview, identity, found, versions, groups)
 
 
@@ -236,8 +236,8 @@ def _read_sizes(path: Path) -> pd.DataFrame | None:
     """The table of sizes, in which every column except the fixed ones is a task."""
     if not path.is_file():
         return None
-    tasks = [name for name in read_table(path, schema.SIZES) if name not in schema.SIZES]
-    return read_table(path, {**schema.SIZES, **dict.fromkeys(tasks, "number")})
+    tasks = [name for name in read_table(path, schema.SIZES_COLUMNS) if name not in schema.SIZES_COLUMNS]
+    return read_table(path, {**schema.SIZES_COLUMNS, **dict.fromkeys(tasks, "number")})
 
 
 def study_identity(folder: Path, table: str) -> dict[str, object]:

@@ -73,7 +73,7 @@ def summary(results: AblationResults, tables: AblationTables | None = None) -> d
         "n_layers": results.masks.shape[1] // SITES_PER_LAYER,
         "intact_score": finite_or_none(intact),
         "removed_score": finite_or_none(removed),
-        "removed_delta_points": finite_or_none(metrics.points(results.metric, removed - intact)),
+        "removed_delta_points": finite_or_none(metrics.to_points(results.metric, removed - intact)),
         "majority_score": finite_or_none(results.chance_score),
         "nonfinite_examples": {
             name: int(count) for name, count in zip(results.row_names, results.nonfinite) if count
@@ -88,7 +88,7 @@ def _warning(tables: AblationTables, intact: float, removed: float, results: Abl
     """Why the spans are not informative, or None; shown to readers first."""
     if tables.chance_p >= ALPHA or intact < results.chance_score:
         return f"The intact model is not better than {_GUESSES[results.kind]} {_NOTHING}"
-    if tables.removed_p >= ALPHA or metrics.points(results.metric, removed - intact) > 0:
+    if tables.removed_p >= ALPHA or metrics.to_points(results.metric, removed - intact) > 0:
         return f"{NOT_WORSE} {_NOTHING}"
     return None
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from adapter_probe.analysis.deltas import without_noise
 from adapter_probe.errors import ResultsError
-from adapter_probe.results.schema import CHOICE, SWEEP
+from adapter_probe.results.schema import CHOICE_COLUMNS, SWEEP_COLUMNS
 
 from .method_labels import BASELINE, METHOD_LABELS
 from .resampling import N_RESAMPLES
@@ -77,7 +77,7 @@ def init_sweep_table(trials: pd.DataFrame) -> pd.DataFrame:
         diverge.
     """
     adapters = trials[trials["method"] == "adapters"]
-    return _over_seeds(adapters, SWEEP_POINT, [])[[*SWEEP, *CHOICE]]
+    return _over_seeds(adapters, SWEEP_POINT, [])[[*SWEEP_COLUMNS, *CHOICE_COLUMNS]]
 
 
 def tradeoff_table(trials: pd.DataFrame) -> pd.DataFrame:

@@ -22,7 +22,7 @@ from adapter_probe.analysis.deltas import (
 from adapter_probe.analysis.removable import TOLERANCES, non_monotone, removable_table, spans_with_adapters
 from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores
 from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, interval, span_p
-from adapter_probe.metrics import CHOICES, METRICS, points
+from adapter_probe.metrics import CHOICES, METRICS, to_points
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER
 
@@ -88,7 +88,7 @@ def ablation_tables(
     frame = span_scores(results)
     rows, intact, removed = rows_of(results, frame), intact_row(results), removed_row(results)
     sampled, chance = _resampled(results, n_resamples or resamples_for(results), seed)
-    deltas = without_noise(points(results.metric, sampled - sampled[:, [intact]]))  # [resamples, variants]
+    deltas = without_noise(to_points(results.metric, sampled - sampled[:, [intact]]))  # [resamples, variants]
     p = span_p(results, np.append(rows, removed), intact, deltas[:, np.append(rows, removed)])
     p, removed_p = np.where(np.isnan(frame["delta_points"]), np.nan, p[:-1]), float(p[-1])
     chance_p = float(bootstrap_p(without_noise(100 * (sampled[:, intact] - chance)[:, None]))[0])

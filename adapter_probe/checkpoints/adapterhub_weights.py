@@ -30,7 +30,7 @@ _BOTTLENECK = {
 _MATRICES = ("q", "k", "v")
 
 
-def layers_of(folder: Path, module: str, base: BaseShape) -> tuple[list[int], str]:
+def layers_of_module(folder: Path, module: str, base: BaseShape) -> tuple[list[int], str]:
     """The layers that a module belongs to (several if they share it), and its name inside them.
 
     Raises:
@@ -118,7 +118,7 @@ def translate_bottlenecks(
     out: dict[str, Tensor],
 ) -> list[BottleneckSpec]:
     """One of the library's bottlenecks at each of its sites; its weights are added to `out`."""
-    numbers, inside = layers_of(folder, module, base)
+    numbers, inside = layers_of_module(folder, module, base)
     site = "attention" if inside.startswith("attention") else "ffn"
     if config.bottleneck is None:
         raise CheckpointError(f"checkpoint {folder} has a bottleneck at {module}, but {CONFIG} has none")
@@ -156,7 +156,7 @@ def translate_inner(
 ) -> InnerSpec:
     """One of the library's modules inside a sublayer; its weights are added to `out`."""
     name = base.full_name(module)
-    layers_of(folder, name, base)
+    layers_of_module(folder, name, base)
     if name not in base.modules:
         raise CheckpointError(f"checkpoint {folder} has an adapter in {module}, which the base does not have")
     if config.inner is None:
@@ -259,7 +259,7 @@ def check_inner(folder: Path, config: AdapterHubConfig, found: Sequence[InnerSpe
     layers = base.layers_but(lora["leave_out"])
     inside_layers: dict[int, set[str]] = defaultdict(set)  # the modules with LoRA in each layer
     for spec in found:
-        numbers, module = layers_of(folder, spec.module, base)
+        numbers, module = layers_of_module(folder, spec.module, base)
         for number in numbers:
             inside_layers[number].add(module)
     if lacking := sorted(set(layers) - inside_layers.keys()):

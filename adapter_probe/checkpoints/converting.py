@@ -31,7 +31,7 @@ _PARTS = {
     "up.weight": "adapter_up.weight",
     "up.bias": "adapter_up.bias",
 }
-FORMATS = ("adapterhub", "native", "peft")
+CHECKPOINT_FORMATS = ("adapterhub", "native", "peft")
 _FAMILIES = ("bert", "roberta", "xlm-roberta", "electra")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from adapter_probe.models.bases.anatomy import supported_model_types
 
 from . import adapter_bert, adapterhub, adapterhub_config, peft, peft_config
-from .converting import FORMATS
+from .converting import CHECKPOINT_FORMATS
 from .files import CONFIG, DESCRIPTION
 from .headers import DELTA
 
@@ -61,7 +61,7 @@ def support_sections() -> str:
         lines += [f"- **Refused, by name:** {never}"] * bool(never) + [""]
     families = _code(supported_model_types())
     lines += ["### For all of them", "", f"- **Model types of the base:** {families}"]
-    return "\n".join([*lines, f"- **Formats that `convert` writes:** {_code(FORMATS)}"])
+    return "\n".join([*lines, f"- **Formats that `convert` writes:** {_code(CHECKPOINT_FORMATS)}"])
 
 
 def update(path: Path) -> None:

@@ -250,7 +250,7 @@ def read_parquet(path: Path) -> Rows:
 
 
 PARQUET = ".parquet"
-FORMATS: dict[str, Callable[[Path, str, Sequence[str]], Rows]] = {
+READERS: dict[str, Callable[[Path, str, Sequence[str]], Rows]] = {
     ".csv": _read_csv,
     ".tsv": _read_tsv,
     ".jsonl": _read_jsonl,

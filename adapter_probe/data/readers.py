@@ -11,7 +11,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from adapter_probe.data.formats import FORMATS, PARQUET, Rows, looks_like_cola, read_parquet
+from adapter_probe.data.formats import PARQUET, READERS, Rows, looks_like_cola, read_parquet
 from adapter_probe.errors import DataError, listed, reason_of, shown
 
 SPLITS = ("train", "validation", "test")
@@ -21,7 +21,7 @@ _SPLIT_WORDS = {
     **dict.fromkeys(("test", "testing"), "test"),
 }
 _RAW_MRPC = re.compile(r"msr_paraphrase_(train|test)\.txt")  # tab-separated despite the suffix
-_SUFFIXES = (*FORMATS, PARQUET)
+_SUFFIXES = (*READERS, PARQUET)
 _LINES_OF_TEXT = (
     ". Convert lines such as 'label:text' with sed 's/:/\\t/' FILE.txt > FILE.tsv and name the columns "
     "with --label 0 --text 1"
@@ -50,7 +50,7 @@ def read_rows(path: str | Path, columns: Sequence[str] = (), encoding: str = "ut
     """
     path = Path(path)
     _refuse_unreadable(path)
-    reader = FORMATS.get(".tsv" if _is_raw_mrpc(path.name) else path.suffix.lower())
+    reader = READERS.get(".tsv" if _is_raw_mrpc(path.name) else path.suffix.lower())
     if path.suffix.lower() == PARQUET:
         return read_parquet(path)
     if reader is None:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from adapter_probe.data.formats import FORMATS, Rows, is_text
+from adapter_probe.data.formats import READERS, Rows, is_text
 from adapter_probe.data.readers import read_rows, read_text
 from adapter_probe.data.sources import subset
 from adapter_probe.errors import DataError, listed, one_line, shown
@@ -257,5 +257,5 @@ def _reader_of(row: _Row) -> tuple[tuple[str, ...], _Reader]:
     allowed = "; ".join(", ".join(columns) for columns in _FORMS)
     raise DataError(
         f"{row.place}: columns {listed(row.record)} match no form of language model data: {allowed}"
-        f" (or a .txt file among {', '.join(FORMATS)})"
+        f" (or a .txt file among {', '.join(READERS)})"
     )

@@ -35,7 +35,7 @@ class Split:
         return len(self.texts)
 
 
-def assemble(spec: TaskSpec, split: str, rows: Rows) -> Split:
+def assemble_split(spec: TaskSpec, split: str, rows: Rows) -> Split:
     """The texts and labels of some rows of a split; the fingerprint has classes by name.
 
     Raises:

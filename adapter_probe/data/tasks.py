@@ -24,7 +24,7 @@ from adapter_probe.data.questions import Questions, assemble_questions
 from adapter_probe.data.readers import SPLITS, find_files, name_of_file
 from adapter_probe.data.sources import judged, read_source, read_split, refuse_changed, share_out, subset
 from adapter_probe.data.spec import Columns, TaskSpec
-from adapter_probe.data.splits import Split, assemble
+from adapter_probe.data.splits import Split, assemble_split
 from adapter_probe.errors import DataError
 from adapter_probe.metrics import Kind, check_kind, check_metric, default_metric
 
@@ -166,7 +166,7 @@ def load_split(
 
 
 def _assembled(spec: TaskSpec, split: str, rows: Rows) -> Split | Questions:
-    return (assemble_questions if spec.kind == "extractive" else assemble)(spec, split, rows)
+    return (assemble_questions if spec.kind == "extractive" else assemble_split)(spec, split, rows)
 
 
 def _all_rows(spec: TaskSpec, split: str, rows: Rows) -> Split | Questions:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from adapter_probe.device import check_threads, choose_device
 from adapter_probe.errors import JobsDetached, TrainingError
-from adapter_probe.progress import progress_bar, say
+from adapter_probe.progress import print_message, progress_bar
 
 from .job import Failure, OnStep
 from .local import LocalProcesses
@@ -93,7 +93,7 @@ def run_jobs(
     """
     left = len(jobs.steps)
     count = resources.at_a_time(left)
-    say(f"{jobs.kind}: {jobs.total}, {jobs.total - left} done, {count} in parallel", progress)
+    print_message(f"{jobs.kind}: {jobs.total}, {jobs.total - left} done, {count} in parallel", progress)
     if resources.cluster is None:
         device = str(choose_device(resources.device))
         command, environment = _worker(device, resources.threads, min(count, left))
@@ -104,7 +104,7 @@ def run_jobs(
         failures = _run_on_cluster(jobs, resources, resources.cluster, progress)
     # A single failure is part of the error, see `describe_lost`.
     for failure in failures if len(failures) > 1 else ():
-        say(f"{jobs.name_of(failure.job)} failed: {failure}", progress)
+        print_message(f"{jobs.name_of(failure.job)} failed: {failure}", progress)
     return failures
 
 
@@ -115,9 +115,9 @@ def _run_on_cluster(jobs: Jobs, resources: Resources, options: SlurmOptions, pro
     submission = array.submit(list(jobs.steps))
     sent, adopted = len(submission.sent), len(submission.adopted)
     for failure in submission.failed:
-        say(f"{jobs.name_of(failure.job)} had failed and is submitted again: {failure}", progress)
+        print_message(f"{jobs.name_of(failure.job)} had failed and is submitted again: {failure}", progress)
     going = f"; submitted earlier and still queued or running: {adopted}" if adopted else ""
-    say(f"jobs submitted: {sent}{going}; cancel them with `scancel --name={array.name}`", progress)
+    print_message(f"jobs submitted: {sent}{going}; cancel them with `scancel --name={array.name}`", progress)
     if options.detach:
         counts = {"jobs": jobs.total, "done": jobs.total - sent - adopted, "sent_now": sent}
         where = {"job_name": array.name, "folder": str(jobs.folder)}
@@ -126,7 +126,7 @@ def _run_on_cluster(jobs: Jobs, resources: Resources, options: SlurmOptions, pro
         with _bar(jobs, progress) as (on_step, watch):
             return array.wait(list(jobs.steps), on_step, watch)
     except KeyboardInterrupt:
-        say(f"the jobs stay in the queue; cancel them with `scancel --name={array.name}`", progress)
+        print_message(f"the jobs stay in the queue; cancel them with `scancel --name={array.name}`", progress)
         raise
 
 

@@ -110,7 +110,7 @@ def _lora_rank(method: Method | ImportedMethod) -> int:
     return ranks.most_common(1)[0][0] if ranks else 0
 
 
-def assemble(
+def assemble_results(
     request: AblationRequest, variants: VariantSet, arrays: Arrays, guard: dict[str, Any] | None = None
 ) -> AblationResults:
     """The results of a study from the outputs of all items, in the dataset's order.

@@ -30,7 +30,7 @@ from adapter_probe.progress import progress_bar
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER, Span, VariantSet
 
-from .outputs import assemble, batch_outputs, joined
+from .outputs import assemble_results, batch_outputs, joined
 from .plan import choose_tokens_per_pass, cut_batches
 from .request import AblationRequest
 
@@ -167,7 +167,7 @@ def _results(request: AblationRequest, span: Span, step: Callable[[int], None]) 
         step(int(request.encoded.lengths[batch].sum()))
     arrays = joined(computed)
     in_order = {name: values[:, np.argsort(items)] for name, values in arrays.items()}
-    return assemble(request, VariantSet(("intact", str(span)), (None, span), masks), in_order)
+    return assemble_results(request, VariantSet(("intact", str(span)), (None, span), masks), in_order)
 
 
 def _score(results: AblationResults, row: int) -> float | None:

@@ -15,7 +15,7 @@ from adapter_probe.results.rundir import MANIFEST, RunDirectory
 from adapter_probe.spans import effective
 
 from .engine import Engine, ProgressCallback
-from .outputs import Arrays, assemble
+from .outputs import Arrays, assemble_results
 from .plan import TOKENS_PER_PART, count_work, cut_parts
 from .request import AblationRequest
 
@@ -98,7 +98,7 @@ class AblationRun:
             name: np.concatenate([part[name] for part in parts], axis=1)[:, order] for name in parts[0]
         }
         guard = self._engine.repeat_doubtful_pairs(arrays)
-        return assemble(self._request, self._request.variants, arrays, guard)
+        return assemble_results(self._request, self._request.variants, arrays, guard)
 
 
 def plan_ablation(request: AblationRequest, folder: Path) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from adapter_probe.results.atomic import read_arrays, write_arrays, write_csv
 from adapter_probe.results.fingerprints import canonical_json
 from adapter_probe.results.schema import (
     MOST_LAYERS,
+    OPTIONAL_SPANS_COLUMNS,
     PREDICTIONS,
-    SPANS,
+    SPANS_COLUMNS,
     SPANS_CSV,
-    SPANS_OPTIONAL,
     read_table,
 )
 from adapter_probe.results.sealing import check_sealed, refuse_newer
@@ -35,7 +35,6 @@ _DIVIDES = {
     "bits_per_byte": "bytes", "byte_perplexity": "bytes", "word_perplexity": "words",
 }  # fmt: skip
 
-SPAN_COLUMNS = tuple(SPANS)
 _ARRAYS = ("masks", "spans", "logits", "labels")
 _OPTIONAL = ("answers", "counts", "groups", "greedy")
 _TEXTS = ("row_names", "metric", "kind", "label_names", "identity", "settings")
@@ -205,14 +204,14 @@ def load_ablation(folder: str | Path) -> AblationResults:
 
 
 def write_spans(folder: str | Path, frame: pd.DataFrame) -> None:
-    """Writes ``spans.csv``: `SPAN_COLUMNS` first, further columns after them, rows as given.
+    """Writes ``spans.csv``: `SPANS_COLUMNS` first, further columns after them, rows as given.
 
     Raises:
         ResultsError: a column is missing or wrong, or the file cannot be written.
     """
     path = Path(folder) / SPANS_CSV
     _check_spans(frame, path)
-    write_csv(path, frame[[*SPAN_COLUMNS, *(name for name in frame if name not in SPAN_COLUMNS)]])
+    write_csv(path, frame[[*SPANS_COLUMNS, *(name for name in frame if name not in SPANS_COLUMNS)]])
 
 
 def read_spans(folder: str | Path) -> pd.DataFrame:
@@ -224,8 +223,8 @@ def read_spans(folder: str | Path) -> pd.DataFrame:
     path = Path(folder) / SPANS_CSV
     if not path.exists():
         raise ResultsError(f"{folder} contains no finished ablation: there is no {SPANS_CSV} in it")
-    frame = read_table(path, SPANS, SPANS_OPTIONAL)
-    whole = [name for name, kind in SPANS.items() if kind == "count"]
+    frame = read_table(path, SPANS_COLUMNS, OPTIONAL_SPANS_COLUMNS)
+    whole = [name for name, kind in SPANS_COLUMNS.items() if kind == "count"]
     if frame[whole].isna().any(axis=None):
         raise ResultsError(f"{path}: {', '.join(whole)} should contain whole numbers, but one is empty")
     frame = frame.astype(dict.fromkeys(whole, "int64"))
@@ -234,10 +233,10 @@ def read_spans(folder: str | Path) -> pd.DataFrame:
 
 
 def _check_spans(frame: pd.DataFrame, path: Path) -> None:
-    if missing := [name for name in SPANS if name not in frame]:
+    if missing := [name for name in SPANS_COLUMNS if name not in frame]:
         found = ", ".join(map(str, frame.columns)) or "none"
         raise ResultsError(f"{path}: no column {', '.join(missing)} in the table of spans (found: {found})")
-    for name, kind in SPANS.items():
+    for name, kind in SPANS_COLUMNS.items():
         if frame[name].dtype.kind != ("i" if kind == "count" else "f"):
             wanted = "integers" if kind == "count" else "floats"
             raise ResultsError(f"{path}: column {name} should contain {wanted}, got {frame[name].dtype}")

@@ -52,47 +52,47 @@ SWEEP_TABLES = (SWEEP_CSV, TRADEOFF_CSV, AGGREGATE_CSV, SIZES_CSV, TRIALS_CSV)
 ColumnKind = str
 """``text``, ``number`` (NaN allowed), ``count`` (whole, may be empty) or ``flag`` (true or false)."""
 
-SWEEP = {
+SWEEP_COLUMNS = {
     "task": "text", "metric": "text", "init_std": "number", "n": "count", "mean": "number", "sem": "number",
     "min": "number", "max": "number", "diverged": "count", "majority_score": "number",
 }  # fmt: skip
-TRADEOFF = {
+TRADEOFF_COLUMNS = {
     "task": "text", "metric": "text", "method": "text", "size": "count", "k": "count", "label": "text",
     "n": "count", "mean": "number", "sem": "number", "min": "number", "max": "number", "diverged": "count",
     "trained_parameters": "count", "trained_parameters_without_head": "count", "percent_of_base": "number",
     "majority_score": "number",
 }  # fmt: skip
-AGGREGATE = {
+AGGREGATE_COLUMNS = {
     "method": "text", "size": "count", "k": "count", "label": "text", "n_tasks": "count",
     "trained_parameters_without_head": "number", "percent_of_base": "number", "p20_points": "number",
     "p50_points": "number", "p80_points": "number", "iqm_points": "number", "iqm_low_points": "number",
     "iqm_high_points": "number", "on_frontier": "flag",
 }  # fmt: skip
-SIZES = {"size": "count", "n_tasks": "count", "mean_score": "number", "sem": "number"}
-TRIALS = {
+SIZES_COLUMNS = {"size": "count", "n_tasks": "count", "mean_score": "number", "sem": "number"}
+TRIALS_COLUMNS = {
     "task": "text", "metric": "text", "method": "text", "size": "count", "init_std": "number",
     "activation": "text", "sites": "text", "k": "count", "learning_rate": "number", "epochs": "count",
     "batch_size": "count", "seed": "count", "score": "number", "diverged": "flag",
     "trained_parameters": "count",
 }  # fmt: skip
-TRIALS_OPTIONAL = {"trial": "text"}
-SPANS = {
+OPTIONAL_TRIALS_COLUMNS = {"trial": "text"}
+SPANS_COLUMNS = {
     "first": "count", "last": "count", "n_layers": "count", "score": "number", "delta_points": "number",
     "n_examples": "count",
 }  # fmt: skip
-SPANS_OPTIONAL = {"significant": "flag", "non_monotone": "flag"}
+OPTIONAL_SPANS_COLUMNS = {"significant": "flag", "non_monotone": "flag"}
 MOST_LAYERS = 1000
 """More than any Transformer has; tables are laid out as matrices of that many layers."""
-LAYERS = {"layer": "count", "delta_points": "number", "share_points": "number"}
-REMOVABLE = {
+LAYERS_COLUMNS = {"layer": "count", "delta_points": "number", "share_points": "number"}
+REMOVABLE_COLUMNS = {
     "tolerance_points": "number", "basis": "text", "first": "count", "last": "count", "n_layers": "count",
     "delta_points": "number", "ci_low_points": "number",
 }  # fmt: skip
-GROUPS = {
+GROUPS_COLUMNS = {
     "group": "text", "n_examples": "count", "variant": "text", "first": "count", "last": "count",
     "score": "number", "delta_points": "number",
 }  # fmt: skip
-CHOICE = {"learning_rate": "number", "epochs": "count", "size": "count"}
+CHOICE_COLUMNS = {"learning_rate": "number", "epochs": "count", "size": "count"}
 """Columns that identify the trials behind a row of a sweep; older tables lack some."""
 
 _LARGEST_COUNT = 2**53  # beyond, floats skip whole numbers

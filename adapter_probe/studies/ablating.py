@@ -15,7 +15,7 @@ import numpy as np
 from adapter_probe.analysis.studies import AblationRecord, ablation_record
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.metrics import CustomMetric
-from adapter_probe.progress import progress_bar, say, working
+from adapter_probe.progress import print_message, progress_bar, working
 from adapter_probe.results import schema
 from adapter_probe.results.ablation_files import AblationResults, save_predictions, write_spans
 from adapter_probe.results.atomic import write_csv, write_json
@@ -247,7 +247,7 @@ def run_ablation(request: AblationRequest, folder: Path, *, progress: bool = Tru
 
     with AblationRun.folder(request, folder) as run:
         for damaged in run.damaged:
-            say(f"{damaged} is damaged or belongs to another run; computing it again", progress)
+            print_message(f"{damaged} is damaged or belongs to another run; computing it again", progress)
         ablation = AblationRun(request, run)
         with _bar(ablation, request, progress) as report:
             results = ablation.compute(report)
@@ -268,7 +268,7 @@ def _bar(ablation: Any, request: AblationRequest, progress: bool) -> Iterator[An
 
         if (speed := bfloat16_speed(request.device)) < 1:
             found = f"bfloat16 matrix products are {speed:.1f} times as fast as float32 on this machine"
-            say(f"{found}; --precision float32 would be faster", progress)
+            print_message(f"{found}; --precision float32 would be faster", progress)
     with progress_bar("ablate", total, "tokens", done, progress) as bar:
         yield bar.update
 

@@ -122,12 +122,12 @@ def convert(
             represent it.
         ResultsError: the folder cannot be written.
     """
-    from adapter_probe.checkpoints.converting import FORMATS, to_adapterhub, to_native, to_peft
+    from adapter_probe.checkpoints.converting import CHECKPOINT_FORMATS, to_adapterhub, to_native, to_peft
     from adapter_probe.checkpoints.opening import open_checkpoint
     from adapter_probe.data.given import given_task
 
-    if to not in FORMATS:
-        raise CheckpointError(f"--to {to} is not allowed; choose from {', '.join(FORMATS)}")
+    if to not in CHECKPOINT_FORMATS:
+        raise CheckpointError(f"--to {to} is not allowed; choose from {', '.join(CHECKPOINT_FORMATS)}")
     source, out, files = Path(source), Path(out), several(data)
     opened = open_checkpoint(source, base)
     if to == "adapterhub":

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from adapter_probe.errors import ResultsError
-from adapter_probe.figures.venues import DEFAULT_FORMATS, FORMATS, VENUES, Column, FigureOptions, Venue
+from adapter_probe.figures.venues import DEFAULT_FORMATS, FIGURE_FORMATS, VENUES, Column, FigureOptions, Venue
 from adapter_probe.progress import stage
 from adapter_probe.results.fingerprints import code_identity, hash_files, hash_json
 from adapter_probe.results.sealing import FIGURES, note, read_note, sealed_tables
@@ -57,9 +57,9 @@ def draw_gallery(
     if column not in (None, *get_args(Column)):
         raise ResultsError(f"column {column!r} is not allowed; choose from {', '.join(get_args(Column))}")
     wanted = tuple(dict.fromkeys(name.strip().lower() for name in several(formats) if name.strip()))
-    if not wanted or any(name not in FORMATS for name in wanted):
+    if not wanted or any(name not in FIGURE_FORMATS for name in wanted):
         given = ",".join(several(formats))
-        raise ResultsError(f"formats {given!r} are not allowed; choose from {', '.join(FORMATS)}")
+        raise ResultsError(f"formats {given!r} are not allowed; choose from {', '.join(FIGURE_FORMATS)}")
     options = FigureOptions(venue, column, wanted, tolerance, paper, several(labels), several(only))
     with stage("drawing figures"):
         return write_gallery(records, folder, options)

@@ -20,7 +20,7 @@ from adapter_probe.figures.gallery import figures_of
 from adapter_probe.figures.table_layouts import lay_out_removable
 from adapter_probe.figures.tables import escape_markdown, markdown_text
 from adapter_probe.figures.venues import PAPER, FigureOptions
-from adapter_probe.figures.wording import count_text, metric_name, score_text, study_label, task_label
+from adapter_probe.figures.wording import count_text, metric_name, named_score, study_label, task_label
 from adapter_probe.results.atomic import make_folder, read_json, write_text
 
 from .checked import checked
@@ -93,7 +93,7 @@ def model_card(
 def _section(record: AblationRecord, picture: str, caption: str) -> str:
     """The card's section on one ablation, as Markdown."""
     said = record.overview
-    score = "undefined" if said.intact is None else score_text(said.intact, said.metric)
+    score = "undefined" if said.intact is None else named_score(said.intact, said.metric)
     part, how = "cell", ": the row is the first layer, the column the last"
     if span_order(record.spans) is not None:
         part, how = "point", ""

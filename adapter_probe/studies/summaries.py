@@ -44,7 +44,7 @@ def _loss_unit(metric: str) -> str | None:
     return LOSS_UNITS.get(metric, "") if metric in LOSSES else None
 
 
-def points(delta: float | None, metric: str = "") -> str:
+def change_text(delta: float | None, metric: str = "") -> str:
     """A signed difference of scores, in points, or in the unit of a loss."""
     if delta is None:
         return "undefined"
@@ -54,19 +54,19 @@ def points(delta: float | None, metric: str = "") -> str:
 
 
 def _drop_text(drop: float, metric: str, sign: str = "+") -> str:
-    """A drop or a difference of drops in points; of a loss, a rise in its unit. See `points` for changes."""
+    """A drop or a difference of drops in points; of a loss, a rise in its unit; see also `change_text`."""
     unit = _loss_unit(metric)
     text = f"{drop:{sign}.1f} points" if unit is None else f"{drop / 100:{sign}.3f} {unit}"
     return text.rstrip()
 
 
-def span_text(span: dict[str, Any] | None, metric: str = "") -> str:
+def span_change_text(span: dict[str, Any] | None, metric: str = "") -> str:
     """A span and its change of the score, as text."""
     if span is None:
         return "none"
     layers, n = _layers_text(span["first"], span["last"]), span["n_layers"]
     layers += "" if n == 1 else f" ({n} layers)"
-    return f"{layers}, {points(span['delta_points'], metric)}"
+    return f"{layers}, {change_text(span['delta_points'], metric)}"
 
 
 def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -83,7 +83,7 @@ def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         (
             "all switched off",
             f"{score_text(report['removed_score'], metric)} "
-            f"({points(report['removed_delta_points'], metric)})",
+            f"({change_text(report['removed_delta_points'], metric)})",
         ),
     ]
     if _loss_unit(metric) is None:
@@ -101,7 +101,7 @@ def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         name = f"best single {unit}" if kept else f"largest single-{unit} {rise}"
         telling = kept or single["delta_points"] < 0  # without any drop, there is no largest one
         layers = _layers_text(single["layer"], single.get("last_layer", single["layer"]))
-        rows.append((name, f"{layers}, {points(single['delta_points'], metric)}" if telling else "none"))
+        rows.append((name, f"{layers}, {change_text(single['delta_points'], metric)}" if telling else "none"))
     if "significant_spans" in report:
         counted = f"{report['significant_spans']} of {report['tested_spans']} spans (p < 0.05 after Holm)"
         rows.append(("significant changes", counted))
@@ -136,7 +136,7 @@ def _group_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         (
             f"on {name}",
             f"{score_text(own['intact_score'], metric)} of {_examples(own['n_examples'])}, all switched off "
-            f"{points(own['removed_delta_points'], metric)}",
+            f"{change_text(own['removed_delta_points'], metric)}",
         )
         for name, own in list(wholes.items())[:_MOST_GROUPS]
     ]
@@ -161,11 +161,11 @@ def _span_rows(report: Mapping[str, Any], kept: bool) -> list[tuple[str, str]]:
     metric, rows = report["metric"], []
     for tolerance, span in report["shortest_sufficient" if kept else "longest_removable"].items():
         what = "shortest sufficient span" if kept else "longest removable span"
-        rows.append((f"{what} within {_tolerance(tolerance, metric)}", span_text(span, metric)))
+        rows.append((f"{what} within {_tolerance(tolerance, metric)}", span_change_text(span, metric)))
     for tolerance, span in report.get("longest_removable_surely", {}).items():
         if span is not None:
             within = f"  by the 95 % interval, within {_tolerance(tolerance, metric)}"
-            rows.append((within, span_text(span, metric)))
+            rows.append((within, span_change_text(span, metric)))
     return rows
 
 
@@ -220,7 +220,8 @@ def exchange_rows(record: ExchangeRecord) -> list[tuple[str, str]]:
     for (own, others), alike in best.groupby(["task_points", "other_points"], sort=False):
         row = alike.iloc[0]  # the longest of the spans with equal changes
         layers = _layers_text(row["first"], row["last"])
-        change = f"{points(own, record.metrics[0])} on {task}, {points(others, record.metrics[1])} on {other}"
+        first, second = (change_text(*pair) for pair in zip((own, others), record.metrics))
+        change = f"{first} on {task}, {second} on {other}"
         change += f" ({len(alike) - 1} other spans are equal)" if len(alike) > 1 else ""
         rows.append((f"frontier: {layers} off", change))
     return rows if len(rows) > 1 else [*rows, ("frontier", "only the intact model")]
@@ -241,7 +242,7 @@ def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
         ("intact", f"{low} to {high}"),
         (
             "all layers off",
-            f"{points(whole['delta_points'], record.metric)}, standard deviation over studies "
+            f"{change_text(whole['delta_points'], record.metric)}, standard deviation over studies "
             f"{_drop_text(whole['sd_points'], record.metric, '')}",
         ),
         (

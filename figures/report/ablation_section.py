@@ -25,7 +25,7 @@ from adapter_probe.results.ablation_files import AblationResults
 
 from .drawn import SVG, image_of, text_table
 from .examples import ExampleTexts, examples_content, flip_counts
-from .tables import number, settings_rows, short_name, table
+from .tables import json_cell, settings_rows, short_name, table
 
 _SPAN_COLUMNS = (
     "first", "last", "down", "across", "score", "delta_points", "drop", "level", "ci_low_points",
@@ -76,7 +76,7 @@ def ablation_content(
     """
     record, results = ablation.record, ablation.results
     said = record.overview
-    intact, removed = number(said.intact), number(said.removed_delta)
+    intact, removed = json_cell(said.intact), json_cell(said.removed_delta)
     hundred = -100 if said.metric in LOSSES else 100  # a loss that rises is a negative number of points
     return {
         "name": short_name(record.folder),
@@ -96,9 +96,9 @@ def ablation_content(
         "order": span_order(record.spans),
         "nExamples": said.n_examples,
         "intact_score": intact,
-        "removed_score": None if None in (intact, removed) else number(intact + removed / hundred),
+        "removed_score": None if None in (intact, removed) else json_cell(intact + removed / hundred),
         "removed_delta_points": removed,
-        "majority_score": number(said.majority),
+        "majority_score": json_cell(said.majority),
         "baseline": said.baseline,
         "spans": _spans_table(ablation, scale, interaction_scale),
         "steps": slider_steps(record.spans, said.study, tolerance),

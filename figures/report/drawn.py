@@ -16,7 +16,7 @@ from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.figures.wording import bare_score
 from adapter_probe.metrics import IN_PERCENT
 
-from .tables import number
+from .tables import json_cell
 
 NONE = "—"
 SVG = FigureOptions(PAPER, formats=("svg",))
@@ -27,7 +27,7 @@ _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 _PIXELS = 2.0  # pixels per point in print, so that 8-point text appears in the size of the page's text
 
 
-def figures_of(record: StudyRecord) -> list[dict[str, Any]]:
+def embedded_figures(record: StudyRecord) -> list[dict[str, Any]]:
     """The figures that `adapter-probe figures` draws of one study, see `image_of`."""
     return [image_of(drawing) for drawing in gallery.figures_of([record], SVG)]
 
@@ -67,7 +67,7 @@ def text_table(title: str, frame: pd.DataFrame, heads: Mapping[str, str]) -> dic
 
 def cell_text(name: str, value: object, metric: str | None) -> str:
     """A field of a results table as text, formatted by its column."""
-    plain = number(value)
+    plain = json_cell(value)
     if plain is None:
         return NONE
     if isinstance(plain, (bool, str)):

@@ -102,7 +102,7 @@ def page(content: Mapping[str, Any]) -> str:
         "policy": html.escape(_policy(script, css)),
         "title": _plain(str(content["title"])),
         "css": css,
-        "data": embed(content),
+        "data": json_for_html(content),
         "script": script,
         "fallback": _plain(_fallback(content)),
         "version": html.escape(str(content["version"])),
@@ -110,7 +110,7 @@ def page(content: Mapping[str, Any]) -> str:
     return _PLACE.sub(lambda place: parts[place[1]], _file("page.html"))
 
 
-def embed(value: object) -> str:
+def json_for_html(value: object) -> str:
     """JSON that HTML cannot misread: ASCII, without `<`, `>` and `&`."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character in "<>&":

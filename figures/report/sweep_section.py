@@ -9,7 +9,7 @@ import pandas as pd
 from adapter_probe.analysis.studies import SweepRecord, TradeoffRecord
 from adapter_probe.analysis.sweeps import SWEEP_POINT, TRADEOFF_POINT, chosen_trials
 
-from .drawn import figures_of, text_table
+from .drawn import embedded_figures, text_table
 from .tables import settings_rows, short_name
 
 _SPREAD = {
@@ -41,7 +41,7 @@ def sweep_content(record: SweepRecord | TradeoffRecord) -> dict[str, Any]:
         "name": short_name(record.folder),
         "kind": "init" if init else "tradeoff",
         "tasks": points["task"].drop_duplicates().tolist(),
-        "figures": figures_of(record),
+        "figures": embedded_figures(record),
         "tables": _tables(record, points),
         "settings": settings_rows({name: about[name] for name in about if name not in ("tasks", "checksum")}),
     }

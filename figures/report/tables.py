@@ -16,7 +16,7 @@ _DIGITS = 6  # decimals of scores and points: more than a figure shows, and shor
 _P_DIGITS = 3  # significant ones
 
 
-def number(value: object) -> float | int | bool | str | None:
+def json_cell(value: object) -> float | int | bool | str | None:
     """A cell as plain JSON; missing values and values that are not finite become None."""
     if value is None or value is pd.NA:
         return None
@@ -37,7 +37,7 @@ def table(frame: pd.DataFrame, columns: Sequence[str]) -> TableData:
     """The existing ones of `columns`, in this order; p-values rounded to significant digits."""
     present = [name for name in columns if name in frame]
     cells = [
-        [significant(value) if name.startswith("p_") else number(value) for value in frame[name].tolist()]
+        [significant(value) if name.startswith("p_") else json_cell(value) for value in frame[name].tolist()]
         for name in present
     ]
     return {"columns": present, "rows": [list(row) for row in zip(*cells)] if cells else []}

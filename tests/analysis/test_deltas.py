@@ -13,7 +13,7 @@ from sklearn.metrics import matthews_corrcoef
 
 from adapter_probe.analysis import deltas
 from adapter_probe.errors import ResultsError
-from adapter_probe.results.ablation_files import SPAN_COLUMNS
+from adapter_probe.results.schema import SPANS_COLUMNS
 
 
 def accuracy_by_loop(logits, labels) -> float:
@@ -44,7 +44,7 @@ def test_every_span_is_scored_against_the_intact_row(make_results, metric, n_lab
         for last in range(first, 5):
             score = reference_score(results, results.row_names.index(f"{first}-{last}"))
             expected.append((first, last, last - first + 1, score, 100 * (score - intact), 40))
-    assert tuple(frame.columns) == SPAN_COLUMNS
+    assert tuple(frame.columns) == tuple(SPANS_COLUMNS)
     np.testing.assert_allclose(frame.to_numpy(float), np.array(expected), rtol=0, atol=1e-9)
     assert frame.dtypes[["first", "last", "n_layers", "n_examples"]].eq("int64").all()
 

@@ -14,7 +14,7 @@ from adapter_probe.analysis.removable import span_costs
 from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores, draw_counts
 from adapter_probe.analysis.summary import summary
 from adapter_probe.analysis.tables import ablation_tables
-from adapter_probe.metrics import CHOICES, LOSSES, METRICS, NO_CLASS, check_metric, metric_label, points
+from adapter_probe.metrics import CHOICES, LOSSES, METRICS, NO_CLASS, check_metric, metric_label, to_points
 from adapter_probe.results.ablation_files import COUNTED, AblationResults, load_ablation, save_predictions
 from adapter_probe.spans import span_variants
 
@@ -106,7 +106,7 @@ def test_a_loss_that_rises_is_a_drop(metric):
     np.testing.assert_allclose(frame["delta_points"], -100 * rise)
     tables = ablation_tables(results, n_resamples=200)
     assert (tables.spans["ci_high_points"] < 0).all()
-    assert points(metric, 0.02) == -2
+    assert to_points(metric, 0.02) == -2
 
 
 def test_the_intact_row_has_the_choices_drawn_at_random_beside_it():

@@ -14,7 +14,7 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.figures import style, wording
 from adapter_probe.figures.ablation_figures import heatmap_figure
 from adapter_probe.figures.heatmap import Grid
-from adapter_probe.figures.venues import FORMATS, PAPER, VENUES, FigureOptions, Venue
+from adapter_probe.figures.venues import FIGURE_FORMATS, PAPER, VENUES, FigureOptions, Venue
 
 NOTES = ["MNLI$_\\mathrm{m}$", "intact 83.7 % accuracy", "all removed: drop 43.5"]
 
@@ -149,7 +149,7 @@ def test_a_figure_without_room_is_refused(make_frame):
 def test_a_figure_is_the_same_bytes_each_time_in_every_format(make_frame, tmp_path):
     def written(folder):
         figure = heatmap_figure([Grid(make_frame(12), NOTES, None)], FigureOptions(PAPER), "drop (points)")
-        paths = style.save(figure, folder, "x", title="x", identity={}, formats=FORMATS)
+        paths = style.save(figure, folder, "x", title="x", identity={}, formats=FIGURE_FORMATS)
         return [path.read_bytes() for path in paths]
 
     assert written(tmp_path / "one") == written(tmp_path / "two")

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from adapter_probe.analysis.studies import AblationOverview, AblationRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures.ablation_figures import attribution_drawing, attribution_figure
-from adapter_probe.figures.attribution import attribution, interactions
+from adapter_probe.figures.attribution import attribution, interaction_map
 from adapter_probe.figures.heatmap import heatmap
 from adapter_probe.figures.venues import PAPER, FigureOptions
 
@@ -107,7 +107,7 @@ def test_without_intervals_nothing_is_said_of_them(record):
 
 def test_squares_are_small_where_the_interval_holds_zero(record):
     panel = record(5, width=1.0)
-    ax = interactions(panel, plt.figure(figsize=(4, 4)).gca())
+    ax = interaction_map(panel, plt.figure(figsize=(4, 4)).gca())
     full = ~ax.collections[0].get_array().mask
     small = next(c for c in ax.collections if c.get_label() == "small cells")
     centres = [path.vertices[:4].mean(axis=0) for path in small.get_paths()]
@@ -126,7 +126,7 @@ def test_a_gain_has_the_sign_here_that_it_has_in_the_heatmap(make_frame, with_st
     one = replace(record(), spans=spans, layers=layers)
     _, (left, right) = plt.subplots(1, 2, figsize=(10, 5))
     said = []
-    for ax in (heatmap(one, left), interactions(one, right)):
+    for ax in (heatmap(one, left), interaction_map(one, right)):
         said.append(next(t.get_text() for t in ax.texts if t.get_position() == (0.5, 0.5)))
     assert said == ["−2.2", "−2.2"]
     _, ax = plt.subplots()

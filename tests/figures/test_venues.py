@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tueplots import figsizes
 
-from adapter_probe.figures.venues import FORMATS, PAPER, VENUES, FigureOptions
+from adapter_probe.figures.venues import FIGURE_FORMATS, PAPER, VENUES, FigureOptions
 
 
 @pytest.mark.parametrize(
@@ -45,4 +45,4 @@ def test_letters_can_be_read():
 def test_a_figure_takes_the_width_it_prefers_unless_told():
     assert FigureOptions(PAPER).width("full") == PAPER.full
     assert FigureOptions(PAPER, "half").width("full") == PAPER.half
-    assert set(FigureOptions(PAPER).formats) < set(FORMATS)
+    assert set(FigureOptions(PAPER).formats) < set(FIGURE_FORMATS)

@@ -15,7 +15,6 @@ from hypothesis.extra import numpy as hnp
 
 from adapter_probe.results import ablation_files
 from adapter_probe.results.ablation_files import (
-    SPAN_COLUMNS,
     AblationResults,
     load_ablation,
     read_spans,
@@ -23,6 +22,7 @@ from adapter_probe.results.ablation_files import (
     write_spans,
 )
 from adapter_probe.results.atomic import read_arrays, write_arrays
+from adapter_probe.results.schema import SPANS_COLUMNS
 
 TEXTS = st.text(max_size=8)
 
@@ -176,8 +176,8 @@ def span_frames(draw: st.DrawFn) -> pd.DataFrame:
     pairs = st.tuples(st.integers(0, 30), st.integers(0, 30)).map(sorted)
     spans = draw(st.lists(pairs, min_size=1, unique_by=tuple))
     rows = [(a, b, b - a + 1, draw(SCORES), draw(SCORES), draw(st.integers(0, 10**6))) for a, b in spans]
-    frame = pd.DataFrame(rows, columns=list(SPAN_COLUMNS))
-    types = dict.fromkeys(SPAN_COLUMNS, "int64") | {"score": "float64", "delta_points": "float64"}
+    frame = pd.DataFrame(rows, columns=list(SPANS_COLUMNS))
+    types = dict.fromkeys(SPANS_COLUMNS, "int64") | {"score": "float64", "delta_points": "float64"}
     return frame.astype(types)
 
 
@@ -210,7 +210,7 @@ def test_further_columns_come_last(tmp_path: Path):
     frame = table()
     frame.insert(0, "p_value", [1.0, 0.5, 0.25])
     write_spans(tmp_path, frame)
-    assert list(read_spans(tmp_path)) == [*SPAN_COLUMNS, "p_value"]
+    assert list(read_spans(tmp_path)) == [*SPANS_COLUMNS, "p_value"]
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_wrong_tables_are_not_written(tmp_path: Path, refused: Callable, frame: 
     assert os.listdir(tmp_path) == []
 
 
-HEADER = ",".join(SPAN_COLUMNS)
+HEADER = ",".join(SPANS_COLUMNS)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from adapter_probe.results.ablation_files import SPAN_COLUMNS, AblationResults, save_predictions, write_spans
+from adapter_probe.results.ablation_files import AblationResults, save_predictions, write_spans
 from adapter_probe.results.rundir import RunDirectory
+from adapter_probe.results.schema import SPANS_COLUMNS
 
 pytestmark = [
     pytest.mark.slow,
@@ -59,7 +60,7 @@ def span_frame(logits: np.ndarray) -> pd.DataFrame:
         (first, last, last - first + 1, score, 100 * (score - scores[0]), logits.shape[1])
         for (first, last), score in zip(SPANS[1:], scores[1:])
     ]
-    return pd.DataFrame(rows, columns=list(SPAN_COLUMNS))
+    return pd.DataFrame(rows, columns=list(SPANS_COLUMNS))
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from adapter_probe.errors import ResultsError
-from adapter_probe.results.schema import LAYERS, find_results, read_table
+from adapter_probe.results.schema import LAYERS_COLUMNS, find_results, read_table
 
 
 def folder(path: Path, table: str) -> Path:
@@ -41,5 +41,5 @@ def test_only_what_other_readers_take_for_a_number_is_one(tmp_path: Path):
     path = tmp_path / "layers.csv"
     path.write_text("layer,delta_points,share_points,note\n0,1_0,0.5,1_0\n")
     with pytest.raises(ResultsError, match="delta_points is '1_0'; give a number"):
-        read_table(path, LAYERS)
+        read_table(path, LAYERS_COLUMNS)
     assert read_table(path, {"layer": "count"})["note"].tolist() == ["1_0"]

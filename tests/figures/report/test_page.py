@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from adapter_probe.analysis.studies import load_record
 from adapter_probe.figures import levels, style
 from adapter_probe.figures.report import page as page_module
-from adapter_probe.figures.report.page import embed, page, report_content, write_report
+from adapter_probe.figures.report.page import json_for_html, page, report_content, write_report
 
 FOLDER = Path(page_module.__file__).parent
 JSON = st.recursive(
@@ -56,7 +56,7 @@ def full(make_ablation, reported, tradeoff_folder, hostile: str, tmp_path_factor
 
 @given(JSON)
 def test_embedded_data_read_back_and_cannot_be_markup(value: object):
-    text = embed(value)
+    text = json_for_html(value)
     assert json.loads(text) == value
     assert text.isascii()
     assert not set(text) & set("<>&\u2028\u2029")
@@ -64,7 +64,7 @@ def test_embedded_data_read_back_and_cannot_be_markup(value: object):
 
 @given(st.text())
 def test_no_text_ends_its_block(text: str):
-    document = Document(f'<script type="application/json" id="data">{embed(text)}</script>')
+    document = Document(f'<script type="application/json" id="data">{json_for_html(text)}</script>')
     assert [name for name, _ in document.elements] == ["script"]
     assert json.loads(document.text("data")) == text
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter_probe.figures.report.tables import number, settings_rows, short_name, significant, table
+from adapter_probe.figures.report.tables import json_cell, settings_rows, short_name, significant, table
 
 
 @given(st.floats())
 def test_a_number_is_json_and_near(value: float):
-    got = number(value)
+    got = json_cell(value)
     json.dumps(got, allow_nan=False)
     if math.isfinite(value):
         assert got == pytest.approx(value, abs=5.1e-7, rel=1e-12)
@@ -34,13 +34,13 @@ def test_a_number_is_json_and_near(value: float):
     ],
 )
 def test_other_cells(value: object, expected: object):
-    got = number(value)
+    got = json_cell(value)
     assert got == expected
     assert type(got) is type(expected)
 
 
 def test_no_minus_zero():
-    assert math.copysign(1, number(-1e-12)) == 1
+    assert math.copysign(1, json_cell(-1e-12)) == 1
 
 
 @given(st.floats(1e-300, 1e300))
