@@ -17,8 +17,7 @@ from .console import command, show, show_json, show_plan
 def ablate(
     checkpoint: options.Checkpoint,
     sites: Annotated[
-        Literal["both", "attention", "ffn"],
-        typer.Option(help="Which adapters of each layer to switch off."),
+        Literal["both", "attention", "ffn"], typer.Option(help="Which adapters of each layer to switch off.")
     ] = "both",
     complement: Annotated[
         bool,
@@ -35,12 +34,7 @@ def ablate(
     ] = "all",
     group: Annotated[int, typer.Option(help="Number of adjacent layers to switch off together.")] = 1,
     layers: Annotated[
-        str,
-        typer.Option(
-            help="Restrict the study to these layers, for example 8-23.",
-            metavar="FIRST-LAST",
-            show_default=False,
-        ),
+        str, typer.Option(help="Restrict the study to these layers, for example 8-23.", metavar="FIRST-LAST")
     ] = "",
     layernorm: Annotated[
         Literal["trained", "pretrained"],
@@ -54,7 +48,6 @@ def ablate(
             help="Instead of --data: tasks of lm-evaluation-harness (extra: lm-eval) by name, task file or "
             "folder (with a /). Several are groups of one study, scored together.",
             metavar="lm-eval:NAME[,NAME]",
-            show_default=False,
         ),
     ] = None,
     split: Annotated[
@@ -63,8 +56,7 @@ def ablate(
     ] = "validation",
     metric: options.Metric = None,
     max_examples: Annotated[
-        int | None,
-        typer.Option(help="Evaluate on a fixed random subset of this many examples.", show_default=False),
+        int | None, typer.Option(help="Evaluate on a fixed random subset of this many examples.")
     ] = None,
     device: options.Device = "auto",
     threads: Annotated[
@@ -83,8 +75,7 @@ def ablate(
         int | None,
         typer.Option(
             help="Maximum number of tokens, over all variants, per pass through a layer; bounds "
-            "memory. Default: chosen for the device.",
-            show_default=False,
+            "memory. Default: chosen for the device."
         ),
     ] = None,
     against: Annotated[
@@ -93,13 +84,11 @@ def ablate(
             help="File of examples that measure an ability of the base model. Each span's drop on the task "
             "is plotted against its change in this ability; repeatable.",
             metavar="FILE",
-            show_default=False,
         ),
     ] = None,
     encoding: options.GivenEncoding = "utf-8",
     out: Annotated[
-        Path | None,
-        typer.Option(help="Results folder. Default: a folder inside the checkpoint.", show_default=False),
+        Path | None, typer.Option(help="Results folder. Default: a folder inside the checkpoint.")
     ] = None,
     tolerance: options.Tolerance = 1.0,
     nodes: options.ClusterOptions = options.ClusterOptions(),

@@ -15,13 +15,10 @@ from .console import command, show, show_json
 
 @command
 def compare(
-    a: Annotated[Path, typer.Argument(help="Results folder of an ablation.", show_default=False)],
+    a: Annotated[Path, typer.Argument(help="Results folder of an ablation.")],
     b: Annotated[
         Path,
-        typer.Argument(
-            help="Results folder of another ablation of the same spans on the same examples.",
-            show_default=False,
-        ),
+        typer.Argument(help="Results folder of another ablation of the same spans on the same examples."),
     ],
     out: Annotated[Path, typer.Option(help="Output folder for the table and the figure.")] = Path(
         "comparison"

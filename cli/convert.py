@@ -15,19 +15,15 @@ from .console import command, show
 
 @command
 def convert(
-    source: Annotated[Path, typer.Argument(help="Checkpoint folder.", show_default=False)],
-    out: Annotated[Path, typer.Argument(help="Output folder.", show_default=False)],
-    to: Annotated[
-        Literal["adapterhub", "native", "peft"],
-        typer.Option(help="Format of the output.", show_default=False),
-    ],
+    source: Annotated[Path, typer.Argument(help="Checkpoint folder.")],
+    out: Annotated[Path, typer.Argument(help="Output folder.")],
+    to: Annotated[Literal["adapterhub", "native", "peft"], typer.Option(help="Format of the output.")],
     base: options.MovedBase = None,
     data: Annotated[
         list[Path] | None,
         typer.Option(
             help="File of labelled validation examples, for a checkpoint that records no task; repeatable.",
             metavar="FILE",
-            show_default=False,
         ),
     ] = None,
     lossy: Annotated[

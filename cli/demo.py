@@ -30,10 +30,7 @@ def demo(
     ] = Path("demo"),
     tiny: Annotated[
         bool,
-        typer.Option(
-            "--tiny",
-            help="Only check the installation, in seconds; the scores are meaningless.",
-        ),
+        typer.Option("--tiny", help="Only check the installation, in seconds; the scores are meaningless."),
     ] = False,
     device: options.Device = "auto",
     json: options.Json = False,

@@ -23,15 +23,11 @@ def figures(
     style: options.Style = "paper",
     column: Annotated[
         Literal["half", "full"] | None,
-        typer.Option(
-            help="Figure width: one column or the full text width. Default: chosen per figure.",
-            show_default=False,
-        ),
+        typer.Option(help="Figure width: one column or the full text width. Default: chosen per figure."),
     ] = None,
     formats: options.Formats = "pdf,svg,png",
     average: Annotated[
-        bool,
-        typer.Option("--average", help="Draw the mean over ablations that differ in the training seed."),
+        bool, typer.Option("--average", help="Draw the mean over ablations that differ in the training seed.")
     ] = False,
     tolerance: options.Tolerance = 1.0,
     label: Annotated[
@@ -40,7 +36,6 @@ def figures(
             help="Panel label; repeat it once per ablation, in the order of the folders. Default: the "
             "task, and the settings where they differ.",
             metavar="TEXT",
-            show_default=False,
         ),
     ] = None,
     only: Annotated[
@@ -49,15 +44,13 @@ def figures(
             help="Comma-separated figures and tables to write, for example heatmap,table-removable. "
             "Default: all.",
             metavar="LIST",
-            show_default=False,
         ),
     ] = "",
     paper: options.Paper = False,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Output folder. Default: the results folder; with several results folders, ./figures.",
-            show_default=False,
+            help="Output folder. Default: the results folder; with several results folders, ./figures."
         ),
     ] = None,
     json: Annotated[

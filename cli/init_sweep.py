@@ -15,9 +15,9 @@ from .sweep import show_sweep
 @command
 def init_sweep(
     base: options.Base,
-    task: Annotated[str, typer.Option(help=options.TaskHelp, show_default=False)],
+    task: Annotated[str, typer.Option(help=options.TaskHelp)],
     out: options.Out,
-    data: Annotated[Path | None, typer.Option(help=options.DataHelp, show_default=False)] = None,
+    data: Annotated[Path | None, typer.Option(help=options.DataHelp)] = None,
     stds: Annotated[
         str,
         typer.Option(

@@ -14,12 +14,11 @@ from adapter_probe.errors import ResultsError, TrainingError
 if TYPE_CHECKING:
     from adapter_probe.jobs.slurm_options import SlurmOptions
 
-Checkpoint = Annotated[Path, typer.Argument(help="Checkpoint folder.", show_default=False)]
+Checkpoint = Annotated[Path, typer.Argument(help="Checkpoint folder.")]
 MovedBase = Annotated[
     str | None,
     typer.Option(
-        help="Folder or Hugging Face hub name of the base model, if it differs from the recorded one.",
-        show_default=False,
+        help="Folder or Hugging Face hub name of the base model, if it differs from the recorded one."
     ),
 ]
 GivenFiles = Annotated[
@@ -27,16 +26,12 @@ GivenFiles = Annotated[
     typer.Option(
         help="File of labelled examples to use instead of the checkpoint's own task; repeatable.",
         metavar="FILE",
-        show_default=False,
     ),
 ]
 Results = Annotated[
-    list[Path],
-    typer.Argument(help="Results folders, or checkpoints that contain ablations.", show_default=False),
+    list[Path], typer.Argument(help="Results folders, or checkpoints that contain ablations.")
 ]
-Base = Annotated[
-    str, typer.Option(help="Pretrained base model: a folder or a Hugging Face hub name.", show_default=False)
-]
+Base = Annotated[str, typer.Option(help="Pretrained base model: a folder or a Hugging Face hub name.")]
 TaskHelp = "Task name (cola, glue/mrpc, squad, ...) or a folder with train and validation files."
 DataHelp = "Folder with the files of the named task."
 LearningRates = Annotated[
@@ -48,15 +43,9 @@ LearningRates = Annotated[
 ]
 BatchSize = Annotated[int, typer.Option(help="Training batch size.")]
 Warmup = Annotated[float, typer.Option(help="Fraction of training steps used for warm-up.")]
-Metric = Annotated[
-    str | None, typer.Option(help="Evaluation metric. Default: the metric of the task.", show_default=False)
-]
-MaxLength = Annotated[
-    int | None, typer.Option(help="Truncate examples to this many tokens.", show_default=False)
-]
-MaxTrain = Annotated[
-    int | None, typer.Option(help="Train on a fixed random subset of this many examples.", show_default=False)
-]
+Metric = Annotated[str | None, typer.Option(help="Evaluation metric. Default: the metric of the task.")]
+MaxLength = Annotated[int | None, typer.Option(help="Truncate examples to this many tokens.")]
+MaxTrain = Annotated[int | None, typer.Option(help="Train on a fixed random subset of this many examples.")]
 Encoding = Annotated[str, typer.Option(help="Text encoding of the data files, for example latin-1.")]
 ValidationShare = Annotated[
     float,
@@ -84,7 +73,7 @@ Threads = Annotated[
 Tolerance = Annotated[
     float, typer.Option(help="Tolerated drop, in percentage points, marked by the black line of an ablation.")
 ]
-Out = Annotated[Path, typer.Option(help="Output folder for trials, tables and figures.", show_default=False)]
+Out = Annotated[Path, typer.Option(help="Output folder for trials, tables and figures.")]
 Style = Annotated[
     Literal["paper", "icml", "neurips", "acl", "aaai", "jmlr", "tmlr", "talk"],
     typer.Option(help="Figure sizes and fonts of a publication venue, or of slides."),
@@ -93,8 +82,7 @@ Formats = Annotated[
     str, typer.Option("--format", help="Comma-separated figure formats: pdf, svg, png, pgf.", metavar="LIST")
 ]
 Paper = Annotated[
-    bool,
-    typer.Option("--paper", help="Overlay the results published by Houlsby et al. (2019)."),
+    bool, typer.Option("--paper", help="Overlay the results published by Houlsby et al. (2019).")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print a machine-readable summary (JSON).")]
 DryRun = Annotated[
@@ -142,23 +130,18 @@ class ClusterOptions:
     slurm: Annotated[
         bool, typer.Option("--slurm", help="Submit the work to a SLURM cluster as a job array.")
     ] = False
-    partition: Annotated[str | None, typer.Option(help="SLURM partition.", show_default=False)] = None
-    gpus_per_task: Annotated[int | None, typer.Option(help="Number of GPUs per job.", show_default=False)] = (
-        None
-    )
+    partition: Annotated[str | None, typer.Option(help="SLURM partition.")] = None
+    gpus_per_task: Annotated[int | None, typer.Option(help="Number of GPUs per job.")] = None
     time: Annotated[
         str | None,
         typer.Option(
             help="Time limit per job, for example 90 (minutes) or 4:00:00 (the default). Unfinished work is "
-            "resubmitted.",
-            show_default=False,
+            "resubmitted."
         ),
     ] = None
-    mem: Annotated[str | None, typer.Option(help="Memory per job, for example 16G.", show_default=False)] = (
-        None
-    )
+    mem: Annotated[str | None, typer.Option(help="Memory per job, for example 16G.")] = None
     max_parallel: Annotated[
-        int | None, typer.Option(help="Maximum number of jobs running at the same time.", show_default=False)
+        int | None, typer.Option(help="Maximum number of jobs running at the same time.")
     ] = None
     setup: Annotated[
         list[str] | None,
@@ -166,7 +149,6 @@ class ClusterOptions:
             help="Shell command to run on the node before the job, for example 'module load cuda'; "
             "repeatable.",
             metavar="LINE",
-            show_default=False,
         ),
     ] = None
     slurm_config: Annotated[
@@ -175,7 +157,6 @@ class ClusterOptions:
             help="TOML file with defaults for the SLURM options; a table [sbatch] sets any other sbatch "
             "option.",
             metavar="FILE",
-            show_default=False,
         ),
     ] = None
     detach: Annotated[

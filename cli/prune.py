@@ -21,16 +21,14 @@ if TYPE_CHECKING:
 @command
 def prune(
     checkpoint: options.Checkpoint,
-    out: Annotated[Path, typer.Option(help="Output folder of the new checkpoint.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Output folder of the new checkpoint.")],
     span: Annotated[
-        str | None,
-        typer.Option(help="Layers whose adapters are removed, for example 0-4.", show_default=False),
+        str | None, typer.Option(help="Layers whose adapters are removed, for example 0-4.")
     ] = None,
     within: Annotated[
         float | None,
         typer.Option(
-            help="Remove the longest span whose drop is at most this many percentage points in an ablation.",
-            show_default=False,
+            help="Remove the longest span whose drop is at most this many percentage points in an ablation."
         ),
     ] = None,
     basis: Annotated[
@@ -42,10 +40,7 @@ def prune(
     encoding: options.GivenEncoding = "utf-8",
     ablation: Annotated[
         Path | None,
-        typer.Option(
-            help="With --within: results folder of the ablation. Default: inside the checkpoint.",
-            show_default=False,
-        ),
+        typer.Option(help="With --within: results folder of the ablation. Default: inside the checkpoint."),
     ] = None,
     device: options.Device = "auto",
     json: options.Json = False,

@@ -20,10 +20,7 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out",
-            "-o",
-            help="Output file. Default: report.html; with --model-card, standard output.",
-            show_default=False,
+            "--out", "-o", help="Output file. Default: report.html; with --model-card, standard output."
         ),
     ] = None,
     model_card: Annotated[
@@ -43,17 +40,13 @@ def report(
     ] = False,
     checkpoint: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="Checkpoint of an ablation that was moved away from it; repeatable.",
-            show_default=False,
-        ),
+        typer.Option(help="Checkpoint of an ablation that was moved away from it; repeatable."),
     ] = None,
     data: Annotated[
         list[Path] | None,
         typer.Option(
             help="File of the evaluated examples, if the ablation was run with --data; repeatable.",
             metavar="FILE",
-            show_default=False,
         ),
     ] = None,
     encoding: options.GivenEncoding = "utf-8",

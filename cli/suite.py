@@ -15,9 +15,7 @@ from .console import command, show, show_json, show_plan
 
 @command
 def suite(
-    file: Annotated[
-        Path, typer.Argument(help="TOML file with the base, the tasks and the studies.", show_default=False)
-    ],
+    file: Annotated[Path, typer.Argument(help="TOML file with the base, the tasks and the studies.")],
     out: options.Out,
     workers: options.Workers = 0,
     threads: options.Threads = 1,

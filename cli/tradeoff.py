@@ -18,22 +18,11 @@ _TOP_K = "0,1,2,3,5,7,9,11,12"
 @command
 def tradeoff(
     base: options.Base,
-    task: Annotated[
-        list[str],
-        typer.Option(
-            help=f"{options.TaskHelp} Repeatable.",
-            show_default=False,
-            metavar="TASK",
-        ),
-    ],
+    task: Annotated[list[str], typer.Option(help=f"{options.TaskHelp} Repeatable.", metavar="TASK")],
     out: options.Out,
     data: Annotated[
         list[Path] | None,
-        typer.Option(
-            help=f"{options.DataHelp} One for each --task, in the same order.",
-            show_default=False,
-            metavar="FOLDER",
-        ),
+        typer.Option(help=f"{options.DataHelp} One for each --task, in the same order.", metavar="FOLDER"),
     ] = None,
     sizes: Annotated[str, typer.Option(help="Comma-separated adapter sizes; empty for none.")] = _SIZES,
     top_k: Annotated[

@@ -18,35 +18,24 @@ Files = list[Path] | None
 @command
 def train(
     base: options.Base,
-    out: Annotated[Path, typer.Option(help="Output folder of the checkpoint.", show_default=False)],
-    task: Annotated[str | None, typer.Option(help=options.TaskHelp, show_default=False)] = None,
-    data: Annotated[Path | None, typer.Option(help=options.DataHelp, show_default=False)] = None,
-    train_file: Annotated[
-        Files, typer.Option(help="File of training examples; repeatable.", show_default=False)
-    ] = None,
-    validation_file: Annotated[
-        Files, typer.Option(help="File of validation examples; repeatable.", show_default=False)
-    ] = None,
-    text: Annotated[str | None, typer.Option(help="Name of the text column.", show_default=False)] = None,
+    out: Annotated[Path, typer.Option(help="Output folder of the checkpoint.")],
+    task: Annotated[str | None, typer.Option(help=options.TaskHelp)] = None,
+    data: Annotated[Path | None, typer.Option(help=options.DataHelp)] = None,
+    train_file: Annotated[Files, typer.Option(help="File of training examples; repeatable.")] = None,
+    validation_file: Annotated[Files, typer.Option(help="File of validation examples; repeatable.")] = None,
+    text: Annotated[str | None, typer.Option(help="Name of the text column.")] = None,
     text_b: Annotated[
-        str | None,
-        typer.Option(help="Name of the column with the second text of a pair.", show_default=False),
+        str | None, typer.Option(help="Name of the column with the second text of a pair.")
     ] = None,
-    label: Annotated[str | None, typer.Option(help="Name of the label column.", show_default=False)] = None,
+    label: Annotated[str | None, typer.Option(help="Name of the label column.")] = None,
     kind: Annotated[
         Literal["classification", "regression", "extractive"] | None,
-        typer.Option(help="Kind of task. Default: inferred from the data.", show_default=False),
+        typer.Option(help="Kind of task. Default: inferred from the data."),
     ] = None,
     metric: Annotated[
-        str | None,
-        typer.Option(
-            help="Metric that selects the best epoch. Default: the metric of the task.",
-            show_default=False,
-        ),
+        str | None, typer.Option(help="Metric that selects the best epoch. Default: the metric of the task.")
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Task name to record in the checkpoint.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, typer.Option(help="Task name to record in the checkpoint.")] = None,
     max_length: options.MaxLength = None,
     max_train: options.MaxTrain = None,
     encoding: options.Encoding = "utf-8",
@@ -89,8 +78,7 @@ def train(
     ] = "none",
     hidden_layers: Annotated[int, typer.Option(help="Number of hidden layers inside the adapter.")] = 1,
     k: Annotated[
-        int | None,
-        typer.Option(help="Number of top layers to train (with --method top_layers).", show_default=False),
+        int | None, typer.Option(help="Number of top layers to train (with --method top_layers).")
     ] = None,
     learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 3e-4,
     epochs: Annotated[int, typer.Option(help="Number of passes over the training set.")] = 3,
