@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-from adapter_probe.analysis.deltas import drop_points, span_order
+from adapter_probe.analysis.deltas import StudyKind, drop_points, span_order
 from adapter_probe.analysis.studies import AblationOverview, AblationRecord
 from adapter_probe.metrics import METRICS
 
@@ -76,11 +76,10 @@ def curve_caption(records: Sequence[AblationRecord], tolerance: float, *, paper:
     overviews = [record.overview for record in records]
     frame = pd.concat([record.spans for record in records], ignore_index=True)
     said, metric = overviews[0], common_metric(records)
-    what = {"ablated": "are switched off", "kept": "are the only ones kept on"}[said.study]
     parts = [
         *_warnings(overviews),
         f"{drop_name(metric).capitalize()} in {said.split} {metric_name(metric)} ({unit_name(metric)}) when"
-        f" the adapters {_which_layers([record.spans for record in records])} {what}, without retraining.",
+        f" {_of_lines([record.spans for record in records], said.study)}.",
         f"The dashed line is a {drop_name(metric)} of {points_text(tolerance)}.",
         *(_whose(overview) for overview in overviews),
     ]
@@ -100,6 +99,12 @@ def curve_caption(records: Sequence[AblationRecord], tolerance: float, *, paper:
     return " ".join(
         [*parts, undefined_text(int(frame["delta_points"].isna().sum()), "Crosses at the bottom")]
     )
+
+
+def _of_lines(frames: Sequence[pd.DataFrame], study: StudyKind) -> str:
+    """What was done to the adapters in the spans of curves, as a clause."""
+    what = {"ablated": "are switched off", "kept": "are the only ones kept on"}[study]
+    return f"the adapters {_which_layers(frames)} {what}, without retraining"
 
 
 def _which_layers(frames: Sequence[pd.DataFrame]) -> str:
@@ -132,16 +137,14 @@ def joint_caption(record: AverageRecord | ComparisonRecord, tolerance: float, *,
     drop = f"{drop_name(metric)} in {metric_name(metric)} ({unit_name(metric)})"
     scores = ", ".join(bare_score(score, metric) for score in record.intact_scores)
     about = f"{count_text(record.n_examples, 'example')}, intact {scores}"
-    off = _STUDIES["ablated"]
-    if not is_grid:
-        off = f"the adapters {_which_layers([record.spans])} are switched off, without retraining"
+    done = _STUDIES[record.study] if is_grid else _of_lines([record.spans], record.study)
     mark = "A ring" if is_grid else "A hollow dot"
     if isinstance(record, ComparisonRecord):
         what, test = "difference", "a two-sided paired bootstrap test over examples"
-        drawn = f"Difference of the {drop} when {off}: {names[1]} minus {names[0]} ({about})."
+        drawn = f"Difference of the {drop} when {done}: {names[1]} minus {names[0]} ({about})."
     else:
         what, test = "mean", "a two-sided bootstrap test over studies and examples"
-        drawn = f"Mean {drop} over {len(names)} studies ({', '.join(names)}; {about}) when {off}."
+        drawn = f"Mean {drop} over {len(names)} studies ({', '.join(names)}; {about}) when {done}."
     marks = _joint_grid_marks(record, tolerance) if is_grid else _joint_curve_marks(record, tolerance)
     return " ".join(
         [

@@ -54,22 +54,23 @@ def _draw(record: ExchangeRecord, ax: Axes) -> list[LegendEntry]:
     (task, other), (first, second) = record.names, record.metrics
     ax.set_xlabel(f"change on {_short(task)} ({unit_name(first)})")
     ax.set_ylabel(f"change on {_short(other)} ({unit_name(second)})")
-    return _entries(frame)
+    return _entries(record)
 
 
 def _intact_props() -> dict[str, object]:
     return {"marker": "P", "color": style.ink(), "markersize": 5 * style.unit(), "linestyle": "none"}
 
 
-def _entries(frame: pd.DataFrame) -> list[LegendEntry]:
+def _entries(record: ExchangeRecord) -> list[LegendEntry]:
     """Handles and words: the fewest and the most layers, the intact model, the frontier."""
     import seaborn
 
+    frame = record.spans
     unit, ends = style.unit(), sorted({int(frame["n_layers"].min()), int(frame["n_layers"].max())})
     shades = seaborn.color_palette(_PALETTE, as_cmap=True)([0.0, 1.0][: len(ends)])
     dot = {"linestyle": "none", "marker": "o", "markersize": 4 * unit, "markeredgewidth": 0.0}
     entries: list[LegendEntry] = [
-        (Line2D([], [], color=shade, **dot), f"{count_text(n, 'layer')} off")
+        (Line2D([], [], color=shade, **dot), f"{count_text(n, 'layer')} {_state(record)}")
         for n, shade in zip(ends, shades)
     ]
     interval = {"color": style.FAINT, "linewidth": 0.5 * unit}
@@ -79,6 +80,10 @@ def _entries(frame: pd.DataFrame) -> list[LegendEntry]:
         (Line2D([], [], color=style.ink(), linewidth=0.8 * unit), "frontier"),
         (Line2D([], [], **interval), "95 % interval"),
     ]
+
+
+def _state(record: ExchangeRecord) -> str:
+    return "off" if record.study == "ablated" else "kept on"
 
 
 def _short(name: str) -> str:
@@ -118,12 +123,16 @@ def exchange_drawing(record: ExchangeRecord, options: FigureOptions) -> Drawing:
 
 
 def _caption(record: ExchangeRecord) -> str:
-    shades = " Darker points: more layers off." if record.spans["n_layers"].nunique() > 1 else ""
+    shades = (
+        f" Darker points: more layers {_state(record)}." if record.spans["n_layers"].nunique() > 1 else ""
+    )
     (task, other), (first, second), (n, m) = record.names, record.metrics, record.n_examples
+    off = record.study == "ablated"
+    done = "the span's adapters are switched off" if off else "only the span's adapters are kept on"
     return (
         f"Each point is a contiguous span of layers: the change of {metric_name(first)} on {task} "
         f"({unit_name(first)}, n = {n:,}) against the change of {metric_name(second)} on {other} "
-        f"({unit_name(second)}, n = {m:,}) when the span's adapters are switched off, without retraining. "
+        f"({unit_name(second)}, n = {m:,}) when {done}, without retraining. "
         "Positive is better on both axes. The cross marks the intact model; the line is the Pareto frontier; "
         f"bars are 95 % paired bootstrap intervals.{shades}"
     )

@@ -62,6 +62,7 @@ class Grid:
         label: label of the colour bar, with the unit.
         shows: what is drawn: drops, their standard deviation, or the difference of two. Only drops have a
             tolerance, and only differences a scale with a neutral middle.
+        joint_study: without an overview, what was done to the spans.
     """
 
     frame: pd.DataFrame
@@ -69,6 +70,7 @@ class Grid:
     overview: AblationOverview | None = None
     label: str = "drop (points)"
     shows: Literal["drops", "spread", "differences"] = "drops"
+    joint_study: StudyKind = "ablated"
 
     @property
     def name(self) -> str:
@@ -78,7 +80,7 @@ class Grid:
     @property
     def study(self) -> StudyKind:
         """What was done to the spans."""
-        return self.overview.study if self.overview else "ablated"
+        return self.overview.study if self.overview else self.joint_study
 
 
 def grid_of(record: SpanRecord) -> Grid:
@@ -88,17 +90,18 @@ def grid_of(record: SpanRecord) -> Grid:
         return Grid(record.spans, ablation_notes(said), said, drop_label(said.metric, said.split))
     frame, notes = record.spans, joint_notes(record)
     if isinstance(record, AverageRecord):
-        return Grid(frame, notes, label=f"mean {drop_label(record.metric)}")
+        return Grid(frame, notes, label=f"mean {drop_label(record.metric)}", joint_study=record.study)
     frame = frame.assign(delta_points=-frame["difference_points"])
     label = f"difference of {drop_name(record.metric)}s ({unit_name(record.metric)})"
-    return Grid(frame, notes, label=label, shows="differences")
+    return Grid(frame, notes, label=label, shows="differences", joint_study=record.study)
 
 
 def spread_grid(record: AverageRecord) -> Grid:
     """The standard deviation over the studies of an average."""
     frame = record.spans[["first", "last"]].assign(delta_points=-record.spans["sd_points"])
     label = f"s.d. of {drop_label(record.metric)}"
-    return Grid(frame, [f"s.d. over {len(record.names)} studies"], label=label, shows="spread")
+    notes = [f"s.d. over {len(record.names)} studies"]
+    return Grid(frame, notes, label=label, shows="spread", joint_study=record.study)
 
 
 def spread_fits(record: AverageRecord, width: float) -> bool:

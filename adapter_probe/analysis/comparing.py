@@ -13,8 +13,11 @@ import pandas as pd
 
 from adapter_probe import metrics
 from adapter_probe.analysis.deltas import (
+    StudyKind,
     intact_row,
     intact_score,
+    removed_row,
+    row_scores,
     rows_of,
     span_scores,
     study_kind,
@@ -43,6 +46,7 @@ class JointRecord:
         n_examples: number of examples.
         intact_scores: intact score of each study.
         identity: identity of each study, by name.
+        study: whether the spans were ablated or kept on.
     """
 
     names: tuple[str, ...]
@@ -51,6 +55,7 @@ class JointRecord:
     n_examples: int
     intact_scores: tuple[float, ...]
     identity: Mapping[str, object]
+    study: StudyKind = "ablated"
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +77,11 @@ class AverageRecord(JointRecord):
 
     Attributes:
         task: the task of the studies, by which published drops are found; empty if unknown.
+        removed_points: change of the score in each study with everything off that it switches, points.
     """
 
     task: str = ""
+    removed_points: tuple[float, ...] = ()
 
 
 def compare_ablations(
@@ -144,7 +151,14 @@ def average_ablations(
     )  # fmt: skip
     spans = _with_tests(spans, spans["delta_points"].to_numpy(), means)
     spans = spans.assign(n_studies=len(studies), n_examples=len(studies[0].labels))
-    return AverageRecord(names, spans, *_about(studies, names), task)
+    removed = tuple(_removed_points(results) for results in studies)
+    return AverageRecord(names, spans, *_about(studies, names), task, removed)
+
+
+def _removed_points(results: AblationResults) -> float:
+    """The change of the score, in points, with everything off that the study switches."""
+    scores = row_scores(results)
+    return float(metrics.points(results.metric, scores[removed_row(results)] - scores[intact_row(results)]))
 
 
 def _over_seeds(samples: np.ndarray, generator: np.random.Generator) -> np.ndarray:
@@ -207,8 +221,8 @@ def check_comparable(studies: Sequence[AblationResults], names: Sequence[str]) -
 
 def _about(
     studies: Sequence[AblationResults], names: Sequence[str]
-) -> tuple[str, int, tuple[float, ...], Mapping[str, object]]:
-    """Metric, number of examples, intact scores and identities."""
+) -> tuple[str, int, tuple[float, ...], Mapping[str, object], StudyKind]:
+    """Metric, number of examples, intact scores, identities and kind of study."""
     scores = tuple(map(intact_score, studies))
     identities = {name: results.identity for name, results in zip(names, studies)}
-    return studies[0].metric, len(studies[0].labels), scores, identities
+    return studies[0].metric, len(studies[0].labels), scores, identities, study_kind(studies[0])

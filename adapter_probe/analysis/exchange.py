@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe.analysis.comparing import SPAN
-from adapter_probe.analysis.deltas import intact_score, study_kind
+from adapter_probe.analysis.deltas import StudyKind, intact_score, study_kind
 from adapter_probe.analysis.sweeps import pareto_frontier
 from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.errors import ResultsError
@@ -29,13 +29,15 @@ class ExchangeRecord:
         names: names of the task and of the other data.
         metrics: metrics on both.
         spans: one row per span: `first`, `last`, `n_layers`; `task_points` and `other_points`, the change of
-            the score in points when the span is off (negative = worse, also of losses), each with its 95 %
+            the score in points when the span is off, or in a study of spans kept on, when everything else
+            is (negative = worse, also of losses), each with its 95 %
             paired bootstrap interval `..._low_points`, `..._high_points` and `..._significant` (after Holm's
             correction); `on_frontier`: no other span, nor the intact model, is at least as good on both and
             better on one.
         intact_scores: intact scores on both.
         n_examples: numbers of examples of both.
         identity: identity of each study, by name.
+        study: whether the spans were ablated or kept on.
     """
 
     names: tuple[str, str]
@@ -44,6 +46,7 @@ class ExchangeRecord:
     intact_scores: tuple[float, float]
     n_examples: tuple[int, int]
     identity: Mapping[str, object]
+    study: StudyKind = "ablated"
 
 
 def exchange_of(
@@ -73,6 +76,7 @@ def exchange_of(
         names, (task.metric, other.metric), spans.assign(on_frontier=frontier),
         (intact_score(task), intact_score(other)),
         (len(task.labels), len(other.labels)), dict(zip(names, (task.identity, other.identity))),
+        study_kind(task),
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from adapter_probe.spans import Span
+from adapter_probe.spans import SITES_PER_LAYER, Span
 
 
 def layers_to_transform(layers: Iterable[int], removed: Span) -> str:
@@ -44,19 +44,37 @@ def rank_pattern(layers: Sequence[int], shares: Sequence[float], rank: int) -> s
     return "rank_pattern={" + ", ".join(rf'r"{n}\..*": {r}' for n, r in zip(layers, ranks)) + "}"
 
 
-def next_lora(found: Mapping[str, Any], layers: pd.DataFrame, rank: object) -> dict[str, str]:
-    """Suggestions of an ablation of PEFT's LoRA for the next one, as arguments of `LoraConfig`."""
-    counts, removable = found.get("layer_parameters"), found.get("longest_removable", {}).get("1")
+def next_lora(
+    found: Mapping[str, Any], layers: pd.DataFrame, settings: Mapping[str, Any], switched: np.ndarray
+) -> dict[str, str]:
+    """Suggestions of an ablation of PEFT's LoRA for the next one, as arguments of `LoraConfig`.
+
+    There are none where the study switched only one of a layer's two adapters, as both arguments are for
+    whole layers. Layers that it did not study keep their adapters and their rank.
+
+    Args:
+        found: the summary of the ablation.
+        layers: its table of layers.
+        settings: its settings, with the rank of the LoRA and the parameters at every site.
+        switched: bool ``[sites]``, the sites that some variant switches off.
+    """
+    rank, counts = settings.get("lora_rank"), settings.get("site_parameters")
+    removable = found.get("longest_removable", {}).get("1")
     if not isinstance(rank, int) or not counts or found.get("warning"):
         return {}
-    with_adapters = [layer for layer, count in enumerate(counts) if count]
+    there, off = (np.reshape(sites, (-1, SITES_PER_LAYER)) for sites in (np.array(counts) > 0, switched))
+    studied = (there & off).any(axis=1)  # [layers]
+    if (there & ~off)[studied].any():
+        return {}
+    with_adapters = np.flatnonzero(there.any(axis=1)).tolist()
+    ranked = np.flatnonzero(studied).tolist()
     lines = {}
     if removable:
         span = Span(removable["first"], removable["last"])
         lines["layers_to_transform"] = layers_to_transform(with_adapters, span)
-    shares = _shares_by_layer(layers).reindex(with_adapters)
+    shares = _shares_by_layer(layers).reindex(ranked)
     if shares.notna().all():
-        lines["rank_pattern"] = rank_pattern(with_adapters, shares.tolist(), rank)
+        lines["rank_pattern"] = rank_pattern(ranked, shares.tolist(), rank)
     return lines
 
 

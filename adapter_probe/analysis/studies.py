@@ -145,7 +145,7 @@ def ablation_record(results: AblationResults, folder: Path) -> AblationRecord:
     }
     if "guard" in settings:
         found["guard"] = settings["guard"]
-    if lines := next_lora(found, tables.layers, settings.get("lora_rank")):
+    if lines := next_lora(found, tables.layers, settings, (~results.masks).any(axis=0)):
         found["peft"] = lines
     if (groups := group_scores(results)) is not None:
         found["groups"] = group_summary(groups)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -223,7 +225,7 @@ def exchange_rows(record: ExchangeRecord) -> list[tuple[str, str]]:
         first, second = (change_text(*pair) for pair in zip((own, others), record.metrics))
         change = f"{first} on {task}, {second} on {other}"
         change += f" ({len(alike) - 1} other spans are equal)" if len(alike) > 1 else ""
-        rows.append((f"frontier: {layers} off", change))
+        rows.append((f"frontier: {layers} {'off' if record.study == 'ablated' else 'kept on'}", change))
     return rows if len(rows) > 1 else [*rows, ("frontier", "only the intact model")]
 
 
@@ -231,7 +233,7 @@ def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
     """The main results of an average of ablations as (name, value) pairs of text."""
     scores, frame = record.intact_scores, record.spans
     low, high = (score_text(score, record.metric) for score in (min(scores), max(scores)))
-    whole = frame.loc[frame["n_layers"].idxmax()]
+    removed, apart = statistics.fmean(record.removed_points), statistics.stdev(record.removed_points)
     counted = int(frame["significant"].sum())
     spread = _drop_text(frame["sd_points"].median(), record.metric, "")
     return [
@@ -241,9 +243,11 @@ def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
         ),
         ("intact", f"{low} to {high}"),
         (
-            "all layers off",
-            f"{change_text(whole['delta_points'], record.metric)}, standard deviation over studies "
-            f"{_drop_text(whole['sd_points'], record.metric, '')}",
+            "all switched off",
+            "undefined"
+            if math.isnan(removed)
+            else f"{change_text(removed, record.metric)}, standard deviation over studies "
+            f"{_drop_text(apart, record.metric, '')}",
         ),
         (
             "spread over studies",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapter_probe.analysis.peft_settings import layers_to_transform, rank_pattern
+from adapter_probe.analysis.peft_settings import layers_to_transform, next_lora, rank_pattern
 from adapter_probe.spans import Span
 
 
@@ -45,3 +46,26 @@ def test_peft_matches_the_patterns():
         for name in (f"model.layers.{layer}.self_attn.q_proj", f"transformer.h.{layer}.attn.c_attn"):
             assert other.get_pattern_key(patterns, name) == rf"{layer}\..*"
     assert other.get_pattern_key(patterns, "model.layers.21.mlp.up_proj") == "model.layers.21.mlp.up_proj"
+
+
+def test_only_what_was_studied_is_changed():
+    """Of layers 2 to 4 of six, layer 3 may go: the others stay, and ranks are moved among the three."""
+    found = {"longest_removable": {"1": {"first": 3, "last": 3}}}
+    layers = pd.DataFrame({"layer": range(6), "share_points": [np.nan, np.nan, 1.0, 0.0, 5.0, np.nan]})
+    settings = {"lora_rank": 4, "site_parameters": [8, 8] * 6}
+    studied = np.repeat([False, False, True, True, True, False], 2)
+    lines = next_lora(found, layers, settings, studied)
+    assert read(lines["layers_to_transform"]) == {"layers_to_transform": [0, 1, 2, 4, 5]}
+    ranks = read(lines["rank_pattern"])["rank_pattern"]
+    assert list(ranks) == [r"2\..*", r"3\..*", r"4\..*"]
+    assert sum(ranks.values()) == 3 * 4
+
+
+@pytest.mark.parametrize(
+    ("counts", "lines"), [([8, 8], 0), ([8, 0], 2)], ids=["both sites", "attention only"]
+)
+def test_settings_of_whole_layers_follow_from_whole_layers_alone(counts: list[int], lines: int):
+    found = {"longest_removable": {"1": {"first": 0, "last": 0}}}
+    layers = pd.DataFrame({"layer": range(2), "share_points": [0.0, 5.0]})
+    settings = {"lora_rank": 4, "site_parameters": counts * 2}
+    assert len(next_lora(found, layers, settings, np.array([True, False] * 2))) == lines

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib import pyplot as plt
 from typer.testing import CliRunner
 
 import adapter_probe as ap
 from adapter_probe.analysis.comparing import average_ablations, compare_ablations
 from adapter_probe.cli.main import app
+from adapter_probe.figures.captions import joint_caption
 from adapter_probe.studies.summaries import average_rows, comparison_rows
 
 
@@ -50,8 +52,41 @@ def test_summaries_name_the_largest_difference_in_its_unit(study, other):
     assert wanted in dict(of_loss)["largest excess in a"]
     whole = mean.spans.loc[mean.spans["n_layers"].idxmax()]
     rows = dict(average_rows(replace(mean.record, metric="nll")))
-    assert rows["all layers off"].startswith(f"{-whole['delta_points'] / 100:+.3f} nats")
-    assert f"{whole['sd_points'] / 100:.3f} nats" in rows["all layers off"]
+    assert rows["all switched off"].startswith(f"{-whole['delta_points'] / 100:+.3f} nats")
+    assert f"{whole['sd_points'] / 100:.3f} nats" in rows["all switched off"]
+
+
+@pytest.mark.parametrize("settings", [{"spans": "single"}, {"complement": True}], ids=["single", "kept"])
+def test_a_mean_says_what_everything_off_costs(study, other, checkpoint, tmp_path, settings):
+    """Also where it is no span of the studies, whose longest span is another variant."""
+    made = [
+        ap.ablate(one, out=tmp_path / name, progress=False, **settings)
+        for one, name in ((checkpoint, "one"), (other.folder.parent, "two"))
+    ]
+    deltas = [one.summary["removed_delta_points"] for one in (study, other)]
+    mean, spread = np.mean(deltas), np.std(deltas, ddof=1)
+    told = f"{mean:+.1f} points, standard deviation over studies {spread:.1f} points"
+    assert dict(ap.average(made).rows())["all switched off"] == told
+
+
+def test_spans_kept_on_are_not_drawn_as_switched_off(other, checkpoint, tiny_task, tmp_path):
+    """Axes and captions of differences, means and two data sets say what was done to the spans."""
+    settings = {"complement": True, "against": tiny_task / "train.jsonl", "progress": False}
+    made = [
+        ap.ablate(one, out=tmp_path / name, **settings)
+        for one, name in ((checkpoint, "one"), (other.folder.parent, "two"))
+    ]
+    for joint in (ap.compare(*made), ap.average(made)):
+        assert joint.heatmap(plt.figure().subplots()).get_xlabel() == "last kept layer"
+        caption = joint_caption(joint.record, 1.0)
+        assert "only the adapters in a contiguous span of layers are kept on" in caption
+        assert "switched off" not in caption
+    exchange = ap.exchange(made[0], made[0].against)
+    named = [name for name, _ in exchange.rows() if name.startswith("frontier: ")]
+    assert all(name.endswith("kept on") for name in named)
+    words = [text.get_text() for text in exchange.plot(plt.figure().subplots()).get_legend().get_texts()]
+    assert "1 layer kept on" in words
+    plt.close("all")
 
 
 def test_the_interval_is_of_paired_resamples(study, other):
