@@ -161,7 +161,7 @@ def size_robustness_caption(frame: pd.DataFrame, tasks: Sequence[str], published
         mean += " at the sizes that all of them have"
     parts = [
         f"Validation score against adapter size, one line per task and {mean}; bars show the standard error"
-        " of the mean over seeds, propagated from the tasks.",
+        " of the mean over seeds, propagated from the tasks."
     ]
     if published:
         parts.append(

@@ -50,11 +50,7 @@ def tradeoff_series(tradeoff: pd.DataFrame, trials: pd.DataFrame | None, paper: 
 
 
 def tradeoff(
-    record: TradeoffRecord,
-    ax: Axes | None = None,
-    *,
-    task: str | None = None,
-    paper: bool = False,
+    record: TradeoffRecord, ax: Axes | None = None, *, task: str | None = None, paper: bool = False
 ) -> Axes:
     """Draw one task's score against the number of trained parameters.
 

@@ -116,9 +116,7 @@ def compare_ablations(
 
 
 def average_ablations(
-    studies: Sequence[AblationResults],
-    names: Sequence[str] | None = None,
-    task: str = "",
+    studies: Sequence[AblationResults], names: Sequence[str] | None = None, task: str = ""
 ) -> AverageRecord:
     """The mean drop of every span over studies that differ in the seed.
 

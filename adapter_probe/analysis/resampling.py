@@ -27,10 +27,7 @@ Scorer = Callable[[np.ndarray], np.ndarray]
 
 
 def bootstrap_scores(
-    results: AblationResults,
-    n_resamples: int = N_RESAMPLES,
-    seed: int = 0,
-    more: np.ndarray | None = None,
+    results: AblationResults, n_resamples: int = N_RESAMPLES, seed: int = 0, more: np.ndarray | None = None
 ) -> np.ndarray:
     """Scores of every variant on resampled examples.
 
@@ -66,11 +63,7 @@ def bootstrap_scores(
 
 
 def draw_counts(
-    n_examples: int,
-    n_resamples: int,
-    seed: int,
-    clusters: np.ndarray | None = None,
-    chunk: int | None = None,
+    n_examples: int, n_resamples: int, seed: int, clusters: np.ndarray | None = None, chunk: int | None = None
 ) -> Iterator[np.ndarray]:
     """Chunks ``[resamples, examples]`` of float32: how often each example is in each resample.
 

@@ -28,12 +28,7 @@ _ACTIVATION = "gelu_new"  # the tanh approximation
 _EPSILON = 1e-12  # of tf.contrib's layer_norm
 _HEAD = {"output_weights": "classifier.weight", "output_bias": "classifier.bias"}
 _SITES: dict[SiteKind, str] = {"attention": "attention/output", "ffn": "output"}
-_ADAPTER = {
-    "weights1": "down.weight",
-    "biases1": "down.bias",
-    "weights2": "up.weight",
-    "biases2": "up.bias",
-}
+_ADAPTER = {"weights1": "down.weight", "biases1": "down.bias", "weights2": "up.weight", "biases2": "up.bias"}
 _DENSE = {"kernel": "weight", "bias": "bias"}
 _NORM = {"gamma": "weight", "beta": "bias"}
 _LINEAR_MAPS = (

@@ -76,11 +76,7 @@ class Description:
 
     def to_json(self) -> dict[str, Any]:
         """The contents of ``adapter_probe.json``."""
-        nested = {
-            "method": self.method.to_json(),
-            "base": asdict(self.base),
-            "task": self.task.to_json(),
-        }
+        nested = {"method": self.method.to_json(), "base": asdict(self.base), "task": self.task.to_json()}
         return {f.name: nested.get(f.name, getattr(self, f.name)) for f in fields(self)}
 
 

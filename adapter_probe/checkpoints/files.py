@@ -23,14 +23,7 @@ CONFIG = "adapter_config.json"
 
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _MOST_SHOWN = 40
-_DAMAGE = (
-    pickle.UnpicklingError,
-    RuntimeError,
-    EOFError,
-    ValueError,
-    LookupError,
-    TypeError,
-)
+_DAMAGE = (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, TypeError)
 
 
 def refuse_pointer(path: Path) -> None:

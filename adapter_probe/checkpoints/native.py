@@ -100,11 +100,7 @@ def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], description: De
 
 
 def open_native(
-    folder: Path,
-    base: str | None,
-    anatomy: Anatomy | None,
-    dtype: torch.dtype,
-    shared: SharedBase | None,
+    folder: Path, base: str | None, anatomy: Anatomy | None, dtype: torch.dtype, shared: SharedBase | None
 ) -> OpenedCheckpoint:
     """Open a checkpoint of this format; see `adapter_probe.checkpoints.opening.open_checkpoint`.
 

@@ -15,11 +15,7 @@ from adapter_probe.known_tasks import KNOWN_TASKS
 
 
 def given_task(
-    task: TaskSpec,
-    files: Sequence[str | Path],
-    split: str,
-    checkpoint: str | Path,
-    encoding: str = "utf-8",
+    task: TaskSpec, files: Sequence[str | Path], split: str, checkpoint: str | Path, encoding: str = "utf-8"
 ) -> TaskSpec:
     """The task of a checkpoint, or that of the given files if the checkpoint does not record its data.
 

@@ -28,15 +28,7 @@ from adapter_probe.data.splits import Split, assemble_split
 from adapter_probe.errors import DataError
 from adapter_probe.metrics import Kind, check_kind, check_metric, default_metric
 
-__all__ = [
-    "Columns",
-    "Questions",
-    "Split",
-    "TaskSpec",
-    "find_task",
-    "load_split",
-    "locate_task",
-]
+__all__ = ["Columns", "Questions", "Split", "TaskSpec", "find_task", "load_split", "locate_task"]
 
 PathOrPaths = str | Path | Iterable[str | Path]
 

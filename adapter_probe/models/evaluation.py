@@ -17,9 +17,7 @@ TOKENS_PER_BATCH = 4096
 
 
 def evaluate(
-    model: AdaptedModel,
-    encoded: Encoded,
-    forward: Callable[[PackedBatch], Tensor] | None = None,
+    model: AdaptedModel, encoded: Encoded, forward: Callable[[PackedBatch], Tensor] | None = None
 ) -> np.ndarray:
     """Logits of a dataset, in its order; leaves the model in evaluation mode.
 

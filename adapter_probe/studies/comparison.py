@@ -51,12 +51,7 @@ class Comparison(DrawnStudy):
 
     @checked
     def heatmap(
-        self,
-        ax: Axes | None = None,
-        *,
-        colorbar: bool = True,
-        notes: bool = True,
-        style: Style | None = None,
+        self, ax: Axes | None = None, *, colorbar: bool = True, notes: bool = True, style: Style | None = None
     ) -> Axes:
         """Draw the difference of the drops, in points; see `Ablation.heatmap`."""
         from adapter_probe.figures.heatmap import heatmap

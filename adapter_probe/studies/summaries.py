@@ -249,10 +249,7 @@ def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
             else f"{change_text(removed, record.metric)}, standard deviation over studies "
             f"{_drop_text(apart, record.metric, '')}",
         ),
-        (
-            "spread over studies",
-            f"median standard deviation {spread} per span",
-        ),
+        ("spread over studies", f"median standard deviation {spread} per span"),
         ("beyond chance", f"{counted} of {len(frame)} spans (p < 0.05 after Holm)"),
     ]
 

@@ -56,10 +56,7 @@ class OneByOne(Contender):
 
 def spans(n_layers: int) -> list[tuple[int, ...]]:
     """The layers that each variant switches off: none, then every contiguous span, by first and last."""
-    return [
-        (),
-        *(tuple(range(i, j + 1)) for i in range(n_layers) for j in range(i, n_layers)),
-    ]
+    return [(), *(tuple(range(i, j + 1)) for i in range(n_layers) for j in range(i, n_layers))]
 
 
 def touch(parameters: Iterable[torch.Tensor]) -> None:

@@ -207,12 +207,7 @@ class Attention:
         return allowed[:, None]
 
     def _group(
-        self,
-        parts: LayerParts,
-        projected: Sequence[Tensor],
-        group: Group,
-        at: Tensor | None,
-        shared: Any,
+        self, parts: LayerParts, projected: Sequence[Tensor], group: Group, at: Tensor | None, shared: Any
     ) -> Tensor:
         """Attention inside one group; ``[nodes, n * positions, width]`` in and out."""
         nodes, total, width = projected[0].shape
