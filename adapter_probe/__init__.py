@@ -47,46 +47,27 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
-    "Ablation": "studies.ablation",
-    "ablate": "studies.ablating",
-    "AblationPlan": "studies.planning",
-    "SweepPlan": "studies.planning",
-    "SuitePlan": "studies.planning",
-    "Average": "studies.comparison",
-    "average": "studies.comparison",
-    "Comparison": "studies.comparison",
-    "compare": "studies.comparison",
-    "convert": "studies.checkpoints",
-    "draw": "studies.gallery",
-    "inspect": "studies.checkpoints",
-    "Exchange": "studies.comparison",
-    "exchange": "studies.comparison",
-    "InitSweep": "studies.init_sweep",
-    "init_sweep": "studies.init_sweep",
-    "load": "studies.loading",
-    "Model": "studies.model",
-    "open": "studies.model",
-    "model_card": "studies.model_card",
-    "prune": "studies.pruning",
-    "report": "studies.reporting",
-    "Ranking": "studies.ranking",
-    "rank": "studies.ranking",
-    "Suite": "studies.suite",
-    "suite": "studies.suite",
-    "Tradeoff": "studies.tradeoff",
-    "tradeoff": "studies.tradeoff",
-    "Training": "studies.training",
-    "train": "studies.training",
-    "SlurmOptions": "jobs.slurm_options",
-    "AdapterProbeError": "errors",
-    "AdapterProbeWarning": "errors",
-    "CheckpointError": "errors",
-    "DataError": "errors",
-    "JobsDetached": "errors",
-    "ModelError": "errors",
-    "ResultsError": "errors",
-    "TrainingError": "errors",
-}
+    "studies.ablating": ("ablate",),
+    "studies.ablation": ("Ablation",),
+    "studies.checkpoints": ("convert", "inspect"),
+    "studies.comparison": ("Average", "Comparison", "Exchange", "average", "compare", "exchange"),
+    "studies.gallery": ("draw",),
+    "studies.init_sweep": ("InitSweep", "init_sweep"),
+    "studies.loading": ("load",),
+    "studies.model": ("Model", "open"),
+    "studies.model_card": ("model_card",),
+    "studies.planning": ("AblationPlan", "SuitePlan", "SweepPlan"),
+    "studies.pruning": ("prune",),
+    "studies.ranking": ("Ranking", "rank"),
+    "studies.reporting": ("report",),
+    "studies.suite": ("Suite", "suite"),
+    "studies.tradeoff": ("Tradeoff", "tradeoff"),
+    "studies.training": ("Training", "train"),
+    "jobs.slurm_options": ("SlurmOptions",),
+    "errors": ("AdapterProbeError", "AdapterProbeWarning", "CheckpointError", "DataError", "JobsDetached",
+               "ModelError", "ResultsError", "TrainingError"),
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 _NAMES_THERE = {"open": "open_model"}  # Python's `open` stays available in the package's modules
 
 __all__ = [
@@ -100,9 +81,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULES:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_MODULES[name]}", __name__), _NAMES_THERE.get(name, name))
+    value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), _NAMES_THERE.get(name, name))
     globals()[name] = value
     return value
 

@@ -24,9 +24,9 @@ from .curves import (
     CURVES,
     METHODS,
     LegendEntry,
-    baseline_line,
     decade_ticks,
     far_below,
+    level_line,
     line_props,
     mark_far_below,
     method_entries,
@@ -179,7 +179,7 @@ def draw(
         spread = "one seed, no interval"
     notes = [middle, f"{spread}, {count_text(int(frame['n_tasks'].max()), 'task')}"]
     for height in alone[view.middle].dropna():
-        baseline_line(ax, height)
+        level_line("baseline", ax, height)
         notes.append(f"TF-IDF: {signed(height)}")
     title_above(ax, notes)
 
@@ -223,7 +223,7 @@ def legend_entries(frame: pd.DataFrame, published: pd.DataFrame | None) -> list[
     """Legend handles and labels: methods, the frontier, the paper."""
     unit, entries = style.unit(), method_entries(frame)
     if (frame["method"] == BASELINE).any():
-        entries.append((baseline_line(None, 0), METHOD_LABELS[BASELINE]))
+        entries.append((level_line("baseline"), METHOD_LABELS[BASELINE]))
     if frame["on_frontier"].any():
         rim = {"marker": "o", "markersize": 3.4 * unit, "markeredgewidth": 0.7 * unit}
         handle = Line2D([], [], linestyle="", color=style.GRID, markeredgecolor=style.INK, **rim)

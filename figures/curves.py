@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,7 @@ CURVES = ("adapters", "top_layers")  # methods that a line joins
 _FAR = 0.6  # of the range of scores
 _LINE, _MOST_ROOM = 1.4, 0.7  # of a legend: a line in units of its font size; share of the axes' height
 _ROUNDS, _WIDEST = 8, 0.93  # in which a legend is fitted to its axes; share of their width
+_LEVELS = {"baseline": ("#7a5c00", (6, 2, 1, 2), 0.9), "majority": (style.FAINT, (8, 3), 0.6)}
 _SPREADS = ("min", "max", "p20_points", "p80_points", "iqm_low_points", "iqm_high_points")
 
 LegendEntry = tuple[Artist, str]
@@ -102,15 +104,10 @@ SERIES = (
 """Styles for series without a fixed style, such as tasks; used in turn."""
 
 
-def baseline_line(ax: Axes | None, height: float) -> Line2D:
-    """A line at a score without pretraining, over the whole width; a legend's handle if `ax` is None."""
-    props = {"color": "#7a5c00", "linestyle": (0, (6, 2, 1, 2)), "linewidth": 0.9 * style.unit()}
-    return Line2D([], [], **props) if ax is None else ax.axhline(height, zorder=1.6, **props)
-
-
-def majority_line(ax: Axes | None, height: float) -> Line2D:
-    """A thin line at the majority class's score, over the whole width; a legend's handle if `ax` is None."""
-    props = {"color": style.FAINT, "linestyle": (0, (8, 3)), "linewidth": 0.6 * style.unit()}
+def level_line(kind: Literal["baseline", "majority"], ax: Axes | None = None, height: float = 0.0) -> Line2D:
+    """A line at the score without pretraining or of the majority class; a legend's handle without `ax`."""
+    colour, dashes, width = _LEVELS[kind]
+    props = {"color": colour, "linestyle": (0, dashes), "linewidth": width * style.unit()}
     return Line2D([], [], **props) if ax is None else ax.axhline(height, zorder=1.6, **props)
 
 

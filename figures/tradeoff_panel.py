@@ -20,15 +20,14 @@ from .curves import (
     METHODS,
     LegendEntry,
     ScoreSeries,
-    baseline_line,
     decade_ticks,
     dot_of,
     draw_trials,
     explain,
     far_below,
     has_dots,
+    level_line,
     line_props,
-    majority_line,
     mark_far_below,
     method_entries,
     published_handle,
@@ -82,9 +81,9 @@ def draw(
             ax.errorbar(x, y, factor * rows["sem"], elinewidth=0.8 * unit, zorder=3, **line_props(mark))
     _set_height(ax, curve, factor)
     if np.isfinite(curve.baseline):
-        baseline_line(ax, factor * curve.baseline)
+        level_line("baseline", ax, factor * curve.baseline)
     if np.isfinite(curve.majority):
-        majority_line(ax, factor * curve.majority)
+        level_line("majority", ax, factor * curve.majority)
     _draw_diverged(ax, curve)
     points = curve.points[far_below(curve.points, "mean")]
     x = points["trained_parameters"].to_numpy(float)
@@ -229,9 +228,9 @@ def legend_entries(curves: Sequence[ScoreSeries]) -> list[LegendEntry]:
     points = pd.concat([curve.points for curve in curves], ignore_index=True)
     unit, entries = style.unit(), method_entries(points)
     if any(np.isfinite(curve.baseline) for curve in curves):
-        entries.append((baseline_line(None, 0), METHOD_LABELS[BASELINE]))
+        entries.append((level_line("baseline"), METHOD_LABELS[BASELINE]))
     if any(np.isfinite(curve.majority) for curve in curves):
-        entries.append((majority_line(None, 0), "majority class"))
+        entries.append((level_line("majority"), "majority class"))
     grey = Line2D([], [], color=style.ink(), alpha=0.55, linewidth=0.6 * unit)
     entries.append((grey, "Pareto frontier"))
     if has_dots(curves):

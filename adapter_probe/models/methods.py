@@ -31,6 +31,11 @@ class _Recorded:
     """Base class of all methods, with a record as JSON."""
 
     name: ClassVar[str]
+    trained_roles: ClassVar[tuple[ParameterRole, ...]] = ()
+
+    def trains(self, role: ParameterRole, layer: int, n_layers: int) -> bool:
+        """Whether a parameter trains; `layer` is -1 in the embeddings, `n_layers` in pooler and head."""
+        return role in self.trained_roles
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict, with the method's name under ``name``."""
@@ -115,8 +120,8 @@ class Adapters(_Recorded):
     def to_json(self) -> dict[str, Any]:
         """A plain dict, with the method's name under ``name``.
 
-        Variant fields at their default are left out, so that the record of the paper's adapters, and the hash
-        is hashed from it, stays the same when a variant is added.
+        Variant fields at their default are left out, so that the record of the paper's adapters, and its
+        hash, stays the same when a variant is added.
         """
         always = {"size", "init_std", "activation", "train_pooler"}
         plain = {f.name for f in fields(self) if f.name not in always and getattr(self, f.name) == f.default}
@@ -152,10 +157,7 @@ class LayerNormOnly(_Recorded):
     """Only LayerNorms, including that of the embeddings, and the head train."""
 
     name: ClassVar[str] = "layernorm_only"
-
-    def trains(self, role: ParameterRole, layer: int, n_layers: int) -> bool:
-        """Whether a parameter trains; `layer` is -1 in the embeddings, `n_layers` in pooler and head."""
-        return role in {"layernorms", "head"}
+    trained_roles = ("layernorms", "head")
 
 
 @dataclass(frozen=True)
@@ -163,10 +165,7 @@ class FullFineTuning(_Recorded):
     """Full fine-tuning: all parameters train."""
 
     name: ClassVar[str] = "full"
-
-    def trains(self, role: ParameterRole, layer: int, n_layers: int) -> bool:
-        """Whether a parameter trains; `layer` is -1 in the embeddings, `n_layers` in pooler and head."""
-        return True
+    trained_roles = get_args(ParameterRole)
 
 
 @dataclass(frozen=True)
@@ -177,21 +176,14 @@ class HeadOnly(_Recorded):
     """
 
     name: ClassVar[str] = "head_only"
-
-    def trains(self, role: ParameterRole, layer: int, n_layers: int) -> bool:
-        """Whether a parameter trains; `layer` is -1 in the embeddings, `n_layers` in pooler and head."""
-        return role == "head"
+    trained_roles = ("head",)
 
 
 @dataclass(frozen=True)
 class TfidfLinear(_Recorded):
     """The baseline without pretraining: a linear model of TF-IDF features, see `training.baseline`."""
 
-    name: ClassVar[str] = "tfidf"
-
-    def trains(self, role: ParameterRole, layer: int, n_layers: int) -> bool:
-        """Always False: there is no base."""
-        return False
+    name: ClassVar[str] = "tfidf"  # which trains no parameter of a base
 
 
 Method = Adapters | TopLayers | LayerNormOnly | FullFineTuning | HeadOnly | TfidfLinear

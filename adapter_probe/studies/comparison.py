@@ -34,8 +34,18 @@ if TYPE_CHECKING:
     from adapter_probe.results.ablation_files import AblationResults
 
 
+class JointStudy(DrawnStudy):
+    """Base class of the studies of several ablations."""
+
+    @property
+    def spans(self) -> pd.DataFrame:
+        """One row per span, with the columns that the class of `record` documents."""
+        frame: pd.DataFrame = self.record.spans
+        return frame
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison(DrawnStudy):
+class Comparison(JointStudy):
     """Two ablations on the same examples; what `adapter_probe.compare` returns.
 
     Attributes:
@@ -43,11 +53,6 @@ class Comparison(DrawnStudy):
     """
 
     record: ComparisonRecord
-
-    @property
-    def spans(self) -> pd.DataFrame:
-        """One row per span, see `adapter_probe.analysis.comparing.ComparisonRecord`."""
-        return self.record.spans
 
     @checked
     def heatmap(
@@ -73,7 +78,7 @@ class Comparison(DrawnStudy):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Average(DrawnStudy):
+class Average(JointStudy):
     """The mean of ablations that differ in the seed; what `adapter_probe.average` returns.
 
     Attributes:
@@ -81,11 +86,6 @@ class Average(DrawnStudy):
     """
 
     record: AverageRecord
-
-    @property
-    def spans(self) -> pd.DataFrame:
-        """One row per span, see `adapter_probe.analysis.comparing.AverageRecord`."""
-        return self.record.spans
 
     @checked
     def heatmap(
@@ -131,7 +131,7 @@ class Average(DrawnStudy):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Exchange(DrawnStudy):
+class Exchange(JointStudy):
     """The changes of every span on two data sets; what `adapter_probe.exchange` returns.
 
     Attributes:
@@ -139,11 +139,6 @@ class Exchange(DrawnStudy):
     """
 
     record: ExchangeRecord
-
-    @property
-    def spans(self) -> pd.DataFrame:
-        """One row per span, see `adapter_probe.analysis.exchange.ExchangeRecord`."""
-        return self.record.spans
 
     @checked
     def plot(self, ax: Axes | None = None, *, style: Style | None = None) -> Axes:

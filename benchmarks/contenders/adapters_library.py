@@ -14,10 +14,7 @@ from variants import OneByOne, PaddedTexts, spans, touch
 
 
 class AdaptersLibrary(OneByOne):
-    """See the module."""
-
     def load(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """See `OneByOne.load`."""
         transformers.logging.set_verbosity_error()
         case = Path(settings["case"])
         self._model = AutoModelForSequenceClassification.from_pretrained(case / "model")
@@ -30,7 +27,6 @@ class AdaptersLibrary(OneByOne):
         return {**self._texts.about, "variants": len(self._spans)}
 
     def evaluate(self, variant: int) -> np.ndarray:
-        """See `OneByOne.evaluate`."""
         self._model.set_active_adapters(self._name, skip_layers=list(self._spans[variant]) or None)
         return self._texts.logits(self._model)
 

@@ -17,17 +17,13 @@ from variants import PaddedTexts
 
 
 class HookedLoop(PlainLoop):
-    """See the module."""
-
     def load(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """See `OneByOne.load`."""
         known, case = super().load(settings), Path(settings["case"])
         self._model = self._request.checkpoint.model.eval()
         self._texts = PaddedTexts(case / "texts.tsv", AutoTokenizer.from_pretrained(case / "model"), settings)
         return {**known, **self._texts.about}
 
     def logits_now(self) -> np.ndarray:
-        """See `PlainLoop.logits_now`."""
         return self._texts.logits(self._model.base)
 
 

@@ -18,10 +18,7 @@ NAME = "default"
 
 
 class PeftLibrary(OneByOne):
-    """See the module."""
-
     def load(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """See `OneByOne.load`."""
         transformers.logging.set_verbosity_error()
         case = Path(settings["case"])
         base = AutoModelForSequenceClassification.from_pretrained(case / "model")
@@ -37,7 +34,6 @@ class PeftLibrary(OneByOne):
         return {**self._texts.about, "variants": len(self._spans)}
 
     def evaluate(self, variant: int) -> np.ndarray:
-        """See `OneByOne.evaluate`."""
         for layer, module, scaling in self._modules:
             module.scaling[NAME] = 0.0 if layer in self._spans[variant] else scaling
         return self._texts.logits(self._model)

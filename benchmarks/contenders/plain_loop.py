@@ -43,15 +43,11 @@ def about(request: AblationRequest) -> dict[str, Any]:
 
 
 class PlainLoop(OneByOne):
-    """See the module."""
-
     def load(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """See `OneByOne.load`."""
         self._request = open_case(Path(settings["case"]), "float32")
         return about(self._request)
 
     def evaluate(self, variant: int) -> np.ndarray:
-        """See `OneByOne.evaluate`."""
         model, mask = self._request.checkpoint.model, self._request.variants.masks[variant]
         with ExitStack() as stack:
             for site, on in zip(model.sites, mask):

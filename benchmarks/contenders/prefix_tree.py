@@ -19,10 +19,7 @@ from adapter_probe.probe.resumable import AblationRun
 
 
 class PrefixTree(Contender):
-    """See the module."""
-
     def open(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """See `Contender.open`."""
         torch.set_num_threads(settings["threads"])
         self._request = open_case(Path(settings["case"]), settings["precision"])
         self._scratch = Path(settings["scratch"])

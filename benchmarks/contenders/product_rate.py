@@ -12,10 +12,7 @@ TIMES = 3
 
 
 class ProductRate(Contender):
-    """See the module."""
-
     def open(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """See `Contender.open`."""
         torch.set_num_threads(settings["threads"])
         self._size = settings["size"]
         generator = torch.Generator().manual_seed(0)
@@ -23,7 +20,6 @@ class ProductRate(Contender):
         return {}
 
     def warm_up(self) -> None:
-        """See `Contender.warm_up`."""
         torch.mm(*self._factors)
 
     def run(self, share: int, shares: int) -> dict[str, Any]:

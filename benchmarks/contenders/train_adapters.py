@@ -42,10 +42,7 @@ class Collator(DataCollatorWithPadding):
 
 
 class TrainAdapters(Contender):
-    """See the module."""
-
     def open(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """See `Contender.open`."""
         torch.set_num_threads(settings["threads"])
         transformers.logging.set_verbosity_error()
         self._settings = settings

@@ -21,10 +21,7 @@ from adapter_probe.training.settings import TrainingSettings
 
 
 class TrainOwn(Contender):
-    """See the module."""
-
     def open(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """See `Contender.open`."""
         torch.set_num_threads(settings["threads"])
         data = Path(settings["case"])
         task = find_task(train=[data / "train.tsv"], validation=[data / "validation.tsv"])

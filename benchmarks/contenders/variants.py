@@ -22,7 +22,6 @@ class OneByOne(Contender):
     logits: dict[int, np.ndarray]
 
     def open(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """See `Contender.open`."""
         torch.set_num_threads(settings["threads"])
         self.logits = {}
         about = self.load(settings)
@@ -30,7 +29,6 @@ class OneByOne(Contender):
         return {**about, "chosen": len(self.chosen)}
 
     def warm_up(self) -> None:
-        """See `Contender.warm_up`."""
         self.evaluate(0)
 
     def run(self, share: int, shares: int) -> dict[str, Any]:
