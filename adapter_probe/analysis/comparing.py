@@ -156,7 +156,8 @@ def average_ablations(
 def _removed_points(results: AblationResults) -> float:
     """The change of the score, in points, with everything off that the study switches."""
     scores = row_scores(results)
-    return float(metrics.points(results.metric, scores[removed_row(results)] - scores[intact_row(results)]))
+    change = scores[removed_row(results)] - scores[intact_row(results)]
+    return float(metrics.to_points(results.metric, change))
 
 
 def _over_seeds(samples: np.ndarray, generator: np.random.Generator) -> np.ndarray:
