@@ -56,6 +56,8 @@ TORCH_FREE = (
 )
 HEAVY = ("torch", "transformers", "matplotlib", "pandas")
 FACE = ("errors", "jobs", "studies")  # what the package's own names stand for, loaded when they are used
+# What reads the tables and predictions of finished studies.
+READERS = {"check_complete", "find_results", "load_ablation", "read_spans", "read_summary", "read_table"}
 INSTALLED_ELSEWHERE = ("cli", "figures")  # stand at the top of the tree, install under the package
 
 
@@ -272,6 +274,45 @@ def test_commands_call_public_functions():
                 called.add(function)
     functions = {name for name in called if name and not name[0].isupper()}
     assert {"ablate", "init_sweep", "tradeoff", "suite"} <= functions <= set(adapter_probe.__all__)
+
+
+def names_in(source: str) -> set[str]:
+    """Every name that a source file imports or uses, alone or as an attribute."""
+    nodes = list(ast.walk(ast.parse(source)))
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    used |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    return used | {name.name for node in nodes if isinstance(node, ast.ImportFrom) for name in node.names}
+
+
+@pytest.mark.parametrize(
+    ("names", "modules"),
+    [
+        (READERS, {"studies.loading"}),
+        ({"describe_changes"}, {"checkpoints.base_config", "checkpoints.native"}),  # of a base's settings
+    ],
+)
+def test_what_is_done_in_one_place(names: set[str], modules: set[str]):
+    """Finished studies are read back behind `load` alone, and identities are compared by `refuse_changes`."""
+    found: dict[str, set[str]] = {}
+    for path in source_files():
+        unit, used = unit_of(module_name(path)), names_in(path.read_text("utf-8")) & names
+        if used and unit != "results" and "results" in allowed_units(unit or "cli"):
+            found[module_name(path).removeprefix(f"{PACKAGE}.")] = used
+    assert set(found) == modules
+    assert set().union(*found.values()) == names
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from ..results.ablation_files import load_ablation",
+        "from ..results.ablation_files import load_ablation as read",
+        "from adapter_probe.results import schema\nschema.find_results([])",
+        "def f():\n    return read_table",
+    ],
+)
+def test_a_reader_is_noticed(source: str):
+    assert names_in(source) & READERS
 
 
 def test_only_the_command_line_prints_or_exits():

@@ -1,30 +1,23 @@
-"""A finished study as plain data: tables and identity, computed or read from a folder."""
+"""A finished study as plain data: tables, main facts and identity."""
 
 from __future__ import annotations
 
-import hashlib
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
 import pandas as pd
 
 from adapter_probe import metrics
-from adapter_probe.analysis.attribution import interactions, shares
-from adapter_probe.analysis.deltas import StudyKind, span_grid
+from adapter_probe.analysis.deltas import StudyKind
 from adapter_probe.analysis.groups import group_scores, group_summary
 from adapter_probe.analysis.peft_settings import next_lora
 from adapter_probe.analysis.summary import summary
 from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.errors import DataError, ResultsError
-from adapter_probe.results import schema
-from adapter_probe.results.ablation_files import AblationResults, read_spans
-from adapter_probe.results.atomic import read_json
-from adapter_probe.results.schema import find_results, read_table
-from adapter_probe.results.sealing import check_complete, read_study
+from adapter_probe.results.ablation_files import AblationResults
+from adapter_probe.results.schema import SUMMARY
 
 _SCORES = ("intact_score", "removed_delta_points", "majority_score")
 _REMOVED = {"both": "all removed", "attention": "all attention removed", "ffn": "all feed-forward removed"}
@@ -127,12 +120,15 @@ class TradeoffRecord:
 StudyRecord = AblationRecord | SweepRecord | TradeoffRecord
 
 
-def ablation_record(results: AblationResults, folder: Path) -> AblationRecord:
-    """The record of a computed ablation, equal to that of `load_record` on its files.
+def ablation_record(
+    results: AblationResults, folder: Path, created_with: Mapping[str, object] | None = None
+) -> AblationRecord:
+    """The record of a computed ablation, equal to that of `adapter_probe.load` on its files.
 
     Args:
         results: the ablation, complete.
         folder: folder of its files.
+        created_with: library versions.
 
     Raises:
         ResultsError: there is no intact row, or a span is in two rows.
@@ -149,109 +145,12 @@ def ablation_record(results: AblationResults, folder: Path) -> AblationRecord:
         found["peft"] = lines
     if (groups := group_scores(results)) is not None:
         found["groups"] = group_summary(groups)
-    overview = _overview(found, folder / schema.SUMMARY, results.identity)
+    overview = overview_of(found, folder / SUMMARY, results.identity)
     told = tables.spans, tables.layers, tables.removable, overview, results.identity, found
-    return AblationRecord(folder, *told, groups=groups)
+    return AblationRecord(folder, *told, created_with or {}, groups)
 
 
-def load_records(folders: Iterable[str | Path]) -> list[StudyRecord]:
-    """The studies in the folders; a checkpoint is replaced by the ablations inside it.
-
-    Raises:
-        ResultsError: a folder does not exist, contains nothing to draw, or contains a damaged table.
-    """
-    return [load_record(folder) for folder in find_results(folders)]
-
-
-def load_record(folder: Path) -> StudyRecord:
-    """The study in one folder.
-
-    Raises:
-        ResultsError: as `load_records`.
-    """
-    check_complete(folder, dispensable=(schema.PREDICTIONS,))
-    if (folder / schema.SPANS_CSV).is_file():
-        return _open_ablation(folder)
-    trials = _read_if_there(folder / schema.TRIALS_CSV, schema.TRIALS_COLUMNS, schema.OPTIONAL_TRIALS_COLUMNS)
-    if (folder / schema.SWEEP_CSV).is_file():
-        sweep = read_table(folder / schema.SWEEP_CSV, schema.SWEEP_COLUMNS, schema.CHOICE_COLUMNS)
-        return SweepRecord(folder, sweep, trials, study_identity(folder, schema.SWEEP_CSV))
-    if (folder / schema.TRADEOFF_CSV).is_file():
-        return TradeoffRecord(
-            folder,
-            read_table(folder / schema.TRADEOFF_CSV, schema.TRADEOFF_COLUMNS, schema.CHOICE_COLUMNS),
-            _read_if_there(folder / schema.AGGREGATE_CSV, schema.AGGREGATE_COLUMNS),
-            _read_sizes(folder / schema.SIZES_CSV),
-            trials,
-            study_identity(folder, schema.TRADEOFF_CSV),
-        )
-    names = ", ".join((schema.SPANS_CSV, schema.SWEEP_CSV, schema.TRADEOFF_CSV))
-    raise ResultsError(f"{folder} contains nothing to draw: none of {names} is in it")
-
-
-def _open_ablation(folder: Path) -> AblationRecord:
-    spans = read_spans(folder)
-    if spans.empty:
-        raise ResultsError(f"{folder / schema.SPANS_CSV} has no rows")
-    for name in ("significant", "non_monotone"):
-        if name in spans and spans[name].dtype != bool:
-            raise ResultsError(f"{folder / schema.SPANS_CSV}: column {name} should contain true or false")
-    manifest = read_json(folder / schema.MANIFEST) if (folder / schema.MANIFEST).is_file() else {}
-    identity = manifest.get("identity")
-    identity = identity if isinstance(identity, dict) else {"folder": folder.resolve().name}
-    found = schema.read_summary(folder)
-    overview = (
-        _overview(found, folder / schema.SUMMARY, identity)
-        if found
-        else _overview_of_spans(folder, spans, identity)
-    )
-    layers = _read_if_there(folder / schema.LAYERS_CSV, schema.LAYERS_COLUMNS)
-    if overview.study == "ablated" and (layers is None or "interaction_points" not in spans):
-        spans, layers = _attribute(spans)
-    removable = _read_if_there(folder / schema.REMOVABLE_CSV, schema.REMOVABLE_COLUMNS)
-    versions = manifest.get("created_with")
-    versions = versions if isinstance(versions, dict) else {}
-    groups = _read_if_there(folder / schema.GROUPS_CSV, schema.GROUPS_COLUMNS)
-    return AblationRecord(folder, spans, layers, removable, overview, identity, found, versions, groups)
-
-
-def _attribute(spans: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    """Interactions and shares without intervals, for tables that lack them; None if spans are missing."""
-    drops = -span_grid(spans)  # [layers, layers]
-    if np.isnan(drops[np.triu_indices(len(drops))]).any():
-        return spans, None
-    first, last = spans["first"].to_numpy(), spans["last"].to_numpy()
-    spans = spans.assign(interaction_points=interactions(drops)[first, last])
-    layers = pd.DataFrame({"layer": range(len(drops)), "delta_points": -np.diag(drops)})
-    return spans, layers.assign(share_points=shares(drops))
-
-
-def _read_if_there(
-    path: Path, columns: Mapping[str, str], optional: Mapping[str, str] | None = None
-) -> pd.DataFrame | None:
-    return read_table(path, columns, optional) if path.is_file() else None
-
-
-def _read_sizes(path: Path) -> pd.DataFrame | None:
-    """The table of sizes, in which every column except the fixed ones is a task."""
-    if not path.is_file():
-        return None
-    tasks = [name for name in read_table(path, schema.SIZES_COLUMNS) if name not in schema.SIZES_COLUMNS]
-    return read_table(path, {**schema.SIZES_COLUMNS, **dict.fromkeys(tasks, "number")})
-
-
-def study_identity(folder: Path, table: str) -> dict[str, object]:
-    """The shared settings of the trials, and the hash of the table that is drawn."""
-    shared = (
-        read_study(folder / schema.STUDY)
-        if (folder / schema.STUDY).is_file()
-        else {"folder": folder.resolve().name}
-    )
-    digest = hashlib.sha256((folder / table).read_bytes()).hexdigest()
-    return {"study": shared, f"{Path(table).stem}_sha256": digest}
-
-
-def _overview(found: Mapping[str, Any], path: Path, identity: Mapping[str, object]) -> AblationOverview:
+def overview_of(found: Mapping[str, Any], path: Path, identity: Mapping[str, object]) -> AblationOverview:
     """The overview from a summary.
 
     Raises:
@@ -264,7 +163,7 @@ def _overview(found: Mapping[str, Any], path: Path, identity: Mapping[str, objec
         intact, lost, majority = (None if found[n] is None else float(found[n]) for n in _SCORES)
         about = str(found["task"]), str(found["split"]), found["study"], found["metric"]
         parameters = _layer_parameters(found.get("layer_parameters"), found.get("n_layers"))
-        said = int(found["n_examples"]), intact, lost, _removed(identity), majority, parameters
+        said = int(found["n_examples"]), intact, lost, removed_of(identity), majority, parameters
         baseline = _BASELINES.get(str(found.get("kind")), AblationOverview.baseline)
         return AblationOverview(*about, *said, baseline, _text_or_none(found.get("warning")))
     except KeyError as error:
@@ -288,19 +187,8 @@ def _layer_parameters(value: object, n_layers: object) -> tuple[int, ...] | None
     return tuple(counts)
 
 
-def _overview_of_spans(folder: Path, spans: pd.DataFrame, identity: Mapping[str, object]) -> AblationOverview:
-    """The overview without a summary: the task is named after the folder, and the metric is unknown.
-
-    Score less delta is the intact score in every row; the span of all layers is everything removed.
-    """
-    intact = float((spans["score"] - spans["delta_points"] / 100).median())
-    longest = spans.loc[spans["n_layers"].idxmax(), "delta_points"]
-    intact, lost = (None if math.isnan(value) else float(value) for value in (intact, longest))
-    about = folder.resolve().name, "validation", "ablated", None, int(spans["n_examples"].max())
-    return AblationOverview(*about, intact, lost, _removed(identity))
-
-
-def _removed(identity: Mapping[str, object]) -> str:
+def removed_of(identity: Mapping[str, object]) -> str:
+    """Description of everything off."""
     return _REMOVED.get(str(settings_of(identity).get("sites")), _REMOVED["both"])
 
 

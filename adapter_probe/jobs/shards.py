@@ -20,7 +20,7 @@ from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.records import from_record
 from adapter_probe.results.atomic import make_folder, read_json, write_json
-from adapter_probe.results.fingerprints import describe_changes, list_changes
+from adapter_probe.results.fingerprints import refuse_changes
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory
 from adapter_probe.results.schema import GUARD
 
@@ -152,8 +152,7 @@ def gather_shards(out: Path, run: RunDirectory) -> None:
         if not (folder / MANIFEST).exists():
             continue
         identity: Any = read_json(folder / MANIFEST).get("identity", {})
-        if changes := describe_changes(identity, dict(run.identity)):
-            raise ResultsError(f"{folder} is a shard of another run: {list_changes(changes)}; remove it")
+        refuse_changes(identity, run.identity, f"{folder} is a shard of another run", "; remove it")
         if (folder / GUARD).exists() and not (out / GUARD).exists():
             write_json(out / GUARD, read_json(folder / GUARD))  # every shard measured the same sample
         for path in sorted((folder / PARTS).glob("part-*.npz")):

@@ -13,7 +13,7 @@ import math
 import os
 import platform
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from importlib import metadata
@@ -102,6 +102,31 @@ def describe_changes(old: Mapping[str, object], new: Mapping[str, object]) -> li
             now = shorten(after[path]) if path in after else _ABSENT
         lines.append(f"{'.'.join(path)}: {was} -> {now}")
     return lines
+
+
+def refuse_changes(
+    old: Mapping[str, object],
+    new: Mapping[str, object],
+    before: str,
+    after: str = "",
+    *,
+    apart: Collection[str] = (),
+) -> None:
+    """Refuse two identities that differ.
+
+    Args:
+        old: an identity as recorded.
+        new: the identity now.
+        before: the message in front of the changes.
+        after: the message behind them.
+        apart: dotted keys that may differ.
+
+    Raises:
+        ResultsError: they differ.
+    """
+    changes = [line for line in describe_changes(old, new) if line.partition(":")[0] not in apart]
+    if changes:
+        raise ResultsError(f"{before}: {list_changes(changes)}{after}")
 
 
 def list_changes(changes: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +28,8 @@ from adapter_probe.results.atomic import (
 )
 from adapter_probe.results.fingerprints import (
     canonical_json,
-    describe_changes,
     hash_json,
-    list_changes,
+    refuse_changes,
     to_plain,
     versions,
 )
@@ -50,14 +50,16 @@ class RunDirectory:
         identity: everything that determines the numbers, as plain JSON.
         plan: division of the work into parts. The first run's plan is stored and used by later runs, so that
             a resumed run has the same parts.
+        created_with: library versions of the first run.
         damaged: parts that are damaged, or of another number or run; they count as missing and are computed
             again.
     """
 
     def __init__(self, path: str | Path, identity: Mapping[str, object], plan: Mapping[str, object]) -> None:
         self.path = Path(path)
-        self.identity = to_plain(identity)
+        self.identity: Any = to_plain(identity)
         self.plan = to_plain(plan)
+        self.created_with: dict[str, str] = {}
         self.damaged: list[Path] = []
         self._finished: set[int] = set()
         self._claim: ExitStack | None = None
@@ -155,19 +157,19 @@ class RunDirectory:
         path = self.path / MANIFEST
         if path.exists():
             stored = read_manifest(path)
-            if changes := describe_changes(stored["identity"], self.identity):
-                raise ResultsError(
-                    f"{self.path} contains the results of another run: {list_changes(changes)}."
-                    " Choose another --out or remove the folder"
-                )
-            self.plan = stored["plan"]
+            refuse_changes(
+                stored["identity"], self.identity, f"{self.path} contains the results of another run",
+                ". Choose another --out or remove the folder",
+            )  # fmt: skip
+            self.plan, self.created_with = stored["plan"], stored["created_with"]
         elif any(self._stored_parts()):
             raise ResultsError(
                 f"{self.path} contains parts of a run but no {MANIFEST} that identifies it."
                 " Choose another --out or remove the folder"
             )
         else:
-            sections = {"created_with": _versions(), "identity": self.identity, "plan": self.plan}
+            self.created_with = _versions()
+            sections = {"created_with": self.created_with, "identity": self.identity, "plan": self.plan}
             write_json(path, {"schema": SCHEMA, **sections, "checksum": manifest_checksum(sections)})
 
 

@@ -203,7 +203,7 @@ def find_results(folders: Iterable[str | Path]) -> list[Path]:
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise ResultsError(f"{folder}: no such folder; give results folders")
-        here = [folder] if _holds(folder) else [path for path in sorted(folder.iterdir()) if _holds(path)]
+        here = [folder] if holds_results(folder) else sorted(filter(holds_results, folder.iterdir()))
         if not here:
             names = ", ".join((SPANS_CSV, *SWEEP_TABLES))
             raise ResultsError(f"{folder} contains no results: none of {names} is in it or in a subfolder")
@@ -212,5 +212,6 @@ def find_results(folders: Iterable[str | Path]) -> list[Path]:
     return list(found.values())
 
 
-def _holds(folder: Path) -> bool:
+def holds_results(folder: Path) -> bool:
+    """Whether the folder itself contains results."""
     return any((folder / name).is_file() for name in (SPANS_CSV, *SWEEP_TABLES))

@@ -13,7 +13,7 @@ import pandas as pd
 from adapter_probe.errors import AdapterProbeError, ResultsError
 from adapter_probe.records import from_record, to_record
 from adapter_probe.results.atomic import read_json, write_csv, write_json
-from adapter_probe.results.fingerprints import describe_changes, hash_json, list_changes, to_plain
+from adapter_probe.results.fingerprints import hash_json, refuse_changes, sha256_of, to_plain
 from adapter_probe.results.schema import STUDY, TRIAL, TRIALS_CSV, TRIALS_FOLDER
 from adapter_probe.results.sealing import read_study, sealed, write_study
 
@@ -143,13 +143,19 @@ def claim_study(folder: str | Path, study: str, shared: Mapping[str, Any], tasks
         old = read_study(path)
         known = old["tasks"] if isinstance(old.get("tasks"), dict) else {}
         now = {name: new["tasks"].get(name, known[name]) for name in known}
-        if changes := describe_changes(old, {**new, "tasks": now}):
-            raise ResultsError(
-                f"{folder} contains another study: {list_changes(changes)}. Choose another --out or remove "
-                "the folder"
-            )
+        refuse_changes(
+            old, {**new, "tasks": now}, f"{folder} contains another study",
+            ". Choose another --out or remove the folder",
+        )  # fmt: skip
         new["tasks"] = {**known, **new["tasks"]}
     write_study(path, new)
+
+
+def study_identity(table: Path) -> dict[str, object]:
+    """The shared settings of a study's trials, and the hash of its table, which has been written."""
+    folder = table.parent
+    study = read_study(folder / STUDY) if (folder / STUDY).is_file() else {"folder": folder.resolve().name}
+    return {"study": study, f"{table.stem}_sha256": sha256_of(table)}
 
 
 def trial_frame(records: Iterable[TrialRecord]) -> pd.DataFrame:

@@ -168,7 +168,7 @@ def _run(
     if device in _ANY_DEVICE and cluster is None:
         check_threads(threads)
         with working("ablate: checking for changes since the last run", progress):
-            finished = [Ablation(record) for run in runs if (record := reopen(*run)) is not None]
+            finished = [study for run in runs if (study := reopen(*run)) is not None]
         if len(finished) == len(runs):
             return _with_against(finished)
     from adapter_probe.probe.request import on_other_data, prepare_ablation
@@ -252,7 +252,7 @@ def run_ablation(request: AblationRequest, folder: Path, *, progress: bool = Tru
         with _bar(ablation, request, progress) as report:
             results = ablation.compute(report)
         with working("ablate: computing intervals and tests of every span", progress):
-            record = ablation_record(results, folder)
+            record = ablation_record(results, folder, run.created_with)
             _write(record, results)
     return Ablation(record, results)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,9 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe.analysis.studies import AblationRecord
-from adapter_probe.results.ablation_files import AblationResults, load_ablation
+from adapter_probe.errors import ResultsError
+from adapter_probe.results.ablation_files import AblationResults
+from adapter_probe.results.schema import PREDICTIONS
 
 from .checked import checked
 from .drawing import DrawnStudy, Style, axes_for
@@ -32,7 +35,7 @@ class Ablation(DrawnStudy):
     """
 
     record: AblationRecord
-    _results: AblationResults | None = field(default=None)
+    _results: AblationResults | Callable[[], AblationResults] | None = None
     against: Ablation | None = None
 
     @property
@@ -77,6 +80,21 @@ class Ablation(DrawnStudy):
         """The main results, ``summary.json``; scores are fractions, differences are in points."""
         return dict(self.record.summary)
 
+    @property
+    def identity(self) -> Mapping[str, object]:
+        """Everything that determines the numbers: checkpoint, base, tokenizer, data and settings.
+
+        Empty if the folder does not record it.
+        """
+        if "checkpoint" in self.record.identity:
+            return self.record.identity
+        return self.results.identity if self.has_predictions else {}
+
+    @property
+    def has_predictions(self) -> bool:
+        """Whether the study has `results` and `predictions`, whose file may be missing from its folder."""
+        return self._results is not None
+
     @cached_property
     def results(self) -> AblationResults:
         """The outputs of every variant for every example: `masks`, `spans`, `logits`, `labels` and more.
@@ -84,7 +102,9 @@ class Ablation(DrawnStudy):
         Raises:
             ResultsError: the folder contains no predictions, or they are damaged.
         """
-        return self._results if self._results is not None else load_ablation(self.folder)
+        if self._results is None:
+            raise ResultsError(f"{self.folder} contains no predictions: there is no {PREDICTIONS} in it")
+        return self._results() if callable(self._results) else self._results
 
     @property
     def predictions(self) -> np.ndarray:

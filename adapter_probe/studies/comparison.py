@@ -18,13 +18,13 @@ from adapter_probe.analysis.comparing import (
 )
 from adapter_probe.analysis.exchange import ExchangeRecord, exchange_of
 from adapter_probe.errors import ResultsError
-from adapter_probe.results.fingerprints import describe_changes, hash_json, list_changes
+from adapter_probe.results.fingerprints import hash_json, refuse_changes
 
 from .ablating import BESIDE
 from .ablation import Ablation
 from .checked import checked
 from .drawing import DrawnStudy, Style, axes_for
-from .loading import load
+from .loading import ablations_of
 from .rows import several
 from .summaries import average_rows, comparison_rows, exchange_rows
 
@@ -169,7 +169,7 @@ def compare(a: Ablation | str | Path, b: Ablation | str | Path) -> Comparison:
     Raises:
         ResultsError: a study is not an ablation, or the studies differ in examples, metric or spans.
     """
-    studies = _ablations([a, b])
+    studies = ablations_of([a, b])
     first, second = _names(studies)
     return Comparison(compare_ablations(studies[0].results, studies[1].results, (first, second)))
 
@@ -185,7 +185,7 @@ def average(studies: Sequence[Ablation | str | Path]) -> Average:
         ResultsError: one is no ablation, they differ in examples, metric, spans, base, method or settings, or
             two are of one checkpoint.
     """
-    ablations = _ablations(several(studies))
+    ablations = ablations_of(several(studies))
     names = _names(ablations)
     results = [study.results for study in ablations]
     check_comparable(results, names)
@@ -206,12 +206,10 @@ def _refuse_no_seeds(studies: Sequence[AblationResults], names: Sequence[str]) -
     """
     known: dict[object, str] = {}
     for study, name in zip(studies, names):
-        changes = describe_changes(studies[0].identity, study.identity)
-        if others := [change for change in changes if change.partition(":")[0] not in _APART]:
-            raise ResultsError(
-                f"{names[0]} and {name} differ in more than the seed: {list_changes(others)}; average only "
-                "ablations of the same training with different seeds"
-            )
+        refuse_changes(
+            studies[0].identity, study.identity, f"{names[0]} and {name} differ in more than the seed",
+            "; average only ablations of the same training with different seeds", apart=_APART,
+        )  # fmt: skip
         tensors = hash_json(study.identity.get("checkpoint"))
         if tensors in known:
             raise ResultsError(
@@ -232,20 +230,12 @@ def exchange(task: Ablation | str | Path, other: Ablation | str | Path) -> Excha
     Raises:
         ResultsError: a study is not an ablation, or they differ in checkpoint or variants.
     """
-    studies = _ablations([task, other])
+    studies = ablations_of([task, other])
     names = [str(study.record.overview.task) for study in studies]
     if studies[1].folder.name.startswith(BESIDE):
         names[1] = studies[1].folder.name.removeprefix(BESIDE)
     first, second = names if names[0] != names[1] else _names(studies)
     return Exchange(exchange_of(studies[0].results, studies[1].results, (first, second)))
-
-
-def _ablations(studies: Sequence[Ablation | str | Path]) -> list[Ablation]:
-    found = [study if isinstance(study, Ablation) else load(study) for study in studies]
-    for given, study in zip(studies, found):
-        if not isinstance(study, Ablation):
-            raise ResultsError(f"{given} contains a study of type {type(study).__name__}; give an ablation")
-    return found  # type: ignore[return-value]
 
 
 def _names(studies: Sequence[Ablation]) -> list[str]:

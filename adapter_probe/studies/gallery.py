@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapter_probe.analysis.studies import StudyRecord, load_records
-from adapter_probe.errors import ResultsError
 from adapter_probe.results import schema
 
 from .checked import checked
 from .comparison import average as average_of
 from .comparison import exchange
 from .drawing import DEFAULT_FORMATS, Column, DrawnStudy, Style, draw_gallery, draw_into_folder
+from .loading import studies_of
 from .rows import several
 from .sweeps import Sweep, plain_rows
 
@@ -65,39 +64,14 @@ def draw(
             or averaged, or a file cannot be written.
     """
     given = several(studies)
-    records: list[Any] = [average_of(given).record] if average else records_of(given)
+    found = [average_of(given)] if average else studies_of(given)
+    records = [study.record for study in found]
     if out is None:
         out = records[0].folder if len(records) == 1 and not average else SEVERAL
     return draw_gallery(
         records, out, style=style, column=column, formats=formats, tolerance=tolerance, paper=paper,
         labels=labels, only=only,
     )  # fmt: skip
-
-
-def records_of(given: Sequence[DrawnStudy | str | Path]) -> list[StudyRecord]:
-    """The records of studies and of those in folders, in the order given."""
-    folders = [one for one in given if not isinstance(one, DrawnStudy)]
-    if len(folders) == len(given):
-        return load_records(folders)  # which drops folders that are given twice
-    lists = ([one.record] if isinstance(one, DrawnStudy) else load_records([one]) for one in given)
-    return [record for found in lists for record in found]
-
-
-def folders_of(given: Sequence[DrawnStudy | str | Path]) -> list[str | Path]:
-    """The folders of studies, in the order given, so that a study is described as its folder is.
-
-    Raises:
-        ResultsError: one is a comparison or an average, which has no folder.
-    """
-    folders: list[str | Path] = []
-    for one in given:
-        folder = getattr(one.record, "folder", None) if isinstance(one, DrawnStudy) else one
-        if folder is None:
-            raise ResultsError(
-                "reports and model cards describe studies, not comparisons and averages of them"
-            )
-        folders.append(folder)
-    return folders
 
 
 def ablation_report(study: Ablation, tolerance: float = 1.0) -> dict[str, Any]:

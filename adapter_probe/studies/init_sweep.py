@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from adapter_probe.analysis.studies import SweepRecord, study_identity
+from adapter_probe.analysis.studies import SweepRecord
 from adapter_probe.analysis.sweeps import init_sweep_table
 from adapter_probe.errors import TrainingError
 from adapter_probe.results import schema
 from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.sealing import sealed
+from adapter_probe.results.trial_files import study_identity
 
 from .checked import checked
 from .drawing import Style, axes_for
@@ -204,4 +205,4 @@ def run_init_sweep(
     table = init_sweep_table(frame)
     with sealed(out, (schema.TRIALS_CSV, schema.SWEEP_CSV)):
         write_csv(out / schema.SWEEP_CSV, table)
-    return InitSweep(SweepRecord(out, table, frame, study_identity(out, schema.SWEEP_CSV)))
+    return InitSweep(SweepRecord(out, table, frame, study_identity(out / schema.SWEEP_CSV)))

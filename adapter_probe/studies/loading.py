@@ -1,16 +1,36 @@
-"""Read a finished study back from its folder."""
+"""The function `load`. Only this module reads finished studies back; everything else takes the studies."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adapter_probe.analysis.studies import AblationRecord, SweepRecord, load_record
+import numpy as np
+import pandas as pd
+
+from adapter_probe.analysis.attribution import interactions, shares
+from adapter_probe.analysis.deltas import span_grid
+from adapter_probe.analysis.studies import (
+    AblationOverview,
+    AblationRecord,
+    SweepRecord,
+    TradeoffRecord,
+    overview_of,
+    removed_of,
+)
 from adapter_probe.errors import ResultsError
-from adapter_probe.results.schema import find_results
+from adapter_probe.results import schema
+from adapter_probe.results.ablation_files import load_ablation, read_spans
+from adapter_probe.results.atomic import read_json
+from adapter_probe.results.sealing import check_complete
+from adapter_probe.results.trial_files import study_identity
 
 from .ablation import Ablation
 from .checked import checked
+from .drawing import DrawnStudy
 
 if TYPE_CHECKING:
     from .init_sweep import InitSweep
@@ -27,17 +47,133 @@ def load(folder: str | Path) -> Ablation | InitSweep | Tradeoff:
     Raises:
         ResultsError: the folder does not exist, contains no or several studies, or a table is damaged.
     """
-    folders = find_results([folder])
+    folders = schema.find_results([folder])
     if len(folders) > 1:
         names = ", ".join(str(path) for path in folders)
         raise ResultsError(f"{folder} contains {len(folders)} studies; give one of {names}")
-    record = load_record(folders[0])
-    if isinstance(record, AblationRecord):
-        return Ablation(record)
-    if isinstance(record, SweepRecord):
+    return _read(folders[0])
+
+
+def studies_of(given: Sequence[DrawnStudy | str | Path]) -> list[DrawnStudy]:
+    """The given studies and those in the given folders, in this order.
+
+    A checkpoint is replaced by the ablations inside it. A folder is read once, and not if its study is given.
+
+    Raises:
+        ResultsError: a folder does not exist, contains nothing to draw, or contains a damaged table.
+    """
+    folders = [getattr(one, "folder", None) for one in given if isinstance(one, DrawnStudy)]
+    known = {folder.resolve() for folder in folders if folder}  # comparisons and averages have none
+    studies: list[DrawnStudy] = []
+    for one in given:
+        if isinstance(one, DrawnStudy):
+            studies.append(one)
+            continue
+        for folder in schema.find_results([one]):
+            if folder.resolve() not in known:
+                known.add(folder.resolve())
+                studies.append(_read(folder))
+    return studies
+
+
+def ablations_of(given: Sequence[Ablation | str | Path]) -> list[Ablation]:
+    """The given ablations and those in the given folders, one each.
+
+    Raises:
+        ResultsError: as `load`, or a study is not an ablation.
+    """
+    found = [one if isinstance(one, Ablation) else load(one) for one in given]
+    for one, study in zip(given, found):
+        if not isinstance(study, Ablation):
+            raise ResultsError(f"{one} contains a study of type {type(study).__name__}; give an ablation")
+    return found  # type: ignore[return-value]
+
+
+def _read(folder: Path) -> Ablation | InitSweep | Tradeoff:
+    check_complete(folder, dispensable=(schema.PREDICTIONS,))
+    if (folder / schema.SPANS_CSV).is_file():
+        return _read_ablation(folder)
+    trials = _read_if_there(folder / schema.TRIALS_CSV, schema.TRIALS_COLUMNS, schema.OPTIONAL_TRIALS_COLUMNS)
+    if (path := folder / schema.SWEEP_CSV).is_file():
         from .init_sweep import InitSweep
 
-        return InitSweep(record)
-    from .tradeoff import Tradeoff
+        sweep = schema.read_table(path, schema.SWEEP_COLUMNS, schema.CHOICE_COLUMNS)
+        return InitSweep(SweepRecord(folder, sweep, trials, study_identity(path)))
+    if (path := folder / schema.TRADEOFF_CSV).is_file():
+        from .tradeoff import Tradeoff
 
-    return Tradeoff(record)
+        table = schema.read_table(path, schema.TRADEOFF_COLUMNS, schema.CHOICE_COLUMNS)
+        aggregate = _read_if_there(folder / schema.AGGREGATE_CSV, schema.AGGREGATE_COLUMNS)
+        sizes = _read_sizes(folder / schema.SIZES_CSV)
+        return Tradeoff(TradeoffRecord(folder, table, aggregate, sizes, trials, study_identity(path)))
+    names = ", ".join((schema.SPANS_CSV, schema.SWEEP_CSV, schema.TRADEOFF_CSV))
+    raise ResultsError(f"{folder} contains nothing to draw: none of {names} is in it")
+
+
+def _read_ablation(folder: Path) -> Ablation:
+    spans = read_spans(folder)
+    if spans.empty:
+        raise ResultsError(f"{folder / schema.SPANS_CSV} has no rows")
+    for name in ("significant", "non_monotone"):
+        if name in spans and spans[name].dtype != bool:
+            raise ResultsError(f"{folder / schema.SPANS_CSV}: column {name} should contain true or false")
+    manifest = read_json(folder / schema.MANIFEST) if (folder / schema.MANIFEST).is_file() else {}
+    identity = manifest.get("identity")
+    identity = identity if isinstance(identity, dict) else {"folder": folder.resolve().name}
+    found = schema.read_summary(folder)
+    overview = (
+        overview_of(found, folder / schema.SUMMARY, identity)
+        if found
+        else _overview_of_spans(folder, spans, identity)
+    )
+    layers = _read_if_there(folder / schema.LAYERS_CSV, schema.LAYERS_COLUMNS)
+    if overview.study == "ablated" and (layers is None or "interaction_points" not in spans):
+        spans, layers = _attribute(spans)
+    removable = _read_if_there(folder / schema.REMOVABLE_CSV, schema.REMOVABLE_COLUMNS)
+    versions = manifest.get("created_with")
+    versions = versions if isinstance(versions, dict) else {}
+    groups = _read_if_there(folder / schema.GROUPS_CSV, schema.GROUPS_COLUMNS)
+    record = AblationRecord(folder, spans, layers, removable, overview, identity, found, versions, groups)
+    there = (folder / schema.PREDICTIONS).is_file()
+    return Ablation(record, partial(load_ablation, folder) if there else None)
+
+
+def _attribute(spans: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+    """Interactions and shares without intervals, for tables that lack them; None if spans are missing."""
+    drops = -span_grid(spans)  # [layers, layers]
+    if np.isnan(drops[np.triu_indices(len(drops))]).any():
+        return spans, None
+    first, last = spans["first"].to_numpy(), spans["last"].to_numpy()
+    spans = spans.assign(interaction_points=interactions(drops)[first, last])
+    layers = pd.DataFrame({"layer": range(len(drops)), "delta_points": -np.diag(drops)})
+    return spans, layers.assign(share_points=shares(drops))
+
+
+def _read_if_there(
+    path: Path, columns: Mapping[str, str], optional: Mapping[str, str] | None = None
+) -> pd.DataFrame | None:
+    return schema.read_table(path, columns, optional) if path.is_file() else None
+
+
+def _read_sizes(path: Path) -> pd.DataFrame | None:
+    """The table of sizes, in which every column except the fixed ones is a task."""
+    if not path.is_file():
+        return None
+    tasks = [
+        name for name in schema.read_table(path, schema.SIZES_COLUMNS) if name not in schema.SIZES_COLUMNS
+    ]
+    return schema.read_table(path, {**schema.SIZES_COLUMNS, **dict.fromkeys(tasks, "number")})
+
+
+def _overview_of_spans(folder: Path, spans: pd.DataFrame, identity: Mapping[str, object]) -> AblationOverview:
+    """The overview without a summary: the task is named after the folder, and the metric is unknown.
+
+    Score less delta is the intact score in every row; the span of all layers is everything removed.
+    """
+    median = (spans["score"] - spans["delta_points"] / 100).median()
+    longest = spans.loc[spans["n_layers"].idxmax(), "delta_points"]
+    intact, lost = (None if math.isnan(value) else float(value) for value in (median, longest))
+    name, n_examples = folder.resolve().name, int(spans["n_examples"].max())
+    return AblationOverview(
+        name, "validation", "ablated", None, n_examples, intact, lost, removed_of(identity)
+    )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapter_probe import __version__
 from adapter_probe.analysis.deltas import span_order
-from adapter_probe.analysis.studies import AblationRecord, load_records
+from adapter_probe.analysis.studies import AblationRecord
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.data.presets import preset_named
 from adapter_probe.data.tasks import TaskSpec, load_split
@@ -23,9 +23,10 @@ from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.figures.wording import count_text, metric_name, named_score, study_label, task_label
 from adapter_probe.results.atomic import make_folder, read_json, write_text
 
+from .ablation import Ablation
 from .checked import checked
 from .drawing import DrawnStudy
-from .gallery import folders_of
+from .loading import studies_of
 from .rows import several
 
 if TYPE_CHECKING:
@@ -68,9 +69,9 @@ def model_card(
     Raises:
         ResultsError: no ablation is found, results are damaged, or a file cannot be written.
     """
-    found = load_records(folders_of(several(folders)))
-    records = [record for record in found if isinstance(record, AblationRecord)]
-    if not records or len(records) < len(found):
+    studies = studies_of(several(folders))
+    records = [study.record for study in studies if isinstance(study, Ablation)]
+    if not records or len(records) < len(studies):
         raise ResultsError("--model-card describes ablations only; give their folders, or a checkpoint")
     options = FigureOptions(PAPER, formats=("png",), tolerance=tolerance)
     sections = []

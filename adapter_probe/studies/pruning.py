@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,7 @@ from adapter_probe.analysis.removable import (
     span_costs,
     spans_with_adapters,
 )
+from adapter_probe.analysis.studies import settings_of
 from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.device import choose_device
@@ -27,13 +28,13 @@ from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments
 from adapter_probe.probe.prune import PruneMeasurement, prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.progress import working
-from adapter_probe.results.ablation_files import AblationResults, load_ablation, read_spans
-from adapter_probe.results.atomic import read_json
-from adapter_probe.results.fingerprints import describe_changes, list_changes
-from adapter_probe.results.schema import MANIFEST, PREDICTIONS, SPANS_CSV, read_summary
+from adapter_probe.results.fingerprints import refuse_changes
+from adapter_probe.results.schema import MANIFEST, holds_results
 from adapter_probe.spans import SITES_PER_LAYER, Span, as_span
 
+from .ablation import Ablation
 from .checked import checked
+from .loading import ablations_of
 from .rows import refuse_idle_encoding, several
 
 ChosenOn = Literal["half", "all"]
@@ -106,7 +107,7 @@ def prune(
     base: str | None = None,
     data: str | Path | Sequence[str | Path] = (),
     encoding: str = "utf-8",
-    ablation: str | Path | None = None,
+    ablation: Ablation | str | Path | None = None,
     device: str = "auto",
     progress: bool = True,
 ) -> Pruning:
@@ -127,7 +128,7 @@ def prune(
         data: a file or files of labelled examples to use instead of the checkpoint's own task; required for
             checkpoints of other libraries, which record no task.
         encoding: text encoding of these files.
-        ablation: with `within`, results folder of the ablation; by default inside the checkpoint.
+        ablation: with `within`, the ablation or its results folder; by default inside the checkpoint.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...; ``auto`` uses the accelerator if there is one.
         progress: whether to show a progress bar on stderr.
 
@@ -139,24 +140,21 @@ def prune(
     checkpoint, out = Path(checkpoint), Path(out)
     if (span is None) == (within is None):
         raise ResultsError("give either --span FIRST-LAST or --within POINTS")
-    removed = None if span is None else _as_span(span)
+    choice = None if span is None else _Choice(_as_span(span))
     if basis not in get_args(Basis):
         raise ResultsError(f"--basis {basis} is not allowed; choose from {', '.join(get_args(Basis))}")
     files = tuple(map(str, several(data)))
     refuse_idle_encoding(encoding, *files)
-    default = f"ablation-data-{Path(files[0]).stem}" if files else "ablation"
-    folder = Path(ablation) if ablation is not None else checkpoint / default
-    if within is not None:
-        _refuse_unchoosable(folder, checkpoint, within)
+    default = checkpoint / (f"ablation-data-{Path(files[0]).stem}" if files else "ablation")
+    study = None if within is None else _ablation(ablation or default, checkpoint, within)
     with working(f"prune: opening {checkpoint}", progress):
         arguments = AblationArguments(str(checkpoint), base=base, data=files, encoding=encoding)
         request = _remembering(prepare_ablation(arguments, choose_device(device)), files)
-    if removed is not None:
-        choice = _Choice(removed)
-    else:
+    if choice is None:
+        assert study is not None
         assert within is not None
         with working("prune: choosing the span", progress):
-            choice = _choose(request, folder, checkpoint, within, basis)
+            choice = _choose(request, study, checkpoint, within, basis)
     pruned = prune_checkpoint(request, checkpoint, choice.span, out, progress)
     with working("prune: intervals and tests", progress):
         return _measured(pruned, choice, out)
@@ -180,85 +178,77 @@ def _remembering(request: AblationRequest, data: Sequence[str]) -> AblationReque
     return replace(request, checkpoint=replace(opened, description=description))
 
 
-def _refuse_unchoosable(folder: Path, checkpoint: Path, within: float) -> None:
+def _ablation(given: Ablation | str | Path, checkpoint: Path, within: float) -> Ablation:
+    """The ablation that the span is chosen by."""
     if not within >= 0:
         raise ResultsError(f"--within {within} is not allowed; give 0 or more points")
-    if not any((folder / name).is_file() for name in (PREDICTIONS, SPANS_CSV)):
+    if not isinstance(given, Ablation) and not holds_results(Path(given)):
         raise ResultsError(
-            f"{folder} contains no finished ablation; run `adapter-probe ablate {checkpoint}` first, "
+            f"{given} contains no finished ablation; run `adapter-probe ablate {checkpoint}` first, "
             "give its folder with --ablation, or give --span"
         )
+    return ablations_of([given])[0]
 
 
-def _choose(request: AblationRequest, folder: Path, checkpoint: Path, within: float, basis: Basis) -> _Choice:
-    """The longest span within the tolerance by the ablation in `folder`.
+def _choose(
+    request: AblationRequest, study: Ablation, checkpoint: Path, within: float, basis: Basis
+) -> _Choice:
+    """The longest span within the tolerance by an ablation.
 
     Raises:
         ResultsError: the ablation is of another checkpoint, has no intervals, or no span is within.
     """
-    results = load_ablation(folder) if (folder / PREDICTIONS).is_file() else None
-    _refuse_other(folder, checkpoint, request, results)
-    if results is None:
-        spans, n_examples, measured = _table(folder, checkpoint, basis), len(request.examples.labels), None
-    else:
-        chosen, measured = halves(results)
+    _refuse_other(study, checkpoint, request)
+    if study.has_predictions:
+        chosen, measured = halves(study.results)
         if not len(chosen):
-            raise ResultsError(f"{folder} has too few examples to choose a span on half of them; give --span")
-        spans, n_examples = span_costs(restricted(results, chosen), basis), len(chosen)
+            raise ResultsError(
+                f"{study.folder} has too few examples to choose a span on half of them; give --span"
+            )
+        spans, n_examples = span_costs(restricted(study.results, chosen), basis), len(chosen)
+    else:
+        spans, n_examples, measured = _table(study, checkpoint, basis), len(request.examples.labels), None
     adapted = request.checkpoint.model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=1)
     found = longest_removable(spans_with_adapters(spans, np.asarray(adapted)), within, basis)
     if found is None:
         judged = "by the estimate" if basis == "estimate" else "by the 95 % interval"
         raise ResultsError(
-            f"{folder}: no span can be removed within {within:g} points {judged}, on the {n_examples:,} "
-            "examples that the span is chosen on; give a larger --within"
+            f"{study.folder}: no span can be removed within {within:g} points {judged}, on the "
+            f"{n_examples:,} examples that the span is chosen on; give a larger --within"
         )
-    span = Span(int(found["first"]), int(found["last"]))
-    warning = read_summary(folder).get("warning")
-    return _Choice(span, "all" if results is None else "half", n_examples, measured, warning)
+    span, warning = Span(int(found["first"]), int(found["last"])), study.summary.get("warning")
+    return _Choice(span, "half" if study.has_predictions else "all", n_examples, measured, warning)
 
 
-def _refuse_other(
-    folder: Path, checkpoint: Path, request: AblationRequest, results: AblationResults | None
-) -> None:
+def _refuse_other(study: Ablation, checkpoint: Path, request: AblationRequest) -> None:
     """Refuse an ablation of another checkpoint, base or data, or with other adapters off."""
-    manifest = read_json(folder / MANIFEST) if (folder / MANIFEST).is_file() else {}
-    known = [identity for identity in (manifest.get("identity"), results and results.identity) if identity]
-    if not known:
+    if not study.identity:
         raise ResultsError(
-            f"{folder} contains no {MANIFEST}, so the ablated checkpoint is unknown; give --span"
+            f"{study.folder} contains no {MANIFEST}, so the ablated checkpoint is unknown; give --span"
         )
-    for identity in known:
-        wanted = {**request.identity, "code_schema": _schema_of(identity)}
-        changes = [
-            change
-            for change in describe_changes(identity, wanted)
-            if change.partition(":")[0] not in _CHOICE_OF_SPANS
-        ]
-        if changes:
-            raise ResultsError(
-                f"{folder} is not an ablation of {checkpoint} as it is now: {list_changes(changes)}. Remove "
-                f"the folder and run `adapter-probe ablate {checkpoint}` again, or give --span"
-            )
+    refuse_changes(
+        study.identity,
+        {**request.identity, "code_schema": _schema_of(study.identity)},
+        f"{study.folder} is not an ablation of {checkpoint} as it is now",
+        f". Remove the folder and run `adapter-probe ablate {checkpoint}` again, or give --span",
+        apart=_CHOICE_OF_SPANS,
+    )
 
 
-def _schema_of(identity: Mapping[str, Any]) -> int | None:
+def _schema_of(identity: Mapping[str, object]) -> int | None:
     """The code schema of the ablation's precision, which pruning does not choose."""
-    settings = identity.get("settings")
-    precision = settings.get("precision") if isinstance(settings, Mapping) else None
-    return CODE_SCHEMA.get(precision) if isinstance(precision, str) else None
+    return CODE_SCHEMA.get(str(settings_of(identity).get("precision")))
 
 
-def _table(folder: Path, checkpoint: Path, basis: Basis) -> pd.DataFrame:
-    spans = read_spans(folder)
-    if "ci_low_points" in spans:
-        return spans
+def _table(study: Ablation, checkpoint: Path, basis: Basis) -> pd.DataFrame:
+    if "ci_low_points" in study.spans:
+        return study.spans
     if basis == "interval":
         raise ResultsError(
-            f"{folder / SPANS_CSV} has no intervals; run `adapter-probe ablate {checkpoint}` again, or give "
+            f"{study.folder} has no intervals; run `adapter-probe ablate {checkpoint}` again, or give "
             "--basis estimate"
         )
-    return spans.assign(ci_low_points=np.nan)
+    return study.spans.assign(ci_low_points=np.nan)
 
 
 def _measured(pruned: PruneMeasurement, choice: _Choice, out: Path) -> Pruning:

@@ -12,7 +12,9 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe.analysis.ranking import agreement_table, regret_table, span_table, with_drops
+from adapter_probe.analysis.studies import settings_of
 from adapter_probe.errors import ResultsError
+from adapter_probe.results.fingerprints import refuse_changes
 
 from .checked import checked
 from .rows import several
@@ -91,15 +93,11 @@ class Ranking:
 
 def _refuse_other(identity: Mapping[str, object], study: Ablation) -> None:
     """Refuse an ablation whose drops are not of what was scored."""
-    from adapter_probe.results.fingerprints import describe_changes, list_changes
-
-    known = study.record.identity
-    if changes := describe_changes({name: known.get(name) for name in identity}, identity):
-        raise ResultsError(
-            f"{study.folder} is an ablation of another checkpoint than the scores: {list_changes(changes)}"
-        )
-    settings = known.get("settings")
-    settings = settings if isinstance(settings, Mapping) else {}
+    known, settings = study.identity, settings_of(study.identity)
+    refuse_changes(
+        {name: known.get(name) for name in identity}, identity,
+        f"{study.folder} is an ablation of another checkpoint than the scores",
+    )  # fmt: skip
     if settings.get("sites", "both") != "both" or settings.get("complement"):
         raise ResultsError(
             f"{study.folder}: the scores are for both adapters of a layer, switched off, but the ablation "

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapter_probe.analysis.studies import AblationRecord, load_record
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.data.hub import HubSplit
 from adapter_probe.errors import AdapterProbeError
@@ -27,6 +26,9 @@ from adapter_probe.results.atomic import leftovers
 from adapter_probe.results.fingerprints import code_identity, hash_files, hash_json
 from adapter_probe.results.rundir import PARTS, read_manifest
 from adapter_probe.results.sealing import MADE_FROM, note, read_note, sealed_tables
+
+from .ablation import Ablation
+from .loading import load
 
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.identity import BaseIdentity
@@ -87,8 +89,8 @@ class Sources:
             return None  # opening the checkpoint will report what is wrong
 
 
-def reopen(arguments: AblationArguments, sources: Sources | None, folder: Path) -> AblationRecord | None:
-    """The record of a finished ablation, if no byte of it or of its inputs has changed.
+def reopen(arguments: AblationArguments, sources: Sources | None, folder: Path) -> Ablation | None:
+    """A finished ablation, if no byte of it or of its inputs has changed.
 
     Args:
         arguments: arguments of the current call.
@@ -111,8 +113,8 @@ def reopen(arguments: AblationArguments, sources: Sources | None, folder: Path) 
         if _kept(folder) != said["kept"]:
             return None
         read_manifest(folder / schema.MANIFEST)
-        record = load_record(folder) if sealed_tables(folder) else None
-        return record if isinstance(record, AblationRecord) else None
+        study = load(folder) if sealed_tables(folder) else None
+        return study if isinstance(study, Ablation) else None
     except (AdapterProbeError, KeyError, AttributeError):  # resuming the run repairs or reports it
         return None
 

@@ -1,4 +1,4 @@
-"""The interactive report: reads studies and finds their checkpoints and texts. Never imports torch."""
+"""The interactive report of studies, with their checkpoints and texts. Never imports torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from adapter_probe.analysis.studies import AblationRecord, load_records
 from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.checkpoints.identity import checkpoint_identity
 from adapter_probe.data.tasks import Split, TaskSpec, load_split
@@ -15,15 +14,17 @@ from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.figures.report.ablation_section import ReportedAblation
 from adapter_probe.figures.report.examples import ExampleTexts
 from adapter_probe.figures.report.page import write_report
-from adapter_probe.results.ablation_files import AblationResults, load_ablation
+from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.atomic import read_json
-from adapter_probe.results.fingerprints import describe_changes, list_changes
+from adapter_probe.results.fingerprints import refuse_changes
 from adapter_probe.results.schema import PREDICTIONS
 
+from .ablation import Ablation
 from .checked import checked
 from .drawing import DrawnStudy
-from .gallery import folders_of
+from .loading import studies_of
 from .rows import several
+from .sweeps import Sweep
 
 
 @dataclass(frozen=True)
@@ -70,29 +71,31 @@ def report(
     if not 0 <= tolerance <= 100:
         raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 to 100 points")
     given, files = [Path(c) for c in several(checkpoints)], [Path(f) for f in several(data)]
-    records = load_records(folders_of(several(folders)))
-    ablations = [record for record in records if isinstance(record, AblationRecord)]
+    studies = studies_of(several(folders))
+    ablations = [study for study in studies if isinstance(study, Ablation)]
+    sweeps = [study.record for study in studies if isinstance(study, Sweep)]
+    if len(ablations) + len(sweeps) < len(studies):
+        raise ResultsError("a report describes ablations and sweeps, not comparisons and averages of them")
     _refuse_strangers(given, ablations)
-    parts = [_completed(record, given, files, encoding, examples) for record in ablations]
-    sweeps = [record for record in records if not isinstance(record, AblationRecord)]
+    parts = [_completed(study, given, files, encoding, examples) for study in ablations]
     path = write_report(out, parts, sweeps, tolerance=tolerance)
     return ReportPage(path, sum(len(part.texts.texts) for part in parts if part.texts))
 
 
-def _delta_of(record: AblationRecord) -> str | None:
+def _delta_of(study: Ablation) -> str | None:
     """The hash of the ablated weights, if the results record it."""
-    checkpoint = record.identity.get("checkpoint")
+    checkpoint = study.identity.get("checkpoint")
     value = checkpoint.get("delta_sha256") if isinstance(checkpoint, Mapping) else None
     return value if isinstance(value, str) else None
 
 
-def _refuse_strangers(checkpoints: Sequence[Path], ablations: Sequence[AblationRecord]) -> None:
+def _refuse_strangers(checkpoints: Sequence[Path], ablations: Sequence[Ablation]) -> None:
     """Refuse checkpoints that do not belong to any of the ablations.
 
     Raises:
         ResultsError: a checkpoint belongs to none.
     """
-    deltas = {_delta_of(record) for record in ablations}
+    deltas = {_delta_of(study) for study in ablations}
     for folder in checkpoints:
         described = _description(folder)
         if described is None:
@@ -107,38 +110,38 @@ def _description(folder: Path) -> dict[str, Any] | None:
 
 
 def _completed(
-    record: AblationRecord,
+    study: Ablation,
     checkpoints: Sequence[Path],
     data: Sequence[Path],
     encoding: str,
     with_texts: bool,
 ) -> ReportedAblation:
     """The ablation with its predictions, its checkpoint's description and, if requested, its texts."""
-    results = load_ablation(record.folder) if (record.folder / PREDICTIONS).is_file() else None
-    folder = _checkpoint_of(record, checkpoints)
+    results = study.results if study.has_predictions else None
+    folder = _checkpoint_of(study, checkpoints)
     if folder is None:
         if with_texts:
             raise ResultsError(
-                f"--examples: no checkpoint of {record.folder} in the folders around or next to it; "
+                f"--examples: no checkpoint of {study.folder} in the folders around or next to it; "
                 "name it with --checkpoint"
             )
-        return ReportedAblation(record, results)
+        return ReportedAblation(study.record, results)
     described = _description(folder) or {}
-    _refuse_changed(record, folder, described)
+    _refuse_changed(study, folder, described)
     texts = None
     if with_texts:
         if results is None:
             raise ResultsError(
-                f"--examples: {record.folder} has no {PREDICTIONS}, so changed predictions are unknown"
+                f"--examples: {study.folder} has no {PREDICTIONS}, so changed predictions are unknown"
             )
         spec = TaskSpec.from_json(described.get("task"), str(folder / DESCRIPTION))
         files = {results.settings.get("split", "validation"): tuple(str(path.resolve()) for path in data)}
         given = [replace(spec, files=files, encoding=encoding, validation_share=0.0)] if data else []
-        texts = _texts(record.folder, results, [*given, spec])
-    return ReportedAblation(record, results, described, texts)
+        texts = _texts(study.folder, results, [*given, spec])
+    return ReportedAblation(study.record, results, described, texts)
 
 
-def _refuse_changed(record: AblationRecord, folder: Path, described: dict[str, Any]) -> None:
+def _refuse_changed(study: Ablation, folder: Path, described: dict[str, Any]) -> None:
     """Refuse a checkpoint whose method or base differs from the ablation's; unknown fields are ignored.
 
     Raises:
@@ -146,18 +149,17 @@ def _refuse_changed(record: AblationRecord, folder: Path, described: dict[str, A
     """
     old, new = {}, {}
     for section, facts in checkpoint_identity(described).items():
-        then = record.identity.get(section)
+        then = study.identity.get(section)
         then = then if isinstance(then, Mapping) else {}
         shared = {name for name, value in facts.items() if value and then.get(name)}
         old[section] = {name: then[name] for name in shared}
         new[section] = {name: facts[name] for name in shared}
-    if changes := describe_changes(old, new):
-        raise ResultsError(f"{folder} has changed since {record.folder} was made: {list_changes(changes)}")
+    refuse_changes(old, new, f"{folder} has changed since {study.folder} was made")
 
 
-def _checkpoint_of(record: AblationRecord, checkpoints: Sequence[Path]) -> Path | None:
+def _checkpoint_of(study: Ablation, checkpoints: Sequence[Path]) -> Path | None:
     """The ablated checkpoint: a given one, the folder around the results, or a folder next to them."""
-    parent, wanted = record.folder.resolve().parent, _delta_of(record)
+    parent, wanted = study.folder.resolve().parent, _delta_of(study)
     beside = sorted(path for path in parent.iterdir() if path.is_dir())
     for folder in (*checkpoints, parent, *(beside if wanted else ())):
         described = _description(folder)

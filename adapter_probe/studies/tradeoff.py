@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from adapter_probe.analysis.studies import TradeoffRecord, study_identity
+from adapter_probe.analysis.studies import TradeoffRecord
 from adapter_probe.analysis.sweeps import aggregate_table, size_table, tradeoff_table
 from adapter_probe.results import schema
 from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.sealing import sealed
+from adapter_probe.results.trial_files import study_identity
 
 from .checked import checked
 from .drawing import Style, axes_for
@@ -270,5 +271,5 @@ def run_tradeoff(
         if table.loc[table["method"] == "full", "mean"].notna().any():
             aggregate = aggregate_table(frame)
             write_csv(out / schema.AGGREGATE_CSV, aggregate)
-    identity = study_identity(out, schema.TRADEOFF_CSV)
+    identity = study_identity(out / schema.TRADEOFF_CSV)
     return Tradeoff(TradeoffRecord(out, table, aggregate, sizes, frame, identity))

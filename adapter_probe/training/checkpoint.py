@@ -16,7 +16,7 @@ from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.checkpoints.native import save_checkpoint
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.atomic import remove_leftovers
-from adapter_probe.results.fingerprints import describe_changes, list_changes
+from adapter_probe.results.fingerprints import refuse_changes
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory, read_manifest
 
 from .loop import OnProgress, Trainer
@@ -97,8 +97,8 @@ def refuse_other(out: Path, identity: Mapping[str, Any] | None = None) -> None:
             f"{out} contains a checkpoint without the record of its training ({STATE_FOLDER}/{MANIFEST}); "
             "choose another --out"
         )
-    if identity and (changes := describe_changes(read_manifest(record)["identity"], identity)):
-        raise ResultsError(
-            f"{out} contains a checkpoint of another training: {list_changes(changes)}. Choose another --out "
-            "or remove the folder"
-        )
+    if identity:
+        refuse_changes(
+            read_manifest(record)["identity"], identity, f"{out} contains a checkpoint of another training",
+            ". Choose another --out or remove the folder",
+        )  # fmt: skip

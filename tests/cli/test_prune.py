@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file, save_file
 
+import adapter_probe as ap
 from adapter_probe.analysis.removable import halves
 from adapter_probe.results.ablation_files import load_ablation
+from adapter_probe.spans import Span
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +81,20 @@ def test_the_span_is_chosen_on_one_half_and_measured_on_the_other(within, progra
     before, after = right[0, measured].mean(), right[max(fitting)[-1], measured].mean()
     assert (report["score_before"], report["score_after"]) == pytest.approx((before, after))
     assert report["delta_points"] == pytest.approx(100 * (after - before))
+
+
+def test_a_study_is_as_good_as_its_folder(ablated, tmp_path):
+    study = ap.load(ablated / "ablation")
+    pruned = [
+        ap.prune(ablated, tmp_path / name, within=100, ablation=given, progress=False)
+        for name, given in (("a", study), ("b", study.folder), ("c", None))
+    ]
+    one, *others = (
+        (p.span, p.chosen_on, p.n_examples, p.score_before, p.score_after, p.delta_interval_points)
+        for p in pruned
+    )
+    assert others == [one, one]
+    assert one[:3] == (Span(0, 2), "half", 32)
 
 
 def test_a_warning_of_the_ablation_is_said_first(program, ablated, tmp_path):

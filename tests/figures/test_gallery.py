@@ -7,19 +7,24 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from adapter_probe.analysis.studies import StudyRecord, load_records
+from adapter_probe.analysis.studies import StudyRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import style
 from adapter_probe.figures.ablation_figures import heatmap_figure
 from adapter_probe.figures.gallery import figures_of, tables_of, write_gallery
 from adapter_probe.figures.heatmap import Grid
 from adapter_probe.figures.venues import PAPER, VENUES, FigureOptions, Venue
+from adapter_probe.studies.loading import studies_of
 
 OPTIONS = FigureOptions(PAPER, formats=("png",))
 
 
+def records_in(folders) -> list[StudyRecord]:
+    return [study.record for study in studies_of(folders)]
+
+
 def drawn(folders, options=OPTIONS):
-    return list(figures_of(load_records(folders), options))
+    return list(figures_of(records_in(folders), options))
 
 
 def stems(made) -> list[str]:
@@ -31,7 +36,7 @@ def test_one_folder_of_each_kind(tmp_path, ablation_folder, sweep_folder, tradeo
     folders = [
         ablation_folder(tmp_path / "a"), sweep_folder(tmp_path / "b"), tradeoff_folder(tmp_path / "c"),
     ]  # fmt: skip
-    made = write_gallery(load_records(folders), tmp_path / "out", OPTIONS)
+    made = write_gallery(records_in(folders), tmp_path / "out", OPTIONS)
     assert [one.stem for one in made if one.kind == "figure"] == [
         "heatmap", "attribution", "init-sweep", "tradeoff-tasks", "tradeoff-aggregate", "size-robustness",
     ]  # fmt: skip
@@ -59,13 +64,13 @@ def test_one_task_twice_is_told_apart_by_folder(tmp_path, ablation_folder):
     folders = [ablation_folder(tmp_path / name, "cola") for name in ("small", "large")]
     heatmap, _ = drawn(folders)
     assert list(heatmap.frame["grid"].unique()) == ["CoLA, small", "CoLA, large"]
-    names = stems(tables_of(load_records(folders), False))
+    names = stems(tables_of(records_in(folders), False))
     assert names == ["table-removable-cola-small", "table-removable-cola-large"]
 
 
 @pytest.mark.slow
 def test_one_task_twice_is_told_apart_by_settings(tmp_path, ablation_folder):
-    records = load_records([ablation_folder(tmp_path / name, "cola") for name in ("a", "b", "c")])
+    records = records_in([ablation_folder(tmp_path / name, "cola") for name in ("a", "b", "c")])
     settings = ({}, {"sites": "ffn"}, {"sites": "attention", "group": 3, "layernorm": "pretrained"})
     records = [replace(r, identity={**r.identity, "settings": s}) for r, s in zip(records, settings)]
     heatmap, _ = figures_of(records, OPTIONS)
@@ -75,7 +80,7 @@ def test_one_task_twice_is_told_apart_by_settings(tmp_path, ablation_folder):
 
 @pytest.mark.slow
 def test_labels_name_panels_captions_and_files(tmp_path, ablation_folder):
-    records = load_records([ablation_folder(tmp_path / name, "cola") for name in ("small", "large")])
+    records = records_in([ablation_folder(tmp_path / name, "cola") for name in ("small", "large")])
     options = replace(OPTIONS, labels=("TREC, ffn only", "costs $5"))
     made = write_gallery(records, tmp_path / "out", options)
     (caption,) = (one.caption for one in made if one.stem == "heatmap")
@@ -90,7 +95,7 @@ def test_labels_name_panels_captions_and_files(tmp_path, ablation_folder):
 
 @pytest.mark.slow
 def test_only_what_was_asked_for_is_written(tmp_path, ablation_folder):
-    records = load_records([ablation_folder(tmp_path / task, task) for task in ("cola", "mnli")])
+    records = records_in([ablation_folder(tmp_path / task, task) for task in ("cola", "mnli")])
     made = write_gallery(records, tmp_path / "out", replace(OPTIONS, only=("heatmap", "table-removable")))
     assert [one.stem for one in made] == ["heatmap", "table-removable-cola", "table-removable-mnli-m"]
     assert {path.stem for path in (tmp_path / "out").iterdir()} == {one.stem for one in made}
@@ -102,7 +107,7 @@ def test_only_what_was_asked_for_is_written(tmp_path, ablation_folder):
 
 def test_ablations_of_two_tasks_name_their_tables_by_task(tmp_path, ablation_folder):
     folders = [ablation_folder(tmp_path / t / "ablation", t) for t in ("cola", "mnli")]
-    assert stems(tables_of(load_records(folders), False)) == [
+    assert stems(tables_of(records_in(folders), False)) == [
         "table-removable-cola",
         "table-removable-mnli-m",
     ]
@@ -159,7 +164,7 @@ def test_the_tolerance_moves_the_line_and_is_said(tmp_path, ablation_folder):
 def test_what_is_too_narrow_is_refused_in_one_line(tmp_path, ablation_folder):
     narrow = FigureOptions(Venue("slip", 0.9, 1.2, 8.0, 7.0))
     with pytest.raises(ResultsError, match=r"1 grids do not fit 0\.9 inches"):
-        write_gallery(load_records([ablation_folder(tmp_path / "a")]), tmp_path / "out", narrow)
+        write_gallery(records_in([ablation_folder(tmp_path / "a")]), tmp_path / "out", narrow)
     assert not (tmp_path / "out").exists()
 
 
@@ -182,13 +187,13 @@ def test_kept_spans_are_a_figure_of_their_own(tmp_path, ablation_folder):
     assert stems(made) == ["heatmap", "attribution", "heatmap-kept"]
     assert made[2].figure.axes[0].get_xlabel() == "last kept layer"
     assert "only the adapters in a contiguous span of layers are kept on" in made[2].caption
-    assert stems(tables_of(load_records(folders), False)) == ["table-removable-cola-off"]
+    assert stems(tables_of(records_in(folders), False)) == ["table-removable-cola-off"]
 
 
 @pytest.fixture(scope="module")
 def studies(tmp_path_factory, ablation_folder, sweep_folder, tradeoff_folder) -> list[StudyRecord]:
     folder = tmp_path_factory.mktemp("studies")
-    return load_records(
+    return records_in(
         [
             ablation_folder(folder / "a", n_layers=12),
             sweep_folder(folder / "s", tasks=("cola", "mnli")),

@@ -9,15 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapter_probe.analysis.studies import (
-    AblationRecord,
-    SweepRecord,
-    TradeoffRecord,
-    load_record,
-    load_records,
-)
+from adapter_probe.analysis.studies import AblationRecord, SweepRecord, TradeoffRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.results import schema
+from adapter_probe.studies.loading import load, studies_of
 
 
 def edit(path, column: str, row: int, value: object) -> None:
@@ -28,16 +23,18 @@ def edit(path, column: str, row: int, value: object) -> None:
 
 def refusal(folder) -> str:
     with pytest.raises(ResultsError) as caught:
-        load_record(folder)
+        load(folder)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def test_each_kind_is_told_by_its_tables(tmp_path, ablation_folder, sweep_folder, tradeoff_folder):
-    assert isinstance(load_record(ablation_folder(tmp_path / "a")), AblationRecord)
-    assert isinstance(load_record(sweep_folder(tmp_path / "b")), SweepRecord)
-    assert isinstance(load_record(tradeoff_folder(tmp_path / "c")), TradeoffRecord)
+    assert isinstance(load(ablation_folder(tmp_path / "a")).record, AblationRecord)
+    assert isinstance(load(sweep_folder(tmp_path / "b")).record, SweepRecord)
+    assert isinstance(load(tradeoff_folder(tmp_path / "c")).record, TradeoffRecord)
     (tmp_path / "d").mkdir()
+    assert "contains no results" in refusal(tmp_path / "d")
+    (tmp_path / "d" / "sizes.csv").touch()
     assert "nothing to draw" in refusal(tmp_path / "d")
 
 
@@ -46,7 +43,7 @@ def test_a_checkpoint_stands_for_its_ablations(tmp_path, ablation_folder):
     (tmp_path / "ckpt" / "adapter_probe.json").write_text("{}")
     for name in ("ablation", "ablation-attention"):
         ablation_folder(tmp_path / "ckpt" / name)
-    found = load_records([tmp_path / "ckpt"])
+    found = studies_of([tmp_path / "ckpt"])
     assert [study.folder.name for study in found] == ["ablation", "ablation-attention"]
 
 
@@ -119,7 +116,7 @@ def test_a_summary_that_lacks_a_field(tmp_path, ablation_folder):
 
 def test_without_a_summary_the_spans_tell(tmp_path, ablation_folder):
     folder = ablation_folder(tmp_path / "my-task", plain=True)
-    facts = load_record(folder).overview
+    facts = load(folder).record.overview
     spans = pd.read_csv(folder / "spans.csv")
     assert (facts.task, facts.metric, facts.n_examples) == ("my-task", None, 1043)
     assert facts.intact == pytest.approx(0.8)

@@ -13,7 +13,6 @@ from huggingface_hub import ModelCard
 from typer.testing import CliRunner
 
 import adapter_probe as ap
-from adapter_probe.analysis.studies import load_records
 from adapter_probe.cli.main import app
 from adapter_probe.studies.model_card import model_card
 
@@ -48,12 +47,11 @@ def test_the_base_is_named_by_its_hub_id(ablated: Path):
     assert ModelCard(model_card([ablated])).data.base_model == "google-bert/bert-base-uncased"
 
 
-def test_scores_on_several_data_sets_stay_apart(ablated: Path, monkeypatch: pytest.MonkeyPatch):
-    (record,) = load_records([ablated])
+def test_scores_on_several_data_sets_stay_apart(ablated: Path):
+    record = ap.load(ablated).record
     tasks = ["cola", "MNLI-m", "airline", "disasters", "airline"]
     records = [replace(record, overview=replace(record.overview, task=task)) for task in tasks]
-    monkeypatch.setattr("adapter_probe.studies.model_card.load_records", lambda folders: records)
-    card = ModelCard(model_card([ablated]))
+    card = ModelCard(model_card([ap.Ablation(record) for record in records]))
     told = [
         (r.dataset_name, r.dataset_type, r.dataset_config, r.dataset_split) for r in card.data.eval_results
     ]
@@ -66,25 +64,23 @@ def test_scores_on_several_data_sets_stay_apart(ablated: Path, monkeypatch: pyte
     assert card.data.datasets == ["nyu-mll/glue"]
 
 
-def test_a_score_on_other_data_is_not_the_tasks(checkpoint, tiny_task: Path, tmp_path: Path, monkeypatch):
+def test_a_score_on_other_data_is_not_the_tasks(checkpoint, tiny_task: Path, tmp_path: Path):
     """A task that is known by its name, but scored on a file given with `--data`."""
     other = ap.ablate(checkpoint, data=tiny_task / "train.jsonl", out=tmp_path, progress=False)
     record = replace(other.record, overview=replace(other.record.overview, task="cola"))
-    monkeypatch.setattr("adapter_probe.studies.model_card.load_records", lambda folders: [record])
-    (result,) = ModelCard(model_card([tmp_path])).data.eval_results
+    (result,) = ModelCard(model_card(ap.Ablation(record))).data.eval_results
     assert (result.dataset_type, result.dataset_config) == ("unknown", None)
 
 
-def test_a_subset_of_the_own_split_is_the_tasks(checkpoint, tmp_path: Path, monkeypatch):
+def test_a_subset_of_the_own_split_is_the_tasks(checkpoint, tmp_path: Path):
     """`--max-examples` draws from the recorded split, whose rows tell; without them, nothing is claimed."""
     study = ap.ablate(checkpoint, max_examples=20, out=tmp_path / "subset", progress=False)
     held = Path(shutil.copytree(checkpoint, tmp_path / "adapter"))
     folder = Path(shutil.copytree(study.folder, held / "subset"))
     record = replace(study.record, folder=folder, overview=replace(study.record.overview, task="cola"))
-    monkeypatch.setattr("adapter_probe.studies.model_card.load_records", lambda folders: [record])
 
     def dataset() -> str:
-        (result,) = ModelCard(model_card([folder])).data.eval_results
+        (result,) = ModelCard(model_card(ap.Ablation(record))).data.eval_results
         return result.dataset_type
 
     assert dataset() == "nyu-mll/glue"

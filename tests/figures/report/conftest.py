@@ -20,13 +20,13 @@ import pandas as pd
 import pytest
 
 from adapter_probe.analysis.deltas import span_scores
-from adapter_probe.analysis.studies import load_record
 from adapter_probe.analysis.summary import summary
 from adapter_probe.figures.report.ablation_section import ReportedAblation
 from adapter_probe.figures.report.examples import ExampleTexts
 from adapter_probe.results.ablation_files import AblationResults, load_ablation, save_predictions, write_spans
 from adapter_probe.results.atomic import write_json
 from adapter_probe.spans import span_variants
+from adapter_probe.studies.loading import load
 
 HOSTILE = "</script><script>alert(1)</script><!-- <b>&amp; {{script}} \u2028 \U0001f600"
 
@@ -116,7 +116,7 @@ def reported() -> Callable[..., ReportedAblation]:
 
     def read(folder: Path, **more: object) -> ReportedAblation:
         has_results = (folder / "predictions.npz").is_file()
-        return ReportedAblation(load_record(folder), load_ablation(folder) if has_results else None, **more)
+        return ReportedAblation(load(folder).record, load_ablation(folder) if has_results else None, **more)
 
     return read
 

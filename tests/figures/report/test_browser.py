@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from adapter_probe.analysis.deltas import drop_points
-from adapter_probe.analysis.studies import load_record
 from adapter_probe.analysis.summary import span_summary
 from adapter_probe.figures.levels import DropScale
 from adapter_probe.figures.report.examples import ExampleTexts
@@ -19,6 +18,7 @@ from adapter_probe.figures.report.page import write_report
 from adapter_probe.figures.wording import drop_text
 from adapter_probe.metrics import metric_label, score
 from adapter_probe.results.ablation_files import read_spans, write_spans
+from adapter_probe.studies.loading import load
 
 if TYPE_CHECKING:
     from conftest import Browser
@@ -51,7 +51,7 @@ def everything(
     kept = reported(make_ablation(n_layers=4, complement=True))
     place = tmp_path_factory.mktemp("page")
     sweeps = [sweep_folder(place / "a", tasks=(hostile,)), tradeoff_folder(place / "b", tasks=(hostile,))]
-    return write_report(place / "report.html", [one, plain, kept], [load_record(sweep) for sweep in sweeps])
+    return write_report(place / "report.html", [one, plain, kept], [load(sweep).record for sweep in sweeps])
 
 
 def cell_number(first: int, last: int) -> int:

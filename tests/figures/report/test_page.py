@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter_probe.analysis.studies import load_record
 from adapter_probe.figures import levels, style
 from adapter_probe.figures.report import page as page_module
 from adapter_probe.figures.report.page import json_for_html, page, report_content, write_report
+from adapter_probe.studies.loading import load
 
 FOLDER = Path(page_module.__file__).parent
 JSON = st.recursive(
@@ -51,7 +51,7 @@ class Document(HTMLParser):
 def full(make_ablation, reported, tradeoff_folder, hostile: str, tmp_path_factory) -> str:
     ablation = reported(make_ablation(task=hostile, labels=(hostile, "other")))
     sweep = tradeoff_folder(tmp_path_factory.mktemp("sweep") / "s", tasks=(f"m{hostile}",))
-    return page(report_content([ablation], [load_record(sweep)]))
+    return page(report_content([ablation], [load(sweep).record]))
 
 
 @given(JSON)
@@ -109,7 +109,7 @@ def test_the_page_refers_to_nothing_outside(full: str):
 def test_equal_results_give_equal_bytes(make_ablation, reported, sweep_folder, tmp_path: Path):
     ablation, sweep = make_ablation(), sweep_folder(tmp_path / "sweep")
     first, second = (
-        write_report(tmp_path / name / "report.html", [reported(ablation)], [load_record(sweep)])
+        write_report(tmp_path / name / "report.html", [reported(ablation)], [load(sweep).record])
         for name in ("a", "b")
     )
     assert first.read_bytes() == second.read_bytes()

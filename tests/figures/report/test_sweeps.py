@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from adapter_probe.analysis.studies import TradeoffRecord, load_record
+from adapter_probe.analysis.studies import TradeoffRecord
 from adapter_probe.analysis.sweeps import init_sweep_table
 from adapter_probe.figures.gallery import write_gallery
 from adapter_probe.figures.report.sweep_section import sweep_content
@@ -19,17 +19,18 @@ from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.results.atomic import write_csv, write_json
 from adapter_probe.results.schema import SWEEP_TABLES
 from adapter_probe.results.sealing import sealed
+from adapter_probe.studies.loading import load
 
 
 def content_of(folder: Path) -> dict:
-    return json.loads(json.dumps(sweep_content(load_record(folder)), allow_nan=False))
+    return json.loads(json.dumps(sweep_content(load(folder).record), allow_nan=False))
 
 
 @pytest.fixture(scope="module")
 def tradeoff(tradeoff_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, TradeoffRecord]:
     """What the page says of a trade-off, and its tables."""
     folder = tradeoff_folder(tmp_path_factory.mktemp("t") / "t")
-    return content_of(folder), load_record(folder)
+    return content_of(folder), load(folder).record
 
 
 def table_of(content: dict, number: int) -> pd.DataFrame:
@@ -40,7 +41,7 @@ def table_of(content: dict, number: int) -> pd.DataFrame:
 def test_the_figures_are_those_of_the_gallery(kind: str, sweep_folder, tradeoff_folder, tmp_path: Path):
     folder = {"sweep": sweep_folder, "tradeoff": tradeoff_folder}[kind](tmp_path / kind)
     shown = content_of(folder)["figures"]
-    made = write_gallery([load_record(folder)], tmp_path / "drawn", FigureOptions(PAPER, formats=("svg",)))
+    made = write_gallery([load(folder).record], tmp_path / "drawn", FigureOptions(PAPER, formats=("svg",)))
     figures = [one for one in made if one.kind == "figure"]
     assert len(shown) == len(figures) == {"sweep": 1, "tradeoff": 3}[kind]
     for one, figure in zip(shown, figures):
