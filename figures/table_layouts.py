@@ -105,8 +105,8 @@ def _share(percent: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A percentage with its sign: `2.2%`; a dash if undefined."""
-    return "–" if np.isnan(share) else f"{_share(share)}%"
+    """A percentage with its sign: `2.2 %`; a dash if undefined."""
+    return "–" if np.isnan(share) else f"{_share(share)} %"
 
 
 def seeds(points: pd.DataFrame) -> str:

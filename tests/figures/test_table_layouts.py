@@ -141,7 +141,7 @@ def test_tasks_with_the_papers_columns_beside(tradeoff_trials):
 
 
 @pytest.mark.parametrize(
-    ("share", "text"), [(2.2111, "2.2%"), (100.0, "100%"), (0.0351, "0.035%"), (np.nan, "–"), (0.0, "0%")]
+    ("share", "text"), [(2.2111, "2.2 %"), (100.0, "100 %"), (0.0351, "0.035 %"), (np.nan, "–"), (0.0, "0 %")]
 )
 def test_percent(share, text):
     assert percent(share) == text
