@@ -195,13 +195,13 @@ class Attention:
         here = tokens[None] if at is None else at  # [1, queries] or [rows, queries]
         allowed: Tensor | None = None
         if group.sees is not None:
-            allowed = _of_rows(group.sees, len(key), at)
+            allowed = for_rows(group.sees, len(key), at)
         elif self.causal:
             allowed = tokens <= here[..., None]
         if group.length > window:
             places = (tokens if group.positions is None else group.positions).view(-1, group.length)
-            there = _of_rows(places, len(key))[:, None]  # [1 or rows, 1, length]
-            near = (_of_rows(places, len(key), at)[..., None] - there).abs() < window
+            there = for_rows(places, len(key))[:, None]  # [1 or rows, 1, length]
+            near = (for_rows(places, len(key), at)[..., None] - there).abs() < window
             allowed = near if allowed is None else allowed & near
         assert allowed is not None
         return allowed[:, None]
@@ -261,36 +261,12 @@ class CausalAttention(Attention):
     causal = True
 
 
-class RotaryAttention(Attention):
-    """Rotary positions: rotations of queries and keys, in layers that have them."""
-
-    def __init__(self, encoder: PreTrainedModel, module: nn.Module, angles: Angles | None = None):
-        super().__init__(encoder, module, angles)
-        self._turns = bool(getattr(module, "use_rope", True))
-        self._kind = self.angles.kind(module)
-
-    def rotate(self, query: Tensor, key: Tensor, at: Tensor | None, group: Group) -> tuple[Tensor, Tensor]:
-        """See `Attention.rotate`; the angles come from the model."""
-        if not self._turns:
-            return query, key
-        angles = self.angles(key, group, self._kind)  # [1 or n, length, width]
-        cos, sin = (_of_rows(t, len(key))[:, None] for t in angles)
-        here = (cos, sin) if at is None else [_of_rows(t, len(key), at)[:, None] for t in angles]
-        return _turn(query, *here), _turn(key, cos, sin)
-
-
-class CausalRotaryAttention(RotaryAttention):
-    """Rotary positions in a decoder."""
-
-    causal = True
-
-
 def split_heads(states: Tensor, head_dim: int, n_heads: int = -1) -> Tensor:
     """``[rows, tokens, heads * head_dim]`` to ``[rows, heads, tokens, head_dim]``; either may be -1."""
     return torch.unflatten(states, -1, (n_heads, head_dim)).transpose(1, 2)
 
 
-def _of_rows(values: Tensor, rows: int, at: Tensor | None = None) -> Tensor:
+def for_rows(values: Tensor, rows: int, at: Tensor | None = None) -> Tensor:
     """Repeat a group's values per example for each of its rows, once for every node.
 
     Args:
@@ -322,16 +298,3 @@ def _within(group: Group, wanted: Tensor) -> Tensor:
     """Positions in the batch ``[n * n_read]`` as positions in a group's examples ``[n, n_read]``."""
     starts = group.start + group.length * torch.arange(group.n, device=wanted.device)
     return wanted.view(group.n, group.n_read) - starts[:, None]
-
-
-def _turn(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate each pair (x_i, x_{i + width / 2}) by its angle; what lies beyond the angles' width stays."""
-    turned, rest = states[..., : cos.shape[-1]], states[..., cos.shape[-1] :]
-    low, high = turned.chunk(2, dim=-1)
-    if torch.is_grad_enabled():
-        turned = turned * cos + torch.cat([-high, low], dim=-1) * sin
-    else:  # the same in fewer passes over memory
-        turned = turned * cos
-        for half, other, sine in zip(turned.chunk(2, dim=-1), (-high, low), sin.chunk(2, dim=-1)):
-            half += other * sine
-    return torch.cat([turned, rest], dim=-1) if rest.shape[-1] else turned

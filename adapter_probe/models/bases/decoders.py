@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .attention import CausalAttention, CausalRotaryAttention
+from .attention import CausalAttention
 from .family import Anatomy
 from .parts import LayerNames
+from .rotary import CausalRotaryAttention
 
 _CAUSAL = (("is_causal", (True, None)), ("use_bidirectional_attention", (False, None)))
 

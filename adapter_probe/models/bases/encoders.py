@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch.nn import functional as F
 
-from .attention import RotaryAttention
 from .family import Anatomy
 from .parts import LayerNames
 from .relative import BiasedAttention, DisentangledAttention, InterleavedDisentangledAttention
+from .rotary import RotaryAttention
 
 _PLAIN_POSITIONS = ("position_embedding_type", ("absolute", None))
 _ENCODER = (("is_decoder", (False, None)), ("add_cross_attention", (False, None)), _PLAIN_POSITIONS)

@@ -16,8 +16,6 @@ from adapter_probe.models.bases.anatomy import ANATOMIES
 from adapter_probe.models.bases.attention import (
     Attention,
     CausalAttention,
-    CausalRotaryAttention,
-    RotaryAttention,
 )
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.bases.relative import (
@@ -25,6 +23,7 @@ from adapter_probe.models.bases.relative import (
     DisentangledAttention,
     InterleavedDisentangledAttention,
 )
+from adapter_probe.models.bases.rotary import CausalRotaryAttention, RotaryAttention
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "families.md"
 BETWEEN = re.compile("(?<=<!-- table: begin -->\n).*?(?=<!-- table: end -->)", re.DOTALL)
