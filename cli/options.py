@@ -219,10 +219,6 @@ class SweepOptions:
 
 
 def check_tolerance(tolerance: float) -> None:
-    """Refuse a negative tolerance before anything is computed.
-
-    Raises:
-        ResultsError: the tolerance is negative or not a number.
-    """
+    """Refuse a negative tolerance before anything is computed."""
     if not tolerance >= 0:
         raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 or more points")

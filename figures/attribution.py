@@ -161,7 +161,7 @@ def interaction_map(
     """
     ax = plt.gca() if ax is None else ax
     frame, overview = record.spans, record.overview
-    cells = Cells.of(frame, "interaction_points")
+    cells = Cells.of(frame)
     values = frame["interaction_points"].to_numpy(float)
     scale = DivergingScale.spanning(values) if scale is None else scale
     clear = is_clear(frame)

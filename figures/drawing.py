@@ -39,7 +39,7 @@ class Drawing:
         """Write the figure in every format, ``<stem>.csv`` and ``<stem>.txt``; return the paths.
 
         Raises:
-            ResultsError: a format is unknown, or a file cannot be written.
+            ResultsError: a file cannot be written.
         """
         folder = make_folder(folder)
         paths = style.save(

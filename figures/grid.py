@@ -19,8 +19,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.ticker import FuncFormatter, Locator
 
-from adapter_probe.errors import ResultsError
-
 from . import style
 from .layout import before_drawing, size_in_points
 from .levels import Scale, as_drawn, mappable
@@ -52,22 +50,9 @@ class Cells:
     positions: np.ndarray
 
     @classmethod
-    def of(cls, frame: pd.DataFrame, column: str) -> Cells:
-        """The grid of a frame with the columns `first`, `last` and the given one.
-
-        Raises:
-            ResultsError: the frame has no rows, lacks a column, or contains a span twice or reversed.
-        """
-        if missing := [name for name in ("first", "last", column) if name not in frame]:
-            found = ", ".join(map(str, frame.columns))
-            raise ResultsError(f"spans need the column {missing[0]!r}; the columns are {found}")
-        if frame.empty:
-            raise ResultsError("the table has no spans")
+    def of(cls, frame: pd.DataFrame) -> Cells:
+        """The grid of a table of spans, each of which is there once."""
         first, last = frame["first"].to_numpy(int), frame["last"].to_numpy(int)
-        if (wrong := np.flatnonzero((first < 0) | (first > last))).size:
-            raise ResultsError(f"span {first[wrong[0]]}-{last[wrong[0]]} is not a span of layers")
-        if frame.duplicated(["first", "last"]).any():
-            raise ResultsError("the table contains a span twice")
         firsts, rows = np.unique(first, return_inverse=True)
         lasts, columns = np.unique(last, return_inverse=True)
         return cls(firsts, lasts, np.column_stack([rows, columns]))

@@ -197,7 +197,7 @@ def draw(grid: Grid, ax: Axes, *, tolerance: float, notes: bool, scale: Scale) -
     Raises:
         ResultsError: the frame is not a grid of spans.
     """
-    frame, cells = grid.frame, Cells.of(grid.frame, "delta_points")
+    frame, cells = grid.frame, Cells.of(grid.frame)
     drops = drop_points(frame["delta_points"])  # [spans]
     texts = [drop_text(drop) for drop in drops]
     said = [] if np.isfinite(drops).all() else ["crossed out: undefined"]

@@ -16,11 +16,10 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
 from adapter_probe import __version__
-from adapter_probe.errors import ResultsError
 from adapter_probe.results.atomic import make_folder, write_bytes
 from adapter_probe.results.fingerprints import canonical_json
 
-from .venues import DEFAULT_FORMATS, FIGURE_FORMATS, PAPER, Venue
+from .venues import DEFAULT_FORMATS, PAPER, Venue
 
 INK, WHITE, GREEN = "#000000", "#ffffff", "#009e73"  # green: Okabe and Ito's, safe for colour-blind readers
 GRID, FAINT = "#e4e4e4", "#666666"
@@ -133,10 +132,8 @@ def save(
         formats: some of `FIGURE_FORMATS`.
 
     Raises:
-        ResultsError: a format is unknown, or a file cannot be written.
+        ResultsError: a file cannot be written.
     """
-    if unknown := [name for name in formats if name not in FIGURE_FORMATS]:
-        raise ResultsError(f"unknown figure format {unknown[0]!r}; allowed: {', '.join(FIGURE_FORMATS)}")
     folder = make_folder(folder)
     paths = []
     for name in formats:

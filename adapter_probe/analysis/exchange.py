@@ -81,11 +81,7 @@ def exchange_of(
 
 
 def _check_same_model(task: AblationResults, other: AblationResults, names: tuple[str, str]) -> None:
-    """Refuse ablations of different models or variants.
-
-    Raises:
-        ResultsError: see `exchange_of`.
-    """
+    """Refuse ablations of different models or variants."""
     pair = f"{names[0]} and {names[1]} are not ablations of the same model"
     apart = ("data", "tokens")
     ours, theirs = ({k: v for k, v in one.identity.items() if k not in apart} for one in (task, other))

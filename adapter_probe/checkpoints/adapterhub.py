@@ -51,12 +51,7 @@ _FIELDS = (
     "config", "config_id", "hidden_size", "label2id", "model_class", "model_name", "model_type", "name",
     "type", "version",
 )  # fmt: skip
-_LEGACY = {
-    "attention_text_task_adapters": "adapters",
-    "attention_text_lang_adapters": "adapters",
-    "layer_text_task_adapters": "adapters",
-    "layer_text_lang_adapters": "adapters",
-}
+_LEGACY = re.compile(r"\.(attention|layer)_text_(task|lang)_adapters(?=\.)")
 REFUSED_KEYS = {
     "invertible": "invertible adapters",
     "prefix_tunings": "prefix tuning",
@@ -205,9 +200,7 @@ def _current_names(source: ForeignCheckpoint) -> dict[str, Tensor]:
         for word, what in REFUSED_KEYS.items():
             if word in key and not key.startswith("heads."):
                 raise refuse(source.folder, f"{what} ({key})")
-        for old, new in _LEGACY.items():
-            key = key.replace(f".{old}.", f".{new}.")
-        tensors[key] = tensor
+        tensors[_LEGACY.sub(".adapters", key)] = tensor
     return tensors
 
 

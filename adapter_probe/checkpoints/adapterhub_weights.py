@@ -248,11 +248,7 @@ def check_bottleneck(
 
 
 def check_inner(folder: Path, config: AdapterHubConfig, found: Sequence[InnerSpec], base: BaseShape) -> None:
-    """Refuse a file whose LoRA modules differ from its configuration.
-
-    Raises:
-        CheckpointError: a layer differs; the message names the first.
-    """
+    """Refuse a file whose LoRA modules differ from its configuration."""
     if config.inner is None:
         return
     lora, names, kind = config.inner, base.anatomy.layer, config.kinds[-1]

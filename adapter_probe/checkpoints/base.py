@@ -146,11 +146,7 @@ def _tokens_in(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def refuse_unknown_tokens(encoded: Encoded, base: BaseIdentity) -> None:
-    """Refuse a tokenizer with more tokens than the model has embeddings.
-
-    Raises:
-        CheckpointError: a token id is beyond the base's vocabulary.
-    """
+    """Refuse a tokenizer with more tokens than the model has embeddings."""
     greatest = max(int(ids.max()) for ids in encoded.input_ids)
     if greatest >= base.vocab_size:
         raise CheckpointError(

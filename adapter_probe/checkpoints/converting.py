@@ -146,11 +146,7 @@ def to_adapterhub(opened: OpenedCheckpoint, out: Path, lossy: bool = False) -> l
 
 
 def refuse_full(out: Path) -> None:
-    """Refuse to overwrite a checkpoint.
-
-    Raises:
-        CheckpointError: the folder contains one.
-    """
+    """Refuse to overwrite a checkpoint."""
     if any((out / name).exists() for name in (DESCRIPTION, DELTA, CONFIG)):
         raise CheckpointError(f"{out} already contains a checkpoint; choose another folder")
 

@@ -27,11 +27,7 @@ _DAMAGE = (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupErr
 
 
 def refuse_pointer(path: Path) -> None:
-    """Refuse a git-LFS pointer: a few lines of text instead of the contents of the file.
-
-    Raises:
-        CheckpointError: the file is a pointer.
-    """
+    """Refuse a git-LFS pointer: a few lines of text instead of the contents of the file."""
     try:
         with path.open("rb") as file:
             start = file.read(len(_POINTER))
@@ -113,11 +109,7 @@ def _refuse_compressed(path: Path) -> None:
 
 
 def check_values(path: Path, name: str, tensor: Tensor) -> None:
-    """Refuse tensors that a cast would change silently, and values that are not finite.
-
-    Raises:
-        CheckpointError: the tensor is not of finite floating-point numbers.
-    """
+    """Refuse tensors that a cast would change silently, and values that are not finite."""
     import torch
 
     if not tensor.dtype.is_floating_point or tensor.layout != torch.strided or tensor.is_meta:

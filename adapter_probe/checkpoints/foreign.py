@@ -158,11 +158,7 @@ def refuse(folder: Path, what: str, supported: Iterable[str] = ()) -> Checkpoint
 
 
 def refuse_left(folder: Path, left: Iterable[str]) -> None:
-    """Refuse a checkpoint with tensors that were not read.
-
-    Raises:
-        CheckpointError: tensors are left over.
-    """
+    """Refuse a checkpoint with tensors that were not read."""
     names = sorted(left)
     if names:
         raise CheckpointError(f"checkpoint {folder} contains unknown tensors: {first_of(names)}")

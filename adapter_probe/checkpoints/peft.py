@@ -112,11 +112,7 @@ def _kind(config: PeftConfig) -> str:
 
 
 def _refuse_other_modules(config: PeftConfig, modules: Iterable[str], base: BaseShape) -> None:
-    """Refuse modules with adapters that are not configured, and configured modules without.
-
-    Raises:
-        CheckpointError: there is such a module; the message names the first.
-    """
+    """Refuse modules with adapters that are not configured, and configured modules without."""
     folder = config.path.parent
     found = {base.full_name(module): module for module in modules}
     if not found:

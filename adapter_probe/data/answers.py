@@ -22,20 +22,6 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-@dataclass(frozen=True)
-class DecodeSettings:
-    """Which stretches of a window are considered.
-
-    Attributes:
-        n_best: an answer begins at one of this many highest start logits of its window, and ends at one of as
-            many highest end logits (more only where the last of them are equal).
-        max_tokens: the most tokens an answer may have.
-    """
-
-    n_best: int = 20
-    max_tokens: int = 30
-
-
 @dataclass(frozen=True, eq=False)
 class Answers:
     """The best answer of every variant to every question, or in every window.
@@ -57,12 +43,13 @@ def decode_windows(
     index: np.ndarray,
     rows: Sequence[slice],
     logits: np.ndarray,
-    settings: DecodeSettings = DecodeSettings(),
+    n_best: int = 20,
+    max_tokens: int = 30,
 ) -> Answers:
     """The best answer of every variant in some windows.
 
     In each window every pair of a start and an end token is considered that lies in the context, has the end
-    not before the start, and keeps to the settings. Of pairs with equal scores the shorter wins, then the
+    not before the start, and keeps to both limits. Of pairs with equal scores the shorter wins, then the
     earlier. A window in which any logit is NaN or infinite has no answer, and the score NaN.
 
     Args:
@@ -70,7 +57,9 @@ def decode_windows(
         index: int64 ``[items]``, indices of the windows.
         rows: position of each window in the logits, as `PackedBatch.rows` says.
         logits: ``[variants, tokens, 2]``, start and end.
-        settings: settings that restrict the answers.
+        n_best: an answer begins at one of this many highest start logits of its window, and ends at one of as
+            many highest end logits (more only where the last of them are equal).
+        max_tokens: the most tokens an answer may have.
 
     Returns:
         the windows' answers, in the order of `index`.
@@ -81,7 +70,7 @@ def decode_windows(
     for item, (window, place) in enumerate(zip(index.tolist(), rows)):
         begin, stop = windows.context[window].tolist()
         with np.errstate(invalid="ignore"):
-            score, first, last = _best_pairs(logits[:, place], begin, stop, settings)
+            score, first, last = _best_pairs(logits[:, place], begin, stop, n_best, max_tokens)
         finite = np.isfinite(logits[:, place]).all(axis=(1, 2))
         found = np.flatnonzero(finite & (score > -np.inf))
         scores[:, item] = np.where(finite, score, np.nan)
@@ -163,7 +152,7 @@ def _f1(given: str, true: str) -> float:
 
 
 def _best_pairs(
-    logits: np.ndarray, begin: int, stop: int, settings: DecodeSettings
+    logits: np.ndarray, begin: int, stop: int, n_best: int, max_tokens: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Score, start and end of every variant's best pair in a window.
 
@@ -171,16 +160,17 @@ def _best_pairs(
         logits: logits of the window, ``[variants, tokens, 2]``.
         begin: first token of the context.
         stop: one past the last token of the context.
-        settings: settings that restrict the pairs.
+        n_best: see `decode_windows`.
+        max_tokens: see `decode_windows`.
 
     Returns:
         float32 and twice int64 ``[variants]``; tokens counted from `begin`, and -inf where there is no pair.
     """
-    starts, ends = (_highest(logits[..., i], settings.n_best)[:, begin:stop] for i in range(2))
+    starts, ends = (_highest(logits[..., i], n_best)[:, begin:stop] for i in range(2))
     everyone, width = np.arange(len(logits)), stop - begin
     best = np.full(len(logits), -np.inf, dtype=np.float32)
     first, last = np.zeros((2, len(logits)), dtype=np.int64)
-    for more in range(min(settings.max_tokens, width)):
+    for more in range(min(max_tokens, width)):
         sums = starts[:, : width - more] + ends[:, more:]
         place = sums.argmax(axis=1)
         found = sums[everyone, place]

@@ -1,7 +1,7 @@
 """Communication with SLURM through its command line programs.
 
 Only ``sbatch``, ``squeue``, ``scancel`` and ``scontrol`` are required; ``sacct`` is used if available,
-because many clusters have no accounting.
+because many clusters have no accounting. A question without an answer is a `TrainingError`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,6 @@ def tasks_called(name: str) -> dict[str, str]:
 
     A state is a word such as ``running``, with a reason that waiting alone may not resolve:
     ``pending (QOSMaxJobs)``.
-
-    Raises:
-        TrainingError: SLURM does not answer.
     """
     answer = _ask("squeue", "--noheader", "--array", f"--name={name}", "--format=%i|%T|%r")
     states = {}
@@ -64,11 +61,7 @@ def still_wanted(task: str) -> bool:
 
 
 def requeue(task: str) -> None:
-    """Requeue a running task, which ends it.
-
-    Raises:
-        TrainingError: SLURM does not answer.
-    """
+    """Requeue a running task, which ends it."""
     _ask("scontrol", "requeue", task)
 
 
@@ -87,20 +80,12 @@ def ending_of(task: str) -> str:
 
 
 def cancel(tasks: Iterable[str]) -> None:
-    """Cancel tasks.
-
-    Raises:
-        TrainingError: SLURM does not answer.
-    """
+    """Cancel tasks."""
     _ask("scancel", *tasks)
 
 
 def longest_array() -> int:
-    """The maximum number of tasks in an array on this cluster.
-
-    Raises:
-        TrainingError: SLURM does not answer.
-    """
+    """The maximum number of tasks in an array on this cluster."""
     found = re.search(r"^MaxArraySize\s*=\s*(\d+)", _ask("scontrol", "show", "config"), re.MULTILINE)
     return max(1, int(found[1])) if found else 1000
 

@@ -134,8 +134,6 @@ class RunDirectory:
         return canonical_json({"kind": "part", "number": index, "run_sha256": hash_json(run)})
 
     def _part_path(self, index: int) -> Path:
-        if index < 0:
-            raise ValueError(f"parts are numbered from 0, got {index}")
         return self.path / PARTS / f"part-{index:05d}.npz"
 
     def _stored_parts(self) -> Iterator[tuple[int, Path]]:

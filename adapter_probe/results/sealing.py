@@ -210,11 +210,7 @@ def read_manifest(path: Path, *, by_hand: bool = False) -> dict[str, Any]:
 
 
 def refuse_newer(path: Path, schema: object, known: int) -> None:
-    """Refuse a file whose schema is newer than the known one.
-
-    Raises:
-        ResultsError: it is.
-    """
+    """Refuse a file whose schema is newer than the known one."""
     if isinstance(schema, int) and schema > known:
         raise ResultsError(
             f"{path} was written by a newer adapter-probe: its schema is {schema}, this version reads up to "

@@ -142,11 +142,7 @@ def _plain(value: Any, row: int, column: str) -> Any:
 
 
 def refuse_idle_encoding(encoding: str, *files: str | Path) -> None:
-    """Refuse an encoding without files: recorded files are read in the encoding of their training.
-
-    Raises:
-        DataError: an encoding is given without files.
-    """
+    """Refuse an encoding without files: recorded files are read in the encoding of their training."""
     if encoding != "utf-8" and not files:
         raise DataError(
             f"--encoding {encoding} applies only to files given with --data; the checkpoint's own files are "

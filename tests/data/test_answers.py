@@ -12,7 +12,6 @@ from hypothesis.extra.numpy import arrays
 
 from adapter_probe.data.answers import (
     Answers,
-    DecodeSettings,
     answer_text,
     choose_windows,
     decode_windows,
@@ -131,7 +130,7 @@ def make_windows(lengths, contexts, question, width=3):
 
 @st.composite
 def decoding(draw):
-    """A few windows of a few questions, logits with many ties and now and then no number, and settings."""
+    """A few windows of a few questions, logits with many ties and now and then no number, and both limits."""
     per_question = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
     question = [number for number, times in enumerate(per_question) for _ in range(times)]
     lengths, contexts = [], []
@@ -142,8 +141,8 @@ def decoding(draw):
         contexts.append((begin, draw(st.integers(begin, length))))
     values = st.sampled_from([*map(float, range(-3, 4)), *[0.0] * 10, np.nan, -np.inf, np.inf])
     logits = draw(arrays(np.float32, (draw(st.integers(1, 3)), sum(lengths), 2), elements=values))
-    cut = DecodeSettings(draw(st.integers(1, 6)), draw(st.integers(1, 5)))
-    return make_windows(lengths, contexts, question), logits, cut
+    limits = draw(st.integers(1, 6)), draw(st.integers(1, 5))
+    return make_windows(lengths, contexts, question), logits, limits
 
 
 def among_the_best(values, n_best):
@@ -153,7 +152,7 @@ def among_the_best(values, n_best):
     return {i for i, value in enumerate(values) if np.isfinite(value) and value >= least}
 
 
-def try_every_pair(windows, rows, logits, settings):
+def try_every_pair(windows, rows, logits, n_best, max_tokens):
     """One variant's best (score, start, end) for every question, out of all that may be an answer.
 
     A question with a logit that is not finite has no score.
@@ -164,9 +163,9 @@ def try_every_pair(windows, rows, logits, settings):
             spoilt.add(windows.question[window])
         starts, ends = logits[place, 0].tolist(), logits[place, 1].tolist()
         begin, stop = windows.context[window]
-        for first in among_the_best(starts, settings.n_best):
-            for last in among_the_best(ends, settings.n_best):
-                if begin <= first <= last < stop and last - first < settings.max_tokens:
+        for first in among_the_best(starts, n_best):
+            for last in among_the_best(ends, n_best):
+                if begin <= first <= last < stop and last - first < max_tokens:
                     # Greatest score; of equals the earlier window, then the shorter answer, then the earlier.
                     rank = (starts[first] + ends[last], -window, first - last, -first)
                     offsets = windows.offsets[window]
@@ -182,12 +181,12 @@ def try_every_pair(windows, rows, logits, settings):
 @settings(max_examples=300, deadline=None)
 @given(decoding())
 def test_decoding_equals_trying_every_pair(case):
-    windows, logits, cut = case
+    windows, logits, limits = case
     stops = np.cumsum(windows.encoded.lengths)
     rows = [slice(stop - length, stop) for stop, length in zip(stops, windows.encoded.lengths)]
-    found = choose_windows(windows, decode_windows(windows, np.arange(len(windows)), rows, logits, cut))
+    found = choose_windows(windows, decode_windows(windows, np.arange(len(windows)), rows, logits, *limits))
     for variant, own in enumerate(logits):
-        expected = try_every_pair(windows, rows, own, cut)
+        expected = try_every_pair(windows, rows, own, *limits)
         given_answers = zip(*(getattr(found, field)[variant].tolist() for field in ("score", "start", "end")))
         np.testing.assert_array_equal(list(given_answers), expected)
 
@@ -202,17 +201,17 @@ def gathered(parts):
 @settings(deadline=None)
 @given(decoding(), st.integers(1, 20))
 def test_packed_batches_and_company_change_nothing(case, max_tokens):
-    windows, logits, cut = case
+    windows, logits, limits = case
     stops = np.cumsum(windows.encoded.lengths)
     starts = stops - windows.encoded.lengths
     rows = [slice(*bounds) for bounds in zip(starts, stops)]
-    together = decode_windows(windows, np.arange(len(windows)), rows, logits, cut)
+    together = decode_windows(windows, np.arange(len(windows)), rows, logits, *limits)
     parts = []
     order = np.arange(len(windows))[::-1]
     for run in cut_by_tokens(windows.encoded.lengths, order, max_tokens):
         batch = pack(windows.encoded, run)
         own = np.concatenate([logits[:, rows[window]] for window in batch.index], axis=1)
-        alone = [decode_windows(windows, batch.index, batch.rows, variant[None], cut) for variant in own]
+        alone = [decode_windows(windows, batch.index, batch.rows, variant[None], *limits) for variant in own]
         joined = (np.concatenate([getattr(a, field) for a in alone]) for field in ("score", "start", "end"))
         parts.append((batch.index, Answers(*joined)))
     apart = gathered(parts)
@@ -222,14 +221,13 @@ def test_packed_batches_and_company_change_nothing(case, max_tokens):
 
 
 def test_the_usual_search_is_transformers_own():
-    assert DecodeSettings() == DecodeSettings(n_best=20, max_tokens=30)
     # The best pair of all, 25 and 30 in, starts at the 21st highest logit: the usual search passes it over.
     windows, logits = make_windows([60], [(0, 60)], [0]), np.full((1, 60, 2), -9.0, np.float32)
     logits[0, :20, 0], logits[0, 25, 0] = np.linspace(2, 1, 20), 0.5
     logits[0, 30, 1], logits[0, 19, 1] = 9.0, 8.0
     found = decode_windows(windows, np.array([0]), [slice(0, 60)], logits)
     assert (found.start[0, 0], found.end[0, 0]) == (3 * 1, 3 * 31)  # 30 tokens and not one more
-    wide = decode_windows(windows, np.array([0]), [slice(0, 60)], logits, DecodeSettings(21, 6))
+    wide = decode_windows(windows, np.array([0]), [slice(0, 60)], logits, 21, 6)
     assert (wide.start[0, 0], wide.end[0, 0]) == (3 * 25, 3 * 31)
 
 

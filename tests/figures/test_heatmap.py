@@ -13,9 +13,7 @@ from matplotlib.colors import to_hex
 
 from adapter_probe.analysis.comparing import ComparisonRecord
 from adapter_probe.analysis.studies import AblationOverview, AblationRecord
-from adapter_probe.errors import ResultsError
 from adapter_probe.figures import style
-from adapter_probe.figures.grid import Cells
 from adapter_probe.figures.heatmap import Grid, draw, heatmap, scale_of
 from adapter_probe.figures.levels import DivergingScale, DropScale
 
@@ -237,18 +235,6 @@ def test_notes_stay_clear_of_the_cells(make_frame, n_layers, inches):
         right, top = to_cells.transform((box.x1, box.y1))
         assert right < int(top)  # in row r, cells begin at column r
         assert to_cells.transform((box.x0, box.y0))[0] > 0
-
-
-def test_what_is_no_grid_is_refused(make_frame):
-    frame = make_frame(2)
-    with pytest.raises(ResultsError, match="contains a span twice"):
-        drawn(pd.concat([frame, frame]))
-    with pytest.raises(ResultsError, match="span 1-0 is not a span"):
-        drawn(frame.assign(first=1))
-    with pytest.raises(ResultsError, match="no spans"):
-        drawn(frame[:0])
-    with pytest.raises(ResultsError, match="'delta_points'; the columns are first, last"):
-        Cells.of(frame[["first", "last"]], "delta_points")
 
 
 def test_a_record_on_the_users_own_axes(make_frame):

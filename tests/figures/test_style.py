@@ -74,12 +74,6 @@ def test_contrast_runs_from_1_to_21():
     assert (style.text_colour("#ffffff"), style.text_colour("#170f28")) == (style.INK, style.WHITE)
 
 
-def test_an_unknown_format_is_refused_before_anything_is_written(tmp_path):
-    with pytest.raises(ResultsError, match="'gif'; allowed: pdf, svg, png, pgf"):
-        style.save(text_figure("x"), tmp_path / "new", "x", title="x", identity={}, formats=("pdf", "gif"))
-    assert not (tmp_path / "new").exists()
-
-
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ResultsError, match="cannot create the folder"):
