@@ -85,7 +85,7 @@ def _comparable(kind: Any) -> bool:
 def _fitting(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
     if (fitted := _fitted_one(value, kinds)) is not _UNKNOWN:
         return fitted
-    allowed = " or ".join(dict.fromkeys(map(_described, kinds)))
+    allowed = _alternatives(_described(kind, kinds) for kind in kinds)
     raise AdapterProbeError(f"{name}={shown(value)} is not allowed; give {allowed}")
 
 
@@ -125,10 +125,13 @@ def _fitted_list(value: Any, kinds: Sequence[Any]) -> Any:
     return _UNKNOWN if any(one is _UNKNOWN for one in items) else items
 
 
-def _described(kind: Any) -> str:
+def _described(kind: Any, kinds: Sequence[Any]) -> str:
+    """One of several kinds in words."""
     if get_origin(kind) is Sequence:
-        words = [f"{_word(one)}s".replace("ys", "ies") for one in _kinds(get_args(kind)[0])]
-        return f"a list of {' or '.join(words)}"
+        items = _kinds(get_args(kind)[0])
+        if len(items) > 1 and set(items) < set(kinds):
+            return "a list of these"
+        return "a list of " + _alternatives(f"{_word(one)}s".replace("ys", "ies") for one in items)
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(repr, get_args(kind)))
     if kind is bool:
@@ -136,6 +139,11 @@ def _described(kind: Any) -> str:
     if kind is NoneType:
         return "None"
     return f"{'an' if _word(kind)[0] in 'AEIO' else 'a'} {_word(kind)}"
+
+
+def _alternatives(words: Iterable[str]) -> str:
+    *others, last = dict.fromkeys(words)
+    return f"{', '.join(others)}{',' if len(others) > 1 else ''} or {last}" if others else last
 
 
 def _word(kind: Any) -> str:

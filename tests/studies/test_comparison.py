@@ -186,7 +186,8 @@ def test_reports_and_cards_take_studies(study, other, tmp_path):
     with pytest.raises(ap.ResultsError, match="not comparisons and averages"):
         ap.report([study, joint], tmp_path / "joint.html")
     with pytest.raises(
-        ap.AdapterProbeError, match=r"^folders=3 is not allowed; give a study or a string or a path"
+        ap.AdapterProbeError,
+        match=r"^folders=3 is not allowed; give a study, a string, a path, or a list of these$",
     ):
         ap.report(3)
     assert not (tmp_path / "joint.html").exists()

@@ -100,7 +100,7 @@ def test_a_value_of_a_wrong_type_is_refused_in_one_line(function, name, tmp_path
         (
             ap.convert,
             {"out": "o", "to": "peft", "data": 3},
-            "data=3 is not allowed; give a string or a path or a list of strings or paths",
+            "data=3 is not allowed; give a string, a path, or a list of these",
         ),
     ],
 )
