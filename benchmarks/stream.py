@@ -36,6 +36,7 @@ from adapter_probe.data.examples import load_examples
 from adapter_probe.data.tasks import load_split
 from adapter_probe.models.evaluation import evaluate
 from adapter_probe.models.methods import FullFineTuning
+from adapter_probe.predictions import predictions_from_logits
 from adapter_probe.training.checkpoint import train_checkpoint
 from adapter_probe.training.request import TrainingRequest
 from adapter_probe.training.settings import TrainingSettings
@@ -189,7 +190,7 @@ def score_after(head_of: Path, encoder_of: Path) -> float:
     examples = load_examples(opened.tokenizer, about.task, "validation", about.max_length)
     assert isinstance(examples.encoded, Encoded)
     logits = evaluate(opened.model, examples.encoded)
-    predictions = metrics.predictions_from_logits(logits, about.task.kind)
+    predictions = predictions_from_logits(logits, about.task.kind)
     return float(metrics.score(about.task.metric, predictions, examples.labels))
 
 

@@ -23,10 +23,10 @@ from adapter_probe.metrics import (
     default_metric,
     majority_score,
     metric_label,
-    predictions_from_logits,
     score,
     score_counts,
 )
+from adapter_probe.predictions import predictions_from_logits
 
 SKLEARN = {
     "accuracy": sklearn_metrics.accuracy_score,

@@ -19,7 +19,8 @@ import numpy as np
 from adapter_probe.data.requests import Form, Request, Requests, seal_requests
 from adapter_probe.data.requests_encoding import measure_text
 from adapter_probe.errors import DataError, install_extra, listed, one_line
-from adapter_probe.metrics import CHOICES, LOSSES, predictions_from_likelihoods, score
+from adapter_probe.metrics import CHOICES, LOSSES, score
+from adapter_probe.predictions import predictions_from_likelihoods
 
 PREFIX = "lm-eval:"
 _FEWSHOT_SEED = 1234  # the library's own default

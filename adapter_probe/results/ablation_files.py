@@ -12,6 +12,7 @@ import pandas as pd
 
 from adapter_probe import metrics
 from adapter_probe.errors import ResultsError, one_line
+from adapter_probe.predictions import predictions_from_likelihoods, predictions_from_logits
 from adapter_probe.results.atomic import read_arrays, write_arrays, write_csv
 from adapter_probe.results.fingerprints import canonical_json
 from adapter_probe.results.schema import (
@@ -136,12 +137,12 @@ class AblationResults:
             finite = np.isfinite(self.logits).all(axis=-1)
             return np.where(finite, 1 - self.greedy, metrics.NO_CLASS).astype(np.int64)
         if self.counts is not None:
-            return metrics.predictions_from_likelihoods(
+            return predictions_from_likelihoods(
                 self.metric, self.logits, continuation_sizes(self.metric, self.counts)
             )
         if self.kind == "extractive":
             return self.logits[..., QUESTION_SCORES.index(self.metric)]
-        return metrics.predictions_from_logits(self.logits, self.kind)
+        return predictions_from_logits(self.logits, self.kind)
 
     @property
     def chance_score(self) -> float:

@@ -18,6 +18,7 @@ from adapter_probe.data.packing import PackedBatch
 from adapter_probe.data.questions import Questions
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.evaluation import evaluate
+from adapter_probe.predictions import predictions_from_logits
 
 from .features import FrozenFeatures
 
@@ -65,7 +66,7 @@ class LabelObjective:
     def score(self, model: AdaptedModel, features: FrozenFeatures) -> float:
         """See `Objective.score`."""
         logits = evaluate(model, self.validation, forward=features.forward)
-        predictions = metrics.predictions_from_logits(logits, self._kind)
+        predictions = predictions_from_logits(logits, self._kind)
         return float(metrics.score(self._metric, predictions, self._labels))
 
 

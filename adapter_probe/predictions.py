@@ -1,0 +1,58 @@
+"""Predictions from a model's outputs, for any number of variants at once.
+
+The scores of predictions are in `adapter_probe.metrics`. Answers to questions are spans of a text, which are
+decoded in `adapter_probe.data.answers`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adapter_probe.metrics import LOSSES, NO_CLASS, check_kind
+
+
+def predictions_from_logits(logits: np.ndarray, kind: str) -> np.ndarray:
+    """Predictions from the outputs of the head.
+
+    Args:
+        logits: ``[..., examples, labels]``; a regression head has a single output.
+        kind: classification or regression. A question's answer is no function of one row of logits; see
+            `adapter_probe.data.answers`.
+
+    Returns:
+        int64 ``[..., examples]``, the index of the largest logit (the first of equals), or `NO_CLASS` where a
+        logit is NaN or infinite; for regression float64 ``[..., examples]``, the output itself, or NaN.
+    """
+    logits = np.asarray(logits)
+    if check_kind(kind) == "classification":
+        classes = logits.argmax(axis=-1).astype(np.int64, copy=False)
+        return np.where(np.isfinite(logits).all(axis=-1), classes, NO_CLASS)
+    if kind == "extractive":
+        raise ValueError("answers are decoded from a window's start and end logits, not from one row of them")
+    if logits.shape[-1] != 1:
+        raise ValueError(f"a regression head has 1 output, got {logits.shape[-1]}")
+    values = logits[..., 0].astype(np.float64)
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def predictions_from_likelihoods(metric: str, sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Predictions of a language model, from the log-likelihoods of continuations.
+
+    Args:
+        metric: one of a language model's.
+        sums: ``[..., examples, continuations]``, summed log-likelihoods, nats.
+        sizes: int ``[examples, continuations]``, what the sums are divided by before they are compared; 0
+            where an example has no such continuation.
+
+    Returns:
+        int64 ``[..., examples]``, the most likely choice (the first of equals), or `NO_CLASS` if the
+        log-likelihood of a choice is NaN or infinite; for a loss float64, the negative log-likelihood or NaN.
+    """
+    if metric in LOSSES:
+        nats = -sums[..., 0].astype(np.float64)
+        return np.where(np.isfinite(nats), nats, np.nan)
+    there = sizes > 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        compared = np.where(there, sums.astype(np.float64) / sizes, -np.inf)
+    finite = (np.isfinite(sums) | ~there).all(axis=-1)
+    return np.where(finite, compared.argmax(axis=-1), NO_CLASS).astype(np.int64, copy=False)
