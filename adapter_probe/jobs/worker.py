@@ -75,16 +75,16 @@ def _do(job: Path, report: Callable[[int], None], device: str, threads: int, wor
     from adapter_probe.training.checkpoint import train_checkpoint
     from adapter_probe.training.request import read_request
 
-    from .checkpoints import ORDER
+    from .checkpoint_jobs import CHECKPOINT_REQUEST
     from .shards import SHARD, run_shard
-    from .trials import run_trial
+    from .trial_run import run_trial
 
     use_threads(threads)
     place = choose_device(device)
     if (job / SHARD).exists():
         run_shard(job, place, report)
-    elif (job / ORDER).exists():
-        train_checkpoint(read_request(job / ORDER), job, place, lambda now: report(now.step))
+    elif (job / CHECKPOINT_REQUEST).exists():
+        train_checkpoint(read_request(job / CHECKPOINT_REQUEST), job, place, lambda now: report(now.step))
     else:
         run_trial(job, place, lambda now: report(now.step), workers)
 

@@ -218,12 +218,12 @@ class SuitePlan(Plan):
 def plan_sweep(trials: Sequence[Trial], out: Path, resources: Resources, progress: bool) -> SweepPlan:
     """The trials, which of them are done, and a measured estimate of the time left."""
     from adapter_probe.device import choose_device, use_threads
-    from adapter_probe.jobs.trials import estimate_seconds, finished, seconds_of_start
+    from adapter_probe.jobs.trials import estimate_seconds, finished_trials, seconds_of_start
 
     device = choose_device("auto" if resources.cluster else resources.device)
     if not resources.cluster:
         use_threads(resources.threads)
-    done = finished(out, trials)
+    done = finished_trials(out, trials)
     left = [trial for trial in trials if trial.id not in done]
     with working("measuring a few training steps of each method", progress):
         seconds = estimate_seconds(left, device)

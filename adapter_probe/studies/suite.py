@@ -249,8 +249,8 @@ def _trained(
     """Train what is missing, and count the parameters of the first seed of each task from the files."""
     from adapter_probe.checkpoints.headers import DELTA
     from adapter_probe.checkpoints.opening import open_checkpoint
-    from adapter_probe.jobs.checkpoints import train_checkpoints
-    from adapter_probe.jobs.trials import count_parameters
+    from adapter_probe.jobs.checkpoint_jobs import train_checkpoints
+    from adapter_probe.jobs.trial_run import count_parameters
 
     train_checkpoints(make_folder(out / _CHECKPOINTS), folders, resources, progress)
     first = {request.task.name: folder for folder, request in reversed(folders.items())}

@@ -178,14 +178,14 @@ def run_trials(
         ResultsError: the folder is in use or contains another study.
     """
     from adapter_probe.jobs.running import Jobs, describe_lost, run_jobs
-    from adapter_probe.jobs.trials import finished, shared_settings, write_requests
+    from adapter_probe.jobs.trials import finished_trials, shared_settings, write_requests
     from adapter_probe.results.atomic import claim
     from adapter_probe.results.trial_files import claim_study, read_trials, trial_frame, write_trials
 
     with claim(out):
         claim_study(out, study, *shared_settings(trials))
         write_requests(out, trials)
-        done = finished(out, trials)
+        done = finished_trials(out, trials)
         left = {trial.folder(out): trial.n_steps for trial in trials if trial.id not in done}
         jobs = Jobs(out, left, len(trials), "trials", "steps")
         try:
@@ -196,7 +196,7 @@ def run_trials(
             frame = trial_frame(read_trials(out))
             write_trials(out, frame)
     # Only the files on disk count: a worker may have been killed after its last message.
-    if lost := [trial.folder(out) for trial in trials if trial.id not in finished(out, [trial])]:
+    if lost := [trial.folder(out) for trial in trials if trial.id not in finished_trials(out, [trial])]:
         raise TrainingError(describe_lost(jobs, failures, lost))
     return frame
 

@@ -187,13 +187,13 @@ original = subprocess.Popen.__init__
 def start(self, command, *arguments, **options):
     assert command[1:3] == ["-m", "adapter_probe.jobs.worker"]
     code = '''
-import os, signal, adapter_probe.jobs.trials as trials
+import os, signal, adapter_probe.jobs.trial_run as trial_run
 from adapter_probe.jobs.worker import main
-run = trials.run_trial
+run = trial_run.run_trial
 def run_or_die(folder, *rest):
     if folder.name == "{victim}": os.kill(os.getpid(), signal.SIGKILL)
     return run(folder, *rest)
-trials.run_trial = run_or_die
+trial_run.run_trial = run_or_die
 main()
 '''
     original(self, [command[0], "-c", code, *command[3:]], *arguments, **options)

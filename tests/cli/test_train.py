@@ -15,7 +15,7 @@ from adapter_probe.checkpoints.headers import DELTA
 from adapter_probe.cli.train import _text
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import AdapterProbeWarning
-from adapter_probe.jobs.trials import identified
+from adapter_probe.jobs.trials import identify_trials
 from adapter_probe.models.methods import (
     Adapters,
     FullFineTuning,
@@ -80,7 +80,7 @@ def test_a_sweep_warns_of_the_methods_that_keep_an_untrained_pooler(
 ):
     task, settings = find_task(str(tiny_task)), TrainingSettings()
     first = TrainingRequest(str(untrained_pooler), task, FullFineTuning(), settings)
-    trials = list(identified([first, replace(first, method=method)]))
+    trials = list(identify_trials([first, replace(first, method=method)]))
     assert len(trials) == 2
     found = [one for one in recwarn if issubclass(one.category, AdapterProbeWarning)]
     assert len(found) == warned

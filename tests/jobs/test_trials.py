@@ -14,10 +14,10 @@ import torch
 from adapter_probe.checkpoints.description import read_description
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import ModelError, ResultsError, TrainingError
+from adapter_probe.jobs.trial_run import run_trial
 from adapter_probe.jobs.trials import (
-    finished,
+    finished_trials,
     plan_trials,
-    run_trial,
     shared_settings,
     write_requests,
 )
@@ -84,7 +84,7 @@ def test_a_finished_trial_is_not_done_again(request_for, tmp_path, monkeypatch):
     [second] = run([request_for()], tmp_path)
     assert second == first
     trials = plan_trials([request_for(), request_for(seed=5)])
-    assert list(finished(tmp_path, trials)) == [trials[0].id]
+    assert list(finished_trials(tmp_path, trials)) == [trials[0].id]
 
 
 def test_a_trial_left_unfinished_takes_the_new_paths(request_for, tiny_base, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ import pytest
 
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import DataError, JobsDetached, ResultsError, TrainingError
-from adapter_probe.jobs.trials import run_trial
+from adapter_probe.jobs.trial_run import run_trial
 from adapter_probe.studies.init_sweep import InitSweep, init_sweep
 from adapter_probe.studies.loading import load
 from adapter_probe.studies.planning import SuitePlan

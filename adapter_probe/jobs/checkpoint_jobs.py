@@ -12,9 +12,9 @@ from adapter_probe.training.checkpoint import refuse_other
 from adapter_probe.training.request import TrainingRequest
 
 from .running import Jobs, Resources, describe_lost, run_jobs
-from .trials import identified
+from .trials import identify_trials
 
-ORDER = "checkpoint-request.json"
+CHECKPOINT_REQUEST = "checkpoint-request.json"
 
 
 def train_checkpoints(
@@ -35,11 +35,11 @@ def train_checkpoints(
     """
     with claim(out):
         steps = {}
-        for folder, trial in zip(requests, identified(requests.values())):
+        for folder, trial in zip(requests, identify_trials(requests.values())):
             if (folder / DESCRIPTION).exists():
                 refuse_other(folder, trial.identity)
             else:
-                write_json(make_folder(folder) / ORDER, trial.request.to_json())
+                write_json(make_folder(folder) / CHECKPOINT_REQUEST, trial.request.to_json())
                 steps[folder] = trial.n_steps
         jobs = Jobs(out, steps, len(requests), "checkpoints", "steps")
         failures = run_jobs(jobs, resources, progress) if steps else []

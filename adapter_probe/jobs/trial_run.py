@@ -1,0 +1,157 @@
+"""One trial, run or resumed from its folder.
+
+``trials/<id>/trial.json``, written last, contains the result. Before that, the folder contains the state of
+the training, so that an interrupted trial can be resumed.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from adapter_probe import metrics
+from adapter_probe.checkpoints.native import library_versions
+from adapter_probe.errors import Diverged, TrainingError
+from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.methods import TfidfLinear
+from adapter_probe.results.atomic import read_json, remove_leftovers, write_json
+from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory
+from adapter_probe.results.trial_files import (
+    ParameterCounts,
+    TrialRecord,
+    read_trial,
+    write_trial,
+)
+from adapter_probe.training.baseline import baseline_of
+from adapter_probe.training.checkpoint import STATE_FOLDER
+from adapter_probe.training.loop import OnProgress, Trainer
+from adapter_probe.training.request import (
+    TrainingInputs,
+    TrainingRequest,
+    build_model,
+    identity_of,
+    load_inputs,
+    read_request,
+)
+
+from .trials import REQUEST, trial_id
+
+
+def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: int = 1) -> TrialRecord:
+    """Run or resume one trial; the record of a finished one is returned unchanged.
+
+    Args:
+        folder: folder with ``request.json``.
+        device: device to run on.
+        report: called after every step.
+        workers: number of parallel trials on this machine.
+
+    Raises:
+        AdapterProbeError: the request, the base or the data cannot be used, or the folder cannot be written.
+    """
+    if (record := read_trial(folder)) is not None:
+        return record
+    request = read_request(folder / REQUEST)
+    task, inputs, state = request.task, load_inputs(request), folder / STATE_FOLDER
+    identity = identity_of(request, inputs.fingerprints)
+    if folder.name != trial_id(identity) and not (state / MANIFEST).exists():
+        raise TrainingError(
+            f"trial {folder.name} was planned for another base or other data, which have changed since then; "
+            "run the command again"
+        )
+    with RunDirectory(state, identity, plan={}) as run:
+        remove_leftovers(folder)
+        clock = _Clock(folder)
+        if isinstance(request.method, TfidfLinear):
+            result = _fit(request, inputs, report, clock)
+        else:
+            model = build_model(request, inputs.base, device)
+            trainer = Trainer(
+                model, inputs.objective, settings=request.settings, run=run, report=report, workers=workers
+            )
+            result = {**_train(trainer, clock), "counts": count_parameters(model, inputs.base.missing)}
+        common = {
+            "trial": folder.name,
+            "task": task.name,
+            "metric": task.metric,
+            "method": request.method.to_json(),
+            "settings": request.settings.to_json(),
+            "majority_score": inputs.majority_score(task.metric),
+            "seconds": clock.seconds,
+            "versions": library_versions(),
+        }
+        record = TrialRecord(**{**common, **result})
+        write_trial(folder, record)
+        shutil.rmtree(run.path / PARTS, ignore_errors=True)
+    return record
+
+
+def _train(trainer: Trainer, clock: _Clock) -> dict[str, Any]:
+    """Train; returns the fields of the trial's record that are the outcome."""
+    diverged = False
+    try:
+        with clock:
+            trainer.train()
+    except Diverged:
+        diverged = True
+    scores = tuple(None if math.isnan(score) else score for score in trainer.scores)
+    return {"scores": scores, "diverged": diverged}
+
+
+def _fit(
+    request: TrainingRequest, inputs: TrainingInputs, report: OnProgress, clock: _Clock
+) -> dict[str, Any]:
+    """Fit the baseline without pretraining; returns the fields of its record that differ from a training's.
+
+    All of its parameters belong to the task.
+    """
+    with clock:
+        fitted = baseline_of(request, inputs, report)
+    score = float(metrics.score(request.task.metric, fitted.predictions, inputs.splits["validation"].labels))
+    base = count_parameters(AdaptedModel(inputs.base.model, check=False), inputs.base.missing)
+    return {
+        "method": {**request.method.to_json(), "chosen": asdict(fitted.setting)},
+        "scores": (None if math.isnan(score) else score,),
+        "diverged": False,
+        "counts": replace(base, trained=fitted.parameters, trained_without_head=fitted.parameters),
+        "versions": {**library_versions(), "scikit-learn": version("scikit-learn")},
+    }
+
+
+def count_parameters(model: AdaptedModel, missing: frozenset[str]) -> ParameterCounts:
+    """Count trained parameters and those of the base, from the tensors.
+
+    Args:
+        model: model with its trained parameters chosen.
+        missing: names of parameters that the base lacks; they count as head.
+    """
+    trained = without_head = base = 0
+    for group, name, parameter in model.named_roles():
+        of_head = group == "head" or name in missing
+        base += parameter.numel() * (not of_head and group != "adapters")
+        if parameter.requires_grad:
+            trained += parameter.numel()
+            without_head += parameter.numel() * (not of_head)
+    return ParameterCounts(trained, without_head, base, len(model.layers))
+
+
+class _Clock:
+    """Seconds spent in the ``with`` block, summed over interruptions in a file of the folder."""
+
+    def __init__(self, folder: Path):
+        self._path = folder / STATE_FOLDER / "seconds.json"
+        self.seconds = float(read_json(self._path)["seconds"]) if self._path.exists() else 0.0
+
+    def __enter__(self) -> None:
+        self._start = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.monotonic() - self._start
+        write_json(self._path, {"seconds": self.seconds})
