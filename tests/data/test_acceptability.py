@@ -321,15 +321,6 @@ def test_write_is_an_ordinary_jsonl_task(tmp_path):
     assert len(paths["validation"].read_text().splitlines()) == 20
 
 
-@pytest.mark.parametrize(
-    ("sizes", "seed", "named"),
-    [((3, 2), 0, "got 3$"), ((2, 0), 0, "got 0$"), ((2, 2), -1, "seed -1 is not"), ((-4, 2), 0, "got -4$")],
-)
-def test_impossible_requests_are_one_line(sizes, seed, named):
-    with pytest.raises(DataError, match=named):
-        generate(*sizes, seed)
-
-
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"cannot write the generated task to .*file"):

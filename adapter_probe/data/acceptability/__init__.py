@@ -13,6 +13,7 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import cycle, islice
 from pathlib import Path
 
 from adapter_probe.errors import DataError, reason_of
@@ -44,9 +45,8 @@ _WRITERS = (
     clauses.existential_quantifier,
 )
 
-PHENOMENA: tuple[str, ...] = tuple(writer.__name__ for writer in _WRITERS)
+PHENOMENA = {writer.__name__: writer for writer in _WRITERS}
 ACCEPTABLE, UNACCEPTABLE = "acceptable", "unacceptable"
-_MAX_TRIES = 1000
 
 
 @dataclass(frozen=True)
@@ -68,16 +68,8 @@ def generate(n_train: int, n_validation: int, seed: int) -> dict[str, list[Examp
         n_train: training sentences; even, as half are acceptable.
         n_validation: validation sentences; even.
         seed: a non-negative integer.
-
-    Raises:
-        DataError: a size is odd or below 2, the seed is negative, or the grammar has too few sentences.
     """
-    if seed < 0:
-        raise DataError(f"seed {seed} is not allowed; give 0 or more")
     sizes: dict[WordSplit, int] = {"train": n_train, "validation": n_validation}
-    for split, size in sizes.items():
-        if size < 2 or size % 2:
-            raise DataError(f"the size of the generated {split} set must be even and at least 2, got {size}")
     return {split: _examples(split, size // 2, seed) for split, size in sizes.items()}
 
 
@@ -88,7 +80,7 @@ def write(folder: str | Path, n_train: int, n_validation: int, seed: int) -> dic
         the path of each split.
 
     Raises:
-        DataError: as `generate`, or a file cannot be written.
+        DataError: a file cannot be written.
     """
     paths: dict[str, Path] = {}
     for split, examples in generate(n_train, n_validation, seed).items():
@@ -103,33 +95,22 @@ def write(folder: str | Path, n_train: int, n_validation: int, seed: int) -> dic
 
 
 def minimal_pairs(split: WordSplit, n_pairs: int, seed: int) -> Iterator[tuple[str, Pair]]:
-    """Yield `n_pairs` phenomena and pairs, alternating between phenomena; no sentence occurs twice.
-
-    Raises:
-        DataError: a phenomenon has no new sentences left.
-    """
+    """Yield `n_pairs` phenomena and pairs, alternating between phenomena; no sentence occurs twice."""
     # The splits use different random streams; otherwise they would share the sentences' structure.
     words = WordSampler(lexicon(split), random.Random(2 * seed + (split == "validation")))
     seen: set[str] = set()  # only used for membership tests, because its order is not reproducible
-    for index in range(n_pairs):
-        writer = _WRITERS[index % len(_WRITERS)]
-        pair = _unseen_pair(words, writer, seen)
-        if pair is None:
-            raise DataError(
-                f"the generated {split} set has no {n_pairs} different pairs: {writer.__name__} is used up"
-            )
-        yield writer.__name__, pair
+    for phenomenon, writer in islice(cycle(PHENOMENA.items()), n_pairs):
+        pair = _drawn(words, writer)
+        while not seen.isdisjoint(pair):
+            pair = _drawn(words, writer)
+        seen.update(pair)
+        yield phenomenon, pair
 
 
-def _unseen_pair(words: WordSampler, writer: Callable[[WordSampler], Pair], seen: set[str]) -> Pair | None:
-    """A pair of unseen sentences; None if many draws in a row produced none."""
-    for _ in range(_MAX_TRIES):
-        words.start_pair()
-        pair = Pair(*(sentence[0].upper() + sentence[1:] for sentence in writer(words)))
-        if pair.good not in seen and pair.bad not in seen:
-            seen.update(pair)
-            return pair
-    return None
+def _drawn(words: WordSampler, writer: Callable[[WordSampler], Pair]) -> Pair:
+    """A pair of a phenomenon, beginning with capitals."""
+    words.start_pair()
+    return Pair(*(sentence[0].upper() + sentence[1:] for sentence in writer(words)))
 
 
 def _examples(split: WordSplit, n_pairs: int, seed: int) -> list[Example]:

@@ -153,15 +153,10 @@ def _verb(entry: str) -> Verb:
 
 def _regular_forms(base: str) -> tuple[str, str, str]:
     """Past, participle and gerund of a verb that follows the rules and doubles no consonant."""
-    if base.endswith("ee"):
-        past, gerund = base + "d", base + "ing"
-    elif base.endswith("e"):
-        past, gerund = base + "d", base[:-1] + "ing"
-    elif _ends_in_consonant_y(base):
-        past, gerund = base[:-1] + "ied", base + "ing"
-    else:
-        past, gerund = base + "ed", base + "ing"
-    return past, past, gerund
+    if base.endswith("e"):
+        return base + "d", base + "d", base[:-1] + "ing"
+    past = base[:-1] + "ied" if _ends_in_consonant_y(base) else base + "ed"
+    return past, past, base + "ing"
 
 
 def _with_s(word: str) -> str:
