@@ -18,6 +18,7 @@ from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -76,8 +77,15 @@ class LoadedBase:
         return tuple(f"{names[id(module)]}.weight" for module in pair)
 
 
-def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """The base's tokenizer.
+def load_tokenizer(
+    name: str, revision: str | None = None, config: PretrainedConfig | None = None
+) -> PreTrainedTokenizerBase:
+    """The base's tokenizer, or that of another folder, such as a checkpoint's.
+
+    Args:
+        name: folder or hub id.
+        revision: commit on the hub.
+        config: configuration of the model, for a folder without one.
 
     Raises:
         CheckpointError: there is no such base, or its tokenizer is missing or damaged.
@@ -86,7 +94,7 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
     with naming_base("tokenizer", name):
         _refuse_token_fields(name, revision)
         tokenizer = AutoTokenizer.from_pretrained(
-            name, revision=revision, use_fast=True, trust_remote_code=False
+            name, revision=revision, use_fast=True, trust_remote_code=False, config=config
         )
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # invented by transformers: all words are unknown
         raise CheckpointError(f"base {name} has no tokenizer files (tokenizer.json, or a vocabulary)")

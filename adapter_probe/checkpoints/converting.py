@@ -54,6 +54,12 @@ def to_native(opened: OpenedCheckpoint, out: Path) -> None:
             "this project's format records the data, but this checkpoint records none; give a file with "
             "labelled examples (--data FILE)"
         )
+    if opened.own_tokenizer:
+        raise CheckpointError(
+            "this project's format uses the tokenizer of the base, but this checkpoint has one that encodes "
+            "differently; keep it as it is, or give --base a folder with that tokenizer beside the base's "
+            "weights"
+        )
     parameters: dict[str, Tensor] = {
         **dict(opened.model.base.named_parameters()),
         **dict(opened.model.base.named_buffers()),
@@ -87,6 +93,9 @@ def to_peft(
     if source is not None and is_peft(source):
         config = read_config(source / CONFIG, read_json_file(source / CONFIG))
         name, revision = (config.base, config.revision) if config.base else (name, revision)
+    if opened.own_tokenizer:
+        make_folder(out)
+        opened.tokenizer.save_pretrained(out)
     write_peft(out, chosen, tensors, model.base, model.anatomy, description.task.kind, name, revision)
 
 

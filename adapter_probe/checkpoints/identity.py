@@ -89,6 +89,18 @@ def tokenizer_parts(tokenizer: Any) -> dict[str, str]:
     return {name: hash_json(part) for name, part in parts.items() if part is not None}
 
 
+def encoding_changes(old: Any, new: Any) -> list[str]:
+    """The parts in which two tokenizers encode texts or chats differently; see `tokenizer_parts`.
+
+    A padding token alone is no difference: texts run without padding.
+    """
+    one, two = (
+        {**tokenizer_parts(each), "special_tokens": hash_json([each.bos_token, each.eos_token])}
+        for each in (old, new)
+    )
+    return sorted(name for name in one.keys() | two.keys() if one.get(name) != two.get(name))
+
+
 def training_identity(base: Mapping[str, Any], tokenizer: Mapping[str, str]) -> dict[str, Any]:
     """The identity of a base in a training.
 

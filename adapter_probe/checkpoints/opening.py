@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
@@ -21,12 +21,13 @@ from .base_config import FoundBase, find_base, resolve_base
 from .description import Description
 from .files import CONFIG, DESCRIPTION, first_of, quote, read_json_file
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, kind_of_class
-from .identity import tokenizer_parts
+from .identity import encoding_changes, tokenizer_parts
 from .native import OpenedCheckpoint
 from .shared import SharedBase
 
 # Without a recorded task, the columns of a file are inferred.
 NO_COLUMNS = Columns("", None, "")
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "vocab.json")
 
 
 def open_checkpoint(
@@ -54,8 +55,8 @@ def open_checkpoint(
     folder = Path(folder)
     if (folder / DESCRIPTION).is_file() or not folder.is_dir():
         return native.open_native(folder, base, anatomy, dtype, shared)
-    folder, library = _recognise(folder)
-    return _open_foreign(library.read(folder), library, base, anatomy, dtype, shared)
+    inside, library = _recognise(folder)
+    return _open_foreign(library.read(inside), library, base, anatomy, dtype, shared, folder)
 
 
 def _recognise(folder: Path) -> tuple[Path, ModuleType]:
@@ -97,6 +98,7 @@ def _open_foreign(
     anatomy: Anatomy | None,
     dtype: torch.dtype,
     shared: SharedBase | None,
+    given: Path,
 ) -> OpenedCheckpoint:
     found = (shared and shared.found) or _find_base(source, base, anatomy)
     kind = source.kind or _kind_of(found.config)
@@ -108,6 +110,11 @@ def _open_foreign(
     own = dict(loaded.model.named_parameters(remove_duplicate=False))
     translated = translated.without_copies(own, found.name)
     tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(found.name, found.revision)
+    tokenizer, changed = _own_tokenizer(source, given, found, tokenizer)
+    notes = translated.notes
+    if changed:
+        parts = ", ".join(changed).replace("_", " ")
+        notes += (f"The checkpoint's own tokenizer is used; it differs from the base's in: {parts}.",)
     names = source.label_names
     if kind == "classification" and not names:
         names = tuple(map(str, range(n_outputs or 0)))
@@ -126,8 +133,32 @@ def _open_foreign(
         description,
         frozenset(translated.tensors),
         loaded.missing & {name for name, _ in model.base.named_parameters()},
-        translated.notes,
+        notes,
+        bool(changed),
     )
+
+
+def _own_tokenizer(
+    source: ForeignCheckpoint, given: Path, found: FoundBase, tokenizer: PreTrainedTokenizerBase
+) -> tuple[PreTrainedTokenizerBase, list[str]]:
+    """The tokenizer that was saved with an adapter of PEFT, if it encodes differently from the base's.
+
+    Args:
+        source: the checkpoint.
+        given: the folder that the user named, which may be the one above.
+        found: its base.
+        tokenizer: the base's tokenizer.
+
+    Returns:
+        the tokenizer to use, and in what the checkpoint's differs; nothing if the base's is used.
+    """
+    folders = dict.fromkeys((source.folder, given)) if source.library == peft.LIBRARY else ()
+    for folder in folders:
+        if any((folder / name).is_file() for name in _TOKENIZERS):
+            own = load_tokenizer(str(folder), config=found.config)
+            changed = encoding_changes(tokenizer, own)
+            return (own, changed) if changed else (tokenizer, [])
+    return tokenizer, []
 
 
 def _kind_of(config: PretrainedConfig) -> Kind:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from adapter_probe.data.formats import QUESTION_COLUMNS, Rows
+from adapter_probe.data.formats import QUESTION_COLUMNS, Rows, is_text
 from adapter_probe.data.labels import HIDDEN
 from adapter_probe.data.readers import is_raw_cola
 from adapter_probe.data.spec import Columns
@@ -20,12 +20,19 @@ _PAIRS = (
     ("sentence_a", "sentence_b"),
     ("text1", "text2"),
     ("text", "text_b"),
+    ("text", "text_pair"),
+    ("question", "passage"),
     ("#1 string", "#2 string"),
 )
 _TEXTS = ("text", "sentence", "review", "content", "comment", "tweet", "question")
+# With one of these beside a single text, it is not known whether the task is about one text or two.
+_SECONDS = ("context", "passage", "paragraph", "document", "article", "query", "answer", "response", "claim")
+_SECONDS += ("evidence", "text_pair", "text2", *(name for pair in _PAIRS for name in pair))
 _LABELS = ("label", "labels", "gold_label", "class", "category", "target", "sentiment", "is_duplicate")
 _LABELS += ("score", "stars", "rating", "quality", "relatedness_score")
-_OPTIONS = {"text": ("--text", 1), "second text": ("--text-b", 2), "label": ("--label", 0)}
+_OPTIONS = {
+    "text": ("--text", 1, "text"), "second text": ("--text-b", 2, "text_b"), "label": ("--label", 0, "label")
+}  # fmt: skip
 _HIDDEN = ("", None, -1, *HIDDEN, [], {"text": [], "answer_start": []})
 
 
@@ -51,17 +58,35 @@ def choose_columns(rows: Rows, text: str | None, text_b: str | None, label: str 
         text, text_b = pair
     if text is None:
         text = next((free[a] for a, b in _PAIRS if text_b and b == text_b.lower() and a in free), single)
+        if text is not None and text_b is None:
+            _refuse_second(rows, text, usual_label if label is None else label)
     return _checked(rows, text, text_b, usual_label if label is None else label)
+
+
+def _refuse_second(rows: Rows, text: str, label: str | None) -> None:
+    """Refuse to read a single text where another column holds texts that may belong to it.
+
+    Raises:
+        DataError: there is such a column; the message names it.
+    """
+    others = [name for name in rows.names if name not in (text, label) and name.lower() in _SECONDS]
+    for name in others:
+        if any(is_text(record.get(name)) and record[name] for record in rows.records):
+            raise DataError(
+                f"{rows.path}: column {text!r} may be the whole text or one of a pair with column {name!r}; "
+                f"for pairs, rename the two text_a and text_b in their order, else remove {name!r} (in "
+                "training, --text and --text-b name the columns)"
+            )
 
 
 def _checked(rows: Rows, text: str | None, text_b: str | None, label: str | None) -> Columns:
     for role, column in (("text", text), ("second text", text_b), ("label", label)):
         if column not in (*rows.names, None) or (column is None and role != "second text"):
             missing = f"no {role} column found" if column is None else f"no column {column!r} for the {role}"
-            option, number = _OPTIONS[role]
+            option, number, usual = _OPTIONS[role]
             raise DataError(
                 f"{rows.path}: {missing} (columns: {listed(rows.names)}); name it with {option} COLUMN, or "
-                f"{option} {number} for a file without header"
+                f"{option} {number} for a file without header, or rename it {usual!r}"
             )
     columns = Columns(text, text_b, label)
     if len(set(columns.names)) < len(columns.names):

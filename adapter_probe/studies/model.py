@@ -43,7 +43,8 @@ class Model:
 
     Attributes:
         base: the transformers model; its own `forward` applies the adapters, through hooks.
-        tokenizer: the tokenizer of the base.
+        tokenizer: the tokenizer of the base, or the one that was saved with the adapter if it encodes
+            differently.
         label_names: label names in the order of the logits; empty for regression.
         notes: remarks on how a checkpoint of another library was read, one sentence each.
     """

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from tokenizers import processors
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from adapter_probe.checkpoints.converting import to_native, to_peft
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.packing import pack
@@ -214,3 +217,33 @@ def test_trained_rows_of_the_vocabulary_are_refused(trained, causal_base, tmp_pa
     trained("llama", lora(trainable_token_indices=[1, 2]), tmp_path / "c")
     with pytest.raises(CheckpointError, match="trained tokens"):
         open_checkpoint(tmp_path / "c", str(causal_base("llama")))
+
+
+def test_a_tokenizer_that_was_saved_with_the_adapter(trained, causal_base, tmp_path: Path):
+    """It is the one of the training: here one that begins and ends texts differently than the base's."""
+    folder, base = tmp_path / "c", str(causal_base("llama"))
+    trained("llama", CASES["all-linear"]("llama"), folder)
+    plain = open_checkpoint(folder, base)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer.padding_side, tokenizer.pad_token = "left", tokenizer.sep_token  # changes no text's tokens
+    tokenizer.save_pretrained(folder)
+    same = open_checkpoint(folder, base)
+    assert same.description.tokenizer == plain.description.tokenizer
+    assert same.notes == plain.notes
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A [SEP]", special_tokens=[("[SEP]", tokenizer.sep_token_id)]
+    )
+    tokenizer.chat_template = "{{ messages[0].content }}"
+    tokenizer.save_pretrained(folder)
+    ids = tokenizer("w1 w2")["input_ids"]
+    assert ids != AutoTokenizer.from_pretrained(base)("w1 w2")["input_ids"]
+    opened = open_checkpoint(folder, base)
+    assert opened.tokenizer("w1 w2")["input_ids"] == ids
+    assert opened.notes[-1].endswith("differs from the base's in: chat template, post processor.")
+    old, new = plain.description.tokenizer, opened.description.tokenizer
+    assert {"post_processor", "chat_template"} <= {name for name in new if new[name] != old.get(name)}
+    to_peft(opened, tmp_path / "peft", folder)
+    assert open_checkpoint(tmp_path / "peft", base).description.tokenizer == new
+    labelled = replace(opened.description.task, kind="classification", files={"validation": ("x.tsv",)})
+    with pytest.raises(CheckpointError, match="tokenizer of the base"):
+        to_native(opened.with_task(labelled), tmp_path / "native")

@@ -649,3 +649,29 @@ def test_the_metric_that_was_meant(folder):
         "metric 'f1_macro' does not fit classification; did you mean 'macro_f1'? allowed: "
         "accuracy, mcc, f1, macro_f1"
     )
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("question", "context"), ("context", "question"), ("sentence", "sentence2"), ("Text", "Answer")],
+)
+def test_half_of_a_pair_is_not_read_as_the_whole_text(folder, first, second):
+    rows = [{first: f"a {n}", second: f"b {n}", "label": n % 2} for n in range(4)]
+    here = folder(train_jsonl=jsonl(*rows))
+    single = second if first == "context" else first
+    other = first if first == "context" else second
+    said = refused(find_task, here)
+    assert f"column {single!r} may be the whole text or one of a pair with column {other!r}" in said
+    assert find_task(here, text=first, text_b=second).columns == Columns(first, second, "label")
+    assert find_task(here, text=single).columns == Columns(single, None, "label")
+    empty = [{**row, other: None} for row in rows]
+    assert find_task(folder(train_jsonl=jsonl(*empty))).columns == Columns(single, None, "label")
+
+
+@pytest.mark.parametrize("pair", [("question", "passage"), ("text", "text_pair")])
+def test_pairs_with_usual_names_in_any_order_of_columns(folder, pair):
+    first, second = pair
+    rows = [{second: f"b {n}", "label": n % 2, first: f"a {n}"} for n in range(4)]
+    task = find_task(folder(train_jsonl=jsonl(*rows)))
+    assert task.columns == Columns(first, second, "label")
+    assert load_split(task, "train").texts_b == ("b 0", "b 1", "b 2", "b 3")
