@@ -44,11 +44,7 @@ def check_threads(threads: int) -> None:
 
 
 def use_threads(threads: int) -> None:
-    """Use this many threads from now on; 0 uses PyTorch's default.
-
-    Raises:
-        ModelError: see `check_threads`.
-    """
+    """Use this many threads from now on; 0 uses PyTorch's default."""
     check_threads(threads)
     if threads:
         import torch

@@ -60,7 +60,7 @@ def heatmap_drawing(grids: Sequence[Grid], options: FigureOptions, identity: Map
         identity: identity of the results, written to the files' metadata.
 
     Raises:
-        ResultsError: a frame is not a grid of spans, or the grids do not fit the width.
+        ResultsError: the grids do not fit the width.
     """
     own = [grid.overview for grid in grids if grid.overview is not None]
     published = ["accuracy"] if len(own) < len(grids) else []  # the published drops are drops in accuracy
@@ -107,7 +107,7 @@ def joint_drawing(record: AverageRecord | ComparisonRecord, options: FigureOptio
     published grid stands beside that of the means.
 
     Raises:
-        ResultsError: the frame is not a grid of spans, or the grids do not fit the width.
+        ResultsError: the grids do not fit the width.
     """
     stem = "comparison" if isinstance(record, ComparisonRecord) else "average"
     line, grids, published = span_line(record), [grid_of(record)], None
@@ -199,7 +199,7 @@ def attribution_drawing(
     """The figure of one or several ablations' shares and interactions, with its CSV and caption.
 
     Raises:
-        ResultsError: a frame is not a grid of spans, or the grids do not fit the width.
+        ResultsError: the grids do not fit the width.
     """
     names = [study_label(record.overview) for record in records]
     figure = attribution_figure(records, options)

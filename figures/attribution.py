@@ -155,9 +155,6 @@ def interaction_map(
         ax: Axes to draw on; by default the current Axes. A colour bar takes its room from it.
         colorbar: whether to draw one.
         scale: colour levels; by default the smallest scale that covers the record.
-
-    Raises:
-        ResultsError: the spans are not a grid, or have no interactions.
     """
     ax = plt.gca() if ax is None else ax
     frame, overview = record.spans, record.overview

@@ -36,11 +36,7 @@ class Drawing:
     identity: Mapping[str, object]
 
     def write(self, folder: str | Path, options: FigureOptions) -> tuple[Path, ...]:
-        """Write the figure in every format, ``<stem>.csv`` and ``<stem>.txt``; return the paths.
-
-        Raises:
-            ResultsError: a file cannot be written.
-        """
+        """Write the figure in every format, ``<stem>.csv`` and ``<stem>.txt``; return the paths."""
         folder = make_folder(folder)
         paths = style.save(
             self.figure, folder, self.stem, title=self.title, identity=self.identity, formats=options.formats

@@ -109,7 +109,7 @@ def figures_of(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterat
     """Yield the figures: ablations as panels, sweeps in one plot, each trade-off separately.
 
     Raises:
-        ResultsError: a table is not a grid of spans, or the grids do not fit the width.
+        ResultsError: the grids do not fit the width.
     """
     ablations = _named([study for study in studies if isinstance(study, AblationRecord)])
     for kind, suffix in (("ablated", ""), ("kept", "-kept")):

@@ -154,9 +154,6 @@ def heatmap(
 
     Returns:
         the axes of the record's grid.
-
-    Raises:
-        ResultsError: the spans are not a grid.
     """
     ax = plt.gca() if ax is None else ax
     grids, other = [grid_of(record)], None
@@ -192,11 +189,7 @@ def _right_half(ax: Axes) -> Axes:
 
 
 def draw(grid: Grid, ax: Axes, *, tolerance: float, notes: bool, scale: Scale) -> Axes:
-    """Draw one grid without a colour bar; arguments as of `heatmap`.
-
-    Raises:
-        ResultsError: the frame is not a grid of spans.
-    """
+    """Draw one grid without a colour bar; arguments as of `heatmap`."""
     frame, cells = grid.frame, Cells.of(grid.frame)
     drops = drop_points(frame["delta_points"])  # [spans]
     texts = [drop_text(drop) for drop in drops]

@@ -130,9 +130,6 @@ def save(
         title: short title for the files' metadata.
         identity: identity of the results, as plain JSON.
         formats: some of `FIGURE_FORMATS`.
-
-    Raises:
-        ResultsError: a file cannot be written.
     """
     folder = make_folder(folder)
     paths = []

@@ -41,11 +41,7 @@ class Table:
     rules: tuple[int, ...] = ()
 
     def write(self, folder: str | Path) -> tuple[Path, ...]:
-        """Write ``<stem>.tex``, ``.md`` and ``.csv``; return their paths.
-
-        Raises:
-            ResultsError: a file cannot be written.
-        """
+        """Write ``<stem>.tex``, ``.md`` and ``.csv``; return their paths."""
         folder = make_folder(folder)
         tex, markdown, csv = (folder / f"{self.stem}.{ending}" for ending in ("tex", "md", "csv"))
         write_text(tex, latex(self))

@@ -191,11 +191,7 @@ def _with_tests(spans: pd.DataFrame, point: np.ndarray, samples: np.ndarray) -> 
 
 
 def check_comparable(studies: Sequence[AblationResults], names: Sequence[str]) -> None:
-    """Refuse studies that cannot be compared.
-
-    Raises:
-        ResultsError: see `compare_ablations`.
-    """
+    """Refuse studies that cannot be compared."""
     for other, name in zip(studies[1:], names[1:]):
         one = studies[0]
         pair = f"{names[0]} and {name} cannot be compared"

@@ -53,11 +53,7 @@ def intact_row(results: AblationResults) -> int:
 
 
 def intact_score(results: AblationResults) -> float:
-    """Score of the intact model.
-
-    Raises:
-        ResultsError: as `intact_row`.
-    """
+    """Score of the intact model."""
     return float(row_scores(results)[intact_row(results)])
 
 

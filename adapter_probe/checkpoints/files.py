@@ -125,11 +125,7 @@ def first_file(folder: Path, names: Iterable[str]) -> Path | None:
 
 
 def number(path: Path, name: str, value: object, least: float | None = None) -> float:
-    """A field that contains a finite number, optionally with a lower bound.
-
-    Raises:
-        CheckpointError: it contains something else.
-    """
+    """A field that contains a finite number, optionally with a lower bound."""
     fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not fits or (least is not None and value < least):
         bound = "" if least is None else f" of at least {least:g}"
@@ -138,11 +134,7 @@ def number(path: Path, name: str, value: object, least: float | None = None) -> 
 
 
 def whole_number(path: Path, name: str, value: object, least: int = 0) -> int:
-    """A field that contains a whole number of at least `least`.
-
-    Raises:
-        CheckpointError: it contains something else.
-    """
+    """A field that contains a whole number of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise CheckpointError(
             f"{path}: {name} is {quote(value)}, expected a whole number of at least {least}"
@@ -151,11 +143,7 @@ def whole_number(path: Path, name: str, value: object, least: int = 0) -> int:
 
 
 def texts(path: Path, name: str, value: object) -> tuple[str, ...]:
-    """A field that contains a list of strings, or is not set.
-
-    Raises:
-        CheckpointError: it contains something else.
-    """
+    """A field that contains a list of strings, or is not set."""
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
@@ -164,11 +152,7 @@ def texts(path: Path, name: str, value: object) -> tuple[str, ...]:
 
 
 def flag(path: Path, name: str, value: object) -> bool:
-    """A field that contains true or false; null counts as false.
-
-    Raises:
-        CheckpointError: it contains something else.
-    """
+    """A field that contains true or false; null counts as false."""
     if value is not None and not isinstance(value, bool):
         raise CheckpointError(f"{path}: {name} is {quote(value)}, expected true or false")
     return bool(value)

@@ -86,9 +86,6 @@ def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], description: De
         folder: output folder, created if missing; an earlier checkpoint in it is replaced.
         tensors: the tensors that differ from the base, by name.
         description: its `delta_sha256` and `versions` are filled in here.
-
-    Raises:
-        ResultsError: the folder cannot be written.
     """
     make_folder(folder)
     with suppress(FileNotFoundError):

@@ -88,9 +88,6 @@ def write_shards(
 
     Returns:
         The number of tokens that each shard has to compute, by folder; 0 if it is finished.
-
-    Raises:
-        ResultsError: a shard cannot be written.
     """
     missing, total = ablation.missing(), ablation.parts_done()[1]
     there = len(list((out / SHARDS).glob("shard-*")))

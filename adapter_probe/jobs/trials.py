@@ -179,9 +179,6 @@ def write_requests(out: Path, trials: Iterable[Trial]) -> None:
 
     The identity of a trial does not include paths of base and data: an unfinished trial of an earlier command
     gets the paths of the current one, because the old ones may no longer exist.
-
-    Raises:
-        ResultsError: the folder cannot be written.
     """
     for trial in trials:
         folder = make_folder(trial.folder(out))

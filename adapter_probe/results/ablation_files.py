@@ -170,9 +170,6 @@ def save_predictions(folder: str | Path, results: AblationResults) -> None:
     """Writes ``predictions.npz``: the four arrays, and the rest as JSON under the name ``about``.
 
     Equal results give equal bytes.
-
-    Raises:
-        ResultsError: the file cannot be written.
     """
     about = {"schema": SCHEMA, **{name: getattr(results, name) for name in _TEXTS}}
     arrays = {name: getattr(results, name) for name in _ARRAYS}

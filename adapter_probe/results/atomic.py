@@ -2,6 +2,7 @@
 
 A file is written under a temporary name next to its target, forced to disk and renamed: readers see the old
 file or the new one, never a mixture. Arrays carry a checksum of the whole file, so that damage is detected.
+What cannot be written, here or by a caller of this module, is a `ResultsError`.
 """
 
 from __future__ import annotations

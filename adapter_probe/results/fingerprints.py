@@ -175,11 +175,7 @@ def sha256_of(path: Path) -> str:
 
 
 def hash_files(files: Mapping[str, Path]) -> dict[str, str]:
-    """`sha256_of` of each file, by name, in threads, because hashing releases Python's lock.
-
-    Raises:
-        ResultsError: a file cannot be read.
-    """
+    """`sha256_of` of each file, by name, in threads, because hashing releases Python's lock."""
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as threads:
         return dict(zip(files, threads.map(sha256_of, files.values())))
 

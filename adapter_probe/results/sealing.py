@@ -77,11 +77,7 @@ def read_note(folder: str | Path, name: str) -> dict[str, Any]:
 
 
 def note(folder: str | Path, name: str, value: dict[str, Any]) -> None:
-    """Add a note to ``checksums.json``; without this file, nothing is written.
-
-    Raises:
-        ResultsError: the folder cannot be written.
-    """
+    """Add a note to ``checksums.json``; without this file, nothing is written."""
     path = Path(folder) / CHECKSUMS
     if path.is_file():
         write_json(path, {**read_json(path), name: value})
@@ -158,11 +154,7 @@ def _refuse_unfinished(path: Path) -> None:
 
 
 def write_study(path: Path, content: Mapping[str, Any]) -> None:
-    """Write ``study.json`` with the hash of its content.
-
-    Raises:
-        ResultsError: the file cannot be written.
-    """
+    """Write ``study.json`` with the hash of its content."""
     write_json(path, {**content, _CHECKSUM: hash_json(content)})
 
 

@@ -84,11 +84,7 @@ class TrialRecord:
 
 
 def write_trial(folder: str | Path, record: TrialRecord) -> None:
-    """Write ``trial.json``, which marks the trial as finished.
-
-    Raises:
-        ResultsError: it cannot be written.
-    """
+    """Write ``trial.json``, which marks the trial as finished."""
     content = to_plain(to_record(record))
     write_json(Path(folder) / TRIAL, {"schema": SCHEMA, **content, "checksum": hash_json(content)})
 
@@ -208,11 +204,7 @@ def read_trials(folder: str | Path) -> list[TrialRecord]:
 
 
 def write_trials(folder: str | Path, frame: pd.DataFrame) -> Path:
-    """Write ``trials.csv``.
-
-    Raises:
-        ResultsError: it cannot be written.
-    """
+    """Write ``trials.csv``."""
     path = Path(folder) / TRIALS_CSV
     with sealed(folder, (TRIALS_CSV,)):
         write_csv(path, frame)

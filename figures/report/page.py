@@ -44,9 +44,6 @@ def write_report(
         ablations: ablations, in the order of the page.
         sweeps: sweeps, below the ablations, in the order of the page.
         tolerance: initial position of the slider, points.
-
-    Raises:
-        ResultsError: the file cannot be written.
     """
     path = Path(path)
     make_folder(path.parent)
