@@ -133,7 +133,7 @@ class VariantSet:
     masks: np.ndarray
 
 
-def effective(variants: VariantSet, has_adapter: np.ndarray) -> VariantSet:
+def effective_variants(variants: VariantSet, has_adapter: np.ndarray) -> VariantSet:
     """The variants adjusted to a model: sites without an adapter are always on.
 
     A span without any adapter is left out, and of spans that switch the same adapters the shortest stays.

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from adapter_probe.studies.summaries import ablation_summary, columns, exchange_rows
+from adapter_probe.studies.summaries import ablation_summary, aligned_columns, exchange_rows
 
 from . import options
 from .console import command, show, show_json, show_plan
@@ -123,4 +123,4 @@ def ablate(
     report = ablation_report(study, tolerance)
     show_json(report) if json else show(ablation_summary(report))
     if study.against is not None and not json:
-        show("\n" + columns(exchange_rows(exchange(study, study.against).record)))
+        show("\n" + aligned_columns(exchange_rows(exchange(study, study.against).record)))

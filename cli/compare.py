@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from adapter_probe.studies.summaries import columns, comparison_rows, file_lists
+from adapter_probe.studies.summaries import aligned_columns, comparison_rows, file_lists
 
 from . import options
 from .console import command, show, show_json
@@ -45,4 +45,4 @@ def compare(
             }
         )  # fmt: skip
         return
-    show(f"{columns(comparison_rows(comparison.record))}\n\n{file_lists([files])}")
+    show(f"{aligned_columns(comparison_rows(comparison.record))}\n\n{file_lists([files])}")

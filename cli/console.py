@@ -17,7 +17,7 @@ import typer
 
 from adapter_probe.errors import AdapterProbeError, AdapterProbeWarning, JobsDetached
 from adapter_probe.progress import clear_status, print_message, printable, working
-from adapter_probe.studies.summaries import columns
+from adapter_probe.studies.summaries import aligned_columns
 
 Command = TypeVar("Command", bound=Callable[..., None])
 USER_ERROR, INTERRUPTED = 2, 130
@@ -122,7 +122,7 @@ def _plain(value: Any) -> Any:
 
 def _detached_text(report: dict[str, Any]) -> str:
     """The state of a study whose jobs were submitted with ``--detach``."""
-    return columns(
+    return aligned_columns(
         [
             ("jobs", f"{report['jobs']}, {report['done']} done"),
             ("in the queue", f"{report['sent_now']} submitted now, {report['sent_earlier']} earlier"),

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from adapter_probe.studies.summaries import columns, method_text
+from adapter_probe.studies.summaries import aligned_columns, method_text
 
 from . import options
 from .console import command, show, show_json
@@ -47,4 +47,4 @@ def _text(facts: dict[str, Any]) -> str:
             f"{facts['percent_of_base']:.2f} % of the base",
         ),
     ]
-    return "\n".join([columns(rows), *(f"\n{note}" for note in facts["notes"])])
+    return "\n".join([aligned_columns(rows), *(f"\n{note}" for note in facts["notes"])])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from adapter_probe.errors import ResultsError
-from adapter_probe.studies.summaries import change_text, columns, score_text
+from adapter_probe.studies.summaries import aligned_columns, change_text, score_text
 
 from . import options
 from .console import command, show, show_json
@@ -111,5 +111,5 @@ def _text(pruned: dict[str, Any]) -> str:
         ("time", f"{100 * saved:.1f} % less per evaluation on this machine"),
         ("checkpoint", pruned["checkpoint"]),
     ]
-    text = columns([row for row in rows if row[1]])
+    text = aligned_columns([row for row in rows if row[1]])
     return f"{pruned['warning']}\n\n{text}" if pruned["warning"] else text

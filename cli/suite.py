@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from adapter_probe.studies.summaries import columns
+from adapter_probe.studies.summaries import aligned_columns
 
 from . import options
 from .console import command, show, show_json, show_plan
@@ -44,4 +44,5 @@ def suite(
     if json:
         show_json(report)
     else:
-        show(f"{columns(study.rows())}\n\nfigures and tables: {len(report['files'])} files in {study.folder}")
+        written = f"figures and tables: {len(report['files'])} files in {study.folder}"
+        show(f"{aligned_columns(study.rows())}\n\n{written}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from adapter_probe.studies.summaries import columns, file_lists
+from adapter_probe.studies.summaries import aligned_columns, file_lists
 
 from .console import show, show_json
 
@@ -20,4 +20,4 @@ def show_sweep(study: Sweep, paper: bool, json: bool) -> None:
     if json:
         show_json(report)
     else:
-        show(f"{columns(study.rows())}\n\n{file_lists([report['files'].values()])}")
+        show(f"{aligned_columns(study.rows())}\n\n{file_lists([report['files'].values()])}")

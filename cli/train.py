@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from adapter_probe.studies.summaries import columns, score_text
+from adapter_probe.studies.summaries import aligned_columns, score_text
 
 from . import options
 from .console import command, show, show_json
@@ -124,7 +124,7 @@ def _text(outcome: dict[str, Any]) -> str:
     epochs = ", ".join(score_text(score, metric) for score in outcome["validation_scores"])
     no_better = majority is not None and (score is None or score <= majority)
     warning = "; the model scores no higher, so an ablation would not be informative" if no_better else ""
-    return columns(
+    return aligned_columns(
         [
             ("task", outcome["task"]),
             (f"best {metric}", f"{score_text(score, metric)} (epochs: {epochs})"),

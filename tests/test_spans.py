@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter_probe.errors import ResultsError
-from adapter_probe.spans import Span, choose_spans, contiguous_spans, effective, span_variants
+from adapter_probe.spans import Span, choose_spans, contiguous_spans, effective_variants, span_variants
 
 SITES = {"both": ("attention", "ffn"), "attention": ("attention",), "ffn": ("ffn",)}
 
@@ -133,7 +133,7 @@ def test_effective_variants_by_their_definition(sites: str, complement: bool, ch
     has_adapter = np.ones(12, dtype=bool)
     has_adapter[[2, 3, 6, 8, 9]] = False  # none in layers 1 and 4, a feed-forward one alone in layer 3
     whole = span_variants(6, sites, complement, **choice)
-    found = effective(whole, has_adapter)
+    found = effective_variants(whole, has_adapter)
     switched = (~(whole.masks | ~has_adapter)).any(axis=0)
     seen: dict[bytes, Span] = {}
     for span, mask in zip(whole.spans, whole.masks | ~has_adapter):

@@ -21,15 +21,15 @@ from .adapterhub_weights import (
     translate_head,
     translate_inner,
 )
-from .files import CONFIG, first_file, quote, read_json_file, read_tensors, refuse_unknown, whole_number
+from .files import CONFIG, first_file, quote, read_json_file, read_tensors, refuse_unknown, whole_number_field
 from .foreign import (
     CLASSES,
     BaseShape,
     ForeignCheckpoint,
     TranslatedCheckpoint,
     kind_of_class,
-    refuse,
     refuse_left,
+    unsupported,
 )
 
 HEAD_CONFIG = "head_config.json"
@@ -72,7 +72,7 @@ def read(folder: Path) -> ForeignCheckpoint:
     """
     for name, what in REFUSED_FILES.items():
         if (folder / name).exists():
-            raise refuse(folder, f"{what} ({name})")
+            raise unsupported(folder, f"{what} ({name})")
     path = folder / CONFIG
     config = read_json_file(path)
     refuse_unknown(path, config, _FIELDS, "adapters 1.3")
@@ -199,7 +199,7 @@ def _current_names(source: ForeignCheckpoint) -> dict[str, Tensor]:
     for key, tensor in source.tensors.items():
         for word, what in REFUSED_KEYS.items():
             if word in key and not key.startswith("heads."):
-                raise refuse(source.folder, f"{what} ({key})")
+                raise unsupported(source.folder, f"{what} ({key})")
         tensors[_LEGACY.sub(".adapters", key)] = tensor
     return tensors
 
@@ -221,7 +221,7 @@ def read_head(folder: Path, document: dict[str, Any]) -> tuple[Kind, int | None,
         kind = _FLEXIBLE.get(head_type) if isinstance(head_type, str) else None
         what = f"a {quote(head_type)} head"
     if kind is None:
-        raise refuse(folder, what, SUPPORTED_HEADS)
+        raise unsupported(folder, what, SUPPORTED_HEADS)
     if kind != "classification":
         return kind, 2 if kind == "extractive" else None, ()
     settings = config or document
@@ -229,8 +229,8 @@ def read_head(folder: Path, document: dict[str, Any]) -> tuple[Kind, int | None,
     if not isinstance(labels, dict):
         raise CheckpointError(f"{path}: label2id is {quote(labels)}, expected an object")
     for name, label in labels.items():
-        whole_number(path, f"label2id of {name!r}", label)
-    n = whole_number(path, "num_labels", settings.get("num_labels") or len(labels))
+        whole_number_field(path, f"label2id of {name!r}", label)
+    n = whole_number_field(path, "num_labels", settings.get("num_labels") or len(labels))
     if n == 1:
         return "regression", 1, ()
     if labels and sorted(labels.values()) != list(range(n)):

@@ -13,8 +13,16 @@ from typing import Any
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import BottleneckSpec, SiteKind
 
-from .files import CONFIG, flag, number, quote, refuse_unknown, texts, whole_number
-from .foreign import refuse
+from .files import (
+    CONFIG,
+    flag_field,
+    number_field,
+    quote,
+    refuse_unknown,
+    text_list_field,
+    whole_number_field,
+)
+from .foreign import unsupported
 
 # Default values of fields that a file does not have.
 _BOTTLENECK: dict[str, Any] = {
@@ -136,7 +144,9 @@ def parts_of(document: dict[str, Any], folder: Path) -> AdapterHubConfig:
     if isinstance(config, dict) and "configs" in config:
         refuse_unknown(folder / CONFIG, config, ("architecture", "configs"), _LIBRARY)
         if config.get("architecture") != "union":
-            raise refuse(folder, f"several configs of the architecture {quote(config.get('architecture'))}")
+            raise unsupported(
+                folder, f"several configs of the architecture {quote(config.get('architecture'))}"
+            )
         configs = config["configs"]
         if not isinstance(configs, list) or not configs:
             raise CheckpointError(f"{folder / CONFIG}: configs is {quote(configs)}, expected a list")
@@ -146,13 +156,13 @@ def parts_of(document: dict[str, Any], folder: Path) -> AdapterHubConfig:
         part = _resolved(one, folder)
         if part.get("architecture") is None:
             if bottleneck is not None:
-                raise refuse(folder, "two kinds of bottlenecks in one adapter")
+                raise unsupported(folder, "two kinds of bottlenecks in one adapter")
             bottleneck = _bottleneck(part, document, folder)
             both = bottleneck["mh_adapter"] and bottleneck["output_adapter"]
             kinds.append("par_bn" if bottleneck["is_parallel"] else "double_seq_bn" if both else "seq_bn")
         else:
             if inner is not None:
-                raise refuse(folder, "two kinds of LoRA in one adapter")
+                raise unsupported(folder, "two kinds of LoRA in one adapter")
             inner = _inner(part, folder)
             kinds.append("ia3" if inner["composition_mode"] == "scale" else "lora")
     return AdapterHubConfig(
@@ -173,9 +183,9 @@ def _resolved(config: object, folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"checkpoint {folder}: config is {quote(config)}, expected an object or a name")
     architecture = config.get("architecture")
     if isinstance(architecture, str) and architecture in REFUSED_ARCHITECTURES:
-        raise refuse(folder, REFUSED_ARCHITECTURES[architecture])
+        raise unsupported(folder, REFUSED_ARCHITECTURES[architecture])
     if architecture not in (None, "lora"):
-        raise refuse(folder, f"the architecture {quote(architecture)}")
+        raise unsupported(folder, f"the architecture {quote(architecture)}")
     return config
 
 
@@ -183,23 +193,25 @@ def _bottleneck(config: dict[str, Any], document: dict[str, Any], folder: Path) 
     path, legacy = folder / CONFIG, "version" not in document
     refuse_unknown(path, config, (*_BOTTLENECK, *_NO_EFFECT), _LIBRARY)
     if config.get("phm_layer"):
-        raise refuse(folder, "compacter layers (phm_layer)")
+        raise unsupported(folder, "compacter layers (phm_layer)")
     # Old task adapters list invertible adapters that they never had.
     if config.get("inv_adapter") and document.get("type") != "text_task" and not legacy:
-        raise refuse(folder, f"invertible adapters (inv_adapter {quote(config['inv_adapter'])})")
+        raise unsupported(folder, f"invertible adapters (inv_adapter {quote(config['inv_adapter'])})")
     if config.get("cross_adapter"):
-        raise refuse(folder, "adapters after cross-attention (cross_adapter)")
+        raise unsupported(folder, "adapters after cross-attention (cross_adapter)")
     filled = {**_BOTTLENECK, **{k: v for k, v in config.items() if k in _BOTTLENECK}}
     if filled["scaling"] not in ("learned", "channel"):
-        number(path, "scaling", filled["scaling"])
+        number_field(path, "scaling", filled["scaling"])
     if filled["residual_before_ln"] != "post_add":
-        flag(path, "residual_before_ln", filled["residual_before_ln"])
+        flag_field(path, "residual_before_ln", filled["residual_before_ln"])
     for name, default in _BOTTLENECK.items():
         if isinstance(default, bool) and name != "residual_before_ln":
-            filled[name] = flag(path, name, filled[name])
+            filled[name] = flag_field(path, name, filled[name])
     factors = filled["reduction_factor"]
     for name, factor in factors.items() if isinstance(factors, dict) else ((None, factors),):
-        number(path, "reduction_factor" if name is None else f"reduction_factor of {name!r}", factor, 1e-6)
+        number_field(
+            path, "reduction_factor" if name is None else f"reduction_factor of {name!r}", factor, 1e-6
+        )
     filled["leave_out"] = _left_out(path, filled["leave_out"])
     if not isinstance(filled["non_linearity"], str):
         raise CheckpointError(f"{path}: non_linearity is {quote(filled['non_linearity'])}, expected a name")
@@ -211,25 +223,27 @@ def _bottleneck(config: dict[str, Any], document: dict[str, Any], folder: Path) 
 def _left_out(path: Path, value: object) -> list[int]:
     if not isinstance(value, list):
         raise CheckpointError(f"{path}: leave_out is {quote(value)}, expected a list of layers")
-    return [whole_number(path, "leave_out", layer) for layer in value]
+    return [whole_number_field(path, "leave_out", layer) for layer in value]
 
 
 def _inner(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     for name, what in REFUSED_FIELDS.items():
         if config.get(name):
-            raise refuse(folder, f"{what} ({name})")
+            raise unsupported(folder, f"{what} ({name})")
     refuse_unknown(path, config, (*_INNER, *_NO_EFFECT, *REFUSED_FIELDS), _LIBRARY)
     filled = {**_INNER, **{k: v for k, v in config.items() if k in _INNER}}
     if filled["composition_mode"] not in ("add", "scale"):
         raise CheckpointError(
             f"{path}: composition_mode is {quote(filled['composition_mode'])}, expected add or scale"
         )
-    filled["r"] = whole_number(path, "r", filled["r"], 1)
-    filled["alpha"] = number(path, "alpha", filled["alpha"])
+    filled["r"] = whole_number_field(path, "r", filled["r"], 1)
+    filled["alpha"] = number_field(path, "alpha", filled["alpha"])
     for name in ("selfattn_lora", "intermediate_lora", "output_lora"):
-        filled[name] = flag(path, name, filled[name])
-    if unknown := sorted(set(texts(path, "attn_matrices", filled["attn_matrices"])) - {"q", "k", "v"}):
+        filled[name] = flag_field(path, name, filled[name])
+    if unknown := sorted(
+        set(text_list_field(path, "attn_matrices", filled["attn_matrices"])) - {"q", "k", "v"}
+    ):
         raise CheckpointError(f"{path}: attn_matrices has {quote(unknown[0])}, expected q, k and v")
     filled["leave_out"] = _left_out(path, filled["leave_out"])
     return filled

@@ -124,7 +124,7 @@ def first_file(folder: Path, names: Iterable[str]) -> Path | None:
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
-def number(path: Path, name: str, value: object, least: float | None = None) -> float:
+def number_field(path: Path, name: str, value: object, least: float | None = None) -> float:
     """A field that contains a finite number, optionally with a lower bound."""
     fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not fits or (least is not None and value < least):
@@ -133,7 +133,7 @@ def number(path: Path, name: str, value: object, least: float | None = None) -> 
     return float(value)
 
 
-def whole_number(path: Path, name: str, value: object, least: int = 0) -> int:
+def whole_number_field(path: Path, name: str, value: object, least: int = 0) -> int:
     """A field that contains a whole number of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise CheckpointError(
@@ -142,7 +142,7 @@ def whole_number(path: Path, name: str, value: object, least: int = 0) -> int:
     return value
 
 
-def texts(path: Path, name: str, value: object) -> tuple[str, ...]:
+def text_list_field(path: Path, name: str, value: object) -> tuple[str, ...]:
     """A field that contains a list of strings, or is not set."""
     if value is None:
         return ()
@@ -151,7 +151,7 @@ def texts(path: Path, name: str, value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
-def flag(path: Path, name: str, value: object) -> bool:
+def flag_field(path: Path, name: str, value: object) -> bool:
     """A field that contains true or false; null counts as false."""
     if value is not None and not isinstance(value, bool):
         raise CheckpointError(f"{path}: {name} is {quote(value)}, expected true or false")

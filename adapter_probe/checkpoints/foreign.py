@@ -150,7 +150,7 @@ def kind_of_class(name: object) -> Kind | None:
     return next((kind for ending, kind in CLASSES.items() if str(name).endswith(ending)), None)
 
 
-def refuse(folder: Path, what: str, supported: Iterable[str] = ()) -> CheckpointError:
+def unsupported(folder: Path, what: str, supported: Iterable[str] = ()) -> CheckpointError:
     """The error for a feature that this project does not support; it lists what is supported."""
     instead = ", ".join(supported)
     more = f"; supported are {instead}" if instead else ""

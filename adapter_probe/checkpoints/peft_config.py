@@ -17,8 +17,8 @@ import regex
 from adapter_probe.errors import CheckpointError
 from adapter_probe.metrics import Kind
 
-from .files import flag, number, quote, refuse_unknown, texts, whole_number
-from .foreign import kind_of_class, refuse
+from .files import flag_field, number_field, quote, refuse_unknown, text_list_field, whole_number_field
+from .foreign import kind_of_class, unsupported
 
 SUPPORTED_TYPES = ("LORA", "IA3", "LN_TUNING")
 TASK_TYPES: dict[str, Kind] = {
@@ -185,7 +185,7 @@ def read_config(path: Path, document: Mapping[str, Any]) -> PeftConfig:
     """
     kind = document.get("peft_type")
     if kind not in SUPPORTED_TYPES:
-        raise refuse(path.parent, f"the PEFT type {quote(kind)}", SUPPORTED_TYPES)
+        raise unsupported(path.parent, f"the PEFT type {quote(kind)}", SUPPORTED_TYPES)
     _refuse_fields(path, document)
     is_lora = kind == "LORA"
     for name in ("r", "lora_alpha"):
@@ -202,35 +202,35 @@ def read_config(path: Path, document: Mapping[str, Any]) -> PeftConfig:
         kind=_task_kind(path, document),
         base=_text(path, document, "base_model_name_or_path"),
         revision=_text(path, document, "revision"),
-        rank=whole_number(path, "r", document["r"], 1) if is_lora else 0,
-        alpha=number(path, "lora_alpha", document["lora_alpha"]) if is_lora else 0.0,
-        ranks={k: whole_number(path, f"rank_pattern of {k!r}", v, 1) for k, v in ranks.items()},
-        alphas={k: number(path, f"alpha_pattern of {k!r}", v) for k, v in alphas.items()},
-        rslora=flag(path, "use_rslora", document.get("use_rslora")),
-        dora=flag(path, "use_dora", document.get("use_dora")),
-        lora_bias=flag(path, "lora_bias", document.get("lora_bias")),
+        rank=whole_number_field(path, "r", document["r"], 1) if is_lora else 0,
+        alpha=number_field(path, "lora_alpha", document["lora_alpha"]) if is_lora else 0.0,
+        ranks={k: whole_number_field(path, f"rank_pattern of {k!r}", v, 1) for k, v in ranks.items()},
+        alphas={k: number_field(path, f"alpha_pattern of {k!r}", v) for k, v in alphas.items()},
+        rslora=flag_field(path, "use_rslora", document.get("use_rslora")),
+        dora=flag_field(path, "use_dora", document.get("use_dora")),
+        lora_bias=flag_field(path, "lora_bias", document.get("lora_bias")),
         bias=bias,
         target=_names(path, document, "target_modules"),
         exclude=_names(path, document, "exclude_modules"),
         layers=_layers(path, document.get("layers_to_transform")),
         layers_pattern=_one_or_more(path, document, "layers_pattern"),
-        saved=_modules(path, texts(path, "modules_to_save", document.get("modules_to_save"))),
+        saved=_modules(path, text_list_field(path, "modules_to_save", document.get("modules_to_save"))),
         feedforward=_names(path, document, "feedforward_modules"),
-        ties=flag(path, "ensure_weight_tying", document.get("ensure_weight_tying")),
+        ties=flag_field(path, "ensure_weight_tying", document.get("ensure_weight_tying")),
     )
 
 
 def _refuse_fields(path: Path, document: Mapping[str, Any]) -> None:
     for name, what in REFUSED_FIELDS.items():
         if document.get(name):
-            raise refuse(path.parent, f"{what} ({name})")
+            raise unsupported(path.parent, f"{what} ({name})")
     refuse_unknown(path, document, (*_READ, *_NO_EFFECT, *REFUSED_FIELDS), "PEFT 0.21")
     for name in _OBJECTS:
         if not isinstance(document.get(name), (dict, type(None))):
             raise CheckpointError(f"{path}: {name} is {quote(document[name])}, expected an object or null")
     start = document.get("init_lora_weights")
     if not any(start is known or start == known for known in _STARTS):
-        raise refuse(path.parent, f"init_lora_weights {quote(start)}, which changes the base's weights")
+        raise unsupported(path.parent, f"init_lora_weights {quote(start)}, which changes the base's weights")
 
 
 def _task_kind(path: Path, document: Mapping[str, Any]) -> Kind | None:
@@ -255,7 +255,7 @@ def _text(path: Path, document: Mapping[str, Any], name: str) -> str | None:
 
 def _names(path: Path, document: Mapping[str, Any], name: str) -> str | tuple[str, ...] | None:
     value = document.get(name)
-    return value if value is None or isinstance(value, str) else texts(path, name, value)
+    return value if value is None or isinstance(value, str) else text_list_field(path, name, value)
 
 
 def _modules(path: Path, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -276,7 +276,7 @@ def _layers(path: Path, value: object) -> tuple[int, ...] | None:
         return None
     if not isinstance(numbers, list):
         raise CheckpointError(f"{path}: layers_to_transform is {quote(value)}, expected whole numbers")
-    return tuple(whole_number(path, "layers_to_transform", number) for number in numbers)
+    return tuple(whole_number_field(path, "layers_to_transform", number) for number in numbers)
 
 
 def _pattern(path: Path, name: str, value: object) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.errors import TrainingError
-from adapter_probe.results.atomic import claim, make_folder, write_json
+from adapter_probe.results.atomic import claim_folder, make_folder, write_json
 from adapter_probe.training.checkpoint import refuse_other
 from adapter_probe.training.request import TrainingRequest
 
@@ -33,7 +33,7 @@ def train_checkpoints(
         TrainingError: some failed; the line says how many, why the first did, and where its log is.
         ResultsError: the folder is in use or cannot be written, or one of them holds another checkpoint.
     """
-    with claim(out):
+    with claim_folder(out):
         steps = {}
         for folder, trial in zip(requests, identify_trials(requests.values())):
             if (folder / DESCRIPTION).exists():

@@ -15,7 +15,7 @@ from adapter_probe.models.adapters.configured import ConfiguredBottleneck
 from adapter_probe.models.adapters.in_place import activated, mapped, multiplied
 from adapter_probe.models.adapters.low_rank import Inner
 from adapter_probe.models.bases.attention import Attention
-from adapter_probe.models.bases.dropout import drop
+from adapter_probe.models.bases.dropout import apply_dropout
 from adapter_probe.models.bases.parts import Dropout, LayerParts
 
 if TYPE_CHECKING:
@@ -249,4 +249,4 @@ class Layer:
 
 def _drop(x: Tensor, dropout: Dropout | None) -> Tensor:
     """Apply `dropout` without calling the module."""
-    return x if dropout is None else drop(x, dropout.p, dropout.training)
+    return x if dropout is None else apply_dropout(x, dropout.p, dropout.training)

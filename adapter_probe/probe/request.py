@@ -21,7 +21,7 @@ from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import CheckpointError, DataError, ResultsError
 from adapter_probe.metrics import check_metric
-from adapter_probe.spans import SITES_PER_LAYER, VariantSet, effective
+from adapter_probe.spans import SITES_PER_LAYER, VariantSet, effective_variants
 
 from .arguments import CODE_SCHEMA, AblationArguments, AblationSettings
 from .plan import choose_tokens_per_pass
@@ -56,7 +56,7 @@ class AblationRequest:
     def variants(self) -> VariantSet:
         """The variants of the study, the intact model first; every span switches off other adapters."""
         model = self.checkpoint.model
-        return effective(self.settings.variants(len(model.layers)), model.has_adapter)
+        return effective_variants(self.settings.variants(len(model.layers)), model.has_adapter)
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.rundir import MANIFEST, RunDirectory
-from adapter_probe.spans import effective
+from adapter_probe.spans import effective_variants
 
 from .engine import Engine, ProgressCallback
 from .outputs import Arrays, assemble_results
@@ -152,7 +152,7 @@ def _other_choices(request: AblationRequest, seconds_per_pass: float) -> list[di
         if (spans, group) == (settings.spans, settings.group):
             continue
         variants = replace(settings, spans=spans, group=group).variants(len(model.layers))
-        variants = effective(variants, model.has_adapter)
+        variants = effective_variants(variants, model.has_adapter)
         passes = count_work(variants.masks, request.encoded.lengths, model.forks_early).layer_evaluations
         n_spans = sum(span is not None for span in variants.spans)
         seconds = seconds_per_pass * sum(passes)

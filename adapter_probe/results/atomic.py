@@ -185,18 +185,18 @@ def make_folder(path: str | Path) -> Path:
 
 def remove_leftovers(folder: str | Path) -> None:
     """Removes what killed writers left half-written in `folder`; call it only while holding its claim."""
-    for leftover in leftovers(folder):
+    for leftover in leftover_files(folder):
         with suppress(OSError):
             leftover.unlink()
 
 
-def leftovers(folder: str | Path) -> list[Path]:
+def leftover_files(folder: str | Path) -> list[Path]:
     """What killed writers left half-written in `folder`, and what one that is at work is writing."""
     return list(Path(folder).glob(f"{_TEMPORARY_PREFIX}*{_TEMPORARY_SUFFIX}"))
 
 
 @contextmanager
-def claim(folder: str | Path) -> Iterator[Path]:
+def claim_folder(folder: str | Path) -> Iterator[Path]:
     """Creates `folder` if necessary, and claims it for this process until the block ends.
 
     The operating system releases the claim when the process ends, for any reason.

@@ -187,7 +187,7 @@ def code_identity() -> dict[str, str]:
     for package in _PACKAGES:
         for name, path in _source_files(package):
             digest.update(f"{package} {name} {sha256_of(path)}\n".encode())
-    return {"code": digest.hexdigest(), "python": platform.python_version(), **versions(_LIBRARIES)}
+    return {"code": digest.hexdigest(), "python": platform.python_version(), **installed_versions(_LIBRARIES)}
 
 
 def _source_files(package: str) -> list[tuple[str, Path]]:
@@ -198,7 +198,7 @@ def _source_files(package: str) -> list[tuple[str, Path]]:
     )
 
 
-def versions(names: Iterable[str]) -> dict[str, str]:
+def installed_versions(names: Iterable[str]) -> dict[str, str]:
     """The versions of those of some packages that are installed."""
     found = {}
     for name in names:

@@ -19,7 +19,7 @@ import numpy as np
 from adapter_probe import __version__
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.atomic import (
-    claim,
+    claim_folder,
     make_folder,
     read_arrays,
     remove_leftovers,
@@ -29,9 +29,9 @@ from adapter_probe.results.atomic import (
 from adapter_probe.results.fingerprints import (
     canonical_json,
     hash_json,
+    installed_versions,
     refuse_changes,
     to_plain,
-    versions,
 )
 from adapter_probe.results.schema import MANIFEST
 from adapter_probe.results.sealing import SCHEMA, manifest_checksum, read_manifest
@@ -72,7 +72,7 @@ class RunDirectory:
                 is damaged or newer than this version, or it cannot be written.
         """
         with ExitStack() as stack:
-            stack.enter_context(claim(self.path))
+            stack.enter_context(claim_folder(self.path))
             self._open_manifest()
             remove_leftovers(make_folder(self.path / PARTS))
             self._check_parts()
@@ -174,4 +174,4 @@ class RunDirectory:
 def _versions() -> dict[str, str]:
     """Library versions, which are not part of the identity."""
     own = {"adapter-probe": __version__, "python": platform.python_version()}
-    return {**own, **versions(_VERSIONS_NOTED)}
+    return {**own, **installed_versions(_VERSIONS_NOTED)}

@@ -76,7 +76,7 @@ def read_note(folder: str | Path, name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def note(folder: str | Path, name: str, value: dict[str, Any]) -> None:
+def add_note(folder: str | Path, name: str, value: dict[str, Any]) -> None:
     """Add a note to ``checksums.json``; without this file, nothing is written."""
     path = Path(folder) / CHECKSUMS
     if path.is_file():

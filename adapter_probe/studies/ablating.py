@@ -158,7 +158,7 @@ def _run(
     """Run `ablate` into a folder, or read its results back."""
     from adapter_probe.device import check_threads, choose_device, use_threads
 
-    from .reopening import Sources, remember, reopen
+    from .reopening import Sources, record_sources, reopen_ablation
 
     asked = [(arguments, folder)]
     if against:
@@ -168,7 +168,7 @@ def _run(
     if device in _ANY_DEVICE and cluster is None:
         check_threads(threads)
         with working("ablate: checking for changes since the last run", progress):
-            finished = [study for run in runs if (study := reopen(*run)) is not None]
+            finished = [study for run in runs if (study := reopen_ablation(*run)) is not None]
         if len(finished) == len(runs):
             return _with_against(finished)
     from adapter_probe.probe.request import on_other_data, prepare_ablation
@@ -188,7 +188,7 @@ def _run(
         if one is not arguments:
             request = on_other_data(request, one)
         studies.append(run_ablation(request, place, progress=progress))
-        remember(one, sources, place, request.checkpoint.description.base)
+        record_sources(one, sources, place, request.checkpoint.description.base)
     return _with_against(studies)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from adapter_probe.errors import CheckpointError
 
 from .checked import checked
-from .rows import several
+from .rows import as_tuple
 
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.headers import Contents
@@ -128,7 +128,7 @@ def convert(
 
     if to not in CHECKPOINT_FORMATS:
         raise CheckpointError(f"--to {to} is not allowed; choose from {', '.join(CHECKPOINT_FORMATS)}")
-    source, out, files = Path(source), Path(out), several(data)
+    source, out, files = Path(source), Path(out), as_tuple(data)
     opened = open_checkpoint(source, base)
     if to == "adapterhub":
         return to_adapterhub(opened, out, lossy)

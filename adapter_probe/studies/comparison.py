@@ -25,7 +25,7 @@ from .ablation import Ablation
 from .checked import checked
 from .drawing import DrawnStudy, Style, axes_for
 from .loading import ablations_of
-from .rows import several
+from .rows import as_tuple
 from .summaries import average_rows, comparison_rows, exchange_rows
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def average(studies: Sequence[Ablation | str | Path]) -> Average:
         ResultsError: one is no ablation, they differ in examples, metric, spans, base, method or settings, or
             two are of one checkpoint.
     """
-    ablations = ablations_of(several(studies))
+    ablations = ablations_of(as_tuple(studies))
     names = _names(ablations)
     results = [study.results for study in ablations]
     check_comparable(results, names)

@@ -14,11 +14,11 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.figures.venues import DEFAULT_FORMATS, FIGURE_FORMATS, VENUES, Column, FigureOptions, Venue
 from adapter_probe.progress import stage
 from adapter_probe.results.fingerprints import code_identity, hash_files, hash_json
-from adapter_probe.results.sealing import FIGURES, note, read_note, sealed_tables
+from adapter_probe.results.sealing import FIGURES, add_note, read_note, sealed_tables
 
 from .checked import checked
-from .rows import several
-from .summaries import columns
+from .rows import as_tuple
+from .summaries import aligned_columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,11 +56,11 @@ def draw_gallery(
         raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 or more points")
     if column not in (None, *get_args(Column)):
         raise ResultsError(f"column {column!r} is not allowed; choose from {', '.join(get_args(Column))}")
-    wanted = tuple(dict.fromkeys(name.strip().lower() for name in several(formats) if name.strip()))
+    wanted = tuple(dict.fromkeys(name.strip().lower() for name in as_tuple(formats) if name.strip()))
     if not wanted or any(name not in FIGURE_FORMATS for name in wanted):
-        given = ",".join(several(formats))
+        given = ",".join(as_tuple(formats))
         raise ResultsError(f"formats {given!r} are not allowed; choose from {', '.join(FIGURE_FORMATS)}")
-    options = FigureOptions(venue, column, wanted, tolerance, paper, several(labels), several(only))
+    options = FigureOptions(venue, column, wanted, tolerance, paper, as_tuple(labels), as_tuple(only))
     with stage("drawing figures"):
         return write_gallery(records, folder, options)
 
@@ -144,7 +144,7 @@ class DrawnStudy:
         return self.plot(ax)
 
     def __repr__(self) -> str:
-        return columns(self.rows())
+        return aligned_columns(self.rows())
 
     def _repr_html_(self) -> str:
         """A figure with one Axes, followed by lines of text."""
@@ -154,7 +154,7 @@ class DrawnStudy:
         self._draw(figure.subplots())
         picture = io.BytesIO()
         figure.savefig(picture, format="png", dpi=110)
-        data, text = base64.b64encode(picture.getvalue()).decode("ascii"), columns(self.rows())
+        data, text = base64.b64encode(picture.getvalue()).decode("ascii"), aligned_columns(self.rows())
         return f'<img src="data:image/png;base64,{data}" alt=""/><pre>{html.escape(text)}</pre>'
 
 
@@ -170,7 +170,7 @@ def draw_into_folder(study: DrawnStudy, *, tolerance: float = 1.0, paper: bool =
         drawn = study.save(folder, tolerance=tolerance, paper=paper)
         names = [path.name for path in drawn]
         if of:
-            note(folder, FIGURES, {"of": of, "sha256": hash_files({path.name: path for path in drawn})})
+            add_note(folder, FIGURES, {"of": of, "sha256": hash_files({path.name: path for path in drawn})})
     paths = [folder / name for name in names]
     return {f"{path.stem}_{path.suffix[1:]}".replace("-", "_"): str(path) for path in paths}
 

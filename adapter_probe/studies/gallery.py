@@ -13,7 +13,7 @@ from .comparison import average as average_of
 from .comparison import exchange
 from .drawing import DEFAULT_FORMATS, Column, DrawnStudy, Style, draw_gallery, draw_into_folder
 from .loading import studies_of
-from .rows import several
+from .rows import as_tuple
 from .sweeps import Sweep, plain_rows
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def draw(
         ResultsError: a study cannot be read, an argument is not allowed, the studies cannot be drawn together
             or averaged, or a file cannot be written.
     """
-    given = several(studies)
+    given = as_tuple(studies)
     found = [average_of(given)] if average else studies_of(given)
     records = [study.record for study in found]
     if out is None:

@@ -27,7 +27,7 @@ from .ablation import Ablation
 from .checked import checked
 from .drawing import DrawnStudy
 from .loading import studies_of
-from .rows import several
+from .rows import as_tuple
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -69,7 +69,7 @@ def model_card(
     Raises:
         ResultsError: no ablation is found, results are damaged, or a file cannot be written.
     """
-    studies = studies_of(several(folders))
+    studies = studies_of(as_tuple(folders))
     records = [study.record for study in studies if isinstance(study, Ablation)]
     if not records or len(records) < len(studies):
         raise ResultsError("--model-card describes ablations only; give their folders, or a checkpoint")

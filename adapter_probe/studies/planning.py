@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, ov
 from adapter_probe.progress import working
 
 from .drawing import SECONDS_OF_DRAWING
-from .summaries import columns, duration, method_text
+from .summaries import aligned_columns, duration_text, method_text
 
 if TYPE_CHECKING:
     from adapter_probe.jobs.running import Resources
@@ -58,7 +58,9 @@ class Plan:
         return [("", self.rows())]
 
     def __repr__(self) -> str:
-        return "\n\n".join(f"{title}\n{columns(rows)}".lstrip("\n") for title, rows in self._sections())
+        return "\n\n".join(
+            f"{title}\n{aligned_columns(rows)}".lstrip("\n") for title, rows in self._sections()
+        )
 
     def _repr_html_(self) -> str:
         tables = []
@@ -123,7 +125,7 @@ class AblationPlan(Plan):
             ("layer passes, shared", f"{ffn:,} per batch ({attention:,} of the attention sublayer)"),
             ("parts done", f"{self.parts_done} of {self.parts}"),
             ("tokens per pass", f"{self.tokens_per_pass:,}"),
-            ("time left, estimated", duration(self.seconds_left)),
+            ("time left, estimated", duration_text(self.seconds_left)),
             (
                 "peak memory, estimated",
                 "unknown" if memory is None else f"{memory / 1e9:.1f} GB on {self.device}",
@@ -137,7 +139,7 @@ class AblationPlan(Plan):
 def _choice_row(choice: dict[str, Any]) -> tuple[str, str]:
     """The estimated cost of another choice of spans, as text."""
     group = f" --group {choice['group']}" if choice["group"] > 1 else ""
-    passes, seconds = choice["layer_evaluations"][1], duration(choice["seconds"])
+    passes, seconds = choice["layer_evaluations"][1], duration_text(choice["seconds"])
     cost = f"{choice['n_spans']} spans, {passes:,} layer passes per batch, about {seconds}"
     return f"with --spans {choice['spans']}{group}", cost
 
@@ -168,7 +170,7 @@ class SweepPlan(Plan):
         return [
             *map(_trial_row, self.trials),
             ("trials", f"{len(self.trials)}, {self.done} done, {self.workers} in parallel"),
-            ("time left, estimated", duration(self.seconds_left)),
+            ("time left, estimated", duration_text(self.seconds_left)),
             ("folder", str(self.folder)),
         ]
 
@@ -176,7 +178,7 @@ class SweepPlan(Plan):
 def _trial_row(trial: dict[str, Any]) -> tuple[str, str]:
     """A trial with its settings and its state, as text."""
     method = method_text(trial["method"])
-    state = "done" if trial["done"] else f"about {duration(trial['seconds'])}"
+    state = "done" if trial["done"] else f"about {duration_text(trial['seconds'])}"
     if trial["learning_rate"] is not None:
         method += f"; lr {trial['learning_rate']:g}, {trial['epochs']} epochs, seed {trial['seed']}"
     return trial["trial"], f"{trial['task']}: {method}: {state}"

@@ -17,7 +17,7 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.results.fingerprints import refuse_changes
 
 from .checked import checked
-from .rows import several
+from .rows import as_tuple
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -145,7 +145,7 @@ def rank(
     arguments = AblationArguments(
         str(checkpoint),
         base=base,
-        data=tuple(map(str, several(data))),
+        data=tuple(map(str, as_tuple(data))),
         split=split,
         max_examples=max_examples,
     )

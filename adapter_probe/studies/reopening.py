@@ -22,10 +22,10 @@ from adapter_probe.errors import AdapterProbeError
 from adapter_probe.metrics import CustomMetric
 from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments
 from adapter_probe.results import schema
-from adapter_probe.results.atomic import leftovers
+from adapter_probe.results.atomic import leftover_files
 from adapter_probe.results.fingerprints import code_identity, hash_files, hash_json
 from adapter_probe.results.rundir import PARTS, read_manifest
-from adapter_probe.results.sealing import MADE_FROM, note, read_note, sealed_tables
+from adapter_probe.results.sealing import MADE_FROM, add_note, read_note, sealed_tables
 
 from .ablation import Ablation
 from .loading import load
@@ -89,7 +89,7 @@ class Sources:
             return None  # opening the checkpoint will report what is wrong
 
 
-def reopen(arguments: AblationArguments, sources: Sources | None, folder: Path) -> Ablation | None:
+def reopen_ablation(arguments: AblationArguments, sources: Sources | None, folder: Path) -> Ablation | None:
     """A finished ablation, if no byte of it or of its inputs has changed.
 
     Args:
@@ -102,7 +102,7 @@ def reopen(arguments: AblationArguments, sources: Sources | None, folder: Path) 
         was killed in the folder, so that the run, which claims the folder, removes its leftovers.
     """
     said = read_note(folder, MADE_FROM)
-    if sources is None or str(sources.base) != said.get("base") or leftovers(folder):
+    if sources is None or str(sources.base) != said.get("base") or leftover_files(folder):
         return None
     asked = _asked(arguments)
     if asked is None or (said.get("asked"), said.get("code")) != (asked, code_identity()):
@@ -119,7 +119,9 @@ def reopen(arguments: AblationArguments, sources: Sources | None, folder: Path) 
         return None
 
 
-def remember(arguments: AblationArguments, sources: Sources | None, folder: Path, base: BaseIdentity) -> None:
+def record_sources(
+    arguments: AblationArguments, sources: Sources | None, folder: Path, base: BaseIdentity
+) -> None:
     """Record the inputs of a finished ablation, unless one of them was rewritten while it ran.
 
     Args:
@@ -140,7 +142,7 @@ def remember(arguments: AblationArguments, sources: Sources | None, folder: Path
     if sources != Sources.find(arguments):  # rewritten while it was hashed
         return
     made_from = {"asked": asked, "code": code_identity(), "base": str(sources.base), "sha256": sums}
-    note(folder, MADE_FROM, {**made_from, "kept": _kept(folder)})
+    add_note(folder, MADE_FROM, {**made_from, "kept": _kept(folder)})
 
 
 def _asked(arguments: AblationArguments) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ from .ablation import Ablation
 from .checked import checked
 from .drawing import DrawnStudy
 from .loading import studies_of
-from .rows import several
+from .rows import as_tuple
 from .sweeps import Sweep
 
 
@@ -70,8 +70,8 @@ def report(
     """
     if not 0 <= tolerance <= 100:
         raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 to 100 points")
-    given, files = [Path(c) for c in several(checkpoints)], [Path(f) for f in several(data)]
-    studies = studies_of(several(folders))
+    given, files = [Path(c) for c in as_tuple(checkpoints)], [Path(f) for f in as_tuple(data)]
+    studies = studies_of(as_tuple(folders))
     ablations = [study for study in studies if isinstance(study, Ablation)]
     sweeps = [study.record for study in studies if isinstance(study, Sweep)]
     if len(ablations) + len(sweeps) < len(studies):

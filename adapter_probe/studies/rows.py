@@ -22,7 +22,7 @@ ExampleSource: TypeAlias = "str | Path | Sequence[Any] | pd.DataFrame"
 """A file, several files, a DataFrame, a list of mappings from column to value, or a pair (texts, labels)."""
 
 
-def several(value: Any) -> tuple[Any, ...]:
+def as_tuple(value: Any) -> tuple[Any, ...]:
     """One name, path or number, or a sequence of them, as a tuple."""
     return (value,) if isinstance(value, (str, Path)) or not hasattr(value, "__iter__") else tuple(value)
 

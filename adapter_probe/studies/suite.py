@@ -20,7 +20,7 @@ from .comparison import average
 from .drawing import draw_into_folder
 from .init_sweep import INIT_SWEEP, InitSweep, run_init_sweep
 from .planning import SuitePlan, SweepPlan, plan_sweep, planned_by
-from .suite_file import AblationPart, SuiteFile, SweepPart, beside, chosen_tasks, read_suite
+from .suite_file import AblationPart, SuiteFile, SweepPart, chosen_tasks, path_beside_file, read_suite
 from .summaries import ablation_rows
 from .tradeoff import LEARNING_RATES, TRADEOFF, Tradeoff, methods_of, run_tradeoff
 from .tuning import foreseen_trials, tuned_trials
@@ -185,7 +185,7 @@ def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
     from adapter_probe.training.request import TrainingRequest
 
     about = read_suite(file)
-    base, found = beside(file.parent, about.base), about.found(file.parent)
+    base, found = path_beside_file(file.parent, about.base), about.found(file.parent)
     requests: dict[str, list[TrainingRequest]] = {}
 
     def of(

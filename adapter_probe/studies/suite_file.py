@@ -180,8 +180,8 @@ class SuiteFile:
 
         found: dict[str, tuple[SuiteTask, TaskSpec]] = {}
         for number, one in enumerate(self.tasks):
-            task = beside(folder, one.task)
-            data = None if one.data is None else Path(beside(folder, one.data))
+            task = path_beside_file(folder, one.task)
+            data = None if one.data is None else Path(path_beside_file(folder, one.data))
             if data is None and preset_named(one.task) is not None and task != one.task:
                 data = Path(task)  # a known task with its files beside the suite
             try:
@@ -242,7 +242,7 @@ def chosen_tasks(
     return [found[name] for name in part.tasks or found]
 
 
-def beside(folder: Path, name: str) -> str:
+def path_beside_file(folder: Path, name: str) -> str:
     """The path relative to the suite's file if it exists, else the unchanged name."""
     place = folder / Path(name).expanduser()
     return str(place) if place.exists() else name

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _MOST_LISTED, _MOST_GROUPS = 5, 12
 
 
-def columns(rows: list[tuple[str, str]]) -> str:
+def aligned_columns(rows: list[tuple[str, str]]) -> str:
     """(name, value) pairs as two aligned columns."""
     width = max(len(left) for left, _ in rows)
     return "\n".join(f"{left:<{width}}  {right}".rstrip() for left, right in rows)
@@ -127,7 +127,7 @@ def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def ablation_summary(report: Mapping[str, Any]) -> str:
     """`ablation_rows` as text, followed by the paths of all files."""
-    return f"{columns(ablation_rows(report))}\n\n{file_lists([report['files'].values()])}"
+    return f"{aligned_columns(ablation_rows(report))}\n\n{file_lists([report['files'].values()])}"
 
 
 def _group_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -284,7 +284,7 @@ def _field(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """A duration in seconds, minutes or hours, as text."""
     if seconds < 90:
         return f"{seconds:.0f} s"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from adapter_probe.errors import DataError, TrainingError
 
 from .drawing import DrawnStudy
-from .summaries import columns, score_text
+from .summaries import aligned_columns, score_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,7 +106,7 @@ class Sweep(DrawnStudy):
 
     def __repr__(self) -> str:
         tasks = ", ".join(map(str, self.table["task"].unique()))
-        return f"{self._title} on {tasks}\n{columns(self.rows())}"
+        return f"{self._title} on {tasks}\n{aligned_columns(self.rows())}"
 
 
 def find_trials(
@@ -179,10 +179,10 @@ def run_trials(
     """
     from adapter_probe.jobs.running import Jobs, describe_lost, run_jobs
     from adapter_probe.jobs.trials import finished_trials, shared_settings, write_requests
-    from adapter_probe.results.atomic import claim
+    from adapter_probe.results.atomic import claim_folder
     from adapter_probe.results.trial_files import claim_study, read_trials, trial_frame, write_trials
 
-    with claim(out):
+    with claim_folder(out):
         claim_study(out, study, *shared_settings(trials))
         write_requests(out, trials)
         done = finished_trials(out, trials)

@@ -19,7 +19,7 @@ from adapter_probe.results.trial_files import study_identity
 from .checked import checked
 from .drawing import Style, axes_for
 from .planning import SweepPlan, plan_sweep, planned_by
-from .rows import several
+from .rows import as_tuple
 from .sweeps import (
     OnTrial,
     Sweep,
@@ -206,11 +206,11 @@ def tradeoff(
         learning_rates, epochs, seeds, batch_size, warmup, metric, max_length, max_train, encoding,
         validation_share, dtype,
     )  # fmt: skip
-    folders = None if data is None else several(data)
+    folders = None if data is None else as_tuple(data)
     methods = methods_of(
         base, sizes, top_k, init_std, layernorm=layernorm, full=full, head_only=head_only, baseline=baseline
     )
-    trials = find_trials(base, several(task), folders, methods, settings)
+    trials = find_trials(base, as_tuple(task), folders, methods, settings)
     if dry_run:
         return plan_sweep(trials, Path(out), resources, progress)
     return run_tradeoff(trials, Path(out), resources, progress, on_trial)

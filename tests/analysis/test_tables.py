@@ -20,7 +20,7 @@ from adapter_probe.analysis.summary import summary
 from adapter_probe.analysis.tables import ablation_tables, resamples_for
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.metrics import CustomMetric, metric_label
-from adapter_probe.spans import effective, span_variants
+from adapter_probe.spans import effective_variants, span_variants
 
 
 def test_spans_keep_their_scores_and_gain_statistics(make_results):
@@ -254,7 +254,7 @@ def test_a_regression_that_learned_nothing(make_results):
 def test_layers_without_adapters_are_no_spans_and_no_tests(make_results, gone):
     """Against the same study of a model that has the other layers only."""
     whole = make_results(5, n_examples=200)
-    variants = effective(span_variants(5), np.repeat(~np.isin(np.arange(5), gone), 2))
+    variants = effective_variants(span_variants(5), np.repeat(~np.isin(np.arange(5), gone), 2))
     rows = [whole.row_names.index(name) for name in variants.names]
     left = [layer for layer in range(5) if layer not in gone]
     assert set(variants.names) == {"intact"} | {f"{a}-{b}" for i, a in enumerate(left) for b in left[i:]}

@@ -17,7 +17,7 @@ from transformers.activations import ACT2FN
 from adapter_probe.data.packing import Group
 from adapter_probe.models.adapters.in_place import PackedMap, mapped
 from adapter_probe.models.bases import fused
-from adapter_probe.models.bases.dropout import drop, dropout_mask
+from adapter_probe.models.bases.dropout import apply_dropout, dropout_mask
 from adapter_probe.models.bases.fused import attend, attend_padded, joined_groups
 from adapter_probe.models.packed import can_pack, pack_maps
 from adapter_probe.probe.arguments import AblationArguments, AblationSettings
@@ -153,9 +153,9 @@ def test_groups_together_are_the_groups_one_by_one():
 def test_dropout_in_bfloat16():
     x = torch.ones(300, 400, dtype=torch.bfloat16, requires_grad=True)
     torch.manual_seed(3)
-    dropped, other = drop(x, 0.2, True), drop(x, 0.2, True)
+    dropped, other = apply_dropout(x, 0.2, True), apply_dropout(x, 0.2, True)
     torch.manual_seed(3)
-    assert torch.equal(drop(x, 0.2, True), dropped)
+    assert torch.equal(apply_dropout(x, 0.2, True), dropped)
     assert not torch.equal(other, dropped)
     zero = (dropped == 0).double()
     assert zero.mean().item() == pytest.approx(0.2, abs=5 * (0.2 * 0.8 / 120_000) ** 0.5)
@@ -164,9 +164,9 @@ def test_dropout_in_bfloat16():
     assert set(dropped.flatten().tolist()) == {0.0, 1.25}
     (gradient,) = torch.autograd.grad(dropped.sum(), x)
     assert torch.equal(gradient, dropped)
-    assert drop(x, 0.2, False) is x
+    assert apply_dropout(x, 0.2, False) is x
     for rate in (1 - 1e-9, 1.0):
-        assert not drop(x, rate, True).any()
+        assert not apply_dropout(x, rate, True).any()
 
 
 def prepared(case: str, family: str, tmp_path: Path) -> AblationRequest:

@@ -12,7 +12,7 @@ import filelock
 import pytest
 
 from adapter_probe.errors import ResultsError
-from adapter_probe.results.atomic import claim
+from adapter_probe.results.atomic import claim_folder
 
 HOLD = """
 import sys
@@ -38,10 +38,10 @@ def test_a_second_process_is_told_who_holds_the_folder(
 ):
     out = tmp_path / "out"
     for _ in range(2):  # being refused must not disturb what the next one is told
-        with refused(f"{out} is in use by another run (pid {holder.pid} on ", "--out"), claim(out):
+        with refused(f"{out} is in use by another run (pid {holder.pid} on ", "--out"), claim_folder(out):
             pass
     holder.communicate()
-    with claim(out):
+    with claim_folder(out):
         pass
 
 
@@ -49,23 +49,23 @@ def test_a_second_process_is_told_who_holds_the_folder(
 def test_kill_9_lets_go_of_the_folder(tmp_path: Path, holder: subprocess.Popen, refused: Callable):
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    with claim(tmp_path / "out"), refused(f"pid {os.getpid()} "), claim(tmp_path / "out"):
+    with claim_folder(tmp_path / "out"), refused(f"pid {os.getpid()} "), claim_folder(tmp_path / "out"):
         pass
 
 
 @pytest.mark.parametrize("text", [None, b"", b"pid 12", b"pid 12 on host", b"\xff\xfe", b"pid 12 on a\nb\n"])
 def test_an_unreadable_holder_is_left_out(tmp_path: Path, refused: Callable, text: bytes | None):
-    with claim(tmp_path):
+    with claim_folder(tmp_path):
         signature = tmp_path / ".lock-holder"
         signature.unlink() if text is None else signature.write_bytes(text)
-        with refused(f"{tmp_path} is in use by another run; wait"), claim(tmp_path):
+        with refused(f"{tmp_path} is in use by another run; wait"), claim_folder(tmp_path):
             pass
 
 
 def test_an_error_inside_lets_go_and_passes_through(tmp_path: Path):
-    with pytest.raises(ZeroDivisionError), claim(tmp_path):
+    with pytest.raises(ZeroDivisionError), claim_folder(tmp_path):
         raise ZeroDivisionError
-    with claim(tmp_path):
+    with claim_folder(tmp_path):
         pass
 
 
@@ -73,7 +73,7 @@ def test_leftovers_of_killed_writers_go_and_nothing_else(tmp_path: Path):
     (tmp_path / ".adapter-probe-0123456789abcdef.tmp").write_bytes(b"half")
     for name in ("notes.tmp", ".adapter-probe-notes", "spans.csv"):
         (tmp_path / name).write_bytes(b"kept")
-    with claim(tmp_path):
+    with claim_folder(tmp_path):
         left = set(os.listdir(tmp_path)) - {".lock", ".lock-holder"}
     assert left == {"notes.tmp", ".adapter-probe-notes", "spans.csv"}
     assert ".lock-holder" not in os.listdir(tmp_path)
@@ -82,7 +82,7 @@ def test_leftovers_of_killed_writers_go_and_nothing_else(tmp_path: Path):
 def test_folders_that_cannot_be_made(tmp_path: Path, refused: Callable):
     (tmp_path / "file").write_text("a file, not a folder")
     for out in (tmp_path / "file", tmp_path / "file" / "out"):
-        with refused(f"cannot create the folder {out}"), claim(out):
+        with refused(f"cannot create the folder {out}"), claim_folder(out):
             pass
 
 
@@ -101,6 +101,6 @@ def test_folders_that_cannot_be_locked(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(filelock.FileLock, "acquire", fail)
     reason = getattr(error, "strerror", None) or "no locks here"
-    with pytest.raises(ResultsError) as caught, claim(tmp_path):
+    with pytest.raises(ResultsError) as caught, claim_folder(tmp_path):
         pass
     assert str(caught.value) == f"cannot lock {tmp_path}: {reason}"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .angles import Angles
-from .dropout import drop
+from .dropout import apply_dropout
 from .fused import attend, attend_padded, in_parts, joined_groups
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ class Attention:
             products = products.masked_fill(~allowed, -torch.inf)
         precise = torch.promote_types(query.dtype, torch.float32)
         weights = products.softmax(dim=-1, dtype=precise).to(query.dtype)
-        return drop(weights, dropout_p, dropout_p > 0) @ value
+        return apply_dropout(weights, dropout_p, dropout_p > 0) @ value
 
 
 def _rate(parts: LayerParts) -> float:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def drop(x: Tensor, p: float, training: bool) -> Tensor:
+def apply_dropout(x: Tensor, p: float, training: bool) -> Tensor:
     """`x` with each number set to zero with probability `p`, and the others divided by 1 - `p`."""
     if training and p > 0 and x.dtype == torch.bfloat16 and x.device.type == "cpu":
         return x * dropout_mask(x, p)
