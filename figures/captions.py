@@ -189,6 +189,12 @@ def _warnings(overviews: Iterable[AblationOverview]) -> list[str]:
     ]
 
 
+def _whole(overviews: Sequence[AblationOverview]) -> str:
+    """What is off with everything off: all adapters, or those of some layers or of one sublayer."""
+    told = dict.fromkeys(one.removed for one in overviews)
+    return " or ".join("all adapters off" if one == "all removed" else one for one in told)
+
+
 def _whose(overview: AblationOverview) -> str:
     """A sentence on one checkpoint."""
     intact = "undefined" if overview.intact is None else bare_score(overview.intact, overview.metric)
@@ -235,7 +241,7 @@ def attribution_caption(records: Sequence[AblationRecord]) -> str:
     drop = drop_name(metric)
     parts = [
         *_warnings(overviews),
-        f"Attribution to layers of the {drop_label(metric, overviews[0].split)} with all adapters off.",
+        f"Attribution to layers of the {drop_label(metric, overviews[0].split)} with {_whole(overviews)}.",
         f"Grid: interaction of each span of layers, the part of its {drop} that shorter spans do not explain,"
         f" m(a,b) = d(a,b) − d(a+1,b) − d(a,b−1) + d(a+1,b−1) with d(a,b) the {drop} of span a to b; red:"
         " additional loss, blue: less loss.",

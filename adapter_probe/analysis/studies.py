@@ -20,7 +20,8 @@ from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.schema import SUMMARY
 
 _SCORES = ("intact_score", "removed_delta_points", "majority_score")
-_REMOVED = {"both": "all removed", "attention": "all attention removed", "ffn": "all feed-forward removed"}
+_SITES = {"attention": "attention", "ffn": "feed-forward"}
+_ALL_REMOVED = "all removed"
 
 _BASELINES = {"causal": "random choice", "regression": "constant answer"}
 
@@ -54,7 +55,7 @@ class AblationOverview:
     n_examples: int
     intact: float | None
     removed_delta: float | None
-    removed: str = _REMOVED["both"]
+    removed: str = _ALL_REMOVED
     majority: float | None = None
     layer_parameters: tuple[int, ...] | None = None
     baseline: str = "majority class"
@@ -139,6 +140,8 @@ def ablation_record(
         "split": settings["split"],
         **summary(results, tables),
     }
+    if part := _switched_part(settings):
+        found["switched"] = part
     if "guard" in settings:
         found["guard"] = settings["guard"]
     if lines := next_lora(found, tables.layers, settings, (~results.masks).any(axis=0)):
@@ -189,7 +192,17 @@ def _layer_parameters(value: object, n_layers: object) -> tuple[int, ...] | None
 
 def removed_of(identity: Mapping[str, object]) -> str:
     """Description of everything off."""
-    return _REMOVED.get(str(settings_of(identity).get("sites")), _REMOVED["both"])
+    part = _switched_part(settings_of(identity))
+    if not part:
+        return _ALL_REMOVED
+    return f"{part if 'layers' in part else f'all {part}'} removed"
+
+
+def _switched_part(settings: Mapping[str, object]) -> str:
+    """The part of the adapters that an ablation switches: ``attention of layers 8-23``; empty for all."""
+    sites, layers = _SITES.get(str(settings.get("sites")), ""), settings.get("layers")
+    of_layers = f"layers {layers}" if layers else ""
+    return " of ".join(part for part in (sites, of_layers) if part)
 
 
 def settings_of(identity: Mapping[str, object]) -> Mapping[str, object]:

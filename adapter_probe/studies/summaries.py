@@ -78,6 +78,7 @@ def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         report: contents of ``summary.json``.
     """
     metric, warning = report["metric"], report.get("warning")
+    part = f", {report['switched']} only" if "switched" in report else ""
     rows = [
         *([] if warning is None else [("note", warning)]),
         ("task", f"{report['task']}, {report['split']}, {_examples(report['n_examples'])}, {metric}"),
@@ -85,7 +86,7 @@ def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         (
             "all switched off",
             f"{score_text(report['removed_score'], metric)} "
-            f"({change_text(report['removed_delta_points'], metric)})",
+            f"({change_text(report['removed_delta_points'], metric)}){part}",
         ),
     ]
     if _loss_unit(metric) is None:

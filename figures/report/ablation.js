@@ -113,13 +113,14 @@ function tiles(data) {
     el("div", null, el("dt", null, name), el("dd", null, value, note && el("small", null, ` ${note}`)));
   const score = (value) => scoreText(value, data);
   const which = { both: "", attention: "attention ", ffn: "feed-forward " }[data.sites];
+  const where = data.studied ? `of layers ${data.studied} ` : "";
   const total = data.parameters && data.parameters.reduce((a, b) => a + b, 0);
   const change = known(data.removed_delta_points) && changeText(data, data.removed_delta_points);
   return el(
     "dl",
     { class: "tiles" },
     known(data.intact_score) && tile("intact", score(data.intact_score)),
-    known(data.removed_score) && tile(`all ${which}adapters off`, score(data.removed_score), change),
+    known(data.removed_score) && tile(`all ${which}adapters ${where}off`, score(data.removed_score), change),
     known(data.majority_score) && tile(data.baseline, score(data.majority_score)),
     total && tile("adapter parameters", shortNumber(total), `in ${data.nLayers} layers`),
   );

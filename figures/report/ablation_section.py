@@ -84,6 +84,7 @@ def ablation_content(
         "split": said.split,
         "study": said.study,
         "sites": _sites(record),
+        "studied": settings_of(record.identity).get("layers") or None,
         "metric": metric_name(said.metric),
         "percent": said.metric in IN_PERCENT,
         "lossUnit": LOSS_UNITS.get(str(said.metric), "") if said.metric in LOSSES else None,

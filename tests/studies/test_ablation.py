@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import adapter_probe as ap
+from adapter_probe.figures.captions import attribution_caption
 from adapter_probe.results.atomic import read_json
 from adapter_probe.studies.summaries import score_text
 
@@ -100,6 +101,26 @@ def test_repr_is_three_lines_and_html_holds_the_heatmap(study):
     html = study._repr_html_()
     assert html.startswith('<img src="data:image/png;base64,')
     assert "all switched off" in html
+
+
+@pytest.mark.parametrize(
+    ("settings", "part", "removed"),
+    [
+        ({"layers": "0-1"}, "layers 0-1", "layers 0-1 removed"),
+        ({"sites": "ffn"}, "feed-forward", "all feed-forward removed"),
+        (
+            {"sites": "attention", "layers": "1-2"},
+            "attention of layers 1-2",
+            "attention of layers 1-2 removed",
+        ),
+    ],
+)
+def test_what_is_off_in_a_study_of_a_part_is_not_called_all(checkpoint, tmp_path, settings, part, removed):
+    part_of = ap.ablate(checkpoint, out=tmp_path / "a", progress=False, **settings)
+    assert dict(part_of.rows())["all switched off"].endswith(f" points), {part} only")
+    assert part_of.record.overview.removed == ap.load(tmp_path / "a").record.overview.removed == removed
+    if "layers" not in settings:
+        assert f"with {removed}." in attribution_caption([part_of.record])
 
 
 def test_a_heatmap_is_drawn_on_the_axes_given(study):
