@@ -24,6 +24,9 @@ def module(name: str) -> ModuleType:
     return loaded
 
 
+SUPPORTED = module("supported")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_an_empty_folder(path: Path):
@@ -60,7 +63,7 @@ def test_links_of_the_tree_lead_to_files(page: str):
 def test_where_is_leads_to_files_and_names():
     section = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("### Where is")[2].partition("\n## ")[0]
     answers = [line.split("|")[2] for line in section.splitlines() if line.startswith("| ") and "`" in line]
-    assert len(answers) == 10
+    assert len(answers) == 11
     for answer in answers:
         terms = re.findall(r"`([^`]+)`", answer)
         files = [
@@ -102,3 +105,29 @@ def test_the_picture_of_the_tree_counts_what_the_text_says():
     drawn = module("tree_picture").prefix_tree()
     assert drawn.count("<rect x=") == 24  # of 44 = 4 layers x 11 variants
     assert drawn.count("intact<") == 1
+
+
+def test_what_can_be_opened_is_up_to_date():
+    page = SUPPORTED.PAGE.read_text(encoding="utf-8")
+    shown = page.split(SUPPORTED.BEGIN)[1].split(SUPPORTED.END)[0].strip()
+    assert shown == SUPPORTED.support_sections(), "run docs/supported.py"
+
+
+def test_every_other_library_says_what_it_refuses():
+    sections = SUPPORTED.support_sections().split("### ")[1:]
+    assert len(sections) == 5
+    native, refusing = ["Files", "Opened"], ["Files", "Opened", "Refused, by name"]
+    alone = ["Model types of the base", "Formats that `convert` writes"]
+    found = [re.findall(r"^- \*\*(.+?):\*\* \S", section, re.MULTILINE) for section in sections]
+    assert found == [native, refusing, refusing, refusing, alone]
+
+
+def test_update_changes_the_sections_alone(tmp_path: Path):
+    path = tmp_path / "page.md"
+    path.write_text(f"before\n{SUPPORTED.BEGIN}\nold\n{SUPPORTED.END}\nafter\n", encoding="utf-8")
+    SUPPORTED.update(path)
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    assert "old" not in text
+    assert SUPPORTED.support_sections() in text

@@ -1,17 +1,17 @@
-"""What can be opened, as a part of a page that is made from the readers themselves."""
+"""`python docs/supported.py`: what can be opened, as a part of a page that is made from the readers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 
+from adapter_probe.checkpoints import adapter_bert, adapterhub, adapterhub_config, peft, peft_config
+from adapter_probe.checkpoints.converting import CHECKPOINT_FORMATS
+from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
+from adapter_probe.checkpoints.headers import DELTA
 from adapter_probe.models.bases.anatomy import supported_model_types
 
-from . import adapter_bert, adapterhub, adapterhub_config, peft, peft_config
-from .converting import CHECKPOINT_FORMATS
-from .files import CONFIG, DESCRIPTION
-from .headers import DELTA
-
+PAGE = Path(__file__).parent / "guides" / "peft-adapterhub.md"
 BEGIN, END = "<!-- made from the code: begin -->", "<!-- made from the code: end -->"
 
 
@@ -78,3 +78,7 @@ def _code(names: Iterable[object]) -> str:
 
 def _files(config: str, *weights: tuple[str, ...]) -> str:
     return ", ".join([f"`{config}`", *(" or ".join(f"`{name}`" for name in names) for names in weights)])
+
+
+if __name__ == "__main__":
+    update(PAGE)
