@@ -14,6 +14,7 @@ from adapter_probe.analysis.sweeps import pareto_frontier
 from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.ablation_files import AblationResults
+from adapter_probe.results.fingerprints import refuse_changes
 
 _CARRIED = {
     "delta_points": "points", "ci_low_points": "low_points", "ci_high_points": "high_points",
@@ -85,9 +86,6 @@ def _check_same_model(task: AblationResults, other: AblationResults, names: tupl
     pair = f"{names[0]} and {names[1]} are not ablations of the same model"
     apart = ("data", "tokens")
     ours, theirs = ({k: v for k, v in one.identity.items() if k not in apart} for one in (task, other))
-    if changed := sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)):
-        raise ResultsError(
-            f"{pair}: they differ in {', '.join(changed)}; ablate one checkpoint with equal settings on both"
-        )
+    refuse_changes(ours, theirs, pair, "; ablate one checkpoint with equal settings on both")
     if study_kind(task) != study_kind(other) or not np.array_equal(task.masks, other.masks):
         raise ResultsError(f"{pair}: their variants differ; ablate the same --spans on both")

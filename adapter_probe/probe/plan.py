@@ -27,16 +27,7 @@ PASSES_PER_SHARE = 8
 
 @dataclass(frozen=True)
 class Workload:
-    """The amount of work of an ablation.
-
-    Attributes:
-        n_variants: number of rows of the mask matrix.
-        n_distinct: number of distinct rows.
-        n_examples, n_tokens: size of the data.
-        layer_evaluations: layer passes per batch, with every shared prefix computed once: (attention
-            sublayers, feed-forward sublayers).
-        separate_layer_evaluations: layer passes per batch with one run per variant.
-    """
+    """The amount of work of an ablation; the attributes are those of `adapter_probe.AblationPlan`."""
 
     n_variants: int
     n_distinct: int

@@ -102,13 +102,12 @@ class AblationRun:
 
 
 def plan_ablation(request: AblationRequest, folder: Path) -> dict[str, Any]:
-    """The estimated cost of an ablation, as plain JSON; nothing is written.
+    """The estimated cost of an ablation; nothing is written.
 
     Returns:
-        Counts of the work, ``seconds_left`` (measured with some of the variants on one small batch per lane,
-        and scaled by tokens and layer passes), ``peak_memory_bytes`` (measured meanwhile; with more variants
-        it can be somewhat more), how many of the parts the folder holds
-        already, and ``choices``: what other choices of spans would cost, in whole, by their layer passes.
+        The attributes of `adapter_probe.AblationPlan` but ``seconds_left``. ``seconds_computing`` is measured
+        with some of the variants on one small batch per lane, and scaled by tokens and layer passes;
+        ``peak_memory_bytes`` is measured meanwhile, and can be somewhat more with more variants.
 
     Raises:
         ResultsError: the folder belongs to another run, or is in use.
@@ -133,10 +132,10 @@ def plan_ablation(request: AblationRequest, folder: Path) -> dict[str, Any]:
         "parts_done": done,
         "parts": parts,
         "tokens_per_pass": engine.tokens_per_pass,
-        "seconds_left": seconds,
+        "seconds_computing": seconds,
         "peak_memory_bytes": engine.peak_memory(),
         "device": str(request.device),
-        "folder": str(folder),
+        "folder": folder,
     }
 
 

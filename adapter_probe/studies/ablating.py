@@ -211,9 +211,7 @@ def _plan(
     opening = time.perf_counter() - began
     with working("ablate: measuring the speed on a small batch", progress):
         plan = plan_ablation(request, folder)
-    computing = plan.pop("seconds_left")
-    whole = opening + computing + SECONDS_OF_DRAWING
-    return AblationPlan(**{**plan, "folder": folder}, seconds_left=whole, seconds_computing=computing)
+    return AblationPlan(**plan, seconds_left=opening + plan["seconds_computing"] + SECONDS_OF_DRAWING)
 
 
 def _folder_of(arguments: AblationArguments, out: str | Path | None) -> Path:

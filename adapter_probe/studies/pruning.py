@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -226,18 +226,14 @@ def _refuse_other(study: Ablation, checkpoint: Path, request: AblationRequest) -
         raise ResultsError(
             f"{study.folder} contains no {MANIFEST}, so the ablated checkpoint is unknown; give --span"
         )
+    schema = CODE_SCHEMA.get(str(settings_of(study.identity).get("precision")))  # prune chooses no precision
     refuse_changes(
         study.identity,
-        {**request.identity, "code_schema": _schema_of(study.identity)},
+        {**request.identity, "code_schema": schema},
         f"{study.folder} is not an ablation of {checkpoint} as it is now",
         f". Remove the folder and run `adapter-probe ablate {checkpoint}` again, or give --span",
         apart=_CHOICE_OF_SPANS,
     )
-
-
-def _schema_of(identity: Mapping[str, object]) -> int | None:
-    """The code schema of the ablation's precision, which pruning does not choose."""
-    return CODE_SCHEMA.get(str(settings_of(identity).get("precision")))
 
 
 def _table(study: Ablation, checkpoint: Path, basis: Basis) -> pd.DataFrame:

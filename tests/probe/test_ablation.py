@@ -265,7 +265,7 @@ def test_a_plan_counts_and_measures_and_writes_nothing(prepared: Callable, small
     assert plan["separate_layer_evaluations"] == 21
     assert plan["parts_done"] == 0
     assert plan["tokens_per_pass"] == 200
-    assert plan["seconds_left"] > 0
+    assert plan["seconds_computing"] > 0
     choices = {(own["spans"], own["group"]): own for own in plan["choices"]}
     assert choices[("single", 1)]["n_spans"] == 3
     assert ("all", 1) not in choices
@@ -301,7 +301,7 @@ def test_a_plan_knows_what_is_done(prepared: Callable, small_parts: None, tmp_pa
     run(prepared(), tmp_path)
     plan = plan_ablation(prepared(), tmp_path)
     assert plan["parts_done"] == plan["parts"]
-    assert plan["seconds_left"] == 0
+    assert plan["seconds_computing"] == 0
 
 
 def test_a_plan_of_another_run_is_refused(prepared: Callable, small_parts: None, tmp_path: Path):
