@@ -16,8 +16,8 @@ from adapter_probe.results.atomic import claim_folder
 
 HOLD = """
 import sys
-from adapter_probe.results.atomic import claim
-with claim(sys.argv[1]):
+from adapter_probe.results.atomic import claim_folder
+with claim_folder(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
 """
