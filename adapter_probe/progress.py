@@ -61,7 +61,7 @@ def progress_bar(title: str, total: int, unit: str, done: int = 0, enabled: bool
 
 
 @contextmanager
-def working(what: str, enabled: bool = True) -> Iterator[None]:
+def activity(what: str, enabled: bool = True) -> Iterator[None]:
     """Show the current activity with the elapsed time until the block ends.
 
     In a terminal this is a separate line that changes every second; while there is a bar, the bar is drawn
@@ -77,8 +77,8 @@ def working(what: str, enabled: bool = True) -> Iterator[None]:
 
 @contextmanager
 def stage(what: str) -> Iterator[None]:
-    """Name a part of the current activity, if `working` shows one."""
-    with working(what, _STATUS.active):
+    """Name a part of the current activity, if `activity` shows one."""
+    with activity(what, _STATUS.active):
         yield
 
 

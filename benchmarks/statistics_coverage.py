@@ -23,7 +23,7 @@ import numpy as np
 
 from adapter_probe.analysis.attribution import interactions, shares
 from adapter_probe.analysis.resampling import bootstrap_scores
-from adapter_probe.analysis.significance import holm, interval, span_p
+from adapter_probe.analysis.significance import holm, percentile_interval, span_p
 from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import span_variants
@@ -60,7 +60,7 @@ def simulate(simulations: int, n_examples: int, metric: str) -> dict[str, float]
             sampled = bootstrap_scores(results, RESAMPLES, seed)
             differences = sampled[:, 1:] - sampled[:, :1]
             if drop:
-                low, high = interval(differences)
+                low, high = percentile_interval(differences)
                 covered.append(((low <= -drop) & (-drop <= high)).mean())
             else:
                 p = span_p(results, rows, 0, differences)
@@ -117,7 +117,7 @@ def seconds_at_full_size() -> float:
     """10,000 resamples of 300 spans on 10,000 examples, in accuracy."""
     results = study(10_000, 300, 0.0, "accuracy", np.random.default_rng(0))
     start = time.perf_counter()
-    interval(bootstrap_scores(results, 10_000, 0))
+    percentile_interval(bootstrap_scores(results, 10_000, 0))
     return time.perf_counter() - start
 
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar, get_type_hints
 import typer
 
 from adapter_probe.errors import AdapterProbeError, AdapterProbeWarning, JobsDetached
-from adapter_probe.progress import clear_status, print_message, printable, working
+from adapter_probe.progress import activity, clear_status, print_message, printable
 from adapter_probe.studies.summaries import aligned_columns
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -39,7 +39,7 @@ def command(function: Command) -> Command:
             for name, group in groups.items()
         }
         try:
-            with _warnings_in_one_line(), working(f"{function.__name__.replace('_', '-')}: loading"):
+            with _warnings_in_one_line(), activity(f"{function.__name__.replace('_', '-')}: loading"):
                 function(**kwargs, **given)
         except JobsDetached as jobs:
             show_json(jobs.report) if kwargs.get("json") else show(_detached_text(jobs.report))

@@ -32,7 +32,7 @@ from .span_curve import (
     span_line,
 )
 from .venues import FigureOptions
-from .wording import common, common_metric, drop_label, drop_name, points_text, study_label
+from .wording import common_metric, common_value, drop_label, drop_name, points_text, study_label
 
 _NARROWEST, _LOWEST_ROW = 1.5, 2.0  # inches: of a grid with its words
 _MARGIN = 0.5  # inches: width of the labels next to a grid
@@ -64,8 +64,8 @@ def heatmap_drawing(grids: Sequence[Grid], options: FigureOptions, identity: Map
     """
     own = [grid.overview for grid in grids if grid.overview is not None]
     published = ["accuracy"] if len(own) < len(grids) else []  # the published drops are drops in accuracy
-    metric = common([*(overview.metric for overview in own), *published])
-    split = common(overview.split for overview in own) or ""
+    metric = common_value([*(overview.metric for overview in own), *published])
+    split = common_value(overview.split for overview in own) or ""
     label = " ".join(drop_label(metric, split).split())
     figure = heatmap_figure(grids, options, label)
     names = " and ".join(dict.fromkeys(study_label(overview) for overview in own))

@@ -38,7 +38,7 @@ from .drawing import Drawing
 from .layout import WIDE, fit_height, legend_below, new_figure, title_above
 from .sweep_captions import aggregate_caption
 from .venues import FigureOptions
-from .wording import count_text, signed
+from .wording import count_text, signed_points
 
 STEM = "tradeoff-aggregate"
 _ASPECT, _LOWEST_ROW, _LEGEND = 0.62, 1.2, 1.4  # height over width of a panel; inches
@@ -161,7 +161,7 @@ def draw(
     tidy_axes(ax)
     ax.set_xlabel("trained parameters per task, without the head")
     ax.set_ylabel("score − full fine-tuning (points)")
-    ax.axhline(0, color=style.FAINT, linestyle=":", linewidth=0.9 * style.unit(), zorder=1.5)
+    ax.axhline(0, color=style.FAINT, linestyle=":", linewidth=0.9 * style.scale_factor(), zorder=1.5)
     if published is not None:
         for method, rows in published.groupby("method"):
             props = line_props(METHODS[str(method)], published=True)
@@ -180,12 +180,12 @@ def draw(
     notes = [middle, f"{spread}, {count_text(int(frame['n_tasks'].max()), 'task')}"]
     for height in alone[view.middle].dropna():
         level_line("baseline", ax, height)
-        notes.append(f"TF-IDF: {signed(height)}")
+        notes.append(f"TF-IDF: {signed_points(height)}")
     title_above(ax, notes)
 
 
 def _draw_method(ax: Axes, x: np.ndarray, rows: pd.DataFrame, method: str, view: AggregatePanel) -> None:
-    unit, mark = style.unit(), METHODS[method]
+    unit, mark = style.scale_factor(), METHODS[method]
     low, high, middle = (rows[name].to_numpy(float) for name in (view.low, view.high, view.middle))
     if method in CURVES and len(rows) > 1:
         ax.fill_between(x, low, high, color=mark.colour, alpha=0.16, linewidth=0, zorder=2)
@@ -221,7 +221,7 @@ def _set_ticks(ax: Axes, frame: pd.DataFrame, limits: tuple[float, float]) -> No
 
 def legend_entries(frame: pd.DataFrame, published: pd.DataFrame | None) -> list[LegendEntry]:
     """Legend handles and labels: methods, the frontier, the paper."""
-    unit, entries = style.unit(), method_entries(frame)
+    unit, entries = style.scale_factor(), method_entries(frame)
     if (frame["method"] == BASELINE).any():
         entries.append((level_line("baseline"), METHOD_LABELS[BASELINE]))
     if frame["on_frontier"].any():

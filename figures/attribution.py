@@ -23,7 +23,7 @@ from . import style
 from .grid import Cells, draw_cells, number_layers
 from .levels import DIVERGING_EDGES, DivergingScale, draw_colorbar
 from .marks import write_notes
-from .wording import common_metric, drop_name, drop_text, literal, one_decimal, study_label, unit_name
+from .wording import common_metric, drop_name, drop_text, escape_mathtext, one_decimal, study_label, unit_name
 
 STEM = "attribution"
 _HATCHES = ("", "/////", ".....", "xxxxx")
@@ -52,9 +52,9 @@ def attribution(
         left = np.searchsorted(names, table["layer"].to_numpy(int)) - _GROUP / 2 + index * slot
         _draw_bars(ax, table, left + _BAR_SHARE * slot / 2, _BAR_SHARE * slot, index)
         _draw_alone(ax, table, left + (1 + _BAR_SHARE) * slot / 2)
-    ax.axhline(0, color=style.ink(), linewidth=0.6 * style.unit())
+    ax.axhline(0, color=style.line_colour(), linewidth=0.6 * style.scale_factor())
     ax.set_axisbelow(True)
-    ax.grid(True, axis="y", color=style.GRID, linewidth=0.5 * style.unit())
+    ax.grid(True, axis="y", color=style.GRID, linewidth=0.5 * style.scale_factor())
     ax.grid(False, axis="x")
     ax.set_xlim(-0.6, len(names) - 0.4)
     number_layers(ax.xaxis, names, 0.0)
@@ -88,7 +88,7 @@ def _draw_bars(ax: Axes, layers: pd.DataFrame, x: np.ndarray, width: float, inde
     ax.bar(x, layers["share_points"], width, **_bar_style(index))
     if "share_low_points" in layers:
         ends = layers["share_low_points"], layers["share_high_points"]
-        ax.vlines(x, *ends, color=style.ink(), linewidth=0.7 * style.unit(), zorder=3)
+        ax.vlines(x, *ends, color=style.line_colour(), linewidth=0.7 * style.scale_factor(), zorder=3)
 
 
 def _bar_style(index: int) -> dict[str, object]:
@@ -100,11 +100,11 @@ def _bar_style(index: int) -> dict[str, object]:
 
 def _draw_alone(ax: Axes, layers: pd.DataFrame, x: np.ndarray) -> None:
     """One diamond per layer, open if its drop is not significant."""
-    unit = style.unit()
+    unit = style.scale_factor()
     if "ci_low_points" in layers:
         ends = -layers["ci_high_points"], -layers["ci_low_points"]
         ax.vlines(x, *ends, color=style.FAINT, linewidth=0.5 * unit, zorder=3)
-    ink, sure = style.ink(), np.ones(len(x), bool)
+    ink, sure = style.line_colour(), np.ones(len(x), bool)
     if "p_holm" in layers:
         sure = layers["p_holm"].to_numpy() < ALPHA
     fill = [ink if one else ax.get_facecolor() for one in sure]
@@ -120,14 +120,14 @@ def legend_entries(records: Sequence[AblationRecord]) -> list[tuple[Artist, str]
     for index, record in enumerate(records):
         name = f"share of the {drop_name(record.overview.metric)}{interval}"
         if len(records) > 1:
-            name = f"{literal(study_label(record.overview))} ({one_decimal(_total(record))} in total)"
+            name = f"{escape_mathtext(study_label(record.overview))} ({one_decimal(_total(record))} in total)"
         entries.append((Patch(**_bar_style(index)), name))
     tested = "p_holm" in layers
     sure = layers["p_holm"].to_numpy() < ALPHA if tested else np.array([True])
-    ink = style.ink()
+    ink = style.line_colour()
     for fill, present, word in ((ink, sure, "significant"), ("none", ~sure, "not significant")):
         if present.any():
-            props = {"markersize": 2.6 * style.unit(), "markeredgewidth": 0.5 * style.unit()}
+            props = {"markersize": 2.6 * style.scale_factor(), "markeredgewidth": 0.5 * style.scale_factor()}
             handle = Line2D([], [], linestyle="", marker="D", color=ink, markerfacecolor=fill, **props)
             entries.append((handle, f"layer alone, {word}" if tested else "layer alone"))
     return entries
@@ -164,7 +164,7 @@ def interaction_map(
     clear = is_clear(frame)
     texts = [drop_text(value) if sure else "" for value, sure in zip(values, clear)]
     draw_cells(cells, values, ax, scale=scale, texts=texts, studied=overview.study, small=~clear)
-    said = [literal(study_label(overview))]
+    said = [escape_mathtext(study_label(overview))]
     if record.shares is not None:
         said.append(f"{drop_name(overview.metric)} of all layers: {one_decimal(_total(record))}")
     if "interaction_low_points" in frame and not clear[~np.isnan(values)].all():

@@ -14,8 +14,8 @@ from adapter_probe.metrics import METRICS
 
 from .wording import (
     bare_score,
-    common,
     common_metric,
+    common_value,
     count_text,
     drop_label,
     drop_name,
@@ -47,7 +47,7 @@ def heatmap_caption(grids: Sequence[Grid], tolerance: float) -> str:
     overviews = [grid.overview for grid in own]
     frame = pd.concat([grid.frame for grid in grids], ignore_index=True)
     study = overviews[0].study
-    metric = common(overview.metric for overview in overviews)
+    metric = common_value(overview.metric for overview in overviews)
     parts = [
         *_warnings(overviews),
         f"{drop_name(metric).capitalize()} in {overviews[0].split} {metric_name(metric)}"

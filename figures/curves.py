@@ -107,7 +107,7 @@ SERIES = (
 def level_line(kind: Literal["baseline", "majority"], ax: Axes | None = None, height: float = 0.0) -> Line2D:
     """A line at the score without pretraining or of the majority class; a legend's handle without `ax`."""
     colour, dashes, width = _LEVELS[kind]
-    props = {"color": colour, "linestyle": (0, dashes), "linewidth": width * style.unit()}
+    props = {"color": colour, "linestyle": (0, dashes), "linewidth": width * style.scale_factor()}
     return Line2D([], [], **props) if ax is None else ax.axhline(height, zorder=1.6, **props)
 
 
@@ -131,7 +131,7 @@ def with_published(frame: pd.DataFrame, published: pd.DataFrame | None) -> pd.Da
 def tidy_axes(ax: Axes) -> None:
     """Light grid below the data, and few ticks on the scores' axis."""
     ax.set_axisbelow(True)
-    ax.grid(True, which="major", color=style.GRID, linewidth=0.5 * style.unit())
+    ax.grid(True, which="major", color=style.GRID, linewidth=0.5 * style.scale_factor())
     ax.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))  # no halves: short labels
 
 
@@ -161,8 +161,9 @@ def small_ticks(ax: Axes, places: np.ndarray, foot: float) -> None:
     """
     ends = (foot, foot + (0.015 if foot else -0.015))
     marks = LineCollection(
-        [[(x, end) for end in ends] for x in places], colors=style.ink(), linewidths=0.4 * style.unit(),
-        transform=ax.get_xaxis_transform(), clip_on=False, label="ticks",
+        [[(x, end) for end in ends] for x in places], colors=style.line_colour(),
+        linewidths=0.4 * style.scale_factor(), transform=ax.get_xaxis_transform(), clip_on=False,
+        label="ticks",
     )  # fmt: skip
     marks.set_in_layout(False)
     ax.add_collection(marks, autolim=False)
@@ -179,7 +180,7 @@ def line_of(mark: MarkerStyle, *, published: bool = False) -> Line2D:
 
 def line_props(mark: MarkerStyle, *, published: bool = False) -> dict[str, object]:
     """What `Axes.plot` takes for a series."""
-    unit = style.unit()
+    unit = style.scale_factor()
     if published:
         return {
             "color": mark.colour, "marker": mark.marker, "linestyle": ":" if mark.line else "",
@@ -227,7 +228,7 @@ def far_below(points: pd.DataFrame, column: str) -> np.ndarray:
 
 def mark_far_below(ax: Axes, methods: Sequence[str], x: np.ndarray, values: np.ndarray, digits: int) -> None:
     """Set such points at the foot, hollow, with an arrow and their value."""
-    unit = style.unit()
+    unit = style.scale_factor()
     for method, place, value in zip(methods, x, values):
         mark = METHODS[method]
         props = line_props(mark) | {
@@ -245,18 +246,18 @@ def mark_far_below(ax: Axes, methods: Sequence[str], x: np.ndarray, values: np.n
 def draw_trials(ax: Axes, x: pd.Series, y: pd.Series, colour: str) -> None:
     """Single trials as small dots."""
     sns.scatterplot(
-        x=x.to_numpy(float), y=y.to_numpy(float), color=colour, s=(1.9 * style.unit()) ** 2, alpha=0.45,
-        linewidth=0, zorder=2.5, label="trials", legend=False, ax=ax,
+        x=x.to_numpy(float), y=y.to_numpy(float), color=colour, s=(1.9 * style.scale_factor()) ** 2,
+        alpha=0.45, linewidth=0, zorder=2.5, label="trials", legend=False, ax=ax,
     )  # fmt: skip
 
 
 def dot_of() -> Line2D:
     """A legend's handle for single trials."""
-    return Line2D([], [], linestyle="", marker="o", markersize=1.9 * style.unit(), color=style.FAINT,
+    return Line2D([], [], linestyle="", marker="o", markersize=1.9 * style.scale_factor(), color=style.FAINT,
                   markeredgewidth=0, alpha=0.6)  # fmt: skip
 
 
-def explain(ax: Axes, entries: Sequence[LegendEntry], notes: Sequence[str] = ()) -> None:
+def add_legend(ax: Axes, entries: Sequence[LegendEntry], notes: Sequence[str] = ()) -> None:
     """A legend, headed by the notes, wherever the axes are emptiest."""
     if entries or notes:
         legend = ax.legend(

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from adapter_probe.analysis.exchange import ExchangeRecord
 
 from . import style
-from .curves import LegendEntry, explain
+from .curves import LegendEntry, add_legend
 from .drawing import Drawing
 from .layout import one_panel
 from .point_labels import INTERVAL, PointLabel, label_points
@@ -33,7 +33,7 @@ def exchange(record: ExchangeRecord, ax: Axes | None = None) -> Axes:
         ax: Axes to draw on; by default the current Axes.
     """
     ax = plt.gca() if ax is None else ax
-    explain(ax, _draw(record, ax))
+    add_legend(ax, _draw(record, ax))
     return ax
 
 
@@ -41,7 +41,7 @@ def _draw(record: ExchangeRecord, ax: Axes) -> list[LegendEntry]:
     """Everything but the legend; its entries."""
     import seaborn
 
-    frame, unit = record.spans, style.unit()
+    frame, unit = record.spans, style.scale_factor()
     lengths = (frame["n_layers"].min(), frame["n_layers"].max())  # without it, 1 would be a category
     for draw_line in (ax.axhline, ax.axvline):
         draw_line(0, color=style.GRID, linewidth=0.8 * unit, zorder=0.5)
@@ -58,7 +58,12 @@ def _draw(record: ExchangeRecord, ax: Axes) -> list[LegendEntry]:
 
 
 def _intact_props() -> dict[str, object]:
-    return {"marker": "P", "color": style.ink(), "markersize": 5 * style.unit(), "linestyle": "none"}
+    return {
+        "marker": "P",
+        "color": style.line_colour(),
+        "markersize": 5 * style.scale_factor(),
+        "linestyle": "none",
+    }
 
 
 def _entries(record: ExchangeRecord) -> list[LegendEntry]:
@@ -66,7 +71,7 @@ def _entries(record: ExchangeRecord) -> list[LegendEntry]:
     import seaborn
 
     frame = record.spans
-    unit, ends = style.unit(), sorted({int(frame["n_layers"].min()), int(frame["n_layers"].max())})
+    unit, ends = style.scale_factor(), sorted({int(frame["n_layers"].min()), int(frame["n_layers"].max())})
     shades = seaborn.color_palette(_PALETTE, as_cmap=True)([0.0, 1.0][: len(ends)])
     dot = {"linestyle": "none", "marker": "o", "markersize": 4 * unit, "markeredgewidth": 0.0}
     entries: list[LegendEntry] = [
@@ -77,7 +82,7 @@ def _entries(record: ExchangeRecord) -> list[LegendEntry]:
     return [
         *entries,
         (Line2D([], [], **_intact_props()), "intact model"),
-        (Line2D([], [], color=style.ink(), linewidth=0.8 * unit), "frontier"),
+        (Line2D([], [], color=style.line_colour(), linewidth=0.8 * unit), "frontier"),
         (Line2D([], [], **interval), "95 % interval"),
     ]
 
@@ -99,7 +104,7 @@ def _draw_frontier(frame: pd.DataFrame, ax: Axes, unit: float) -> None:
     if not ((points >= 0).all(axis=1)).any():  # the intact model is on the frontier
         points = pd.concat([points, pd.DataFrame({"task_points": [0.0], "other_points": [0.0]})])
         points = points.sort_values("task_points")
-    ax.plot(*points.to_numpy().T, color=style.ink(), linewidth=0.8 * unit, zorder=1.5)
+    ax.plot(*points.to_numpy().T, color=style.line_colour(), linewidth=0.8 * unit, zorder=1.5)
     x, y = best["task_points"], best["other_points"]
     props = {"color": style.FAINT, "linewidth": 0.5 * unit, "alpha": 0.6, "zorder": 1, "label": INTERVAL}
     ax.hlines(y, best["task_low_points"], best["task_high_points"], **props)
@@ -107,7 +112,7 @@ def _draw_frontier(frame: pd.DataFrame, ax: Axes, unit: float) -> None:
     # Of spans at one point the longest is named.
     named = best.sort_values("n_layers").drop_duplicates(["task_points", "other_points"], keep="last")
     names = [
-        PointLabel(span_text(row.first, row.last), row.task_points, row.other_points, style.ink())
+        PointLabel(span_text(row.first, row.last), row.task_points, row.other_points, style.line_colour())
         for row in named.itertuples(index=False)
     ]
     label_points(ax, names if len(names) <= _MOST_NAMED else (), opaque=True)

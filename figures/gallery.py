@@ -58,7 +58,7 @@ def write_gallery(
         ResultsError: a table is not a grid of spans, the grids do not fit the width, the number of labels
             differs from that of ablations, a name in `only` is unknown, or a file cannot be written.
     """
-    studies = labelled(studies, options.labels)
+    studies = with_labels(studies, options.labels)
     drawings, tables = list(figures_of(studies, options)), list(tables_of(studies, options.paper))
     wanted = _wanted([made.stem for made in (*drawings, *tables)], options.only)
     figures = [
@@ -82,7 +82,7 @@ def _wanted(stems: Sequence[str], only: Sequence[str]) -> set[str]:
     return set().union(*chosen.values()) if names else set(stems)
 
 
-def labelled(studies: Sequence[StudyRecord], labels: Sequence[str]) -> list[StudyRecord]:
+def with_labels(studies: Sequence[StudyRecord], labels: Sequence[str]) -> list[StudyRecord]:
     """The studies with their panel labels, in order; sweeps have none.
 
     Raises:

@@ -115,7 +115,7 @@ def draw_cells(
     _name_axes(cells, ax, studied)
 
     def fit(ax: Axes) -> None:
-        cell, unit = cell_size(ax), style.unit()
+        cell, unit = cell_size(ax), style.scale_factor()
         gap, width = min(_GAP * unit, 0.1 * cell), min(_OUTLINE * unit, 0.15 * cell)
         gap = gap if cell > SMALL_CELL else 0.0
         mesh.set_linewidth(gap)
@@ -144,8 +144,8 @@ def _draw_squares(cells: Cells, values: np.ndarray, ax: Axes, scale: Scale, text
     sns.heatmap(
         data, mask=np.isnan(data), vmin=0, vmax=1, cmap=colours.cmap, norm=colours.norm, cbar=False,
         square=True, annot=labels if numbered else None, fmt="", annot_kws={"va": "center"},
-        linewidths=_GAP * style.unit(), linecolor=ax.get_facecolor(), xticklabels=False, yticklabels=False,
-        ax=ax,
+        linewidths=_GAP * style.scale_factor(), linecolor=ax.get_facecolor(),
+        xticklabels=False, yticklabels=False, ax=ax,
     )  # fmt: skip
     for text in list(ax.texts)[there:]:
         column, row = (int(place) for place in text.get_position())
@@ -161,7 +161,7 @@ def _draw_dashes(
     y = row + height
     ends = np.stack([column + 0.36, y, column + 0.64, y], axis=1).reshape(-1, 2, 2)
     inks = [style.text_colour(colour) for colour in scale.colours(values[chosen])]
-    dashes = LineCollection(ends, colors=inks, linewidths=0.6 * style.unit(), label="dashes")
+    dashes = LineCollection(ends, colors=inks, linewidths=0.6 * style.scale_factor(), label="dashes")
     ax.add_collection(dashes)
     return dashes
 
@@ -171,7 +171,7 @@ def _cross_out(cells: Cells, chosen: np.ndarray, ax: Axes) -> None:
     frames = cells.squares(chosen, 0.05)  # [chosen, 4, 2]
     strokes = [corners[list(pair)] for corners in frames for pair in ((0, 2), (1, 3))]
     strokes += [corners[[0, 1, 2, 3, 0]] for corners in frames]
-    width = 0.5 * style.unit()
+    width = 0.5 * style.scale_factor()
     ax.add_collection(LineCollection(strokes, colors=_UNDEFINED, linewidths=width, label="undefined"))
 
 

@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import StudyKind, drop_points
 from adapter_probe.analysis.published import published_ablation
-from adapter_probe.analysis.removable import staircase
+from adapter_probe.analysis.removable import tolerance_border
 from adapter_probe.analysis.studies import AblationOverview, AblationRecord
 from adapter_probe.known_tasks import known_task
 
@@ -29,7 +29,7 @@ from . import style
 from .grid import Cells, draw_cells, number_size
 from .layout import size_in_points
 from .levels import DivergingScale, DropScale, Scale, draw_colorbar
-from .marks import draw_rings, draw_staircase, draw_triangles, write_notes
+from .marks import draw_rings, draw_tolerance_border, draw_triangles, write_notes
 from .wording import (
     ablation_notes,
     drop_label,
@@ -198,7 +198,7 @@ def draw(grid: Grid, ax: Axes, *, tolerance: float, notes: bool, scale: Scale) -
         texts = [f"{text}\n± {drop_text(sd)}" for text, sd in zip(texts, frame["sd_points"])]
     draw_cells(cells, drops, ax, scale=scale, texts=texts, studied=grid.study)
     if grid.shows == "drops":
-        draw_staircase(ax, staircase(cells.matrix(drops), tolerance))
+        draw_tolerance_border(ax, tolerance_border(cells.matrix(drops), tolerance))
     if (marked := marked_cells(frame, "non_monotone", True)).any():
         inks = [style.text_colour(colour) for colour in scale.colours(drops[marked])]
         draw_triangles(ax, cells.positions[marked], inks)

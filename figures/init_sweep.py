@@ -22,10 +22,10 @@ from .curves import (
     LegendEntry,
     MarkerStyle,
     ScoreSeries,
+    add_legend,
     decade_ticks,
     dot_of,
     draw_trials,
-    explain,
     has_dots,
     line_of,
     line_props,
@@ -36,7 +36,7 @@ from .drawing import Drawing
 from .layout import one_panel
 from .sweep_captions import init_sweep_caption
 from .venues import FigureOptions
-from .wording import bare_score, common, literal, score_axis, task_label
+from .wording import bare_score, common_value, escape_mathtext, score_axis, task_label
 
 STEM = "init-sweep"
 _POINT = ["task", "metric", "method", "size", "init_std"]
@@ -103,7 +103,7 @@ def draw(series: Sequence[ScoreSeries], ax: Axes | None = None, *, legend: bool 
     trials; the majority class dotted; the paper's curve thin and hollow.
     """
     ax = plt.gca() if ax is None else ax
-    factor, label = score_axis(common(one.metric for one in series))
+    factor, label = score_axis(common_value(one.metric for one in series))
     tidy_axes(ax)
     decade_ticks(ax, *_std_limits(series))
     ax.xaxis.set_major_locator(LogLocator())  # fewer decades where they would touch
@@ -117,7 +117,7 @@ def draw(series: Sequence[ScoreSeries], ax: Axes | None = None, *, legend: bool 
     if _shows_default(series):
         ax.axvline(DEFAULT_STD, zorder=1, **_default_line())
     if legend:
-        explain(ax, legend_entries(series))
+        add_legend(ax, legend_entries(series))
     return ax
 
 
@@ -126,7 +126,7 @@ def _marks(series: Sequence[ScoreSeries]) -> list[MarkerStyle]:
 
 
 def _draw_series(ax: Axes, one: ScoreSeries, mark: MarkerStyle, factor: float, shift: float) -> None:
-    unit, points = style.unit(), one.points
+    unit, points = style.scale_factor(), one.points
     if one.published is not None:
         props = line_props(mark, published=True)
         ax.plot(one.published["init_std"], factor * one.published["mean"], zorder=2, **props)
@@ -158,7 +158,7 @@ def _with_diverged(series: Sequence[ScoreSeries]) -> list[int]:
 
 def _draw_diverged(ax: Axes, series: Sequence[ScoreSeries]) -> None:
     """A cross per point with diverged trials and their number of all trials; one row per series."""
-    unit, across = style.unit(), ax.get_xaxis_transform()
+    unit, across = style.scale_factor(), ax.get_xaxis_transform()
     cross = {"marker": "x", "markersize": 3.4 * unit, "markeredgewidth": 0.9 * unit, "linestyle": ""}
     words = {"ha": "right", "va": "center_baseline", "size": 0.9 * style.tick_size()}
     for row, index in enumerate(_with_diverged(series)):
@@ -183,14 +183,14 @@ def _shows_default(series: Sequence[ScoreSeries]) -> bool:
 
 
 def _default_line() -> dict[str, object]:
-    return {"color": style.FAINT, "linestyle": (0, (4, 2)), "linewidth": 0.6 * style.unit()}
+    return {"color": style.FAINT, "linestyle": (0, (4, 2)), "linewidth": 0.6 * style.scale_factor()}
 
 
 def legend_entries(series: Sequence[ScoreSeries]) -> list[LegendEntry]:
     """Legend handles and labels: means, the paper's values, majority classes, then the symbols."""
     marked = list(zip(series, _marks(series)))
     entries: list[LegendEntry] = [
-        (line_of(mark), f"{literal(one.name)}, mean ± s.e.m.") for one, mark in marked
+        (line_of(mark), f"{escape_mathtext(one.name)}, mean ± s.e.m.") for one, mark in marked
     ]
     entries += [
         (line_of(mark, published=True), f"{one.name}, Houlsby et al. 2019")
@@ -199,12 +199,14 @@ def legend_entries(series: Sequence[ScoreSeries]) -> list[LegendEntry]:
     ]
     majorities = {one.majority: (one, mark) for one, mark in reversed(marked) if np.isfinite(one.majority)}
     for one, mark in reversed(majorities.values()):
-        line = Line2D([], [], color=mark.colour, linestyle=":", linewidth=0.9 * style.unit())
+        line = Line2D([], [], color=mark.colour, linestyle=":", linewidth=0.9 * style.scale_factor())
         entries.append((line, f"majority class, {bare_score(one.majority, one.metric)}"))
     if has_dots(series):
         entries.append((dot_of(), "single trial"))
     if _with_diverged(series):
-        cross = Line2D([], [], linestyle="", marker="x", color=style.FAINT, markersize=3.6 * style.unit())
+        cross = Line2D(
+            [], [], linestyle="", marker="x", color=style.FAINT, markersize=3.6 * style.scale_factor()
+        )
         entries.append((cross, "diverged / all trials"))
     if _shows_default(series):
         entries.append((Line2D([], [], **_default_line()), "default $10^{-2}$"))

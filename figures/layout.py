@@ -156,7 +156,7 @@ def _needed_height(figure: Figure, panels: Sequence[tuple[Axes, float]]) -> floa
 def _wrap_label(axis: Axis, length: float) -> None:
     """Break an axis label into lines that fit its `length` in points, with a small margin."""
     text = " ".join(axis.label.get_text().split())
-    axis.label.set_text(style.wrapped(text, axis.label.get_fontsize(), 1.05 * length))
+    axis.label.set_text(style.wrap_text(text, axis.label.get_fontsize(), 1.05 * length))
 
 
 def _wrap_title(ax: Axes, length: float) -> None:

@@ -196,7 +196,7 @@ def draw_colorbar(
     broken into lines of at most `length` points, by default four fifths of the axes' height.
     """
     length = 0.8 * size_in_points(axes[0])[1] if length is None else length
-    label = style.wrapped(label, style.label_size(), length)
+    label = style.wrap_text(label, style.label_size(), length)
     upright, room = location == "right", {}
     if axes[0].figure.get_layout_engine() is None:  # nothing else makes room for the labels next to the bar
         words = 3.5 * style.tick_size() + (2 + label.count("\n")) * 1.2 * style.label_size()
@@ -207,11 +207,11 @@ def draw_colorbar(
         spacing="uniform", shrink=0.8 if upright or len(axes) > 1 else 1.0, aspect=25 if upright else 35,
         **room,
     )  # fmt: skip
-    bar.outline.set_linewidth(0.6 * style.unit())
+    bar.outline.set_linewidth(0.6 * style.scale_factor())
     if tolerance is not None:
         for colour, width in ((style.WHITE, style.BORDER_HALO), (style.INK, style.BORDER)):
             line = bar.ax.axhline if upright else bar.ax.axvline
-            line(tolerance, color=colour, linewidth=width * style.unit())
+            line(tolerance, color=colour, linewidth=width * style.scale_factor())
     bar.set_label(label, linespacing=0.95)
     if isinstance(scale, DropScale):
         _name_gains(bar, upright)

@@ -17,18 +17,21 @@ from .layout import before_drawing
 _INDENT, _LEADING = 0.4, 1.28  # of the notes, relative to their font size
 
 
-def draw_staircase(ax: Axes, edges: Sequence[Segment]) -> None:
+def draw_tolerance_border(ax: Axes, edges: Sequence[Segment]) -> None:
     """The tolerance line with a halo; outlines of single layers are drawn between the two."""
     lines = [
         LineCollection(edges, colors=colour, capstyle="projecting", zorder=zorder, label=label)
-        for colour, zorder, label in ((ax.get_facecolor(), 1.9, "halo"), (style.ink(), 2.1, "staircase"))
+        for colour, zorder, label in (
+            (ax.get_facecolor(), 1.9, "halo"),
+            (style.line_colour(), 2.1, "tolerance border"),
+        )
     ]
     for line in lines:
         ax.add_collection(line, autolim=False)
 
     def fit(ax: Axes) -> None:
         for line, units in zip(lines, (style.BORDER_HALO, style.BORDER)):
-            line.set_linewidth(min(units * style.unit(), 0.3 * cell_size(ax)))
+            line.set_linewidth(min(units * style.scale_factor(), 0.3 * cell_size(ax)))
 
     before_drawing(ax, fit)
 
@@ -50,7 +53,7 @@ def draw_rings(ax: Axes, positions: np.ndarray) -> None:
         rings.set_offsets(positions[:, ::-1] + place)
         rings.set_widths([wide])
         rings.set_heights([wide])
-        rings.set_linewidth(0.4 * style.unit() if cell > SMALL_CELL else 0.0)
+        rings.set_linewidth(0.4 * style.scale_factor() if cell > SMALL_CELL else 0.0)
         rings.set_facecolor(style.WHITE if cell > SMALL_CELL else style.INK)
 
     before_drawing(ax, fit)

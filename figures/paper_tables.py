@@ -12,8 +12,8 @@ from adapter_probe.analysis.method_labels import BASELINE, METHOD_LABELS
 from adapter_probe.analysis.published import published_glue, published_tasks
 from adapter_probe.known_tasks import KNOWN_TASKS, known_task
 
-from .table_layouts import CHOSEN, heading, or_dash, percent, seeds
-from .tables import Table, greatest, score_cell
+from .table_layouts import CHOSEN, or_dash, percent_text, seeds_text, task_heading
+from .tables import Table, is_greatest, score_cell
 
 _USUAL_SIZE = 64
 _TOTALS = (
@@ -38,7 +38,7 @@ def glue_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table | None:
     tasks = _glue_tasks(tradeoff)
     if len(tasks) < 2:
         return None
-    names = {known: heading(known, metric) for known, (_, metric) in tasks.items()}
+    names = {known: task_heading(known, metric) for known, (_, metric) in tasks.items()}
     rows = [
         {"method": label, **_totals(found), **dict(zip(names.values(), found["mean"]))}
         for label, found in _picked(tradeoff, tasks.values()).items()
@@ -50,11 +50,11 @@ def glue_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table | None:
     columns = [*names.values(), "average"]
     text = pd.DataFrame({"method": numbers["method"]})
     text["total params"] = [or_dash(total, "{:.1f}×") for total in numbers["total_multiple"]]
-    text["trained/task"] = [percent(share) for share in numbers["trained_percent"]]
+    text["trained/task"] = [percent_text(share) for share in numbers["trained_percent"]]
     for name in columns:
         text[name] = [score_cell(score) for score in numbers[name]]
     best = np.zeros(text.shape, bool)  # test-server scores are not compared with validation scores
-    best[:own, 3:] = greatest(numbers.loc[: own - 1, columns])
+    best[:own, 3:] = is_greatest(numbers.loc[: own - 1, columns])
     sizes = [f"{names[known]} {size}" for known, size in _best_sizes(tradeoff, tasks).items()]
     caption = _glue_caption({"mnli", "mnli-mm"} <= names.keys(), sizes, paper)
     return Table("table-glue", caption, text, numbers, best, rules=(own,) if paper else ())
@@ -94,7 +94,7 @@ def tasks_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table:
     totals = {label: _totals(found) for label, found in picked.items()}
     beside = paper and _add_published_tasks(tasks, means, sems, totals)
     scores, spread = pd.DataFrame(means), pd.DataFrame(sems)
-    text = pd.DataFrame({"task": [heading(task, metric) for task, metric in tasks]})
+    text = pd.DataFrame({"task": [task_heading(task, metric) for task, metric in tasks]})
     numbers = pd.DataFrame(tasks, columns=["task", "metric"])
     for label in scores:
         text[label] = [score_cell(*pair) for pair in zip(scores[label], spread[label])]
@@ -104,10 +104,11 @@ def tasks_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table:
         text["best size"] = [str(sizes.get(task, "–")) for task in tasks]
     text = pd.concat([text, _foot(scores, totals)], ignore_index=True).fillna("")
     best = np.zeros(text.shape, bool)
-    best[: len(tasks), 1 : 1 + len(picked)] = greatest(scores.iloc[:, : len(picked)], axis=1)
+    best[: len(tasks), 1 : 1 + len(picked)] = is_greatest(scores.iloc[:, : len(picked)], axis=1)
     theirs = " Columns of Houlsby et al. (2019): test accuracy, BERT-base." if beside else ""
     caption = (
-        f"Scores × 100, mean ± s.e.m. over seeds ({seeds(tradeoff)}). Average: mean of the rows. {_TOTALS}"
+        f"Scores × 100, mean ± s.e.m. over seeds ({seeds_text(tradeoff)}). Average: mean of the rows."
+        f" {_TOTALS}"
         f"{' Best size: adapter size with the best mean score.' if sizes else ''}"
         f" {CHOSEN}{theirs}"
     )
@@ -119,7 +120,7 @@ def _foot(scores: pd.DataFrame, totals: Mapping[str, Mapping[str, float]]) -> pd
     rows = {
         "average": [score_cell(scores[label].mean(skipna=False)) for label in scores],
         "total parameters": [or_dash(totals[label]["total_multiple"], "{:.1f}×") for label in scores],
-        "trained per task": [percent(totals[label]["trained_percent"]) for label in scores],
+        "trained per task": [percent_text(totals[label]["trained_percent"]) for label in scores],
     }
     return pd.DataFrame([dict(zip(["task", *scores], [name, *cells])) for name, cells in rows.items()])
 
@@ -193,7 +194,7 @@ def _published_rows(names: dict[str, str]) -> list[dict[str, object]]:
     for row in published_glue().to_dict("records"):
         scores = {}
         for known, name in names.items():
-            same = name == heading(known, KNOWN_TASKS[known].table_metrics[0])
+            same = name == task_heading(known, KNOWN_TASKS[known].table_metrics[0])
             scores[name] = row[known] / 100 if same else float("nan")
         shares = {"total_multiple": row["total_multiple"], "trained_percent": row["trained_percent"]}
         rows.append({"method": f"Houlsby et al.: {row['method']}", **shares, **scores})

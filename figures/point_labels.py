@@ -52,7 +52,7 @@ def label_points(ax: Axes, labels: Sequence[PointLabel], *, opaque: bool = False
         boxes = [text.get_window_extent() for text in ax.texts if text not in words and text.get_visible()]
         for one, word in zip(labels, words):
             half = pixels * np.array([style.text_width(one.text, size) / 2 + 0.5, 0.46 * size])
-            reach = half + 2.6 * pixels * style.unit()
+            reach = half + 2.6 * pixels * style.scale_factor()
             middle = ax.transData.transform((one.x, one.y))
             options = [(side * reach, _box(middle + side * reach, half)) for side in _SIDES]
             free = [o for o in options if _is_free(o[1], ax.bbox, taken, boxes)]

@@ -20,7 +20,7 @@ from .drawing import Drawing
 from .layout import one_panel
 from .sweep_captions import size_robustness_caption
 from .venues import FigureOptions
-from .wording import literal, task_label
+from .wording import escape_mathtext, task_label
 
 STEM = "size-robustness"
 _MEAN = MarkerStyle("#000000", "o", "-", 3.8)
@@ -60,17 +60,22 @@ def draw(frame: pd.DataFrame, ax: Axes, published: pd.DataFrame | None) -> list[
         the legend's handles and labels, the mean first.
     """
     frame, tasks = frame.sort_values("size"), tasks_of(frame)
-    names = {task: literal(task_label(task)) for task in tasks}
+    names = {task: escape_mathtext(task_label(task)) for task in tasks}
     mean = "mean over tasks ± s.e.m." if len(tasks) != 1 else f"{names[tasks[0]]}, mean ± s.e.m."
     tidy_axes(ax)
     ax.grid(False, axis="x")
     ax.set_xscale("log", base=2)
     x, known = frame["size"].astype(float), frame["mean_score"].notna()
-    bars = {"elinewidth": 0.8 * style.unit(), "zorder": 4, **line_props(_MEAN), "color": style.ink()}
+    bars = {
+        "elinewidth": 0.8 * style.scale_factor(),
+        "zorder": 4,
+        **line_props(_MEAN),
+        "color": style.line_colour(),
+    }
     if known.any():
         ax.errorbar(x[known], 100 * frame["mean_score"][known], 100 * frame["sem"][known], label=mean, **bars)
     if published is not None:
-        props = line_props(METHODS["adapters"], published=True) | {"color": style.ink()}
+        props = line_props(METHODS["adapters"], published=True) | {"color": style.line_colour()}
         label = "Houlsby et al. 2019, 8 GLUE tasks"
         ax.plot(published["size"], 100 * published["mean_score"], zorder=3, label=label, **props)
     if len(tasks) > 1:  # one task is the mean
@@ -79,7 +84,7 @@ def draw(frame: pd.DataFrame, ax: Axes, published: pd.DataFrame | None) -> list[
         lines["task"] = lines["task"].map(names)
         sns.lineplot(
             lines, x="size", y="score", hue="task", style="task", estimator=None, zorder=2, ax=ax,
-            palette=sns.color_palette("colorblind", len(tasks)), linewidth=0.9 * style.unit(),
+            palette=sns.color_palette("colorblind", len(tasks)), linewidth=0.9 * style.scale_factor(),
         )  # fmt: skip
         ax.get_legend().remove()
     sizes = np.unique(np.concatenate([x, [] if published is None else published["size"].astype(float)]))

@@ -24,7 +24,7 @@ from adapter_probe.analysis.deltas import drop_points, span_order
 from adapter_probe.errors import ResultsError
 
 from . import style
-from .curves import FOOT, LegendEntry, explain, leave_room, tidy_axes
+from .curves import FOOT, LegendEntry, add_legend, leave_room, tidy_axes
 from .grid import number_layers
 from .heatmap import Grid, SpanRecord, grid_of, published_grid
 from .layout import before_drawing, size_in_points
@@ -135,14 +135,14 @@ def curve(
     if notes:
         entries = line_entries([line], tolerance)
         leave_room(ax, len(line.notes) + len(entries))
-        explain(ax, entries, line.notes)
+        add_legend(ax, entries, line.notes)
         ax.get_legend().set_frame_on(True)  # it covers no data
     return ax
 
 
 def draw_line(line: SpanLine, ax: Axes, *, tolerance: float) -> None:
     """Draw one curve with the labels of its axes, but without a legend."""
-    frame, unit, ink = line.frame, style.unit(), style.ink()
+    frame, unit, ink = line.frame, style.scale_factor(), style.line_colour()
     drops = drop_points(frame["delta_points"])
     x, known = np.arange(len(drops)), ~np.isnan(drops)
     tidy_axes(ax)
@@ -178,7 +178,7 @@ def _draw_interval(ax: Axes, x: np.ndarray, low: pd.Series, high: pd.Series, joi
     if joined:
         ax.fill_between(x, low, high, color=_COLOUR, alpha=_BAND, linewidth=0, zorder=0.8, label=INTERVAL)
     else:
-        ax.vlines(x, low, high, color=_COLOUR, linewidth=0.8 * style.unit(), zorder=2, label=INTERVAL)
+        ax.vlines(x, low, high, color=_COLOUR, linewidth=0.8 * style.scale_factor(), zorder=2, label=INTERVAL)
 
 
 def _draw_marks(ax: Axes, x: np.ndarray, drops: np.ndarray, sure: np.ndarray) -> None:
@@ -192,7 +192,7 @@ def _draw_marks(ax: Axes, x: np.ndarray, drops: np.ndarray, sure: np.ndarray) ->
 
     def fit(ax: Axes) -> None:
         left, right = ax.get_xlim()
-        _set_size(marks, min(_MARK * style.unit(), 0.85 * size_in_points(ax)[0] / (right - left)))
+        _set_size(marks, min(_MARK * style.scale_factor(), 0.85 * size_in_points(ax)[0] / (right - left)))
 
     before_drawing(ax, fit)
 
@@ -200,23 +200,23 @@ def _draw_marks(ax: Axes, x: np.ndarray, drops: np.ndarray, sure: np.ndarray) ->
 def _set_size(marks: Sequence[PathCollection], size: float) -> None:
     for mark in marks:
         mark.set_sizes([size**2])
-        mark.set_linewidth(min(0.7 * style.unit(), 0.25 * size))
+        mark.set_linewidth(min(0.7 * style.scale_factor(), 0.25 * size))
 
 
 def _tolerance_props() -> dict[str, object]:
-    return {"color": style.ink(), "linewidth": 0.9 * style.unit(), "linestyle": (0, (4, 2))}
+    return {"color": style.line_colour(), "linewidth": 0.9 * style.scale_factor(), "linestyle": (0, (4, 2))}
 
 
 def _spread_props() -> dict[str, object]:
-    return {"color": style.FAINT, "linewidth": 0.6 * style.unit()}
+    return {"color": style.FAINT, "linewidth": 0.6 * style.scale_factor()}
 
 
 def _cross_props() -> dict[str, object]:
-    return {"linestyle": "", "marker": "x", "color": style.FAINT, "markersize": 3 * style.unit()}
+    return {"linestyle": "", "marker": "x", "color": style.FAINT, "markersize": 3 * style.scale_factor()}
 
 
 def _published_props() -> dict[str, object]:
-    unit = style.unit()
+    unit = style.scale_factor()
     return {
         "color": style.FAINT, "marker": "s", "markersize": 2.6 * unit, "markerfacecolor": style.WHITE,
         "markeredgewidth": 0.5 * unit, "linewidth": 0.7 * unit, "linestyle": ":",
@@ -225,7 +225,7 @@ def _published_props() -> dict[str, object]:
 
 def line_entries(lines: Sequence[SpanLine], tolerance: float) -> list[LegendEntry]:
     """Legend handles and labels for everything that the curves contain."""
-    unit, frames = style.unit(), [line.frame for line in lines]
+    unit, frames = style.scale_factor(), [line.frame for line in lines]
     dot = {
         "marker": "o",
         "markeredgecolor": _COLOUR,

@@ -99,12 +99,12 @@ def size_in_points(size: str) -> float:
     return FontProperties(size=matplotlib.rcParams[size]).get_size_in_points()
 
 
-def ink() -> str:
+def line_colour() -> str:
     """Colour of lines on the axes' background: black, unless the style in force is dark."""
     return str(matplotlib.rcParams["text.color"])
 
 
-def unit() -> float:
+def scale_factor() -> float:
     """Scale factor of gaps, lines and marks with the font size: 1 for axis labels of 8 points."""
     return label_size() / _UNIT_LABEL
 
@@ -135,11 +135,11 @@ def save(
     paths = []
     for name in formats:
         paths.append(folder / f"{stem}.{name}")
-        write_bytes(paths[-1], rendered(figure, name, title, canonical_json(identity)))
+        write_bytes(paths[-1], render(figure, name, title, canonical_json(identity)))
     return tuple(paths)
 
 
-def rendered(figure: Figure, name: str, title: str, identity: str) -> bytes:
+def render(figure: Figure, name: str, title: str, identity: str) -> bytes:
     """The contents of a file in the format of this name, with its metadata."""
     with paper_style():
         if name == "pgf":
@@ -201,7 +201,7 @@ def text_width(text: str, size: float) -> float:
     return size * _relative_width(text, tuple(matplotlib.rcParams["font.family"]))
 
 
-def wrapped(text: str, size: float, width: float) -> str:
+def wrap_text(text: str, size: float, width: float) -> str:
     """The text in lines no wider than `width` points, if possible broken before a unit in brackets."""
     if text_width(text, size) <= width:
         return text

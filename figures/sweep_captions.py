@@ -11,7 +11,7 @@ from adapter_probe.analysis.method_labels import BASELINE
 
 from .captions import SOURCE, undefined_text
 from .curves import ScoreSeries, far_below, has_dots
-from .wording import bare_score, common, count_text, metric_name, range_text, task_label
+from .wording import bare_score, common_value, count_text, metric_name, range_text, task_label
 
 _MEANS = "Marks show means over seeds, bars their standard errors (no bar for a single run)"
 _ARROWS = "Hollow marks with an arrow lie below the range of the axis; their values are printed next to them."
@@ -19,7 +19,7 @@ _ARROWS = "Hollow marks with an arrow lie below the range of the axis; their val
 
 def init_sweep_caption(series: Sequence[ScoreSeries]) -> str:
     """Caption of the score against the standard deviation of the initialisation."""
-    metric = common(one.metric for one in series)
+    metric = common_value(one.metric for one in series)
     parts = [
         f"Validation {metric_name(metric)} against the standard deviation σ of the adapters' initialisation"
         " (normal distribution truncated at two σ).",
@@ -91,7 +91,7 @@ BASELINE_WORDS = (
 def tradeoff_caption(curves: Sequence[ScoreSeries]) -> str:
     """Caption of the score against the number of trained parameters, by task."""
     points = pd.concat([curve.points for curve in curves], ignore_index=True)
-    metric = common(curve.metric for curve in curves)
+    metric = common_value(curve.metric for curve in curves)
     parts = [
         f"Validation {metric_name(metric)} against the number of parameters trained per task, including the"
         " head; upper axis: percentage of the base model.",

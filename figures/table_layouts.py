@@ -8,8 +8,8 @@ import pandas as pd
 from adapter_probe import metrics
 
 from .size_robustness import tasks_of
-from .tables import Table, greatest, score_cell
-from .wording import count_text, points_text, signed, span_text, task_label
+from .tables import Table, is_greatest, score_cell
+from .wording import count_text, points_text, signed_points, span_text, task_label
 
 CHOSEN = (
     "Scores are measured on the validation data, on which the learning rate, the number of epochs and, for"
@@ -34,13 +34,13 @@ def lay_out_tradeoff(tradeoff: pd.DataFrame) -> Table:
     for task, metric in columns.itertuples(index=False):
         mine = points[(points["task"] == task) & (points["metric"] == metric)]
         rows = methods[keys].merge(mine, on=keys, how="left")
-        name = heading(task, metric)
+        name = task_heading(task, metric)
         means[name] = rows["mean"].to_numpy(float)
         cells[name] = [score_cell(*pair) for pair in zip(rows["mean"], rows["sem"])]
-    best = np.concatenate([np.zeros((len(methods), 3), bool), greatest(means)], axis=1)
+    best = np.concatenate([np.zeros((len(methods), 3), bool), is_greatest(means)], axis=1)
     caption = (
-        f"Validation scores × 100, mean ± s.e.m. over seeds ({seeds(points)}), and the number of parameters"
-        f" trained per task, without the head (mean over tasks). {CHOSEN}"
+        f"Validation scores × 100, mean ± s.e.m. over seeds ({seeds_text(points)}), and the number of"
+        f" parameters trained per task, without the head (mean over tasks). {CHOSEN}"
     )
     return Table("table-tradeoff", caption, cells, tradeoff, best)
 
@@ -53,7 +53,9 @@ def lay_out_sizes(sizes: pd.DataFrame) -> Table:
     cells["mean"] = [score_cell(*pair) for pair in zip(sizes["mean_score"], sizes["sem"])]
     for task in tasks:
         cells[task_label(task)] = [score_cell(score) for score in sizes[task]]
-    best = np.concatenate([np.zeros((len(sizes), 1), bool), greatest(sizes[["mean_score", *tasks]])], axis=1)
+    best = np.concatenate(
+        [np.zeros((len(sizes), 1), bool), is_greatest(sizes[["mean_score", *tasks]])], axis=1
+    )
     caption = (
         "Validation score × 100 by adapter size: mean over"
         f" {count_text(len(tasks), 'task')} ± s.e.m. over seeds, where all tasks have the size, and each"
@@ -74,8 +76,10 @@ def lay_out_removable(removable: pd.DataFrame, task: str) -> Table:
                 "judged by": bases.get(row.basis, row.basis),
                 "layers": span_text(row.first, row.last) if found else "none",
                 "number": f"{row.n_layers}" if found else "–",
-                "change (points)": signed(row.delta_points) if found else "–",
-                "lower end": signed(row.ci_low_points) if found and not np.isnan(row.ci_low_points) else "–",
+                "change (points)": signed_points(row.delta_points) if found else "–",
+                "lower end": signed_points(row.ci_low_points)
+                if found and not np.isnan(row.ci_low_points)
+                else "–",
             }
         )
     text = pd.DataFrame(rows)
@@ -87,7 +91,7 @@ def lay_out_removable(removable: pd.DataFrame, task: str) -> Table:
     return Table("table-removable", caption, text, removable, np.zeros(text.shape, bool), words=3)
 
 
-def heading(task: str, metric: str) -> str:
+def task_heading(task: str, metric: str) -> str:
     """A task with its metric: `CoLA (MCC)`."""
     return f"{task_label(task)} ({_SHORT.get(metric, metrics.metric_label(metric))})"
 
@@ -104,12 +108,12 @@ def _share(percent: float) -> str:
     return f"{percent:.1f}".removesuffix(".0") if percent >= 1 else f"{percent:.2g}"
 
 
-def percent(share: float) -> str:
+def percent_text(share: float) -> str:
     """A percentage with its sign: `2.2 %`; a dash if undefined."""
     return "–" if np.isnan(share) else f"{_share(share)} %"
 
 
-def seeds(points: pd.DataFrame) -> str:
+def seeds_text(points: pd.DataFrame) -> str:
     """Number of trials per point: `n = 3`, `n = 2–3`."""
     counts = (points["n"] + points["diverged"]).astype(int)
     low, high = counts.min(), counts.max()

@@ -44,13 +44,13 @@ class Table:
         """Write ``<stem>.tex``, ``.md`` and ``.csv``; return their paths."""
         folder = make_folder(folder)
         tex, markdown, csv = (folder / f"{self.stem}.{ending}" for ending in ("tex", "md", "csv"))
-        write_text(tex, latex(self))
+        write_text(tex, latex_text(self))
         write_text(markdown, markdown_text(self))
         write_csv(csv, self.numbers)
         return tex, markdown, csv
 
 
-def greatest(values: pd.DataFrame, *, axis: int = 0) -> np.ndarray:
+def is_greatest(values: pd.DataFrame, *, axis: int = 0) -> np.ndarray:
     """Whether a number is the largest of its column (axis 0) or row (axis 1), bool of the shape of `values`.
 
     Numbers that are printed the same, to one decimal of a hundredth, count as equal. A line with fewer than
@@ -74,7 +74,7 @@ def score_cell(score: float, sem: float | None = None) -> str:
     return f"{100 * score:.1f}{spread}".replace("-", "−")
 
 
-def latex(table: Table) -> str:
+def latex_text(table: Table) -> str:
     """A ``tabular`` for the booktabs package, with its caption in a comment that can be uncommented."""
     columns = "l" * table.words + "r" * (table.text.shape[1] - table.words)
     lines = [

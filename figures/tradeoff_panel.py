@@ -20,10 +20,10 @@ from .curves import (
     METHODS,
     LegendEntry,
     ScoreSeries,
+    add_legend,
     decade_ticks,
     dot_of,
     draw_trials,
-    explain,
     far_below,
     has_dots,
     level_line,
@@ -36,7 +36,7 @@ from .curves import (
 )
 from .layout import title_above
 from .point_labels import PointLabel, label_points
-from .wording import literal, score_axis
+from .wording import escape_mathtext, score_axis
 
 _SHARES = (0.01, 0.1, 1.0, 10.0, 100.0)  # % of the base, on the upper axis
 _SIZES_SHOWN, _FEW = (1, 8, 64, 512), 5  # of many adapter sizes; how many are not many
@@ -76,7 +76,7 @@ def draw(
     for method, mark in METHODS.items():
         rows = curve.points[curve.points["method"] == method]
         if len(rows):
-            unit = style.unit()
+            unit = style.scale_factor()
             x, y = rows["trained_parameters"].astype(float), factor * rows["mean"]
             ax.errorbar(x, y, factor * rows["sem"], elinewidth=0.8 * unit, zorder=3, **line_props(mark))
     _set_height(ax, curve, factor)
@@ -92,7 +92,7 @@ def draw(
     if top_axis and np.isfinite(curve.base_parameters):
         _add_top_axis(ax, curve.base_parameters)
     if legend:
-        explain(ax, legend_entries([curve]), _notes(curve, factor))
+        add_legend(ax, legend_entries([curve]), _notes(curve, factor))
     else:
         title_above(ax, _notes(curve, factor))
     label_points(ax, _labels(curve, factor))
@@ -119,15 +119,20 @@ def _full(curve: ScoreSeries) -> tuple[float, float]:
 def _draw_full(ax: Axes, curve: ScoreSeries, factor: float) -> None:
     mean, sem = (factor * value for value in _full(curve))
     if np.isfinite(mean):
-        ax.axhline(mean, color=style.FAINT, linestyle=":", linewidth=0.8 * style.unit(), zorder=1.5)
+        ax.axhline(mean, color=style.FAINT, linestyle=":", linewidth=0.8 * style.scale_factor(), zorder=1.5)
     if np.isfinite(mean) and sem > 0:
-        ax.axhspan(mean - sem, mean + sem, color=style.ink(), alpha=0.09, linewidth=0, zorder=1)
+        ax.axhspan(mean - sem, mean + sem, color=style.line_colour(), alpha=0.09, linewidth=0, zorder=1)
 
 
 def _draw_frontier(ax: Axes, curve: ScoreSeries, factor: float) -> None:
     x, y = frontier(curve.points)
     if len(x) > 1:
-        props = {"color": style.ink(), "alpha": 0.55, "linewidth": 0.6 * style.unit(), "zorder": 1.8}
+        props = {
+            "color": style.line_colour(),
+            "alpha": 0.55,
+            "linewidth": 0.6 * style.scale_factor(),
+            "zorder": 1.8,
+        }
         ax.plot(np.repeat(x, 2)[1:], factor * np.repeat(y, 2)[:-1], label="frontier", **props)
 
 
@@ -174,7 +179,7 @@ def _set_height(ax: Axes, curve: ScoreSeries, factor: float) -> None:
 
 
 def _draw_diverged(ax: Axes, curve: ScoreSeries) -> None:
-    unit = style.unit()
+    unit = style.scale_factor()
     for row in curve.points[curve.points["diverged"] > 0].itertuples():
         colour = METHODS[row.method].colour if row.method in METHODS else style.FAINT
         ax.plot([row.trained_parameters], [FOOT], marker="x", markersize=3.4 * unit, linestyle="",
@@ -197,7 +202,7 @@ def _add_top_axis(ax: Axes, base: float) -> None:
 
 def _notes(curve: ScoreSeries, factor: float) -> list[str]:
     """The task's name, and the scores of full fine-tuning, without pretraining and of the majority class."""
-    lines = [literal(curve.name)]
+    lines = [escape_mathtext(curve.name)]
     mean, sem = (factor * value for value in _full(curve))
     if np.isfinite(mean):
         digits = 1 if factor > 1 else 3
@@ -226,12 +231,12 @@ def _labels(curve: ScoreSeries, factor: float) -> list[PointLabel]:
 def legend_entries(curves: Sequence[ScoreSeries]) -> list[LegendEntry]:
     """Legend handles and labels: methods, then everything else that is drawn."""
     points = pd.concat([curve.points for curve in curves], ignore_index=True)
-    unit, entries = style.unit(), method_entries(points)
+    unit, entries = style.scale_factor(), method_entries(points)
     if any(np.isfinite(curve.baseline) for curve in curves):
         entries.append((level_line("baseline"), METHOD_LABELS[BASELINE]))
     if any(np.isfinite(curve.majority) for curve in curves):
         entries.append((level_line("majority"), "majority class"))
-    grey = Line2D([], [], color=style.ink(), alpha=0.55, linewidth=0.6 * unit)
+    grey = Line2D([], [], color=style.line_colour(), alpha=0.55, linewidth=0.6 * unit)
     entries.append((grey, "Pareto frontier"))
     if has_dots(curves):
         entries.append((dot_of(), "single trial"))

@@ -28,7 +28,7 @@ def _printed(name: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in " ".join(name.split()))
 
 
-def literal(text: str) -> str:
+def escape_mathtext(text: str) -> str:
     """Text escaped so that Matplotlib prints it literally and not as a formula."""
     return text.replace("$", r"\$")
 
@@ -47,7 +47,7 @@ def one_decimal(points: float) -> str:
     return "0.0" if float(text) == 0 else text.replace("-", "−")
 
 
-def signed(points: float) -> str:
+def signed_points(points: float) -> str:
     """A signed difference: `−5.1`, `+0.3`, and `0.0` for values that round to zero."""
     text = one_decimal(points)
     return f"+{text}" if points > 0 and text != "0.0" else text
@@ -118,7 +118,7 @@ def drop_label(metric: str | None, split: str = "") -> str:
     return f"{drop_name(metric)} in {f'{split} {metric_name(metric)}'.strip()} ({unit_name(metric)})"
 
 
-def common(values: Iterable[str | None]) -> str | None:
+def common_value(values: Iterable[str | None]) -> str | None:
     """The value that all have in common; None if they differ."""
     found = set(values)
     return found.pop() if len(found) == 1 else None
@@ -126,7 +126,7 @@ def common(values: Iterable[str | None]) -> str | None:
 
 def common_metric(records: Iterable[AblationRecord]) -> str | None:
     """The common metric of the ablations; None if it differs."""
-    return common(record.overview.metric for record in records)
+    return common_value(record.overview.metric for record in records)
 
 
 def test_name(metric: str | None) -> str | None:
@@ -139,7 +139,7 @@ def test_name(metric: str | None) -> str | None:
 def ablation_notes(overview: AblationOverview) -> list[str]:
     """The notes in a grid: the task, the intact score, all removed, the majority class."""
     score = "undefined" if overview.intact is None else named_score(overview.intact, overview.metric)
-    notes = [f"{literal(study_label(overview))}, n = {overview.n_examples:,}", f"intact {score}"]
+    notes = [f"{escape_mathtext(study_label(overview))}, n = {overview.n_examples:,}", f"intact {score}"]
     lost = "undefined" if overview.removed_delta is None else one_decimal(-overview.removed_delta)
     notes.append(f"{overview.removed}: {drop_name(overview.metric)} {lost}")
     if overview.majority is not None:
@@ -170,7 +170,7 @@ def joint_notes(record: AverageRecord | ComparisonRecord) -> list[str]:
     """The notes in a grid of means or differences: studies, number of examples, intact scores."""
     scores = [bare_score(score, record.metric) for score in record.intact_scores]
     if isinstance(record, ComparisonRecord):
-        names = [literal(name) for name in record.names]
+        names = [escape_mathtext(name) for name in record.names]
         notes = [f"{names[1]} minus {names[0]}", f"n = {record.n_examples:,}, {metric_name(record.metric)}"]
         return notes + [f"{name}: intact {score}" for name, score in zip(names, scores)]
     low, high = min(scores), max(scores)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from adapter_probe import progress
-from adapter_probe.progress import print_message, printable, progress_bar, stage, working
+from adapter_probe.progress import activity, print_message, printable, progress_bar, stage
 
 
 class Terminal(io.StringIO):
@@ -83,7 +83,7 @@ def test_nor_a_message(monkeypatch):
 
 def test_work_is_named_at_once_and_the_line_is_taken_away(monkeypatch):
     monkeypatch.setattr(sys, "stderr", stderr := Terminal())
-    with working("ablate: loading"):
+    with activity("ablate: loading"):
         assert stderr.getvalue() == "\rablate: loading ..."
         with stage("drawing figures"):
             assert stderr.getvalue().endswith("\rdrawing figures ...")
@@ -94,7 +94,7 @@ def test_work_is_named_at_once_and_the_line_is_taken_away(monkeypatch):
 @KINDS
 def test_a_part_of_nothing_is_not_named(kind, monkeypatch):
     monkeypatch.setattr(sys, "stderr", stderr := kind())
-    with stage("drawing figures"), working("ablate", enabled=False):
+    with stage("drawing figures"), activity("ablate", enabled=False):
         pass
     assert stderr.getvalue() == ""
 
@@ -102,7 +102,7 @@ def test_a_part_of_nothing_is_not_named(kind, monkeypatch):
 def test_there_is_a_sign_of_life_beside_a_bar_that_stands_still(monkeypatch):
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_SIGNS", 0.01)
     monkeypatch.setattr(sys, "stderr", stderr := Terminal())
-    with working("train: loading"):
+    with activity("train: loading"):
         wait_for(lambda: stderr.getvalue().count("train: loading ...") > 2)
         with progress_bar("train", 10, "steps"):
             before = stderr.getvalue().count("0/10")
@@ -114,14 +114,14 @@ def test_there_is_a_sign_of_life_beside_a_bar_that_stands_still(monkeypatch):
 
 def test_a_file_hears_of_long_work_alone(monkeypatch):
     monkeypatch.setattr(sys, "stderr", stderr := io.StringIO())
-    with working("ablate: loading"):
+    with activity("ablate: loading"):
         pass
     assert stderr.getvalue() == ""
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_WORDS", 0.01)
-    with working("ablate: loading"):
+    with activity("ablate: loading"):
         wait_for(lambda: stderr.getvalue().count("\n") > 1)
     assert set(stderr.getvalue().splitlines()) == {"ablate: loading ..."}
-    with working("ablate: loading"):
+    with activity("ablate: loading"):
         with progress_bar("ablate", 10, "tokens"):
             pass
         stderr.truncate(stderr.seek(0))

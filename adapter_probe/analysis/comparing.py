@@ -24,7 +24,7 @@ from adapter_probe.analysis.deltas import (
     without_noise,
 )
 from adapter_probe.analysis.resampling import bootstrap_scores
-from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, interval
+from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, percentile_interval
 from adapter_probe.analysis.tables import resamples_for
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.ablation_files import AblationResults
@@ -106,7 +106,7 @@ def compare_ablations(
     deltas = [frame["delta_points"].to_numpy() for frame in frames]
     differences = without_noise(samples[0] - samples[1])  # [resamples, spans]; drop = -delta
     point = without_noise(deltas[0] - deltas[1])
-    low, high = interval(differences)
+    low, high = percentile_interval(differences)
     spans = frames[0][SPAN].assign(
         drop_a_points=without_noise(-deltas[0]), drop_b_points=without_noise(-deltas[1]),
         difference_points=point, ci_low_points=low, ci_high_points=high,
@@ -140,7 +140,7 @@ def average_ablations(
     frames, samples = _samples(studies, resamples_for(studies[0]))
     deltas = np.stack([frame["delta_points"].to_numpy() for frame in frames])  # [studies, spans]
     means = without_noise(_over_seeds(np.stack(samples), np.random.default_rng(_SEED)))
-    low, high = interval(means)
+    low, high = percentile_interval(means)
     spans = frames[0][SPAN].assign(
         score=np.mean([frame["score"] for frame in frames], axis=0),
         delta_points=without_noise(deltas.mean(axis=0)),

@@ -19,7 +19,7 @@ from adapter_probe.analysis.deltas import (
     without_noise,
 )
 from adapter_probe.analysis.resampling import bootstrap_scores
-from adapter_probe.analysis.significance import LEVEL, interval
+from adapter_probe.analysis.significance import LEVEL, percentile_interval
 from adapter_probe.metrics import to_points
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.schema import REMOVABLE_COLUMNS
@@ -77,7 +77,7 @@ def tolerance_steps(drops: np.ndarray, start: float) -> list[float]:
     return sorted({float(start), *steps[steps < most].tolist(), float(math.ceil(most))})
 
 
-def staircase(drops: np.ndarray, tolerance: float) -> list[Segment]:
+def tolerance_border(drops: np.ndarray, tolerance: float) -> list[Segment]:
     """The edges between a cell within the tolerance and a neighbour beyond it, for grids of any shape.
 
     Args:
@@ -113,7 +113,7 @@ def removable_table(spans: pd.DataFrame, tolerances: Sequence[float]) -> pd.Data
     return frame.astype({**whole, "delta_points": "float64", "ci_low_points": "float64"})
 
 
-def halves(results: AblationResults) -> tuple[np.ndarray, np.ndarray]:
+def random_halves(results: AblationResults) -> tuple[np.ndarray, np.ndarray]:
     """Two random halves of the examples: one to choose a span on, the other to measure its drop on.
 
     The drop of the best-looking span is underestimated on the examples that it was chosen on. Questions
@@ -129,7 +129,7 @@ def halves(results: AblationResults) -> tuple[np.ndarray, np.ndarray]:
     return np.flatnonzero(first[cluster]), np.flatnonzero(~first[cluster])
 
 
-def restricted(results: AblationResults, examples: np.ndarray) -> AblationResults:
+def restrict_to_examples(results: AblationResults, examples: np.ndarray) -> AblationResults:
     """The ablation restricted to some examples, int ``[chosen]``."""
     by_variant = {name: getattr(results, name) for name in ("logits", "answers")}
     by_example = {name: getattr(results, name) for name in ("labels", "counts", "groups")}
@@ -148,7 +148,7 @@ def span_costs(results: AblationResults, basis: Basis = "estimate") -> pd.DataFr
         deltas = to_points(
             results.metric, scores[:, rows_of(results, spans)] - scores[:, [intact_row(results)]]
         )
-        spans["ci_low_points"], _ = interval(without_noise(deltas))
+        spans["ci_low_points"], _ = percentile_interval(without_noise(deltas))
     return spans
 
 

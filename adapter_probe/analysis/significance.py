@@ -15,7 +15,7 @@ LEVEL = 0.95
 ALPHA = 0.05
 
 
-def interval(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def percentile_interval(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Percentile interval along the first axis, without float noise; NaN if every sample is NaN.
 
     Args:

@@ -13,7 +13,7 @@ from adapter_probe import metrics
 from adapter_probe.analysis.deltas import StudyKind
 from adapter_probe.analysis.groups import group_scores, group_summary
 from adapter_probe.analysis.peft_settings import next_lora
-from adapter_probe.analysis.summary import summary
+from adapter_probe.analysis.summary import summarise
 from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.results.ablation_files import AblationResults
@@ -138,7 +138,7 @@ def ablation_record(
     found: dict[str, object] = {
         "task": settings["task"],
         "split": settings["split"],
-        **summary(results, tables),
+        **summarise(results, tables),
     }
     if part := _switched_part(settings):
         found["switched"] = part

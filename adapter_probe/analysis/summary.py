@@ -40,7 +40,7 @@ NOT_WORSE = "The model is not worse with all of these adapters off"
 _NOTHING = "at the 5 % level, so the differences between spans are not informative."
 
 
-def summary(results: AblationResults, tables: AblationTables | None = None) -> dict[str, object]:
+def summarise(results: AblationResults, tables: AblationTables | None = None) -> dict[str, object]:
     """The summary of an ablation as plain JSON, with None for undefined numbers.
 
     Args:

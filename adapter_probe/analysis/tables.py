@@ -21,7 +21,7 @@ from adapter_probe.analysis.deltas import (
 )
 from adapter_probe.analysis.removable import TOLERANCES, non_monotone, removable_table, spans_with_adapters
 from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores
-from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, interval, span_p
+from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, percentile_interval, span_p
 from adapter_probe.metrics import CHOICES, METRICS, to_points
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER
@@ -94,7 +94,7 @@ def ablation_tables(
     chance_p = float(bootstrap_p(without_noise(100 * (sampled[:, intact] - chance)[:, None]))[0])
     p[(results.masks[rows] == results.masks[intact]).all(axis=1)] = np.nan  # nothing to test
     adjusted, deltas = holm(p), deltas[:N_RESAMPLES, rows]
-    low, high = interval(deltas)
+    low, high = percentile_interval(deltas)
     frame = frame.assign(
         ci_low_points=low, ci_high_points=high, p_value=p, p_holm=adjusted, significant=adjusted < ALPHA,
         n_nonfinite=results.nonfinite[rows],
@@ -156,7 +156,7 @@ class _DropGrids:
     def interactions(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The interaction of each span, with its interval."""
         found = without_noise(span_interactions(self._drops, self._n)[self._at][0])
-        return found, *interval(span_interactions(self._resampled, self._n)[self._at])
+        return found, *percentile_interval(span_interactions(self._resampled, self._n)[self._at])
 
     def shares(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The share of each unit, with its interval."""
@@ -164,7 +164,7 @@ class _DropGrids:
             layer_shares(span_interactions(drops, self._n), self._n)
             for drops in (self._drops, self._resampled)
         )
-        return without_noise(found[0]), *interval(sampled)
+        return without_noise(found[0]), *percentile_interval(sampled)
 
 
 def _with_shares(results: AblationResults, layers: pd.DataFrame, grids: _DropGrids) -> pd.DataFrame:

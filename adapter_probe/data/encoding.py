@@ -72,10 +72,12 @@ def encode(tokenizer: PreTrainedTokenizerBase, split: Split, max_length: int) ->
             "tokenizer adds no special tokens); remove them"
         )
     token_type_ids = _arrays(batch["token_type_ids"]) if "token_type_ids" in batch else None
-    return seal(input_ids, token_type_ids)
+    return encoded_with_fingerprint(input_ids, token_type_ids)
 
 
-def seal(input_ids: tuple[np.ndarray, ...], token_type_ids: tuple[np.ndarray, ...] | None) -> Encoded:
+def encoded_with_fingerprint(
+    input_ids: tuple[np.ndarray, ...], token_type_ids: tuple[np.ndarray, ...] | None
+) -> Encoded:
     """Token ids together with their fingerprint; arguments as in `Encoded`."""
     digest = hashlib.sha256()
     for examples in (input_ids, token_type_ids):

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from adapter_probe.data.requests import Form, Request, Requests, seal_requests
+from adapter_probe.data.requests import Form, Request, Requests, requests_with_fingerprint
 from adapter_probe.data.requests_encoding import measure_text
 from adapter_probe.errors import DataError, install_extra, listed, one_line
 from adapter_probe.metrics import CHOICES, LOSSES, score
@@ -87,7 +87,7 @@ def load_tasks(entries: Sequence[str], name: str, max_examples: int | None = Non
         for task_name, (_, own, _) in read.items()
         for row in own
     ]
-    return replace(seal_requests(form, rows, name, max_examples), metrics=tuple(metrics))
+    return replace(requests_with_fingerprint(form, rows, name, max_examples), metrics=tuple(metrics))
 
 
 def _is_path(name: str) -> bool:

@@ -106,10 +106,10 @@ def load_requests(
         if len(forms) > 1:
             (one, here), (other, there), *_ = forms.items()
             raise DataError(f"{there}: has {other}, but {here} has {one}; give rows of one kind at a time")
-    return seal_requests(_FORMS[columns][0], requests, name, max_examples)
+    return requests_with_fingerprint(_FORMS[columns][0], requests, name, max_examples)
 
 
-def seal_requests(
+def requests_with_fingerprint(
     form: Form, requests: Sequence[Request], name: str, max_examples: int | None = None
 ) -> Requests:
     """Requests, or a fixed random subset of them, together with their fingerprint."""

@@ -38,7 +38,7 @@ def read_split(spec: TaskSpec, split: str) -> Rows:
     tables = [read_source(entry, spec.columns.names, spec.encoding) for entry in spec.files[split]]
     tables = share_out(tables, split, spec.validation_share)
     preset = None if spec.preset is None else find_preset(spec.preset)
-    return Rows.joined(judged(preset, tables, spec.columns.label))
+    return Rows.joined(without_undecided(preset, tables, spec.columns.label))
 
 
 def share_out(tables: list[Rows], split: str, validation_share: float) -> list[Rows]:
@@ -68,7 +68,7 @@ def share_out(tables: list[Rows], split: str, validation_share: float) -> list[R
     return [rows for rows in parts if rows.records]
 
 
-def judged(preset: Preset | None, tables: list[Rows], label: str) -> list[Rows]:
+def without_undecided(preset: Preset | None, tables: list[Rows], label: str) -> list[Rows]:
     """The tables without the rows that a preset skips because their annotators reached no majority."""
     if preset is None or preset.skipped_label is None:
         return tables

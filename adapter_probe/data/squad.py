@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adapter_probe.data.encoding import Encoded, seal
+from adapter_probe.data.encoding import Encoded, encoded_with_fingerprint
 from adapter_probe.data.questions import Questions
 from adapter_probe.errors import DataError
 
@@ -109,7 +109,7 @@ def encode_windows(
             first, last = _context_of(batch.sequence_ids(window))
             spans.append((first, last))
             offsets.append(np.array(mapping[first:last], dtype=np.int32).reshape(-1, 2))
-    encoded = seal(tuple(ids), tuple(types) if types else None)
+    encoded = encoded_with_fingerprint(tuple(ids), tuple(types) if types else None)
     question, context = np.array(which, dtype=np.int64), np.array(spans, dtype=np.int64)
     labels = _label(questions, question, context, offsets)
     return Windows(encoded, question, context, tuple(offsets), labels)

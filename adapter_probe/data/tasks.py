@@ -22,7 +22,14 @@ from adapter_probe.data.presets import (
 )
 from adapter_probe.data.questions import Questions, assemble_questions
 from adapter_probe.data.readers import SPLITS, find_files, name_of_file
-from adapter_probe.data.sources import judged, read_source, read_split, refuse_changed, share_out, subset
+from adapter_probe.data.sources import (
+    read_source,
+    read_split,
+    refuse_changed,
+    share_out,
+    subset,
+    without_undecided,
+)
 from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.data.splits import Split, assemble_split
 from adapter_probe.errors import DataError
@@ -115,7 +122,9 @@ def find_task(
         columns = preset_columns(chosen, tables[lead][0])
     if lead != "test" and not test and "test" in tables and lacks_labels(tables["test"], columns):
         del files["test"], tables["test"]
-    rows = {split: Rows.joined(judged(chosen, one, columns.label)) for split, one in tables.items()}
+    rows = {
+        split: Rows.joined(without_undecided(chosen, one, columns.label)) for split, one in tables.items()
+    }
     kind, classes = _kind_and_classes(chosen, kind, rows[lead], columns)
     spec = TaskSpec(
         name=name or (_name_of(files[lead][0], folder is None) if chosen is None else chosen.name),

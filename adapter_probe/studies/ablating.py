@@ -15,7 +15,7 @@ import numpy as np
 from adapter_probe.analysis.studies import AblationRecord, ablation_record
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.metrics import CustomMetric
-from adapter_probe.progress import print_message, progress_bar, working
+from adapter_probe.progress import activity, print_message, progress_bar
 from adapter_probe.results import schema
 from adapter_probe.results.ablation_files import AblationResults, save_predictions, write_spans
 from adapter_probe.results.atomic import write_csv, write_json
@@ -167,13 +167,13 @@ def _run(
     runs = [(one, Sources.find(one), place) for one, place in asked]
     if device in _ANY_DEVICE and cluster is None:
         check_threads(threads)
-        with working("ablate: checking for changes since the last run", progress):
+        with activity("ablate: checking for changes since the last run", progress):
             finished = [study for run in runs if (study := reopen_ablation(*run)) is not None]
         if len(finished) == len(runs):
             return _with_against(finished)
     from adapter_probe.probe.request import on_other_data, prepare_ablation
 
-    with working(f"ablate: opening {arguments.checkpoint}", progress):
+    with activity(f"ablate: opening {arguments.checkpoint}", progress):
         if cluster is None:
             use_threads(threads)
         request = prepare_ablation(arguments, choose_device(device if cluster is None else "auto"))
@@ -209,7 +209,7 @@ def _plan(
     use_threads(threads)
     request = prepare_ablation(arguments, choose_device(device))
     opening = time.perf_counter() - began
-    with working("ablate: measuring the speed on a small batch", progress):
+    with activity("ablate: measuring the speed on a small batch", progress):
         plan = plan_ablation(request, folder)
     return AblationPlan(**plan, seconds_left=opening + plan["seconds_computing"] + SECONDS_OF_DRAWING)
 
@@ -249,7 +249,7 @@ def run_ablation(request: AblationRequest, folder: Path, *, progress: bool = Tru
         ablation = AblationRun(request, run)
         with _bar(ablation, request, progress) as report:
             results = ablation.compute(report)
-        with working("ablate: computing intervals and tests of every span", progress):
+        with activity("ablate: computing intervals and tests of every span", progress):
             record = ablation_record(results, folder, run.created_with)
             _write(record, results)
     return Ablation(record, results)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
-from adapter_probe.progress import working
+from adapter_probe.progress import activity
 
 from .drawing import SECONDS_OF_DRAWING
 from .summaries import aligned_columns, duration_text, method_text
@@ -227,7 +227,7 @@ def plan_sweep(trials: Sequence[Trial], out: Path, resources: Resources, progres
         use_threads(resources.threads)
     done = finished_trials(out, trials)
     left = [trial for trial in trials if trial.id not in done]
-    with working("measuring a few training steps of each method", progress):
+    with activity("measuring a few training steps of each method", progress):
         seconds = estimate_seconds(left, device)
         start = seconds_of_start() if left else 0.0  # start-up of this program and of each worker
     count = min(resources.at_a_time(len(left)), max(1, len(left)))

@@ -13,9 +13,9 @@ import pandas as pd
 from adapter_probe.analysis.deltas import row_scores
 from adapter_probe.analysis.removable import (
     Basis,
-    halves,
     longest_removable,
-    restricted,
+    random_halves,
+    restrict_to_examples,
     span_costs,
     spans_with_adapters,
 )
@@ -27,7 +27,7 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments
 from adapter_probe.probe.prune import PruneMeasurement, prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
-from adapter_probe.progress import working
+from adapter_probe.progress import activity
 from adapter_probe.results.fingerprints import refuse_changes
 from adapter_probe.results.schema import MANIFEST, holds_results
 from adapter_probe.spans import SITES_PER_LAYER, Span, as_span
@@ -147,16 +147,16 @@ def prune(
     refuse_idle_encoding(encoding, *files)
     default = checkpoint / (f"ablation-data-{Path(files[0]).stem}" if files else "ablation")
     study = None if within is None else _ablation(ablation or default, checkpoint, within)
-    with working(f"prune: opening {checkpoint}", progress):
+    with activity(f"prune: opening {checkpoint}", progress):
         arguments = AblationArguments(str(checkpoint), base=base, data=files, encoding=encoding)
         request = _remembering(prepare_ablation(arguments, choose_device(device)), files)
     if choice is None:
         assert study is not None
         assert within is not None
-        with working("prune: choosing the span", progress):
+        with activity("prune: choosing the span", progress):
             choice = _choose(request, study, checkpoint, within, basis)
     pruned = prune_checkpoint(request, checkpoint, choice.span, out, progress)
-    with working("prune: intervals and tests", progress):
+    with activity("prune: intervals and tests", progress):
         return _measured(pruned, choice, out)
 
 
@@ -200,12 +200,12 @@ def _choose(
     """
     _refuse_other(study, checkpoint, request)
     if study.has_predictions:
-        chosen, measured = halves(study.results)
+        chosen, measured = random_halves(study.results)
         if not len(chosen):
             raise ResultsError(
                 f"{study.folder} has too few examples to choose a span on half of them; give --span"
             )
-        spans, n_examples = span_costs(restricted(study.results, chosen), basis), len(chosen)
+        spans, n_examples = span_costs(restrict_to_examples(study.results, chosen), basis), len(chosen)
     else:
         spans, n_examples, measured = _table(study, checkpoint, basis), len(request.examples.labels), None
     adapted = request.checkpoint.model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=1)
@@ -248,7 +248,9 @@ def _table(study: Ablation, checkpoint: Path, basis: Basis) -> pd.DataFrame:
 
 
 def _measured(pruned: PruneMeasurement, choice: _Choice, out: Path) -> Pruning:
-    results = pruned.results if choice.measured is None else restricted(pruned.results, choice.measured)
+    results = (
+        pruned.results if choice.measured is None else restrict_to_examples(pruned.results, choice.measured)
+    )
     row = ablation_tables(results).spans.iloc[0]
     before, after = row_scores(results).tolist()
     return Pruning(

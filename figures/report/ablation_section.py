@@ -13,7 +13,7 @@ from adapter_probe.analysis.deltas import drop_points, span_order, span_units
 from adapter_probe.analysis.removable import (
     longest_removable,
     shortest_sufficient,
-    staircase,
+    tolerance_border,
     tolerance_steps,
 )
 from adapter_probe.analysis.studies import AblationRecord, settings_of
@@ -25,7 +25,7 @@ from adapter_probe.results.ablation_files import AblationResults
 
 from .drawn import SVG, image_of, text_table
 from .examples import ExampleTexts, examples_content, flip_counts
-from .tables import json_cell, settings_rows, short_name, table
+from .tables import json_cell, json_table, settings_rows, short_name
 
 _SPAN_COLUMNS = (
     "first", "last", "down", "across", "score", "delta_points", "drop", "level", "ci_low_points",
@@ -133,7 +133,7 @@ def slider_steps(spans: pd.DataFrame, study: str, start: float) -> list[dict[str
         rows = [None if row is None else int(row.name) for row in found]
         path = "".join(
             f"M{x} {y}V{below}" if x == right else f"M{x} {y}H{right}"
-            for (x, y), (right, below) in staircase(grid, tolerance)
+            for (x, y), (right, below) in tolerance_border(grid, tolerance)
         )
         within = int((drops <= tolerance).sum())
         steps.append(
@@ -155,7 +155,9 @@ def _spans_table(
     )
     if ablation.results is not None:
         frame = frame.join(flip_counts(ablation.results).set_index(["first", "last"]), on=["first", "last"])
-    return table(frame, [name for name in _SPAN_COLUMNS if name not in frame or not frame[name].isna().all()])
+    return json_table(
+        frame, [name for name in _SPAN_COLUMNS if name not in frame or not frame[name].isna().all()]
+    )
 
 
 def _units(spans: pd.DataFrame) -> np.ndarray:

@@ -37,7 +37,7 @@ def image_of(drawing: Drawing) -> dict[str, Any]:
 
     Metadata are left out, because they may contain folder names.
     """
-    svg = style.rendered(drawing.figure, "svg", drawing.title, "").decode("utf-8")
+    svg = style.render(drawing.figure, "svg", drawing.title, "").decode("utf-8")
     data = base64.b64encode(_METADATA.sub("", svg).encode("utf-8")).decode("ascii")
     return {
         "title": drawing.title,

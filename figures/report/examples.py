@@ -30,7 +30,7 @@ class ExampleTexts:
     truths: tuple[str, ...] | None = None
 
 
-def right(results: AblationResults) -> np.ndarray | None:
+def is_correct(results: AblationResults) -> np.ndarray | None:
     """Whether each example is right under each variant, bool `[variants, examples]`.
 
     An answer is right if it matches a correct answer exactly. None for regression.
@@ -49,7 +49,7 @@ def flip_counts(results: AblationResults) -> pd.DataFrame:
         Columns `first`, `last`, `to_wrong`, `to_right`, one row per span; no rows for regression.
     """
     columns = ["first", "last", "to_wrong", "to_right"]
-    outcomes = right(results)
+    outcomes = is_correct(results)
     if outcomes is None:
         return pd.DataFrame({name: pd.Series(dtype="int64") for name in columns})
     intact = outcomes[intact_row(results)]
@@ -74,7 +74,7 @@ def examples_content(
     Raises:
         ResultsError: the numbers of texts and predictions differ.
     """
-    outcomes = right(results)
+    outcomes = is_correct(results)
     if outcomes is None or (results.kind == "extractive" and results.answers is None):
         return None
     if len(texts.texts) != len(results.labels):

@@ -47,7 +47,7 @@ def write_report(
     """
     path = Path(path)
     make_folder(path.parent)
-    write_text(path, page(report_content(ablations, sweeps, tolerance=tolerance)))
+    write_text(path, page_html(report_content(ablations, sweeps, tolerance=tolerance)))
     return path
 
 
@@ -87,7 +87,7 @@ def _shown_levels(scale: DropScale) -> list[dict[str, Any]]:
     return [{"level": level, "from": low, "to": high} for level, (low, high) in zip(levels, pairwise(ends))]
 
 
-def page(content: Mapping[str, Any]) -> str:
+def page_html(content: Mapping[str, Any]) -> str:
     """The HTML of a report.
 
     The data are in a block that is never executed, with `<`, `>` and `&` escaped, so that no text can end the

@@ -27,17 +27,20 @@ def json_cell(value: object) -> float | int | bool | str | None:
     return value  # type: ignore[return-value]
 
 
-def significant(value: object) -> float | None:
+def round_significant(value: object) -> float | None:
     """A possibly tiny number, rounded to significant digits; None if it is not finite."""
     plain = float("nan") if value is None or value is pd.NA else float(value)  # type: ignore[arg-type]
     return float(f"{plain:.{_P_DIGITS - 1}e}") if math.isfinite(plain) else None
 
 
-def table(frame: pd.DataFrame, columns: Sequence[str]) -> TableData:
+def json_table(frame: pd.DataFrame, columns: Sequence[str]) -> TableData:
     """The existing ones of `columns`, in this order; p-values rounded to significant digits."""
     present = [name for name in columns if name in frame]
     cells = [
-        [significant(value) if name.startswith("p_") else json_cell(value) for value in frame[name].tolist()]
+        [
+            round_significant(value) if name.startswith("p_") else json_cell(value)
+            for value in frame[name].tolist()
+        ]
         for name in present
     ]
     return {"columns": present, "rows": [list(row) for row in zip(*cells)] if cells else []}

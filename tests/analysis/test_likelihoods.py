@@ -12,7 +12,7 @@ from adapter_probe.analysis.deltas import row_scores, span_scores
 from adapter_probe.analysis.groups import group_scores
 from adapter_probe.analysis.removable import span_costs
 from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores, draw_counts
-from adapter_probe.analysis.summary import summary
+from adapter_probe.analysis.summary import summarise
 from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.metrics import CHOICES, LOSSES, METRICS, NO_CLASS, check_metric, metric_label, to_points
 from adapter_probe.results.ablation_files import COUNTED, AblationResults, load_ablation, save_predictions
@@ -112,9 +112,9 @@ def test_a_loss_that_rises_is_a_drop(metric):
 def test_the_intact_row_has_the_choices_drawn_at_random_beside_it():
     results = results_of("acc_norm")
     n_choices = (results.counts[..., 0] > 0).sum(axis=1)
-    found = summary(results, ablation_tables(results, n_resamples=100))
+    found = summarise(results, ablation_tables(results, n_resamples=100))
     assert found["majority_score"] == pytest.approx(np.mean(1 / n_choices))
-    assert summary(results_of("nll"))["majority_score"] is None
+    assert summarise(results_of("nll"))["majority_score"] is None
 
 
 @pytest.mark.filterwarnings("error")
@@ -126,7 +126,7 @@ def test_a_single_text_has_no_interval_and_no_p():
         assert tables.spans[name].isna().all()
     assert not tables.spans["significant"].any()
     assert not tables.spans["non_monotone"].any()
-    told = summary(results, tables)
+    told = summarise(results, tables)
     assert told["longest_removable_surely"] == dict.fromkeys(("0.5", "1", "2"))
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest, false_discovery_control
 
-from adapter_probe.analysis.significance import bootstrap_p, holm, interval, mcnemar_p
+from adapter_probe.analysis.significance import bootstrap_p, holm, mcnemar_p, percentile_interval
 
 
 @given(st.integers(1, 60), st.integers(1, 5), st.integers(0, 2**32))
@@ -55,12 +55,12 @@ def test_holm_is_stricter_than_the_false_discovery_rate():
 
 def test_the_interval_is_that_of_quantiles():
     samples = np.random.default_rng(0).normal(size=(1000, 3))
-    low, high = interval(samples)
+    low, high = percentile_interval(samples)
     np.testing.assert_allclose(low, np.quantile(samples, 0.025, axis=0))
     np.testing.assert_allclose(high, np.quantile(samples, 0.975, axis=0))
     samples[:, 1] = np.nan
     samples[::2, 2] = np.nan  # undefined on some resamples: those that are left
-    low, high = interval(samples)
+    low, high = percentile_interval(samples)
     assert np.isnan(low).tolist() == [False, True, False]
     assert [low[2], high[2]] == pytest.approx(np.quantile(samples[1::2, 2], [0.025, 0.975]).tolist())
 
@@ -69,13 +69,13 @@ def test_bounds_of_a_difference_that_is_nothing_are_nothing():
     # 100 (7/9 - 4/9) and 100 (6/9 - 3/9) differ in floating point; that is no bound above 0.
     noise = 100 * (7 / 9 - 4 / 9) - 100 * (6 / 9 - 3 / 9)
     assert noise != 0
-    assert interval(np.full((10, 2), [noise, -noise]))[0].tolist() == [0.0, 0.0]
+    assert percentile_interval(np.full((10, 2), [noise, -noise]))[0].tolist() == [0.0, 0.0]
 
 
 @given(st.integers(20, 60), st.floats(0.05, 0.95), st.integers(0, 2**32))
 def test_the_bootstrap_p_and_the_interval_say_the_same(n_resamples, centre, seed):
     differences = np.random.default_rng(seed).normal(centre, 0.5, size=(100 * n_resamples, 1))
-    low, high = interval(differences)
+    low, high = percentile_interval(differences)
     p = bootstrap_p(differences)[0]
     if abs(p - 0.05) > 0.002:  # the bounds interpolate between samples
         assert (p < 0.05) == bool(low[0] > 0 or high[0] < 0)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from adapter_probe.analysis.removable import staircase
+from adapter_probe.analysis.removable import tolerance_border
 
 grids = st.tuples(st.integers(1, 8), st.integers(1, 8)).flatmap(
     lambda shape: hnp.arrays(float, shape, elements=st.sampled_from([-2.0, 0.0, 1.0, 1.001, 7.0, np.nan]))
@@ -31,13 +31,13 @@ def border_by_brute_force(drops: np.ndarray, tolerance: float) -> Counter:
 @settings(deadline=None)
 @given(grids, st.sampled_from([0.0, 1.0, 5.0, 50.0]))
 def test_it_parts_within_from_beyond_and_nothing_else(drops, tolerance):
-    edges = staircase(drops, tolerance)
+    edges = tolerance_border(drops, tolerance)
     assert Counter(tuple(sorted(edge)) for edge in edges) == border_by_brute_force(drops, tolerance)
 
 
 def test_of_the_published_shape():
     drops = np.array([[1.2, 0.4, 3.0], [np.nan, 0.3, 1.0], [np.nan, np.nan, 1.5]])
-    assert set(staircase(drops, 1.0)) == {
+    assert set(tolerance_border(drops, 1.0)) == {
         ((1, 0), (1, 1)),
         ((2, 0), (2, 1)),
         ((2, 1), (3, 1)),

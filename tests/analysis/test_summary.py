@@ -14,7 +14,7 @@ from adapter_probe.analysis.published import (
     published_init_sweep,
     published_tradeoff,
 )
-from adapter_probe.analysis.summary import span_summary, summary
+from adapter_probe.analysis.summary import span_summary, summarise
 from adapter_probe.spans import contiguous_spans
 
 
@@ -86,7 +86,7 @@ def test_scores_of_an_ablation(make_results):
     for row, hits in enumerate([36, 35, 30, 30, 34, 36, 37]):  # intact, 0-0, 0-1, 0-2, 1-1, 1-2, 2-2
         right = np.arange(40) < hits
         logits[row, np.arange(40), np.where(right, labels, 1 - labels)] = 1
-    found = summary(dataclasses.replace(results, labels=labels, logits=logits))
+    found = summarise(dataclasses.replace(results, labels=labels, logits=logits))
     expected = {
         "study": "ablated",
         "metric": "accuracy",
@@ -113,14 +113,14 @@ def test_parameters_of_the_sites_that_are_switched(sites, counts, make_results):
     results = dataclasses.replace(
         results, settings={**results.settings, "site_parameters": [1, 2, 10, 20, 100, 200]}
     )
-    assert summary(results)["layer_parameters"] == counts
+    assert summarise(results)["layer_parameters"] == counts
 
 
 def test_undefined_scores_are_null_in_json(make_results):
     results = make_results(2, n_labels=1, metric="pearson")
     constant = results.logits.copy()
     constant[results.row_names.index("0-1")] = 1.0
-    found = json.loads(json.dumps(summary(dataclasses.replace(results, logits=constant)), allow_nan=False))
+    found = json.loads(json.dumps(summarise(dataclasses.replace(results, logits=constant)), allow_nan=False))
     assert found["removed_score"] is None
     assert found["removed_delta_points"] is None
     assert found["majority_score"] is None

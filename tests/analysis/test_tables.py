@@ -16,7 +16,7 @@ from adapter_probe.analysis.attribution import interactions, shares
 from adapter_probe.analysis.deltas import row_scores, span_grid, span_scores
 from adapter_probe.analysis.removable import longest_removable, non_monotone
 from adapter_probe.analysis.resampling import draw_counts
-from adapter_probe.analysis.summary import summary
+from adapter_probe.analysis.summary import summarise
 from adapter_probe.analysis.tables import ablation_tables, resamples_for
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.metrics import CustomMetric, metric_label
@@ -139,7 +139,7 @@ def test_undefined_scores_pass_through(make_results):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tables = ablation_tables(results, n_resamples=50)
-        said = summary(results, tables)
+        said = summarise(results, tables)
     row = tables.spans[tables.spans["delta_points"].isna()]
     assert len(row) == 1
     assert row[["ci_low_points", "ci_high_points", "p_value", "p_holm"]].isna().all(axis=None)
@@ -184,8 +184,8 @@ def test_a_variant_that_is_not_finite_has_a_count_and_no_score(make_results, met
     plain = ablation_tables(sound, n_resamples=200).spans.query("not (first == 1 and last == 2)")
     for column in ("score", "delta_points", "ci_low_points", "ci_high_points", "p_value"):
         pd.testing.assert_series_equal(others[column], plain[column])
-    assert summary(spoilt, tables)["nonfinite_examples"] == {"1-2": 8}
-    assert summary(sound)["nonfinite_examples"] == {}
+    assert summarise(spoilt, tables)["nonfinite_examples"] == {"1-2": 8}
+    assert summarise(sound)["nonfinite_examples"] == {}
 
 
 def test_an_intact_model_that_is_not_finite_is_refused(make_results):
@@ -215,7 +215,7 @@ def judged(make_results):
 
 def test_what_learned_something_has_no_warning(judged):
     results = judged([58, 50, 41, 55])
-    found = summary(results, ablation_tables(results))
+    found = summarise(results, ablation_tables(results))
     assert next(iter(found)) == "warning"
     assert found["warning"] is None
 
@@ -226,7 +226,7 @@ def test_a_model_that_says_the_commonest_class_is_told_first(judged, metric):
     logits = np.zeros_like(results.logits)
     logits[:, :, 0] = 1  # whatever is switched off
     results = dataclasses.replace(results, logits=logits)
-    found = summary(results, ablation_tables(results))
+    found = summarise(results, ablation_tables(results))
     assert found["warning"].startswith(
         "The intact model is not better than always answering with the most frequent"
     )
@@ -234,19 +234,19 @@ def test_a_model_that_says_the_commonest_class_is_told_first(judged, metric):
 
 def test_a_little_better_than_the_commonest_class_is_not_beyond_it(judged):
     found = judged([43, 50, 41, 20])
-    assert summary(found, ablation_tables(found))["warning"] is not None
+    assert summarise(found, ablation_tables(found))["warning"] is not None
 
 
 @pytest.mark.parametrize("removed", [58, 57, 59])
 def test_adapters_that_are_not_missed_are_told_first(judged, removed):
     results = judged([58, 50, removed, 55])  # intact, 0-0, 0-1, 1-1
-    found = summary(results, ablation_tables(results))
+    found = summarise(results, ablation_tables(results))
     assert found["warning"].startswith("The model is not worse with all of these adapters off")
 
 
 def test_a_regression_that_learned_nothing(make_results):
     results = make_results(2, n_labels=1, metric="spearman")  # random
-    found = summary(results, ablation_tables(results))
+    found = summarise(results, ablation_tables(results))
     assert found["warning"].startswith("The intact model is not better than a constant answer")
 
 
@@ -276,7 +276,7 @@ def test_layers_without_adapters_are_no_spans_and_no_tests(make_results, gone):
     found, expected = ablation_tables(bare), ablation_tables(small)
     places = ["first", "last", "n_layers"]
     pd.testing.assert_frame_equal(found.spans.drop(columns=places), expected.spans.drop(columns=places))
-    said, told = summary(bare, found), summary(small, expected)
+    said, told = summarise(bare, found), summarise(small, expected)
     for name in ("tested_spans", "significant_spans", "warning"):
         assert said[name] == told[name]
     for tolerance, span in told["longest_removable"].items():

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from adapter_probe.checkpoints.converting import to_native
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.checkpoints.tensor_bundle import read_bundle
-from adapter_probe.data.encoding import Encoded, seal
+from adapter_probe.data.encoding import Encoded, encoded_with_fingerprint
 from adapter_probe.data.given import given_task
 from adapter_probe.data.packing import pack
 from adapter_probe.errors import CheckpointError
@@ -55,7 +55,7 @@ def variables(case: str) -> dict[str, np.ndarray]:
 
 def texts() -> Encoded:
     ids = json.loads((FIXTURES / "texts.json").read_text())
-    return seal(tuple(np.array(text, dtype=np.int64) for text in ids), None)
+    return encoded_with_fingerprint(tuple(np.array(text, dtype=np.int64) for text in ids), None)
 
 
 def refusal(folder: Path, base: Path | None) -> str:

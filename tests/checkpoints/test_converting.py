@@ -14,7 +14,7 @@ from adapter_probe.checkpoints.base import load_base
 from adapter_probe.checkpoints.converting import to_adapterhub, to_native
 from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.checkpoints.opening import open_checkpoint
-from adapter_probe.data.encoding import seal
+from adapter_probe.data.encoding import encoded_with_fingerprint
 from adapter_probe.data.given import given_task
 from adapter_probe.data.packing import PackedBatch, pack
 from adapter_probe.errors import CheckpointError
@@ -36,7 +36,7 @@ def data(tmp_path: Path) -> Path:
 def batch_of(seed: int = 0) -> PackedBatch:
     draw = np.random.default_rng(seed)
     ids = tuple(np.array([2, *draw.integers(5, 30, n), 3]) for n in (2, 5, 5))
-    return pack(seal(ids, None), np.arange(3))
+    return pack(encoded_with_fingerprint(ids, None), np.arange(3))
 
 
 def all_variants(model: AdaptedModel) -> torch.Tensor:

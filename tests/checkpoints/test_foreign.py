@@ -11,7 +11,7 @@ import torch
 
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.checkpoints.shared import SharedBase
-from adapter_probe.data.encoding import Encoded, seal
+from adapter_probe.data.encoding import Encoded, encoded_with_fingerprint
 from adapter_probe.data.packing import PackedBatch, pack
 from adapter_probe.errors import ModelError
 from adapter_probe.probe.pairs import forward_pairs
@@ -32,7 +32,7 @@ def base_of(folder: Path) -> str:
 
 def texts() -> Encoded:
     ids = json.loads((FIXTURES / "texts.json").read_text())
-    return seal(tuple(np.array(text, dtype=np.int64) for text in ids), None)
+    return encoded_with_fingerprint(tuple(np.array(text, dtype=np.int64) for text in ids), None)
 
 
 def rows_of(batch: PackedBatch, every_token: bool) -> np.ndarray:

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import adapter_probe as ap
-from adapter_probe.analysis.removable import halves
+from adapter_probe.analysis.removable import random_halves
 from adapter_probe.results.ablation_files import load_ablation
 from adapter_probe.spans import Span
 
@@ -63,7 +63,7 @@ def test_the_span_is_chosen_on_one_half_and_measured_on_the_other(within, progra
     outcome = program("prune", ablated, "--within", within, "--out", tmp_path / "p", "--json")
     results = load_ablation(ablated / "ablation")
     right = results.predictions == results.labels
-    chosen, measured = halves(results)
+    chosen, measured = random_halves(results)
     assert sorted([*chosen, *measured]) == list(range(64))
     hits = right[:, chosen].sum(axis=1)
     fitting = [

@@ -19,7 +19,7 @@ import typer
 from typer.testing import CliRunner
 
 from adapter_probe.analysis.deltas import span_scores
-from adapter_probe.analysis.summary import summary
+from adapter_probe.analysis.summary import summarise
 from adapter_probe.cli.report import report
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.results.ablation_files import AblationResults, save_predictions, write_spans
@@ -96,7 +96,7 @@ def write_ablation(folder: Path, split: Any, delta: str = "ab" * 32) -> None:
     )
     write_spans(folder, span_scores(results))
     save_predictions(folder, results)
-    write_json(folder / "summary.json", {"task": "tiny", "split": "validation", **summary(results)})
+    write_json(folder / "summary.json", {"task": "tiny", "split": "validation", **summarise(results)})
     write_json(folder / "manifest.json", {"schema": 1, "identity": identity})
 
 

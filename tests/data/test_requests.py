@@ -12,7 +12,13 @@ from byte_tokenizer import byte_tokenizer
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
-from adapter_probe.data.requests import FORM_METRICS, Request, choose_metric, load_requests, seal_requests
+from adapter_probe.data.requests import (
+    FORM_METRICS,
+    Request,
+    choose_metric,
+    load_requests,
+    requests_with_fingerprint,
+)
 from adapter_probe.data.requests_encoding import count_texts, encode_requests
 from adapter_probe.errors import DataError
 
@@ -151,9 +157,9 @@ def test_a_metric_of_another_form_is_refused():
     with pytest.raises(
         DataError, match="metric 'acc_norm' does not fit rows of form 'text'; allowed: bits_per_byte"
     ):
-        choose_metric("acc_norm", seal_requests("text", [], ""))
+        choose_metric("acc_norm", requests_with_fingerprint("text", [], ""))
     for form, metrics in FORM_METRICS.items():
-        assert all(choose_metric(m, seal_requests(form, [], "")) == m for m in metrics)
+        assert all(choose_metric(m, requests_with_fingerprint(form, [], "")) == m for m in metrics)
 
 
 def encode_pair_by_hand(tokenizer, context: str, continuation: str, most: int) -> tuple[list[int], list[int]]:
@@ -184,14 +190,14 @@ def test_the_end_that_a_tokenizer_appends_is_no_part_of_a_text():
     ending.backend_tokenizer.post_processor = processors.TemplateProcessing("<s> $A </s>", special_tokens=ids)
     assert ending.encode("ab")[-1] == ids[1][1]
     for form, rows in (("choice", ROWS), ("text", [Request("", ("ab ab, a text",))])):
-        requests = seal_requests(form, rows, "test")
+        requests = requests_with_fingerprint(form, rows, "test")
         made = [encode_requests(tokenizer, requests, 12).fingerprint for tokenizer in (plain, ending)]
         assert made[0] == made[1]
 
 
 @pytest.mark.parametrize("most", [64, 12])
 def test_choices_are_encoded_with_their_context_and_cut(tokenizer, most):
-    requests = seal_requests("choice", ROWS, "test")
+    requests = requests_with_fingerprint("choice", ROWS, "test")
     encoded = encode_requests(tokenizer, requests, most)
     counts = count_texts(requests, encoded)
     for row, tree, count in zip(ROWS, encoded.trees, counts):
@@ -206,7 +212,7 @@ def test_choices_are_encoded_with_their_context_and_cut(tokenizer, most):
 @pytest.mark.parametrize("most", [5, 7, 100])
 def test_each_token_of_a_long_text_is_scored_once(tokenizer, most):
     text = "ab ab, a text of some length. é"
-    requests = seal_requests("text", [Request("", (text,)), Request("", ("ab",))], "test")
+    requests = requests_with_fingerprint("text", [Request("", (text,)), Request("", ("ab",))], "test")
     encoded = encode_requests(tokenizer, requests, most)
     whole = tokenizer.encode(text)
     windows = [texts_of(tree)[0] for tree, example in zip(encoded.trees, encoded.example) if example == 0]
@@ -222,7 +228,7 @@ def test_each_token_of_a_long_text_is_scored_once(tokenizer, most):
 
 
 def test_what_cannot_be_scored_is_one_line(tokenizer):
-    long = seal_requests("choice", [Request("a", ("b", "c" * 30), " ")], "test")
+    long = requests_with_fingerprint("choice", [Request("a", ("b", "c" * 30), " ")], "test")
     with pytest.raises(DataError, match=r"test row 1: 'c+' has 31 tokens; 1 to 8 are allowed"):
         encode_requests(tokenizer, long, 8)
 
@@ -230,7 +236,7 @@ def test_what_cannot_be_scored_is_one_line(tokenizer):
 def test_the_order_of_choices_and_what_is_scored_count(tokenizer):
     prints = {
         encode_requests(
-            tokenizer, seal_requests("choice", [Request("a", choices, " ")], "test"), 64
+            tokenizer, requests_with_fingerprint("choice", [Request("a", choices, " ")], "test"), 64
         ).fingerprint
         for choices in (("b", "c"), ("c", "b"), ("b", "d"))
     }
@@ -251,7 +257,7 @@ def test_lm_evals_own_code_makes_the_same_tokens(tokenizer, most):
     )
     seen: list = []
     own._loglikelihood_tokens = lambda requests, disable_tqdm=False: seen.extend(requests) or []
-    encoded = encode_requests(tokenizer, seal_requests("choice", ROWS, "test"), most)
+    encoded = encode_requests(tokenizer, requests_with_fingerprint("choice", ROWS, "test"), most)
     for row, tree in zip(ROWS, encoded.trees):
         instances = [type("Instance", (), {"args": (row.context, f" {choice}")}) for choice in row.choices]
         seen.clear()
@@ -259,7 +265,9 @@ def test_lm_evals_own_code_makes_the_same_tokens(tokenizer, most):
         whole = [((before + scored)[-(most + 1) :], len(scored)) for _, before, scored in seen]
         assert texts_of(tree) == [(text[:-n], text[-n:]) for text, n in whole]
     text = "ab ab, a text of some length. é"
-    encoded = encode_requests(tokenizer, seal_requests("text", [Request("", (text,))], "test"), most)
+    encoded = encode_requests(
+        tokenizer, requests_with_fingerprint("text", [Request("", (text,))], "test"), most
+    )
     windows = utils.get_rolling_token_windows(own.tok_encode(text), own.prefix_token_id, most, 1)
     expected = [utils.make_disjoint_window(window) for window in windows]
     assert [texts_of(tree)[0] for tree in encoded.trees] == expected

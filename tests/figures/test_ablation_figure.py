@@ -87,7 +87,7 @@ def test_drop_text(drop, text):
 
 @pytest.mark.parametrize(("points", "text"), [(-5.06, "−5.1"), (0.3, "+0.3"), (-0.04, "0.0"), (0.0, "0.0")])
 def test_signed(points, text):
-    assert wording.signed(points) == text
+    assert wording.signed_points(points) == text
 
 
 @pytest.mark.parametrize("venue", ["neurips", "talk"])

@@ -14,8 +14,8 @@ from adapter_probe.figures import style
 from adapter_probe.figures.curves import (
     METHODS,
     SERIES,
+    add_legend,
     decade_ticks,
-    explain,
     far_below,
     line_props,
     mark_far_below,
@@ -165,6 +165,6 @@ def test_a_free_mark_gets_its_label_above_and_a_crowded_one_none():
 def test_a_legend_with_notes_alone_is_its_title():
     with style.paper_style():
         ax = Figure().add_subplot()
-        explain(ax, [], ["CoLA", "full: 75.1"])
+        add_legend(ax, [], ["CoLA", "full: 75.1"])
     assert ax.get_legend().get_title().get_text() == "CoLA\nfull: 75.1"
     assert ax.get_legend().get_texts() == []

@@ -96,8 +96,10 @@ def test_single_layers_are_outlined(make_frame):
 
 def test_the_tolerance_line_runs_between_cells(make_frame):
     ax = drawn(make_frame(2, [0.5, 1.5, 3.0]), tolerance=1.0)
-    assert [segment.tolist() for segment in collection(ax, "staircase").get_segments()] == [[[1, 0], [1, 1]]]
-    assert "staircase" not in labels(drawn(make_frame(2, [0.5, 1.5, 3.0]), shows="spread"))
+    assert [segment.tolist() for segment in collection(ax, "tolerance border").get_segments()] == [
+        [[1, 0], [1, 1]]
+    ]
+    assert "tolerance border" not in labels(drawn(make_frame(2, [0.5, 1.5, 3.0]), shows="spread"))
 
 
 def test_numbers_stand_out_from_their_cells(make_frame):
@@ -148,7 +150,7 @@ def test_deep_models_stay_legible(make_frame, n_layers, inches):
         assert not any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
     assert notes(ax)[0] == "a task"
     cell = ax.bbox.width / n_layers
-    assert collection(ax, "staircase").get_linewidth()[0] * 300 / 72 < cell / 2
+    assert collection(ax, "tolerance border").get_linewidth()[0] * 300 / 72 < cell / 2
 
 
 def test_groups_of_layers_name_the_layers_they_hold(make_frame):
@@ -339,7 +341,7 @@ def test_a_difference_has_a_neutral_middle_and_the_sign_of_the_drops(make_frame)
     }
     scale = DivergingScale.spanning(np.array([-3.0, 4.0]))
     assert colours == dict(zip(colours, scale.colours(np.array(list(colours)))))
-    assert "staircase" not in labels(ax)
+    assert "tolerance border" not in labels(ax)
     spans = frame.assign(difference_points=-frame["delta_points"])
     record = ComparisonRecord(("a", "b"), spans, "accuracy", 9, (0.7, 0.8), {})
     ax = heatmap(record, plt.figure(figsize=(4, 4)).gca())

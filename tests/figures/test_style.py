@@ -53,14 +53,14 @@ def test_text_width_is_that_of_the_fonts_own_metrics(venue):
 @given(st.lists(st.sampled_from(["a", "drop", "longer", "(extraordinary"]), min_size=1, max_size=12))
 def test_wrapped_text_keeps_its_words_and_its_width(words):
     text = " ".join(words)
-    lines = style.wrapped(text, 8, 60).split("\n")
+    lines = style.wrap_text(text, 8, 60).split("\n")
     assert " ".join(lines) == text
     assert all(style.text_width(line, 8) <= 60 or " " not in line for line in lines)
 
 
 def test_a_unit_in_brackets_goes_into_a_line_of_its_own():
-    assert style.wrapped("drop (points)", 8, 500) == "drop (points)"
-    assert style.wrapped("drop in score (points); line", 8, 80) == "drop in score\n(points); line"
+    assert style.wrap_text("drop (points)", 8, 500) == "drop (points)"
+    assert style.wrap_text("drop in score (points); line", 8, 80) == "drop in score\n(points); line"
 
 
 def test_a_text_is_as_wide_as_its_letters_are_high():

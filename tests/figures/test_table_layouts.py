@@ -7,7 +7,12 @@ import pytest
 from adapter_probe.analysis import sweeps
 from adapter_probe.analysis.published import published_glue, published_tasks
 from adapter_probe.figures.paper_tables import glue_table, tasks_table
-from adapter_probe.figures.table_layouts import lay_out_removable, lay_out_sizes, lay_out_tradeoff, percent
+from adapter_probe.figures.table_layouts import (
+    lay_out_removable,
+    lay_out_sizes,
+    lay_out_tradeoff,
+    percent_text,
+)
 
 
 @pytest.fixture(scope="module")
@@ -144,4 +149,4 @@ def test_tasks_with_the_papers_columns_beside(tradeoff_trials):
     ("share", "text"), [(2.2111, "2.2 %"), (100.0, "100 %"), (0.0351, "0.035 %"), (np.nan, "–"), (0.0, "0 %")]
 )
 def test_percent(share, text):
-    assert percent(share) == text
+    assert percent_text(share) == text

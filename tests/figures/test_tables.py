@@ -12,8 +12,8 @@ from adapter_probe.figures.pgf import escape_latex
 from adapter_probe.figures.tables import (
     Table,
     escape_markdown,
-    greatest,
-    latex,
+    is_greatest,
+    latex_text,
     markdown_text,
     score_cell,
 )
@@ -29,7 +29,7 @@ def table() -> Table:
 
 
 def test_latex(table):
-    assert latex(table).splitlines() == [
+    assert latex_text(table).splitlines() == [
         r"% In the preamble: \usepackage{booktabs}",
         r"% \caption{100\% of \$x\_1\$ \textbar{} all}",
         r"\begin{tabular}{lr}",
@@ -63,7 +63,7 @@ def test_the_csv_has_full_precision(table, tmp_path):
 
 
 def test_columns_of_words_stand_left(table):
-    rows = latex(Table("t", "", table.text, table.numbers, table.best, words=2)).splitlines()
+    rows = latex_text(Table("t", "", table.text, table.numbers, table.best, words=2)).splitlines()
     assert rows[2] == r"\begin{tabular}{ll}"
 
 
@@ -72,7 +72,7 @@ def test_columns_of_words_stand_left(table):
 def test_a_cell_stays_one_cell(words):
     frame = pd.DataFrame({"task": [words], "x": ["1"]})
     table = Table("t", words, frame, frame, np.zeros((1, 2), bool))
-    body = latex(table).split("\\midrule\n")[1].split("\\bottomrule")[0]
+    body = latex_text(table).split("\\midrule\n")[1].split("\\bottomrule")[0]
     assert body.replace(r"\&", "").count("&") == 1
     assert body.rstrip("\n").count("\n") == body.count(r"\\" + "\n") - 1
     row = markdown_text(table).splitlines()[2]
@@ -95,8 +95,8 @@ def test_markdown_stays_on_its_line():
 
 def test_the_greatest_are_those_that_print_alike():
     values = pd.DataFrame({"a": [0.80041, 0.80039, 0.7], "b": [np.nan, 0.5, np.nan], "c": [-0.1, -0.2, -0.3]})
-    assert greatest(values).T.tolist() == [[True, True, False], [False] * 3, [True, False, False]]
-    assert greatest(values, axis=1).tolist() == [[True, False, False]] * 3
+    assert is_greatest(values).T.tolist() == [[True, True, False], [False] * 3, [True, False, False]]
+    assert is_greatest(values, axis=1).tolist() == [[True, False, False]] * 3
 
 
 @pytest.mark.parametrize(
@@ -115,5 +115,5 @@ def test_score_cell(score, sem, text):
 def test_an_empty_table_is_a_table():
     frame = pd.DataFrame({"task": [], "x": []}, dtype=object)
     table = Table("t", "", frame, frame, np.zeros((0, 2), bool))
-    assert latex(table).count("\n") == 8
+    assert latex_text(table).count("\n") == 8
     assert pd.read_csv(io.StringIO(markdown_text(table)), sep="|").shape[0] == 1

@@ -20,7 +20,7 @@ import pandas as pd
 import pytest
 
 from adapter_probe.analysis.deltas import span_scores
-from adapter_probe.analysis.summary import summary
+from adapter_probe.analysis.summary import summarise
 from adapter_probe.figures.report.ablation_section import ReportedAblation
 from adapter_probe.figures.report.examples import ExampleTexts
 from adapter_probe.results.ablation_files import AblationResults, load_ablation, save_predictions, write_spans
@@ -64,7 +64,7 @@ def make_ablation(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
         write_spans(folder, frame)
         if not bare:
             save_predictions(folder, results)
-            write_json(folder / "summary.json", {"task": task, "split": "validation", **summary(results)})
+            write_json(folder / "summary.json", {"task": task, "split": "validation", **summarise(results)})
             identity = {**results.identity, "settings": results.settings}
             write_json(
                 folder / "manifest.json", {"schema": 1, "identity": identity, "created_with": {"x": "1"}}
@@ -308,7 +308,7 @@ def make_loss(make_ablation: Callable[..., Path], tmp_path_factory) -> Callable[
         write_spans(folder, frame)
         _layers(frame, 4).to_csv(folder / "layers.csv", index=False)
         save_predictions(folder, results)
-        found = summary(results)
+        found = summarise(results)
         write_json(folder / "summary.json", {"task": "texts", "split": "test", **found})
         return folder
 

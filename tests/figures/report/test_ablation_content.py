@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from adapter_probe.analysis.deltas import drop_points, span_grid, span_scores
-from adapter_probe.analysis.removable import staircase
+from adapter_probe.analysis.removable import tolerance_border
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures.levels import DropScale
 from adapter_probe.figures.report.ablation_section import ReportedAblation, ablation_content, joint_scale
@@ -105,7 +105,7 @@ def test_the_slider_shows_the_best_span_and_the_border_at_each_step(content_of, 
         edges = set()
         for x, y, way, end in re.findall(r"M(\d+) (\d+)([VH])(\d+)", step["stairs"]):
             edges.add(((int(x), int(y)), (int(x), int(end)) if way == "V" else (int(end), int(y))))
-        assert edges == set(staircase(drops, step["tolerance"]))
+        assert edges == set(tolerance_border(drops, step["tolerance"]))
 
 
 def test_the_table_of_spans_alone_is_enough(content_of, make_ablation: Callable[..., Path]):

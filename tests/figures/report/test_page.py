@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from adapter_probe.figures import levels, style
 from adapter_probe.figures.report import page as page_module
-from adapter_probe.figures.report.page import json_for_html, page, report_content, write_report
+from adapter_probe.figures.report.page import json_for_html, page_html, report_content, write_report
 from adapter_probe.studies.loading import load
 
 FOLDER = Path(page_module.__file__).parent
@@ -51,7 +51,7 @@ class Document(HTMLParser):
 def full(make_ablation, reported, tradeoff_folder, hostile: str, tmp_path_factory) -> str:
     ablation = reported(make_ablation(task=hostile, labels=(hostile, "other")))
     sweep = tradeoff_folder(tmp_path_factory.mktemp("sweep") / "s", tasks=(f"m{hostile}",))
-    return page(report_content([ablation], [load(sweep).record]))
+    return page_html(report_content([ablation], [load(sweep).record]))
 
 
 @given(JSON)
@@ -118,16 +118,16 @@ def test_equal_results_give_equal_bytes(make_ablation, reported, sweep_folder, t
 
 def test_the_page_stays_light(make_ablation: Callable[..., Path], reported):
     content = report_content([reported(make_ablation(n_layers=12))], [])
-    assert len(page(content).encode()) < 300_000
+    assert len(page_html(content).encode()) < 300_000
     content["ablations"][0]["layers"]["figure"] = None
-    assert len(page(content).encode()) < 120_000
+    assert len(page_html(content).encode()) < 120_000
 
 
 def test_control_characters_do_not_reach_the_markup(make_ablation: Callable[..., Path], reported):
     content = report_content([reported(make_ablation(task="a\x1b[31mb\x00\x9b<"))], [])
     svg = base64.b64decode(content["ablations"][0]["layers"]["figure"]["source"].partition(",")[2])
     assert "a?[31mb??<" in ElementTree.fromstring(svg).findtext("{http://www.w3.org/2000/svg}title")
-    text = page(content)
+    text = page_html(content)
     assert "<title>a\ufffd[31mb" not in text  # ASCII alone
     assert "<title>a&#65533;[31mb&#65533;&#65533;&lt;" in text
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
@@ -180,4 +180,4 @@ def test_scripts_are_short_ascii_and_all_listed():
 
 
 def test_an_empty_page_still_has_a_title():
-    assert "<title>adapter-probe · adapter-probe</title>" in page(report_content([], []))
+    assert "<title>adapter-probe · adapter-probe</title>" in page_html(report_content([], []))

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter_probe.figures.report.tables import json_cell, settings_rows, short_name, significant, table
+from adapter_probe.figures.report.tables import (
+    json_cell,
+    json_table,
+    round_significant,
+    settings_rows,
+    short_name,
+)
 
 
 @given(st.floats())
@@ -45,14 +51,14 @@ def test_no_minus_zero():
 
 @given(st.floats(1e-300, 1e300))
 def test_tiny_numbers_keep_their_digits(value: float):
-    assert significant(value) == pytest.approx(value, rel=5.1e-3)
-    assert len(f"{significant(value):.17g}".lower().replace("e", "")) > 0
-    assert significant(significant(value)) == significant(value)
+    assert round_significant(value) == pytest.approx(value, rel=5.1e-3)
+    assert len(f"{round_significant(value):.17g}".lower().replace("e", "")) > 0
+    assert round_significant(round_significant(value)) == round_significant(value)
 
 
 def test_a_table_keeps_order_and_drops_what_is_missing():
     frame = pd.DataFrame({"b": [1.0, math.nan], "a": ["x", "y"], "p_value": [1.23456e-9, 0.5]})
-    assert table(frame, ("a", "nothing", "p_value", "b")) == {
+    assert json_table(frame, ("a", "nothing", "p_value", "b")) == {
         "columns": ["a", "p_value", "b"],
         "rows": [["x", 1.23e-9, 1.0], ["y", 0.5, None]],
     }
