@@ -168,12 +168,13 @@ def settings_text(study: AblationRecord) -> str:
 
 def joint_notes(record: AverageRecord | ComparisonRecord) -> list[str]:
     """The notes in a grid of means or differences: studies, number of examples, intact scores."""
-    scores = [bare_score(score, record.metric) for score in record.intact_scores]
     if isinstance(record, ComparisonRecord):
+        scores = [bare_score(score, record.metric) for score in record.intact_scores]
         names = [escape_mathtext(name) for name in record.names]
         notes = [f"{names[1]} minus {names[0]}", f"n = {record.n_examples:,}, {metric_name(record.metric)}"]
         return notes + [f"{name}: intact {score}" for name, score in zip(names, scores)]
-    low, high = min(scores), max(scores)
+    ends = min(record.intact_scores), max(record.intact_scores)
+    low, high = (bare_score(score, record.metric) for score in ends)
     intact = low if low == high else f"{low} to {high}"
     return [f"mean ± s.d. of {len(record.names)} studies", f"n = {record.n_examples:,}",
             f"intact {metric_name(record.metric)} {intact}"]  # fmt: skip

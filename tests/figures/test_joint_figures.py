@@ -17,6 +17,7 @@ from adapter_probe.figures.ablation_figures import joint_drawing
 from adapter_probe.figures.heatmap import grid_of, heatmap, scale_of
 from adapter_probe.figures.levels import DropScale
 from adapter_probe.figures.venues import PAPER, FigureOptions
+from adapter_probe.figures.wording import joint_notes
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +49,18 @@ def test_an_average_says_its_spread_below_each_mean():
     said = {text.get_text() for text in ax.texts if text.get_visible()}
     assert {f"{0.2 * n:.1f}\n± {0.1 * n:.1f}" for n in range(1, 7)} <= said
     assert len(figure.axes) == 2  # the grid and the colour bar
+
+
+@pytest.mark.parametrize(
+    ("metric", "scores", "said"),
+    [
+        ("accuracy", (1.0, 0.475, 0.6), "intact accuracy 47.5 % to 100.0 %"),
+        ("mcc", (0.1, -0.25, -0.1), "intact Matthews correlation −0.250 to 0.100"),
+        ("perplexity", (9.5, 10.25, 10.0), "intact perplexity 9.500 to 10.250"),
+    ],
+)
+def test_an_average_says_the_lowest_and_the_highest_intact_score(metric, scores, said):
+    assert joint_notes(replace(mean_of(3), metric=metric, intact_scores=scores))[-1] == said
 
 
 @pytest.mark.parametrize(("inches", "n_grids"), [(8, 2), (2.5, 1)])
