@@ -52,8 +52,8 @@ def demo(
     n_train, n_validation, epochs = sizes
     write(out / "data", n_train, n_validation, SEED)
     print_message(
-        f"1/3 {n_train:,} generated sentences to train on, {n_validation:,} with other words to validate on: "
-        f"{out / 'data'}"
+        f"1/3 generating {n_train:,} sentences for training and {n_validation:,}, with other words, for "
+        f"validation: {out / 'data'}"
     )
     checkpoint = out / "checkpoint"
     print_message(f"2/3 training adapters of size {SIZE} in every layer, LayerNorms and head: {checkpoint}")

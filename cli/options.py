@@ -18,7 +18,7 @@ Checkpoint = Annotated[Path, typer.Argument(help="Checkpoint folder.")]
 MovedBase = Annotated[
     str | None,
     typer.Option(
-        help="Folder or Hugging Face hub name of the base model, if it differs from the recorded one."
+        help="Folder or Hugging Face Hub name of the base model, if it differs from the recorded one."
     ),
 ]
 GivenFiles = Annotated[
@@ -31,7 +31,7 @@ GivenFiles = Annotated[
 Results = Annotated[
     list[Path], typer.Argument(help="Results folders, or checkpoints that contain ablations.")
 ]
-Base = Annotated[str, typer.Option(help="Pretrained base model: a folder or a Hugging Face hub name.")]
+Base = Annotated[str, typer.Option(help="Pretrained base model: a folder or a Hugging Face Hub name.")]
 TaskHelp = "Task name (cola, glue/mrpc, squad, ...) or a folder with train and validation files."
 DataHelp = "Folder with the files of the named task."
 LearningRates = Annotated[

@@ -40,7 +40,9 @@ def report(
     ] = False,
     checkpoint: Annotated[
         list[Path] | None,
-        typer.Option(help="Checkpoint of an ablation that was moved away from it; repeatable."),
+        typer.Option(
+            help="Checkpoint of an ablation whose results folder is no longer inside it; repeatable."
+        ),
     ] = None,
     data: Annotated[
         list[Path] | None,

@@ -28,16 +28,19 @@ def tradeoff(
     top_k: Annotated[
         str,
         typer.Option(
-            help="Comma-separated numbers of top layers to fine-tune; those above the depth are left out."
+            help="Comma-separated numbers of top layers to fine-tune; numbers larger than that of the base's "
+            "layers are left out."
         ),
     ] = _TOP_K,
     layernorm: Annotated[
-        bool, typer.Option(help="Include training of LayerNorms and the head alone.")
+        bool, typer.Option(help="Include training of only the LayerNorms and the head.")
     ] = True,
     full: Annotated[
         bool, typer.Option(help="Include full fine-tuning, the reference of the aggregate over tasks.")
     ] = True,
-    head_only: Annotated[bool, typer.Option(help="Include a head on the frozen base model.")] = False,
+    head_only: Annotated[
+        bool, typer.Option(help="Include training of the head alone, on the frozen base model.")
+    ] = False,
     baseline: Annotated[
         bool,
         typer.Option(

@@ -196,7 +196,7 @@ def check_comparable(studies: Sequence[AblationResults], names: Sequence[str]) -
         one = studies[0]
         pair = f"{names[0]} and {name} cannot be compared"
         if one.metric != other.metric:
-            raise ResultsError(f"{pair}: their metrics are {one.metric} and {other.metric}")
+            raise ResultsError(f"{pair}: they have different metrics, {one.metric} and {other.metric}")
         if study_kind(one) != study_kind(other):
             raise ResultsError(
                 f"{pair}: spans were {study_kind(one)} in one and {study_kind(other)} in the other"

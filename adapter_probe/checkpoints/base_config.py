@@ -102,7 +102,7 @@ def _cached_commit(name: str, revision: str | None) -> str | None:
 
 def _not_found(name: str) -> NoReturn:
     raise CheckpointError(
-        f"base {name!r} is not a folder on this machine, and the Hugging Face hub could not provide it (no "
+        f"base {name!r} is not a folder on this machine, and the Hugging Face Hub could not provide it (no "
         "network and no cached copy, or no such name, or no access); give a folder"
     )
 

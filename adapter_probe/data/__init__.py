@@ -1,1 +1,1 @@
-"""Read tasks from local files or the Hugging Face hub, and turn them into batches."""
+"""Read tasks from local files or the Hugging Face Hub, and turn them into batches."""

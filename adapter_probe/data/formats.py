@@ -188,7 +188,7 @@ def _questions(path: Path, value: dict) -> Iterator[tuple[str, dict[str, object]
             here = f"{at}, paragraph {j}"
             questions = _held_list(paragraph, "qas", here)
             if "context" not in paragraph:
-                raise DataError(f"{here}: no 'context'")
+                raise DataError(f"{here}: the field 'context' is missing")
             for k, question in enumerate(questions, start=1):
                 place = f"{here}, question {k}"
                 if not isinstance(question, dict):
@@ -245,7 +245,7 @@ def read_parquet(path: Path) -> Rows:
     except (ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read as Parquet ({one_line(error)})") from None
     if not records:
-        raise DataError(f"{path}: no rows")
+        raise DataError(f"{path} contains no rows")
     return Rows(path, tuple(records[0]), records, [f"{path} row {i + 1}" for i in range(len(records))])
 
 

@@ -1,4 +1,4 @@
-"""Labelled rows from the Hugging Face hub, through the optional `datasets` library."""
+"""Labelled rows from the Hugging Face Hub, through the optional `datasets` library."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ def read_hub(source: HubSplit) -> Rows:
             if silence
             else _first_line(error)
         )
-        raise DataError(f"{source}: cannot be read from the Hugging Face hub: {reason}") from error
+        raise DataError(f"{source}: cannot be read from the Hugging Face Hub: {reason}") from error
     columns = {name: _values(table, name) for name in table.column_names}
     records = [dict(zip(columns, values)) for values in zip(*columns.values())]
     if not records:
-        raise DataError(f"{source}: no rows")
+        raise DataError(f"{source} contains no rows")
     return Rows(str(source), tuple(columns), records, [f"{source} row {i + 1}" for i in range(len(records))])
 
 
@@ -101,7 +101,7 @@ def _library(wanted: str) -> ModuleType:
         return importlib.import_module("datasets")
     except ImportError as error:
         raise DataError(
-            f"{wanted}: reading from the Hugging Face hub needs the datasets library; "
+            f"{wanted}: reading from the Hugging Face Hub needs the datasets library; "
             f"{install_extra('hub')}, or give a folder with the task's files"
         ) from error
 

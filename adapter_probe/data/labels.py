@@ -36,7 +36,7 @@ def _label_text(value: object, place: str) -> str:
         return str(value)
     if isinstance(value, float) and math.isfinite(value):
         return str(int(value)) if value.is_integer() else repr(value)
-    raise DataError(f"{place}: label {shown(value)}; expected a string or a finite number")
+    raise DataError(f"{place}: the label is {shown(value)}, expected a string or a finite number")
 
 
 def _number(text: str) -> float | None:

@@ -84,7 +84,9 @@ def find_preset(name: str) -> Preset:
     """
     preset = preset_named(name)
     if preset is None:
-        raise DataError(f"unknown task {name!r}; known by name: {', '.join(p.name for p in PRESETS)}")
+        raise DataError(
+            f"unknown task {name!r}; the names of known tasks are {', '.join(p.name for p in PRESETS)}"
+        )
     return preset
 
 

@@ -92,7 +92,9 @@ def _answers(place: str, value: object, context: str) -> tuple[Answer, ...]:
             )
         found.append(Answer(text, _start(place, text, start, context)))
     if not found:
-        raise DataError(f"{place}: no answers; unanswerable questions (SQuAD 2.0) are not supported")
+        raise DataError(
+            f"{place}: there are no answers; unanswerable questions (SQuAD 2.0) are not supported"
+        )
     return tuple(found)
 
 

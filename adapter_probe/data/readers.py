@@ -63,7 +63,7 @@ def read_rows(path: str | Path, columns: Sequence[str] = (), encoding: str = "ut
         raise DataError(f"{path}: the file is empty")
     rows = reader(path, text, columns)
     if not rows.records:
-        raise DataError(f"{path}: no rows; columns found: {listed(rows.names) or 'none'}")
+        raise DataError(f"{path} contains no rows; columns found: {listed(rows.names) or 'none'}")
     return rows
 
 
@@ -105,7 +105,7 @@ def find_files(
             claims.setdefault(split, []).append(name)
     if not claims:
         raise DataError(
-            f"{folder}: no data files; expected train.*, validation.* or dev.*, test.* "
+            f"{folder} contains no data files; expected train.*, validation.* or dev.*, test.* "
             f"({', '.join(_SUFFIXES)}); found: {listed(names) or 'nothing'}"
         )
     chosen = {split: _settle(folder, split, claims[split], mismatched) for split in splits if split in claims}

@@ -37,7 +37,7 @@ class TaskSpec:
         metric: the task's score, see `adapter_probe.metrics`.
         label_names: the classes, in the order of the head's outputs; empty for the other kinds.
         columns: columns of texts and labels in the files.
-        files: split to its sources, read in this order: absolute paths, or splits on the Hugging Face hub as
+        files: split to its sources, read in this order: absolute paths, or splits on the Hugging Face Hub as
             `adapter_probe.data.hub.HubSplit` writes them (``hub:nyu-mll/glue:cola:validation@<commit>``).
         fingerprints: split to the SHA-256 of its texts and labels in order, independent of file paths.
         preset: the named task whose conventions the rows follow (0 and 1 standing for which class, rows to

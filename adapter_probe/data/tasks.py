@@ -62,7 +62,9 @@ def locate_task(task: str | Path | None, data: str | Path | None = None) -> tupl
         return None if preset is None else preset.name, folder
     if preset is None:
         known = ", ".join(preset.name for preset in PRESETS)
-        raise DataError(f"task {str(task)!r} is neither a folder nor known by name; known: {known}")
+        raise DataError(
+            f"task {str(task)!r} is neither a folder nor a known name; the names of known tasks are {known}"
+        )
     return preset.name, None
 
 
@@ -98,7 +100,7 @@ def find_task(
         metric: evaluation metric.
         name: the task's name; by default the preset's, or that of the folder.
         preset: a known task, such as ``glue/cola``, which determines columns, classes and metric. Without
-            folder and files it is read from the Hugging Face hub.
+            folder and files it is read from the Hugging Face Hub.
         encoding: text encoding of the files.
         validation_share: fraction of the training rows to hold out as the validation split, which then has
             no files.

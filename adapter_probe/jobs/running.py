@@ -93,7 +93,7 @@ def run_jobs(
     """
     left = len(jobs.steps)
     count = resources.at_a_time(left)
-    print_message(f"{jobs.kind}: {jobs.total}, {jobs.total - left} done, {count} in parallel", progress)
+    print_message(f"{jobs.kind}: {jobs.total - left} of {jobs.total} done, {count} in parallel", progress)
     if resources.cluster is None:
         device = str(choose_device(resources.device))
         command, environment = _worker(device, resources.threads, min(count, left))

@@ -220,8 +220,8 @@ def check_depth(method: Method, n_layers: int) -> None:
     """
     if isinstance(method, TopLayers) and method.k > n_layers:
         raise ModelError(
-            f"k {method.k} is above the depth of the base, which has {n_layers} layers; "
-            f"give a whole number from 0 to {n_layers}"
+            f"k {method.k} exceeds the base, which has {n_layers} layers; give a whole number from 0 to "
+            f"{n_layers}"
         )
     if isinstance(method, Adapters) and any(layer >= n_layers for layer in method.skip_layers):
         raise ModelError(

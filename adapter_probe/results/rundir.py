@@ -162,8 +162,8 @@ class RunDirectory:
             self.plan, self.created_with = stored["plan"], stored["created_with"]
         elif any(self._stored_parts()):
             raise ResultsError(
-                f"{self.path} contains parts of a run but no {MANIFEST} that identifies it."
-                " Choose another --out or remove the folder"
+                f"{self.path} contains parts of a run but no {MANIFEST} that identifies it;"
+                " choose another --out or remove the folder"
             )
         else:
             self.created_with = _versions()

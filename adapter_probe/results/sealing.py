@@ -168,7 +168,7 @@ def read_study(path: Path) -> dict[str, Any]:
     checksum = content.pop(_CHECKSUM, None)  # files of older versions have none
     if checksum not in (None, hash_json(content)):
         raise ResultsError(
-            f"{path} is damaged or was edited: its checksum does not match. Restore the file, or choose "
+            f"{path} is damaged or was edited: its checksum does not match; restore the file, or choose "
             "another --out"
         )
     return content
@@ -195,7 +195,7 @@ def read_manifest(path: Path, *, by_hand: bool = False) -> dict[str, Any]:
     whole = schema == SCHEMA and checksum == manifest_checksum(manifest)
     if not whole and not (by_hand and "checksum" not in manifest):
         raise ResultsError(
-            f"{path} is damaged or was edited: its checksum does not match. Choose another --out or remove "
+            f"{path} is damaged or was edited: its checksum does not match; choose another --out or remove "
             "the folder"
         )
     return manifest
@@ -206,7 +206,7 @@ def refuse_newer(path: Path, schema: object, known: int) -> None:
     if isinstance(schema, int) and schema > known:
         raise ResultsError(
             f"{path} was written by a newer adapter-probe: its schema is {schema}, this version reads up to "
-            f"{known}. Upgrade adapter-probe"
+            f"{known}; upgrade adapter-probe"
         )
 
 

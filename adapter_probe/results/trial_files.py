@@ -101,7 +101,7 @@ def read_trial(folder: str | Path) -> TrialRecord | None:
     document = read_json(path)
     if (schema := document.pop("schema", None)) != SCHEMA:
         raise ResultsError(
-            f"{path}: schema {schema!r}; this version reads schema {SCHEMA} only. Choose another --out or "
+            f"{path}: schema {schema!r}; this version reads schema {SCHEMA} only; choose another --out or "
             "remove the folder"
         )
     checksum = document.pop("checksum", None)  # older records have none

@@ -156,7 +156,7 @@ def prune(
         with activity("prune: choosing the span", progress):
             choice = _choose(request, study, checkpoint, within, basis)
     pruned = prune_checkpoint(request, checkpoint, choice.span, out, progress)
-    with activity("prune: intervals and tests", progress):
+    with activity("prune: computing intervals and tests", progress):
         return _measured(pruned, choice, out)
 
 

@@ -424,9 +424,9 @@ def test_a_name_that_no_folder_can_have(name):
 @pytest.mark.parametrize(
     ("name", "words", "longest"),
     [
-        ("a\nb", "base 'a\\nb' is not a folder on this machine, and the Hugging Face hub could not", 200),
+        ("a\nb", "base 'a\\nb' is not a folder on this machine, and the Hugging Face Hub could not", 200),
         ("/" + "x" * 300, "… is not a valid folder name: File name too long", 120),
-        ("a" * 250 + "/b", "/b' is not a folder on this machine, and the Hugging Face hub could not", 450),
+        ("a" * 250 + "/b", "/b' is not a folder on this machine, and the Hugging Face Hub could not", 450),
     ],
 )
 def test_a_name_that_nothing_has(name, words, longest):

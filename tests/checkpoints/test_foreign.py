@@ -103,7 +103,9 @@ def test_on_one_base_in_memory_each_is_what_it_is_alone(base: str):
 def test_the_own_forward_refuses_what_it_cannot_do(case: str):
     folder = FIXTURES / case
     model = open_checkpoint(folder, base_of(folder)).model
-    with pytest.raises(ModelError, match="use the packed forward"):
+    with pytest.raises(
+        ModelError, match="call the opened model's own methods, such as logits, instead of its base"
+    ):
         model.base(input_ids=torch.tensor([[2, 7, 3]]))
 
 

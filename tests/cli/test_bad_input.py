@@ -220,7 +220,7 @@ def test_a_base_that_does_not_fit(difference, check, trained, tiny_base):
 def test_a_base_of_no_use_to_train_on(check, task_arguments, tiny_task, tmp_path):
     place = task_arguments.index("--base") + 1
     for base, named in (
-        ("no-such-model", ["'no-such-model'", "hub", "give a folder"]),
+        ("no-such-model", ["'no-such-model'", "Hub", "give a folder"]),
         ("/no/such/folder", ["/no/such/folder", "no such folder"]),
         (tiny_task, [tiny_task, "config.json"]),
     ):

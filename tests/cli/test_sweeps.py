@@ -137,7 +137,7 @@ def test_a_k_above_the_depth(program, tiny_base, tiny_task, tmp_path):
         "--out",
         tmp_path / "s",
     ).refusal
-    assert "k 4 is above the depth of the base, which has 3 layers" in refusal
+    assert "k 4 exceeds the base, which has 3 layers" in refusal
 
 
 @pytest.mark.slow

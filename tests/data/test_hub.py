@@ -202,7 +202,7 @@ def test_without_the_library_one_line_says_how_to_get_it(monkeypatch, hub_answer
     monkeypatch.setitem(sys.modules, "datasets", None)  # importing it now fails
     asked = hub_answers(COMMIT)
     message = (
-        "reading from the Hugging Face hub needs the datasets library; install the extra 'hub' "
+        "reading from the Hugging Face Hub needs the datasets library; install the extra 'hub' "
         "(pip install 'adapter-probe[hub]', or '.[hub]' in a clone), or give a folder with the task's files"
     )
     assert refused(find_task, preset="glue/rte") == f"nyu-mll/glue: {message}"
@@ -224,7 +224,7 @@ def test_without_a_network_and_a_kept_copy(library, hub_answers):
     stand_in = library()
     hub_answers(OSError("no route to host\nand more"))
     assert refused(find_task, preset="rte") == (
-        "hub:nyu-mll/glue:rte:train: cannot be read from the Hugging Face hub: it cannot be reached "
+        "hub:nyu-mll/glue:rte:train: cannot be read from the Hugging Face Hub: it cannot be reached "
         "(no route to host), and no copy of it is cached on this machine; give a folder with its files"
     )
     assert stand_in.offline == [True]
@@ -235,14 +235,14 @@ def test_offline_by_wish_the_hub_is_not_asked(library, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     library()
     # Had it been asked, the line would say that it cannot be reached.
-    assert "hub: HF_HUB_OFFLINE is set, and no copy of it is cached" in refused(find_task, preset="rte")
+    assert "Hub: HF_HUB_OFFLINE is set, and no copy of it is cached" in refused(find_task, preset="rte")
 
 
 def test_what_the_hub_itself_refuses_is_said_in_the_librarys_first_line(library, hub_answers):
     stand_in = library(train=rte())
     hub_answers(COMMIT)
     assert refused(find_task, preset="rte") == (
-        f"hub:nyu-mll/glue:rte:validation@{COMMIT}: cannot be read from the Hugging Face hub: "
+        f"hub:nyu-mll/glue:rte:validation@{COMMIT}: cannot be read from the Hugging Face Hub: "
         f'Unknown split "validation".'
     )
     assert stand_in.offline == [False, False]
@@ -261,7 +261,7 @@ def test_an_unknown_name_has_the_library_say_so(library, hub_answers, monkeypatc
 def test_an_empty_split(library, hub_answers):
     library(train=Table(text=[], label=[]))
     hub_answers(COMMIT)
-    assert refused(read_hub, HubSplit("x/y", "z", "train")) == "hub:x/y:z:train: no rows"
+    assert refused(read_hub, HubSplit("x/y", "z", "train")) == "hub:x/y:z:train contains no rows"
 
 
 names = st.text("abcXYZ019_-./", min_size=1)

@@ -169,7 +169,7 @@ def test_names(written, name):
     assert (preset and preset.name) == name
     if name is None:
         assert refused(find_preset, written) == (
-            f"unknown task {written!r}; known by name: {', '.join(PUBLISHED)}"
+            f"unknown task {written!r}; the names of known tasks are {', '.join(PUBLISHED)}"
         )
 
 
@@ -185,11 +185,11 @@ def test_a_name_a_folder_or_both(tmp_path, monkeypatch):
     assert locate_task(tmp_path / "rte") == (None, tmp_path / "rte")
     assert locate_task(None, "mine") == (None, Path() / "mine")
     assert locate_task(None) == (None, None)
-    known = f"known: {', '.join(PUBLISHED)}"
-    assert refused(locate_task, "nowhere") == f"task 'nowhere' is neither a folder nor known by name; {known}"
+    known = f"the names of known tasks are {', '.join(PUBLISHED)}"
+    assert refused(locate_task, "nowhere") == f"task 'nowhere' is neither a folder nor a known name; {known}"
     assert (
         refused(locate_task, "mine", tmp_path)
-        == f"unknown task 'mine'; known by name: {', '.join(PUBLISHED)}"
+        == f"unknown task 'mine'; the names of known tasks are {', '.join(PUBLISHED)}"
     )
 
 
@@ -288,7 +288,9 @@ def test_a_checkpoints_task_reads_other_files_by_the_same_conventions(folder, tm
 
 def test_an_unknown_preset_in_a_record_is_named(folder):
     task = replace(find_task(folder({"train.csv": PAIR}), preset="rte"), preset="rte2")
-    assert refused(load_split, task, "train").startswith("unknown task 'rte2'; known by name: cola, ")
+    assert refused(load_split, task, "train").startswith(
+        "unknown task 'rte2'; the names of known tasks are cola, "
+    )
 
 
 def test_table_metrics_of_any_task(folder):

@@ -149,7 +149,7 @@ def test_an_answer_where_it_is_said_to_be_is_not_moved(write):
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        ([], "no answers; unanswerable questions (SQuAD 2.0) are not supported"),
+        ([], "there are no answers; unanswerable questions (SQuAD 2.0) are not supported"),
         ([answer("dog", 4)], "the answer 'dog' is not in the context at character 4, which has 'cat'"),
         ([answer("cat", 400)], "the answer 'cat' is not in the context at character 400, which has ''"),
         ([answer("", 4)], "the answer '' is not in the context at character 4, which has 'c'"),

@@ -124,8 +124,8 @@ def test_a_header_may_consist_of_numbers(write):
         ("a.xlsx", b"PK", "a.xlsx: unknown file type '.xlsx'; allowed: .csv, .tsv, .jsonl, .json, .parquet"),
         ("a.csv", "", "a.csv: the file is empty"),
         ("a.jsonl", "\n  \n", "a.jsonl: the file is empty"),
-        ("a.csv", "text,label\n", "a.csv: no rows; columns found: 'text', 'label'"),
-        ("a.json", "[]", "a.json: no rows; columns found: none"),
+        ("a.csv", "text,label\n", "a.csv contains no rows; columns found: 'text', 'label'"),
+        ("a.json", "[]", "a.json contains no rows; columns found: none"),
         ("a.csv", b"text,label\nfine,1\ncaf\xe9,0\n", "a.csv line 3: not UTF-8, byte 0xe9; save the file as"),
         (
             "a.tsv",
@@ -164,7 +164,7 @@ def test_a_header_may_consist_of_numbers(write):
         (
             "a.json",
             '{"version": "1.1", "data": [{"title": "t", "paragraphs": []}]}',
-            "a.json: no rows; columns found: 'id', 'question', 'context', 'answers'",
+            "a.json contains no rows; columns found: 'id', 'question', 'context', 'answers'",
         ),
         ("a.json", '{"data": [{"paragraphs": []}, 3]}', "a.json article 2: contains 3, expected an object"),
         (
@@ -180,7 +180,7 @@ def test_a_header_may_consist_of_numbers(write):
         (
             "a.json",
             '{"data": [{"paragraphs": [{"context": "c", "qas": []}, {"qas": []}]}]}',
-            "a.json article 1, paragraph 2: no 'context'",
+            "a.json article 1, paragraph 2: the field 'context' is missing",
         ),
         (
             "a.json",
@@ -360,7 +360,7 @@ def test_folders_that_do_not_say_their_splits(tmp_path):
     assert refused(find_files, tmp_path).endswith("(.csv, .tsv, .jsonl, .json, .parquet); found: nothing")
     (tmp_path / "train.xlsx").write_text("x")
     (tmp_path / "train").mkdir()
-    message = f"{tmp_path}: no data files; expected train.*, validation.* or dev.*, test.* "
+    message = f"{tmp_path} contains no data files; expected train.*, validation.* or dev.*, test.* "
     assert refused(find_files, tmp_path).startswith(message)
     assert refused(find_files, tmp_path).endswith("found: 'train', 'train.xlsx'")
     (tmp_path / "train.csv").write_text("x")

@@ -395,7 +395,7 @@ def test_refused_training_files(folder, train, options, message):
 def test_refused_json_labels(folder, label, shown):
     here = folder(train_jsonl=labelled(0, 1) + f'{{"text": "c", "label": {label}}}\n')
     message = refused(find_task, here)
-    assert message == f"{here}/train.jsonl line 3: label {shown}; expected a string or a finite number"
+    assert message == f"{here}/train.jsonl line 3: the label is {shown}, expected a string or a finite number"
 
 
 @pytest.mark.parametrize(

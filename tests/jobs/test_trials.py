@@ -167,7 +167,7 @@ def test_counts_are_those_of_the_formulas(method, pooler, request_for, tiny_base
 
 
 def test_requests_that_cannot_be(request_for, tmp_path):
-    with pytest.raises(ModelError, match="k 4 is above the depth of the base, which has 3 layers"):
+    with pytest.raises(ModelError, match="k 4 exceeds the base, which has 3 layers"):
         plan_trials([request_for(TopLayers(4))])
     with pytest.raises(ResultsError, match=r"cannot read .*request\.json: No such file"):
         run_trial(tmp_path, CPU, lambda _: None)

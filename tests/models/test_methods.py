@@ -161,7 +161,7 @@ def test_a_k_that_is_no_number_of_layers_is_refused(k: object):
 
 
 def test_a_k_above_the_depth_is_refused_and_the_depth_named():
-    words = "k 13 is above the depth of the base, which has 12 layers; give a whole number from 0 to 12"
+    words = "k 13 exceeds the base, which has 12 layers; give a whole number from 0 to 12"
     assert words in refused(lambda: check_depth(TopLayers(13), 12), ModelError)
     for method in (TopLayers(12), FullFineTuning(), Adapters()):
         check_depth(method, 12)

@@ -139,7 +139,7 @@ def test_a_method_is_installed_once(method: Method, make_model: Callable):
 @pytest.mark.parametrize(("layers", "k"), [(3, 4), (1, 12)])
 def test_a_k_above_the_depth_is_refused(layers: int, k: int, make_model: Callable):
     model = make_model("roberta", None, layers=layers)
-    with pytest.raises(ModelError, match=f"k {k} is above the depth of the base, which has {layers} layers"):
+    with pytest.raises(ModelError, match=f"k {k} exceeds the base, which has {layers} layers"):
         model.install(TopLayers(k), torch.Generator())
     model.install(TopLayers(layers), torch.Generator())
 

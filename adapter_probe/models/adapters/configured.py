@@ -105,7 +105,7 @@ class ConfiguredBottleneck(nn.Module):
             return out - residual
         raise ModelError(
             "the forward of the transformers model always ends a sublayer with its LayerNorm, which this "
-            "adapter omits; use the packed forward"
+            "adapter omits; call the opened model's own methods, such as logits, instead of its base"
         )
 
     def _replaced(self, x: Tensor, residual: Tensor, norm: Norm, groups: Sequence[Group] | None) -> Tensor:

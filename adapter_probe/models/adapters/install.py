@@ -112,4 +112,7 @@ def install_head(base: PreTrainedModel, anatomy: Anatomy, head: HeadSpec) -> Ana
 
 def _refuse_own_forward(module: nn.Module, _inputs: tuple) -> None:
     name = type(module).__name__
-    raise ModelError(f"the forward of {name} does more than this checkpoint's head; use the packed forward")
+    raise ModelError(
+        f"the forward of {name} does more than this checkpoint's head; call the opened model's own methods, "
+        "such as logits, instead of its base"
+    )
