@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from adapter_probe import metrics
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-from adapter_probe.analysis.studies import AblationOverview, AblationRecord, settings_of
+from adapter_probe.analysis.studies import AblationOverview, AblationRecord, section_of
 from adapter_probe.analysis.summary import NOT_WORSE
 from adapter_probe.known_tasks import known_task
 from adapter_probe.metrics import IN_PERCENT
@@ -150,7 +150,7 @@ def ablation_notes(overview: AblationOverview) -> list[str]:
 
 def settings_text(study: AblationRecord) -> str:
     """The non-default settings of an ablation as text: `ffn only, groups of 3 layers`."""
-    settings, split = settings_of(study.identity), study.overview.split
+    settings, split = section_of(study.identity, "settings"), study.overview.split
     sites, spans = settings.get("sites", "both"), settings.get("spans", "all")
     group, layers, precision = (settings.get(name) for name in ("group", "layers", "precision"))
     said = [

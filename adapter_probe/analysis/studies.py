@@ -192,7 +192,7 @@ def _layer_parameters(value: object, n_layers: object) -> tuple[int, ...] | None
 
 def removed_of(identity: Mapping[str, object]) -> str:
     """Description of everything off."""
-    part = _switched_part(settings_of(identity))
+    part = _switched_part(section_of(identity, "settings"))
     if not part:
         return _ALL_REMOVED
     return f"{part if 'layers' in part else f'all {part}'} removed"
@@ -205,7 +205,7 @@ def _switched_part(settings: Mapping[str, object]) -> str:
     return " of ".join(part for part in (sites, of_layers) if part)
 
 
-def settings_of(identity: Mapping[str, object]) -> Mapping[str, object]:
-    """The settings of an ablation; empty where its identity has none."""
-    settings = identity.get("settings")
-    return settings if isinstance(settings, Mapping) else {}
+def section_of(identity: Mapping[str, object], name: str) -> Mapping[str, Any]:
+    """A section of an ablation's identity, such as its settings; empty where the identity lacks it."""
+    section = identity.get(name)
+    return section if isinstance(section, Mapping) else {}

@@ -112,11 +112,6 @@ def _read(folder: Path) -> Ablation | InitSweep | Tradeoff:
 
 def _read_ablation(folder: Path) -> Ablation:
     spans = read_spans(folder)
-    if spans.empty:
-        raise ResultsError(f"{folder / schema.SPANS_CSV} has no rows")
-    for name in ("significant", "non_monotone"):
-        if name in spans and spans[name].dtype != bool:
-            raise ResultsError(f"{folder / schema.SPANS_CSV}: column {name} should contain true or false")
     manifest = read_json(folder / schema.MANIFEST) if (folder / schema.MANIFEST).is_file() else {}
     identity = manifest.get("identity")
     identity = identity if isinstance(identity, dict) else {"folder": folder.resolve().name}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapter_probe import __version__
 from adapter_probe.analysis.deltas import span_order
-from adapter_probe.analysis.studies import AblationRecord
+from adapter_probe.analysis.studies import AblationRecord, section_of
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.data.presets import preset_named
 from adapter_probe.data.tasks import TaskSpec, load_split
@@ -169,8 +169,8 @@ def _is_own_split(record: AblationRecord) -> bool:
 
     The task records the fingerprint of the whole split; for that of a subset, its rows are read again.
     """
-    task, data, said = _described(record)[0].get("task"), record.identity.get("data"), record.overview
-    if not (isinstance(task, Mapping) and isinstance(data, Mapping)) or task.get("validation_share"):
+    task, data, said = _described(record)[0].get("task"), section_of(record.identity, "data"), record.overview
+    if not (isinstance(task, Mapping) and data) or task.get("validation_share"):
         return False
     if data.get("fingerprint") == task["fingerprints"].get(said.split):
         return True

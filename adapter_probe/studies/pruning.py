@@ -19,7 +19,7 @@ from adapter_probe.analysis.removable import (
     span_costs,
     spans_with_adapters,
 )
-from adapter_probe.analysis.studies import settings_of
+from adapter_probe.analysis.studies import section_of
 from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.device import choose_device
@@ -226,10 +226,10 @@ def _refuse_other(study: Ablation, checkpoint: Path, request: AblationRequest) -
         raise ResultsError(
             f"{study.folder} contains no {MANIFEST}, so the ablated checkpoint is unknown; give --span"
         )
-    schema = CODE_SCHEMA.get(str(settings_of(study.identity).get("precision")))  # prune chooses no precision
+    precision = section_of(study.identity, "settings").get("precision")  # which pruning does not choose
     refuse_changes(
         study.identity,
-        {**request.identity, "code_schema": schema},
+        {**request.identity, "code_schema": CODE_SCHEMA.get(str(precision))},
         f"{study.folder} is not an ablation of {checkpoint} as it is now",
         f". Remove the folder and run `adapter-probe ablate {checkpoint}` again, or give --span",
         apart=_CHOICE_OF_SPANS,
@@ -254,20 +254,8 @@ def _measured(pruned: PruneMeasurement, choice: _Choice, out: Path) -> Pruning:
     row = ablation_tables(results).spans.iloc[0]
     before, after = row_scores(results).tolist()
     return Pruning(
-        pruned.span,
-        choice.chosen_on,
-        choice.n_examples,
-        len(results.labels),
-        results.metric,
-        before,
-        after,
-        float(row["delta_points"]),
-        (float(row["ci_low_points"]), float(row["ci_high_points"])),
-        float(row["p_value"]),
-        pruned.adapters_before,
-        pruned.adapters_after,
-        pruned.seconds_before,
-        pruned.seconds_after,
-        out,
-        choice.warning,
-    )
+        pruned.span, choice.chosen_on, choice.n_examples, len(results.labels), results.metric, before, after,
+        float(row["delta_points"]), (float(row["ci_low_points"]), float(row["ci_high_points"])),
+        float(row["p_value"]), pruned.adapters_before, pruned.adapters_after, pruned.seconds_before,
+        pruned.seconds_after, out, choice.warning,
+    )  # fmt: skip

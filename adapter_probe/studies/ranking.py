@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe.analysis.ranking import agreement_table, regret_table, span_table, with_drops
-from adapter_probe.analysis.studies import settings_of
+from adapter_probe.analysis.studies import section_of
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.fingerprints import refuse_changes
 
@@ -93,7 +93,7 @@ class Ranking:
 
 def _refuse_other(identity: Mapping[str, object], study: Ablation) -> None:
     """Refuse an ablation whose drops are not of what was scored."""
-    known, settings = study.identity, settings_of(study.identity)
+    known, settings = study.identity, section_of(study.identity, "settings")
     refuse_changes(
         {name: known.get(name) for name in identity}, identity,
         f"{study.folder} is an ablation of another checkpoint than the scores",

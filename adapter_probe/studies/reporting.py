@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from adapter_probe.analysis.studies import section_of
 from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.checkpoints.identity import checkpoint_identity
 from adapter_probe.data.tasks import Split, TaskSpec, load_split
@@ -84,8 +85,7 @@ def report(
 
 def _delta_of(study: Ablation) -> str | None:
     """The hash of the ablated weights, if the results record it."""
-    checkpoint = study.identity.get("checkpoint")
-    value = checkpoint.get("delta_sha256") if isinstance(checkpoint, Mapping) else None
+    value = section_of(study.identity, "checkpoint").get("delta_sha256")
     return value if isinstance(value, str) else None
 
 
@@ -149,8 +149,7 @@ def _refuse_changed(study: Ablation, folder: Path, described: dict[str, Any]) ->
     """
     old, new = {}, {}
     for section, facts in checkpoint_identity(described).items():
-        then = study.identity.get(section)
-        then = then if isinstance(then, Mapping) else {}
+        then = section_of(study.identity, section)
         shared = {name for name, value in facts.items() if value and then.get(name)}
         old[section] = {name: then[name] for name in shared}
         new[section] = {name: facts[name] for name in shared}

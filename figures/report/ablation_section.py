@@ -16,7 +16,7 @@ from adapter_probe.analysis.removable import (
     tolerance_border,
     tolerance_steps,
 )
-from adapter_probe.analysis.studies import AblationRecord, settings_of
+from adapter_probe.analysis.studies import AblationRecord, section_of
 from adapter_probe.figures.ablation_figures import attribution_drawing
 from adapter_probe.figures.levels import DropScale
 from adapter_probe.figures.wording import drop_label, drop_name, metric_name, unit_name
@@ -84,7 +84,7 @@ def ablation_content(
         "split": said.split,
         "study": said.study,
         "sites": _sites(record),
-        "studied": settings_of(record.identity).get("layers") or None,
+        "studied": section_of(record.identity, "settings").get("layers") or None,
         "metric": metric_name(said.metric),
         "percent": said.metric in IN_PERCENT,
         "lossUnit": LOSS_UNITS.get(str(said.metric), "") if said.metric in LOSSES else None,
@@ -209,7 +209,7 @@ def _levels(values: np.ndarray, scale: DropScale) -> pd.Series:
 
 def _sites(record: AblationRecord) -> str:
     """Which adapters of each layer were switched off."""
-    sites = settings_of(record.identity).get("sites")
+    sites = section_of(record.identity, "settings").get("sites")
     return str(sites) if sites in ("attention", "ffn") else "both"
 
 
