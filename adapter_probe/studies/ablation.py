@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.schema import PREDICTIONS
 
 from .checked import checked
-from .drawing import DrawnStudy, Style, axes_for
+from .drawing import StoredStudy, Style, axes_for
 from .summaries import ablation_rows
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Ablation(DrawnStudy):
+class Ablation(StoredStudy):
     """A finished ablation; what `adapter_probe.ablate` and `adapter_probe.load` return.
 
     Attributes:
@@ -37,11 +36,6 @@ class Ablation(DrawnStudy):
     record: AblationRecord
     _results: AblationResults | Callable[[], AblationResults] | None = None
     against: Ablation | None = None
-
-    @property
-    def folder(self) -> Path:
-        """The results folder."""
-        return self.record.folder
 
     @property
     def spans(self) -> pd.DataFrame:

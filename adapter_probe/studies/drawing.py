@@ -158,12 +158,22 @@ class DrawnStudy:
         return f'<img src="data:image/png;base64,{data}" alt=""/><pre>{html.escape(text)}</pre>'
 
 
-def draw_into_folder(study: DrawnStudy, *, tolerance: float = 1.0, paper: bool = False) -> dict[str, str]:
+class StoredStudy(DrawnStudy):
+    """Base class of the studies that have a results folder, unlike comparisons and averages of them."""
+
+    @property
+    def folder(self) -> Path:
+        """The results folder."""
+        folder: Path = self.record.folder
+        return folder
+
+
+def draw_into_folder(study: StoredStudy, *, tolerance: float = 1.0, paper: bool = False) -> dict[str, str]:
     """Draw a finished study into its folder; return paths by name and format, such as ``heatmap_pdf``.
 
     Figures drawn earlier from the same tables by the same code and options are not drawn again.
     """
-    folder = study.record.folder
+    folder = study.folder
     of = _drawn_of(study.record, {"tolerance": tolerance, "paper": paper})
     names = _as_drawn(folder, of) if of else []
     if not names:

@@ -11,7 +11,7 @@ from adapter_probe.results import schema
 from .checked import checked
 from .comparison import average as average_of
 from .comparison import exchange
-from .drawing import DEFAULT_FORMATS, Column, DrawnStudy, Style, draw_gallery, draw_into_folder
+from .drawing import DEFAULT_FORMATS, Column, DrawnStudy, StoredStudy, Style, draw_gallery, draw_into_folder
 from .loading import studies_of
 from .rows import as_tuple
 from .sweeps import Sweep, plain_rows
@@ -46,7 +46,7 @@ def draw(
 
     Args:
         studies: studies, results folders, or checkpoints that contain ablations.
-        out: output folder; by default the results folder of a single study, and ``figures`` for several.
+        out: output folder; by default the results folder of a single study, and otherwise ``figures``.
         average: whether to draw the mean over ablations that differ in the training seed.
         style: sizes and fonts of a venue; this and the other arguments are those of `DrawnStudy.save`.
         column: figure width.
@@ -65,12 +65,11 @@ def draw(
     """
     given = as_tuple(studies)
     found = [average_of(given)] if average else studies_of(given)
-    records = [study.record for study in found]
     if out is None:
-        out = records[0].folder if len(records) == 1 and not average else SEVERAL
+        out = found[0].folder if len(found) == 1 and isinstance(found[0], StoredStudy) else SEVERAL
     return draw_gallery(
-        records, out, style=style, column=column, formats=formats, tolerance=tolerance, paper=paper,
-        labels=labels, only=only,
+        [study.record for study in found], out, style=style, column=column, formats=formats,
+        tolerance=tolerance, paper=paper, labels=labels, only=only,
     )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ from adapter_probe.results.trial_files import study_identity
 
 from .ablation import Ablation
 from .checked import checked
-from .drawing import DrawnStudy
+from .drawing import DrawnStudy, StoredStudy
 
 if TYPE_CHECKING:
     from .init_sweep import InitSweep
@@ -62,8 +62,7 @@ def studies_of(given: Sequence[DrawnStudy | str | Path]) -> list[DrawnStudy]:
     Raises:
         ResultsError: a folder does not exist, contains nothing to draw, or contains a damaged table.
     """
-    folders = [getattr(one, "folder", None) for one in given if isinstance(one, DrawnStudy)]
-    known = {folder.resolve() for folder in folders if folder}  # comparisons and averages have none
+    known = {one.folder.resolve() for one in given if isinstance(one, StoredStudy)}
     studies: list[DrawnStudy] = []
     for one in given:
         if isinstance(one, DrawnStudy):

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapter_probe.errors import DataError, TrainingError
 
-from .drawing import DrawnStudy
+from .drawing import StoredStudy
 from .summaries import aligned_columns, score_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from adapter_probe.analysis.studies import SweepRecord, TradeoffRecord
     from adapter_probe.data.tasks import TaskSpec
     from adapter_probe.jobs.running import Resources
     from adapter_probe.jobs.trials import Trial
@@ -81,17 +82,11 @@ class SweepSettings:
         ]
 
 
-class Sweep(DrawnStudy):
+class Sweep(StoredStudy):
     """Base class of the studies that train: a table of points, and the trials behind it."""
 
-    record: Any
+    record: SweepRecord | TradeoffRecord
     _title: ClassVar[str]
-
-    @property
-    def folder(self) -> Path:
-        """The results folder."""
-        folder: Path = self.record.folder
-        return folder
 
     @property
     def table(self) -> pd.DataFrame:
@@ -101,8 +96,7 @@ class Sweep(DrawnStudy):
     @property
     def trials(self) -> pd.DataFrame | None:
         """One row per training run, ``trials.csv``: settings, `score`, `diverged`, numbers of parameters."""
-        trials: pd.DataFrame | None = self.record.trials
-        return trials
+        return self.record.trials
 
     def __repr__(self) -> str:
         tasks = ", ".join(map(str, self.table["task"].unique()))

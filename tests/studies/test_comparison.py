@@ -171,6 +171,8 @@ def test_several_studies_are_drawn_together(study, other, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     (made,) = ap.draw([study, other], average=True, formats="svg")
     assert made.files[0] == Path("figures", "average.svg")
+    made = ap.draw(ap.compare(study, other), formats="svg", only="comparison")  # it has no folder of its own
+    assert made[0].files[0] == Path("figures", "comparison.svg")
     mean = (study.spans["delta_points"] + other.spans["delta_points"]) / 2
     np.testing.assert_allclose(pd.read_csv("figures/average.csv")["delta_points"], mean, atol=1e-9)
 
