@@ -98,12 +98,13 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
     part, how = "cell", ": the row is the first layer, the column the last"
     if span_order(record.spans) is not None:
         part, how = "point", ""
-    alt = f"Change of the {metric_name(said.metric)} for every span of layers whose adapters are switched off"
+    done = "are switched off" if said.study == "ablated" else "are the only ones kept on"
+    alt = f"Change of the {metric_name(said.metric)} for every span of layers whose adapters {done}"
     lines = [
         f"## Which adapters the model needs: {escape_markdown(study_label(said))}",
         "",
         f"The intact model has {escape_markdown(score)} on {count_text(said.n_examples, 'example')}. Each "
-        f"{part} of the figure is one contiguous span of layers whose adapters are switched off, without "
+        f"{part} of the figure is one contiguous span of layers whose adapters {done}, without "
         f"retraining{how}.",
         "",
         f"![{alt}]({picture})",

@@ -102,7 +102,7 @@ def ablation_content(
         "majority_score": json_cell(said.majority),
         "baseline": said.baseline,
         "spans": _spans_table(ablation, scale, interaction_scale),
-        "steps": slider_steps(record.spans, said.study, tolerance),
+        "steps": slider_steps(_counted(record), said.study, tolerance),
         "layers": _layers(record),
         "parameters": said.layer_parameters,
         "labels": list(results.label_names) if results else [],
@@ -158,6 +158,15 @@ def _spans_table(
     return json_table(
         frame, [name for name in _SPAN_COLUMNS if name not in frame or not frame[name].isna().all()]
     )
+
+
+def _counted(record: AblationRecord) -> pd.DataFrame:
+    """The spans, of which `n_layers` counts the layers with adapters if they are switched off."""
+    spans, parameters = record.spans, record.overview.layer_parameters
+    if record.overview.study == "kept" or parameters is None:
+        return spans
+    below = np.concatenate([[0], np.cumsum(np.array(parameters) > 0)])
+    return spans.assign(n_layers=below[spans["last"] + 1] - below[spans["first"]])
 
 
 def _units(spans: pd.DataFrame) -> np.ndarray:

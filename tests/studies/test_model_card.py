@@ -39,6 +39,13 @@ def test_hubs_read_the_scores(ablated: Path, study: ap.Ablation):
     assert "ablation/heatmap.png" in card.text
 
 
+def test_spans_kept_on_are_not_called_switched_off(checkpoint: Path, tmp_path: Path):
+    kept = ap.ablate(checkpoint, complement=True, out=tmp_path, progress=False)
+    text = ModelCard(model_card(kept)).text
+    assert "one contiguous span of layers whose adapters are the only ones kept on" in text
+    assert "switched off" not in text
+
+
 def test_the_base_is_named_by_its_hub_id(ablated: Path):
     path = ablated / "adapter_probe.json"
     document = json.loads(path.read_text())

@@ -108,6 +108,22 @@ def test_the_slider_shows_the_best_span_and_the_border_at_each_step(content_of, 
         assert edges == set(tolerance_border(drops, step["tolerance"]))
 
 
+def test_layers_without_adapters_do_not_make_a_span_longer(reported, make_ablation: Callable[..., Path]):
+    """As in the table of removable spans: of two spans, the one with more adapters is the longer one."""
+    ablation = reported(make_ablation())
+    spans = ablation.record.spans
+    pairs = list(zip(spans["first"], spans["last"]))
+    cost = np.array([{(0, 3): -0.2, (4, 5): -0.3}.get(pair, -50.0) for pair in pairs])
+    spans = spans.assign(delta_points=cost, ci_low_points=cost)
+    for parameters, longest in ((None, (0, 3)), ((9,) * 6, (0, 3)), ((9, 0, 0, 0, 9, 9), (4, 5))):
+        overview = replace(ablation.record.overview, layer_parameters=parameters)
+        record = replace(ablation.record, spans=spans, overview=overview)
+        scales = (joint_scale([cost]),) * 2
+        steps = ablation_content(replace(ablation, record=record), *scales, 1.0)["steps"]
+        (step,) = (step for step in steps if step["tolerance"] == 1)
+        assert [pairs[step[basis]] for basis in ("estimate", "bound")] == [longest] * 2
+
+
 def test_the_table_of_spans_alone_is_enough(content_of, make_ablation: Callable[..., Path]):
     folder = make_ablation(statistics=False, bare=True)
     content = content_of(folder)
