@@ -142,6 +142,8 @@ def ablation_record(
     }
     if part := _switched_part(settings):
         found["switched"] = part
+    if results.metric == "f1":
+        found["positive_class"] = results.label_names[-1]
     if "guard" in settings:
         found["guard"] = settings["guard"]
     if lines := next_lora(found, tables.layers, settings, (~results.masks).any(axis=0)):

@@ -96,6 +96,8 @@ def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
                 score_text(report["majority_score"], metric),
             )
         )
+    if "positive_class" in report:
+        rows.append(("positive class", str(report["positive_class"])))
     kept = report["study"] == "kept"
     single = report["best_single_layer" if kept else "largest_single_layer_drop"]
     rise = "drop" if _loss_unit(metric) is None else "rise"

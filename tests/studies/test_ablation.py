@@ -103,6 +103,17 @@ def test_repr_is_three_lines_and_html_holds_the_heatmap(study):
     assert "all switched off" in html
 
 
+def test_f1_names_its_positive_class(checkpoint, tmp_path):
+    f1_score = pytest.importorskip("sklearn.metrics").f1_score
+    study = ap.ablate(checkpoint, out=tmp_path, metric="f1", progress=False)
+    name, results = dict(study.rows())["positive class"], study.results
+    assert name in results.label_names
+    truth, said = (np.array(results.label_names)[row] for row in (results.labels, study.predictions[0]))
+    assert study.summary["intact_score"] == pytest.approx(f1_score(truth, said, pos_label=name))
+    other = next(other for other in results.label_names if other != name)
+    assert study.summary["intact_score"] != pytest.approx(f1_score(truth, said, pos_label=other))
+
+
 @pytest.mark.parametrize(
     ("settings", "part", "removed"),
     [
