@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import statistics
 from pathlib import Path
@@ -67,6 +68,12 @@ def _row(name: str, case: Case, known: dict[str, Any], raw: dict[str, Any]) -> d
 def _work(found: dict[str, float]) -> float:
     """The operations that one large product would have done in the time."""
     return found["seconds"] * found["rate"]
+
+
+def store(record: dict[str, Any], folder: Path, name: str) -> None:
+    """Write a record as ``<folder>/<name>.json``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def spread(values: list[float]) -> dict[str, float]:

@@ -13,7 +13,6 @@ numbers to benchmarks/results/. Seconds are this machine's; the ratios are the r
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 from dataclasses import replace
@@ -23,7 +22,7 @@ from typing import Any
 from cases import CASES, SCALING, Absent, prepare
 from contest import PLAYERS, Setting, contest
 from environments import HERE, OWN, PEERS, python_of, variables
-from report import summarise, table
+from report import store, summarise, table
 
 RESULTS = HERE / "results"
 # Measurements of another kind, each a script of its own.
@@ -102,8 +101,7 @@ def run_case(name: str, options: argparse.Namespace) -> None:
     size = {"product_size": TINY_PRODUCT} if options.tiny else {}
     setting = Setting(options.threads, options.rounds, options.env, **size)
     record = summarise(case, known, contest(case, contenders, setting), setting)
-    options.results.mkdir(parents=True, exist_ok=True)
-    (options.results / f"{case.name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    store(record, options.results, case.name)
     print(table(record), flush=True)
 
 

@@ -6,7 +6,6 @@ python benchmarks/start_up.py [--times 10]
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from typing import Any
 
 from cases import Case, prepare
 from environments import HERE, SCRATCH, variables
-from report import processor, spread
+from report import processor, spread, store
 
 RESULTS = HERE / "results"
 THREADS = 1
@@ -43,9 +42,7 @@ def main() -> None:
     commands = {"--help": ["--help"], "figures": ["figures", str(ablation())]}
     rows = {name: measure(arguments, times) for name, arguments in commands.items()}
     record = {"machine": {"processor": processor()}, "times": times, "commands": rows}
-    options.results.mkdir(parents=True, exist_ok=True)
-    name = "tiny-start-up.json" if options.tiny else "start-up.json"
-    (options.results / name).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    store(record, options.results, "tiny-start-up" if options.tiny else "start-up")
     print(
         "### start-up\n\n| adapter-probe | best, s | median, s | loads torch |\n| --- | ---: | ---: | --- |"
     )

@@ -12,7 +12,6 @@ there. The result goes to ``benchmarks/results/stream.json``.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -21,7 +20,7 @@ from typing import Any
 
 import torch
 from environments import HERE
-from report import processor
+from report import processor, store
 from safetensors.torch import load_file
 
 import adapter_probe as ap
@@ -53,8 +52,7 @@ def main() -> None:
     record["served"] = serve(options.checkpoints, options.examples, options.rounds)
     if options.fine_tune:
         record["fine_tuned"] = fine_tune(options)
-    path = Path(options.results) / "stream.json"
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    store(record, Path(options.results), "stream")
     print(markdown(record))
 
 

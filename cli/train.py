@@ -108,14 +108,8 @@ def train(
         learning_rate=learning_rate, epochs=epochs, batch_size=batch_size, warmup=warmup, seed=seed,
         dtype=dtype, device=device,
     )  # fmt: skip
-    outcome = {
-        "task": done.task,
-        "metric": done.metric,
-        "score": done.score,
-        "majority_score": done.majority_score,
-        "validation_scores": done.validation_scores,
-        "checkpoint": str(done.checkpoint),
-    }
+    names = ("task", "metric", "score", "majority_score", "validation_scores", "checkpoint")
+    outcome = {name: getattr(done, name) for name in names}
     show_json(outcome) if json else show(_text(outcome))
 
 
@@ -129,6 +123,6 @@ def _text(outcome: dict[str, Any]) -> str:
             ("task", outcome["task"]),
             (f"best {metric}", f"{score_text(score, metric)} (epochs: {epochs})"),
             ("majority class", f"{score_text(majority, metric)}{warning}"),
-            ("checkpoint", outcome["checkpoint"]),
+            ("checkpoint", str(outcome["checkpoint"])),
         ]
     )

@@ -12,7 +12,7 @@ from adapter_probe.analysis.method_labels import BASELINE, METHOD_LABELS
 from adapter_probe.analysis.published import published_glue, published_tasks
 from adapter_probe.known_tasks import KNOWN_TASKS, known_task
 
-from .table_layouts import CHOSEN, or_dash, percent_text, seeds_text, task_heading
+from .table_layouts import CHOSEN, multiple_text, percent_text, seeds_text, task_heading
 from .tables import Table, is_greatest, score_cell
 
 _USUAL_SIZE = 64
@@ -49,7 +49,7 @@ def glue_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table | None:
     numbers["average"] = _average(numbers, names)
     columns = [*names.values(), "average"]
     text = pd.DataFrame({"method": numbers["method"]})
-    text["total params"] = [or_dash(total, "{:.1f}×") for total in numbers["total_multiple"]]
+    text["total params"] = [multiple_text(total) for total in numbers["total_multiple"]]
     text["trained/task"] = [percent_text(share) for share in numbers["trained_percent"]]
     for name in columns:
         text[name] = [score_cell(score) for score in numbers[name]]
@@ -119,7 +119,7 @@ def _foot(scores: pd.DataFrame, totals: Mapping[str, Mapping[str, float]]) -> pd
     """The rows below the tasks: average and numbers of parameters."""
     rows = {
         "average": [score_cell(scores[label].mean(skipna=False)) for label in scores],
-        "total parameters": [or_dash(totals[label]["total_multiple"], "{:.1f}×") for label in scores],
+        "total parameters": [multiple_text(totals[label]["total_multiple"]) for label in scores],
         "trained per task": [percent_text(totals[label]["trained_percent"]) for label in scores],
     }
     return pd.DataFrame([dict(zip(["task", *scores], [name, *cells])) for name, cells in rows.items()])

@@ -96,9 +96,9 @@ def task_heading(task: str, metric: str) -> str:
     return f"{task_label(task)} ({_SHORT.get(metric, metrics.metric_label(metric))})"
 
 
-def or_dash(value: float, pattern: str) -> str:
-    """A number formatted by a pattern such as ``{:.1f}``; a dash if undefined."""
-    return "–" if np.isnan(value) else pattern.format(value)
+def multiple_text(total: float) -> str:
+    """A multiple of the base model: `1.3×`; a dash if undefined."""
+    return "–" if np.isnan(total) else f"{total:.1f}×"
 
 
 def _share(percent: float) -> str:
