@@ -164,33 +164,20 @@ def init_sweep(
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
     from adapter_probe.jobs.running import Resources
+    from adapter_probe.models.methods import Adapters
 
     resources = Resources(workers, threads, device, cluster)
     settings = SweepSettings(
         learning_rates, epochs, seeds, batch_size, warmup, metric, max_length, max_train, encoding,
         validation_share, dtype,
     )  # fmt: skip
-    trials = init_sweep_trials(base, task, data, stds, size, settings)
-    if dry_run:
-        return plan_sweep(trials, Path(out), resources, progress)
-    return run_init_sweep(trials, Path(out), resources, progress, on_trial)
-
-
-def init_sweep_trials(
-    base: str | Path,
-    task: str | Path,
-    data: str | Path | None,
-    stds: Sequence[float],
-    size: int,
-    settings: SweepSettings,
-) -> list[Trial]:
-    """The trials of a sweep; see `init_sweep` for the arguments and errors."""
-    from adapter_probe.models.methods import Adapters
-
     methods = [Adapters(size, std) for std in stds]
     if not methods:
         raise TrainingError("--stds is empty, so there is nothing to train; give at least one")
-    return find_trials(base, [task], None if data is None else [data], methods, settings)
+    trials = find_trials(base, [task], None if data is None else [data], methods, settings)
+    if dry_run:
+        return plan_sweep(trials, Path(out), resources, progress)
+    return run_init_sweep(trials, Path(out), resources, progress, on_trial)
 
 
 def run_init_sweep(
