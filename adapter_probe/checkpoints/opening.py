@@ -113,6 +113,9 @@ def _open_foreign(
     tokenizer, changed = _own_tokenizer(source, given, found, tokenizer)
     notes = translated.notes
     if changed:
+        if getattr(loaded.model.config, "pad_token_id", None) is None:
+            # A head that reads the last token skips padding tokens, and the training had to name one.
+            loaded.model.config.pad_token_id = tokenizer.pad_token_id
         parts = ", ".join(changed).replace("_", " ")
         notes += (f"The checkpoint's own tokenizer is used; it differs from the base's in: {parts}.",)
     names = source.label_names

@@ -11,8 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 from tokenizers import processors
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 
+import adapter_probe
 from adapter_probe.checkpoints.converting import to_native, to_peft
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.encoding import Encoded
@@ -247,3 +253,27 @@ def test_a_tokenizer_that_was_saved_with_the_adapter(trained, causal_base, tmp_p
     labelled = replace(opened.description.task, kind="classification", files={"validation": ("x.tsv",)})
     with pytest.raises(CheckpointError, match="tokenizer of the base"):
         to_native(opened.with_task(labelled), tmp_path / "native")
+
+
+@pytest.mark.parametrize("pad", ["[SEP]", "[MASK]"])
+def test_a_classifier_reads_the_token_that_the_training_read(pad: str, causal_base, tmp_path: Path):
+    """With a padding token that also ends texts, the one before; neither the base nor PEFT records it."""
+    base = str(causal_base("llama"))
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer.pad_token = pad
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A [SEP]", special_tokens=[("[SEP]", tokenizer.sep_token_id)]
+    )
+    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=3)
+    assert model.config.pad_token_id is None
+    model.config.pad_token_id = tokenizer.pad_token_id
+    config = peft.LoraConfig(task_type="SEQ_CLS", r=2, lora_alpha=5, target_modules="all-linear")
+    model = peft.get_peft_model(model, config)
+    randomise(model, 1, ("lora_", "modules_to_save"))
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with torch.no_grad():
+        ids = torch.tensor([tokenizer("w1 w2 w3")["input_ids"]])
+        expected = model.eval()(input_ids=ids).logits
+    found = adapter_probe.open(tmp_path, base=base, device="cpu").logits("w1 w2 w3")
+    torch.testing.assert_close(torch.tensor(found), expected, atol=1e-5, rtol=1e-5)
