@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe import metrics
+from adapter_probe.analysis.ablation_tables import resamples_for
 from adapter_probe.analysis.deltas import (
     StudyKind,
     intact_row,
@@ -25,7 +26,6 @@ from adapter_probe.analysis.deltas import (
 )
 from adapter_probe.analysis.resampling import bootstrap_scores
 from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, percentile_interval
-from adapter_probe.analysis.tables import resamples_for
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.ablation_files import AblationResults
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.comparing import SPAN
 from adapter_probe.analysis.deltas import StudyKind, intact_score, study_kind
 from adapter_probe.analysis.sweeps import pareto_frontier
-from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.fingerprints import refuse_changes

@@ -10,11 +10,11 @@ from typing import Any, get_args
 import pandas as pd
 
 from adapter_probe import metrics
+from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.deltas import StudyKind
 from adapter_probe.analysis.groups import group_scores, group_summary
 from adapter_probe.analysis.peft_settings import next_lora
 from adapter_probe.analysis.summary import summarise
-from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.schema import SUMMARY

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe import metrics
+from adapter_probe.analysis.ablation_tables import AblationTables
 from adapter_probe.analysis.deltas import (
     StudyKind,
     drop_points,
@@ -27,7 +28,6 @@ from adapter_probe.analysis.removable import (
     spans_with_adapters,
 )
 from adapter_probe.analysis.significance import ALPHA
-from adapter_probe.analysis.tables import AblationTables
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER
 

@@ -16,7 +16,7 @@ from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.schema import PREDICTIONS
 
 from .checked import checked
-from .drawing import StoredStudy, Style, axes_for
+from .study_figures import StoredStudy, Style, axes_for
 from .summaries import ablation_rows
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from adapter_probe.results.fingerprints import hash_json, refuse_changes
 from .ablating import BESIDE
 from .ablation import Ablation
 from .checked import checked
-from .drawing import DrawnStudy, Style, axes_for
 from .loading import ablations_of
 from .rows import as_tuple
+from .study_figures import DrawnStudy, Style, axes_for
 from .summaries import average_rows, comparison_rows, exchange_rows
 
 if TYPE_CHECKING:

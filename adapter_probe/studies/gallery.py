@@ -11,9 +11,17 @@ from adapter_probe.results import schema
 from .checked import checked
 from .comparison import average as average_of
 from .comparison import exchange
-from .drawing import DEFAULT_FORMATS, Column, DrawnStudy, StoredStudy, Style, draw_gallery, draw_into_folder
 from .loading import studies_of
 from .rows import as_tuple
+from .study_figures import (
+    DEFAULT_FORMATS,
+    Column,
+    DrawnStudy,
+    StoredStudy,
+    Style,
+    draw_gallery,
+    draw_into_folder,
+)
 from .sweeps import Sweep, plain_rows
 
 if TYPE_CHECKING:

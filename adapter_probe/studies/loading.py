@@ -30,7 +30,7 @@ from adapter_probe.results.trial_files import study_identity
 
 from .ablation import Ablation
 from .checked import checked
-from .drawing import DrawnStudy, StoredStudy
+from .study_figures import DrawnStudy, StoredStudy
 
 if TYPE_CHECKING:
     from .init_sweep import InitSweep

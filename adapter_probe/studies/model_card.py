@@ -25,9 +25,9 @@ from adapter_probe.results.atomic import make_folder, read_json, write_text
 
 from .ablation import Ablation
 from .checked import checked
-from .drawing import DrawnStudy
 from .loading import studies_of
 from .rows import as_tuple
+from .study_figures import DrawnStudy
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult

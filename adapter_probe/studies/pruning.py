@@ -10,6 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 import pandas as pd
 
+from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.deltas import row_scores
 from adapter_probe.analysis.removable import (
     Basis,
@@ -20,7 +21,6 @@ from adapter_probe.analysis.removable import (
     spans_with_adapters,
 )
 from adapter_probe.analysis.studies import section_of
-from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.device import choose_device
 from adapter_probe.errors import ResultsError

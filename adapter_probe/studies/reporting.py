@@ -13,7 +13,7 @@ from adapter_probe.checkpoints.identity import checkpoint_identity
 from adapter_probe.data.tasks import Split, TaskSpec, load_split
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.figures.report.ablation_section import ReportedAblation
-from adapter_probe.figures.report.examples import ExampleTexts
+from adapter_probe.figures.report.changed_examples import ExampleTexts
 from adapter_probe.figures.report.page import write_report
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.atomic import read_json
@@ -22,9 +22,9 @@ from adapter_probe.results.schema import PREDICTIONS
 
 from .ablation import Ablation
 from .checked import checked
-from .drawing import DrawnStudy
 from .loading import studies_of
 from .rows import as_tuple
+from .study_figures import DrawnStudy
 from .sweeps import Sweep
 
 

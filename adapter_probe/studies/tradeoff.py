@@ -17,9 +17,9 @@ from adapter_probe.results.sealing import sealed
 from adapter_probe.results.trial_files import study_identity
 
 from .checked import checked
-from .drawing import Style, axes_for
 from .planning import SweepPlan, plan_sweep, planned_by
 from .rows import as_tuple
+from .study_figures import Style, axes_for
 from .sweeps import (
     OnTrial,
     Sweep,

@@ -23,9 +23,9 @@ from adapter_probe.figures.wording import drop_label, drop_name, metric_name, un
 from adapter_probe.metrics import IN_PERCENT, LOSS_UNITS, LOSSES
 from adapter_probe.results.ablation_files import AblationResults
 
-from .drawn import SVG, image_of, text_table
-from .examples import ExampleTexts, examples_content, flip_counts
-from .tables import json_cell, json_table, settings_rows, short_name
+from .changed_examples import ExampleTexts, examples_content, flip_counts
+from .embedded_figures import SVG, image_of, text_table
+from .json_tables import json_cell, json_table, settings_rows, short_name
 
 _SPAN_COLUMNS = (
     "first", "last", "down", "across", "score", "delta_points", "drop", "level", "ci_low_points",

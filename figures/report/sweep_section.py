@@ -9,8 +9,8 @@ import pandas as pd
 from adapter_probe.analysis.studies import SweepRecord, TradeoffRecord
 from adapter_probe.analysis.sweeps import SWEEP_POINT, TRADEOFF_POINT, chosen_trials
 
-from .drawn import embedded_figures, text_table
-from .tables import settings_rows, short_name
+from .embedded_figures import embedded_figures, text_table
+from .json_tables import settings_rows, short_name
 
 _SPREAD = {
     "mean": "mean", "sem": "standard error", "min": "lowest", "max": "highest", "n": "runs",

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.deltas import row_scores, span_scores
 from adapter_probe.analysis.groups import group_scores
 from adapter_probe.analysis.removable import span_costs
 from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores, draw_counts
 from adapter_probe.analysis.summary import summarise
-from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.metrics import CHOICES, LOSSES, METRICS, NO_CLASS, check_metric, metric_label, to_points
 from adapter_probe.results.ablation_files import COUNTED, AblationResults, load_ablation, save_predictions
 from adapter_probe.spans import span_variants

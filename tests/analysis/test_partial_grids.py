@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.deltas import span_units
 from adapter_probe.analysis.summary import summarise
-from adapter_probe.analysis.tables import ablation_tables
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import VariantSet, span_variants
 

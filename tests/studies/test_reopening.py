@@ -19,8 +19,8 @@ from adapter_probe.probe import request
 from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments
 from adapter_probe.results import fingerprints
 from adapter_probe.results.sealing import CHECKSUMS, FIGURES, MADE_FROM, read_note
-from adapter_probe.studies import drawing
-from adapter_probe.studies.drawing import draw_into_folder
+from adapter_probe.studies import study_figures
+from adapter_probe.studies.study_figures import draw_into_folder
 
 
 class Opened(Exception):
@@ -200,7 +200,7 @@ def test_another_line_of_code_opens_the_checkpoint(closed, monkeypatch):
 
 def test_the_code_is_every_source_file_of_the_package():
     names = {name for name, _ in fingerprints._source_files("adapter_probe")}
-    assert {"__init__.py", "probe/arguments.py", "analysis/tables.py"} <= names
+    assert {"__init__.py", "probe/arguments.py", "analysis/ablation_tables.py"} <= names
     assert {"heatmap.py", "report/page.py"} <= {
         n for n, _ in fingerprints._source_files("adapter_probe.figures")
     }
@@ -248,7 +248,7 @@ def test_figures_are_drawn_once(copied, monkeypatch):
         raise AssertionError("drawn again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(drawing, "draw_gallery", refuse)
+        patch.setattr(study_figures, "draw_gallery", refuse)
         assert draw_into_folder(study, tolerance=1.0) == before
         for look in ({"tolerance": 2.0}, {"tolerance": 1.0, "paper": True}):
             with pytest.raises(AssertionError, match="drawn again"):

@@ -13,7 +13,7 @@ import pytest
 from adapter_probe.analysis.deltas import drop_points
 from adapter_probe.analysis.summary import span_summary
 from adapter_probe.figures.levels import DropScale
-from adapter_probe.figures.report.examples import ExampleTexts
+from adapter_probe.figures.report.changed_examples import ExampleTexts
 from adapter_probe.figures.report.page import write_report
 from adapter_probe.figures.wording import drop_text
 from adapter_probe.metrics import metric_label, score

@@ -16,7 +16,7 @@ from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.figures.wording import bare_score
 from adapter_probe.metrics import IN_PERCENT
 
-from .tables import json_cell
+from .json_tables import json_cell
 
 NONE = "—"
 SVG = FigureOptions(PAPER, formats=("svg",))

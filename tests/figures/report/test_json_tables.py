@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter_probe.figures.report.tables import (
+from adapter_probe.figures.report.json_tables import (
     json_cell,
     json_table,
     round_significant,

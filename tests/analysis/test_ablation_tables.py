@@ -12,12 +12,12 @@ import pytest
 from scipy.stats import binomtest
 from sklearn.metrics import cohen_kappa_score
 
+from adapter_probe.analysis.ablation_tables import ablation_tables, resamples_for
 from adapter_probe.analysis.attribution import interactions, shares
 from adapter_probe.analysis.deltas import row_scores, span_grid, span_scores
 from adapter_probe.analysis.removable import longest_removable, non_monotone
 from adapter_probe.analysis.resampling import draw_counts
 from adapter_probe.analysis.summary import summarise
-from adapter_probe.analysis.tables import ablation_tables, resamples_for
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.metrics import CustomMetric, metric_label
 from adapter_probe.spans import effective_variants, span_variants
