@@ -55,7 +55,7 @@ def heatmap_caption(grids: Sequence[Grid], tolerance: float) -> str:
         f"Rows give the first, columns the last {study} layer; green frames mark single layers.",
         f"The black line separates spans with a {drop_name(metric)} of at most {points_text(tolerance)} from"
         " the others.",
-        *(_whose(overview) for overview in overviews),
+        *(_checkpoint_sentence(overview) for overview in overviews),
     ]
     if (drop_points(frame["delta_points"]) < 0).any():
         parts.append("Blue cells, with a minus sign: the score improves.")
@@ -81,7 +81,7 @@ def curve_caption(records: Sequence[AblationRecord], tolerance: float, *, paper:
         f"{drop_name(metric).capitalize()} in {said.split} {metric_name(metric)} ({unit_name(metric)}) when"
         f" {_of_lines([record.spans for record in records], said.study)}.",
         f"The dashed line is a {drop_name(metric)} of {points_text(tolerance)}.",
-        *(_whose(overview) for overview in overviews),
+        *(_checkpoint_sentence(overview) for overview in overviews),
     ]
     if "ci_low_points" in frame:
         mark = "Bars are" if span_order(records[0].spans) == "apart" else "The band is the"
@@ -195,7 +195,7 @@ def _whole(overviews: Sequence[AblationOverview]) -> str:
     return " or ".join("all adapters off" if one == "all removed" else one for one in told)
 
 
-def _whose(overview: AblationOverview) -> str:
+def _checkpoint_sentence(overview: AblationOverview) -> str:
     """A sentence on one checkpoint."""
     intact = "undefined" if overview.intact is None else bare_score(overview.intact, overview.metric)
     said = [count_text(overview.n_examples, "example"), f"intact {metric_name(overview.metric)} {intact}"]
@@ -248,7 +248,7 @@ def attribution_caption(records: Sequence[AblationRecord]) -> str:
         "Bars: each layer's share, the sum of m(a,b)/(b−a+1) over the spans that contain it (the Myerson"
         f" value on the chain of layers); the shares sum to the total {drop}.",
         f"Diamonds: the {drop} of the layer alone.",
-        *(_whose(one) for one in overviews),
+        *(_checkpoint_sentence(one) for one in overviews),
     ]
     if "share_low_points" in layers:
         units = " or ".join(dict.fromkeys(_units(one) for one in overviews))

@@ -60,7 +60,7 @@ def write_gallery(
     """
     studies = with_labels(studies, options.labels)
     drawings, tables = list(figures_of(studies, options)), list(tables_of(studies, options.paper))
-    wanted = _wanted([made.stem for made in (*drawings, *tables)], options.only)
+    wanted = _chosen_stems([made.stem for made in (*drawings, *tables)], options.only)
     figures = [
         GalleryItem("figure", d.stem, d.caption, d.write(folder, options))
         for d in drawings
@@ -71,7 +71,7 @@ def write_gallery(
     ]
 
 
-def _wanted(stems: Sequence[str], only: Sequence[str]) -> set[str]:
+def _chosen_stems(stems: Sequence[str], only: Sequence[str]) -> set[str]:
     """The requested stems; a name matches the stem itself and stems that begin with it."""
     names = [name.strip() for name in only if name.strip()]
     chosen = {name: {stem for stem in stems if f"{stem}-".startswith(f"{name}-")} for name in names}
@@ -204,13 +204,13 @@ def _named(studies: list[AblationRecord]) -> list[AblationRecord]:
     named = list(studies)
     for label in {label for label in labels if labels.count(label) > 1}:
         same = [index for index, other in enumerate(labels) if other == label]
-        for index, words in zip(same, _apart([studies[index] for index in same])):
+        for index, words in zip(same, _distinguishing_texts([studies[index] for index in same])):
             overview = replace(studies[index].overview, label=f"{label}, {words}" if words else label)
             named[index] = replace(studies[index], overview=overview)
     return named
 
 
-def _apart(studies: Sequence[AblationRecord]) -> list[str]:
+def _distinguishing_texts(studies: Sequence[AblationRecord]) -> list[str]:
     """Short texts that distinguish the studies: settings, folder, or parent folder."""
     folders = [study.folder.resolve() for study in studies]
     settings = [settings_text(study) for study in studies]

@@ -28,10 +28,10 @@ def draw(regret: pd.DataFrame, ax: Axes | None = None, *, legend: bool = True) -
     shown = [score for score in SCORE_LABELS if score in set(regret["score"]) and score != "length"]
     for number, score in enumerate(shown):
         rows = regret[regret["score"] == score].sort_values("n_layers")
-        look = line_props(SERIES[number % len(SERIES)])
+        props = line_props(SERIES[number % len(SERIES)])
         if score in NULL_SCORES:
-            look |= {"color": "#8a8a8a", "linestyle": ":"}
-        ax.plot(rows["n_layers"], rows["regret_points"], label=SCORE_LABELS[score], **look)
+            props |= {"color": "#8a8a8a", "linestyle": ":"}
+        ax.plot(rows["n_layers"], rows["regret_points"], label=SCORE_LABELS[score], **props)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_ylim(bottom=min(0.0, ax.get_ylim()[0]))
     ax.set_xlabel("layers switched off")

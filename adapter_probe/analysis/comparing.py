@@ -112,7 +112,7 @@ def compare_ablations(
         difference_points=point, ci_low_points=low, ci_high_points=high,
     )  # fmt: skip
     spans = _with_tests(spans, point, differences)
-    return ComparisonRecord(names, spans, *_about((a, b), names))
+    return ComparisonRecord(names, spans, *_common_fields((a, b), names))
 
 
 def average_ablations(
@@ -150,7 +150,7 @@ def average_ablations(
     spans = _with_tests(spans, spans["delta_points"].to_numpy(), means)
     spans = spans.assign(n_studies=len(studies), n_examples=len(studies[0].labels))
     removed = tuple(_removed_points(results) for results in studies)
-    return AverageRecord(names, spans, *_about(studies, names), task, removed)
+    return AverageRecord(names, spans, *_common_fields(studies, names), task, removed)
 
 
 def _removed_points(results: AblationResults) -> float:
@@ -214,7 +214,7 @@ def check_comparable(studies: Sequence[AblationResults], names: Sequence[str]) -
             )
 
 
-def _about(
+def _common_fields(
     studies: Sequence[AblationResults], names: Sequence[str]
 ) -> tuple[str, int, tuple[float, ...], Mapping[str, object], StudyKind]:
     """Metric, number of examples, intact scores, identities and kind of study."""

@@ -94,7 +94,7 @@ def weighted_scorer(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
         labels: ``[examples]``.
     """
     if isinstance(metric, CustomMetric):
-        return _called(metric, predictions, labels)
+        return _custom_scores(metric, predictions, labels)
     if metric in CHOICES:
         return _means((predictions == labels).astype(np.float32))  # whole numbers: exact
     if metric in LOSSES:
@@ -107,7 +107,7 @@ def weighted_scorer(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
     return (_pearson if metric == "pearson" else _spearman)(values, targets)
 
 
-def _called(metric: CustomMetric, predictions: np.ndarray, labels: np.ndarray) -> Scorer:
+def _custom_scores(metric: CustomMetric, predictions: np.ndarray, labels: np.ndarray) -> Scorer:
     """Scores by a user's function, on explicit resamples."""
 
     def score(counts: np.ndarray) -> np.ndarray:
@@ -207,9 +207,9 @@ class _Ranking:
         self.starts = None if new.all() else np.flatnonzero(new)
         self.defined = not np.isnan(values).any()
 
-    def grouped(self, table: np.ndarray, room: np.ndarray) -> np.ndarray:
-        """Sums of ``[examples, resamples]`` over groups of equal values, ascending; may lie in `room`."""
-        ordered = np.take(table, self.order, axis=0, out=room, mode="clip")  # no index is out of range
+    def grouped(self, table: np.ndarray, buffer: np.ndarray) -> np.ndarray:
+        """Sums of ``[examples, resamples]`` over groups of equal values, ascending; may lie in `buffer`."""
+        ordered = np.take(table, self.order, axis=0, out=buffer, mode="clip")  # no index is out of range
         return ordered if self.starts is None else np.add.reduceat(ordered, self.starts, axis=0)
 
 
@@ -221,7 +221,7 @@ def _rank_correlations(counts: np.ndarray, rankings: list[_Ranking], truth: _Ran
     ranks have the mean 0, so that N may stay out of the sum of products.
     """
     weights = np.ascontiguousarray(counts.T, dtype=np.float64)  # [examples, resamples]
-    total, room = weights.sum(axis=0), (np.empty_like(weights), np.empty_like(weights))
+    total, buffer = weights.sum(axis=0), (np.empty_like(weights), np.empty_like(weights))
     ranked, spread = _weighted_ranks(weights, truth)
     # Without ties the groups are single examples, in any order, so these sums apply to every variant.
     untied, half = total**3 - _cubes(weights), np.einsum("er,er->r", ranked, weights) / 2
@@ -229,7 +229,7 @@ def _rank_correlations(counts: np.ndarray, rankings: list[_Ranking], truth: _Ran
     for row, ranking in enumerate(rankings):
         if not ranking.defined:
             continue
-        drawn, summed = ranking.grouped(weights, room[0]), ranking.grouped(ranked, room[1])
+        drawn, summed = ranking.grouped(weights, buffer[0]), ranking.grouped(ranked, buffer[1])
         tied = ranking.starts is not None
         own = total**3 - _cubes(drawn) if tied else untied
         own_half = np.einsum("er,er->r", summed, drawn) / 2 if tied else half

@@ -140,7 +140,7 @@ def _read(name: str, task: Any) -> tuple[Form, list[Request], list[str]]:
         ]
         offered = [theirs for theirs in _OURS[form] if theirs in rows[0].scored(rows[0].drawn(0))]
         requests = [row.request(offered) for row in rows] if offered else []
-        metrics = [_OURS[form][m] for m in offered if _agree(rows, m, requests)]
+        metrics = [_OURS[form][m] for m in offered if _scores_agree(rows, m, requests)]
     except DataError:
         raise
     except Exception as error:  # of lm-eval, datasets, or a task's own code
@@ -219,12 +219,12 @@ class _Document:
         return characters, n_bytes, made["word_perplexity"][1] if "word_perplexity" in made else words
 
 
-def _agree(rows: Sequence[_Document], theirs: str, requests: Sequence[Request]) -> bool:
+def _scores_agree(rows: Sequence[_Document], theirs: str, requests: Sequence[Request]) -> bool:
     """Whether task and project score rows, individually and aggregated, equally on random log-likelihoods."""
     ours, aggregate = _OURS[rows[0].form][theirs], rows[0].task.aggregation()[theirs]
     for draw in range(_DRAWS):
         items = [row.scored(row.drawn(draw), row.greedy(draw))[theirs] for row in rows]
-        said = [_said(ours, row, request, draw) for row, request in zip(rows, requests)]
+        said = [_prediction_and_label(ours, row, request, draw) for row, request in zip(rows, requests)]
         predictions, labels = (np.array(values) for values in zip(*said))
         if ours in CHOICES and [float(item) for item in items] != (predictions == labels).tolist():
             return False
@@ -233,7 +233,7 @@ def _agree(rows: Sequence[_Document], theirs: str, requests: Sequence[Request]) 
     return True
 
 
-def _said(ours: str, row: _Document, request: Request, draw: int) -> tuple[float, int]:
+def _prediction_and_label(ours: str, row: _Document, request: Request, draw: int) -> tuple[float, int]:
     """Prediction and label of a row by this project's metric."""
     if ours == "greedy_accuracy":
         return int(not row.greedy(draw)), request.gold

@@ -108,7 +108,9 @@ def find_files(
             f"{folder} contains no data files; expected train.*, validation.* or dev.*, test.* "
             f"({', '.join(_SUFFIXES)}); found: {listed(names) or 'nothing'}"
         )
-    chosen = {split: _settle(folder, split, claims[split], mismatched) for split in splits if split in claims}
+    chosen = {
+        split: _choose_files(folder, split, claims[split], mismatched) for split in splits if split in claims
+    }
     return {split: tuple(folder / name for name in names) for split, names in chosen.items()}
 
 
@@ -136,7 +138,7 @@ def _split_of(name: str) -> str | None:
     return _SPLIT_WORDS.get(words[0], _SPLIT_WORDS.get(words[-1]))
 
 
-def _settle(folder: Path, split: str, names: list[str], mismatched: bool) -> list[str]:
+def _choose_files(folder: Path, split: str, names: list[str], mismatched: bool) -> list[str]:
     """Choose among the files that claim one split."""
     wanted, other = ("mismatched", "matched") if mismatched else ("matched", "mismatched")
     if any(wanted in split_words(name) for name in names):

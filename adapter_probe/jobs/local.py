@@ -35,14 +35,14 @@ class LocalProcesses:
         self._workers, self._log_folder = workers, log_folder
 
     def run(
-        self, jobs: Sequence[Path], on_step: OnStep, look: Callable[[], None] = lambda: None
+        self, jobs: Sequence[Path], on_step: OnStep, on_poll: Callable[[], None] = lambda: None
     ) -> list[Failure]:
         """Run every job; the failure of one does not affect the others.
 
         Args:
             jobs: folders of the jobs.
             on_step: called in the workers' threads.
-            look: called in this thread several times a second.
+            on_poll: called in this thread several times a second.
 
         Raises:
             KeyboardInterrupt: the user pressed Ctrl-C; the workers have saved their state and ended.
@@ -66,7 +66,7 @@ class LocalProcesses:
             try:
                 running = [pool.submit(do, job) for job in jobs]
                 while wait(running, timeout=0.2).not_done:  # on some systems, Ctrl-C needs a timeout here
-                    look()
+                    on_poll()
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
                 for worker in workers:

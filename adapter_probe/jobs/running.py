@@ -76,7 +76,7 @@ class Jobs:
 
 
 def run_jobs(
-    jobs: Jobs, resources: Resources, progress: bool, look: Callable[[], None] = lambda: None
+    jobs: Jobs, resources: Resources, progress: bool, on_poll: Callable[[], None] = lambda: None
 ) -> list[Failure]:
     """Run jobs, or only submit them with ``--detach``.
 
@@ -84,7 +84,7 @@ def run_jobs(
         jobs: the unfinished jobs.
         resources: the resources to use.
         progress: whether to show progress.
-        look: called in this thread regularly while the jobs run.
+        on_poll: called in this thread regularly while the jobs run.
 
     Raises:
         TrainingError: SLURM refuses the jobs.
@@ -99,7 +99,7 @@ def run_jobs(
         command, environment = _worker(device, resources.threads, min(count, left))
         executor = LocalProcesses(command, count, environment, jobs.folder / "logs")
         with _bar(jobs, progress) as (on_step, _):
-            failures = executor.run(list(jobs.steps), on_step, look)
+            failures = executor.run(list(jobs.steps), on_step, on_poll)
     else:
         failures = _run_on_cluster(jobs, resources, resources.cluster, progress)
     # A single failure is part of the error, see `describe_lost`.

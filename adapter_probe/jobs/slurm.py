@@ -156,7 +156,7 @@ class SlurmArray:
                     failures += filter(None, [self._failure(job, task)])
                     del waiting[job]
             if waiting and time.monotonic() - asked > pause:
-                alive, pause = self._look(waiting, alive, watch), min(2 * pause, polling.queue)
+                alive, pause = self._tasks_in_queue(waiting, alive, watch), min(2 * pause, polling.queue)
                 asked = time.monotonic()
                 if alive is not None:
                     gone = {j: gone.get(j, asked) for j, task in waiting.items() if task not in alive}
@@ -164,7 +164,7 @@ class SlurmArray:
                 time.sleep(min(polling.notes, pause))
         return failures
 
-    def _look(
+    def _tasks_in_queue(
         self, waiting: Mapping[Path, str], before: dict[str, str] | None, watch: Callable[[str], None]
     ) -> dict[str, str] | None:
         """The tasks in the queue; None if SLURM does not answer, so that nothing is known."""

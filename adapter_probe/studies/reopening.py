@@ -104,13 +104,13 @@ def reopen_ablation(arguments: AblationArguments, sources: Sources | None, folde
     said = read_note(folder, MADE_FROM)
     if sources is None or str(sources.base) != said.get("base") or leftover_files(folder):
         return None
-    asked = _asked(arguments)
+    asked = _recorded_arguments(arguments)
     if asked is None or (said.get("asked"), said.get("code")) != (asked, code_identity()):
         return None
     try:
         if sources.files.keys() != said["sha256"].keys() or hash_files(sources.files) != said["sha256"]:
             return None
-        if _kept(folder) != said["kept"]:
+        if _hash_of_unsealed_files(folder) != said["kept"]:
             return None
         read_manifest(folder / schema.MANIFEST)
         study = load(folder) if sealed_tables(folder) else None
@@ -133,7 +133,7 @@ def record_sources(
     Raises:
         ResultsError: the record cannot be written.
     """
-    asked = _asked(arguments)
+    asked = _recorded_arguments(arguments)
     if sources is None or asked is None or sources != Sources.find(arguments):
         return
     if _folder_of(base.name, base.revision) != sources.base:
@@ -142,10 +142,10 @@ def record_sources(
     if sources != Sources.find(arguments):  # rewritten while it was hashed
         return
     made_from = {"asked": asked, "code": code_identity(), "base": str(sources.base), "sha256": sums}
-    add_note(folder, MADE_FROM, {**made_from, "kept": _kept(folder)})
+    add_note(folder, MADE_FROM, {**made_from, "kept": _hash_of_unsealed_files(folder)})
 
 
-def _asked(arguments: AblationArguments) -> dict[str, Any] | None:
+def _recorded_arguments(arguments: AblationArguments) -> dict[str, Any] | None:
     """The arguments as plain JSON, without those that change no number: checkpoint path, rows per pass.
 
     None where the metric is a function, of which a name tells nothing.
@@ -185,7 +185,7 @@ def _files_in(folder: Path, below: Iterable[Path]) -> Iterator[tuple[str, Path]]
         yield from ((p.relative_to(folder).as_posix(), p) for p in sorted(place.iterdir()) if p.is_file())
 
 
-def _kept(folder: Path) -> str:
+def _hash_of_unsealed_files(folder: Path) -> str:
     """The hash of a run's files that are not sealed tables: its parts and the record of mixed precision."""
     paths = [*sorted((folder / PARTS).glob("*")), folder / schema.GUARD]
     return hash_json(hash_files({path.name: path for path in paths if path.is_file()}))

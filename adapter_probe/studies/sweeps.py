@@ -183,9 +183,9 @@ def run_trials(
         left = {trial.folder(out): trial.n_steps for trial in trials if trial.id not in done}
         jobs = Jobs(out, left, len(trials), "trials", "steps")
         try:
-            look = _reporter(list(left), on_trial)
-            failures = run_jobs(jobs, resources, progress, look) if left else []
-            look()
+            on_poll = _reporter(list(left), on_trial)
+            failures = run_jobs(jobs, resources, progress, on_poll) if left else []
+            on_poll()
         finally:
             frame = trial_frame(read_trials(out))
             write_trials(out, frame)
@@ -202,13 +202,13 @@ def _reporter(folders: Sequence[Path], on_trial: OnTrial | None) -> Callable[[],
 
     waiting = dict.fromkeys(folders) if on_trial is not None else {}
 
-    def look() -> None:
+    def on_poll() -> None:
         for folder in [folder for folder in waiting if (folder / TRIAL).is_file()]:
             del waiting[folder]
             if on_trial is not None and (record := read_trial(folder)) is not None:
                 on_trial(plain_rows(trial_frame([record]))[0])
 
-    return look
+    return on_poll
 
 
 def plain_rows(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ def tuned_trials(
     first = _first(trials, tuning)
     if len(first) == len(trials):
         return trials
-    return _wanted(trials, tuning, run_trials(study, first, out, resources, progress))
+    return _trials_to_run(trials, tuning, run_trials(study, first, out, resources, progress))
 
 
 def _first(trials: Sequence[Trial], tuning: int) -> list[Trial]:
@@ -44,7 +44,7 @@ def _first(trials: Sequence[Trial], tuning: int) -> list[Trial]:
     return [trial for trial in trials if trial.request.settings.seed < tuning]
 
 
-def _wanted(trials: Sequence[Trial], tuning: int, table: pd.DataFrame) -> list[Trial]:
+def _trials_to_run(trials: Sequence[Trial], tuning: int, table: pd.DataFrame) -> list[Trial]:
     """All settings with the first `tuning` seeds, and the best of these in the table with the other seeds."""
     first = {trial.id: trial for trial in _first(trials, tuning)}
     chosen = chosen_trials(table[table["trial"].isin(first)], [*TRADEOFF_POINT, "init_std"])
@@ -62,7 +62,7 @@ def foreseen_trials(trials: Sequence[Trial], part: SweepPart, out: Path) -> list
     tuning = part.tuning_seeds or part.seeds
     table = trial_frame(read_trials(out))
     if {trial.id for trial in _first(trials, tuning)} <= set(table["trial"]):
-        return _wanted(trials, tuning, table)
+        return _trials_to_run(trials, tuning, table)
     kept, seen = [], set()
     for trial in trials:
         request = trial.request
