@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from adapter_probe.checkpoints.files import DESCRIPTION
+from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.errors import DataError
 from adapter_probe.results.atomic import make_folder, read_json, write_bytes
 
@@ -108,7 +108,17 @@ def _paired(texts: Any, labels: Any, checkpoint: Path) -> list[dict[str, Any]]:
 
 
 def _columns(checkpoint: Path, pairs: bool) -> tuple[str, str, str]:
-    """The column names of texts and label in the checkpoint's task, or the usual ones."""
+    """The column names of texts and label in the checkpoint's task, or the usual ones.
+
+    Raises:
+        DataError: the task has other columns, or is a language model's, which would read the texts alone.
+    """
+    config = checkpoint / CONFIG
+    if config.is_file() and read_json(config).get("task_type") == "CAUSAL_LM":
+        raise DataError(
+            f"checkpoint {checkpoint} is of a language model, which has no labels, but data is a pair "
+            "(texts, labels); give rows, such as mappings with prompt and completion"
+        )
     usual = ("text_a", "text_b", "label") if pairs else ("text", "", "label")
     path = checkpoint / DESCRIPTION
     task = read_json(path).get("task") if path.is_file() else None

@@ -101,3 +101,18 @@ def test_nothing_is_written_where_there_is_no_checkpoint(frame, tmp_path):
     with pytest.raises(ap.CheckpointError):
         ap.ablate(tmp_path / "missing", data=frame, progress=False)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_labels_that_a_language_model_would_not_read_are_refused(tmp_path):
+    """Prompts and answers as a pair: the prompts alone would be scored."""
+    folder = tmp_path / "lora"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "task_type": "CAUSAL_LM"}')
+    with pytest.raises(
+        ap.DataError, match=r"a language model, which has no labels, .* prompt and completion"
+    ):
+        as_files((["Two and two is", "Three and one is"], [" four", " four"]), tmp_path, folder)
+    rows = [{"prompt": "Two and two is", "completion": " four"}]
+    assert written(rows, tmp_path, folder) == rows
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "task_type": "SEQ_CLS"}')
+    assert len(written((["a", "b"], [0, 1]), tmp_path, folder)) == 2
