@@ -38,17 +38,21 @@ def given_task(
     if task.files or split not in SPLITS:
         return task
     if not files:
-        raise CheckpointError(
-            f"checkpoint {checkpoint} does not record its data; give a file with "
-            + ("a language model's rows" if task.kind == "causal" else "labelled examples")
-            + " (--data FILE)"
-        )
+        raise records_no_data(checkpoint)
     if task.kind == "causal":  # whose rows determine how they are scored
         return task
     found = find_task(**{split: files}, kind=task.kind, name=task.name, encoding=encoding)  # type: ignore[arg-type]
     if task.kind == "classification":
         found = replace(found, label_names=_names(task, found, files, checkpoint))
     return found
+
+
+def records_no_data(checkpoint: str | Path) -> CheckpointError:
+    """The error for a checkpoint of another library without files."""
+    return CheckpointError(
+        f"checkpoint {checkpoint} does not record its data; give a file with labelled examples or, for a "
+        "language model, with the rows to score (--data FILE)"
+    )
 
 
 def _names(

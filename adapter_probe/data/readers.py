@@ -49,7 +49,7 @@ def read_rows(path: str | Path, columns: Sequence[str] = (), encoding: str = "ut
             no rows.
     """
     path = Path(path)
-    _refuse_unreadable(path)
+    refuse_unreadable(path)
     reader = READERS.get(".tsv" if _is_raw_mrpc(path.name) else path.suffix.lower())
     if path.suffix.lower() == PARQUET:
         return read_parquet(path)
@@ -154,7 +154,7 @@ def _choose_files(folder: Path, split: str, names: list[str], mismatched: bool) 
     return names
 
 
-def _refuse_unreadable(path: Path) -> None:
+def refuse_unreadable(path: Path) -> None:
     """Refuse pipes, which would block for ever, and folders."""
     try:
         mode = path.stat().st_mode
@@ -171,7 +171,7 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
     Raises:
         DataError: the file cannot be read, or is not in this encoding.
     """
-    _refuse_unreadable(path)
+    refuse_unreadable(path)
     try:
         codecs.lookup(encoding)
         content = path.read_bytes()

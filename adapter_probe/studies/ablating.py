@@ -25,7 +25,7 @@ from adapter_probe.spans import SiteChoice
 from .ablation import Ablation
 from .checked import checked
 from .planning import AblationPlan, planned_by
-from .rows import ExampleSource, as_files, refuse_idle_encoding
+from .rows import ExampleSource, as_files, check_files
 from .study_figures import SECONDS_OF_DRAWING
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def ablate(
             str(checkpoint), settings, base, _with_task(files, task), split, metric, max_examples,
             tokens_per_pass, encoding,
         )  # fmt: skip
-        refuse_idle_encoding(encoding, *arguments.data, *others)
+        check_files(checkpoint, encoding, *arguments.data, *others)
         folder = _folder_of(arguments, out)
         if dry_run:
             return _plan(arguments, folder, device, threads, progress)

@@ -35,7 +35,7 @@ from adapter_probe.spans import SITES_PER_LAYER, Span, as_span
 from .ablation import Ablation
 from .checked import checked
 from .loading import ablations_of
-from .rows import as_tuple, refuse_idle_encoding
+from .rows import as_tuple, check_files
 
 ChosenOn = Literal["half", "all"]
 
@@ -144,7 +144,7 @@ def prune(
     if basis not in get_args(Basis):
         raise ResultsError(f"--basis {basis} is not allowed; choose from {', '.join(get_args(Basis))}")
     files = tuple(map(str, as_tuple(data)))
-    refuse_idle_encoding(encoding, *files)
+    check_files(checkpoint, encoding, *files)
     default = checkpoint / (f"ablation-data-{Path(files[0]).stem}" if files else "ablation")
     study = None if within is None else _ablation(ablation or default, checkpoint, within)
     with activity(f"prune: opening {checkpoint}", progress):

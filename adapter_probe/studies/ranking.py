@@ -17,7 +17,7 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.results.fingerprints import refuse_changes
 
 from .checked import checked
-from .rows import as_tuple
+from .rows import as_tuple, check_files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -141,11 +141,13 @@ def rank(
     from adapter_probe.probe.request import prepare_ablation
     from adapter_probe.spans import SITES_PER_LAYER
 
+    files = tuple(map(str, as_tuple(data)))
+    check_files(checkpoint, "utf-8", *files)
     use_threads(threads)
     arguments = AblationArguments(
         str(checkpoint),
         base=base,
-        data=tuple(map(str, as_tuple(data))),
+        data=files,
         split=split,
         max_examples=max_examples,
     )

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
+from adapter_probe.data.given import records_no_data
+from adapter_probe.data.lm_eval_tasks import is_task
+from adapter_probe.data.readers import refuse_unreadable
 from adapter_probe.errors import DataError
 from adapter_probe.results.atomic import make_folder, read_json, write_bytes
 
@@ -151,10 +154,27 @@ def _plain(value: Any, row: int, column: str) -> Any:
     )
 
 
-def refuse_idle_encoding(encoding: str, *files: str | Path) -> None:
-    """Refuse an encoding without files: recorded files are read in the encoding of their training."""
+def check_files(checkpoint: str | Path, encoding: str, *files: str | Path) -> None:
+    """Check the files given as data before a model is opened, which can take minutes.
+
+    Args:
+        checkpoint: the checkpoint to be evaluated on them.
+        encoding: their text encoding.
+        files: files, or tasks of lm-evaluation-harness; none for those that the checkpoint records.
+
+    Raises:
+        CheckpointError: no files, for a checkpoint of another library.
+        DataError: one is not a regular file, or there is an encoding without files: recorded files are read
+            in the encoding of their training.
+    """
     if encoding != "utf-8" and not files:
         raise DataError(
             f"--encoding {encoding} applies only to files given with --data; the checkpoint's own files are "
             "read in the encoding of their training"
         )
+    folder = Path(checkpoint)
+    if not files and (folder / CONFIG).is_file() and not (folder / DESCRIPTION).is_file():
+        raise records_no_data(checkpoint)
+    for file in files:
+        if not is_task(str(file)):
+            refuse_unreadable(Path(file))

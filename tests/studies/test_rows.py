@@ -116,3 +116,24 @@ def test_labels_that_a_language_model_would_not_read_are_refused(tmp_path):
     assert written(rows, tmp_path, folder) == rows
     (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "task_type": "SEQ_CLS"}')
     assert len(written((["a", "b"], [0, 1]), tmp_path, folder)) == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "words"),
+    [
+        ((), ap.CheckpointError, "does not record its data; .*--data FILE"),
+        ("missing.csv", ap.DataError, "missing.csv: cannot be read"),
+        (["there.csv", "folder"], ap.DataError, "folder: is a folder"),
+    ],
+)
+def test_files_are_checked_before_the_model_is_opened(data, error, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("there.csv").write_text("text,label\ngood,1\nbad,0\n")
+    Path("folder").mkdir()
+    Path("adapter").mkdir()
+    Path("adapter/adapter_config.json").write_text("{")  # opening would fail here
+    for call in (ap.ablate, ap.rank):
+        with pytest.raises(error, match=words):
+            call("adapter", data=data)
+    with pytest.raises(error, match=words):
+        ap.prune("adapter", "out", span=1, data=data)
