@@ -84,7 +84,8 @@ def _run() -> None:
         if "\n" in message:  # the help text, when no command was given
             typer.echo(message, err=True)
         else:
-            print_message(f"adapter-probe: {_with_value(message, error)}{_help_of(error.ctx)}")
+            said, page = _with_value(message, error), _help_page(error.ctx)
+            print_message(f"adapter-probe: {said}{' See' if said.endswith('?') else '; see'} {page}")
         sys.exit(USER_ERROR)
 
 
@@ -96,7 +97,6 @@ def _with_value(message: str, error: Exception) -> str:
     return message if value in message else f"{message}, not {value}"
 
 
-def _help_of(context: typer.Context | None) -> str:
-    return (
-        f"; see {context.command_path if context else app.info.name} --help"  # the parser knows of no command
-    )
+def _help_page(context: typer.Context | None) -> str:
+    """The command that prints the help; the parser may know of no command."""
+    return f"{context.command_path if context else app.info.name} --help"

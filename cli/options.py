@@ -37,7 +37,7 @@ DataHelp = "Folder with the files of the named task."
 LearningRates = Annotated[
     str,
     typer.Option(
-        help="Comma-separated peak learning rates; the best is chosen on validation data (by the number of "
+        help="Comma-separated peak learning rates; the best is chosen on validation data (by the share of "
         "seeds that did not diverge, then by mean score)."
     ),
 ]

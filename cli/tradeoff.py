@@ -28,8 +28,8 @@ def tradeoff(
     top_k: Annotated[
         str,
         typer.Option(
-            help="Comma-separated numbers of top layers to fine-tune; numbers larger than that of the base's "
-            "layers are left out."
+            help="Comma-separated numbers of top layers to fine-tune; numbers that exceed the base's "
+            "number of layers are left out."
         ),
     ] = _TOP_K,
     layernorm: Annotated[
