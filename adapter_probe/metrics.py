@@ -166,6 +166,8 @@ def check_metric(metric: str, kind: str, n_labels: int | None = None) -> None:
     allowed = METRICS[check_kind(kind)]
     if isinstance(metric, CustomMetric) and kind in ("classification", "regression"):
         return
+    if metric.startswith(CUSTOM):
+        raise _only_the_name(metric)
     if kind == "classification" and n_labels not in (None, 2):
         allowed = tuple(name for name in allowed if name != "f1")
     if metric not in allowed:
@@ -173,6 +175,10 @@ def check_metric(metric: str, kind: str, n_labels: int | None = None) -> None:
         task = f"{kind} with {n_labels} labels" if metric == "f1" and n_labels else kind
         meant = f"did you mean {near[0]!r}? " if near and metric not in _WORDS else ""
         raise DataError(f"metric {metric!r} does not fit {task}; {meant}allowed: {', '.join(allowed)}")
+
+
+def _only_the_name(metric: str) -> DataError:
+    return DataError(f"only the name of metric {metric!r} is known; pass its function again")
 
 
 def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -227,7 +233,7 @@ def _score_complete(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
     if isinstance(metric, CustomMetric):
         return metric.scores(predictions.reshape(-1, labels.size), labels)
     if metric.startswith(CUSTOM):
-        raise DataError(f"only the name of metric {metric!r} is known; pass its function again")
+        raise _only_the_name(metric)
     if metric in CHOICES:
         metric = "accuracy"
     if metric in LOSSES:

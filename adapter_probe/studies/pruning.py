@@ -51,7 +51,7 @@ class Pruning:
             as scores and interval, which makes them optimistic.
         n_examples_chosen_on: number of examples that the span was chosen on; None if the span was given.
         n_examples: number of examples that the scores and the interval were measured on.
-        metric: metric of the scores.
+        metric: metric of the scores: the ablation's, or the task's if the span was given.
         score_before, score_after: fractions; NaN where undefined.
         delta_points: score after minus score before, in percentage points.
         delta_interval_points: 95 % paired bootstrap interval of `delta_points`.
@@ -148,7 +148,9 @@ def prune(
     default = checkpoint / (f"ablation-data-{Path(files[0]).stem}" if files else "ablation")
     study = None if within is None else _ablation(ablation or default, checkpoint, within)
     with activity(f"prune: opening {checkpoint}", progress):
-        arguments = AblationArguments(str(checkpoint), base=base, data=files, encoding=encoding)
+        arguments = AblationArguments(
+            str(checkpoint), base=base, data=files, encoding=encoding, metric=_metric_of(study)
+        )
         request = _remembering(prepare_ablation(arguments, choose_device(device)), files)
     if choice is None:
         assert study is not None
@@ -188,6 +190,13 @@ def _ablation(given: Ablation | str | Path, checkpoint: Path, within: float) -> 
             "give its folder with --ablation, or give --span"
         )
     return ablations_of([given])[0]
+
+
+def _metric_of(study: Ablation | None) -> str | None:
+    """The metric that the ablation has chosen by; None for that of the task."""
+    if study is None:
+        return None
+    return study.results.metric if study.has_predictions else study.record.overview.metric
 
 
 def _choose(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file, save_file
+from sklearn.metrics import balanced_accuracy_score, matthews_corrcoef
 
 import adapter_probe as ap
 from adapter_probe.analysis.removable import random_halves
@@ -95,6 +96,29 @@ def test_a_study_is_as_good_as_its_folder(ablated, tmp_path):
     )
     assert others == [one, one]
     assert one[:3] == (Span(0, 2), "half", 32)
+
+
+def test_the_metric_is_that_of_the_ablation(program, ablated, tmp_path):
+    study = ap.ablate(ablated, metric="mcc", out=tmp_path / "mcc", progress=False)
+    half = random_halves(study.results)[1]
+    truth, intact = study.results.labels[half], study.predictions[0, half]
+    outcome = program("prune", ablated, "--within", 100, "--ablation", study.folder, "--out", tmp_path / "p",
+                      "--json")  # fmt: skip
+    report = json.loads(outcome.stdout)
+    assert report["metric"] == "mcc"
+    assert report["score_before"] == pytest.approx(matthews_corrcoef(truth, intact))
+
+    def balanced(labels, predictions):
+        return balanced_accuracy_score(labels, predictions)
+
+    study = ap.ablate(ablated, metric=balanced, out=tmp_path / "own", progress=False)
+    pruned = ap.prune(ablated, tmp_path / "q", within=100, ablation=study, progress=False)
+    assert pruned.metric == "custom:balanced"
+    assert pruned.score_before == pytest.approx(balanced(truth, intact))
+    refusal = program(
+        "prune", ablated, "--within", 100, "--ablation", study.folder, "--out", tmp_path / "r"
+    ).refusal
+    assert "only the name of metric 'custom:balanced' is known" in refusal
 
 
 def test_a_warning_of_the_ablation_is_said_first(program, ablated, tmp_path):
