@@ -38,7 +38,7 @@ def given_task(
     if task.files or split not in SPLITS:
         return task
     if not files:
-        raise records_no_data(checkpoint)
+        raise records_no_data(checkpoint, task.kind == "causal")
     if task.kind == "causal":  # whose rows determine how they are scored
         return task
     found = find_task(**{split: files}, kind=task.kind, name=task.name, encoding=encoding)  # type: ignore[arg-type]
@@ -47,11 +47,11 @@ def given_task(
     return found
 
 
-def records_no_data(checkpoint: str | Path) -> CheckpointError:
-    """The error for a checkpoint of another library without files."""
+def records_no_data(checkpoint: str | Path, causal: bool) -> CheckpointError:
+    """The error for a checkpoint of another library without files, of a language model or another one."""
+    rows = "a language model's rows" if causal else "labelled examples"
     return CheckpointError(
-        f"checkpoint {checkpoint} does not record its data; give a file with labelled examples or, for a "
-        "language model, with the rows to score (--data FILE)"
+        f"checkpoint {checkpoint} does not record its data; give a file with {rows} (--data FILE)"
     )
 
 

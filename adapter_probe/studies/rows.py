@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
+from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION, read_json_file
 from adapter_probe.data.given import records_no_data
 from adapter_probe.data.lm_eval_tasks import is_task
 from adapter_probe.data.readers import refuse_unreadable
@@ -116,8 +116,7 @@ def _columns(checkpoint: Path, pairs: bool) -> tuple[str, str, str]:
     Raises:
         DataError: the task has other columns, or is a language model's, which would read the texts alone.
     """
-    config = checkpoint / CONFIG
-    if config.is_file() and read_json(config).get("task_type") == "CAUSAL_LM":
+    if (checkpoint / CONFIG).is_file() and _is_language_model(checkpoint):
         raise DataError(
             f"checkpoint {checkpoint} is of a language model, which has no labels, but data is a pair "
             "(texts, labels); give rows, such as mappings with prompt and completion"
@@ -154,6 +153,11 @@ def _plain(value: Any, row: int, column: str) -> Any:
     )
 
 
+def _is_language_model(checkpoint: Path) -> bool:
+    """Whether PEFT's configuration says so."""
+    return read_json_file(checkpoint / CONFIG).get("task_type") == "CAUSAL_LM"
+
+
 def check_files(checkpoint: str | Path, encoding: str, *files: str | Path) -> None:
     """Check the files given as data before a model is opened, which can take minutes.
 
@@ -174,7 +178,7 @@ def check_files(checkpoint: str | Path, encoding: str, *files: str | Path) -> No
         )
     folder = Path(checkpoint)
     if not files and (folder / CONFIG).is_file() and not (folder / DESCRIPTION).is_file():
-        raise records_no_data(checkpoint)
+        raise records_no_data(checkpoint, _is_language_model(folder))
     for file in files:
         if not is_task(str(file)):
             refuse_unreadable(Path(file))

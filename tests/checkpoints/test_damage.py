@@ -365,7 +365,7 @@ def test_a_base_that_is_not_there(name):
 def test_a_hub_name_offline(name):
     with pytest.raises(CheckpointError) as caught:
         load_base(name, 2)
-    for part in (repr(name), "hub", "give a folder"):
+    for part in (repr(name), "Hub", "give a folder"):
         assert part in str(caught.value)
 
 
