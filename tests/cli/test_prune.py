@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file, save_file
-from sklearn.metrics import balanced_accuracy_score, matthews_corrcoef
+from sklearn.metrics import accuracy_score, matthews_corrcoef
 
 import adapter_probe as ap
 from adapter_probe.analysis.removable import random_halves
@@ -108,17 +108,17 @@ def test_the_metric_is_that_of_the_ablation(program, ablated, tmp_path):
     assert report["metric"] == "mcc"
     assert report["score_before"] == pytest.approx(matthews_corrcoef(truth, intact))
 
-    def balanced(labels, predictions):
-        return balanced_accuracy_score(labels, predictions)
+    def agreement(labels, predictions):
+        return float((labels == predictions).mean())
 
-    study = ap.ablate(ablated, metric=balanced, out=tmp_path / "own", progress=False)
+    study = ap.ablate(ablated, metric=agreement, out=tmp_path / "own", progress=False)
     pruned = ap.prune(ablated, tmp_path / "q", within=100, ablation=study, progress=False)
-    assert pruned.metric == "custom:balanced"
-    assert pruned.score_before == pytest.approx(balanced(truth, intact))
+    assert pruned.metric == "custom:agreement"
+    assert pruned.score_before == pytest.approx(accuracy_score(truth, intact))
     refusal = program(
         "prune", ablated, "--within", 100, "--ablation", study.folder, "--out", tmp_path / "r"
     ).refusal
-    assert "only the name of metric 'custom:balanced' is known" in refusal
+    assert "only the name of metric 'custom:agreement' is known" in refusal
 
 
 def test_a_warning_of_the_ablation_is_said_first(program, ablated, tmp_path):
