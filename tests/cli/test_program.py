@@ -102,6 +102,6 @@ finally:
     assert done.returncode == 2
     lines = [line for line in done.stderr.replace("\r", "\n").split("\n") if line.strip()]
     assert lines[-1].startswith("adapter-probe: base 'no-such-model'")
-    assert "hub" in lines[-1]
+    assert "Hub" in lines[-1]
     assert len(lines) == 1, done.stderr
     assert json.loads(done.stdout) <= 10  # seconds
