@@ -9,7 +9,7 @@ import pandas as pd
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import StudyKind, drop_points, span_order
-from adapter_probe.analysis.studies import AblationOverview, AblationRecord
+from adapter_probe.analysis.studies import ALL_REMOVED, AblationOverview, AblationRecord
 from adapter_probe.metrics import METRICS
 
 from .wording import (
@@ -192,7 +192,7 @@ def _warnings(overviews: Iterable[AblationOverview]) -> list[str]:
 def _whole(overviews: Sequence[AblationOverview]) -> str:
     """What is off with everything off: all adapters, or those of some layers or of one sublayer."""
     told = dict.fromkeys(one.removed for one in overviews)
-    return " or ".join("all adapters off" if one == "all removed" else one for one in told)
+    return " or ".join("all adapters off" if one == ALL_REMOVED else one for one in told)
 
 
 def _checkpoint_sentence(overview: AblationOverview) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from adapter_probe import metrics
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-from adapter_probe.analysis.studies import AblationOverview, AblationRecord, section_of
+from adapter_probe.analysis.studies import ALL_REMOVED, AblationOverview, AblationRecord, section_of
 from adapter_probe.analysis.summary import NOT_WORSE
 from adapter_probe.known_tasks import known_task
 from adapter_probe.metrics import IN_PERCENT
@@ -186,7 +186,7 @@ def why_spans_mean_nothing(overview: AblationOverview) -> str | None:
     Decided by the ablation's tests, or by the scores alone in folders of older versions.
     """
     if overview.warning is not None and overview.warning.startswith(NOT_WORSE):
-        return "no better than with all off"
+        return f"no better than with {'all off' if overview.removed == ALL_REMOVED else overview.removed}"
     learned = overview.warning is None
     if learned and overview.metric not in metrics.LOSSES:
         known = overview.intact is not None and overview.majority is not None

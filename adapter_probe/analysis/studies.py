@@ -21,7 +21,7 @@ from adapter_probe.results.schema import SUMMARY
 
 _SCORES = ("intact_score", "removed_delta_points", "majority_score")
 _SITES = {"attention": "attention", "ffn": "feed-forward"}
-_ALL_REMOVED = "all removed"
+ALL_REMOVED = "all removed"
 
 _BASELINES = {"causal": "random choice", "regression": "constant answer"}
 
@@ -55,7 +55,7 @@ class AblationOverview:
     n_examples: int
     intact: float | None
     removed_delta: float | None
-    removed: str = _ALL_REMOVED
+    removed: str = ALL_REMOVED
     majority: float | None = None
     layer_parameters: tuple[int, ...] | None = None
     baseline: str = "majority class"
@@ -196,7 +196,7 @@ def removed_of(identity: Mapping[str, object]) -> str:
     """Description of everything off."""
     part = _switched_part(section_of(identity, "settings"))
     if not part:
-        return _ALL_REMOVED
+        return ALL_REMOVED
     return f"{part if 'layers' in part else f'all {part}'} removed"
 
 

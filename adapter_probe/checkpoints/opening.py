@@ -153,7 +153,7 @@ def _own_tokenizer(
         tokenizer: the base's tokenizer.
 
     Returns:
-        the tokenizer to use, and in what the checkpoint's differs; nothing if the base's is used.
+        The tokenizer to use, and in what the checkpoint's differs; nothing if the base's is used.
     """
     folders = dict.fromkeys((source.folder, given)) if source.library == peft.LIBRARY else ()
     for folder in folders:

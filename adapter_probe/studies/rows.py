@@ -154,7 +154,7 @@ def _plain(value: Any, row: int, column: str) -> Any:
 
 
 def _is_language_model(checkpoint: Path) -> bool:
-    """Whether PEFT's configuration says so."""
+    """Whether PEFT's configuration names a language model's task."""
     return read_json_file(checkpoint / CONFIG).get("task_type") == "CAUSAL_LM"
 
 

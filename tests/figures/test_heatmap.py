@@ -324,6 +324,10 @@ def test_a_model_that_learned_nothing_is_said_to_have(make_frame):
     ax = heatmap(record(make_frame(12), warning=warning), plt.figure(figsize=(6, 5)).gca())
     ax.figure.draw_without_rendering()
     assert "no better than with all off:" in notes(ax)
+    part = record(make_frame(12), warning=warning, removed="all attention removed")
+    ax = heatmap(part, plt.figure(figsize=(6, 5)).gca())
+    ax.figure.draw_without_rendering()
+    assert "no better than with all attention removed:" in notes(ax)
     better = heatmap(record(make_frame(12)), plt.figure(figsize=(6, 5)).gca())
     assert not any("no better" in t.get_text() for t in better.texts)
 
