@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from .studies.model_card import model_card
     from .studies.planning import AblationPlan, SuitePlan, SweepPlan
     from .studies.pruning import prune
-    from .studies.ranking import Ranking, rank
     from .studies.reporting import report
     from .studies.suite import Suite, suite
     from .studies.tradeoff import Tradeoff, tradeoff
@@ -58,7 +57,6 @@ _MODULES = {
     "studies.model_card": ("model_card",),
     "studies.planning": ("AblationPlan", "SuitePlan", "SweepPlan"),
     "studies.pruning": ("prune",),
-    "studies.ranking": ("Ranking", "rank"),
     "studies.reporting": ("report",),
     "studies.suite": ("Suite", "suite"),
     "studies.tradeoff": ("Tradeoff", "tradeoff"),
@@ -72,10 +70,10 @@ _NAMES_THERE = {"open": "open_model"}  # Python's `open` stays available in the 
 
 __all__ = [
     "Ablation", "AblationPlan", "AdapterProbeError", "AdapterProbeWarning", "Average", "CheckpointError",
-    "Comparison", "DataError", "Exchange", "InitSweep", "JobsDetached", "Model", "ModelError", "Ranking",
+    "Comparison", "DataError", "Exchange", "InitSweep", "JobsDetached", "Model", "ModelError",
     "ResultsError", "SlurmOptions", "Suite", "SuitePlan", "SweepPlan", "Tradeoff", "Training",
     "TrainingError", "__version__", "ablate", "average", "compare", "convert", "draw", "exchange",
-    "init_sweep", "inspect", "load", "model_card", "open", "prune", "rank", "report", "suite", "tradeoff",
+    "init_sweep", "inspect", "load", "model_card", "open", "prune", "report", "suite", "tradeoff",
     "train",
 ]  # fmt: skip
 

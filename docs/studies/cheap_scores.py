@@ -7,14 +7,19 @@ the examples as the judge of the other half. `OUT/spans.csv` has every span's sc
 """
 
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.figure import Figure
+from site_scores import site_scores
+from span_scores import SCORE_LABELS, agreement_table, rank_correlation, span_table, with_drops
 
 import adapter_probe as ap
-from adapter_probe.analysis.ranking import SCORE_LABELS, agreement_table, rank_correlation
+from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.data.examples import load_examples
 
 HALVINGS = 200
 RANDOM, HALF = "a random span of the length", "exact grid, other half of the examples"
@@ -27,17 +32,41 @@ def study(given: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     name, _, folders = given.partition("=")
     checkpoint, ablation = folders.split(",")
     exact = ap.load(ablation)
-    ranking = ap.rank(checkpoint, threads=1)
-    spans = ranking.beside(exact)
+    spans = with_drops(spans_of(checkpoint, exact), exact.spans)
     table = pd.concat([agreement_table(spans), at_random(spans), by_halves(exact)], ignore_index=True)
     summary = exact.summary
-    print(f"{name}: ranked in {ranking.seconds:.1f} s", file=sys.stderr)
     about = {
-        "checkpoint": name, "task": summary["task"], "examples": len(ranking.margins),
+        "checkpoint": name, "task": summary["task"], "examples": summary["n_examples"],
         "intact_percent": 100 * summary["intact_score"],
         "all_off_points": -float(spans.loc[spans["n_layers"].idxmax(), "drop_points"]),
     }  # fmt: skip
     return spans.assign(checkpoint=about["checkpoint"]), table.assign(**about)
+
+
+def spans_of(checkpoint: str, exact: ap.Ablation) -> pd.DataFrame:
+    """The scores of every span of a checkpoint, from a pass over the examples of its ablation.
+
+    Raises:
+        ValueError: the ablation is of another checkpoint, of other examples, or not of whole layers.
+    """
+    opened = open_checkpoint(checkpoint)
+    about, settings = opened.description, exact.identity["settings"]
+    if exact.identity["checkpoint"]["delta_sha256"] != about.delta_sha256:
+        raise ValueError(f"{exact.folder} is not an ablation of {checkpoint}")
+    if settings.get("sites", "both") != "both" or settings.get("complement"):
+        raise ValueError(f"{exact.folder}: the scores are for both adapters of a layer, switched off")
+    examples = load_examples(
+        opened.tokenizer, about.task, "validation", about.max_length, expect_fingerprint=True
+    )
+    if not np.array_equal(examples.labels, exact.results.labels):
+        raise ValueError(f"{exact.folder} is of other examples than the validation split of {checkpoint}")
+    start = time.perf_counter()
+    scores = site_scores(opened.model, examples)
+    print(f"{checkpoint}: scored in {time.perf_counter() - start:.1f} s", file=sys.stderr)
+    layers = {"change": scores.change, "weight_norm": scores.weight_norm}
+    frame = pd.DataFrame({name: values.reshape(-1, 2).sum(-1) for name, values in layers.items()})
+    effects = scores.effects.reshape(len(scores.effects), -1, 2).sum(-1)  # two sites per layer
+    return span_table(frame.assign(turn=scores.turn), effects, scores.margins)
 
 
 def at_random(spans: pd.DataFrame) -> pd.DataFrame:
@@ -127,4 +156,5 @@ def main(out: Path, checkpoints: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)
     main(Path(sys.argv[1]), sys.argv[2:])

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-
-from adapter_probe.analysis.ranking import rank_correlation
+from span_scores import rank_correlation
 
 
 def read(path: str) -> pd.Series:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 SCORE_LABELS = {
     "change": "size of the change",
@@ -90,7 +91,7 @@ def agreement_table(frame: pd.DataFrame) -> pd.DataFrame:
         rows.append({
             "score": score, "label": label,
             "spearman": rank_correlation(frame[score], frame["drop_points"]),
-            "kendall": kendall_tau(frame[score].to_numpy(float), frame["drop_points"].to_numpy(float)),
+            "kendall": stats.kendalltau(frame[score], frame["drop_points"]).statistic,
             "spearman_within": float(np.nanmean(within)) if np.isfinite(within).any() else np.nan,
             "regret_points": own.mean(), "regret_most_points": own.max(),
         })  # fmt: skip
@@ -125,12 +126,5 @@ def regret_table(frame: pd.DataFrame) -> pd.DataFrame:
 
 def rank_correlation(a: pd.Series, b: pd.Series) -> float:
     """Spearman's rho; NaN if one of them is constant."""
-    one, two = (pd.Series(np.asarray(values, float)).rank() for values in (a, b))
-    return float(one.corr(two)) if min(one.nunique(), two.nunique()) > 1 else float("nan")
-
-
-def kendall_tau(a: np.ndarray, b: np.ndarray) -> float:
-    """Kendall's tau-b: concordant less discordant pairs, ties in either taken out; NaN where all are tied."""
-    one, two = (np.sign(values[:, None] - values[None]) for values in (a, b))
-    scale = np.sqrt(float((one**2).sum()) * float((two**2).sum()))
-    return float((one * two).sum() / scale) if scale else float("nan")
+    one, two = (np.asarray(values, float) for values in (a, b))
+    return float(stats.spearmanr(one, two).statistic) if np.ptp(one) and np.ptp(two) else float("nan")
