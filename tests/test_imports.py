@@ -22,6 +22,7 @@ PACKAGE = "adapter_probe"
 DIRECTLY_BELOW = {
     "errors": (),
     "records": ("errors",),
+    "settings": ("records",),
     "progress": (),
     "device": ("errors",),
     "reference": (),
@@ -33,7 +34,7 @@ DIRECTLY_BELOW = {
     "results": ("spans", "predictions", "records"),
     "analysis": ("results", "reference", "known_tasks"),
     "figures": ("analysis",),
-    "data": ("spans", "predictions", "known_tasks", "records", "progress"),
+    "data": ("spans", "predictions", "known_tasks", "settings", "progress"),
     "models": ("data",),
     "checkpoints": ("models", "results"),
     "probe": ("checkpoints",),
@@ -46,6 +47,7 @@ DIRECTLY_BELOW = {
 TORCH_FREE = (
     "errors",
     "records",
+    "settings",
     "spans",
     "formulas",
     "metrics",

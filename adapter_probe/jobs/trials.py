@@ -23,6 +23,7 @@ from adapter_probe.results.atomic import make_folder, write_json
 from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.results.trial_files import (
     TRIAL,
+    TRIAL_COLUMNS,
     TRIALS_FOLDER,
     TrialRecord,
     read_trial,
@@ -107,7 +108,7 @@ def shared_settings(trials: Sequence[Trial]) -> tuple[dict[str, Any], dict[str, 
     """The settings shared by all trials of a study, and the identity of each task, as plain JSON.
 
     Args:
-        trials: trials of one command, which have the same base, warm-up and dtype.
+        trials: trials of one command, which have the same base, warm-up, dtype and the like.
 
     Raises:
         TrainingError: two tasks have the same name.
@@ -128,7 +129,7 @@ def shared_settings(trials: Sequence[Trial]) -> tuple[dict[str, Any], dict[str, 
     settings = trials[0].request.settings
     shared = {part: trials[0].identity[part] for part in ("base", "tokenizer")}
     # The table of trials has no columns for these, so trials that differ in them would be indistinguishable.
-    shared |= {name: getattr(settings, name) for name in ("warmup", "dtype")}
+    shared |= {name: value for name, value in settings.to_json().items() if name not in TRIAL_COLUMNS}
     return shared, tasks
 
 

@@ -11,6 +11,7 @@ from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.errors import ResultsError
 from adapter_probe.metrics import CustomMetric
 from adapter_probe.records import to_record
+from adapter_probe.settings import Settings
 from adapter_probe.spans import NormChoice, SiteChoice, VariantSet, check_choice, span_variants
 
 # Increased when a change of the code changes the predictions.
@@ -19,7 +20,7 @@ Precision = Literal["float32", "float64", "bfloat16", "mixed"]
 
 
 @dataclass(frozen=True)
-class AblationSettings:
+class AblationSettings(Settings):
     """Settings of an ablation: what is switched off, and in which precision.
 
     Attributes:
@@ -30,6 +31,8 @@ class AblationSettings:
             bfloat16; see `adapter_probe.probe.guard`.
         spans, group, layers: choice of spans, see `choose_spans`.
     """
+
+    recorded_always = frozenset(("sites", "complement", "layernorm", "precision", "spans", "group", "layers"))
 
     sites: SiteChoice = "both"
     complement: bool = False

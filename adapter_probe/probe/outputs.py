@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -125,7 +124,7 @@ def assemble_results(
         CheckpointError: an output of the intact model is NaN or infinite.
     """
     settings = {
-        **asdict(request.settings),
+        **request.settings.to_json(),
         "task": request.checkpoint.description.task.name,
         "site_parameters": request.checkpoint.model.site_parameters,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -66,7 +66,7 @@ class AblationRequest:
             **self.checkpoint.description.identity,
             "data": {"fingerprint": self.examples.rows.fingerprint, "n_examples": len(self.examples.rows)},
             "tokens": {"fingerprint": self.examples.encoded.fingerprint},
-            "settings": asdict(self.settings),
+            "settings": self.settings.to_json(),
         }
 
 

@@ -29,7 +29,7 @@ from adapter_probe.errors import AdapterProbeError, AdapterProbeWarning, Results
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.bases.anatomy import length_limit
 from adapter_probe.models.methods import Method, TfidfLinear, method_from_json
-from adapter_probe.records import from_record, to_record
+from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json
 
 from .objectives import AnswerObjective, LabelObjective, Objective
@@ -67,7 +67,7 @@ class TrainingRequest:
         own = {
             "method": self.method.to_json(),
             "task": self.task.to_json(),
-            "settings": to_record(self.settings),
+            "settings": self.settings.to_json(),
         }
         plain = {name: getattr(self, name) for name in ("base", "max_length", "revision", "max_train")}
         return {**plain, **own}

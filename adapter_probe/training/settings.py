@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from adapter_probe.errors import TrainingError
+from adapter_probe.settings import Settings
 
 DTYPES = ("float32", "bfloat16")
 MAX_LEARNING_RATE = 1e30  # larger rates overflow float32 within a step; any sensible rate is far below
 
 
 @dataclass(frozen=True)
-class TrainingSettings:
+class TrainingSettings(Settings):
     """Training settings. Defaults are those of the paper if it gives a single value.
 
     Source: Houlsby et al. 2019 (arXiv 1902.00751), section 3.1: Adam, batch 32, the learning rate raised
@@ -28,6 +28,8 @@ class TrainingSettings:
         dtype: precision of the frozen base and of matrix products in training; trained parameters stay in
             float32.
     """
+
+    recorded_always = frozenset(("epochs", "batch_size", "learning_rate", "warmup", "seed", "dtype"))
 
     epochs: int = 3
     batch_size: int = 32
@@ -51,10 +53,6 @@ class TrainingSettings:
             raise TrainingError(f"seed {self.seed} is not allowed; give a whole number from 0 to 2**63 - 1")
         if self.dtype not in DTYPES:
             raise TrainingError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain dict."""
-        return asdict(self)
 
     def n_steps(self, n_examples: int) -> int:
         """Number of optimiser steps of the training; the last batch of an epoch may be smaller."""
