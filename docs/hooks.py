@@ -36,6 +36,7 @@ STUDIES_NAV = "Studies"
 _LINK = re.compile(r"(?P<bang>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 _FENCED = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)$", re.DOTALL | re.MULTILINE)
 _PARAGRAPH = re.compile(r"^(?![#!|<`*-])\S.*?(?=\n\n|\Z)", re.DOTALL | re.MULTILINE)
+_TABLE = re.compile(r"studies/.*/table-[^/]+\.md")
 _log = logging.getLogger("mkdocs.hooks")
 
 
@@ -63,6 +64,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Point links that leave docs/ at the site's own pages; name other files of the tree by their path."""
     site_path = page.file.src_uri
+    if _TABLE.fullmatch(site_path):
+        page.meta["search"] = {"exclude": True}  # a table that a study links to, not a page to land on
     source = next((tree for tree, site in ROOT_PAGES.items() if site == site_path), f"docs/{site_path}")
     parts, end = [], 0
     for fence in _FENCED.finditer(markdown):

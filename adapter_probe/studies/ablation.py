@@ -51,12 +51,23 @@ class Ablation(StoredStudy):
 
     @property
     def layers(self) -> pd.DataFrame | None:
-        """One row per layer, ``layers.csv``: the drop without that layer, and its share of the total drop."""
+        """One row per layer, or per group of layers, ``layers.csv``; None without all spans.
+
+        `layer`; for the span of this layer alone `score`, `delta_points`, `ci_low_points`, `ci_high_points`,
+        `p_value`, `p_holm` and `significant` as in `spans`; `share_points`, the layer's share of the drop of
+        all layers in percentage points (positive for a loss), with its interval `share_low_points`,
+        `share_high_points`; `last_layer`, the last layer of the group.
+        """
         return self.record.layers
 
     @property
     def removable(self) -> pd.DataFrame | None:
-        """The longest removable span within each of several tolerances, ``removable.csv``."""
+        """The longest span whose drop is within 0.5, 1 and 2 points, ``removable.csv``.
+
+        `tolerance_points`; `basis`, what is held against the tolerance: the drop itself (``estimate``) or
+        its lower 95 % confidence bound (``interval``); the span `first`, `last` and `n_layers`, missing if no
+        span qualifies; its `delta_points` (negative for a loss) and `ci_low_points`, in percentage points.
+        """
         return self.record.removable
 
     @property
