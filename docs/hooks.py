@@ -30,6 +30,7 @@ ROOT_PAGES = {  # in the tree -> in the site
     "CONTRIBUTING.md": "project/contributing.md",
     "SECURITY.md": "project/security.md",
     "benchmarks/NOTES.md": "project/benchmarks.md",
+    "benchmarks/LOG.md": "project/benchmarks-log.md",
 }
 GALLERY, CLI, TREE = "studies/index.md", "reference/cli.md", "assets/prefix-tree.svg"
 STUDIES_NAV = "Studies"
