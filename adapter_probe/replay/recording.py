@@ -1,0 +1,139 @@
+"""One forward of the model, with every call of a layer in our hands."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import SUPPORTED_NODES, TreeSpec, register_pytree_node, tree_flatten, tree_unflatten
+
+from adapter_probe.errors import ModelError
+
+Inputs = dict[str, Any]
+Handle = Callable[[int, Callable[..., Any], tuple, dict], Any]
+"""Called with a layer's number, its own forward and the arguments, in place of the layer."""
+
+# What the model would only keep or return. A cache would be the same object for every variant.
+_RECORDS = ("use_cache", "output_router_logits", "output_attentions", "output_hidden_states")
+_PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
+
+
+class Stop(Exception):
+    """The rest of a forward is not needed."""
+
+
+@dataclass
+class Call:
+    """One call of a layer: what it was given and what it returned, flattened."""
+
+    layer: int
+    given: list[Any]
+    given_spec: TreeSpec
+    out: list[Any] = field(default_factory=list)
+    out_spec: TreeSpec | None = None
+
+
+class Runner:
+    """The model's own forward, with a function in place of its layers.
+
+    Args:
+        model: in evaluation mode.
+        layers: its layers.
+    """
+
+    def __init__(self, model: nn.Module, layers: Sequence[nn.Module]):
+        self.model, self.layers = model, list(layers)
+        configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
+        configs |= {id(c): c for top in list(configs.values()) for c in _nested(top)}
+        self._configs = [c for c in configs.values() if not isinstance(c, dict)]
+
+    def forward(self, inputs: Inputs, handle: Handle, copies: int = 1) -> Any:
+        """The model's output for several copies of the inputs."""
+        inputs = {
+            k: x.repeat(copies, *[1] * (x.dim() - 1)) if isinstance(x, Tensor) else x
+            for k, x in inputs.items()
+        }
+        own = [layer.__dict__.get("forward") for layer in self.layers]
+        flags = [(c, flag) for c in self._configs for flag in _RECORDS if getattr(c, flag, False) is True]
+        try:
+            for number, layer in enumerate(self.layers):
+                layer.forward = _in_place_of(number, layer.forward, handle)
+            for config, flag in flags:
+                setattr(config, flag, False)
+            return self.model(**inputs)
+        finally:
+            for config, flag in flags:
+                setattr(config, flag, True)
+            for layer, forward in zip(self.layers, own):
+                layer.__dict__.pop("forward", None)
+                if forward is not None:
+                    layer.forward = forward
+
+
+def _in_place_of(number: int, forward: Callable[..., Any], handle: Handle) -> Callable[..., Any]:
+    return lambda *args, **kwargs: handle(number, forward, args, kwargs)
+
+
+def _nested(config: Any) -> list[Any]:
+    """The configurations of the parts of a model of several parts."""
+    return (
+        [value for value in vars(config).values() if hasattr(value, "use_cache")]
+        if hasattr(config, "__dict__")
+        else []
+    )
+
+
+def flat(args: Any, kwargs: Any) -> tuple[list[Any], TreeSpec]:
+    """Arguments as a list, and their structure."""
+    for kind in {type(x) for x in _holders(args, kwargs)} - SUPPORTED_NODES.keys():
+        register_pytree_node(
+            kind, lambda x: (list(x.values()), list(x)), lambda xs, keys, kind=kind: kind(zip(keys, xs))
+        )
+    return tree_flatten((args, kwargs))
+
+
+def flat_result(returned: Any, args: Any, kwargs: Any) -> tuple[list[Any], TreeSpec]:
+    """What a layer returned and what it left in its arguments, and their structure."""
+    return tree_flatten((returned, [dict(x) for x in _holders(args, kwargs)]))
+
+
+def unflat_result(out: list[Any], spec: TreeSpec, args: Any, kwargs: Any) -> Any:
+    """The inverse: what the layer returns; what it leaves is put into the arguments."""
+    returned, contents = tree_unflatten(out, spec)
+    for holder, content in zip(_holders(args, kwargs), contents):
+        holder.update(content)
+    return returned
+
+
+def _holders(args: tuple, kwargs: dict) -> list[UserDict]:
+    """The arguments in which layers leave tensors for later layers."""
+    return [x for x in (*args, *kwargs.values()) if isinstance(x, UserDict)]
+
+
+def refuse_unknown(calls: Sequence[Call], names: Sequence[str]) -> None:
+    """Refuse arguments whose contents are unknown, such as a cache.
+
+    Raises:
+        ModelError: a layer is given such an argument.
+    """
+    for call in calls:
+        for x in call.given:
+            if not isinstance(x, (Tensor, *_PLAIN)):
+                raise ModelError(
+                    f"{names[call.layer]} is given a {type(x).__name__}, whose contents are unknown"
+                )
+
+
+def refuse_other_calls(calls: Sequence[Call], other: Sequence[Call]) -> None:
+    """Refuse a model that calls its layers differently in two forwards of the same batch.
+
+    Raises:
+        ModelError: it does.
+    """
+    a, b = ([(c.layer, c.given_spec, c.out_spec) for c in of] for of in (calls, other))
+    if a != b:
+        raise ModelError("the calls of the layers differ between two forwards of the same batch")

@@ -1,0 +1,204 @@
+"""One traversal of the prefix tree with the layers of a recorded forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_unflatten
+
+from .recording import Inputs, Runner, Stop, flat_result
+from .structure import Reader, Recorded, Slot, Source, Structure, rest
+from .tensors import joined, picked, split, taken
+
+
+class Switched(Protocol):
+    """What switches the parts of a call's layer."""
+
+    def switch(self, call: int, on: Sequence[bool]) -> None:
+        """Switch them."""
+
+
+ROOT = torch.zeros(1, dtype=torch.long)
+
+
+@dataclass
+class Branch:
+    """Nodes before a call; node i holds the sorted masks `bounds[i]` to `bounds[i + 1] - 1`.
+
+    Attributes:
+        call: the next call.
+        bounds: int ``[nodes + 1]``.
+        roots: int64 ``[nodes]``, the copy in `given` that each node's arguments come from.
+        states: results of earlier calls, ``[nodes, ...]``.
+        given: the arguments of a stage's calls for `copies` copies of the batch; None for those recorded.
+        copies: see `given`.
+        examples: int64 ``[nodes]``, the part of the batch that each node is a copy of.
+    """
+
+    call: int
+    bounds: np.ndarray
+    roots: Tensor
+    states: dict[Slot, Tensor]
+    given: dict[int, list[Any]] | None
+    copies: int
+    examples: Tensor
+
+    def halves(self) -> list[Branch]:
+        """The half with fewer masks last; the other is a copy, so that it keeps no other memory alive."""
+        m = len(self.roots) // 2
+        low, high = self._of(self.bounds[: m + 1], slice(m)), self._of(self.bounds[m:], slice(m, None))
+        waits, next_up = (low, high) if low.n_variants >= high.n_variants else (high, low)
+        waits.states = {slot: t.clone() for slot, t in waits.states.items()}
+        return [waits, next_up]
+
+    @property
+    def n_variants(self) -> int:
+        """Number of distinct masks below these nodes."""
+        return int(self.bounds[-1] - self.bounds[0])
+
+    def _of(self, bounds: np.ndarray, nodes: slice) -> Branch:
+        """Some neighbouring nodes, with views of the states."""
+        states = {slot: t[nodes] for slot, t in self.states.items()}
+        return replace(
+            self, bounds=bounds, roots=self.roots[nodes], states=states, examples=self.examples[nodes]
+        )
+
+
+@dataclass
+class Walk:
+    """The traversal of one batch.
+
+    Attributes:
+        switched: switches the layers.
+        runner, structure: the model and what is known of it.
+        inputs, recorded: the batch and its recorded forward.
+        read: what is wanted of the model's output.
+        rows: copies x tokens per call of a layer.
+        each_pass: called before every call of a layer.
+        units: the parts of the batch that nodes are copies of, see `Source`.
+    """
+
+    switched: Switched
+    runner: Runner
+    structure: Structure
+    inputs: Inputs
+    recorded: Recorded
+    read: Reader
+    rows: int
+    each_pass: Callable[[], None]
+    units: int = 1
+
+    def outputs(self, masks: np.ndarray) -> Tensor:
+        """The output under every mask ``[variants, columns]``, as ``[variants, ...]``."""
+        leaves, leaf = np.unique(masks, axis=0, return_inverse=True)
+        start = Branch(0, np.array([0, len(leaves)]), ROOT, {}, None, 1, ROOT)
+        return self._run(start, leaves)[torch.from_numpy(leaf.reshape(-1))]
+
+    def outputs_of_pairs(self, examples: np.ndarray, masks: np.ndarray) -> Tensor:
+        """The output of pairs of an example of the batch and a mask, as ``[pairs, ...]``."""
+        rows, leaf = np.unique(np.column_stack([examples, masks]), axis=0, return_inverse=True)
+        roots, first = np.unique(rows[:, 0], return_index=True)
+        nodes = torch.from_numpy(roots.astype(np.int64))
+        given = {k: call.given for k, call in enumerate(self.recorded.calls)}
+        start = Branch(0, np.append(first, len(rows)), nodes, {}, given, self.units, nodes)
+        return self._run(start, rows[:, 1:].astype(bool))[torch.from_numpy(leaf.reshape(-1))]
+
+    def _run(self, start: Branch, leaves: np.ndarray) -> Tensor:
+        """The outputs of the leaves ``[leaves, ...]``, in order."""
+        out: list[Tensor | None] = [None] * len(leaves)
+        most, pending, n_calls = self._most_copies(), [start], len(self.recorded.calls)
+        while pending:
+            self.each_pass()
+            branch = pending.pop()
+            if branch.call == n_calls:
+                for number, value in zip(branch.bounds.tolist(), self._finished(branch)):
+                    out[number] = value
+                continue
+            k = branch.call
+            bits = leaves[:, 2 * k : 2 * k + 2]
+            forks = 1 + np.flatnonzero((bits[1:] != bits[:-1]).any(axis=1))
+            forks = forks[(forks > branch.bounds[0]) & (forks < branch.bounds[-1])]
+            bounds = np.union1d(branch.bounds, forks)
+            if len(branch.roots) > 1 and len(bounds) - 1 > most:
+                pending += branch.halves()
+                continue
+            if k in self.structure.starts[1:]:
+                branch = self._next_stage(branch)
+            pending.append(self._advanced(branch, bounds, bits[bounds[:-1]]))
+        return torch.stack(out)
+
+    def _most_copies(self) -> int:
+        main = next(x for x in self.recorded.calls[0].out if isinstance(x, Tensor))
+        return max(1, self.rows * self.units * main.shape[-1] // main.numel())
+
+    def _finished(self, branch: Branch) -> Tensor:
+        """The model's outputs of a branch after the last call, ``[nodes, ...]``."""
+        n, source = len(branch.roots), Source(self.units, branch.examples)
+
+        def run() -> Any:
+            return rest(self.runner, self.inputs, self.structure, self.recorded.calls, branch.states, source)
+
+        return self.read(self.runner.model, run, n)
+
+    def _next_stage(self, branch: Branch) -> Branch:
+        """The same nodes with the arguments that the model's own code makes out of their states."""
+        given: dict[int, list[Any]] = {}
+        n, k = len(branch.roots), branch.call
+        with suppress(Stop):
+            rest(
+                self.runner, self.inputs, self.structure, self.recorded.calls, branch.states,
+                Source(self.units, branch.examples), given, k, self.structure.stage_end(k),
+            )  # fmt: skip
+        return replace(branch, given=given, copies=n, roots=torch.arange(n))
+
+    def _advanced(self, branch: Branch, bounds: np.ndarray, bits: np.ndarray) -> Branch:
+        """The nodes after the branch's call."""
+        k = branch.call
+        parent = torch.from_numpy(np.searchsorted(branch.bounds, bounds[:-1], "right") - 1)
+        later = {slot: t for slot, t in branch.states.items() if self.structure.last_use[slot] > k}
+        states = (
+            later
+            if len(parent) == len(branch.roots)
+            else {slot: t[parent.to(t.device)] for slot, t in later.items()}
+        )
+        patterns, pattern = np.unique(bits, axis=0, return_inverse=True)
+        for i, on in enumerate(patterns):
+            children = torch.from_numpy(np.flatnonzero(pattern.reshape(-1) == i))
+            self.switched.switch(k, on)
+            for slot, nodes in self._called(branch, parent[children]):
+                if len(patterns) == 1:
+                    states[slot] = nodes
+                    continue
+                if i == 0:
+                    states[slot] = nodes.new_empty(len(parent), *nodes.shape[1:])
+                states[slot][children.to(nodes.device)] = nodes
+        return Branch(
+            k + 1, bounds, branch.roots[parent], states, branch.given, branch.copies, branch.examples[parent]
+        )
+
+    def _called(self, branch: Branch, rows: Tensor) -> list[tuple[Slot, Tensor]]:
+        """What the call returns for some of the branch's nodes and something later needs, ``[rows, ...]``."""
+        k, n = branch.call, len(rows)
+        call, links, axes = self.recorded.calls[k], self.structure.links[k], self.recorded.given_axes[k]
+        given = []
+        for p, axis in enumerate(axes):
+            if p in links:
+                given.append(joined(taken(branch.states[links[p]], rows), axis))
+            elif branch.given is None:
+                given.append(self.recorded.given(k, p, n))
+            else:
+                given.append(picked(branch.given[k][p], axis, branch.copies, branch.roots[rows]))
+        args, kwargs = tree_unflatten(given, call.given_spec)
+        layer = self.runner.layers[self.structure.layers[k]]
+        out, _ = flat_result(layer(*args, **kwargs), args, kwargs)
+        return [
+            ((k, p), split(x, self.structure.out_axes[k][p], n))
+            for p, x in enumerate(out)
+            if self.structure.last_use.get((k, p), -1) > k
+        ]

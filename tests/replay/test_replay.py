@@ -1,0 +1,124 @@
+"""Replay: parts of layers, what is refused, what is left behind, models spread over devices."""
+
+from __future__ import annotations
+
+import accelerate
+import numpy as np
+import pytest
+import torch
+from mask_loop import assert_equal_to_loop, spans
+from tiny_families import family, lora
+
+from adapter_probe.errors import ModelError
+from adapter_probe.replay.replay import Replay
+from adapter_probe.replay.stacks import ATTENTION, FFN, part_of
+
+
+@pytest.mark.parametrize("name", ["llama", "bert", "t5 (labels)"])
+def test_attention_and_feed_forward_network_are_switched_separately(name):
+    base, x = family(name)
+    replay = Replay(lora(base), x)
+    n = len(replay.has_adapter)
+    masks = np.random.default_rng(0).random((20, n)) < 0.5
+    masks[0] = True
+    parts = [part for layer in replay.layers for part in layer.parts]
+    assert replay.has_adapter.all()
+    assert len(parts) == n
+    ours = replay.outputs(x, masks, rows=100)
+    with torch.no_grad():
+        for mask, logits in zip(masks, ours):
+            for modules, on in zip(parts, mask):
+                for module in modules:
+                    module.enable_adapters(bool(on))
+            assert torch.allclose(replay.model(**x).logits, logits, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        ("self_attn.q_proj", ATTENTION), ("attention.output.dense", ATTENTION), ("output.dense", FFN),
+        ("layer.1.EncDecAttention.q", ATTENTION), ("layer.2.DenseReluDense.wi", FFN), ("mlp.experts", FFN),
+        ("fc1", FFN), ("mixer.in_proj", None), ("input_layernorm", None), ("attn.c_proj", ATTENTION),
+    ],
+)  # fmt: skip
+def test_parts_are_told_apart_by_the_outermost_name(path, part):
+    assert part_of(path) == part
+
+
+def test_a_layer_whose_parts_cannot_be_told_apart_is_one_site():
+    base, x = family("mamba")
+    replay = Replay(lora(base, target_modules=["in_proj"]), x)
+    assert replay.has_adapter.tolist() == [True, False] * 4
+    assert replay.layers[0].unclear.endswith("layers.0.mixer.in_proj")
+
+
+def test_model_is_left_as_it_was():
+    base, x = family("bart")
+    model = lora(base)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    with torch.no_grad():
+        before = model(**x).logits
+    caching = model.config.use_cache
+    Replay(model, x).outputs(x, spans(6).repeat(2, axis=1))
+    with torch.no_grad():
+        assert torch.equal(model(**x).logits, before)
+    assert not any(p.requires_grad for p in model.parameters())
+    assert model.config.use_cache == caching
+    assert not model.training
+    assert not any("forward" in m.__dict__ for m in model.get_base_model().modules())
+
+
+def test_training_mode_is_refused():
+    base, x = family("llama")
+    with pytest.raises(ModelError, match="training mode"):
+        Replay(lora(base).train(), x)
+
+
+class Wrapped(torch.nn.Module):
+    """A layer with something between it and the next one."""
+
+    def __init__(self, layer, kind, store):
+        super().__init__()
+        self.layer, self.kind, self.store = layer, kind, store
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("layer"), name)
+
+    def forward(self, hidden, **kwargs):
+        out = self.layer(hidden, **kwargs)
+        if self.kind == "mean over the batch":
+            return out + 0.1 * out.mean(0, keepdim=True)
+        before = self.store.get("x")
+        self.store["x"] = out
+        return out if before is None or before.shape != out.shape else out + 0.1 * before
+
+
+@pytest.mark.parametrize("kind", ["mean over the batch", "hidden variable"])
+def test_layers_that_are_no_functions_of_their_arguments_are_refused(kind):
+    base, x = family("llama")
+    model, store = lora(base), {}
+    layers = model.get_base_model().model.layers
+    layers[1], layers[2] = Wrapped(layers[1], kind, store), Wrapped(layers[2], kind, store)
+    with pytest.raises(ModelError):
+        Replay(model, x)
+
+
+def test_layers_spread_over_devices_are_moved_by_nobody(tmp_path):
+    base, x = family("llama")
+    model = lora(base)
+    names = [f"base_model.model.model.layers.{number}" for number in range(4)]
+    outer = ("embed_tokens", "norm", "rotary_emb")
+    places = {f"base_model.model.model.{name}": "cpu" for name in outer} | {"base_model.model.lm_head": "cpu"}
+    places |= {name: "disk" if number > 1 else "cpu" for number, name in enumerate(names)}
+    want = Replay(model, x).outputs(x, spans(4).repeat(2, axis=1))
+    model = accelerate.dispatch_model(model, places, main_device="cpu", offload_dir=tmp_path)
+    before = {name: p.device for name, p in model.named_parameters()}
+    assert {device.type for device in before.values()} == {"cpu", "meta"}
+    replay = Replay(model, x)
+    assert_equal_to_loop(replay, x, spans(4))
+    assert torch.equal(replay.outputs(x, spans(4).repeat(2, axis=1)), want)
+    assert {name: p.device for name, p in model.named_parameters()} == before
