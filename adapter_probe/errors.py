@@ -21,8 +21,11 @@ def one_line(error: BaseException) -> str:
 
 
 def shown(value: object) -> str:
-    """A value on one line, shortened, for an error message."""
-    text = repr(value)
+    """A value on one line, shortened, for an error message; its type if it cannot be written."""
+    try:
+        text = repr(value).replace("\n", " ")
+    except Exception:  # nested too deeply, a number of 5,000 digits, or any fault of the user's own class
+        text = f"a {type(value).__name__}"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 1]}…"
 
 

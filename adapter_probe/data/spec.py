@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from adapter_probe.data.formats import is_text
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.errors import AdapterProbeError, DataError, shown
 from adapter_probe.metrics import Kind, check_metric
 from adapter_probe.records import from_record, to_record
+
+_LONGEST_NAME = 255  # bytes of a folder's name, on every common file system
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,19 @@ class TaskSpec:
         return spec
 
 
+def check_name(name: str) -> None:
+    """Check the name of a task, which figures print and folders are named after.
+
+    Raises:
+        DataError: it is empty, too long for a folder, or contains something that cannot be printed.
+    """
+    fits = is_text(name) and name.isprintable() and 0 < len(name.encode()) <= _LONGEST_NAME
+    _expect(fits, "name", name, f"1 to {_LONGEST_NAME} bytes of printable characters")
+
+
 def _check(spec: TaskSpec) -> None:
     """Checks beyond the types of fields."""
+    check_name(spec.name)
     check_metric(spec.metric, spec.kind, len(spec.label_names) or None)
     names = spec.label_names
     classes = spec.kind == "classification"
@@ -92,6 +106,8 @@ def _check(spec: TaskSpec) -> None:
     _expect(fits, "label_names", list(names), wanted)
     splits = bool(spec.files) and set(spec.files) <= set(SPLITS)
     _expect(splits, "files", list(spec.files), f"splits out of {', '.join(SPLITS)}")
+    empty = [split for split, entries in spec.files.items() if not entries]
+    _expect(not empty, "files", dict.fromkeys(empty, ()), "one or more sources for every split")
     same = set(spec.fingerprints) == set(spec.files)
     _expect(same, "fingerprints", list(spec.fingerprints), "the same splits as in files")
     share = spec.validation_share

@@ -30,7 +30,7 @@ from adapter_probe.data.sources import (
     subset,
     without_undecided,
 )
-from adapter_probe.data.spec import Columns, TaskSpec
+from adapter_probe.data.spec import Columns, TaskSpec, check_name
 from adapter_probe.data.splits import Split, assemble_split
 from adapter_probe.errors import DataError
 from adapter_probe.metrics import Kind, check_kind, check_metric, default_metric
@@ -140,6 +140,7 @@ def find_task(
         encoding=encoding,
         validation_share=validation_share,
     )
+    check_name(spec.name)
     check_metric(spec.metric, kind, len(classes) or None)
     prints = {split: _all_rows(spec, split, rows[split]).fingerprint for split in files}
     return replace(spec, fingerprints=prints)

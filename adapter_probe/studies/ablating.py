@@ -49,7 +49,7 @@ def ablate(
     group: int = 1,
     layers: str = "",
     layernorm: Literal["trained", "pretrained"] = "trained",
-    base: str | None = None,
+    base: str | Path | None = None,
     data: ExampleSource = (),
     task: str = "",
     split: str = "validation",
@@ -121,8 +121,8 @@ def ablate(
     with TemporaryDirectory() if dry_run else nullcontext(place) as kept:
         files, others = (as_files(one, Path(kept), Path(checkpoint)) for one in (data, against))
         arguments = AblationArguments(
-            str(checkpoint), settings, base, _with_task(files, task), split, metric, max_examples,
-            tokens_per_pass, encoding,
+            str(checkpoint), settings, None if base is None else str(base), _with_task(files, task), split,
+            metric, max_examples, tokens_per_pass, encoding,
         )  # fmt: skip
         check_files(checkpoint, encoding, *arguments.data, *others)
         folder = _folder_of(arguments, out)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import inspect
 import numbers
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, wraps
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 import adapter_probe
-from adapter_probe.errors import AdapterProbeError, shown
+from adapter_probe.errors import AdapterProbeError, one_line, reason_of, shown
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -26,11 +27,12 @@ _UNKNOWN = object()
 def checked(function: Callable[P, Result]) -> Callable[P, Result]:
     """A function that first compares its arguments with their annotations.
 
-    NumPy's numbers become Python's, so that they can be recorded as JSON. Annotations other than numbers,
-    strings, paths, functions, classes and sequences of them are left to the function.
+    NumPy's numbers become Python's, so that they can be recorded as JSON, and a path given for a string
+    becomes one. Annotations other than numbers, strings, paths, functions, classes and sequences of them are
+    left to the function.
 
     Raises:
-        AdapterProbeError: an argument has another type.
+        AdapterProbeError: an argument has another type, or is no path of this system.
     """
 
     @wraps(function)
@@ -76,17 +78,47 @@ def _kinds(annotation: Any) -> tuple[Any, ...]:
     return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
 
 
+def _of_many(kind: Any) -> bool:
+    """Whether it is a sequence of other kinds."""
+    return get_origin(kind) is Sequence
+
+
 def _comparable(kind: Any) -> bool:
-    if get_origin(kind) is Sequence:
+    if _of_many(kind):
         return all(map(_comparable, _kinds(get_args(kind)[0])))
     return get_origin(kind) in (Literal, Callable) or (isinstance(kind, type) and kind not in (Any, object))
 
 
 def _fitting(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
     if (fitted := _fitted_one(value, kinds)) is not _UNKNOWN:
+        if Path in kinds or any(Path in _kinds(get_args(kind)[0]) for kind in kinds if _of_many(kind)):
+            for path in fitted if isinstance(fitted, (tuple, list)) else (fitted,):
+                _refuse_no_path(name, path)
         return fitted
     allowed = _alternatives(_described(kind, kinds) for kind in kinds)
     raise AdapterProbeError(f"{name}={shown(value)} is not allowed; give {allowed}")
+
+
+def _refuse_no_path(name: str, value: Any) -> None:
+    """Refuse a name that no file of this system can have, or that cannot be printed; other values pass.
+
+    Raises:
+        AdapterProbeError: it is too long, contains a NUL, or is not UTF-8.
+    """
+    if not isinstance(value, (str, PathLike)):
+        return
+    fault = ""
+    try:
+        str(value).encode()
+        Path(value).lstat()
+    except UnicodeEncodeError:
+        fault = "it is not UTF-8"
+    except ValueError as error:  # a NUL
+        fault = one_line(error)
+    except OSError as error:
+        fault = reason_of(error) if error.errno == errno.ENAMETOOLONG else ""
+    if fault:
+        raise AdapterProbeError(f"{name}={shown(str(value))} is not a valid path: {fault}")
 
 
 def _fitted_one(value: Any, kinds: Sequence[Any]) -> Any:
@@ -95,7 +127,7 @@ def _fitted_one(value: Any, kinds: Sequence[Any]) -> Any:
 
 def _fitted(value: Any, kind: Any) -> Any:
     """The value as this kind; `_UNKNOWN` if it is of another one."""
-    if get_origin(kind) is Sequence:
+    if _of_many(kind):
         return _fitted_list(value, _kinds(get_args(kind)[0]))
     truth = isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")  # NumPy's, by its two names
     if kind is bool:
@@ -110,8 +142,10 @@ def _fitted(value: Any, kind: Any) -> Any:
         return value if callable(value) else _UNKNOWN
     if get_origin(kind) is Literal:
         return value if isinstance(value, str) else _UNKNOWN  # the function refuses other strings
-    wanted: Any = {str: (str, PathLike), Path: PathLike}.get(kind, kind)
-    return value if isinstance(value, wanted) else _UNKNOWN
+    if kind in (str, Path) and isinstance(value, PathLike):
+        value = fspath(value)  # of a path of bytes, bytes, which are of neither kind
+        kind = str
+    return value if isinstance(value, kind) else _UNKNOWN
 
 
 def _fitted_list(value: Any, kinds: Sequence[Any]) -> Any:
@@ -127,7 +161,7 @@ def _fitted_list(value: Any, kinds: Sequence[Any]) -> Any:
 
 def _described(kind: Any, kinds: Sequence[Any]) -> str:
     """One of several kinds in words."""
-    if get_origin(kind) is Sequence:
+    if _of_many(kind):
         items = _kinds(get_args(kind)[0])
         if len(items) > 1 and set(items) < set(kinds):
             return "a list of these"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @checked
-def inspect(checkpoint: str | Path, *, base: str | None = None) -> dict[str, Any]:
+def inspect(checkpoint: str | Path, *, base: str | Path | None = None) -> dict[str, Any]:
     """The layers, sites, sizes and parameter counts of a checkpoint, whichever library wrote it.
 
     Args:
@@ -35,11 +35,12 @@ def inspect(checkpoint: str | Path, *, base: str | None = None) -> dict[str, Any
     """
     from adapter_probe.checkpoints.headers import read_contents
 
-    contents = read_contents(Path(checkpoint), base)
+    place = None if base is None else str(base)
+    contents = read_contents(Path(checkpoint), place)
     if contents is None:
         from adapter_probe.checkpoints.opening import open_checkpoint
 
-        contents = contents_of(open_checkpoint(checkpoint, base))
+        contents = contents_of(open_checkpoint(checkpoint, place))
     description, counts = contents.description, contents.counts
     return {
         "base": description.base.name,
@@ -95,7 +96,7 @@ def convert(
     out: str | Path,
     to: Literal["adapterhub", "native", "peft"],
     *,
-    base: str | None = None,
+    base: str | Path | None = None,
     data: str | Path | Sequence[str | Path] = (),
     lossy: bool = False,
 ) -> list[str]:
@@ -129,7 +130,7 @@ def convert(
     if to not in CHECKPOINT_FORMATS:
         raise CheckpointError(f"--to {to} is not allowed; choose from {', '.join(CHECKPOINT_FORMATS)}")
     source, out, files = Path(source), Path(out), as_tuple(data)
-    opened = open_checkpoint(source, base)
+    opened = open_checkpoint(source, None if base is None else str(base))
     if to == "adapterhub":
         return to_adapterhub(opened, out, lossy)
     if to == "peft":

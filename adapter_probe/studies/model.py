@@ -18,13 +18,14 @@ from adapter_probe.data.formats import is_text
 from adapter_probe.data.packing import pack
 from adapter_probe.data.splits import Split
 from adapter_probe.device import choose_device
-from adapter_probe.errors import DataError, ModelError
+from adapter_probe.errors import DataError, ModelError, shown
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.probe.plan import choose_tokens_per_pass, cut_batches
 from adapter_probe.probe.tree import forward_variants
 from adapter_probe.spans import SITES_PER_LAYER, Span, as_span
 
 from .checked import checked
+from .rows import is_column
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -195,18 +196,25 @@ class Model:
         if off is None:
             return mask
         if isinstance(off, (bool, np.bool_)):
-            raise ModelError(f"off={off!r} is not a layer; give its number, a span or a mask")
-        pair = isinstance(off, tuple) and len(off) == 2 and not isinstance(off[0], (bool, np.bool_))
-        if pair or np.ndim(off) == 0:  # type: ignore[arg-type]
+            raise ModelError(f"off={shown(off)} is not a layer; give its number, a span or a mask")
+        pair = isinstance(off, tuple) and len(off) == 2
+        pair = pair and not any(isinstance(end, (bool, np.bool_)) for end in off)  # type: ignore[union-attr]
+        try:
+            given = np.asarray(off)
+        except ValueError as error:  # lists of unequal length
+            raise ModelError(f"off={shown(off)} is neither a span of layers nor a mask") from error
+        if pair or given.ndim == 0:
             try:
                 span = as_span(off)  # type: ignore[arg-type]
             except (TypeError, ValueError) as error:
-                raise ModelError(f"off={off!r} is not a span of layers: {error}") from None
+                raise ModelError(f"off={shown(off)} is not a span of layers: {error}") from None
             if span.last >= self.n_layers:
-                raise ModelError(f"off={off!r} exceeds the model, whose layers are 0 to {self.n_layers - 1}")
+                raise ModelError(
+                    f"off={shown(off)} exceeds the model, whose layers are 0 to {self.n_layers - 1}"
+                )
             mask[SITES_PER_LAYER * span.first : SITES_PER_LAYER * (span.last + 1)] = False
             return mask
-        return self._checked(np.asarray(off)[None])[0]
+        return self._checked(given[None])[0]
 
     def _checked(self, masks: np.ndarray) -> np.ndarray:
         masks = np.asarray(masks)
@@ -224,6 +232,8 @@ class Model:
                 f"task {about.task.name!r} is of kind {about.task.kind!r}, which has no logits per text; "
                 "call `adapter_probe.ablate`, or run `model.base` within `model.switched_off(...)`"
             )
+        if not isinstance(texts, str) and not is_column(texts):
+            raise DataError(f"texts={shown(texts)} are no texts; give a text, or a list of texts or pairs")
         rows = [texts] if isinstance(texts, str) else list(texts)
         if not rows:
             raise DataError("no texts given; give at least one")
@@ -246,7 +256,7 @@ class Model:
 def open_model(
     checkpoint: str | Path,
     *,
-    base: str | None = None,
+    base: str | Path | None = None,
     device: str = "auto",
     dtype: str = "float32",
     anatomy: Anatomy | None = None,
@@ -268,10 +278,10 @@ def open_model(
     if dtype not in _DTYPES:
         raise ModelError(f"dtype {dtype!r} is not allowed; give one of {', '.join(_DTYPES)}")
     where = choose_device(device)
-    shared = SharedBase(where)
+    shared, place = SharedBase(where), None if base is None else str(base)
 
     def open_on(folder: str | Path) -> OpenedCheckpoint:
-        opened = open_checkpoint(folder, base, anatomy=anatomy, dtype=getattr(torch, dtype), shared=shared)
+        opened = open_checkpoint(folder, place, anatomy=anatomy, dtype=getattr(torch, dtype), shared=shared)
         opened.model.to(where)
         return opened
 

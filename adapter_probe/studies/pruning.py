@@ -104,7 +104,7 @@ def prune(
     span: Span | tuple[int, int] | int | None = None,
     within: float | None = None,
     basis: Basis = "estimate",
-    base: str | None = None,
+    base: str | Path | None = None,
     data: str | Path | Sequence[str | Path] = (),
     encoding: str = "utf-8",
     ablation: Ablation | str | Path | None = None,
@@ -149,7 +149,11 @@ def prune(
     study = None if within is None else _ablation(ablation or default, checkpoint, within)
     with activity(f"prune: opening {checkpoint}", progress):
         arguments = AblationArguments(
-            str(checkpoint), base=base, data=files, encoding=encoding, metric=_metric_of(study)
+            str(checkpoint),
+            base=None if base is None else str(base),
+            data=files,
+            encoding=encoding,
+            metric=_metric_of(study),
         )
         request = _remembering(prepare_ablation(arguments, choose_device(device)), files)
     if choice is None:

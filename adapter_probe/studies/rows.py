@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -49,7 +49,7 @@ def as_files(data: ExampleSource, folder: Path, checkpoint: Path) -> tuple[str, 
         return (str(data),)
     if isinstance(data, tuple) and not data:
         return ()
-    if _is_column(data) and len(data) and all(isinstance(one, (str, Path)) for one in data):
+    if is_column(data) and len(data) and all(isinstance(one, (str, Path)) for one in data):
         return tuple(map(str, data))
     if not checkpoint.is_dir():  # opening reports it; nothing may be written into it
         return ()
@@ -70,9 +70,9 @@ def _rows(data: Any, checkpoint: Path) -> Iterator[dict[str, Any]]:
         if len(set(names)) < len(names):
             raise DataError(f"data has the columns {', '.join(names)}; column names must be unique")
         rows: Any = (dict(zip(names, values)) for values in data.itertuples(index=False, name=None))
-    elif _is_column(data) and len(data) == 2 and all(map(_is_column, data)):
+    elif is_column(data) and len(data) == 2 and all(map(is_column, data)):
         rows = _paired(data[0], data[1], checkpoint)
-    elif _is_column(data):
+    elif is_column(data):
         rows = data
     else:
         raise DataError(
@@ -88,10 +88,11 @@ def _rows(data: Any, checkpoint: Path) -> Iterator[dict[str, Any]]:
         yield {str(name): _plain(value, number, str(name)) for name, value in row.items()}
 
 
-def _is_column(value: Any) -> bool:
+def is_column(value: Any) -> bool:
     """Whether a value is a list, a tuple, an array or a Series."""
     listed = hasattr(value, "__len__") and hasattr(value, "__iter__") and not hasattr(value, "columns")
-    return listed and not isinstance(value, (str, bytes, Mapping))
+    listed = listed and getattr(value, "ndim", 1) > 0
+    return listed and not isinstance(value, (str, bytes, Mapping, Set))
 
 
 def _paired(texts: Any, labels: Any, checkpoint: Path) -> list[dict[str, Any]]:
@@ -100,7 +101,7 @@ def _paired(texts: Any, labels: Any, checkpoint: Path) -> list[dict[str, Any]]:
     if len(texts) != len(labels):
         raise DataError(f"data has {len(texts)} texts and {len(labels)} labels; give one label per text")
     pairs = [not isinstance(text, str) for text in texts]
-    if any(pairs) and not (all(pairs) and all(_is_column(text) and len(text) == 2 for text in texts)):
+    if any(pairs) and not (all(pairs) and all(is_column(text) and len(text) == 2 for text in texts)):
         raise DataError("the texts in data are neither all strings nor all pairs of strings")
     text, text_b, label = _columns(checkpoint, any(pairs))
     first = [pair[0] for pair in texts] if any(pairs) else texts

@@ -11,7 +11,7 @@ from adapter_probe.errors import AdapterProbeError, DataError
 from adapter_probe.records import RecordError, from_record
 
 from .init_sweep import STDS
-from .sweeps import SweepSettings
+from .sweeps import MOST_TRIALS, SweepSettings
 from .tradeoff import ADAPTER_SIZES
 
 if TYPE_CHECKING:
@@ -195,6 +195,10 @@ class SuiteFile:
                 )
             except AdapterProbeError as error:
                 raise DataError(f"tasks[{number}]: {error}") from error
+            if spec.name in (".", "..") or any(sign in spec.name for sign in "/\\"):
+                raise DataError(
+                    f"tasks[{number}]: the name {spec.name!r} cannot name a folder; rename the task with `name`"
+                )
             if spec.name in found:
                 raise DataError(f"tasks[{number}]: there are two tasks {spec.name!r}; rename one of them")
             found[spec.name] = (one, spec)
@@ -224,6 +228,8 @@ def read_suite(file: str | Path) -> SuiteFile:
             raise RecordError(
                 f"{file}: {name}.tuning_seeds is {part.tuning_seeds}, expected 1 to {part.seeds}, the seeds"
             )
+    if (one := suite.ablation) and not 1 <= one.seeds <= MOST_TRIALS:
+        raise RecordError(f"{file}: ablation.seeds is {one.seeds}, expected 1 to {MOST_TRIALS:,}")
     if not (suite.tradeoff or suite.init_sweep or suite.ablation):
         raise RecordError(f"{file}: no study is listed; add a table [tradeoff], [init_sweep] or [ablation]")
     return suite

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from adapter_probe.training.request import TrainingRequest
 
 
+MOST_TRIALS = 100_000
+"""The most trials of a sweep; planning so many takes minutes."""
+
 OnTrial = Callable[[dict[str, Any]], None]
 """Callback for finished trials; its argument is a dictionary with the columns of ``trials.csv``."""
 
@@ -63,6 +66,11 @@ class SweepSettings:
         if self.seeds < 1:
             raise TrainingError(f"--seeds {self.seeds} is not allowed; give at least 1")
         rates, epochs = self.learning_rates, self.epochs
+        if (number := len(tasks) * len(methods) * len(rates) * len(epochs) * self.seeds) > MOST_TRIALS:
+            raise TrainingError(
+                f"the sweep has {number:,} trials, more than {MOST_TRIALS:,}; give fewer --seeds "
+                f"({self.seeds:,} now), --learning-rates or --epochs"
+            )
         lists = {"--task": tasks, "--learning-rates": rates, "--epochs": epochs}
         if empty := [name for name, values in lists.items() if not values]:
             raise TrainingError(f"{empty[0]} is empty, so there is nothing to train; give at least one")

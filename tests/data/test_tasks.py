@@ -456,6 +456,10 @@ RECORD = {
     ("change", "message"),
     [
         ({"name": None}, "name is null, expected a string"),
+        ({"name": "a\0b"}, "name is 'a\\x00b', expected 1 to 255 bytes of printable characters"),
+        ({"name": "a\ud800b"}, "name is 'a\\ud800b', expected 1 to 255 bytes of printable characters"),
+        ({"name": "é" * 128}, "…, expected 1 to 255 bytes of printable characters"),
+        ({"files": {"train": []}}, "files is {'train': ()}, expected one or more sources for every split"),
         ({"kind": "ranking"}, 'kind is "ranking", expected one of classification, regression'),
         ({"metric": "pearson"}, "metric 'pearson' does not fit classification; allowed: accuracy, mcc"),
         ({"label_names": "no"}, 'label_names is "no", expected a list'),

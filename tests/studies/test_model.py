@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -82,6 +85,8 @@ def test_small_passes_change_nothing(model):
         (lambda m: m.logits(["a", ("b", "c")]), "neither"),
         (lambda m: m.logits(["a"], off=(2, 1)), "not a span"),
         (lambda m: m.logits(["a"], off=(0, 3)), "0 to 2"),
+        (lambda m: m.logits(np.array("a")), "are no texts"),
+        (lambda m: m.logits(["a"], off=(0, True)), "masks have dtype"),
         (lambda m: m.logits(["a"], off=-1), "not a span"),
         (lambda m: m.logits(["a"], off=1.5), "not a span .*integer"),
         (lambda m: m.logits(["a"], off=(0, 1.5)), "not a span .*integer"),
@@ -89,6 +94,17 @@ def test_small_passes_change_nothing(model):
         (lambda m: m.logits(["a"], off=True), "not a layer"),
         (lambda m: m.switched_off(0.5).__enter__(), "not a span .*integer"),
         (lambda m: m.logits([3]), "neither all strings"),
+        (lambda m: m.logits(5), "texts=5 are no texts"),
+        (lambda m: m.logits(None), "texts=None are no texts"),
+        (lambda m: m.logits({"text": "a"}), "are no texts"),
+        (lambda m: m.logits({"a", "b"}), "are no texts"),
+        (lambda m: m.logits(pd.DataFrame({"text": ["a"]})), "are no texts"),
+        (lambda m: m.variants(7, np.ones((1, 6), bool)), "texts=7 are no texts"),
+        (lambda m: m.logits(["a"], off="0"), "not a span|masks have dtype"),
+        (lambda m: m.logits(["a"], off={"first": 0}), "not a span|masks have dtype"),
+        (lambda m: m.logits(["a"], off=10**400), "exceeds the model"),
+        (lambda m: m.logits(["a"], off=[[True], [False, True]]), "neither a span of layers nor a mask"),
+        (lambda m: m.variants(["a"], None), "masks"),
         (lambda m: m.logits(["a", None]), "neither all strings"),
         (lambda m: m.logits([("a", None)]), "None is not a string"),
         (lambda m: m.logits("\udcff"), "not a string of whole Unicode characters"),
@@ -101,6 +117,11 @@ def test_what_does_not_fit_is_one_line(model, wrong, words):
     with pytest.raises(ap.AdapterProbeError, match=words) as caught:
         wrong(model)
     assert "\n" not in str(caught.value)
+
+
+def test_a_base_given_as_a_path_is_the_base(checkpoint, tiny_base):
+    given = ap.open(checkpoint, base=Path(tiny_base("bert")), dtype="float64")
+    np.testing.assert_array_equal(given.logits(TEXTS), ap.open(checkpoint, dtype="float64").logits(TEXTS))
 
 
 def test_what_it_says_of_itself(model):

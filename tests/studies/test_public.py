@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -108,6 +109,54 @@ def test_the_line_names_value_and_types(function, wrong, message):
     with pytest.raises(ap.AdapterProbeError) as caught:
         function("checkpoint", **wrong)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("x" * 300, "File name too long"), ("a\0b", "embedded null"), ("a\ud800b", "not UTF-8")],
+)
+def test_a_name_that_no_file_can_have_is_refused_in_one_line(name, words, tmp_path):
+    calls = [
+        lambda: ap.ablate(tmp_path, out=tmp_path / name),
+        lambda: ap.ablate(name),
+        lambda: ap.ablate(tmp_path, base=name),
+        lambda: ap.ablate(tmp_path, data=name),
+        lambda: ap.open(Path(name)),
+        lambda: ap.train("base", name, task="cola"),
+        lambda: ap.train("base", tmp_path, task=name),
+        lambda: ap.report([tmp_path, name]),
+        lambda: ap.report(tmp_path, name),
+        lambda: ap.suite(name, tmp_path),
+        lambda: ap.average([name, tmp_path]),
+        lambda: ap.prune(tmp_path, name, within=1.0),
+        lambda: ap.convert(tmp_path, name, to="peft"),
+    ]
+    for call in calls:
+        with pytest.raises(ap.AdapterProbeError) as caught:
+            call()
+        assert words in str(caught.value) or "cannot be read" in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_path_may_be_an_object_of_another_library(tmp_path):
+    """py.path, importlib's resources and the like have nothing but ``__fspath__``."""
+
+    class Place:
+        def __init__(self, path: Path):
+            self.path = path
+
+        def __fspath__(self) -> str:
+            return str(self.path)
+
+    @checked
+    def given(place: str | Path, base: str | Path | None, several: Sequence[str | Path]) -> tuple:
+        return place, base, several
+
+    here = Place(tmp_path)
+    assert given(here, here, [here, "a"]) == (str(tmp_path), str(tmp_path), (str(tmp_path), "a"))
+    with pytest.raises(ap.AdapterProbeError, match="give a string or a path"):
+        given(type("Bytes", (Place,), {"__fspath__": lambda self: b"a"})(tmp_path), None, [])
 
 
 def test_numbers_of_numpy_are_numbers():
