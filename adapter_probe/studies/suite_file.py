@@ -197,7 +197,7 @@ class SuiteFile:
                 raise DataError(f"tasks[{number}]: {error}") from error
             if spec.name in (".", "..") or any(sign in spec.name for sign in "/\\"):
                 raise DataError(
-                    f"tasks[{number}]: the name {spec.name!r} cannot name a folder; rename the task with `name`"
+                    f"tasks[{number}]: the name {spec.name!r} is no name of a folder; give another `name`"
                 )
             if spec.name in found:
                 raise DataError(f"tasks[{number}]: there are two tasks {spec.name!r}; rename one of them")

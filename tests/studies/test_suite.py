@@ -201,7 +201,7 @@ def test_a_sweep_of_nothing_is_refused(file, tmp_path, old, new, part):
         ('name = "second"', 'name = "first"', "two tasks 'first'"),
         ('name = "second"', r'name = "a\u0000b"', r"tasks\[1\]: name is 'a\\x00b', expected 1 to 255 bytes"),
         ('name = "second"', f'name = "{"x" * 300}"', r"tasks\[1\]: name is 'xxx.*…, expected 1 to 255 bytes"),
-        ('name = "second"', 'name = "../second"', r"'\.\./second' cannot name a folder"),
+        ('name = "second"', 'name = "../second"', r"'\.\./second' is no name of a folder"),
         ("size = 2\nseeds = 2", "seeds = 0", r"ablation\.seeds is 0, expected 1 to 100,000"),
         ("size = 2\nseeds = 2", "seeds = -1", r"ablation\.seeds is -1, expected 1 to 100,000"),
         ("size = 2\nseeds = 2", "seeds = 1000000000", r"seeds is 1000000000, expected 1 to 100,000"),
