@@ -10,9 +10,12 @@ Run by hand, in an environment of its own, never by the tests:
     old/bin/pip install adapters==1.0.1 torch==2.13.0
     old/bin/python tests/checkpoints/make_fixtures.py adapterhub-1.0 causal gpt2-{lora,pfeiffer,flex}
 
+With ``--logits`` the checkpoints stay as they are, and only the logits are computed again.
+
 Each case is a folder that the library wrote, on a tiny random base in ``fixtures/bases``, and an
-``expected.npz`` in it: ``skipped`` bool ``[runs, layers]`` and ``logits`` ``[runs, examples, labels]``, the
-first run intact. Every example runs alone, so that no padding plays a part.
+``expected.npz`` in it: ``skipped`` bool ``[runs, layers]`` and ``logits`` float64
+``[runs, examples, labels]``, the first run intact. Weights are float32, arithmetic is float64, see
+``tests/fixtures/exact.py``. Every example runs alone, so that no padding plays a part.
 """
 
 from __future__ import annotations
@@ -27,9 +30,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["PYTORCH_JIT"] = "0"  # compiled functions, such as DeBERTa's, would stay in float32
 
 import numpy as np
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fixtures"))
+from exact import Float64, to_float64
 
 logging.disable(logging.WARNING)
 
@@ -37,6 +44,7 @@ FIXTURES = Path(__file__).resolve().parent / "fixtures"
 LAYERS, HIDDEN, WORDS = 3, 16, 48
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 TEXTS = "texts.json"
+ONLY_LOGITS = "--logits" in sys.argv
 LABELS = ("bad", "fair", "good")
 
 _BERT = {
@@ -147,14 +155,33 @@ def randomise(module: torch.nn.Module, seed: int, only: str = "") -> None:
 
 @torch.no_grad()
 def logits(model: torch.nn.Module) -> np.ndarray:
-    """``[examples, labels]``, or start and end of every token ``[tokens, 2]``, example after example."""
-    model.eval()
-    outputs = [model(input_ids=torch.tensor([ids])) for ids in make_texts()]
+    """Float64 ``[examples, labels]``, or start and end of every token ``[tokens, 2]``, in order."""
+    to_float64(model).eval()
+    with Float64():
+        outputs = [model(input_ids=torch.tensor([ids])) for ids in make_texts()]
     if hasattr(outputs[0], "start_logits"):
         return np.concatenate(
             [torch.stack([o.start_logits[0], o.end_logits[0]], -1).numpy() for o in outputs]
         )
     return np.stack([o.logits[0].numpy() for o in outputs])
+
+
+def begin(folder: Path) -> None:
+    """An empty folder, unless its checkpoint stays."""
+    if not ONLY_LOGITS:
+        shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def take_weights(model: torch.nn.Module, folder: Path) -> None:
+    """Put the weights of a checkpoint of `adapters` into the model that it was made of."""
+    from safetensors.torch import load_file
+
+    for path in sorted([*folder.glob("*.bin"), *folder.glob("*.safetensors")]):
+        safe = path.suffix == ".safetensors"
+        tensors = load_file(path) if safe else torch.load(path, weights_only=True)
+        assert tensors
+        assert not model.load_state_dict(tensors, strict=False).unexpected_keys, path
 
 
 def write_expected(folder: Path, run: Callable[[list[int]], np.ndarray]) -> None:
@@ -165,7 +192,8 @@ def write_expected(folder: Path, run: Callable[[list[int]], np.ndarray]) -> None
     outputs = np.stack([run(np.flatnonzero(mask).tolist()) for mask in masks])
     moved = np.abs(outputs[0] - outputs[1:]).max(axis=(1, 2))  # nothing where a layer holds no adapter
     assert np.median(moved) > 1e-2, f"{folder.name}: skipping hardly shows, {moved}"
-    np.savez_compressed(folder / "expected.npz", skipped=masks, logits=outputs.astype(np.float32))
+    assert outputs.dtype == np.float64
+    np.savez_compressed(folder / "expected.npz", skipped=masks, logits=outputs)
 
 
 def adapterhub_cases() -> dict[str, tuple]:
@@ -271,8 +299,7 @@ def make_adapterhub(only: list[str], cases: dict[str, tuple] | None = None) -> N
         folder = FIXTURES / "adapterhub" / case
         if only and case not in only:
             continue
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        begin(folder)
         torch.manual_seed(0)
         names = {"id2label": dict(enumerate(LABELS)), "label2id": {n: i for i, n in enumerate(LABELS)}}
         static = head in (None, "qa", "regression")
@@ -305,9 +332,12 @@ def make_adapterhub(only: list[str], cases: dict[str, tuple] | None = None) -> N
         safe = kind == "safetensors"
         # The base is named as a model on a hub: folders of this machine mean nothing elsewhere.
         model.name_or_path = model.config._name_or_path = f"tiny-random/{family}"
-        model.save_adapter(folder, "task", use_safetensors=safe)
-        if static:
-            model.save_head(folder, use_safetensors=safe)
+        if ONLY_LOGITS:
+            take_weights(model, folder)
+        else:
+            model.save_adapter(folder, "task", use_safetensors=safe)
+            if static:
+                model.save_head(folder, use_safetensors=safe)
         write_expected(folder, run)
         print(case, sorted(path.name for path in folder.iterdir()))
 
@@ -334,8 +364,7 @@ def make_causal(only: list[str]) -> None:
         folder = FIXTURES / "causal" / case
         if only and case not in only:
             continue
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        begin(folder)
         torch.manual_seed(0)
         if flexible:
             model = AutoAdapterModel.from_pretrained(base(family))
@@ -349,14 +378,22 @@ def make_causal(only: list[str]) -> None:
             model.active_head = "task"  # which the library ties to the input embedding
         model.set_active_adapters("task")
         model.name_or_path = model.config._name_or_path = f"tiny-random/{family}"
-        model.save_adapter(folder, "task")
-        if flexible:
-            model.save_head(folder, "task")
-        model.eval()
-        with torch.no_grad():
-            outputs = [model(input_ids=torch.tensor([ids])).logits[0].numpy() for ids in make_texts()]
-        np.savez_compressed(folder / "logits.npz", logits=np.concatenate(outputs).astype(np.float32))
+        if ONLY_LOGITS:
+            take_weights(model, folder)
+        else:
+            model.save_adapter(folder, "task")
+            if flexible:
+                model.save_head(folder, "task")
+        np.savez_compressed(folder / "logits.npz", logits=np.concatenate(causal_logits(model)))
         print(case, sorted(path.name for path in folder.iterdir()))
+
+
+@torch.no_grad()
+def causal_logits(model: torch.nn.Module) -> list[np.ndarray]:
+    """``[tokens, vocabulary]`` of every example, in float64."""
+    to_float64(model).eval()
+    with Float64():
+        return [model(input_ids=torch.tensor([ids])).logits[0].numpy() for ids in make_texts()]
 
 
 def peft_cases() -> dict[str, tuple]:
@@ -425,14 +462,15 @@ def peft_cases() -> dict[str, tuple]:
 
 def make_peft(only: list[str]) -> None:
     """Checkpoints of PEFT."""
-    from peft import get_peft_model
+    from peft import get_peft_model, set_peft_model_state_dict
+    from safetensors.torch import load_file
     from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification
 
     for case, (family, config) in peft_cases().items():
         if only and case not in only:
             continue
         folder = FIXTURES / "peft" / case
-        shutil.rmtree(folder, ignore_errors=True)
+        begin(folder)
         torch.manual_seed(0)
         asks = config.task_type == "QUESTION_ANS"
         cls = AutoModelForQuestionAnswering if asks else AutoModelForSequenceClassification
@@ -451,8 +489,11 @@ def make_peft(only: list[str]) -> None:
                 for name, parameter in model.named_parameters():
                     if name.endswith("bias") and parameter.requires_grad:
                         parameter.add_(0.2)
-        model.save_pretrained(folder)
-        (folder / "README.md").unlink(missing_ok=True)
+        if ONLY_LOGITS:
+            set_peft_model_state_dict(model, load_file(folder / "adapter_model.safetensors"))
+        else:
+            model.save_pretrained(folder)
+            (folder / "README.md").unlink(missing_ok=True)
         write_expected(folder, lambda skipped, model=model: peft_run(model, skipped))
         print(case, sorted(path.name for path in folder.iterdir()))
 
@@ -488,7 +529,7 @@ def main() -> None:
         "causal": make_causal,
         "peft": make_peft,
     }
-    only = [name for name in sys.argv[1:] if name not in makers]
+    only = [name for name in sys.argv[1:] if name not in makers and name != "--logits"]
     for kind in (name for name in sys.argv[1:] if name in makers):
         makers[kind](only)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from exact import Float64, assert_close_in_float64, to_float64
 from safetensors.torch import load_file, save_file
 
 from adapter_probe.checkpoints.opening import open_checkpoint
@@ -53,10 +54,11 @@ def case_of(name: str):
 def test_logits_are_the_librarys_own(case: str, causal_base):
     opened = open_checkpoint(FIXTURES / "causal" / case, causal_base(case.partition("-")[0]))
     assert opened.description.task.kind == "causal"
-    with torch.no_grad():
+    to_float64(opened.model)
+    with torch.no_grad(), Float64():
         got = [opened.model.base(input_ids=torch.tensor([ids])).logits[0].numpy() for ids in TEXTS]
     wanted = np.load(FIXTURES / "causal" / case / "logits.npz")["logits"]
-    np.testing.assert_allclose(np.concatenate(got), wanted, rtol=1e-5, atol=1e-5)
+    assert_close_in_float64(np.concatenate(got), wanted)
 
 
 def test_a_head_that_is_more_than_an_embedding_is_refused(causal_base, tmp_path: Path):

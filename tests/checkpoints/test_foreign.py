@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from exact import Float64, assert_close_in_float32, assert_close_in_float64, to_float64
 
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.checkpoints.shared import SharedBase
 from adapter_probe.data.encoding import Encoded, encoded_with_fingerprint
 from adapter_probe.data.packing import PackedBatch, pack
 from adapter_probe.errors import ModelError
+from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.probe.pairs import forward_pairs
 from adapter_probe.probe.plan import nodes_by_site
 from adapter_probe.probe.tree import forward_variants
@@ -59,6 +61,12 @@ def test_there_are_cases_of_both_libraries():
 def test_logits_are_the_librarys_own(case: str):
     folder = FIXTURES / case
     model = open_checkpoint(folder, base_of(folder)).model
+    with Float64():
+        compare_with_the_library(case, to_float64(model))
+
+
+def compare_with_the_library(case: str, model: AdaptedModel) -> None:
+    folder = FIXTURES / case
     expected = np.load(folder / "expected.npz")
     masks = np.repeat(~expected["skipped"], 2, axis=1)
     batch = pack(texts(), np.arange(len(texts())))
@@ -67,16 +75,43 @@ def test_logits_are_the_librarys_own(case: str):
     # The bound on memory splits the tree; a copy in another order must change nothing either.
     for tokens_per_pass, order in ((10_000, slice(None)), (30, slice(None, None, -1))):
         logits = forward_variants(model, batch, masks[order], tokens_per_pass=tokens_per_pass)
-        np.testing.assert_allclose(logits.numpy(), wanted[order], rtol=1e-5, atol=1e-5)
+        assert_close_in_float64(logits, wanted[order])
     if not model.reads_all_positions:
         rows, places = np.indices(wanted.shape[:2]).reshape(2, -1)
         logits = forward_pairs(model, batch, places, masks[rows], tokens_per_pass=30)
-        np.testing.assert_allclose(logits.numpy(), wanted[rows, places], rtol=1e-5, atol=1e-5)
+        assert_close_in_float64(logits, wanted[rows, places])
     with torch.no_grad():
-        np.testing.assert_allclose(model(batch).numpy(), wanted[0], rtol=1e-5, atol=1e-5)
+        assert_close_in_float64(model(batch), wanted[0])
         if case not in PACKED_ONLY:
             own = np.concatenate([own_forward(model.base, ids) for ids in texts().input_ids])
-            np.testing.assert_allclose(own, expected["logits"][0], rtol=1e-5, atol=1e-5)
+            assert_close_in_float64(own, expected["logits"][0])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_float32_differs_by_rounding_alone(case: str):
+    folder = FIXTURES / case
+    model = open_checkpoint(folder, base_of(folder)).model
+    batch = pack(texts(), np.arange(len(texts())))
+    with torch.no_grad():
+        logits = model(batch)
+    wanted = np.load(folder / "expected.npz")["logits"][0, rows_of(batch, model.reads_all_positions)]
+    assert_close_in_float32(logits, wanted, layers=3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES if "-flex" in case or "/flex-" in case])
+def test_a_librarys_own_head_opens_in_any_precision(case: str, dtype: torch.dtype):
+    folder = FIXTURES / case
+    model = open_checkpoint(folder, base_of(folder), dtype=dtype).model
+    assert {parameter.dtype for parameter in model.parameters()} == {dtype}
+    batch = pack(texts(), np.arange(len(texts())))
+    with torch.no_grad():
+        logits = model(batch)
+    wanted = np.load(folder / "expected.npz")["logits"][0, rows_of(batch, model.reads_all_positions)]
+    if dtype == torch.float64:
+        assert_close_in_float32(logits, wanted, layers=1)
+    else:
+        np.testing.assert_allclose(logits.float(), wanted, rtol=0, atol=0.1 * wanted.std())
 
 
 @pytest.mark.slow

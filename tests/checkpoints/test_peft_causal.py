@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from exact import Float64, assert_close_in_float32, assert_close_in_float64, to_float64
 from tokenizers import processors
 from transformers import (
     AutoConfig,
@@ -127,7 +128,9 @@ def trained(causal_base: Callable[[str], Path], tmp_path: Path) -> Callable[...,
 
 
 def logits(model: torch.nn.Module) -> torch.Tensor:
-    with torch.no_grad():
+    """In float64, which the model stays in."""
+    to_float64(model)
+    with torch.no_grad(), Float64():
         return model(input_ids=IDS).logits
 
 
@@ -177,7 +180,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_logits_are_pefts(case: str, family: str, trained, causal_base, tmp_path: Path):
     model = trained(family, CASES[case](family), tmp_path / "c")
-    wanted = logits(model.double())
+    wanted = logits(model)
     plain = logits(AutoModelForCausalLM.from_pretrained(causal_base(family)))
     assert (wanted - plain).abs().max() > 1e-2  # or the test tests nothing
     if case == "norms" and family.startswith("gemma"):  # whose weights count from 1
@@ -186,18 +189,18 @@ def test_logits_are_pefts(case: str, family: str, trained, causal_base, tmp_path
         return
     opened = open_checkpoint(tmp_path / "c", str(causal_base(family)))
     assert opened.description.task.kind == "causal"
-    torch.testing.assert_close(logits(opened.model.double().base), wanted, rtol=1e-5, atol=1e-5)
+    assert_close_in_float64(logits(opened.model.base), wanted)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", [*FAMILIES, *MORE_FAMILIES])
 @pytest.mark.parametrize("case", ["all-linear", "patterns", "by-regex"])
 def test_spans_off_are_pefts_scaling_at_zero(case: str, family: str, trained, causal_base, tmp_path: Path):
-    reference = trained(family, CASES[case](family), tmp_path / "c").double()
-    model = open_checkpoint(tmp_path / "c", str(causal_base(family))).model.double().eval()
+    reference = trained(family, CASES[case](family), tmp_path / "c")
+    model = to_float64(open_checkpoint(tmp_path / "c", str(causal_base(family))).model).eval()
     variants = span_variants(LAYERS)
     tokens = Encoded(tuple(IDS.numpy()), None, "")
-    with torch.no_grad():
+    with torch.no_grad(), Float64():
         found = forward_variants(model, pack(tokens, range(len(IDS))), variants.masks, tokens_per_pass=40)
     scalings = [
         (int(re.search(r"\.(\d+)\.", name)[1]), module.scaling, dict(module.scaling))
@@ -208,7 +211,7 @@ def test_spans_off_are_pefts_scaling_at_zero(case: str, family: str, trained, ca
         for layer, scaling, own in scalings:
             off = span is not None and span.first <= layer <= span.last
             scaling.update({name: 0.0 if off else value for name, value in own.items()})
-        torch.testing.assert_close(ours.view(*IDS.shape, -1), logits(reference), rtol=1e-5, atol=5e-5)
+        assert_close_in_float64(ours.view(*IDS.shape, -1), logits(reference))
     assert (found[0] - found[1:]).abs().amax(dim=(1, 2)).min() > 1e-3 or case != "all-linear"
 
 
@@ -216,7 +219,7 @@ def test_the_class_tells_the_task_where_no_task_type_does(trained, causal_base, 
     config = peft.LoraConfig(r=2, lora_alpha=5, target_modules=ATTENTION["llama"])
     wanted = logits(trained("llama", config, tmp_path / "c"))
     opened = open_checkpoint(tmp_path / "c", str(causal_base("llama")))
-    torch.testing.assert_close(logits(opened.model.base), wanted, rtol=1e-5, atol=1e-5)
+    assert_close_in_float64(logits(opened.model.base), wanted)
 
 
 def test_trained_rows_of_the_vocabulary_are_refused(trained, causal_base, tmp_path: Path):
@@ -276,4 +279,4 @@ def test_a_classifier_reads_the_token_that_the_training_read(pad: str, causal_ba
         ids = torch.tensor([tokenizer("w1 w2 w3")["input_ids"]])
         expected = model.eval()(input_ids=ids).logits
     found = adapter_probe.open(tmp_path, base=base, device="cpu").logits("w1 w2 w3")
-    torch.testing.assert_close(torch.tensor(found), expected, atol=1e-5, rtol=1e-5)
+    assert_close_in_float32(found, expected, LAYERS)

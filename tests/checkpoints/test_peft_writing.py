@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from exact import Float64, assert_close_in_float64, to_float64
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForQuestionAnswering,
@@ -37,12 +38,12 @@ def base_of(folder: Path) -> str:
 
 
 def by_peft(folder: Path, base: str, n_outputs: int = 3) -> np.ndarray:
-    """Logits as in the fixtures' ``expected.npz``, by PEFT alone."""
+    """Logits as in the fixtures' ``expected.npz``, by PEFT alone, in float64."""
     asks = json.loads((folder / "adapter_config.json").read_text())["task_type"] == "QUESTION_ANS"
     cls = AutoModelForQuestionAnswering if asks else AutoModelForSequenceClassification
     plain = cls.from_pretrained(base, num_labels=2 if asks else n_outputs)
-    model = peft.PeftModel.from_pretrained(plain, folder).eval()
-    with torch.no_grad():
+    model = to_float64(peft.PeftModel.from_pretrained(plain, folder)).eval()
+    with torch.no_grad(), Float64():
         outputs = [model(input_ids=torch.tensor([ids])) for ids in TEXTS]
     if asks:
         return np.concatenate(
@@ -57,7 +58,7 @@ def test_what_peft_wrote_is_written_again(case: str, tmp_path: Path):
     base = base_of(folder)
     to_peft(open_checkpoint(folder, base), tmp_path / "p", folder)
     wanted = np.load(folder / "expected.npz")["logits"][0]
-    np.testing.assert_allclose(by_peft(tmp_path / "p", base), wanted, rtol=1e-5, atol=1e-5)
+    assert_close_in_float64(by_peft(tmp_path / "p", base), wanted)
     again = open_checkpoint(tmp_path / "p", base)
     assert {spec.module for spec in again.description.method.inner} == {
         spec.module for spec in open_checkpoint(folder, base).description.method.inner
@@ -72,7 +73,7 @@ def test_lora_of_adapterhub_becomes_pefts(case: str, tmp_path: Path):
     base = base_of(folder)
     to_peft(open_checkpoint(folder, base), tmp_path / "p", folder)
     wanted = np.load(folder / "expected.npz")["logits"][0]
-    np.testing.assert_allclose(by_peft(tmp_path / "p", base), wanted, rtol=1e-5, atol=1e-5)
+    assert_close_in_float64(by_peft(tmp_path / "p", base), wanted)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])
@@ -82,7 +83,7 @@ def test_causal_models_are_written_again(case: str, family: str, trained, causal
     base = str(causal_base(family))
     to_peft(open_checkpoint(tmp_path / "c", base), tmp_path / "p", tmp_path / "c")
     model = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), tmp_path / "p").eval()
-    torch.testing.assert_close(logits(model), wanted, rtol=1e-5, atol=1e-5)
+    assert_close_in_float64(logits(model), wanted)
     assert json.loads((tmp_path / "p" / "adapter_config.json").read_text())["task_type"] == "CAUSAL_LM"
 
 
@@ -101,7 +102,7 @@ def test_layers_left_out_of_a_causal_model(case: str, trained, causal_base, tmp_
             module.on = False
     wanted = logits(opened.model.base)
     model = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), tmp_path / "p").eval()
-    torch.testing.assert_close(logits(model), wanted, rtol=1e-5, atol=1e-5)
+    assert_close_in_float64(logits(model), wanted)
     document = json.loads((tmp_path / "p" / "adapter_config.json").read_text())
     if case == "plain":
         assert document["layers_to_transform"] == [0, 2, 3]
@@ -131,7 +132,7 @@ def test_a_pruned_checkpoint_of_peft_is_pefts(case: str, span: Span, rows: Path,
     layers = list(range(span.first, span.last + 1))
     row = [np.flatnonzero(skipped).tolist() for skipped in expected["skipped"]].index(layers)
     wanted = expected["logits"][row]
-    np.testing.assert_allclose(by_peft(tmp_path / "p", base), wanted, rtol=1e-5, atol=1e-5)
+    assert_close_in_float64(by_peft(tmp_path / "p", base), wanted)
     assert json.loads((tmp_path / "p" / "adapter_config.json").read_text())["base_model_name_or_path"] == (
         "tiny-random/bert"
     )

@@ -99,7 +99,8 @@ def install_head(base: PreTrainedModel, anatomy: Anatomy, head: HeadSpec) -> Ana
         )
     reads_sequence = last in anatomy.reads_sequence
     outputs = int(base.config.num_labels)
-    base.set_submodule(last, StackedHead(int(base.config.hidden_size), outputs, head, reads_sequence))
+    replacement = StackedHead(int(base.config.hidden_size), outputs, head, reads_sequence)
+    base.set_submodule(last, replacement.to(base.dtype))
     if not head.pooled:
         for step in steps:  # so that the forward of the transformers model also passes the first token on
             if isinstance(step, str):
