@@ -181,15 +181,10 @@ def joint_notes(record: AverageRecord | ComparisonRecord) -> list[str]:
 
 
 def why_spans_mean_nothing(overview: AblationOverview) -> str | None:
-    """Why the spans of a study are not informative; None if they are.
-
-    Decided by the ablation's tests, or by the scores alone in folders of older versions.
-    """
-    if overview.warning is not None and overview.warning.startswith(NOT_WORSE):
+    """Why the spans of a study are not informative by its tests; None if they are."""
+    if overview.warning is None:
+        return None
+    if overview.warning.startswith(NOT_WORSE):
         return f"no better than with {'all off' if overview.removed == ALL_REMOVED else overview.removed}"
-    learned = overview.warning is None
-    if learned and overview.metric not in metrics.LOSSES:
-        known = overview.intact is not None and overview.majority is not None
-        learned = not known or overview.intact > overview.majority
     article = "the" if overview.baseline == "majority class" else "a"
-    return None if learned else f"no better than {article} {overview.baseline}"
+    return f"no better than {article} {overview.baseline}"

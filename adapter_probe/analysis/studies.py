@@ -69,13 +69,12 @@ class AblationRecord:
 
     Attributes:
         folder: results folder.
-        spans: ``spans.csv``; with interactions, also where an older table lacks them, unless they are
-            undefined.
-        layers: ``layers.csv``, or what of it follows from the spans; None where nothing does.
+        spans: ``spans.csv``.
+        layers: ``layers.csv``, or None.
         removable: ``removable.csv``, or None.
         overview: main facts.
         identity: everything that determines the numbers.
-        summary: ``summary.json``; empty if it is missing.
+        summary: ``summary.json``.
         created_with: library versions, as far as known.
         groups: ``groups.csv``, or None if the data has no groups.
     """

@@ -19,8 +19,6 @@ from .files import DESCRIPTION, refuse_pointer
 from .identity import BaseIdentity, checkpoint_identity
 
 SCHEMA = 2
-# The previous schema lacks the base's config, the tokenizer and the method's hash.
-_SCHEMA_BEFORE = 1
 
 
 def _method_from_json(record: object) -> Method | ImportedMethod:
@@ -45,8 +43,8 @@ class Description:
         scores: validation scores by metric name, as fractions; None if undefined.
         versions: versions of the libraries that wrote it.
         delta_sha256: SHA-256 of the bytes of ``delta.safetensors``.
-        method_sha256: SHA-256 of the method's JSON, so that edits are detected; empty if unknown.
-        head_sha256: SHA-256 of the meaning of the head's outputs; empty if unknown.
+        method_sha256: SHA-256 of the method's JSON, so that edits are detected; empty until it is written.
+        head_sha256: SHA-256 of the meaning of the head's outputs; empty until it is written.
         tokenizer: one hash per part, see `tokenizer_parts`; empty if unknown.
     """
 
@@ -104,25 +102,22 @@ def read_description(folder: Path) -> Description:
     except ResultsError as error:  # the message names the file
         raise CheckpointError(str(error)) from error
     schema = document.pop("schema", None)
-    if schema not in (_SCHEMA_BEFORE, SCHEMA) or isinstance(schema, bool):
+    if schema != SCHEMA:
         raise CheckpointError(
-            f"{path}: schema {schema!r}; this version reads schema {_SCHEMA_BEFORE} and {SCHEMA} only, "
-            "upgrade adapter-probe"
+            f"{path}: schema {schema!r}; this version reads schema {SCHEMA} only, upgrade adapter-probe"
         )
-    if schema == _SCHEMA_BEFORE and isinstance(document.get("base"), dict):
-        document["base"].pop("config_sha256", None)
     try:
         description = from_record(Description, document, readers=_READERS)
     except AdapterProbeError as error:
         raise CheckpointError(f"{path}: {error}") from error
     if description.max_length < 1:
         raise CheckpointError(f"{path}: max_length {description.max_length} is not allowed; give at least 1")
-    if schema == SCHEMA and description.method_sha256 != hash_json(description.method.to_json()):
+    if description.method_sha256 != hash_json(description.method.to_json()):
         raise CheckpointError(
             f"{path}: method was edited after it was written (it does not match "
             "method_sha256); restore the file"
         )
-    if description.head_sha256 not in ("", _hash_head(description.task)):
+    if description.head_sha256 != _hash_head(description.task):
         raise CheckpointError(
             f"{path}: kind or label_names of its task were edited after it was written (they do not match "
             "head_sha256), so the head's outputs would mean other labels; restore the file"

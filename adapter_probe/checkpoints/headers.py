@@ -150,7 +150,7 @@ def _role(name: str, prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> Para
 def _is_base(place: Path, said: Description) -> bool:
     """Whether configuration and tokenizer equal those recorded in the checkpoint."""
     config = json.loads((place / "config.json").read_text(encoding="utf-8"))
-    if not said.base.config or config_settings(config) != said.base.config:
+    if config_settings(config) != said.base.config:
         return False
     from tokenizers import Tokenizer
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from adapter_probe.results.fingerprints import hash_json
@@ -45,8 +45,7 @@ class BaseIdentity:
         weights_sha256: of the encoder's tensors, in float32, under their names; of a causal model also its
             output embedding's, if it is not tied.
         n_layers, hidden_size, vocab_size: dimensions, for a clear message if a base cannot fit.
-        config: fields of its config.json that can change a number, see `config_settings`; empty if
-            unknown.
+        config: fields of its config.json that can change a number, see `config_settings`.
     """
 
     name: str
@@ -55,7 +54,7 @@ class BaseIdentity:
     n_layers: int
     hidden_size: int
     vocab_size: int
-    config: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict."""

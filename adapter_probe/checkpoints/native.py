@@ -41,11 +41,6 @@ from .identity import BaseIdentity, tokenizer_parts
 if TYPE_CHECKING:
     from .shared import SharedBase
 
-_UNKNOWN_BASE = (
-    "The checkpoint was written by a version that did not record the base's config.json and tokenizer; "
-    "later changes to them cannot be detected."
-)
-
 
 @dataclass(frozen=True)
 class OpenedCheckpoint:
@@ -129,14 +124,7 @@ def open_native(
     except ModelError as error:
         raise CheckpointError(f"{folder / DESCRIPTION}: {error}") from error
     _load_delta(model, delta, loaded, folder / DELTA)
-    return OpenedCheckpoint(
-        model,
-        tokenizer,
-        actual,
-        frozenset(delta),
-        loaded.missing,
-        () if recorded.config else (_UNKNOWN_BASE,),
-    )
+    return OpenedCheckpoint(model, tokenizer, actual, frozenset(delta), loaded.missing)
 
 
 def make_model(
@@ -186,9 +174,7 @@ def _refuse_unfit(found: FoundBase, expected: BaseIdentity) -> None:
 
 def _refuse_changed(folder: Path, remembered: Description, found: Description) -> None:
     """Refuse a base whose config.json or tokenizer has changed since the checkpoint was written."""
-    changes = []
-    if remembered.base.config:
-        changes = [f"config.json, {c}" for c in config_changes(remembered.base.config, found.base.config)]
+    changes = [f"config.json, {c}" for c in config_changes(remembered.base.config, found.base.config)]
     if remembered.tokenizer:
         changes += [f"tokenizer, {c}" for c in describe_changes(remembered.tokenizer, found.tokenizer)]
     if changes:

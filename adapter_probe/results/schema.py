@@ -127,14 +127,14 @@ def read_table(
 
 
 def read_summary(folder: str | Path) -> dict[str, Any]:
-    """``summary.json`` of an ablation's folder; empty if it is missing.
+    """``summary.json`` of an ablation's folder.
 
     Raises:
-        ResultsError: it is damaged, or not the one that the folder's run wrote.
+        ResultsError: it is missing or damaged, or not the one that the folder's run wrote.
     """
     path = Path(folder) / SUMMARY
     if not path.is_file():
-        return {}
+        raise ResultsError(f"{path} is missing; run `adapter-probe ablate` with this --out to write it again")
     check_sealed(path)
     return read_json(path)
 

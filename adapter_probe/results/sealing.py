@@ -165,8 +165,7 @@ def read_study(path: Path) -> dict[str, Any]:
         ResultsError: the file is damaged or was edited.
     """
     content = read_json(path)
-    checksum = content.pop(_CHECKSUM, None)  # files of older versions have none
-    if checksum not in (None, hash_json(content)):
+    if content.pop(_CHECKSUM, None) != hash_json(content):
         raise ResultsError(
             f"{path} is damaged or was edited: its checksum does not match; restore the file, or choose "
             "another --out"

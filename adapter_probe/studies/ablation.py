@@ -209,9 +209,8 @@ class Ablation(StoredStudy):
         )
 
     def rows(self) -> list[tuple[str, str]]:
-        """The summary as (name, value) pairs of text; without a summary, the folder only."""
-        summary = self.record.summary
-        return ablation_rows(summary) if summary else [("ablation", str(self.folder))]
+        """The summary as (name, value) pairs of text."""
+        return ablation_rows(self.record.summary)
 
     def _draw(self, ax: Axes) -> Axes:
         return self.plot(ax)

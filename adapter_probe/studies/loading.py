@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 
-from adapter_probe.analysis.attribution import interactions, shares
-from adapter_probe.analysis.deltas import span_grid
 from adapter_probe.analysis.studies import (
-    AblationOverview,
     AblationRecord,
     SweepRecord,
     TradeoffRecord,
     overview_of,
-    removed_of,
 )
 from adapter_probe.errors import ResultsError
 from adapter_probe.results import schema
@@ -115,14 +109,8 @@ def _read_ablation(folder: Path) -> Ablation:
     identity = manifest.get("identity")
     identity = identity if isinstance(identity, dict) else {"folder": folder.resolve().name}
     found = schema.read_summary(folder)
-    overview = (
-        overview_of(found, folder / schema.SUMMARY, identity)
-        if found
-        else _overview_of_spans(folder, spans, identity)
-    )
+    overview = overview_of(found, folder / schema.SUMMARY, identity)
     layers = _read_if_there(folder / schema.LAYERS_CSV, schema.LAYERS_COLUMNS)
-    if overview.study == "ablated" and (layers is None or "interaction_points" not in spans):
-        spans, layers = _attribute(spans)
     removable = _read_if_there(folder / schema.REMOVABLE_CSV, schema.REMOVABLE_COLUMNS)
     versions = manifest.get("created_with")
     versions = versions if isinstance(versions, dict) else {}
@@ -130,17 +118,6 @@ def _read_ablation(folder: Path) -> Ablation:
     record = AblationRecord(folder, spans, layers, removable, overview, identity, found, versions, groups)
     there = (folder / schema.PREDICTIONS).is_file()
     return Ablation(record, partial(load_ablation, folder) if there else None)
-
-
-def _attribute(spans: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    """Interactions and shares without intervals, for tables that lack them; None if spans are missing."""
-    drops = -span_grid(spans)  # [layers, layers]
-    if np.isnan(drops[np.triu_indices(len(drops))]).any():
-        return spans, None
-    first, last = spans["first"].to_numpy(), spans["last"].to_numpy()
-    spans = spans.assign(interaction_points=interactions(drops)[first, last])
-    layers = pd.DataFrame({"layer": range(len(drops)), "delta_points": -np.diag(drops)})
-    return spans, layers.assign(share_points=shares(drops))
 
 
 def _read_if_there(
@@ -157,17 +134,3 @@ def _read_sizes(path: Path) -> pd.DataFrame | None:
         name for name in schema.read_table(path, schema.SIZES_COLUMNS) if name not in schema.SIZES_COLUMNS
     ]
     return schema.read_table(path, {**schema.SIZES_COLUMNS, **dict.fromkeys(tasks, "number")})
-
-
-def _overview_of_spans(folder: Path, spans: pd.DataFrame, identity: Mapping[str, object]) -> AblationOverview:
-    """The overview without a summary: the task is named after the folder, and the metric is unknown.
-
-    Score less delta is the intact score in every row; the span of all layers is everything removed.
-    """
-    median = (spans["score"] - spans["delta_points"] / 100).median()
-    longest = spans.loc[spans["n_layers"].idxmax(), "delta_points"]
-    intact, lost = (None if math.isnan(value) else float(value) for value in (median, longest))
-    name, n_examples = folder.resolve().name, int(spans["n_examples"].max())
-    return AblationOverview(
-        name, "validation", "ablated", None, n_examples, intact, lost, removed_of(identity)
-    )

@@ -179,8 +179,6 @@ def guard_rows(guard: dict[str, Any]) -> list[tuple[str, str]]:
     decided, band = 100 * guard["decided_in_float32"], guard["band"]
     share = f"{decided:.1f} % of the predictions, those with margins below {band:.2g}"
     evidence = f"largest error {guard['largest_error']:.2g} in {guard['pairs']:,} pairs"
-    if "chance" not in guard:  # written by a version that chose the band differently
-        return [("repeated in float32", share), ("  rounding error", evidence)]
     evidence += (
         f", {guard['sampled_pairs']:,} of them random; a tenth exceed {guard['threshold']:.2g}, by "
         f"{guard['scale']:.2g} on average"

@@ -97,8 +97,9 @@ def test_a_file_in_place_of_a_folder(checkpoint):
 @pytest.mark.parametrize(
     ("path", "value", "named"),
     [
-        ("schema", 3, ["schema", "1"]),
-        ("schema", DELETE, ["schema", "1"]),
+        ("schema", 1, ["schema 1", "schema 2"]),
+        ("schema", 3, ["schema 3", "schema 2"]),
+        ("schema", DELETE, ["schema", "2"]),
         ("max_length", DELETE, ["max_length"]),
         ("delta_sha256", DELETE, ["delta_sha256"]),
         ("method", DELETE, ["method"]),

@@ -11,11 +11,14 @@ import sys
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from adapter_probe.analysis.attribution import interactions, shares
+from adapter_probe.analysis.deltas import span_grid
 from adapter_probe.analysis.published import published_ablation
 from adapter_probe.analysis.sweeps import aggregate_table, init_sweep_table, size_table, tradeoff_table
 from adapter_probe.cli.main import app
@@ -57,7 +60,11 @@ def write_ablation(folder: Path, task: str) -> Path:
     frame = frame.assign(
         score=0.8 + frame["delta_points"] / 100, n_examples=1000, p_holm=0.01, significant=True
     )
-    write_spans(folder, frame)
+    drops = -span_grid(frame)
+    spans = frame.assign(interaction_points=interactions(drops)[frame["first"], frame["last"]])
+    write_spans(folder, spans)
+    layers = pd.DataFrame({"layer": range(len(drops)), "delta_points": -np.diag(drops)})
+    write_csv(folder / "layers.csv", layers.assign(share_points=shares(drops)))
     summary = {
         "task": task, "split": "validation", "study": "ablated", "metric": "accuracy", "n_examples": 1000,
         "intact_score": 0.8, "removed_delta_points": -13.5, "majority_score": 0.69,

@@ -230,6 +230,8 @@ def test_questions_bring_contexts_and_true_answers(run, tmp_path: Path):
     )  # fmt: skip
     write_spans(folder / "ablation", span_scores(results))
     save_predictions(folder / "ablation", results)
+    summary = {"task": "squad", "split": "validation", **summarise(results)}
+    write_json(folder / "ablation" / "summary.json", summary)
     assert run(folder, "--examples").exit_code == 0
     examples = data_of(tmp_path / "report.html")["ablations"][0]["examples"]
     assert examples["texts"] == ["what 1?", "what 2?"]

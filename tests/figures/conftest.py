@@ -79,17 +79,12 @@ def with_statistics() -> Callable[..., tuple[pd.DataFrame, pd.DataFrame]]:
 def ablation_folder(make_frame, with_statistics) -> Callable[..., Path]:
     """Write the folder of an ablation: tables, summary and manifest, no predictions."""
 
-    def write(
-        folder: Path, task: str = "cola", n_layers: int = 6, seed: int = 0, plain: bool = False
-    ) -> Path:
+    def write(folder: Path, task: str = "cola", n_layers: int = 6, seed: int = 0) -> Path:
         folder.mkdir(parents=True)
         frame = make_frame(n_layers, seed=seed)
         frame = frame.assign(score=0.8 + frame["delta_points"] / 100, n_examples=1043)
         spans, layers = with_statistics(frame)
-        columns = ["first", "last", "n_layers", "score", "delta_points", "n_examples"]
-        write_spans(folder, spans[columns] if plain else spans)
-        if plain:
-            return folder
+        write_spans(folder, spans)
         write_csv(folder / "layers.csv", layers)
         removed = spans.loc[spans["n_layers"].idxmax(), "delta_points"]
         summary = {

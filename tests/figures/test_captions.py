@@ -113,7 +113,7 @@ def test_tests_over_several_checkpoints(spans):
 
 
 def test_a_model_that_learned_nothing_is_named_first(spans):
-    facts = replace(FACTS, intact=0.691)
+    facts = replace(FACTS, warning="The intact model is not better than the majority class: ...")
     caption = heatmap_caption([Grid(spans, [], facts)], 1.0)
     assert caption.startswith(
         "CoLA: the intact model is no better than the majority class, so its spans are not informative. "

@@ -147,14 +147,6 @@ def test_one_task_has_no_aggregate(tmp_path, tradeoff_folder):
     ]  # fmt: skip
 
 
-def test_a_plain_table_of_spans_is_enough(tmp_path, ablation_folder):
-    """Without statistics: no rings, no test in the caption, shares without intervals."""
-    heatmap, attribution = drawn([ablation_folder(tmp_path / "plain", plain=True)])
-    assert "McNemar" not in heatmap.caption
-    assert "bootstrap" not in attribution.caption
-    assert len(attribution.frame) == 6 + 6 + 21
-
-
 def test_the_tolerance_moves_the_line_and_is_said(tmp_path, ablation_folder):
     folder = ablation_folder(tmp_path / "a")
     heatmap, _ = drawn([folder], FigureOptions(PAPER, formats=("png",), tolerance=2.5))

@@ -114,13 +114,10 @@ def test_a_summary_that_lacks_a_field(tmp_path, ablation_folder):
     assert f"{path} is damaged: it lacks 'split'" in refusal(folder)
 
 
-def test_without_a_summary_the_spans_tell(tmp_path, ablation_folder):
-    folder = ablation_folder(tmp_path / "my-task", plain=True)
-    facts = load(folder).record.overview
-    spans = pd.read_csv(folder / "spans.csv")
-    assert (facts.task, facts.metric, facts.n_examples) == ("my-task", None, 1043)
-    assert facts.intact == pytest.approx(0.8)
-    assert facts.removed_delta == pytest.approx(spans.loc[spans["n_layers"].idxmax(), "delta_points"])
+def test_an_ablation_without_its_summary_is_refused(tmp_path, ablation_folder):
+    folder = ablation_folder(tmp_path / "a")
+    (folder / "summary.json").unlink()
+    assert f"{folder / 'summary.json'} is missing" in refusal(folder)
 
 
 @settings(deadline=None)

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from adapter_probe.results.ablation_files import read_spans, write_spans
-from adapter_probe.results.atomic import write_json
 from adapter_probe.results.rundir import RunDirectory
 from adapter_probe.results.schema import (
     ABLATION_FILES,
@@ -23,7 +22,7 @@ from adapter_probe.results.schema import (
     read_summary,
     read_table,
 )
-from adapter_probe.results.sealing import CHECKSUMS, check_complete, sealed
+from adapter_probe.results.sealing import CHECKSUMS, check_complete, sealed, write_study
 
 LAYERS = {"layer": "count", "delta_points": "number"}
 
@@ -155,7 +154,7 @@ def test_a_sealed_table_that_is_gone_is_named(tmp_path: Path, refused: Callable)
 @pytest.fixture
 def sweep(tmp_path: Path) -> Path:
     """A sweep's folder, whose run sealed both tables and then, with more trials, only the first."""
-    write_json(tmp_path / "study.json", {"study": "init-sweep", "tasks": {}})
+    write_study(tmp_path / "study.json", {"study": "init-sweep", "tasks": {}})
     (tmp_path / SWEEP_CSV).write_text("task,mean\na,0.5\n")
     (tmp_path / TRIALS_CSV).write_text("task,score\na,0.5\n")
     with sealed(tmp_path, (SWEEP_CSV, TRIALS_CSV)):

@@ -42,13 +42,13 @@ def make_ablation(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
     """A factory: ``make_ablation(...) -> folder`` of an ablation; deeper layers' adapters matter more.
 
     Arguments by name: n_layers=6, n_examples=80, complement=False, sites="both", statistics=True (intervals,
-    p values, interactions and layers.csv, as if from a bootstrap), bare=False (spans.csv alone),
-    task="made up", labels=("no", "yes"), seed=0.
+    p values, interactions and layers.csv, as if from a bootstrap), task="made up",
+    labels=("no", "yes"), seed=0.
     """
 
     def make(
         *, n_layers: int = 6, n_examples: int = 80, complement: bool = False, sites: str = "both",
-        statistics: bool = True, bare: bool = False, task: str = "made up", labels: tuple = ("no", "yes"),
+        statistics: bool = True, task: str = "made up", labels: tuple = ("no", "yes"),
         seed: int = 0,
     ) -> Path:  # fmt: skip
         folder = tmp_path_factory.mktemp("results") / "ablation"
@@ -62,13 +62,10 @@ def make_ablation(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
                 layers.loc[:, [name for name in layers if name.startswith("share")]] = math.nan
             layers.to_csv(folder / "layers.csv", index=False)
         write_spans(folder, frame)
-        if not bare:
-            save_predictions(folder, results)
-            write_json(folder / "summary.json", {"task": task, "split": "validation", **summarise(results)})
-            identity = {**results.identity, "settings": results.settings}
-            write_json(
-                folder / "manifest.json", {"schema": 1, "identity": identity, "created_with": {"x": "1"}}
-            )
+        save_predictions(folder, results)
+        write_json(folder / "summary.json", {"task": task, "split": "validation", **summarise(results)})
+        identity = {**results.identity, "settings": results.settings}
+        write_json(folder / "manifest.json", {"schema": 1, "identity": identity, "created_with": {"x": "1"}})
         return folder
 
     return make
@@ -145,6 +142,7 @@ def questions(make_ablation: Callable[..., Path], tmp_path_factory) -> tuple[Pat
     folder = tmp_path_factory.mktemp("questions")
     write_spans(folder, span_scores(results))
     save_predictions(folder, results)
+    write_json(folder / "summary.json", {"task": "t", "split": "validation", **summarise(results)})
     contexts = tuple(f"red green blue {'and so on ' * 40}{i}" for i in range(30))
     asked = tuple(f"which {i}?" for i in range(30))
     return folder, ExampleTexts(asked, contexts, tuple(("red", "green", "blue")[t] for t in truth))

@@ -14,6 +14,7 @@ import pytest
 
 from adapter_probe.analysis.deltas import drop_points, span_grid, span_scores
 from adapter_probe.analysis.removable import tolerance_border
+from adapter_probe.analysis.summary import summarise
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures.levels import DropScale
 from adapter_probe.figures.report.ablation_section import ReportedAblation, ablation_content, joint_scale
@@ -75,16 +76,6 @@ def test_layers_come_with_their_shares(content_of, make_ablation: Callable[..., 
     assert b"<metadata>" not in svg
 
 
-def test_an_older_folder_lacks_the_statistics_and_nothing_else(content_of, make_ablation):
-    content = content_of(make_ablation(statistics=False))
-    assert [row[0] for row in content["layers"]["table"]["rows"]] == list("012345")
-    assert set(content["spans"]["columns"]) == {
-        "first", "last", "down", "across", "score", "delta_points", "drop", "level", "interaction_points",
-        "interaction_level", "to_wrong", "to_right",
-    }  # fmt: skip
-    assert all(step["bound"] is None for step in content["steps"])
-
-
 @pytest.mark.parametrize("complement", [False, True])
 def test_the_slider_shows_the_best_span_and_the_border_at_each_step(content_of, make_ablation, complement):
     folder = make_ablation(complement=complement)
@@ -122,16 +113,6 @@ def test_layers_without_adapters_do_not_make_a_span_longer(reported, make_ablati
         steps = ablation_content(replace(ablation, record=record), *scales, 1.0)["steps"]
         (step,) = (step for step in steps if step["tolerance"] == 1)
         assert [pairs[step[basis]] for basis in ("estimate", "bound")] == [longest] * 2
-
-
-def test_the_table_of_spans_alone_is_enough(content_of, make_ablation: Callable[..., Path]):
-    folder = make_ablation(statistics=False, bare=True)
-    content = content_of(folder)
-    assert content["task"] == content["name"] == f"{folder.parent.name}/ablation"
-    assert content["metric"] == "score"
-    assert "to_wrong" not in content["spans"]["columns"]
-    assert content["settings"] == [["identity.folder", "ablation"]]
-    assert content["parameters"] is None
 
 
 def test_an_undefined_delta_has_no_level(content_of, make_ablation: Callable[..., Path]):
@@ -221,6 +202,7 @@ def test_a_regression_has_no_flips(content_of, make_ablation: Callable[..., Path
     )
     write_spans(tmp_path, span_scores(results))
     save_predictions(tmp_path, results)
+    write_json(tmp_path / "summary.json", {"task": "t", "split": "validation", **summarise(results)})
     content = content_of(tmp_path, texts=ExampleTexts(("x",) * 80))
     assert "to_wrong" not in content["spans"]["columns"]
     assert (content["examples"], content["percent"]) == (None, False)
@@ -258,6 +240,11 @@ def test_groups_of_layers_stand_side_by_side(content_of, tmp_path: Path):
         n_examples=9,
     )
     write_spans(tmp_path, frame)
+    summary = {
+        "task": "t", "split": "validation", "study": "ablated", "metric": "accuracy", "n_examples": 9,
+        "n_layers": 8, "intact_score": 0.8, "removed_delta_points": -3.0, "majority_score": 0.5,
+    }  # fmt: skip
+    write_json(tmp_path / "summary.json", summary)
     content = content_of(tmp_path)
     assert content["units"] == [list(unit) for unit in units]
     places = [(row["down"], row["across"]) for row in rows(content["spans"])]

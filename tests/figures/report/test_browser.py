@@ -47,7 +47,7 @@ def everything(
     """A page with all there can be, and markup in every text."""
     texts = ExampleTexts(tuple(f"{hostile} {i}" for i in range(N_EXAMPLES)), (hostile,) * N_EXAMPLES)
     one = reported(make_ablation(task=hostile, labels=(hostile, "b")), texts=texts)
-    plain = reported(make_ablation(n_layers=3, statistics=False, bare=True))
+    plain = reported(make_ablation(n_layers=3, statistics=False))
     kept = reported(make_ablation(n_layers=4, complement=True))
     place = tmp_path_factory.mktemp("page")
     sweeps = [sweep_folder(place / "a", tasks=(hostile,)), tradeoff_folder(place / "b", tasks=(hostile,))]
