@@ -8,13 +8,14 @@ formulas unchanged. Losses of language models are ratios of sums in nats or bits
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Literal
 
 import numpy as np
 
-from adapter_probe.errors import DataError
+from adapter_probe.errors import DataError, one_line, shown
 from adapter_probe.formulas import (
     ClassCounts,
     class_counts,
@@ -84,32 +85,72 @@ class CustomMetric(str):
     function: Callable[[np.ndarray, np.ndarray], float]
 
     def __new__(cls, function: Callable[[np.ndarray, np.ndarray], float]) -> CustomMetric:
-        """A string that carries the function."""
+        """A string that carries the function.
+
+        Raises:
+            DataError: it cannot be called with labels and predictions.
+        """
         metric = super().__new__(cls, CUSTOM + getattr(function, "__name__", type(function).__name__))
         metric.function = function
+        try:
+            inspect.signature(function).bind(None, None)
+        except ValueError:  # of a compiled function, which tells no signature
+            return metric
+        except TypeError as error:
+            raise DataError(
+                f"the metric {metric.own_name} does not take labels and predictions: {one_line(error)}"
+            ) from None
         return metric
 
     def __getnewargs__(self) -> tuple[Callable[[np.ndarray, np.ndarray], float]]:  # type: ignore[override]
         """What a copy is made from."""
         return (self.function,)
 
-    def scores(self, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Scores ``[rows]`` of predictions ``[rows, examples]``; NaN where one is not finite."""
-        found = np.array([self.score(labels, row) for row in predictions])
+    @property
+    def own_name(self) -> str:
+        """The name of the function."""
+        return self.removeprefix(CUSTOM)
+
+    def scores(
+        self, predictions: np.ndarray, labels: np.ndarray, names: Sequence[str] | None = None, what: str = ""
+    ) -> np.ndarray:
+        """Scores ``[rows]`` of predictions ``[rows, examples]``; NaN where one is not finite.
+
+        An exception of the function passes as it is, with a line on what was scored.
+
+        Args:
+            predictions: ``[rows, examples]``; a row that lacks a prediction has no score.
+            labels: ``[examples]``.
+            names: what each row is called in that line; by default its number.
+            what: what comes before the name, such as ``a resample of``.
+        """
+        found = np.full(len(predictions), np.nan)
+        for row, own in enumerate(predictions):
+            if is_complete(own):
+                try:
+                    found[row] = self.score(labels, own)
+                except Exception as error:
+                    name = names[row] if names else f"row {row}"
+                    if hasattr(error, "add_note"):  # from Python 3.11 on
+                        error.add_note(f"adapter-probe: the metric {self.own_name} was scoring {what}{name}")
+                    raise
         return np.where(np.isfinite(found), found, np.nan)
 
     def score(self, labels: np.ndarray, predictions: np.ndarray) -> float:
         """What the function gives.
 
         Raises:
-            DataError: it is no number.
+            DataError: it is no number, or one that is too large.
         """
         value = self.function(labels, predictions)
         try:
+            if isinstance(value, (str, bytes)):
+                raise TypeError
             return float(value)
-        except (TypeError, ValueError):
-            name = self.removeprefix(CUSTOM)
-            raise DataError(f"the metric {name} returned {value!r}; a score has to be one number") from None
+        except (TypeError, ValueError, OverflowError):
+            raise DataError(
+                f"the metric {self.own_name} returned {shown(value)}; a score has to be one number"
+            ) from None
 
 
 def default_metric(kind: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from fractions import Fraction
@@ -307,10 +308,34 @@ def test_300_variants_of_10_000_examples_take_no_loop(metric):
     assert time.perf_counter() - begin < 5  # about 0.5 s for Spearman and 0.1 s for the others, on one core
 
 
-@pytest.mark.parametrize("value", ["x", None, [0.5, 0.5]])
+@pytest.mark.parametrize("value", ["x", "0.5", None, [0.5, 0.5], 10**400, 1 + 1j])
 def test_a_function_that_gives_no_number_is_named(value):
     def mine(labels, predictions):
         return value
 
     with pytest.raises(DataError, match=r"the metric mine returned .*one number"):
         CustomMetric(mine).scores(np.zeros((2, 3)), np.zeros(3))
+
+
+@pytest.mark.parametrize(
+    "function", [lambda labels: 0.0, lambda labels, predictions, weights: 0.0, lambda *, a, b: 0.0]
+)
+def test_a_function_that_does_not_take_labels_and_predictions_is_refused_at_once(function):
+    with pytest.raises(DataError, match=r"does not take labels and predictions: ") as caught:
+        CustomMetric(function)
+    assert "\n" not in str(caught.value)
+    assert CustomMetric(max).own_name == "max"  # which tells no signature
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions take no notes")
+def test_what_a_function_raises_is_its_own_with_what_was_scored():
+    def mine(labels, predictions):
+        return 1 / int((predictions == labels).sum())
+
+    predictions, labels = np.array([[0, 1], [1, 0]]), np.array([0, 1])
+    with pytest.raises(ZeroDivisionError) as caught:
+        CustomMetric(mine).scores(predictions, labels, ("intact", "layers 0-1 off"))
+    assert caught.value.__notes__ == ["adapter-probe: the metric mine was scoring layers 0-1 off"]
+    with pytest.raises(ZeroDivisionError) as caught:
+        score(CustomMetric(mine), predictions, labels)
+    assert caught.value.__notes__ == ["adapter-probe: the metric mine was scoring row 1"]

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe import metrics
-from adapter_probe.errors import ResultsError
+from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.schema import SPANS_COLUMNS
 from adapter_probe.spans import SITES_PER_LAYER
@@ -31,7 +31,19 @@ _DECIMALS = 9
 
 
 def row_scores(results: AblationResults) -> np.ndarray:
-    """Score of every variant, float64 `[variants]`, in the metric's own units (a fraction)."""
+    """Score of every variant, float64 `[variants]`, in the metric's own units (a fraction).
+
+    Raises:
+        DataError: a user's metric gives no finite number for the intact model.
+    """
+    if isinstance(own := results.metric, metrics.CustomMetric):
+        scores = own.scores(results.predictions, results.labels, results.row_names)
+        if np.isnan(scores[intact_row(results)]):
+            raise DataError(
+                f"the metric {own.own_name} returned NaN or infinity for the intact model, so there is no "
+                "score to compare the spans with"
+            )
+        return scores
     return np.asarray(metrics.score(results.metric, results.predictions, results.labels), dtype=np.float64)
 
 

@@ -10,6 +10,7 @@ Source: Efron and Tibshirani 1993, An Introduction to the Bootstrap, chapters 6 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -112,7 +113,8 @@ def _custom_scores(metric: CustomMetric, predictions: np.ndarray, labels: np.nda
 
     def score(counts: np.ndarray) -> np.ndarray:
         drawn = (np.repeat(np.arange(len(labels)), row.astype(np.int64)) for row in counts)
-        return np.stack([metric.scores(predictions[:, examples], labels[examples]) for examples in drawn])
+        resample = partial(metric.scores, what="a resample of the examples by the bootstrap, ")
+        return np.stack([resample(predictions[:, examples], labels[examples]) for examples in drawn])
 
     return score
 

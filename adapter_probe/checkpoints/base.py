@@ -31,7 +31,7 @@ from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.bases.heads import HeadKind
 
 from .base_config import FoundBase, find_base, naming_base, resolve_base
-from .files import quote
+from .files import quote, refuse_unreadable
 from .identity import BaseIdentity, config_settings
 
 ARCHITECTURES: dict[str, Any] = {
@@ -91,6 +91,8 @@ def load_tokenizer(
         CheckpointError: there is no such base, or its tokenizer is missing or damaged.
     """
     name, revision = resolve_base(name, revision)
+    if Path(name).is_dir():
+        refuse_unreadable(Path(name))
     with naming_base("tokenizer", name):
         _refuse_token_fields(name, revision)
         tokenizer = AutoTokenizer.from_pretrained(
@@ -197,6 +199,7 @@ def load_base(
     name, config = found.name, copy.deepcopy(found.config)
     if n_outputs is not None:
         config.num_labels = n_outputs
+    config.return_dict = True  # the form of outputs only, which everything that runs the model relies on
     if dtype != torch.float32:
         config.dtype = None  # otherwise "auto" would follow the configuration, not the files
     with naming_base("weights", name), torch.random.fork_rng(devices=[]):

@@ -22,13 +22,12 @@ from adapter_probe.models.bases.anatomy import anatomy_for
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.results.fingerprints import describe_changes
 
-from .files import quote, read_json_file, refuse_pointer
+from .files import quote, read_json_file, refuse_unreadable
 from .identity import config_settings, forward_settings
 
 _COMMIT = re.compile("[0-9a-f]{40}")
 _HUB_TIMEOUT = 10.0  # seconds
 _MOST_SAID = 300
-_POINTED_AT = ("*.json", "*.safetensors", "*.model", "*.txt")
 _SIZES = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
     "dim", "n_layers", "n_heads", "n_embd", "n_layer", "n_head",
@@ -143,8 +142,7 @@ def find_base(name: str, revision: str | None = None, anatomy: Anatomy | None = 
     if (folder := Path(name)).is_dir():
         if not (folder / "config.json").is_file():
             raise CheckpointError(f"base {name} has no config.json; a transformers model folder is needed")
-        for path in (path for pattern in _POINTED_AT for path in sorted(folder.glob(pattern))):
-            refuse_pointer(path)
+        refuse_unreadable(folder)
     try:
         with naming_base("configuration", name):
             fields = (

@@ -15,7 +15,7 @@ from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json, write_json
 from adapter_probe.results.fingerprints import hash_json
 
-from .files import DESCRIPTION, refuse_pointer
+from .files import DESCRIPTION, refuse_irregular
 from .identity import BaseIdentity, checkpoint_identity
 
 SCHEMA = 2
@@ -96,7 +96,7 @@ def read_description(folder: Path) -> Description:
         raise CheckpointError(f"checkpoint {folder}: no such folder")
     if not path.is_file():
         raise CheckpointError(f"{folder} is not a checkpoint: it contains no {DESCRIPTION}")
-    refuse_pointer(path)
+    refuse_irregular(path)
     try:
         document = read_json(path)
     except ResultsError as error:  # the message names the file

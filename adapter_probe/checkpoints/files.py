@@ -26,8 +26,29 @@ _MOST_SHOWN = 40
 _DAMAGE = (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, TypeError)
 
 
-def refuse_pointer(path: Path) -> None:
-    """Refuse a git-LFS pointer: a few lines of text instead of the contents of the file."""
+_READ = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
+
+
+def refuse_unreadable(folder: Path) -> None:
+    """Refuse a model's folder if one of the files that transformers reads is no file with its own contents.
+
+    Raises:
+        CheckpointError: see `refuse_irregular`.
+    """
+    for path in (path for pattern in _READ for path in sorted(folder.glob(pattern))):
+        refuse_irregular(path)
+
+
+def refuse_irregular(path: Path) -> None:
+    """Refuse a pipe or device, which might never end, and a git-LFS pointer: a few lines about the file.
+
+    Raises:
+        CheckpointError: it is one of these; anything else, such as a missing file, passes.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise CheckpointError(f"{path} is a pipe, socket or device; a regular file is needed")
+    if not path.is_file():
+        return
     try:
         with path.open("rb") as file:
             start = file.read(len(_POINTER))
@@ -43,7 +64,7 @@ def read_json_file(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: the file cannot be read, or contains something else.
     """
-    refuse_pointer(path)
+    refuse_irregular(path)
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -68,7 +89,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     import safetensors.torch
     import torch
 
-    refuse_pointer(path)
+    refuse_irregular(path)
     try:
         size = path.stat().st_size
         if path.suffix == ".safetensors":

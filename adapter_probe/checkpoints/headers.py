@@ -22,7 +22,7 @@ from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.spans import SITES_PER_LAYER
 
 from .description import Description, read_description
-from .files import DESCRIPTION
+from .files import DESCRIPTION, refuse_irregular, refuse_unreadable
 from .identity import NOT_ENCODING, config_settings
 
 DELTA = "delta.safetensors"
@@ -95,6 +95,8 @@ def read_contents(folder: Path, base: str | None = None) -> Contents | None:
         place = Path(said.base.name if base is None else base).expanduser()
         if not isinstance(said.method, Adapters) or said.task.kind == "causal" or not place.is_dir():
             return None
+        refuse_irregular(folder / DELTA)
+        refuse_unreadable(place)
         data = (folder / DELTA).read_bytes()
         if hashlib.sha256(data).hexdigest() != said.delta_sha256 or not _is_base(place, said):
             return None

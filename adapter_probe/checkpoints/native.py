@@ -34,7 +34,7 @@ from adapter_probe.results.fingerprints import describe_changes, list_changes
 from .base import LoadedBase, load_base, load_tokenizer, n_outputs
 from .base_config import FoundBase, config_changes, find_base
 from .description import Description, read_description, write_description
-from .files import DESCRIPTION, check_values, first_of, refuse_pointer
+from .files import DESCRIPTION, check_values, first_of, refuse_irregular
 from .headers import DELTA
 from .identity import BaseIdentity, tokenizer_parts
 
@@ -186,7 +186,7 @@ def _refuse_changed(folder: Path, remembered: Description, found: Description) -
 
 def _read_delta(folder: Path, description: Description) -> dict[str, Tensor]:
     path = folder / DELTA
-    refuse_pointer(path)
+    refuse_irregular(path)
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -22,6 +22,7 @@ import numpy as np
 from adapter_probe.errors import CheckpointError, reason_of
 
 from .crc32c import crc32c, unmask
+from .files import refuse_irregular
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48  # bytes: the places of two blocks, padding, the magic number
@@ -89,6 +90,7 @@ class Bundle:
 
     def _bytes(self, name: str, entry: TensorEntry) -> bytes:
         path = self.shards[entry.shard]
+        refuse_irregular(path)
         try:
             with path.open("rb") as file:
                 file.seek(entry.offset)
@@ -112,6 +114,7 @@ def read_bundle(index: Path) -> Bundle:
     Raises:
         CheckpointError: the file cannot be read, is something else, damaged, or compressed.
     """
+    refuse_irregular(index)
     try:
         data = index.read_bytes()
     except OSError as error:

@@ -153,6 +153,8 @@ def parse_toml(file: Path) -> dict[str, Any]:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
         import tomli as tomllib
+    if file.exists() and not file.is_file() and not file.is_dir():
+        raise TrainingError(f"cannot read {file}: it is a pipe, socket or device; a regular file is needed")
     try:
         return tomllib.loads(file.read_text("utf-8"))
     except OSError as error:

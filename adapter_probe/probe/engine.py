@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from adapter_probe.data.packing import cut_by_tokens
-from adapter_probe.errors import AdapterProbeError
+from adapter_probe.errors import AdapterProbeError, CheckpointError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.packed import can_pack, pack_maps
 from adapter_probe.results.atomic import read_json, write_json
@@ -220,8 +220,14 @@ class Engine:
             path = None if self._folder is None else self._folder / GUARD
             self._sampled = self._kept_sample(path)
         if self._sampled is None:
-            errors = margin_errors(*map(self._sample_logits, self._precisions))
+            fast, exact = map(self._sample_logits, self._precisions)
+            errors = margin_errors(fast, exact)
             self._sampled = errors[np.isfinite(errors)]
+            if not self._sampled.size and np.isfinite(exact).all(axis=-1).any():
+                raise CheckpointError(
+                    "the model's outputs are NaN or infinite in bfloat16 for every sampled example, because "
+                    "its weights or states exceed what bfloat16 holds; give --precision float32"
+                )
             if path is not None:
                 run = hash_json(self._request.identity)
                 write_json(path, {"errors": self._sampled.tolist(), _RUN: run})

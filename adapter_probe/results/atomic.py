@@ -78,7 +78,7 @@ def read_json(path: str | Path) -> dict:
         ResultsError: the file cannot be read or does not hold one JSON object.
     """
     try:
-        value = json.loads(Path(path).read_bytes(), parse_constant=_finite, parse_float=_finite)
+        value = json.loads(_contents(path), parse_constant=_finite, parse_float=_finite)
     except OSError as error:
         raise ResultsError(f"cannot read {path}: {reason_of(error)}") from error
     except (ValueError, RecursionError) as error:
@@ -86,6 +86,13 @@ def read_json(path: str | Path) -> dict:
     if not isinstance(value, dict):
         raise ResultsError(f"{path} is damaged: expected a JSON object, got a {type(value).__name__}")
     return value
+
+
+def _contents(path: str | Path) -> bytes:
+    """The bytes of a regular file; a pipe or device might never end."""
+    if (place := Path(path)).exists() and not place.is_file() and not place.is_dir():
+        raise OSError(errno.EINVAL, "it is a pipe, socket or device; a regular file is needed")
+    return place.read_bytes()
 
 
 def _finite(text: str) -> float:
@@ -134,7 +141,7 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
         ResultsError: the file cannot be read, or has changed since it was written.
     """
     try:
-        data = Path(path).read_bytes()
+        data = _contents(path)
     except OSError as error:
         raise ResultsError(f"cannot read {path}: {reason_of(error)}") from error
     if data[-_CHECKSUM_LENGTH:] != _checksum(data):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import pickle
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from adapter_probe.checkpoints.base import load_base, load_tokenizer
+from adapter_probe.checkpoints.headers import read_contents
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.errors import AdapterProbeError, CheckpointError
 
@@ -413,6 +416,36 @@ def test_a_base_of_git_lfs_pointers(base, name):
     (base / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
     with pytest.raises(CheckpointError, match=rf"{name} is a git-LFS pointer.*git lfs pull"):
         load_base(str(base), 2)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs POSIX")
+@pytest.mark.timeout(60)  # reading one would wait for ever
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "chat_template.jinja"])
+def test_a_pipe_in_place_of_a_file_of_the_base(checkpoint, base, name):
+    (base / name).unlink(missing_ok=True)
+    os.mkfifo(base / name)
+    assert f"{base / name} is a pipe, socket or device; a regular file is needed" in refusal(checkpoint, base)
+    with pytest.raises(CheckpointError, match="is a pipe, socket or device"):
+        read_contents(checkpoint, str(base))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs POSIX")
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["delta.safetensors", "adapter_probe.json"])
+def test_a_pipe_in_place_of_a_file_of_the_checkpoint(checkpoint, name):
+    (checkpoint / name).unlink()
+    os.mkfifo(checkpoint / name)
+    assert re.search("is a pipe, socket or device|is not a checkpoint", refusal(checkpoint))
+
+
+@pytest.mark.parametrize("option", ["return_dict", "output_attentions", "output_hidden_states"])
+def test_the_form_of_the_bases_outputs_changes_no_number(checkpoint, base, option):
+    config = json.loads((base / "config.json").read_text())
+    ids = torch.tensor([[2, 9, 14, 3]])
+    with torch.no_grad():
+        right = open_checkpoint(checkpoint, str(base)).model.base(input_ids=ids).logits
+        (base / "config.json").write_text(json.dumps({**config, option: option != "return_dict"}))
+        assert torch.equal(open_checkpoint(checkpoint, str(base)).model.base(input_ids=ids).logits, right)
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "~nosuchuser/x", "a\0b"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,20 @@ def few_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(request: AblationRequest, out: Path) -> AblationResults:
     with AblationRun.folder(request, out) as folder:
         return AblationRun(request, folder).compute(lambda _: None)
+
+
+@contextmanager
+def changed_head(request: AblationRequest, value: float) -> Iterator[AblationRequest]:
+    """The request while one bias of its model's head has another value."""
+    bias = request.checkpoint.model.base.classifier.bias
+    kept = bias.detach().clone()
+    with torch.no_grad():
+        bias[0] = value
+    try:
+        yield request
+    finally:
+        with torch.no_grad():
+            bias.copy_(kept)
 
 
 def test_predictions_are_those_of_float32(prepared: Callable, few_sampled: None, tmp_path: Path):
@@ -171,19 +186,21 @@ def test_a_variant_that_is_not_finite_ends_and_widens_nothing(
 
 @pytest.mark.parametrize("precision", ["float32", "mixed"])
 def test_an_intact_model_that_is_not_finite_is_refused(prepared: Callable, tmp_path: Path, precision: str):
-    request = prepared(precision)
-    bias = request.checkpoint.model.base.classifier.bias
-    kept = bias.detach().clone()
-    with torch.no_grad():
-        bias[0] = float("nan")
-    try:
-        with pytest.raises(
-            CheckpointError, match=r"the intact model's outputs are NaN or infinite for \d+ of"
-        ):
-            run(request, tmp_path)
-    finally:
-        with torch.no_grad():
-            bias.copy_(kept)
+    words = r"the intact model's outputs are NaN or infinite for \d+ of"
+    with (
+        changed_head(prepared(precision), float("nan")) as request,
+        pytest.raises(CheckpointError, match=words),
+    ):
+        run(request, tmp_path)
+
+
+def test_weights_that_bfloat16_does_not_hold_are_refused(prepared: Callable, tmp_path: Path):
+    """Finite in float32, infinite in bfloat16: float32 scores them, `mixed` says what to give."""
+    words = r"infinite in bfloat16 .* give --precision float32"
+    with changed_head(prepared("mixed"), 3.4e38) as request, pytest.raises(CheckpointError, match=words):
+        run(request, tmp_path / "mixed")
+    with changed_head(prepared("float32"), 3.4e38) as request:
+        assert np.isfinite(run(request, tmp_path / "exact").logits).all()
 
 
 def test_another_runs_guard_is_measured_again(prepared: Callable, few_sampled: None, tmp_path: Path):

@@ -183,6 +183,16 @@ def test_a_function_as_the_metric(study, checkpoint, tmp_path):
     assert "balanced" in repr(own)
 
 
+def test_a_function_without_a_number_for_the_intact_model_is_no_metric(checkpoint, tmp_path):
+    for value in (float("nan"), float("inf")):
+        with pytest.raises(ap.DataError, match=r"returned NaN or infinity for the intact model"):
+            ap.ablate(
+                checkpoint, metric=lambda labels, predictions, value=value: value, spans="single",
+                max_examples=12, out=tmp_path, progress=False,
+            )  # fmt: skip
+        assert not (tmp_path / "summary.json").exists()
+
+
 @pytest.mark.parametrize(
     ("metric", "text"),
     [
