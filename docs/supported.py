@@ -51,8 +51,8 @@ def support_sections() -> str:
         (
             f"The paper's code: [{adapter_bert.LIBRARY}](https://github.com/{adapter_bert.LIBRARY})",
             f"`*{adapter_bert.INDEX}`, `*.data-*-of-*`, `{adapter_bert.LATEST}`",
-            ["bottleneck adapters on BERT, with the head of `run_classifier.py`; TensorFlow is not needed"],
-            "variables in slices, compressed or big-endian files",
+            ["bottleneck adapters on BERT, with the head of `run_classifier.py` (extra `tensorflow`)"],
+            "variables that are not of floating point, variables that this code does not have",
         ),
     ]
     lines = []

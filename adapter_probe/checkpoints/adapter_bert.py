@@ -1,25 +1,27 @@
 """Read TensorFlow checkpoints written by the paper's code, google-research/adapter-bert.
 
 Such a checkpoint holds the whole model: what was trained (adapters, all LayerNorms, the head), what was
-frozen, and the optimiser's state, which is left out. Names and shapes are those of `modeling.py` and
-`run_classifier.py` there: a matrix maps rows, so that ours is its transpose, except in the head.
+frozen, and the optimiser's state, which is left out. TensorFlow itself reads the files (extra
+``tensorflow``). Names and shapes are those of `modeling.py` and `run_classifier.py` there: a matrix maps
+rows, so that ours is its transpose, except in the head.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from adapter_probe.errors import CheckpointError
+from adapter_probe.errors import CheckpointError, install_extra, one_line
 from adapter_probe.models.adapters.imported import BottleneckSpec, ImportedMethod, SiteKind
 
 from .files import first_of
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, refuse_left
-from .tensor_bundle import read_bundle
 
 INDEX = ".index"
 LATEST = "checkpoint"  # names the newest of several checkpoints
@@ -39,6 +41,7 @@ _LINEAR_MAPS = (
     "intermediate/dense",
     "output/dense",
 )
+_STEP, _OPTIMISER = "global_step", ("/adam_m", "/adam_v")
 _EMBEDDINGS = ("word_embeddings", "token_type_embeddings", "position_embeddings")
 
 
@@ -51,30 +54,58 @@ def read(folder: Path) -> ForeignCheckpoint:
     """Read the files.
 
     Raises:
-        CheckpointError: it is ambiguous which checkpoint is meant, a file is missing or damaged, or it
-            holds no adapters or no head of the authors' code.
+        CheckpointError: TensorFlow is not installed, it is ambiguous which checkpoint is meant, a file is
+            missing or damaged, or it holds no adapters or no head of the authors' code.
     """
-    bundle = read_bundle(_index(folder))
-    names = [name for name in bundle.entries if not _is_state(name)]
-    if not any("/adapters/" in name for name in names):
-        raise CheckpointError(f"{bundle.index} contains no adapters of {LIBRARY}")
-    tensors = {}
-    for name in names:
-        tensor = torch.from_numpy(bundle.read(name).copy()).to(torch.float32)
-        if not torch.isfinite(tensor).all():
-            raise CheckpointError(f"{bundle.index}: {name} contains NaN or infinite values")
-        tensors[name] = tensor
-    outputs = _outputs(bundle.index, tensors)
+    index = _index(folder)
+    shards = sorted(folder.glob(f"{index.stem}.data-*-of-*"))
+    if not shards:
+        raise CheckpointError(f"{folder} lacks {index.stem}.data-*-of-*, the values of {index.name}")
+    variables = read_variables(index)
+    if not any("/adapters/" in name for name in variables):
+        raise CheckpointError(f"{index} contains no adapters of {LIBRARY}")
+    for name, values in variables.items():
+        if not np.isfinite(values).all():
+            raise CheckpointError(f"{index}: {name} contains NaN or infinite values")
+    tensors = {name: torch.from_numpy(values) for name, values in variables.items()}
+    outputs = _outputs(index, tensors)
     return ForeignCheckpoint(
         folder=folder,
         library=LIBRARY,
         kind="regression" if outputs == 1 else "classification",
         n_outputs=outputs,
         name=folder.resolve().name,
-        files=(bundle.index, *bundle.shards),
+        files=(index, *shards),
         documents={},
         tensors=tensors,
     )
+
+
+def read_variables(index: Path) -> dict[str, np.ndarray]:
+    """All variables but the optimiser's in float32, read by TensorFlow.
+
+    Raises:
+        CheckpointError: TensorFlow is not installed or refuses the files, or a variable is not of floating
+            point.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # only errors on standard error
+    try:
+        import tensorflow
+    except ModuleNotFoundError as error:
+        raise CheckpointError(
+            f"{index} is read by TensorFlow, and {error.name} is not installed; {install_extra('tensorflow')}"
+        ) from None
+    try:
+        reader = tensorflow.train.load_checkpoint(str(index.with_suffix("")))
+        types = reader.get_variable_to_dtype_map()
+        names = [name for name in types if name != _STEP and not name.endswith(_OPTIMISER)]
+        if odd := [name for name in names if not types[name].is_floating]:
+            raise CheckpointError(f"{index}: {odd[0]} is of type {types[odd[0]].name}, expected floats")
+        return {name: np.array(reader.get_tensor(name), dtype=np.float32) for name in names}
+    except CheckpointError:
+        raise
+    except Exception as error:  # damaged files: of several classes, most of them private
+        raise CheckpointError(f"{index} is damaged: {one_line(error)}") from None
 
 
 def _index(folder: Path) -> Path:
@@ -101,11 +132,6 @@ def _index(folder: Path) -> Path:
             f"and no file {LATEST!r} that names one"
         )
     return found[0]
-
-
-def _is_state(name: str) -> bool:
-    """Whether a variable is the optimiser's."""
-    return name == "global_step" or name.endswith(("/adam_m", "/adam_v"))
 
 
 def _outputs(index: Path, tensors: Mapping[str, Tensor]) -> int:

@@ -14,7 +14,7 @@ own, and so are the variables' names; weights are random, and another random mod
 
 Each case is a folder ``fixtures/adapter_bert/<case>`` with ``logits.npz`` in it: ``skipped`` bool
 ``[runs, layers]`` and ``logits`` ``[runs, examples, labels]``, the first run intact. Every example runs
-alone.
+alone. ``variables.npz`` holds the variables as TensorFlow reads them.
 """
 
 from __future__ import annotations
@@ -157,6 +157,14 @@ def logits(code: tuple[Any, Any, Any], case: str, skipped: list[bool], texts: li
             return np.concatenate([session.run(out, {ids: [text]}) for text in texts])
 
 
+def convert(folder: Path) -> None:
+    """All variables but the optimiser's, for tests where TensorFlow is not installed."""
+    reader = v1.train.load_checkpoint(str(folder / f"model.ckpt-{STEPS}"))
+    names = sorted(reader.get_variable_to_shape_map())
+    kept = [n for n in names if n != "global_step" and not n.endswith(("/adam_m", "/adam_v"))]
+    np.savez_compressed(folder / "variables.npz", **{name: reader.get_tensor(name) for name in kept})
+
+
 def main() -> None:
     """Write both cases."""
     code = authors_code(sys.argv[1])
@@ -167,6 +175,7 @@ def main() -> None:
         write(code, case, texts)
         found = np.stack([logits(code, case, skipped, texts) for skipped in runs])
         np.savez_compressed(FIXTURES / "adapter_bert" / case / "logits.npz", skipped=runs, logits=found)
+        convert(FIXTURES / "adapter_bert" / case)
 
 
 if __name__ == "__main__":

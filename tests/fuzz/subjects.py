@@ -160,20 +160,6 @@ CHECKPOINT = ("checkpoint/*.json", "checkpoint/*.safetensors", "checkpoint/*.bin
 BASE = ("base/*.json", "base/*.json", "base/*.safetensors")
 
 
-def lay_tensorflow(place: Path, sources: Path) -> None:
-    foreign("adapter_bert/two-files", "bert")(place, sources)
-    config = json.loads((place / "base" / "config.json").read_text())
-    (place / "base" / "config.json").write_text(json.dumps({**config, "hidden_act": "gelu_new"}))
-
-
-def judge_as_before(place: Path, _done: str) -> None:
-    """Tensors that come with checksums: what is accepted gives what the whole file gave."""
-    undisturbed = place / "undisturbed"
-    if undisturbed.exists():
-        with np.load(undisturbed / "predictions.npz") as archive:
-            assert_same(predictions(place)["logits"], archive["logits"], "logits")
-
-
 # --- data
 
 
@@ -431,13 +417,6 @@ SUBJECTS = [
     on_foreign("adapterhub/lora", "bert", 1.0),
     on_foreign("adapterhub/union", "bert", 1.0),
     on_foreign("adapterhub/flex-pooled", "bert", 1.0),
-    Subject(
-        "adapter-bert",
-        ("checkpoint/model*", "checkpoint/checkpoint"),
-        lay_tensorflow,
-        (*ABLATE, "rows.jsonl"),
-        judge_as_before,
-    ),
     on_causal("causal-llama", "llama", "choices", ".jsonl", 1.5, *CHECKPOINT, *CHECKPOINT, *BASE),
     on_causal("causal-gpt2", "gpt2", "completions", ".jsonl", 1.0, *CHECKPOINT, *CHECKPOINT, *BASE),
     on_causal("lm-choices", "llama", "choices", ".jsonl", 1.0),
