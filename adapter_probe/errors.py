@@ -4,6 +4,7 @@ Each carries one clear line: the value received, the values allowed, the file. T
 line and exits with code 2; any other exception is a bug and keeps its traceback. A warning is one line, too.
 """
 
+import sys
 from collections.abc import Iterable
 
 _LONGEST_SHOWN = 60  # characters
@@ -42,7 +43,19 @@ def install_extra(name: str) -> str:
 
 
 class AdapterProbeError(Exception):
-    """Base of every error that a user can act on."""
+    """Base of every error that a user can act on.
+
+    IPython and notebooks show its one line only; after ``%xmode Verbose``, ``%tb`` shows the whole traceback.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        """The lines that IPython shows."""
+        get_shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
+        tracebacks = getattr(get_shell(), "InteractiveTB", None)
+        if getattr(tracebacks, "mode", "") == "Verbose":
+            return tracebacks.structured_traceback(type(self), self, self.__traceback__)
+        signs = (sign if sign.isprintable() else repr(sign)[1:-1] for sign in str(self))
+        return [f"{type(self).__name__}: {''.join(signs)}"]
 
 
 class CheckpointError(AdapterProbeError):

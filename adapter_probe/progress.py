@@ -6,6 +6,7 @@ import re
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, TextIO
@@ -18,6 +19,8 @@ SECONDS_BETWEEN_LINES = 30.0  # seconds between lines if stderr is a file
 SECONDS_BETWEEN_WORDS = 30.0  # in a file, for work without a bar
 SECONDS_BETWEEN_SIGNS = 1.0  # in a terminal, to show that the program is running
 _LOADING = "loading"
+# In a notebook without ipywidgets the bars are text, of which tqdm would warn wherever a library imports it.
+warnings.filterwarnings("ignore", message="IProgress not found")
 
 
 @contextmanager

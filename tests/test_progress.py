@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -134,3 +135,23 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+def test_a_notebook_without_widgets_has_bars_of_text_and_no_warning():
+    """As in a kernel: tqdm finds a notebook's shell, and no ipywidgets."""
+    code = """
+import sys, types
+shell = types.SimpleNamespace(config={"IPKernelApp": {}})
+sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: shell, __spec__=None)
+sys.modules["IPython.display"] = types.ModuleType("IPython.display")
+sys.modules["ipykernel.zmqshell"] = types.ModuleType("zmqshell")
+sys.modules["ipywidgets"] = None
+from adapter_probe.progress import progress_bar
+with progress_bar("train", 2, "steps") as bar:
+    bar.update(2)
+import tqdm.auto
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "train: 100%" in done.stderr
+    assert "IProgress" not in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,9 @@ from adapter_probe.models.bases.family import Anatomy
 
 from .base import LoadedBase
 from .base_config import FoundBase
-from .files import first_of
+from .files import first_of, read_json_file
+
+_MADE_UP = re.compile(r"LABEL_\d+")  # by transformers, for want of a name
 
 # Endings of the names of transformers' classes.
 CLASSES: dict[str, Kind] = {
@@ -148,6 +151,30 @@ class BaseShape:
 def kind_of_class(name: object) -> Kind | None:
     """The kind of task that a class of transformers is for, by its name; None if it is not supported."""
     return next((kind for ending, kind in CLASSES.items() if str(name).endswith(ending)), None)
+
+
+def names_of_outputs(n_outputs: int, own: Path, base: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of a head's outputs, from the first configuration that has real ones; else their numbers.
+
+    Args:
+        n_outputs: number of outputs.
+        own: a config.json that was saved beside the adapter; it may be missing.
+        base: contents of the base's config.json.
+
+    Raises:
+        CheckpointError: the adapter's config.json cannot be read.
+    """
+    for fields in (read_json_file(own) if own.is_file() else {}, base):
+        named = fields.get("id2label")
+        names = [named.get(str(number)) for number in range(n_outputs)] if isinstance(named, dict) else []
+        real = all(isinstance(name, str) and name.strip() for name in names)
+        if (
+            real
+            and len(named or ()) == n_outputs == len(set(names))
+            and not any(map(_MADE_UP.fullmatch, names))
+        ):
+            return tuple(names)
+    return tuple(map(str, range(n_outputs)))
 
 
 def unsupported(folder: Path, what: str, supported: Iterable[str] = ()) -> CheckpointError:

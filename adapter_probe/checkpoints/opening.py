@@ -20,7 +20,7 @@ from .base import LoadedBase, load_base, load_tokenizer
 from .base_config import FoundBase, find_base, resolve_base
 from .description import Description
 from .files import CONFIG, DESCRIPTION, first_of, quote, read_json_file
-from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, kind_of_class
+from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, kind_of_class, names_of_outputs
 from .identity import encoding_changes, tokenizer_parts
 from .native import OpenedCheckpoint
 from .shared import SharedBase
@@ -120,7 +120,7 @@ def _open_foreign(
         notes += (f"The checkpoint's own tokenizer is used; it differs from the base's in: {parts}.",)
     names = source.label_names
     if kind == "classification" and not names:
-        names = tuple(map(str, range(n_outputs or 0)))
+        names = names_of_outputs(int(n_outputs or 0), source.folder / "config.json", found.fields)
     model = _build(source, translated, loaded, dtype)
     description = Description(
         method=translated.method,

@@ -28,8 +28,8 @@ _TEXTS = ("text", "sentence", "review", "content", "comment", "tweet", "question
 # With one of these beside a single text, it is not known whether the task is about one text or two.
 _SECONDS = ("context", "passage", "paragraph", "document", "article", "query", "answer", "response", "claim")
 _SECONDS += ("evidence", "text_pair", "text2", *(name for pair in _PAIRS for name in pair))
-_LABELS = ("label", "labels", "gold_label", "class", "category", "target", "sentiment", "is_duplicate")
-_LABELS += ("score", "stars", "rating", "quality", "relatedness_score")
+LABEL_COLUMNS = ("label", "labels", "gold_label", "class", "category", "target", "sentiment", "is_duplicate")
+LABEL_COLUMNS += ("score", "stars", "rating", "quality", "relatedness_score")
 _OPTIONS = {
     "text": ("--text", 1, "text"), "second text": ("--text-b", 2, "text_b"), "label": ("--label", 0, "label")
 }  # fmt: skip
@@ -53,7 +53,7 @@ def choose_columns(rows: Rows, text: str | None, text_b: str | None, label: str 
     else:
         pair = next(((free[a], free[b]) for a, b in _PAIRS if a in free and b in free), None)
         single = next((free[name] for name in _TEXTS if name in free), None)
-        usual_label = next((free[name] for name in _LABELS if name in free), None)
+        usual_label = next((free[name] for name in LABEL_COLUMNS if name in free), None)
     if text is None and text_b is None and pair is not None:
         text, text_b = pair
     if text is None:
@@ -92,7 +92,7 @@ def _checked(rows: Rows, text: str | None, text_b: str | None, label: str | None
     if len(set(columns.names)) < len(columns.names):
         raise DataError(f"{rows.path}: texts and label must be distinct columns, got {listed(columns.names)}")
     first = rows.records[0].get(columns.label)
-    if columns.label.isdecimal() and str(first).strip().lower() in _LABELS:
+    if columns.label.isdecimal() and str(first).strip().lower() in LABEL_COLUMNS:
         raise DataError(
             f"{rows.places[0]}: the label is {shown(first)}, as in a header; "
             "name the columns as the header does"

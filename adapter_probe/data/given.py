@@ -15,7 +15,12 @@ from adapter_probe.known_tasks import KNOWN_TASKS
 
 
 def given_task(
-    task: TaskSpec, files: Sequence[str | Path], split: str, checkpoint: str | Path, encoding: str = "utf-8"
+    task: TaskSpec,
+    files: Sequence[str | Path],
+    split: str,
+    checkpoint: str | Path,
+    encoding: str = "utf-8",
+    label_names: Sequence[str] = (),
 ) -> TaskSpec:
     """The task of a checkpoint, or that of the given files if the checkpoint does not record its data.
 
@@ -25,6 +30,7 @@ def given_task(
         split: split that the files are.
         checkpoint: folder of the checkpoint, for messages.
         encoding: text encoding of the files.
+        label_names: names of the head's outputs, in their order, for a checkpoint that does not name them.
 
     Raises:
         CheckpointError: neither files are given nor does the checkpoint record any.
@@ -35,6 +41,8 @@ def given_task(
             f"{files[0]}: tasks of lm-eval require a language model; the task of checkpoint {checkpoint} is "
             f"{task.kind}"
         )
+    if label_names:
+        task = _named(task, tuple(label_names), checkpoint)
     if task.files or split not in SPLITS:
         return task
     if not files:
@@ -53,6 +61,29 @@ def records_no_data(checkpoint: str | Path, causal: bool) -> CheckpointError:
     return CheckpointError(
         f"checkpoint {checkpoint} does not record its data; give a file with {rows} (--data FILE)"
     )
+
+
+def _named(task: TaskSpec, names: tuple[str, ...], checkpoint: str | Path) -> TaskSpec:
+    """The task with the given names of the head's outputs.
+
+    Raises:
+        DataError: the head has no classes, another number of them, or names of its own.
+    """
+    own, given = task.label_names, ", ".join(names)
+    if task.kind != "classification":
+        raise DataError(
+            f"--label-names {given}: the task of checkpoint {checkpoint} is {task.kind}, without labels"
+        )
+    if len(set(names)) < len(names) or len(names) != len(own):
+        raise DataError(
+            f"--label-names {given} are {len(set(names))} different names; the head of checkpoint "
+            f"{checkpoint} has {len(own)} outputs"
+        )
+    if task.files and names != own:
+        raise DataError(
+            f"--label-names {given}: checkpoint {checkpoint} names its outputs itself, {', '.join(own)}"
+        )
+    return replace(task, label_names=names)
 
 
 def _names(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION, read_json_file
+from adapter_probe.data.columns import LABEL_COLUMNS
 from adapter_probe.data.given import records_no_data
 from adapter_probe.data.lm_eval_tasks import is_task
 from adapter_probe.data.readers import refuse_unreadable
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FOLDER = "data"
+_DEEPEST = 20
 
 ExampleSource: TypeAlias = "str | Path | Sequence[Any] | pd.DataFrame"
 """A file, several files, a DataFrame, a list of mappings from column to value, or a pair (texts, labels)."""
@@ -53,7 +55,7 @@ def as_files(data: ExampleSource, folder: Path, checkpoint: Path) -> tuple[str, 
         return tuple(map(str, data))
     if not checkpoint.is_dir():  # opening reports it; nothing may be written into it
         return ()
-    lines = [json.dumps(row) + "\n" for row in _rows(data, checkpoint)]
+    lines = [json.dumps(row) + "\n" for row in _rows(_in_memory(data), checkpoint)]
     if not lines:
         raise DataError("data has no rows; give at least two examples with different labels")
     content = "".join(lines).encode("ascii")  # readable in every text encoding
@@ -64,8 +66,40 @@ def as_files(data: ExampleSource, folder: Path, checkpoint: Path) -> tuple[str, 
     return (str(path),)
 
 
+def categories_of(data: ExampleSource) -> tuple[str, ...]:
+    """The names of the labels in their order, if the labels of a frame or pair are a pandas categorical.
+
+    Empty for anything else, and for categories that are numbers, which say no more than the labels do.
+    """
+    if isinstance(data, (str, Path)):
+        return ()
+    data = _in_memory(data)
+    if hasattr(data, "itertuples"):
+        columns = [data[name] for name in data.columns if str(name).lower() in LABEL_COLUMNS]
+    else:
+        columns = [data[1]] if is_column(data) and len(data) == 2 and all(map(is_column, data)) else []
+    of = (getattr(getattr(column, "dtype", None), "categories", ()) for column in columns)
+    names = next((tuple(one) for one in of if len(one)), ())
+    return names if all(isinstance(name, str) and not name.isdecimal() for name in names) else ()
+
+
+def _in_memory(data: Any) -> Any:
+    """A DataFrame or rows, from the table of another library: polars, pyarrow, datasets, ...
+
+    Raises:
+        DataError: the library lacks what it needs for that.
+    """
+    if hasattr(data, "itertuples") or not (hasattr(data, "to_dicts") or hasattr(data, "to_pandas")):
+        return data
+    try:
+        return data.to_dicts() if hasattr(data, "to_dicts") else data.to_pandas()
+    except ImportError as error:
+        kind = type(data).__name__
+        raise DataError(f"data is a {kind}, which cannot be read without another package: {error}") from None
+
+
 def _rows(data: Any, checkpoint: Path) -> Iterator[dict[str, Any]]:
-    if hasattr(data, "columns") and hasattr(data, "to_dict"):
+    if hasattr(data, "itertuples"):
         names = [str(name) for name in data.columns]
         if len(set(names)) < len(names):
             raise DataError(f"data has the columns {', '.join(names)}; column names must be unique")
@@ -135,17 +169,21 @@ def _columns(checkpoint: Path, pairs: bool) -> tuple[str, str, str]:
     return tuple(map(str, names))  # type: ignore[return-value]
 
 
-def _plain(value: Any, row: int, column: str) -> Any:
+def _plain(value: Any, row: int, column: str, depth: int = 0) -> Any:
     """A value as plain JSON, converted from NumPy if necessary; missing values become null."""
+    if depth > _DEEPEST:
+        raise DataError(
+            f"data row {row}: column {column!r} contains itself, or is nested more than {_DEEPEST} levels"
+        )
     value = value.tolist() if hasattr(value, "tolist") else value
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):
         return None if math.isnan(value) else value
     if isinstance(value, Mapping):
-        return {str(name): _plain(one, row, column) for name, one in value.items()}
+        return {str(name): _plain(one, row, column, depth + 1) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(one, row, column) for one in value]
+        return [_plain(one, row, column, depth + 1) for one in value]
     if type(value).__name__ in ("NAType", "NaTType"):
         return None
     raise DataError(

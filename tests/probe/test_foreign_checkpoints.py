@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from adapter_probe.checkpoints.converting import to_native
+from adapter_probe.checkpoints.foreign import names_of_outputs
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.given import given_task
 from adapter_probe.errors import CheckpointError, DataError
@@ -70,6 +72,43 @@ def test_labels_that_nothing_orders_are_refused(tmp_path: Path):
         request("adapterhub/houlsby", data)
     with pytest.raises(DataError, match=r"which it does not name; allowed are 0 to 2"):
         request("peft/lora", data)
+
+
+def test_names_that_are_given_order_the_labels(tmp_path: Path):
+    data = rows(tmp_path / "d.jsonl", ["x", "y", "z", "x"])
+    task = open_checkpoint(FIXTURES / "peft/lora", BERT).description.task
+    for names in (("z", "x", "y"), ("Z", "x", "y")):
+        made = given_task(task, [data], "validation", "c", label_names=names)
+        assert made.label_names == ("z", "x", "y")
+    for names, words in (
+        (("x", "y"), "2 different names; .* has 3 outputs"),
+        (("x", "y", "y"), "2 different names"),
+        (("x", "y", "w"), "labels x, y, z are not those .* 3 outputs, x, y, w"),
+    ):
+        with pytest.raises(DataError, match=words):
+            given_task(task, [data], "validation", "c", label_names=names)
+    native = replace(task, label_names=("a", "b", "c"), files={"train": ("t",), "validation": ("v",)})
+    with pytest.raises(DataError, match="names its outputs itself, a, b, c"):
+        given_task(native, (), "validation", "c", label_names=("x", "y", "z"))
+
+
+@pytest.mark.parametrize(
+    ("own", "base", "names"),
+    [
+        (None, {"0": "bad", "1": "fair", "2": "good"}, NAMES),
+        ({"0": "no", "1": "may", "2": "yes"}, {"0": "bad", "1": "fair", "2": "good"}, ("no", "may", "yes")),
+        (None, {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}, ("0", "1", "2")),
+        (None, {"0": "bad", "1": "good"}, ("0", "1", "2")),
+        (None, {"0": "bad", "1": "good", "2": "good"}, ("0", "1", "2")),
+        (None, ["bad", "fair", "good"], ("0", "1", "2")),
+        ({"0": "a", "1": "b"}, {}, ("0", "1", "2")),
+    ],
+)
+def test_real_names_in_the_configuration_name_the_outputs(own, base, names, tmp_path: Path):
+    place = tmp_path / "config.json"
+    if own is not None:
+        place.write_text(json.dumps({"id2label": own}))
+    assert names_of_outputs(3, place, {"id2label": base}) == names
 
 
 def test_without_data_there_is_nothing_to_judge_by():

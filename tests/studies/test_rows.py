@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import adapter_probe as ap
-from adapter_probe.studies.rows import as_files
+from adapter_probe.studies.rows import as_files, categories_of
+
+CIRCULAR: list = []
+CIRCULAR.append({"again": CIRCULAR})
+NESTED: list = []
+for _ in range(2000):
+    NESTED = [NESTED]
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +60,41 @@ def test_every_form_is_the_same_file(checkpoint, frame, tmp_path):
     assert as_files(frame.tail(5), tmp_path, checkpoint) != as_files(frame, tmp_path, checkpoint)
 
 
+def test_tables_of_other_libraries(checkpoint, frame, tmp_path):
+    """Polars has `columns` and `to_dicts`, pyarrow and datasets have `to_pandas`."""
+    polars = SimpleNamespace(columns=["text", "label"], to_dicts=lambda: frame.to_dict("records"))
+    arrow = SimpleNamespace(column_names=["text", "label"], to_pandas=lambda: frame)
+    right = as_files(frame, tmp_path, checkpoint)
+    assert as_files(polars, tmp_path, checkpoint) == as_files(arrow, tmp_path, checkpoint) == right
+
+    def lacks():
+        raise ModuleNotFoundError("No module named 'pyarrow'")
+
+    with pytest.raises(ap.DataError, match=r"cannot be read without another package: .*pyarrow"):
+        as_files(SimpleNamespace(to_pandas=lacks), tmp_path, checkpoint)
+
+
+def test_real_tables_of_other_libraries(checkpoint, frame, tmp_path):
+    right = as_files(frame, tmp_path, checkpoint)
+    columns = frame.to_dict("list")
+    for name, make in (("polars", "DataFrame"), ("pyarrow", "table")):
+        try:
+            table = getattr(importlib.import_module(name), make)(columns)
+        except ImportError:
+            continue
+        assert as_files(table, tmp_path, checkpoint) == right
+
+
+def test_categories_are_the_names_of_the_labels(frame):
+    order = ["positive", "negative"]
+    labels = pd.Categorical(frame["label"], categories=order)
+    assert categories_of(frame.assign(label=labels)) == ("positive", "negative")
+    assert categories_of((list(frame["text"]), pd.Series(labels))) == ("positive", "negative")
+    assert categories_of(frame) == categories_of("file.csv") == categories_of(frame.to_dict("records")) == ()
+    assert categories_of(frame.assign(label=pd.Categorical([0, 1] * 12))) == ()
+    assert categories_of(frame.assign(label="a", note=labels)) == ()
+
+
 def test_files_stay_files(checkpoint, tmp_path):
     assert as_files("a.csv", tmp_path, checkpoint) == ("a.csv",)
     assert as_files([Path("a.csv"), "b.csv"], tmp_path, checkpoint) == ("a.csv", "b.csv")
@@ -81,6 +124,13 @@ def test_numbers_of_numpy_and_pairs_of_texts(tmp_path):
         (([("a", "b")], [1]), "the task expects single texts"),
         ([{"text": "a"}, 3], "row 1 is a int"),
         ([{"text": object()}], "column 'text' contains a object"),
+        (
+            [{"text": "a", "label": 0}, {"text": CIRCULAR}],
+            "row 1: column 'text' contains itself, or is nested",
+        ),
+        ([{"text": NESTED}], "contains itself, or is nested more than 20 levels"),
+        ({"text": "a"}, "is a dict"),
+        ({"a", "b"}, "is a set"),
         (pd.DataFrame([["a", "b"]], columns=["text", "text"]), "must be unique"),
         (7, "is a int"),
     ],
