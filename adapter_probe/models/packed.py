@@ -16,10 +16,11 @@ from .adapters.low_rank import LowRank
 
 def can_pack(model: AdaptedModel) -> bool:
     """Whether the model is in bfloat16 on a CPU that oneDNN supports."""
-    return _can_pack(next(model.base.parameters()))
+    return can_pack_weight(next(model.base.parameters()))
 
 
-def _can_pack(weight: Tensor) -> bool:
+def can_pack_weight(weight: Tensor) -> bool:
+    """Whether a weight is in bfloat16 on a CPU that oneDNN supports."""
     if weight.dtype != torch.bfloat16 or weight.device.type != "cpu":
         return False
     return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
@@ -63,7 +64,7 @@ def _is_frozen(module: nn.Module) -> bool:
     """Whether the module is a plain linear map that does not train, and that oneDNN can pack."""
     if type(module) is not nn.Linear or any(p.requires_grad for p in module.parameters()):
         return False
-    return _can_pack(module.weight) and "forward" not in vars(module)
+    return can_pack_weight(module.weight) and "forward" not in vars(module)
 
 
 class FrozenMap:

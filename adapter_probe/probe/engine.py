@@ -18,16 +18,13 @@ import torch
 
 from adapter_probe.data.packing import cut_by_tokens
 from adapter_probe.errors import AdapterProbeError, CheckpointError
-from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.packed import can_pack, pack_maps
 from adapter_probe.results.atomic import read_json, write_json
 from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.results.schema import GUARD
 
 from .guard import Guard, doubts, least_certain, margin_errors, margins, sampled
-from .lanes import Lanes, twin
-from .outputs import Arrays, batch_outputs, joined, refuse_nonfinite_intact
-from .pairs import pair_logits
+from .lanes import Lanes
+from .outputs import Arrays, joined, refuse_nonfinite_intact
 from .plan import (
     MEASURED_LAYERS,
     MEASURED_TOKENS,
@@ -38,6 +35,7 @@ from .plan import (
     typical_tokens,
 )
 from .request import AblationRequest
+from .runners import Runner, make_runners
 
 ProgressCallback = Callable[[int], None]
 ERROR = "error"
@@ -59,7 +57,7 @@ class Engine:
     def __init__(self, request: AblationRequest, folder: Path | None = None):
         self._request, self._folder = request, folder
         self._masks = request.variants.masks
-        device, model = request.device.type, request.checkpoint.model
+        device, model = request.device.type, request.model
         self._mixed = request.settings.precision == "mixed"
         self._precisions = ("bfloat16", "float32") if self._mixed else (request.settings.precision,)
         self._tokens = {
@@ -70,7 +68,7 @@ class Engine:
         }
         self.tokens_per_pass = self._tokens[self._precisions[0]]
         self._lanes = Lanes(device)
-        self._models: dict[str, SimpleQueue[AdaptedModel]] = {}  # models by precision, one per lane
+        self._runners: dict[str, SimpleQueue[Runner]] = {}  # by precision, one per lane
         self._sampled: np.ndarray | None = None
 
     def outputs(self, parts: Sequence[np.ndarray], report: ProgressCallback) -> Generator[Arrays, None, None]:
@@ -113,15 +111,9 @@ class Engine:
     def _pairs(self, precision: str, items: np.ndarray, chosen: tuple[np.ndarray, ...]) -> np.ndarray:
         """Logits ``[pairs, labels]`` of the chosen pairs, (variants, positions in `items`)."""
         variants, columns = chosen
-        with self._model(precision) as model:
-            return pair_logits(
-                model,
-                self._request.encoded,
-                items[columns],
-                self._masks[variants],
-                tokens_per_pass=self._tokens[precision],
-                norms=self._request.settings.layernorm,
-                each_pass=self._lanes.check,
+        with self._runner(precision) as runner:
+            return runner.pairs(
+                items[columns], self._masks[variants], self._tokens[precision], self._lanes.check
             )
 
     def _side_by_side(
@@ -131,31 +123,21 @@ class Engine:
         return self._lanes.map(function, batches)
 
     def _prepare(self) -> None:
-        """Create one model per lane in every precision that is used."""
+        """Create one runner per lane in every precision that is used."""
         for precision in self._precisions:
-            if precision in self._models:
-                continue
-            model, dtype = self._request.checkpoint.model, getattr(torch, precision)
-            own = next(model.parameters()).dtype
-            if dtype in (torch.float32, own):
-                model = model.to(self._request.device, dtype).eval()
-            else:  # the checkpoint's model keeps its precision
-                model = twin(model.to(self._request.device).eval(), dtype)
-            if can_pack(model):
-                model = twin(model)
-                pack_maps(model, drop=dtype != own)
-            models = self._models[precision] = SimpleQueue()
-            for lane in range(self._lanes.n):
-                models.put(twin(model) if lane else model)
+            if precision not in self._runners:
+                runners = self._runners[precision] = SimpleQueue()
+                for runner in make_runners(self._request, getattr(torch, precision), self._lanes.n):
+                    runners.put(runner)
 
     @contextmanager
-    def _model(self, precision: str) -> Iterator[AdaptedModel]:
-        """A model for the exclusive use of one lane."""
-        model = self._models[precision].get()
+    def _runner(self, precision: str) -> Iterator[Runner]:
+        """A runner for the exclusive use of one lane."""
+        runner = self._runners[precision].get()
         try:
-            yield model
+            yield runner
         finally:
-            self._models[precision].put(model)
+            self._runners[precision].put(runner)
 
     def repeat_doubtful_pairs(self, arrays: Arrays) -> dict[str, Any] | None:
         """Repeat further pairs in float32 until none is within the final guard band, in place.
@@ -205,10 +187,8 @@ class Engine:
 
     def _tree(self, precision: str, items: np.ndarray, masks: np.ndarray | None = None) -> Arrays:
         masks = self._masks if masks is None else masks
-        with self._model(precision) as model:
-            return batch_outputs(
-                self._request, model, masks, items, self._tokens[precision], self._lanes.check
-            )
+        with self._runner(precision) as runner:
+            return runner.outputs(items, masks, self._tokens[precision], self._lanes.check)
 
     def _first_band(self, estimate: bool = False) -> float:
         n = len(self._masks) * len(self._request.encoded.lengths)
@@ -289,7 +269,7 @@ class Engine:
 
     def _measured_masks(self) -> tuple[np.ndarray, float]:
         """Every k-th variant, few enough for a short measurement, and their share of all layer passes."""
-        early = self._request.checkpoint.model.forks_early
+        early = self._request.model.forks_early
         whole = sum(nodes_by_site(self._masks, early))
         step = 1
         while True:

@@ -13,6 +13,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 _M_ARENA_MAX = -8  # malloc.h
 # What the next passes use again, in widest states of a pass. To return it to the system costs a page fault
 # for every 4 KiB, 8 % of the time of short passes.
@@ -57,3 +59,16 @@ def return_free_memory(state: int) -> None:
 def _resident_memory() -> int:
     """Bytes of the process in memory, on Linux."""
     return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def available_memory(device: torch.device) -> int:
+    """Bytes that are free on a device."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    with contextlib.suppress(OSError, StopIteration):  # Linux
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
+    names = getattr(os, "sysconf_names", {})
+    if "SC_AVPHYS_PAGES" in names:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 0  # unknown: nothing is spent

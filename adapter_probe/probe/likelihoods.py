@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -19,6 +18,8 @@ from .tree import forward_variants
 # needs larger chunks for full use.
 LOGITS_PER_CHUNK = {"cpu": 3 << 17, "cuda": 256 << 20}
 _ROWS_PER_CHUNK = 1024
+LogitsInParts = Callable[[Tensor, int], Iterator[tuple[int, Tensor]]]
+"""Given states ``[rows, hidden]`` and a size: a token's number, and the logits of so many from it on."""
 
 
 def request_outputs(
@@ -55,10 +56,21 @@ def request_outputs(
         tokens_per_pass=tokens_per_pass,
         norms=norms,
         each_pass=each_pass,
-        head=partial(score_tokens, model, batch),
+        head=lambda hidden: score_states(model.logits_in_parts, batch, model.final_states(hidden)),
     )
-    shape = (len(masks), len(items), batch.n_continuations)
-    sums = torch.zeros(len(masks), len(items) * batch.n_continuations, 2, dtype=torch.float64)
+    return summed_by_continuation(batch, scored, len(items))
+
+
+def summed_by_continuation(batch: RequestBatch, scored: Tensor, n_items: int) -> dict[str, np.ndarray]:
+    """The outputs of `request_outputs` from the scores of all tokens.
+
+    Args:
+        batch: what is scored.
+        scored: see `score_states`, ``[variants, scored, 2]``.
+        n_items: number of items.
+    """
+    shape = (len(scored), n_items, batch.n_continuations)
+    sums = torch.zeros(len(scored), n_items * batch.n_continuations, 2, dtype=torch.float64)
     members = scored[:, batch.members].double().cpu()  # [variants, members, 2]
     members[..., 1] = 1 - members[..., 1]
     sums.index_add_(1, batch.slots, members)
@@ -66,34 +78,33 @@ def request_outputs(
     return {"logits": values[..., 0].astype(np.float32), "greedy": values[..., 1] == 0}
 
 
-def score_tokens(model: AdaptedModel, batch: RequestBatch, hidden: Tensor) -> Tensor:
+def score_states(parts: LogitsInParts, batch: RequestBatch, states: Tensor) -> Tensor:
     """Log-likelihood of every scored token, and whether it is the most likely one.
 
     The logits over the vocabulary are computed for a few positions at a time and not kept.
 
     Args:
-        model: the model.
+        parts: the output embedding.
         batch: the tokens to score.
-        hidden: ``[read, hidden]``, the last layer's states at the positions that are read.
+        states: ``[read, hidden]``, what the output embedding is given at the positions that are read.
 
     Returns:
         float ``[scored, 2]``: the log-likelihood in nats, and 1 for the most likely token, else 0.
     """
-    states = model.final_states(hidden)
-    dtype = torch.promote_types(hidden.dtype, torch.float32)
-    parts, done = [], 0
+    dtype = torch.promote_types(states.dtype, torch.float32)
+    scores, done = [], 0
     for begin in range(0, len(states), _ROWS_PER_CHUNK):
         some = states[begin : begin + _ROWS_PER_CHUNK]
         end = int(batch.ends[begin + len(some) - 1])
         inside, done = slice(done, end), end
         rows = batch.after[inside] - begin
-        chosen, total, top = _normalised(model, some, rows, batch.targets[inside], dtype)
-        parts.append(torch.stack([chosen - total[rows], (chosen >= top[rows]).to(dtype)], dim=1))
-    return torch.cat(parts)
+        chosen, total, top = _normalised(parts, some, rows, batch.targets[inside], dtype)
+        scores.append(torch.stack([chosen - total[rows], (chosen >= top[rows]).to(dtype)], dim=1))
+    return torch.cat(scores)
 
 
 def _normalised(
-    model: AdaptedModel, states: Tensor, rows: Tensor, targets: Tensor, dtype: torch.dtype
+    parts: LogitsInParts, states: Tensor, rows: Tensor, targets: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Logits of `targets` after states `rows`, and the log-sum-exp and the maximum of every state's logits.
 
@@ -102,7 +113,7 @@ def _normalised(
     most = LOGITS_PER_CHUNK.get(states.device.type, LOGITS_PER_CHUNK["cpu"])
     chosen = torch.empty(len(rows), dtype=dtype, device=states.device)
     tops, totals = [], []
-    for first, logits in model.logits_in_parts(states, max(1, most // len(states))):
+    for first, logits in parts(states, max(1, most // len(states))):
         part = logits.to(dtype)
         top = part.amax(dim=-1)
         # Every target is looked up in every part, although only one part contains it: selecting the targets

@@ -126,7 +126,7 @@ def assemble_results(
     settings = {
         **request.settings.to_json(),
         "task": request.checkpoint.description.task.name,
-        "site_parameters": request.checkpoint.model.site_parameters,
+        "site_parameters": request.model.site_parameters,
     }
     if rank := _lora_rank(request.checkpoint.description.method):
         settings["lora_rank"] = rank

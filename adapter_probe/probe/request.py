@@ -21,9 +21,11 @@ from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import CheckpointError, DataError, ResultsError
 from adapter_probe.metrics import check_metric
+from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.spans import SITES_PER_LAYER, VariantSet, effective_variants
 
 from .arguments import CODE_SCHEMA, AblationArguments, AblationSettings
+from .general_model import GeneralModel, model_of
 from .plan import choose_tokens_per_pass
 
 
@@ -53,9 +55,24 @@ class AblationRequest:
         return self.examples.encoded
 
     @cached_property
+    def model(self) -> AdaptedModel | GeneralModel:
+        """The model, as the engine that runs it knows it.
+
+        Raises:
+            ModelError: it has no adapter that can be switched off.
+        """
+        opened = self.checkpoint
+        return opened.model if isinstance(opened.model, AdaptedModel) else model_of(opened, self.encoded)
+
+    @property
+    def engine(self) -> str:
+        """The engine that runs the model: "packed" or "general"."""
+        return "packed" if isinstance(self.checkpoint.model, AdaptedModel) else "general"
+
+    @cached_property
     def variants(self) -> VariantSet:
         """The variants of the study, the intact model first; every span switches off other adapters."""
-        model = self.checkpoint.model
+        model = self.model
         return effective_variants(self.settings.variants(len(model.layers)), model.has_adapter)
 
     @property
@@ -67,6 +84,7 @@ class AblationRequest:
             "data": {"fingerprint": self.examples.rows.fingerprint, "n_examples": len(self.examples.rows)},
             "tokens": {"fingerprint": self.examples.encoded.fingerprint},
             "settings": self.settings.to_json(),
+            **({} if self.engine == "packed" else {"engine": self.engine}),
         }
 
 
@@ -82,15 +100,31 @@ def prepare_ablation(arguments: AblationArguments, device: torch.device) -> Abla
     choose_tokens_per_pass(arguments.tokens_per_pass, device.type, 1)  # refuse a bad value first
     dtype = torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
     opened = open_checkpoint(arguments.checkpoint, arguments.base, dtype=dtype)
-    model = opened.model
+    if isinstance(opened.model, AdaptedModel):  # known without examples
+        _refuse_unfit(opened.model, opened, arguments)
+    task, examples, metric = _scored_examples(opened, arguments)
+    opened = opened.with_task(task)
+    request = AblationRequest(opened, examples, metric, settings, device, arguments.tokens_per_pass)
+    if isinstance(request.model, GeneralModel):
+        request.model.check_sites(settings.sites)
+        _refuse_unfit(request.model, opened, arguments)
+    return request
+
+
+def _refuse_unfit(
+    model: AdaptedModel | GeneralModel, opened: OpenedCheckpoint, arguments: AblationArguments
+) -> None:
+    """Refuse settings with which the model has nothing to switch off, or not in this way.
+
+    Raises:
+        CheckpointError, ModelError: it has not.
+    """
+    settings = arguments.settings
     model.check_norms(settings.layernorm)
     has_adapter = model.has_adapter  # [sites]
     never_off = settings.variants(len(model.layers)).masks.all(axis=0)  # [sites]
     if not (has_adapter & ~never_off).any():
-        raise _without_adapters(arguments.checkpoint, opened, settings)
-    task, examples, metric = _scored_examples(opened, arguments)
-    opened = opened.with_task(task)
-    return AblationRequest(opened, examples, metric, settings, device, arguments.tokens_per_pass)
+        raise _without_adapters(arguments.checkpoint, model, opened, settings)
 
 
 def on_other_data(request: AblationRequest, arguments: AblationArguments) -> AblationRequest:
@@ -131,9 +165,11 @@ def _scored_examples(
     return task, examples, arguments.metric or task.metric
 
 
-def _without_adapters(folder: str, opened: OpenedCheckpoint, settings: AblationSettings) -> CheckpointError:
+def _without_adapters(
+    folder: str, model: AdaptedModel | GeneralModel, opened: OpenedCheckpoint, settings: AblationSettings
+) -> CheckpointError:
     """The error for a checkpoint without adapters at the chosen sites."""
-    attention, ffn = opened.model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=0)
+    attention, ffn = model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=0)
     held = "both" if attention and ffn else "attention" if attention else "ffn" if ffn else "none"
     where = f" of layers {settings.layers}" if settings.layers else ""
     return CheckpointError(

@@ -123,7 +123,7 @@ def plan_ablation(request: AblationRequest, folder: Path) -> dict[str, Any]:
     per_token = engine.seconds_per_token()
     seconds = per_token * (ablation.tokens_total - ablation.tokens_done)
     done, parts = ablation.parts_done()
-    work = count_work(masks, request.encoded.lengths, request.checkpoint.model.forks_early)
+    work = count_work(masks, request.encoded.lengths, request.model.forks_early)
     per_pass = per_token * ablation.tokens_total / sum(work.layer_evaluations)
     return {
         **asdict(work),
@@ -145,7 +145,7 @@ _CHOICES = (("all", 1), ("all", 3), ("single", 1), ("prefix", 1), ("suffix", 1))
 
 def _other_choices(request: AblationRequest, seconds_per_pass: float) -> list[dict[str, Any]]:
     """Spans, group, number of spans, layer passes and seconds of other choices on the same examples."""
-    model, settings = request.checkpoint.model, request.settings
+    model, settings = request.model, request.settings
     found = []
     for spans, group in _CHOICES:
         if (spans, group) == (settings.spans, settings.group):

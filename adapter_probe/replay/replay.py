@@ -47,6 +47,8 @@ class Replay:
         inputs: keyword arguments of its forward; every tensor has the examples along its first axis.
         read: what is wanted of its output.
         switches: how adapters are switched.
+        alone: whether outputs depend on what else is computed at the same time: each batch must have one
+            example then, and variants are computed one at a time.
 
     Attributes:
         layers: the layer of every call.
@@ -57,9 +59,15 @@ class Replay:
     """
 
     def __init__(
-        self, model: nn.Module, inputs: Inputs, *, read: Reader = logits, switches: Switches | None = None
+        self,
+        model: nn.Module,
+        inputs: Inputs,
+        *,
+        read: Reader = logits,
+        switches: Switches | None = None,
+        alone: bool = False,
     ):
-        self._switches = switches or Switches()
+        self._switches, self._alone = switches or Switches(), alone
         if model.training:
             raise ModelError("the model is in training mode; call eval() first")
         self.model = model
@@ -69,7 +77,8 @@ class Replay:
         with self._kept(), _refused():
             self._structure, calls = describe(self._runner, inputs, read, self._all_on, self._off_from)
             refuse_unknown(calls, [layer.name for layer in self._found])
-            refuse_coupled(self._runner, inputs, read, self._all_on, self._structure)
+            if not alone:
+                refuse_coupled(self._runner, inputs, read, self._all_on, self._structure)
         self.layers = [self._found[number] for number in self._structure.layers]
         self.has_adapter = np.array([bool(part) for layer in self.layers for part in layer.parts])
         self.check(inputs, read)
@@ -80,6 +89,7 @@ class Replay:
         other.model, other._switches, other._structure = sharing(self.model), self._switches, self._structure
         other._found = find_layers(other.model, other._switches)
         other._runner = Runner(other.model, [layer.module for layer in other._found])
+        other._alone = self._alone
         other._axes, other.has_adapter = self._axes, self.has_adapter
         other.layers = [other._found[number] for number in self._structure.layers]
         return other
@@ -131,6 +141,7 @@ class Replay:
         Raises:
             ModelError: the intact model's output differs from its own forward's.
         """
+        rows = 1 if self._alone else rows
         with self._kept(), _refused():
             recorded, intact = self._recorded(inputs, read)
             walk = Walk(self, self._runner, self._structure, inputs, recorded, read, rows, each_pass)
@@ -207,6 +218,24 @@ class Replay:
         for modules, state in zip(layer.parts, on):
             for module in modules:
                 self._switches.set(module, bool(state))
+
+
+def layers_in_order(model: nn.Module, inputs: Inputs, switches: Switches | None = None) -> list[Layer]:
+    """The layer of every call in a forward of an example.
+
+    Raises:
+        ModelError: no layer holds an adapter that can be switched off, or the forward fails.
+    """
+    found = find_layers(model, switches or Switches())
+    called: list[Layer] = []
+
+    def handle(layer: int, forward: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
+        called.append(found[layer])
+        return forward(*args, **kwargs)
+
+    with torch.no_grad(), _refused():
+        Runner(model, [layer.module for layer in found]).forward(inputs, handle)
+    return called
 
 
 @contextmanager

@@ -5,12 +5,31 @@ from __future__ import annotations
 import copy
 from itertools import chain
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 
 def sharing(model: nn.Module) -> nn.Module:
     """A copy with the same tensors and switches of its own."""
     return copy.deepcopy(model, {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())})
+
+
+def cast_copy(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """A copy that shares its tensors, but for those that are stored in another floating-point precision.
+
+    Quantised weights are kept, and buffers that are computed and not stored, such as rotary frequencies.
+    """
+    stored = {id(tensor) for tensor in model.state_dict(keep_vars=True).values()}
+
+    def cast(tensor: Tensor) -> Tensor:
+        plain = type(tensor) in (Tensor, nn.Parameter) and tensor.is_floating_point()
+        if id(tensor) not in stored or not plain or tensor.dtype == dtype:
+            return tensor
+        other = tensor.detach().to(dtype)
+        return nn.Parameter(other, requires_grad=False) if isinstance(tensor, nn.Parameter) else other
+
+    tensors = chain(model.parameters(), model.buffers())
+    return copy.deepcopy(model, {id(tensor): cast(tensor) for tensor in tensors})
 
 
 def can_share(model: nn.Module) -> bool:

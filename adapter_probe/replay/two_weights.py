@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -32,6 +32,17 @@ class TwoWeights(nn.Module):
             on = on.addmm(b, a, alpha=tuned.scaling[name])
         self.on = nn.Parameter(on.to(base.weight.dtype), requires_grad=False)
         self.disable_adapters = False
+        self._packed: tuple[Callable[[Tensor], Tensor], ...] = ()
+
+    def pack(self, packed: Callable[[nn.Linear], Callable[[Tensor], Tensor]]) -> None:
+        """Apply both weights by functions of the whole map; the added weight itself is freed."""
+        maps = []
+        for weight in (self.on, self.off):
+            linear = nn.Linear(1, 1, bias=False, device="meta")
+            linear.weight, linear.bias = nn.Parameter(weight, requires_grad=False), self.bias
+            maps.append(packed(linear))
+        self._packed = tuple(maps)
+        self.on = nn.Parameter(self.on.new_empty(0), requires_grad=False)
 
     @property
     def weight(self) -> Tensor:
@@ -44,6 +55,8 @@ class TwoWeights(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., inputs]`` to ``[..., outputs]``."""
+        if self._packed:
+            return self._packed[self.disable_adapters](x)
         return F.linear(x, self.weight, self.bias)
 
 
@@ -56,7 +69,7 @@ def can_finish(module: nn.Module) -> bool:
     return plain and base.weight.device.type != "meta" and not _hooked(module)
 
 
-def finish_maps(model: nn.Module, holders: dict[str, nn.Module] | None = None) -> int:
+def finish_maps(model: nn.Module) -> int:
     """Replace, in place, every map that can be finished; returns the bytes of the added weights."""
     added = 0
     for parent, name, module in list(_children(model)):

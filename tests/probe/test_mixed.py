@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from adapter_probe.errors import CheckpointError, ResultsError
-from adapter_probe.probe import engine, guard, pairs, tree
+from adapter_probe.probe import engine, guard, pairs, runners, tree
 from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 from adapter_probe.probe.forks import Fork
 from adapter_probe.probe.plan import nodes_by_site
@@ -160,7 +160,7 @@ def test_a_variant_that_is_not_finite_ends_and_widens_nothing(
 ):
     """NaN where the last layer's adapters are off: in bfloat16 alone, float32 mends it; in both, it stays."""
     exact = run(prepared("float32"), tmp_path / "exact")
-    tree_rows, chosen_pairs = engine.Engine._tree, engine.pair_logits
+    tree_rows, chosen_pairs = engine.Engine._tree, runners.pair_logits
     spoilt_rows = ~exact.masks[:, -1]
 
     def spoilt_tree(self: engine.Engine, precision: str, items: np.ndarray) -> dict:
@@ -176,7 +176,7 @@ def test_a_variant_that_is_not_finite_ends_and_widens_nothing(
         return logits
 
     monkeypatch.setattr(engine.Engine, "_tree", spoilt_tree)
-    monkeypatch.setattr(engine, "pair_logits", spoilt_pairs)
+    monkeypatch.setattr(runners, "pair_logits", spoilt_pairs)
     mixed = run(prepared("mixed"), tmp_path / "mixed")
     assert np.array_equal(mixed.nonfinite > 0, spoilt_rows & in_both)
     rows = ~spoilt_rows if in_both else slice(None)

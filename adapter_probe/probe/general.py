@@ -1,0 +1,204 @@
+"""The general engine on the examples of a request: batches in, outputs out; see `adapter_probe.replay`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from adapter_probe.data.answers import decode_windows
+from adapter_probe.data.encoding import Encoded
+from adapter_probe.data.requests_encoding import EncodedRequests
+from adapter_probe.models.adapters.in_place import PackedMap
+from adapter_probe.models.packed import can_pack_weight
+from adapter_probe.replay.replay import Replay, logits
+from adapter_probe.replay.sharing import can_share, cast_copy
+from adapter_probe.replay.tensors import split
+from adapter_probe.replay.two_weights import TwoWeights, bytes_of_finished, finish_maps
+
+from .general_model import GeneralModel, example_of, inputs_of
+from .heap import available_memory, return_free_memory
+from .layouts import Layout, choose_layout
+from .likelihoods import summed_by_continuation
+from .rows import Scorer, rows_of
+
+if TYPE_CHECKING:
+    from .request import AblationRequest
+
+Arrays = dict[str, np.ndarray]
+_PASSES_BETWEEN_RETURNS = 64
+_SHARE_OF_FREE = 0.5  # of the free memory, for finished weights
+
+
+class GeneralRunner:
+    """A model of one lane, prepared on the shortest examples of a request.
+
+    Args:
+        request: the request.
+        replay: the prepared model.
+        layout: of a language model's rows, and whether its output embedding comes last; None for others.
+    """
+
+    def __init__(self, request: AblationRequest, replay: Replay, layout: tuple[Layout, bool] | None):
+        self._request, self._replay, self._layout = request, replay, layout
+        self._device, self._dtype = _place(replay.model)
+        self._most = 1 if getattr(request.checkpoint, "alone", False) else None  # tokens of a batch
+        self._passes = 0
+
+    def twin(self) -> GeneralRunner:
+        """The same on a copy that shares all weights."""
+        return GeneralRunner(self._request, self._replay.twin(), self._layout)
+
+    def outputs(
+        self, items: np.ndarray, masks: np.ndarray, tokens_per_pass: int, each_pass: Callable[[], None]
+    ) -> Arrays:
+        """The outputs of every variant for one batch of items; see `outputs.batch_outputs`."""
+        encoded, step = self._request.encoded, self._step(tokens_per_pass, each_pass)
+        if isinstance(encoded, EncodedRequests):
+            return self._scores(encoded, items, masks, tokens_per_pass, step)
+        found: dict[int, Arrays] = {}
+        for group in alike(encoded.lengths, items, self._most):
+            inputs = inputs_of(self._replay.model, encoded, group, self._device)
+            out = self._replay.outputs(
+                inputs, masks, rows=tokens_per_pass, read=reader(self._request), each_pass=step
+            )
+            arrays = self._read(group, out)
+            found |= {item: {k: v[:, i] for k, v in arrays.items()} for i, item in enumerate(group.tolist())}
+        names = found[int(items[0])]
+        return {name: np.stack([found[item][name] for item in items.tolist()], axis=1) for name in names}
+
+    def pairs(
+        self, items: np.ndarray, masks: np.ndarray, tokens_per_pass: int, each_pass: Callable[[], None]
+    ) -> np.ndarray:
+        """Logits of (item, variant) pairs, float32 ``[pairs, labels]``; see `pairs.pair_logits`."""
+        encoded, step = self._request.encoded, self._step(tokens_per_pass, each_pass)
+        assert isinstance(encoded, Encoded), "only classes have pairs"
+        out = np.empty((len(items), self._replay.model.config.num_labels), np.float32)
+        for group in alike(encoded.lengths, np.unique(items), tokens_per_pass):
+            places = np.flatnonzero(np.isin(items, group))
+            inputs = inputs_of(self._replay.model, encoded, group, self._device)
+            found = self._replay.outputs_of_pairs(
+                inputs,
+                np.searchsorted(group, items[places]),
+                masks[places],
+                rows=tokens_per_pass,
+                each_pass=step,
+            )
+            out[places] = found[:, 0].float().cpu().numpy()
+        return out
+
+    def _scores(
+        self,
+        encoded: EncodedRequests,
+        items: np.ndarray,
+        masks: np.ndarray,
+        tokens_per_pass: int,
+        step: Callable[[], None],
+    ) -> Arrays:
+        """Sums of log-likelihoods; see `likelihoods.request_outputs`."""
+        assert self._layout is not None, "a language model has a layout"
+        layout, is_last = self._layout
+        sums, greedy = 0.0, np.True_
+        for rows in rows_of(encoded, items, layout, self._dtype, self._device):
+            scored = self._replay.outputs(
+                rows.inputs, masks, rows=tokens_per_pass, read=Scorer(rows, is_last), each_pass=step
+            )
+            found = summed_by_continuation(rows.batch, scored, len(items))
+            sums, greedy = sums + found["logits"], greedy & found["greedy"]
+        return {"logits": np.asarray(sums, np.float32), "greedy": np.asarray(greedy)}
+
+    def _read(self, items: np.ndarray, out: Tensor) -> Arrays:
+        """Outputs of items of one length ``[variants, items, ...]``."""
+        values, windows = out.float().cpu().numpy(), self._request.examples.windows
+        if windows is None:
+            return {"logits": values}
+        size = values.shape[2]
+        rows = [slice(place * size, (place + 1) * size) for place in range(len(items))]
+        return vars(decode_windows(windows, items, rows, values.reshape(len(values), -1, 2)))
+
+    def _step(self, tokens_per_pass: int, each_pass: Callable[[], None]) -> Callable[[], None]:
+        """What happens before every pass."""
+        widest = tokens_per_pass * self._request.model.inner_size * self._dtype.itemsize
+
+        def step() -> None:
+            each_pass()
+            if self._passes % _PASSES_BETWEEN_RETURNS == 0 and self._device.type == "cpu":
+                return_free_memory(widest)
+            self._passes += 1
+
+        return step
+
+
+def general_runners(request: AblationRequest, dtype: torch.dtype, lanes: int) -> Iterator[GeneralRunner]:
+    """A runner for every lane, in a precision; the first is compared with the model's own forward.
+
+    Raises:
+        ModelError: the model cannot be run, or not exactly; see `Replay`.
+    """
+    model = request.model
+    assert isinstance(model, GeneralModel), "the other engine runs this model"
+    fixed = model.fixed or not can_share(model.module)
+    module = model.module if fixed else cast_copy(model.module.to(request.device), dtype)
+    if not fixed and bytes_of_finished(module) < _SHARE_OF_FREE * available_memory(request.device):
+        finish_maps(module)
+    replay, layout = _prepared(request, module)
+    pack(replay)
+    first = GeneralRunner(request, replay, layout)
+    yield first
+    if can_share(module):  # else the lanes use one in turn
+        for _ in range(lanes - 1):
+            yield first.twin()
+
+
+def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tuple[Layout, bool] | None]:
+    """A model prepared on short examples, and the layout of a language model's rows."""
+    encoded, alone = request.encoded, getattr(request.checkpoint, "alone", False)
+    device, dtype = _place(module)
+    if not isinstance(encoded, EncodedRequests):
+        items = example_of(encoded)[: 1 if alone else None]
+        inputs = inputs_of(module, encoded, items, device)
+        return Replay(module, inputs, read=reader(request), alone=alone), None
+    layout = choose_layout(module, encoded, dtype, device, alone)
+    items = np.argsort(encoded.lengths, kind="stable")[:2]
+    rows = rows_of(encoded, items, layout[0], dtype, device)[0]
+    return Replay(module, rows.inputs, read=Scorer(rows, layout[1]), alone=alone), layout
+
+
+def _place(module: nn.Module) -> tuple[torch.device, torch.dtype]:
+    """The device of the inputs, and the precision of the states."""
+    tensors = [*module.parameters(), *module.buffers()]
+    on = next((t.device for t in tensors if t.device.type != "meta"), torch.device("cpu"))
+    return on, next(t.dtype for t in tensors if t.is_floating_point())
+
+
+def pack(replay: Replay) -> None:
+    """Pack the layers' linear maps in bfloat16 for the processor's matrix unit."""
+    for layer in dict.fromkeys(layer.module for layer in replay.layers):
+        for module in layer.modules():
+            if isinstance(module, TwoWeights) and can_pack_weight(module.off):
+                module.pack(PackedMap)
+            elif (
+                type(module) is nn.Linear and "forward" not in vars(module) and can_pack_weight(module.weight)
+            ):
+                module.forward = PackedMap(module)  # type: ignore[method-assign]
+
+
+def reader(request: AblationRequest) -> Callable[[nn.Module, Callable[[], Any], int], Tensor]:
+    """What is read of the model's output: logits, or those of start and end."""
+    return _ends if request.examples.windows is not None else logits
+
+
+def _ends(model: nn.Module, run: Callable[[], Any], copies: int) -> Tensor:
+    out = run()
+    return split(torch.stack([out["start_logits"], out["end_logits"]], dim=-1), 0, copies)
+
+
+def alike(lengths: np.ndarray, items: np.ndarray, most: int | None = None) -> Iterator[np.ndarray]:
+    """The items in groups of one length, of at most so many tokens."""
+    for length in np.unique(lengths[items]):
+        group = items[lengths[items] == length]
+        pieces = 1 if most is None else -(-len(group) * int(length) // max(most, int(length)))
+        yield from np.array_split(group, pieces)

@@ -1,0 +1,167 @@
+"""What a request needs to know of a model that the general engine runs, before it runs."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from adapter_probe.data.encoding import Encoded
+from adapter_probe.data.requests_encoding import EncodedRequests
+from adapter_probe.errors import ModelError
+from adapter_probe.replay.recording import Inputs
+from adapter_probe.replay.replay import layers_in_order
+from adapter_probe.spans import NormChoice, SiteChoice
+
+if TYPE_CHECKING:
+    from adapter_probe.checkpoints.native import OpenedCheckpoint
+
+_BASE = ("base_layer", "original_module")  # where PEFT's modules keep what they change
+
+
+class GeneralModel:
+    """A model of transformers with tuners of PEFT.
+
+    Args:
+        module: the model in evaluation mode.
+        example: arguments of its forward, to see which layers it calls.
+        fixed: whether its weights must stay in their precision and on their devices.
+
+    Attributes:
+        module: the model.
+        layers: the layer of every call, in order; an encoder's come before its decoder's.
+        fixed: see above.
+    """
+
+    def __init__(self, module: nn.Module, example: Inputs, fixed: bool = False):
+        self.module, self.fixed = module.eval(), fixed
+        self.layers = layers_in_order(module, example)
+
+    @property
+    def has_adapter(self) -> np.ndarray:
+        """Bool ``[sites]``: which sites hold an adapter that can be switched off."""
+        return np.array([bool(part) for layer in self.layers for part in layer.parts])
+
+    @property
+    def forks_early(self) -> np.ndarray:
+        """Bool ``[sites]``: a switch changes the computation inside the layer."""
+        return np.ones(2 * len(self.layers), dtype=bool)
+
+    @property
+    def site_parameters(self) -> tuple[int, ...] | None:
+        """Number of parameters of each site's adapter ``[sites]``; None if sites share adapters."""
+        own = [_added(part) for layer in self.layers for part in layer.parts]
+        if len(set().union(*own)) < sum(map(len, own)):
+            return None
+        return tuple(sum(counts.values()) for counts in own)
+
+    @property
+    def inner_size(self) -> int:
+        """The widest states inside a layer."""
+        widths = (
+            getattr(module, "out_features", 0) for layer in self.layers for module in layer.module.modules()
+        )
+        return max(*widths, int(getattr(self.config, "hidden_size", 0)), 1)
+
+    @property
+    def config(self) -> object:
+        """The configuration of the model of transformers, or of the part of it that reads text."""
+        config = self.module.config
+        return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of the states."""
+        return next(p.dtype for p in self._tensors() if p.is_floating_point())
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the first parameter."""
+        return self._tensors()[0].device
+
+    def _tensors(self) -> list[Tensor]:
+        return [*self.module.parameters(), *self.module.buffers()]
+
+    def check_norms(self, norms: NormChoice) -> None:
+        """Refuse to restore the base's LayerNorms, which belong to no site here.
+
+        Raises:
+            ModelError: `norms` is not "trained".
+        """
+        if norms != "trained":
+            raise ModelError(
+                f"--layernorm {norms} is not possible with a model that the general engine runs: "
+                "what it changes in a layer is switched as one; use --layernorm trained"
+            )
+
+    def check_sites(self, sites: SiteChoice) -> None:
+        """Refuse one sublayer of layers in which the sublayers cannot be told apart.
+
+        Raises:
+            ModelError: there are such layers, and `sites` is not "both".
+        """
+        unclear = next((layer.unclear for layer in self.layers if layer.unclear), "")
+        if sites != "both" and unclear:
+            raise ModelError(
+                f"--sites {sites} is not possible with this model: {unclear} belongs neither to an attention "
+                "nor to a feed-forward network by its name; use --sites both"
+            )
+
+
+def model_of(opened: OpenedCheckpoint, encoded: Encoded | EncodedRequests) -> GeneralModel:
+    """The model of a checkpoint that the general engine runs; `encoded` are the examples that it will read.
+
+    Raises:
+        ModelError: it has no adapter that can be switched off, or no such task.
+    """
+    module: nn.Module = opened.model
+    config = module.config
+    if getattr(config, "pad_token_id", None) is None:  # heads that read the last token look for padding
+        config.pad_token_id = -1
+    device = next(t.device for t in module.parameters() if t.device.type != "meta")
+    if isinstance(encoded, EncodedRequests):
+        if getattr(config, "is_encoder_decoder", False):
+            raise ModelError(
+                f"{config.model_type} is a sequence-to-sequence model, for which there is no task of "
+                "continuations; ablate it on labelled texts, or a causal language model on continuations"
+            )
+        shortest = encoded.trees[int(np.argmin(encoded.lengths))]
+        example = {"input_ids": torch.from_numpy(shortest.tokens[None].copy()).to(device)}
+    else:
+        example = inputs_of(module, encoded, example_of(encoded)[:1], device)
+    return GeneralModel(module, example, fixed=getattr(opened, "quantised", None) is not None)
+
+
+def example_of(encoded: Encoded) -> np.ndarray:
+    """Two of the shortest items of one length, or one if all lengths differ."""
+    lengths, counts = np.unique(encoded.lengths, return_counts=True)
+    length = lengths[np.argmax(counts > 1)]
+    return np.flatnonzero(encoded.lengths == length)[:2]
+
+
+def inputs_of(
+    model: nn.Module, encoded: Encoded, items: np.ndarray, device: torch.device
+) -> dict[str, Tensor]:
+    """The arguments of the model's forward for items of one length."""
+    ids = np.stack([encoded.input_ids[item] for item in items])
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    takes = inspect.signature(base.forward).parameters
+    arrays = {"input_ids": ids}
+    if "attention_mask" in takes:
+        arrays["attention_mask"] = np.ones_like(ids)
+    if encoded.token_type_ids is not None and "token_type_ids" in takes:
+        arrays["token_type_ids"] = np.stack([encoded.token_type_ids[item] for item in items])
+    return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+
+
+def _added(part: tuple[nn.Module, ...]) -> dict[nn.Parameter, int]:
+    """The parameters that a site's tuners add, and their sizes."""
+    return {
+        parameter: parameter.numel()
+        for module in part
+        for name, parameter in module.named_parameters()
+        if not any(own in _BASE for own in name.split("."))
+    }

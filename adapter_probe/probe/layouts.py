@@ -1,0 +1,121 @@
+"""Which layout of rows a language model allows, by comparison with its own forward of every text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from adapter_probe.data.requests_encoding import EncodedRequests
+from adapter_probe.errors import ModelError
+
+from .likelihoods import summed_by_continuation
+from .rows import Layout, Scorer, output_embedding, rows_of, text_of
+
+# The largest difference between sums of log-likelihoods, which are kept in float32, relative to the largest.
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 2e-2}
+# Positions of these kinds depend on the length of the row.
+_BY_LENGTH = ("dynamic", "longrope")
+
+
+def choose_layout(
+    model: nn.Module, encoded: EncodedRequests, dtype: torch.dtype, device: torch.device, alone: bool
+) -> tuple[Layout, bool]:
+    """The cheapest layout whose scores equal those of every text on its own.
+
+    It is compared on the two shortest items and the longest one.
+
+    Args:
+        model: in evaluation mode, with every adapter on.
+        encoded: the requests.
+        dtype: the model's precision.
+        device: the model's device.
+        alone: whether rows must not share a batch.
+
+    Returns:
+        the layout, and whether the model returns its output embedding's results unchanged.
+
+    Raises:
+        ModelError: not even single texts give the scores of the model's own forward.
+    """
+    order = np.argsort(encoded.lengths, kind="stable")
+    samples = [order[:2], order[-1:]] if len(order) > 2 else [order]
+    worst = float("nan")
+    with torch.no_grad():
+        is_last = _is_last(model, encoded, order[0], device)
+        own = [_own_scores(model, encoded, items, device) for items in samples]
+        for layout in get_args(Layout)[2 if alone or _depends_on_length(model) else 0 :]:
+            with suppress(RuntimeError, TypeError, ValueError, IndexError):  # a mask that the model refuses
+                found = [_scores(model, encoded, items, layout, is_last, dtype, device) for items in samples]
+                worst = max(float(abs(a - b).max() / abs(b).max()) for a, b in zip(found, own))
+                if worst <= _TOLERANCE.get(dtype, 1e-5):
+                    return layout, is_last
+    raise ModelError(
+        f"scores of texts differ from those of the model's own forward by {worst:.1e} of the largest"
+    )
+
+
+def _depends_on_length(model: nn.Module) -> bool:
+    """Whether positions depend on the length of the row."""
+    configs = [config for m in model.modules() if (config := getattr(m, "config", None)) is not None]
+    ropes = (getattr(config, "rope_parameters", None) or {} for config in configs)
+    return any(kind in _BY_LENGTH for rope in ropes for kind in _kinds(rope))
+
+
+def _kinds(rope: Any) -> Iterator[object]:
+    """The kinds of positions of a configuration, which may have one for each type of layer."""
+    if isinstance(rope, dict):
+        yield rope.get("rope_type")
+        for value in rope.values():
+            yield from _kinds(value)
+
+
+def _is_last(model: nn.Module, encoded: EncodedRequests, item: int, device: torch.device) -> bool:
+    seen: list[Tensor] = []
+    handle = output_embedding(model).register_forward_hook(lambda _module, _args, out: seen.append(out))
+    try:
+        out = model(input_ids=_ids(encoded.trees[item].tokens, device))["logits"]
+    finally:
+        handle.remove()
+    return len(seen) == 1 and torch.equal(seen[0].to(out.dtype), out)
+
+
+def _ids(tokens: np.ndarray, device: torch.device) -> Tensor:
+    return torch.from_numpy(tokens[None].copy()).to(device)
+
+
+def _own_scores(
+    model: nn.Module, encoded: EncodedRequests, items: np.ndarray, device: torch.device
+) -> np.ndarray:
+    """Log-likelihoods ``[items, continuations]`` by one forward of the model for each."""
+    sums = np.zeros((len(items), encoded.n_continuations))
+    for place, item in enumerate(items):
+        for number in range(len(encoded.trees[item].scored)):
+            text = text_of(encoded.trees[item], number)
+            logits = model(input_ids=_ids(text.tokens, device))["logits"][0].double()
+            states = torch.from_numpy(text.read[text.after])
+            chosen = torch.log_softmax(logits.cpu()[states], dim=-1)
+            sums[place, number] = chosen[torch.arange(len(states)), torch.from_numpy(text.targets)].sum()
+    return sums
+
+
+def _scores(
+    model: nn.Module,
+    encoded: EncodedRequests,
+    items: np.ndarray,
+    layout: Layout,
+    is_last: bool,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> np.ndarray:
+    """The same in a layout."""
+    total = np.zeros((len(items), encoded.n_continuations))
+    for rows in rows_of(encoded, items, layout, dtype, device):
+        run: Callable[[], Any] = lambda rows=rows: model(**rows.inputs)  # noqa: E731
+        scored = Scorer(rows, is_last)(model, run, 1)
+        total += summed_by_continuation(rows.batch, scored, len(items))["logits"][0]
+    return total

@@ -1,0 +1,220 @@
+"""Requests of a language model as rows of tokens, for the general engine.
+
+A context and all its continuations share one row where the model allows it: a token sees its own text only,
+and positions go on from the context. Elsewhere every continuation has a row of its own, with its context.
+Rows are padded at their ends, which no token of a causal model sees. `choose_layout` finds out what is
+allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from adapter_probe.data.packing import RequestBatch
+from adapter_probe.data.requests_encoding import EncodedRequests, TokenTree
+from adapter_probe.errors import ModelError
+from adapter_probe.replay.recording import Stop
+from adapter_probe.replay.two_weights import TwoWeights
+
+from .likelihoods import LogitsInParts, score_states
+
+Layout = Literal["shared", "texts", "alone"]
+"""A row for a context with all its continuations; for each continuation; or that, and never padded."""
+Piece = tuple[TokenTree, list[int]]
+"""A row, and the slots of its continuations, see `RequestBatch`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Some items as rows.
+
+    Attributes:
+        inputs: keyword arguments of the model's forward.
+        batch: what is scored; its `packed` is not used.
+        read: int64 ``[read]``, positions in the rows laid end to end.
+    """
+
+    inputs: dict[str, Tensor]
+    batch: RequestBatch
+    read: Tensor
+
+
+def rows_of(
+    encoded: EncodedRequests, items: np.ndarray, layout: Layout, dtype: torch.dtype, device: torch.device
+) -> list[Rows]:
+    """Lay out some items; one batch of rows, or more if rows must not be padded.
+
+    Args:
+        encoded: the requests.
+        items: int ``[items]``.
+        layout: how.
+        dtype: precision of the mask.
+        device: the model's device.
+    """
+    n = encoded.n_continuations
+    pieces: list[Piece] = []
+    for place, item in enumerate(items):
+        tree, slots = encoded.trees[item], [place * n + number for number in range(n)]
+        if layout == "shared":
+            pieces.append((tree, slots[: len(tree.scored)]))
+        else:
+            pieces += [(text_of(tree, number), [slots[number]]) for number in range(len(tree.scored))]
+    batches = [[piece] for piece in pieces] if layout == "alone" else [pieces]
+    return [_batch(batch, n, dtype, device) for batch in batches]
+
+
+def _batch(pieces: Sequence[Piece], n: int, dtype: torch.dtype, device: torch.device) -> Rows:
+    trees = [tree for tree, _ in pieces]
+    width = max(len(tree.tokens) for tree in trees)
+    ids = np.zeros((len(trees), width), dtype=np.int64)
+    for row, tree in zip(ids, trees):
+        row[: len(tree.tokens)] = tree.tokens
+    inputs = {"input_ids": torch.from_numpy(ids)}
+    if not all(tree.is_one_text for tree in trees):
+        inputs |= _layout(trees, width, dtype)
+    read = np.concatenate([row * width + tree.read for row, tree in enumerate(trees)])
+    return Rows(
+        {name: x.to(device) for name, x in inputs.items()},
+        _scored(pieces, n, device),
+        torch.from_numpy(read).to(device),
+    )
+
+
+def text_of(tree: TokenTree, number: int) -> TokenTree:
+    """One continuation of a tree with its context, as a tree of one text."""
+    scored = tree.scored[number]
+    beginnings = tree.read[tree.after[scored]]  # after which its tokens are scored, in order
+    path, state = [], int(beginnings[-1])
+    while state >= 0:
+        path.append(state)
+        state = int(tree.parents[state])
+    states = np.array(path[::-1])
+    read = np.searchsorted(states, beginnings)  # states ascend along a text
+    count = np.arange(len(scored))
+    return TokenTree(
+        tree.tokens[states], np.arange(len(states)) - 1, read, count, tree.targets[scored], (count,)
+    )
+
+
+def _layout(trees: Sequence[TokenTree], width: int, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Positions and attention masks of rows with several texts; padding sees itself."""
+    sees = np.broadcast_to(np.eye(width, dtype=bool), (len(trees), width, width)).copy()
+    for own, tree in zip(sees, trees):
+        size = len(tree.tokens)
+        own[:size, :size] = tree.sees
+    positions = torch.from_numpy(sees.sum(axis=-1) - 1)
+    mask = torch.zeros(len(trees), 1, width, width, dtype=dtype)
+    mask.masked_fill_(~torch.from_numpy(sees)[:, None], torch.finfo(dtype).min)
+    return {"attention_mask": mask, "position_ids": positions}
+
+
+def _scored(pieces: Sequence[Piece], n_continuations: int, device: torch.device) -> RequestBatch:
+    """What is scored in the rows, in the order of the rows; see `RequestBatch`."""
+    after, targets, members, slots, ends = [], [], [], [], []
+    n_read = n_scored = 0
+    for tree, own in pieces:
+        order = np.argsort(tree.after, kind="stable")
+        after.append(tree.after[order] + n_read)
+        targets.append(tree.targets[order])
+        place = np.argsort(order)
+        for slot, scored in zip(own, tree.scored):
+            members.append(place[scored] + n_scored)
+            slots.append(np.full(len(scored), slot))
+        ends.append(np.searchsorted(tree.after[order], np.arange(len(tree.read)), side="right") + n_scored)
+        n_read, n_scored = n_read + len(tree.read), n_scored + len(tree.after)
+
+    def joined(parts: list[np.ndarray]) -> Tensor:
+        return torch.from_numpy(np.concatenate(parts))
+
+    return RequestBatch(
+        None,  # type: ignore[arg-type]  # of the packed engine
+        after=joined(after).to(device),
+        targets=joined(targets).to(device),
+        ends=np.concatenate(ends),
+        members=joined(members).to(device),
+        slots=joined(slots),
+        n_continuations=n_continuations,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Scorer:
+    """Reads the scores of a language model's rows; see `adapter_probe.replay.structure.Reader`.
+
+    Only the states that predict a scored token reach the output embedding.
+
+    Attributes:
+        rows: the rows.
+        is_last: whether the model returns its output embedding's results unchanged, so that they need not
+            exist at the same time.
+    """
+
+    rows: Rows
+    is_last: bool
+
+    def __call__(self, model: nn.Module, run: Callable[[], Any], copies: int) -> Tensor:
+        """Log-likelihood of every scored token, and whether it is the likeliest, ``[copies, scored, 2]``."""
+        head, found = output_embedding(model), []
+        own, had = head.forward, head.__dict__.get("forward")
+
+        def forward(hidden: Tensor) -> Tensor:
+            states = hidden.reshape(copies, -1, hidden.shape[-1])[:, self.rows.read]  # [copies, read, hidden]
+            if not self.is_last:
+                return own(states.flatten(0, 1)[None])
+            found.extend(states)
+            raise Stop
+
+        head.forward = forward  # type: ignore[method-assign]
+        out: Any = None
+        try:
+            with suppress(Stop):
+                out = run()
+        finally:
+            head.__dict__.pop("forward", None)
+            if had is not None:
+                head.forward = had
+        if self.is_last:
+            return torch.stack([score_states(_in_parts(head), self.rows.batch, states) for states in found])
+        logits = out["logits"][0].unflatten(0, (copies, -1))  # [copies, read, vocabulary]
+        return torch.stack([score_states(_whole, self.rows.batch, own) for own in logits])
+
+
+def _in_parts(head: nn.Module) -> LogitsInParts:
+    """The output embedding for a part of the vocabulary at a time, if it is a plain linear map."""
+
+    def parts(states: Tensor, size: int) -> Iterator[tuple[int, Tensor]]:
+        plain = type(head) is nn.Linear or isinstance(head, TwoWeights)
+        if not plain or "forward" in vars(head) or head._forward_hooks or head._forward_pre_hooks:
+            yield 0, head(states)
+            return
+        for first in range(0, len(head.weight), size):
+            part = slice(first, first + size)
+            yield first, F.linear(states, head.weight[part], None if head.bias is None else head.bias[part])
+
+    return parts
+
+
+def _whole(logits: Tensor, _: int) -> Iterator[tuple[int, Tensor]]:
+    """Logits that are there already."""
+    yield 0, logits
+
+
+def output_embedding(model: nn.Module) -> nn.Module:
+    """The module that turns states into logits over the vocabulary.
+
+    Raises:
+        ModelError: there is none.
+    """
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    head: nn.Module | None = base.get_output_embeddings()
+    if head is None:
+        raise ModelError(f"{type(base).__name__} has no output embedding, so it is no language model")
+    return head

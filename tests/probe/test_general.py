@@ -1,0 +1,139 @@
+"""The general engine against the packed one, on checkpoints that both run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import peft
+import pytest
+import torch
+from byte_tokenizer import byte_tokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, BertConfig, LlamaConfig
+
+from adapter_probe.probe.arguments import AblationArguments, AblationSettings
+from adapter_probe.probe.engine import Engine
+from adapter_probe.probe.request import AblationRequest, prepare_ablation
+
+ROWS = {
+    "choices": [
+        {"context": "ab ab", "choices": ["ab", "c", "abab ab"], "gold": 1},
+        {"context": "one two ", "choices": ["three", "ab"], "gold": 0},
+        {"context": "", "choices": ["ab ab", "ab c"], "gold": 1},
+        {"context": "a much longer context than others", "choices": ["yes", "no", "y"], "gold": 0},
+    ],
+    "texts": [{"text": "a text that is longer than what the model reads at once"}, {"text": "ab"}],
+    "pairs": [
+        {"sentence_good": f"Cats {v}.", "sentence_bad": f"Cats {v}s."} for v in ("purr", "sleep", "ab")
+    ],
+}
+LABELLED = [
+    {"text": text, "label": n % 2}
+    for n, text in enumerate(["ab", "cd ab", "ba", "ab cd", "x", "a longer one"] * 2)
+]
+HEAD = {"SEQ_CLS": AutoModelForSequenceClassification, "CAUSAL_LM": AutoModelForCausalLM}
+
+
+def saved(folder: Path, config: object, task: str, targets: list[str]) -> Path:
+    """A LoRA far from the identity on a tiny random model, both in folders."""
+    torch.manual_seed(0)
+    base = HEAD[task].from_config(config)
+    with torch.no_grad():
+        for parameter in base.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    base.save_pretrained(folder / "base")
+    byte_tokenizer(True).save_pretrained(folder / "base")
+    made = peft.LoraConfig(task_type=task, r=4, lora_alpha=8, target_modules=targets)
+    model = peft.get_peft_model(HEAD[task].from_pretrained(folder / "base"), made)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.copy_(0.4 * torch.randn_like(parameter))
+    model.save_pretrained(folder / "lora")
+    return folder / "lora"
+
+
+def sizes() -> dict[str, int]:
+    tokenizer = byte_tokenizer(True)
+    return {
+        "vocab_size": len(tokenizer), "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "max_position_embeddings": 40, "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.eos_token_id,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def causal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = LlamaConfig(**sizes(), num_key_value_heads=2)
+    return saved(tmp_path_factory.mktemp("causal"), config, "CAUSAL_LM", ["v_proj", "down_proj"])
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("classifier")
+    return saved(folder, BertConfig(**sizes(), num_labels=2), "SEQ_CLS", ["query", "value"])
+
+
+def requests(checkpoint: Path, rows: list[dict], tmp_path: Path, **settings: object) -> list[AblationRequest]:
+    """The same request for the packed and for the general engine."""
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    arguments = AblationArguments(str(checkpoint), AblationSettings(**settings), data=(str(data),))
+    packed = prepare_ablation(arguments, torch.device("cpu"))
+    kind = HEAD["CAUSAL_LM" if packed.checkpoint.description.task.kind == "causal" else "SEQ_CLS"]
+    dtype = torch.bfloat16 if packed.settings.precision == "bfloat16" else torch.float32
+    base = kind.from_pretrained(checkpoint.parent / "base", dtype=dtype)
+    model = peft.PeftModel.from_pretrained(base, checkpoint).to(dtype).eval()
+    return [packed, replace(packed, checkpoint=replace(packed.checkpoint, model=model))]
+
+
+def outputs(request: AblationRequest) -> dict[str, np.ndarray]:
+    (arrays,) = Engine(request).outputs([np.arange(len(request.encoded))], lambda _: None)
+    return arrays
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("rows", list(ROWS))
+def test_scores_of_a_language_model_are_those_of_the_packed_engine(rows, threads, causal, tmp_path):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        packed, general = (outputs(one) for one in requests(causal, ROWS[rows], tmp_path))
+    finally:
+        torch.set_num_threads(before)
+    np.testing.assert_allclose(general["logits"], packed["logits"], atol=1e-4)
+    np.testing.assert_array_equal(general["greedy"], packed["greedy"])
+    assert np.ptp(packed["logits"][:, :, 0], axis=0).min() > 0.01
+
+
+@pytest.mark.parametrize("sites", ["both", "attention"])
+def test_logits_of_texts_are_those_of_the_packed_engine(sites, classifier, tmp_path):
+    one, other = requests(classifier, LABELLED, tmp_path, sites=sites)
+    assert (one.engine, other.engine) == ("packed", "general")
+    assert other.model.has_adapter.tolist() == one.model.has_adapter.tolist()
+    assert other.model.site_parameters == one.model.site_parameters
+    assert other.identity != one.identity
+    np.testing.assert_allclose(outputs(other)["logits"], outputs(one)["logits"], atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["float64", "bfloat16"])
+def test_other_precisions(precision, classifier, causal, tmp_path):
+    for checkpoint, rows in ((classifier, LABELLED), (causal, ROWS["choices"])):
+        exact, _ = requests(checkpoint, rows, tmp_path)
+        _, general = requests(checkpoint, rows, tmp_path, precision=precision)
+        rounding = {"rtol": 0.05, "atol": 0.3} if precision == "bfloat16" else {"atol": 1e-4}
+        np.testing.assert_allclose(outputs(general)["logits"], outputs(exact)["logits"], **rounding)
+
+
+def test_mixed_precision_gives_the_predictions_of_float32(classifier, tmp_path):
+    exact, _ = requests(classifier, LABELLED, tmp_path)
+    _, mixed = requests(classifier, LABELLED, tmp_path, precision="mixed")
+    engine = Engine(mixed)
+    (arrays,) = engine.outputs([np.arange(len(mixed.encoded))], lambda _: None)
+    guard = engine.repeat_doubtful_pairs(arrays)
+    assert guard["decided_in_float32"] > 0
+    np.testing.assert_array_equal(arrays["logits"].argmax(-1), outputs(exact)["logits"].argmax(-1))
+    repeated = ~np.isnan(arrays["error"])
+    np.testing.assert_allclose(arrays["logits"][repeated], outputs(exact)["logits"][repeated], atol=1e-5)

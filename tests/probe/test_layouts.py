@@ -1,0 +1,89 @@
+"""The layout of a language model's rows: where a context and its continuations may share one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tiny_families import SINGLE, family
+
+from adapter_probe.data.requests_encoding import EncodedRequests, grow_tree
+from adapter_probe.probe.layouts import choose_layout
+from adapter_probe.probe.rows import text_of
+
+SHARED = [
+    "llama",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "phi",
+    "phi3",
+    "falcon(rotary)",
+    "gpt2",
+    "gpt_bigcode",
+    "gpt_neox",
+    "opt",
+    "stablelm",
+    "olmo2",
+    "olmoe",
+    "granite",
+    "cohere",
+]
+OWN = [
+    "mistral(window)",
+    "bloom",
+    "mpt",
+    "mamba",
+    "mamba2",
+    "rwkv",
+    "jamba",
+    "recurrent_gemma",
+    "lfm2",
+    "qwen3_next",
+]
+QUICK = ("llama", "mamba", "mistral(window)", "cohere")
+
+
+def requests() -> EncodedRequests:
+    generator = np.random.default_rng(0)
+
+    def tokens(n: int) -> list[int]:
+        return generator.integers(5, 100, n).tolist()
+
+    contexts = [
+        (tokens(m), [tokens(k) for k in sizes]) for m, sizes in ((7, (2, 3, 1)), (4, (5, 2)), (9, (3, 3)))
+    ]
+    trees = tuple(grow_tree([(context, own) for own in ends], 60) for context, ends in contexts)
+    n_tokens = np.array([[*map(len, ends), 0][:3] for _, ends in contexts])
+    return EncodedRequests(trees, np.arange(3), 3, n_tokens, "")
+
+
+def test_a_text_of_a_tree_is_its_continuation_with_its_context():
+    encoded = requests()
+    text = text_of(encoded.trees[0], 1)
+    assert len(text.tokens) == 7 + 3 - 1
+    assert text.is_one_text
+    assert text.read.tolist() == [6, 7, 8]
+    assert text.tokens[7:].tolist() == text.targets[:2].tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        pytest.param(name, layout, marks=() if name in QUICK else pytest.mark.slow)
+        for names, layout in ((SHARED, "shared"), (OWN, "texts"))
+        for name in names
+    ],
+)
+def test_contexts_share_a_row_where_the_scores_stay_the_same(name, layout):
+    model, _ = family(name)
+    dtype = torch.float32 if name in SINGLE else torch.float64
+    found, is_last = choose_layout(model, requests(), dtype, torch.device("cpu"), alone=False)
+    assert found == layout
+    assert is_last == (name not in ("cohere", "recurrent_gemma"))  # they scale or cap the logits
+
+
+def test_rows_of_positions_that_depend_on_their_length_are_not_padded():
+    model, _ = family("llama")
+    model.config.rope_parameters = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+    assert choose_layout(model, requests(), torch.float64, torch.device("cpu"), alone=False)[0] == "alone"
