@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT / "tests" / "fixtures"))
 
 from slurm_cluster import start_cluster  # noqa: E402
 
-from adapter_probe.data.acceptability import write  # noqa: E402
+from adapter_probe.data.demo import write_demo  # noqa: E402
 
 PROGRAM = [sys.executable, "-c", "from adapter_probe.cli.main import main; main()"]
 PLACES = {
@@ -38,7 +38,7 @@ def main() -> None:
     """Run the sweep in each place and print the table."""
     arguments = parse()
     folder = arguments.keep or Path(tempfile.mkdtemp(prefix="sweep-wall-time-"))
-    write(folder / "data", arguments.train, 300, 0)
+    write_demo(folder / "data", arguments.train, 300)
     sweep = [
         *PROGRAM, "init-sweep", "--base", str(demo_base()), "--task", str(folder / "data"),
         "--stds", "1e-3,1e-2,1e-1,1", "--size", "64", "--seeds", str(arguments.seeds), "--epochs", "1",

