@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import logging
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,16 +39,18 @@ _SIZES = (
 
 @contextlib.contextmanager
 def naming_base(what: str, name: str) -> Iterator[None]:
-    """Turn any failure of loading into one line that names the base, and suppress bar and report.
+    """Turn any failure of loading into one line that names the base, and suppress whatever else is printed.
 
-    Used only around calls of other libraries, which may raise anything on files with wrong contents. Missing
-    weights, which transformers would report, are handled here.
+    Used only around calls of other libraries, which may raise anything on files with wrong contents, and
+    print a whole configuration before. Missing weights, which transformers would report, are handled here.
     """
     verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity_error()
+    transformers_logging.set_verbosity(logging.CRITICAL)
     transformers_logging.disable_progress_bar()
     try:
-        yield
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
     except AdapterProbeError:
         raise
     except Exception as error:

@@ -9,6 +9,8 @@ import os
 import pickle
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -436,6 +438,28 @@ def test_a_pipe_in_place_of_a_file_of_the_checkpoint(checkpoint, name):
     (checkpoint / name).unlink()
     os.mkfifo(checkpoint / name)
     assert re.search("is a pipe, socket or device|is not a checkpoint", refusal(checkpoint))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("use_return_dict", True, "its configuration cannot be loaded: property 'use_return_dict'"),
+        ("rope_scaling", 3, "its configuration cannot be loaded"),
+        ("intermediate_size", 0, "lacks 9 of the encoder's tensors"),
+    ],
+)
+def test_other_libraries_print_nothing_before_the_line(field, value, words, checkpoint, base, tmp_path):
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({**config, field: value}))
+    command = ["ablate", checkpoint, "--base", base, "--out", tmp_path / "out"]
+    done = subprocess.run(
+        [sys.executable, "-m", "adapter_probe", *command], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("adapter-probe: ")
+    assert words in line
 
 
 @pytest.mark.parametrize("option", ["return_dict", "output_attentions", "output_hidden_states"])
