@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from adapter_probe.analysis.studies import section_of
-from adapter_probe.checkpoints.files import DESCRIPTION
+from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.checkpoints.identity import checkpoint_identity
-from adapter_probe.data.tasks import Split, TaskSpec, load_split
+from adapter_probe.data.given import given_task
+from adapter_probe.data.tasks import Columns, Split, TaskSpec, load_split
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.figures.report.ablation_section import ReportedAblation
 from adapter_probe.figures.report.changed_examples import ExampleTexts
 from adapter_probe.figures.report.page import write_report
+from adapter_probe.metrics import default_metric
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.atomic import read_json
 from adapter_probe.results.fingerprints import refuse_changes
 from adapter_probe.results.schema import PREDICTIONS
+from adapter_probe.results.sealing import MADE_FROM, read_note
 
 from .ablation import Ablation
 from .checked import checked
@@ -26,6 +30,9 @@ from .loading import studies_of
 from .rows import as_tuple
 from .study_figures import DrawnStudy
 from .sweeps import Sweep
+
+_WITH_TEXTS = ("classification", "extractive")
+"""Kinds of task for which the page shows examples."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,11 @@ def _refuse_strangers(checkpoints: Sequence[Path], ablations: Sequence[Ablation]
     deltas = {_delta_of(study) for study in ablations}
     for folder in checkpoints:
         described = _description(folder)
+        if described is None and (folder / CONFIG).is_file():
+            raise ResultsError(
+                f"--checkpoint {folder} is of another library, which records no texts; give the evaluated "
+                "files with --data"
+            )
         if described is None:
             raise ResultsError(f"--checkpoint {folder} is not a checkpoint: it contains no {DESCRIPTION}")
         if None not in deltas and described.get("delta_sha256") not in deltas:
@@ -119,26 +131,54 @@ def _completed(
     """The ablation with its predictions, its checkpoint's description and, if requested, its texts."""
     results = study.results if study.has_predictions else None
     folder = _checkpoint_of(study, checkpoints)
-    if folder is None:
-        if with_texts:
-            raise ResultsError(
-                f"--examples: no checkpoint of {study.folder} in the folders around or next to it; "
-                "name it with --checkpoint"
-            )
-        return ReportedAblation(study.record, results)
-    described = _description(folder) or {}
-    _refuse_changed(study, folder, described)
-    texts = None
-    if with_texts:
-        if results is None:
-            raise ResultsError(
-                f"--examples: {study.folder} has no {PREDICTIONS}, so changed predictions are unknown"
-            )
-        spec = TaskSpec.from_json(described.get("task"), str(folder / DESCRIPTION))
-        files = {results.settings.get("split", "validation"): tuple(str(path.resolve()) for path in data)}
-        given = [replace(spec, files=files, encoding=encoding, validation_share=0.0)] if data else []
-        texts = _texts(study.folder, results, [*given, spec])
-    return ReportedAblation(study.record, results, described, texts)
+    described = None if folder is None else _description(folder)
+    if folder is not None and described is not None:
+        _refuse_changed(study, folder, described)
+    if not with_texts:
+        return ReportedAblation(study.record, results, described)
+    if results is None:
+        raise ResultsError(
+            f"--examples: {study.folder} has no {PREDICTIONS}, so changed predictions are unknown"
+        )
+    if results.kind not in _WITH_TEXTS:
+        return ReportedAblation(study.record, results, described)
+    specs = _given_tasks(study, results, described, data, encoding)
+    if described is not None:
+        specs.append(TaskSpec.from_json(described.get("task"), f"{folder}/{DESCRIPTION}"))
+    if not specs:
+        raise ResultsError(
+            f"--examples: no checkpoint of {study.folder} in the folders around or next to it records its "
+            "data; name it with --checkpoint, or the evaluated files with --data"
+        )
+    return ReportedAblation(study.record, results, described, _texts(study.folder, results, specs))
+
+
+def _given_tasks(
+    study: Ablation,
+    results: AblationResults,
+    described: Mapping[str, Any] | None,
+    data: Sequence[Path],
+    encoding: str,
+) -> list[TaskSpec]:
+    """The task with the given files, or else with those that the ablation was run with, if they are there.
+
+    A checkpoint of another library records no task: the kind and the classes are those of the results.
+
+    Raises:
+        DataError: the given files cannot be read, or do not fit the task.
+    """
+    asked = section_of(read_note(study.folder, MADE_FROM), "asked")
+    files = tuple(map(os.path.abspath, data or map(str, asked.get("data") or ())))
+    if not files or not (data or all(map(os.path.isfile, files))):
+        return []
+    encoding = encoding if data else str(asked.get("encoding", encoding))
+    split = results.settings.get("split", "validation")
+    if described is not None:
+        spec = TaskSpec.from_json(described.get("task"), DESCRIPTION)
+        return [replace(spec, files={split: files}, encoding=encoding, validation_share=0.0)]
+    name, classes = str(study.record.overview.task), results.label_names
+    task = TaskSpec(name, results.kind, default_metric(results.kind), classes, Columns("", None, ""), {}, {})
+    return [given_task(task, files, split, study.folder, encoding)]
 
 
 def _refuse_changed(study: Ablation, folder: Path, described: dict[str, Any]) -> None:
@@ -167,13 +207,8 @@ def _checkpoint_of(study: Ablation, checkpoints: Sequence[Path]) -> Path | None:
     return None
 
 
-def _texts(folder: Path, results: AblationResults, specs: Sequence[TaskSpec]) -> ExampleTexts | None:
-    """The texts of an ablation's examples, verified by their fingerprint.
-
-    None for regression and language models, for which the page shows no examples.
-    """
-    if results.kind not in ("classification", "extractive"):
-        return None
+def _texts(folder: Path, results: AblationResults, specs: Sequence[TaskSpec]) -> ExampleTexts:
+    """The texts of an ablation's examples, verified by their fingerprint."""
     split, n_examples = results.settings.get("split", "validation"), len(results.labels)
     wanted = results.identity.get("data", {}).get("fingerprint")
     for choice in (spec for spec in specs if split in spec.files):

@@ -146,8 +146,8 @@ def test_a_checkpoint_elsewhere_can_be_named(run, checkpoint: Path, tmp_path: Pa
         for name, _ in data_of(tmp_path / "report.html")["ablations"][0]["settings"]
     )
     said = refusal(run(results, "--examples"))
-    wanted = f"--examples: no checkpoint of {results} in the folders around or next to it; "
-    assert said == f"{wanted}name it with --checkpoint"
+    assert said.startswith(f"--examples: no checkpoint of {results} in the folders around or next to it")
+    assert "--checkpoint" in said
     assert run(results, "--examples", "--checkpoint", checkpoint).exit_code == 0
     assert data_of(tmp_path / "report.html")["ablations"][0]["examples"] is not None
 

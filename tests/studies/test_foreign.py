@@ -1,0 +1,65 @@
+"""A checkpoint of another library: from a frame to a report, as a newcomer goes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import adapter_probe as ap
+from adapter_probe.results.atomic import read_json
+
+FIXTURES = Path(__file__).parents[1] / "checkpoints" / "fixtures"
+
+
+@pytest.fixture
+def frame() -> pd.DataFrame:
+    draw = np.random.default_rng(0)
+    texts = [" ".join(f"w{word}" for word in draw.integers(0, 48, 3 + n % 4)) for n in range(12)]
+    return pd.DataFrame({"text": texts, "label": [n % 3 for n in range(12)]})
+
+
+@pytest.fixture
+def study(frame: pd.DataFrame, tmp_path: Path) -> ap.Ablation:
+    checkpoint = shutil.copytree(FIXTURES / "peft" / "lora-everywhere", tmp_path / "lora")
+    base = FIXTURES / "bases" / "bert"
+    return ap.ablate(checkpoint, base=base, data=frame, metric="accuracy", progress=False)
+
+
+def changed(study: ap.Ablation) -> list[int]:
+    """The examples whose prediction some span makes right or wrong."""
+    right = study.predictions == study.results.labels
+    return np.flatnonzero((right != right[0]).any(axis=0)).tolist()
+
+
+def examples_in(page: Path) -> dict:
+    text = page.read_text()
+    data = text[text.index('id="data"') :]
+    data = data[data.index(">") + 1 : data.index("</script>")]
+    return json.loads(data)["ablations"][0]["examples"]
+
+
+def test_the_report_has_the_texts_of_the_frame(study, frame, tmp_path):
+    made = ap.report(study.folder, tmp_path / "report.html", examples=True)
+    found, right = examples_in(made.path), changed(study)
+    assert made.n_texts == len(frame)
+    assert [number - 1 for number in found["numbers"]] == right
+    assert found["texts"] == frame["text"].iloc[right].tolist()
+
+
+def test_files_that_are_gone_can_be_given_and_others_are_refused(study, frame, tmp_path):
+    noted = read_json(study.folder / "checksums.json")["made_from"]["asked"]["data"]
+    kept = shutil.move(noted[0], tmp_path / "kept.jsonl")
+    page = tmp_path / "report.html"
+    with pytest.raises(ap.ResultsError, match=r"no checkpoint of .* records its data; .*--data"):
+        ap.report(study.folder, page, examples=True)
+    assert ap.report(study.folder, page, examples=True, data=kept).n_texts == len(frame)
+    frame[::-1].to_json(tmp_path / "other.jsonl", orient="records", lines=True)
+    with pytest.raises(ap.DataError, match="are not those of"):
+        ap.report(study.folder, page, examples=True, data=tmp_path / "other.jsonl")
+    with pytest.raises(ap.ResultsError, match=r"of another library, which records no texts; .*--data"):
+        ap.report(study.folder, page, checkpoints=study.folder.parent)
