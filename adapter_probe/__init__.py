@@ -14,6 +14,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from .version import __version__
+
 if TYPE_CHECKING:
     from .errors import (
         AdapterProbeError,
@@ -42,8 +44,6 @@ if TYPE_CHECKING:
     from .studies.suite import Suite, suite
     from .studies.tradeoff import Tradeoff, tradeoff
     from .studies.training import Training, train
-
-__version__ = "0.1.0"
 
 _MODULES = {
     "studies.ablating": ("ablate",),

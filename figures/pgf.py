@@ -17,7 +17,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.text import Text
 from matplotlib.textpath import text_to_path
 
-from adapter_probe import __version__
+from adapter_probe.version import __version__
 
 # Drawn as a path, because no font that every document has contains it.
 _CORNER = (

@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
-from adapter_probe import __version__
 from adapter_probe.results.atomic import make_folder, write_bytes
 from adapter_probe.results.fingerprints import canonical_json
+from adapter_probe.version import __version__
 
 from .venues import DEFAULT_FORMATS, PAPER, Venue
 

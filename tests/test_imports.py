@@ -20,6 +20,7 @@ PACKAGE = "adapter_probe"
 
 # A unit may import the units named here and whatever those may import; nothing else of ours.
 DIRECTLY_BELOW = {
+    "version": (),
     "errors": (),
     "records": ("errors",),
     "settings": ("records",),
@@ -31,7 +32,7 @@ DIRECTLY_BELOW = {
     "metrics": ("errors", "formulas"),
     "predictions": ("metrics",),
     "known_tasks": ("metrics",),
-    "results": ("spans", "predictions", "records"),
+    "results": ("spans", "predictions", "records", "version"),
     "analysis": ("results", "reference", "known_tasks"),
     "figures": ("analysis",),
     "data": ("spans", "predictions", "known_tasks", "settings", "progress"),
@@ -46,6 +47,7 @@ DIRECTLY_BELOW = {
     "__main__": ("cli",),
 }
 TORCH_FREE = (
+    "version",
     "errors",
     "records",
     "settings",
@@ -60,7 +62,12 @@ TORCH_FREE = (
     "figures",
 )
 HEAVY = ("torch", "transformers", "matplotlib", "pandas")
-FACE = ("errors", "jobs", "studies")  # what the package's own names stand for, loaded when they are used
+FACE = (
+    "errors",
+    "jobs",
+    "studies",
+    "version",
+)  # what the package's own names stand for, loaded when they are used
 # What reads the tables and predictions of finished studies.
 READERS = {"check_complete", "find_results", "load_ablation", "read_spans", "read_summary", "read_table"}
 INSTALLED_ELSEWHERE = ("cli", "figures")  # stand at the top of the tree, install under the package
@@ -210,7 +217,9 @@ def test_a_wrong_import_is_noticed(source: str, module: str):
 
 
 def test_a_right_import_is_let_through():
-    source = "import torch\nfrom adapter_probe import __version__\nfrom ..results.atomic import write_json"
+    source = (
+        "import torch\nfrom adapter_probe.version import __version__\nfrom ..results.atomic import write_json"
+    )
     assert wrong_imports(source, "adapter_probe.checkpoints.ours") == []
 
 

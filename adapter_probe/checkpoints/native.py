@@ -20,7 +20,6 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from adapter_probe import __version__
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError, reason_of
 from adapter_probe.models.adapted import AdaptedModel
@@ -30,6 +29,7 @@ from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.methods import Method
 from adapter_probe.results.atomic import make_folder, write_bytes
 from adapter_probe.results.fingerprints import describe_changes, list_changes
+from adapter_probe.version import __version__
 
 from .base import LoadedBase, load_base, load_tokenizer, n_outputs
 from .base_config import FoundBase, config_changes, find_base

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from adapter_probe import __version__
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.atomic import (
     claim_folder,
@@ -35,6 +34,7 @@ from adapter_probe.results.fingerprints import (
 )
 from adapter_probe.results.schema import MANIFEST
 from adapter_probe.results.sealing import SCHEMA, manifest_checksum, read_manifest
+from adapter_probe.version import __version__
 
 PARTS = "parts"
 _PART_NAME = re.compile(r"part-(\d{5}|[1-9]\d{5,})\.npz")

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapter_probe import __version__
 from adapter_probe.analysis.deltas import span_order
 from adapter_probe.analysis.studies import AblationRecord, section_of
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
@@ -22,6 +21,7 @@ from adapter_probe.figures.tables import escape_markdown, markdown_text
 from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.figures.wording import count_text, metric_name, named_score, study_label, task_label
 from adapter_probe.results.atomic import make_folder, read_json, write_text
+from adapter_probe.version import __version__
 
 from .ablation import Ablation
 from .checked import checked

@@ -14,11 +14,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from adapter_probe import __version__
 from adapter_probe.analysis.studies import SweepRecord, TradeoffRecord
 from adapter_probe.figures import style
 from adapter_probe.figures.levels import DROP_COLOURS, GAIN_COLOURS, DropScale, colour_of
 from adapter_probe.results.atomic import make_folder, write_text
+from adapter_probe.version import __version__
 
 from .ablation_section import ReportedAblation, ablation_content, joint_scale
 from .sweep_section import sweep_content
