@@ -8,14 +8,28 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # One process per core with one thread each; more threads would compete. ARGS="-n 0" runs in one process.
 # Files in their order: sorted by number of tests, the few long cluster tests would run last, on one core.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+# With bytecode kept, whatever the environment says: otherwise every process compiles the tests and the code again.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+# Tests that compare numbers of the models, about a fourth of those of these folders.
+NUMERIC := $(addprefix tests/,\
+	checkpoints/test_foreign.py checkpoints/test_adapterhub_causal.py checkpoints/test_peft_causal.py \
+	checkpoints/test_adapter_bert.py models/test_forward.py models/test_spans.py \
+	models/families/test_families_forward.py models/families/test_families_causal.py \
+	probe/test_ablation.py probe/test_causal_checkpoints.py probe/test_foreign_checkpoints.py probe/test_lanes.py \
+	probe/test_likelihoods.py probe/test_mixed.py probe/test_prune.py probe/test_tree.py \
+	training/test_features.py training/test_outcomes.py training/test_reference_loop.py)
+# As a processor without AVX and one without AVX-512 would compute: the kernels of torch, of oneDNN and, on Intel's
+# processors alone, of MKL.
+PLAIN := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2
+AVX2  := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-all lint format bench package docs types
+.PHONY: help demo test test-slow test-all test-processors lint format bench package docs types
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/.installed-demo ## train adapters on a small generated task, ablate them, draw the heatmap
 	@$(BIN)/adapter-probe demo $(ARGS)
@@ -28,6 +42,10 @@ test-slow: $(VENV)/.installed-dev ## all other tests: kills, a cluster, a browse
 
 test-all: $(VENV)/.installed-dev ## all tests; tests on real data are skipped if the data is missing
 	@$(PYTEST) $(ARGS)
+
+test-processors: $(VENV)/.installed-dev ## the quick tests of numbers, computed as older processors would
+	@$(PLAIN) $(PYTEST) $(NUMERIC) -m "not slow and not real_data" --hypothesis-profile=quick $(ARGS)
+	@$(AVX2) $(PYTEST) $(NUMERIC) -m "not slow and not real_data" --hypothesis-profile=quick $(ARGS)
 
 lint: $(VENV)/.installed-dev ## check rules and layout with ruff, and the types of the public API with mypy
 	@$(BIN)/ruff check .

@@ -7,12 +7,13 @@ family for every row of the table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 import torch
+from exact import Float64
 from torch import nn
 from torch.nn import functional as F
 from transformers import (
@@ -405,6 +406,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _has_span_head(name: str) -> bool:
     return type(_config(name)) in MODEL_FOR_QUESTION_ANSWERING_MAPPING
+
+
+@pytest.fixture
+def in_float64() -> Iterator[None]:
+    """Whatever the test computes is in float64, also what a model's own code does in float32."""
+    with Float64():
+        yield
 
 
 @pytest.fixture(scope="session", name="families")

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from exact import assert_close_in_float64
 from transformers import (
     AutoConfig,
     AutoModelForImageClassification,
@@ -29,6 +30,7 @@ from adapter_probe.probe.tree import forward_variants
 from adapter_probe.spans import span_variants
 
 
+@pytest.mark.usefixtures("in_float64")
 def test_padding_tokens_at_the_end_of_a_text_are_not_read(
     decoder: str, adapted_model: Callable, own_logits: Callable
 ):
@@ -40,16 +42,16 @@ def test_padding_tokens_at_the_end_of_a_text_are_not_read(
     masks = span_variants(3).masks
     with torch.no_grad():
         expected = own_logits(model.base, encoded, padded=False)[torch.from_numpy(batch.index)]
-        torch.testing.assert_close(model(batch), expected, rtol=0, atol=1e-5)
+        assert_close_in_float64(model(batch), expected)
         variants = forward_variants(model, batch, masks, tokens_per_pass=20)
-        torch.testing.assert_close(variants[0], expected, rtol=0, atol=1e-5)
+        assert_close_in_float64(variants[0], expected)
         last = model.wanted_positions(2, batch) - batch.first
         ends = [int(np.flatnonzero(np.append(text, 1)[:-1]).max(initial=0)) for text in texts]
         assert last.tolist() == [ends[i] for i in batch.index]
 
         model.base.config.pad_token_id = None
         expected = [model.base(torch.tensor([texts[i]])).logits[0] for i in batch.index]
-        torch.testing.assert_close(model(batch), torch.stack(expected), rtol=0, atol=1e-5)
+        assert_close_in_float64(model(batch), torch.stack(expected))
     assert model.wanted_positions(0, batch) is None
 
 
@@ -67,6 +69,7 @@ def test_learned_positions_end_there(name: str, plain_model: Callable):
         plain_model(name)(torch.full((1, 41), 7))
 
 
+@pytest.mark.usefixtures("in_float64")
 def test_beyond_a_sliding_window_only_the_last_tokens_are_seen(
     adapted_model: Callable, random_examples: Callable, own_logits: Callable
 ):
@@ -75,7 +78,7 @@ def test_beyond_a_sliding_window_only_the_last_tokens_are_seen(
     batch = pack(encoded, range(4))
     with torch.no_grad():
         own = own_logits(model.base, encoded, padded=False)
-        torch.testing.assert_close(model(batch), own, rtol=0, atol=1e-5)
+        assert_close_in_float64(model(batch), own)
         within = (wide(batch) - own).abs().amax(dim=1) < 1e-6
     assert within.tolist() == [True, True, False, False]
     config = MistralConfig(max_position_embeddings=64, sliding_window=8)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from exact import assert_close_in_float64 as close
 from transformers import BertConfig, BertLMHeadModel
 
 from adapter_probe.data.packing import Group, PackedBatch, pack
@@ -14,9 +15,8 @@ from adapter_probe.errors import ModelError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.probe.tree import forward_variants
 
-TOLERANCE = 1e-5  # some families compute parts in float32 whatever the model's type
 
-
+@pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("tied", [True, False])
 def test_logits_over_the_vocabulary(
     decoder: str, tied: bool, adapted_model: Callable, random_examples: Callable
@@ -33,12 +33,13 @@ def test_logits_over_the_vocabulary(
             [model.base(torch.from_numpy(encoded.input_ids[i])[None]).logits[0] for i in batch.index]
         )
         assert own.std() > 0.05
-        torch.testing.assert_close(model(batch), own, rtol=0, atol=TOLERANCE)
+        close(model(batch), own)
         on, off = forward_variants(model, batch, np.array([[True] * 6, [False] * 6]), tokens_per_pass=20)
-    torch.testing.assert_close(on, own, rtol=0, atol=TOLERANCE)
+    close(on, own)
     assert (on - off).abs().max() > 0.1
 
 
+@pytest.mark.usefixtures("in_float64")
 def test_logits_are_made_where_they_are_wanted(adapted_model: Callable, random_examples: Callable):
     model = adapted_model("llama", causal=True)
     batch = pack(random_examples([5, 7]), range(2))
@@ -51,9 +52,9 @@ def test_logits_are_made_where_they_are_wanted(adapted_model: Callable, random_e
         some = torch.tensor([3, 11])
         own = [model.base(batch.input_ids[rows][None]) for rows in batch.rows]
         whole = torch.cat([model.base.base_model(batch.input_ids[r][None])[0][0] for r in batch.rows])
-        torch.testing.assert_close(states, whole, rtol=0, atol=TOLERANCE)
+        close(states, whole)
         logits = torch.cat([out.logits[0] for out in own])[some]
-        torch.testing.assert_close(model.output_embedding(states[some]), logits, rtol=0, atol=TOLERANCE)
+        close(model.output_embedding(states[some]), logits)
 
 
 CONTEXT, ENDS = 6, (3, 5)
@@ -73,6 +74,7 @@ def branched() -> tuple[PackedBatch, list[list[int]]]:
     return PackedBatch(np.array([0]), (group,), ids, None, torch.tensor([0])), texts
 
 
+@pytest.mark.usefixtures("in_float64")
 def test_texts_may_share_a_context(decoder: str, adapted_model: Callable):
     """Also beyond a sliding window of 8, where positions count and not places in the batch."""
     if decoder == "phi3, long":
@@ -83,7 +85,7 @@ def test_texts_may_share_a_context(decoder: str, adapted_model: Callable):
         logits = model(batch)
         for text in texts:
             own = model.base(batch.input_ids[text][None]).logits[0]
-            torch.testing.assert_close(logits[text], own, rtol=0, atol=TOLERANCE)
+            close(logits[text], own)
 
 
 def test_rotations_by_the_texts_length_are_not_shared(adapted_model: Callable):

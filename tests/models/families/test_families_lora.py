@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from exact import assert_close_in_float64
 from torch import nn
 
 from adapter_probe.data.packing import pack
@@ -56,6 +57,7 @@ def merged(plain: nn.Module, model: AdaptedModel, mask: np.ndarray) -> nn.Module
     return plain
 
 
+@pytest.mark.usefixtures("in_float64")
 def test_every_span_equals_merged_weights(
     family: str, plain_model: Callable, own_logits: Callable, random_examples: Callable
 ):
@@ -73,6 +75,6 @@ def test_every_span_equals_merged_weights(
         own = own_logits(model.base, encoded, padded=False)
     assert (expected[0] - expected[-1]).abs().max() > 0.1
     order = torch.from_numpy(batch.index).argsort()
-    torch.testing.assert_close(logits[:, order], expected, rtol=0, atol=1e-5)
-    torch.testing.assert_close(pairs, logits[rows, places], rtol=0, atol=1e-5)
-    torch.testing.assert_close(own, expected[0], rtol=0, atol=1e-5)
+    assert_close_in_float64(logits[:, order], expected)
+    assert_close_in_float64(pairs, logits[rows, places])
+    assert_close_in_float64(own, expected[0])

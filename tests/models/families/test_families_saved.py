@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from exact import assert_close_in_float32
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModel, PreTrainedTokenizerFast
 
@@ -15,8 +16,10 @@ from adapter_probe.checkpoints.base import load_base, load_tokenizer
 from adapter_probe.checkpoints.headers import read_contents
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.encoding import Encoded, encode
+from adapter_probe.data.packing import pack
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import ModelError
+from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import Adapters, TopLayers
 from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 from adapter_probe.probe.request import prepare_ablation
@@ -77,6 +80,18 @@ def some(encoded: Encoded, which: Sequence[int]) -> Encoded:
     return Encoded(tuple(encoded.input_ids[i] for i in which), None, "")
 
 
+def test_a_base_is_read_in_float64(
+    family: str, save_base: Callable, random_examples: Callable, own_logits: Callable
+):
+    base = load_base(str(save_base(family)), 3, dtype=torch.float64)
+    model, encoded = AdaptedModel(base.model, base.anatomy).eval(), random_examples((5, 12))
+    batch = pack(encoded, range(2))
+    with torch.no_grad():
+        own = own_logits(model.base, encoded, padded=False)[torch.from_numpy(batch.index)]
+        assert own.dtype == torch.float64
+        assert_close_in_float32(model(batch), own, layers=1)  # rotations and some LayerNorms are in float32
+
+
 def test_a_checkpoint_is_trained_opened_and_ablated(
     kind: str, save_base: Callable, separate: Callable, tiny_task: Path, tmp_path: Path
 ):
@@ -97,7 +112,7 @@ def test_a_checkpoint_is_trained_opened_and_ablated(
     alone = separate(kind, opened.model)
     expected = np.stack([alone.run(some(encoded, which), mask).numpy() for mask in results.masks])
     assert np.ptp(expected, axis=0).max() > 0.003
-    np.testing.assert_allclose(results.logits[:, ::8], expected, rtol=0, atol=1e-5)
+    assert_close_in_float32(results.logits[:, ::8], expected, layers=3)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
