@@ -39,6 +39,7 @@ def _text(facts: dict[str, Any]) -> str:
             f"{facts['n_layers']}, adapters at {facts['n_sites']} sites, hidden size {facts['hidden_size']}",
         ),
         ("method", method_text(method)),
+        ("engine", f"{facts['engine']}: {facts['engine_reason']}"),
         *((f"  {name}", f"{counts[name]:>12,} parameters") for name in counts),
         (
             "trained",

@@ -21,16 +21,18 @@ from .adapterhub_weights import (
     translate_head,
     translate_inner,
 )
-from .files import CONFIG, first_file, quote, read_json_file, read_tensors, refuse_unknown, whole_number_field
-from .foreign import (
-    CLASSES,
-    BaseShape,
-    ForeignCheckpoint,
-    TranslatedCheckpoint,
-    kind_of_class,
-    refuse_left,
+from .files import (
+    CONFIG,
+    first_file,
+    quote,
+    read_json_file,
+    read_tensors,
+    refuse_unknown,
     unsupported,
+    whole_number_field,
 )
+from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, refuse_left
+from .kinds import CLASSES, kind_of_class
 
 HEAD_CONFIG = "head_config.json"
 HEAD_WEIGHTS = ("model_head.safetensors", "pytorch_model_head.bin")

@@ -20,9 +20,9 @@ from .files import (
     quote,
     refuse_unknown,
     text_list_field,
+    unsupported,
     whole_number_field,
 )
-from .foreign import unsupported
 
 # Default values of fields that a file does not have.
 _BOTTLENECK: dict[str, Any] = {

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -251,8 +251,13 @@ def _refuse_damaged(
             f"base {name} lacks {len(lost)} of the {part}'s tensors or has them in another shape, {lost[0]} "
             "first; it is damaged or of another family"
         )
+    refuse_not_finite(name, model)
+
+
+def refuse_not_finite(name: str, model: PreTrainedModel) -> None:
+    """Refuse a base with NaN or infinite values."""
     for tensor_name, parameter in model.named_parameters():
-        if not torch.isfinite(parameter).all():
+        if parameter.is_floating_point() and not torch.isfinite(parameter).all():
             raise CheckpointError(f"base {name}: {tensor_name} contains NaN or infinite values")
 
 
@@ -269,7 +274,14 @@ def initialise(model: PreTrainedModel, missing: frozenset[str], seed: int) -> No
                 nn.init.zeros_(parameter)
 
 
-def _identify(found: FoundBase, model: PreTrainedModel, missing: frozenset[str], whole: bool) -> BaseIdentity:
+def weights_sha256(model: PreTrainedModel, missing: Collection[str], whole: bool) -> str:
+    """SHA-256 of a base's parameters in float32, under their names inside it, without those that it lacks.
+
+    Args:
+        model: the base with a head.
+        missing: names of the parameters that the base lacks.
+        whole: whether the head belongs to the base, as in a language model.
+    """
     weights = hashlib.sha256()
     hashed = dict(model.base_model.named_parameters())
     if whole:
@@ -279,10 +291,14 @@ def _identify(found: FoundBase, model: PreTrainedModel, missing: frozenset[str],
         if f"{model.base_model_prefix}.{tensor_name}" not in missing:
             weights.update(f"{tensor_name} {tuple(parameter.shape)}\n".encode())
             weights.update(parameter.detach().float().contiguous().numpy())
+    return weights.hexdigest()
+
+
+def _identify(found: FoundBase, model: PreTrainedModel, missing: frozenset[str], whole: bool) -> BaseIdentity:
     return BaseIdentity(
         name=found.name,
         revision=found.revision,
-        weights_sha256=weights.hexdigest(),
+        weights_sha256=weights_sha256(model, missing, whole),
         n_layers=int(model.config.num_hidden_layers),
         hidden_size=int(model.config.hidden_size),
         vocab_size=int(model.config.vocab_size),

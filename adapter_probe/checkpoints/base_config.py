@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import torch
 from huggingface_hub import HfApi, try_to_load_from_cache
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
+from transformers import __version__ as transformers_version
 from transformers import logging as transformers_logging
 
 from adapter_probe.errors import AdapterProbeError, CheckpointError, ModelError, one_line, reason_of
@@ -27,6 +28,7 @@ from adapter_probe.results.fingerprints import describe_changes
 
 from .files import quote, read_json_file, refuse_unreadable
 from .identity import config_settings, forward_settings
+from .quantised import twin_of
 
 _COMMIT = re.compile("[0-9a-f]{40}")
 _HUB_TIMEOUT = 10.0  # seconds
@@ -87,6 +89,35 @@ def resolve_base(name: str, revision: str | None = None) -> tuple[str, str | Non
     return name, commit or _ask_hub(name, revision) or _cached_commit(name, revision) or _not_found(name)
 
 
+def place_of_base(
+    folder: Path, recorded: str | None, revision: str | None, given: str | None
+) -> tuple[str, str | None]:
+    """Place and revision of the base of another library's checkpoint; see `resolve_base`.
+
+    Args:
+        folder: the checkpoint.
+        recorded: name of the base in the checkpoint, if any.
+        revision: its revision, if recorded.
+        given: the folder or hub id that the user gave instead.
+
+    Raises:
+        CheckpointError: no base is named, or it cannot be found.
+    """
+    if given is not None:
+        return resolve_base(given)
+    if not recorded:
+        raise CheckpointError(f"checkpoint {folder} does not name its base; give it with --base")
+    try:
+        return resolve_base(recorded, revision)
+    except CheckpointError as error:
+        twin = twin_of(recorded)
+        unquantised = f"; --base {twin} is its unquantised twin, which is another model" if twin else ""
+        raise CheckpointError(
+            f"checkpoint {folder} was trained on {quote(recorded)}, which is not a folder on this machine "
+            f"and not available from the Hugging Face Hub; give the base with --base{unquantised}"
+        ) from error
+
+
 def _ask_hub(name: str, revision: str | None) -> str | None:
     """The commit of a revision, or None if the hub does not answer; asked once, without retries."""
     try:
@@ -112,21 +143,30 @@ def _not_found(name: str) -> NoReturn:
 
 
 @dataclass(frozen=True)
-class FoundBase:
-    """A base that was found and whose configuration is supported; its weights have not been read.
+class AnyBase:
+    """A base that was found and whose configuration transformers knows; its weights have not been read.
 
     Attributes:
         name: absolute folder or hub id.
         revision: commit on the hub, or None for a folder.
         fields: contents of its config.json.
         config: its configuration, with defaults filled in.
-        anatomy: anatomy of its family, or the given one.
     """
 
     name: str
     revision: str | None
     fields: dict[str, Any]
     config: PretrainedConfig
+
+
+@dataclass(frozen=True)
+class FoundBase(AnyBase):
+    """A base of a family that is known part by part.
+
+    Attributes:
+        anatomy: anatomy of its family, or the given one.
+    """
+
     anatomy: Anatomy
 
     @cached_property  # not before the weights are found to fit: a damaged file can name any number of layers
@@ -143,43 +183,76 @@ def find_base(name: str, revision: str | None = None, anatomy: Anatomy | None = 
             unsupported family.
         ModelError: the configuration or the anatomy is not supported.
     """
-    name, revision = resolve_base(name, revision)
-    if (folder := Path(name)).is_dir():
-        if not (folder / "config.json").is_file():
-            raise CheckpointError(f"base {name} has no config.json; a transformers model folder is needed")
-        refuse_unreadable(folder)
+    name, revision, fields = read_fields(name, revision)
+    if fields.get("quantization_config"):
+        raise CheckpointError(
+            f"base {name} is quantised (quantization_config in its config.json), which is not supported; "
+            "give the unquantised model with --base"
+        )
     try:
+        # Checked first, because the message of transformers for an unknown family fills a page.
+        if anatomy is None:
+            anatomy_for(SimpleNamespace(**{"model_type": None, **fields}))
         with naming_base("configuration", name):
-            fields = (
-                read_json_file(folder / "config.json")
-                if folder.is_dir()
-                else PretrainedConfig.get_config_dict(name, revision=revision)[0]
-            )
-            _refuse_config(name, fields)
-            # Checked first, because the message of transformers for an unknown family fills a page.
-            if anatomy is None:
-                anatomy_for(SimpleNamespace(**{"model_type": None, **fields}))
             config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
     except ModelError as error:
         raise CheckpointError(f"base {name}: {error}") from error
     return FoundBase(name, revision, fields, config, anatomy or anatomy_for(config))
 
 
+def find_any_base(name: str, revision: str | None = None) -> AnyBase:
+    """Find a base of any kind that transformers has a class for, quantised or not.
+
+    Raises:
+        CheckpointError: no such base, files that git-LFS never downloaded, a damaged configuration, or one
+            that needs code from elsewhere, which is never run.
+    """
+    name, revision, fields = read_fields(name, revision)
+    family = fields.get("model_type")
+    if family not in CONFIG_MAPPING:
+        code = fields.get("auto_map")
+        why = (
+            "needs Python code from its own repository (auto_map), which is never run"
+            if code
+            else f"is not a model that transformers {transformers_version} knows"
+        )
+        raise CheckpointError(f"base {name}: model_type {quote(family)} in its config.json {why}")
+    with naming_base("configuration", name):
+        config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
+    return AnyBase(name, revision, fields, config)
+
+
+def read_fields(name: str, revision: str | None = None) -> tuple[str, str | None, dict[str, Any]]:
+    """Place and revision of a base, see `resolve_base`, and the fields of its config.json.
+
+    Raises:
+        CheckpointError: no such base, files that git-LFS never downloaded, or a damaged configuration.
+    """
+    name, revision = resolve_base(name, revision)
+    if (folder := Path(name)).is_dir():
+        if not (folder / "config.json").is_file():
+            raise CheckpointError(f"base {name} has no config.json; a transformers model folder is needed")
+        refuse_unreadable(folder)
+    with naming_base("configuration", name):
+        fields = (
+            read_json_file(folder / "config.json")
+            if folder.is_dir()
+            else PretrainedConfig.get_config_dict(name, revision=revision)[0]
+        )
+        _refuse_config(name, fields)
+    return name, revision, fields
+
+
 def _refuse_config(name: str, fields: Mapping[str, Any]) -> None:
     """Refuse configurations that transformers would fail on or change silently.
 
     Raises:
-        CheckpointError: the base is quantised, or a size or dtype is invalid.
+        CheckpointError: a size or dtype is invalid.
     """
     try:
         json.dumps(fields, allow_nan=False)
     except ValueError as error:
         raise CheckpointError(f"base {name}: its config.json contains NaN or infinite values") from error
-    if fields.get("quantization_config"):
-        raise CheckpointError(
-            f"base {name} is quantised (quantization_config in its config.json), which is not supported; "
-            "give the unquantised model with --base"
-        )
     for size in _SIZES:
         value = fields.get(size, 1)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:

@@ -76,11 +76,15 @@ def read_json_file(path: Path) -> dict[str, Any]:
     return document
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path, *, as_stored: bool = False) -> dict[str, Tensor]:
     """The tensors of a safetensors file, or of a torch file, from which only tensors are loaded.
 
     They are sorted by name, because safetensors returns them in an order that differs between processes, and
     the order of a method's parts is part of its identity.
+
+    Args:
+        path: the file.
+        as_stored: allow whole numbers, and keep every tensor's type; otherwise all become float32.
 
     Raises:
         CheckpointError: the file cannot be read, holds something else, is compressed, or holds tensors that
@@ -112,8 +116,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             raise CheckpointError(
                 f"{path}: {name} has shape {list(tensor.shape)}, more than the file contains"
             )
-        check_values(path, name, tensor)
-    return {name: tensor.float() for name, tensor in sorted(tensors.items())}
+        if not as_stored or tensor.is_floating_point() or tensor.layout != torch.strided or tensor.is_meta:
+            check_values(path, name, tensor)
+    return {name: tensor if as_stored else tensor.float() for name, tensor in sorted(tensors.items())}
 
 
 def _refuse_compressed(path: Path) -> None:
@@ -198,6 +203,13 @@ def refuse_unknown(path: Path, document: Mapping[str, Any], known: Iterable[str]
                 f"{path} has the field {quote(name)}, {quote(value)}, which {of} does not have, so its "
                 "effect is unknown"
             )
+
+
+def unsupported(folder: Path, what: str, supported: Iterable[str] = ()) -> CheckpointError:
+    """The error for a feature that this project does not support; it lists what is supported."""
+    instead = ", ".join(supported)
+    more = f"; supported are {instead}" if instead else ""
+    return CheckpointError(f"checkpoint {folder} has {what}, which is not supported{more}")
 
 
 def first_of(names: Sequence[str]) -> str:

@@ -24,14 +24,6 @@ from .files import first_of, read_json_file
 
 _MADE_UP = re.compile(r"LABEL_\d+")  # by transformers, for want of a name
 
-# Endings of the names of transformers' classes.
-CLASSES: dict[str, Kind] = {
-    "ForSequenceClassification": "classification",
-    "ForQuestionAnswering": "extractive",
-    "ForCausalLM": "causal",
-    "LMHeadModel": "causal",
-}
-
 
 @dataclass(frozen=True)
 class ForeignCheckpoint:
@@ -148,11 +140,6 @@ class BaseShape:
         )
 
 
-def kind_of_class(name: object) -> Kind | None:
-    """The kind of task that a class of transformers is for, by its name; None if it is not supported."""
-    return next((kind for ending, kind in CLASSES.items() if str(name).endswith(ending)), None)
-
-
 def names_of_outputs(n_outputs: int, own: Path, base: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of a head's outputs, from the first configuration that has real ones; else their numbers.
 
@@ -175,13 +162,6 @@ def names_of_outputs(n_outputs: int, own: Path, base: Mapping[str, Any]) -> tupl
         ):
             return tuple(names)
     return tuple(map(str, range(n_outputs)))
-
-
-def unsupported(folder: Path, what: str, supported: Iterable[str] = ()) -> CheckpointError:
-    """The error for a feature that this project does not support; it lists what is supported."""
-    instead = ", ".join(supported)
-    more = f"; supported are {instead}" if instead else ""
-    return CheckpointError(f"checkpoint {folder} has {what}, which is not supported{more}")
 
 
 def refuse_left(folder: Path, left: Iterable[str]) -> None:

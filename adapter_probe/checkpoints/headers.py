@@ -22,6 +22,7 @@ from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.spans import SITES_PER_LAYER
 
 from .description import Description, read_description
+from .engines import PACKED, Engine
 from .files import DESCRIPTION, refuse_irregular, refuse_unreadable
 from .identity import NOT_ENCODING, config_settings
 
@@ -46,6 +47,7 @@ class Contents:
         trained_body: number of these without the head and other parameters that the base lacks.
         pretrained: number of parameters of the base without a head.
         notes: remarks for the user, one sentence each.
+        engine: the engine that runs it, and why.
     """
 
     description: Description
@@ -58,6 +60,7 @@ class Contents:
     trained_body: int
     pretrained: int
     notes: tuple[str, ...] = ()
+    engine: Engine = PACKED
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ def read_contents(folder: Path, base: str | None = None) -> Contents | None:
         data = (folder / DELTA).read_bytes()
         if hashlib.sha256(data).hexdigest() != said.delta_sha256 or not _is_base(place, said):
             return None
-        return _contents(said, place.resolve(), dict(_header(folder / DELTA)))
+        return _contents(said, place.resolve(), dict(stored_in(folder / DELTA)))
     except (OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError):
         return None  # opening the checkpoint will report what is wrong, such as deeply nested JSON
 
@@ -166,7 +169,7 @@ def _is_base(place: Path, said: Description) -> bool:
 
 def _encoder(place: Path, prefix: str, wanted: str) -> dict[str, _Stored] | None:
     """The encoder's tensors by their names inside it, verified by the hash of all of them."""
-    stored = {name: one for name, one in _weights(place) if one.dtype in _DTYPES}
+    stored = {name: one for name, one in weights_of(place) if one.dtype in _DTYPES}
     inside = {name.removeprefix(prefix): one for name, one in stored.items() if name.startswith(prefix)}
     every = inside or stored
     without_pooler = {name: one for name, one in every.items() if not name.startswith(_POOLER)}
@@ -182,7 +185,7 @@ def _hash_of(tensors: Mapping[str, _Stored]) -> str:
     return digest.hexdigest()
 
 
-def _weights(place: Path) -> Iterator[tuple[str, _Stored]]:
+def weights_of(place: Path) -> Iterator[tuple[str, _Stored]]:
     """Every tensor of a base, with old names replaced by those of current transformers."""
     whole, index = place / "model.safetensors", place / "model.safetensors.index.json"
     files = [whole]
@@ -190,13 +193,13 @@ def _weights(place: Path) -> Iterator[tuple[str, _Stored]]:
         named: dict[str, Any] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         files = [place / name for name in sorted(set(named.values()))]
     for path in files:
-        for name, one in _header(path):
+        for name, one in stored_in(path):
             for old, new in _OLD_NAMES.items():
                 name = name.replace(old, new)
             yield name, one
 
 
-def _header(path: Path) -> Iterator[tuple[str, _Stored]]:
+def stored_in(path: Path) -> Iterator[tuple[str, _Stored]]:
     """The tensors in the header of a safetensors file: eight bytes of length, JSON, then the values."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

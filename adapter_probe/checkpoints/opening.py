@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import torch
-from transformers import PretrainedConfig, PreTrainedTokenizerBase
+from transformers import PretrainedConfig
 
 from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
@@ -17,17 +18,65 @@ from adapter_probe.models.bases.family import Anatomy
 
 from . import adapter_bert, adapterhub, native, peft
 from .base import LoadedBase, load_base, load_tokenizer
-from .base_config import FoundBase, find_base, resolve_base
+from .base_config import FoundBase, find_base, place_of_base, read_fields
 from .description import Description
-from .files import CONFIG, DESCRIPTION, first_of, quote, read_json_file
-from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, kind_of_class, names_of_outputs
-from .identity import encoding_changes, tokenizer_parts
+from .engines import Engine, choose_engine
+from .files import CONFIG, DESCRIPTION, first_of, read_json_file
+from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, names_of_outputs
+from .identity import tokenizer_parts
+from .kinds import kind_of_class
 from .native import OpenedCheckpoint
+from .own_tokenizer import note_on_tokenizer, own_tokenizer, use_padding
+from .peft_fields import refuse_unswitched
+from .quantised import quiet_quantisers
 from .shared import SharedBase
+
+if TYPE_CHECKING:
+    from .peft_opening import OpenedPeft
 
 # Without a recorded task, the columns of a file are inferred.
 NO_COLUMNS = Columns("", None, "")
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "vocab.json")
+
+
+def open_any(
+    folder: str | Path, base: str | None = None, *, dtype: torch.dtype = torch.float32
+) -> OpenedCheckpoint | OpenedPeft:
+    """Open a checkpoint for the engine that runs it; see `choose_engine`.
+
+    Args:
+        folder: checkpoint folder, of this project or another library.
+        base: folder or hub id to use instead of the recorded base.
+        dtype: precision of the model in memory.
+
+    Raises:
+        CheckpointError: see `open_checkpoint` and `open_with_peft`.
+    """
+    folder = Path(folder)
+    if (folder / DESCRIPTION).is_file() or not folder.is_dir():
+        return open_checkpoint(folder, base, dtype=dtype)
+    inside, library = _recognise(folder)
+    if library is peft and engine_of(inside, base).name == "general":
+        with quiet_quantisers():
+            from .peft_opening import open_with_peft
+
+        return open_with_peft(inside, base, dtype=dtype, given=folder)
+    return open_checkpoint(folder, base, dtype=dtype)
+
+
+def engine_of(folder: Path, base: str | None) -> Engine:
+    """The engine for a checkpoint of PEFT.
+
+    Args:
+        folder: the folder with its files.
+        base: folder or hub id to use instead of the recorded base.
+
+    Raises:
+        CheckpointError: a type without a switch in the layers, or a base that is missing.
+    """
+    document = read_json_file(folder / CONFIG)
+    refuse_unswitched(folder, document)
+    place = place_of_base(folder, document.get("base_model_name_or_path"), document.get("revision"), base)
+    return choose_engine(document, read_fields(*place)[2])
 
 
 def open_checkpoint(
@@ -110,14 +159,12 @@ def _open_foreign(
     own = dict(loaded.model.named_parameters(remove_duplicate=False))
     translated = translated.without_copies(own, found.name)
     tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(found.name, found.revision)
-    tokenizer, changed = _own_tokenizer(source, given, found, tokenizer)
+    folders = (source.folder, given) if source.library == peft.LIBRARY else ()
+    tokenizer, changed = own_tokenizer(folders, found.config, tokenizer)
     notes = translated.notes
     if changed:
-        if getattr(loaded.model.config, "pad_token_id", None) is None:
-            # A head that reads the last token skips padding tokens, and the training had to name one.
-            loaded.model.config.pad_token_id = tokenizer.pad_token_id
-        parts = ", ".join(changed).replace("_", " ")
-        notes += (f"The checkpoint's own tokenizer is used; it differs from the base's in: {parts}.",)
+        use_padding(loaded.model.config, tokenizer)
+        notes += (note_on_tokenizer(changed),)
     names = source.label_names
     if kind == "classification" and not names:
         names = names_of_outputs(int(n_outputs or 0), source.folder / "config.json", found.fields)
@@ -141,29 +188,6 @@ def _open_foreign(
     )
 
 
-def _own_tokenizer(
-    source: ForeignCheckpoint, given: Path, found: FoundBase, tokenizer: PreTrainedTokenizerBase
-) -> tuple[PreTrainedTokenizerBase, list[str]]:
-    """The tokenizer that was saved with an adapter of PEFT, if it encodes differently from the base's.
-
-    Args:
-        source: the checkpoint.
-        given: the folder that the user named, which may be the one above.
-        found: its base.
-        tokenizer: the base's tokenizer.
-
-    Returns:
-        The tokenizer to use, and in what the checkpoint's differs; nothing if the base's is used.
-    """
-    folders = dict.fromkeys((source.folder, given)) if source.library == peft.LIBRARY else ()
-    for folder in folders:
-        if any((folder / name).is_file() for name in _TOKENIZERS):
-            own = load_tokenizer(str(folder), config=found.config)
-            changed = encoding_changes(tokenizer, own)
-            return (own, changed) if changed else (tokenizer, [])
-    return tokenizer, []
-
-
 def _kind_of(config: PretrainedConfig) -> Kind:
     """The kind of task of a base, for checkpoints that do not record it."""
     made_for = getattr(config, "architectures", None)
@@ -172,18 +196,7 @@ def _kind_of(config: PretrainedConfig) -> Kind:
 
 
 def _find_base(source: ForeignCheckpoint, base: str | None, anatomy: Anatomy | None) -> FoundBase:
-    if base is not None:
-        return find_base(base, None, anatomy)
-    if not source.base:
-        raise CheckpointError(f"checkpoint {source.folder} does not name its base; give it with --base")
-    try:
-        name, revision = resolve_base(source.base, source.revision)
-    except CheckpointError as error:
-        raise CheckpointError(
-            f"checkpoint {source.folder} was trained on {quote(source.base)}, which is not a folder on "
-            "this machine and not available from the Hugging Face Hub; give the base with --base"
-        ) from error
-    return find_base(name, revision, anatomy)
+    return find_base(*place_of_base(source.folder, source.base, source.revision, base), anatomy)
 
 
 def _build(

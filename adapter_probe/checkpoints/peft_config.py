@@ -17,8 +17,16 @@ import regex
 from adapter_probe.errors import CheckpointError
 from adapter_probe.metrics import Kind
 
-from .files import flag_field, number_field, quote, refuse_unknown, text_list_field, whole_number_field
-from .foreign import kind_of_class, unsupported
+from .files import (
+    flag_field,
+    number_field,
+    quote,
+    refuse_unknown,
+    text_list_field,
+    unsupported,
+    whole_number_field,
+)
+from .kinds import kind_of_class
 
 SUPPORTED_TYPES = ("LORA", "IA3", "LN_TUNING")
 TASK_TYPES: dict[str, Kind] = {

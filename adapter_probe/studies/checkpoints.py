@@ -28,19 +28,27 @@ def inspect(checkpoint: str | Path, *, base: str | Path | None = None) -> dict[s
         plain JSON: `base`, `family`, `task`, `metric` and `scores`; `n_layers`, `n_sites` (with an adapter)
         and `hidden_size`; the record of the `method`; numbers of `parameters` by role, of
         `trained_parameters` and of `trained_parameters_without_head`; the latter as `percent_of_base`, and
-        the adapters alone as `adapters_percent_of_base`; `notes` on how the checkpoint was read.
+        the adapters alone as `adapters_percent_of_base`; `engine`, "packed" or "general", that runs it, with
+        the `engine_reason`; `notes` on how the checkpoint was read.
 
     Raises:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
     """
     from adapter_probe.checkpoints.headers import read_contents
+    from adapter_probe.checkpoints.peft_headers import read_peft_contents
 
     place = None if base is None else str(base)
-    contents = read_contents(Path(checkpoint), place)
+    folder = Path(checkpoint)
+    contents = read_contents(folder, place) or read_peft_contents(folder, place)
     if contents is None:
-        from adapter_probe.checkpoints.opening import open_checkpoint
+        from adapter_probe.checkpoints.native import OpenedCheckpoint
+        from adapter_probe.checkpoints.opening import open_any
 
-        contents = contents_of(open_checkpoint(checkpoint, place))
+        opened = open_any(folder, place)
+        packed = isinstance(opened, OpenedCheckpoint)
+        contents = contents_of(opened) if packed else read_peft_contents(folder, opened.description.base.name)
+    if contents is None:
+        raise CheckpointError(f"checkpoint {folder} opens, but the files of its base cannot be listed")
     description, counts = contents.description, contents.counts
     return {
         "base": description.base.name,
@@ -57,6 +65,8 @@ def inspect(checkpoint: str | Path, *, base: str | Path | None = None) -> dict[s
         "trained_parameters_without_head": contents.trained_body,
         "percent_of_base": 100 * contents.trained_body / contents.pretrained,
         "adapters_percent_of_base": 100 * counts["adapters"] / contents.pretrained,
+        "engine": contents.engine.name,
+        "engine_reason": contents.engine.reason,
         "notes": list(contents.notes),
     }
 

@@ -17,7 +17,7 @@ SiteKind = Literal["attention", "ffn"]
 SITE_KINDS: tuple[SiteKind, ...] = get_args(SiteKind)
 SkipFrom = Literal["output", "sum", "normed"]
 LearnedScale = Literal["none", "one", "channel"]
-InnerKind = Literal["low_rank", "decomposed", "scale_input", "scale_output", "norm"]
+InnerKind = Literal["low_rank", "decomposed", "scale_input", "scale_output", "norm", "tuner"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class InnerSpec:
         kind: ``low_rank`` adds scale * B A r to the output of the map for the input r; ``decomposed`` also
             gives each row of W + scale * B A the length that was trained for it; ``scale_input`` and
             ``scale_output`` multiply by a vector (and by scale); ``norm`` replaces the base's normalisation
-            by one with separate weights.
+            by one with separate weights; ``tuner`` is any other change, which only PEFT itself can run.
         rank: of ``low_rank`` and ``decomposed``.
         scale: a constant factor.
         bias: B A r + b instead of B A r; for ``norm``, whether it has a bias.

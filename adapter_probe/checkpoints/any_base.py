@@ -1,0 +1,231 @@
+"""Load a base of any class that transformers has, in full or quantised, for PEFT to put its tuners into."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.models.auto import modeling_auto
+
+from adapter_probe.errors import CheckpointError
+
+from .base import initialise, refuse_not_finite, weights_sha256
+from .base_config import AnyBase, naming_base
+from .files import quote
+from .identity import BaseIdentity, config_settings
+from .kinds import Head, head_of_class
+from .quantised import method_of, quiet_quantisers, refuse_without_package
+
+_MAPPINGS: dict[Head, Any] = {
+    "classification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    "regression": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    "extractive": modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING,
+    "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING,
+    "seq2seq": modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+}
+_MOST_TOKENS = 1 << 20  # where neither model nor tokenizer has a limit
+
+
+@dataclass(frozen=True)
+class AnyLoaded:
+    """A base in memory, whatever its class.
+
+    Attributes:
+        model: the model with its head, frozen, in evaluation mode.
+        missing: names of the parameters that its files lack, drawn at random.
+        identity: identity of the base.
+        quantised: the method of its quantisation, None for a base in full.
+        max_length: number of tokens that it can read.
+    """
+
+    model: PreTrainedModel
+    missing: frozenset[str]
+    identity: BaseIdentity
+    quantised: str | None
+    max_length: int
+
+
+def head_of_base(config: PretrainedConfig) -> Head | None:
+    """What a base computes, by the class that it was saved from; None where no class is named."""
+    return head_of_class(_own_class(config), config.is_encoder_decoder)
+
+
+def _own_class(config: PretrainedConfig) -> str:
+    names = getattr(config, "architectures", None)
+    return str(names[0]) if isinstance(names, list) and names else ""
+
+
+def choose_class(
+    name: str, config: PretrainedConfig, head: Head, modules: Iterable[str]
+) -> type[PreTrainedModel]:
+    """The class of transformers for a base and a head.
+
+    A language model may be stored as a part of a model of texts and images. Its adapters were trained in one
+    of the two classes, so the class is used that has the modules of the adapters.
+
+    Args:
+        name: the base, for the message.
+        config: its configuration.
+        head: what the model should compute.
+        modules: names of modules with adapters, in the whole model.
+
+    Raises:
+        CheckpointError: transformers has no such class, or it does not read texts.
+    """
+    found = [_mapped(config, head)]
+    if head in ("causal", "seq2seq") and head_of_base(config) == head:
+        found.insert(0, getattr(transformers, _own_class(config), None))
+        found.append(_mapped(config.get_text_config(), head))
+    classes = [cls for cls in dict.fromkeys(found) if _takes(cls, config)]
+    if not classes:
+        raise CheckpointError(
+            f"base {name}: transformers {transformers.__version__} has no class for {head} on a "
+            f"{config.model_type} model"
+        )
+    wanted = set(modules)
+    chosen = next((cls for cls in classes[:-1] if wanted <= _modules(cls, config)), classes[-1])
+    if len(classes) > 1 and not wanted <= _modules(chosen, config):
+        chosen = classes[0]  # whose missing modules are named when the adapters are loaded
+    if chosen.main_input_name != "input_ids":
+        raise CheckpointError(
+            f"base {name}: a {chosen.__name__} reads {chosen.main_input_name}, and adapter-probe has data of "
+            "texts only"
+        )
+    return chosen
+
+
+def _takes(cls: Any, config: PretrainedConfig) -> bool:
+    """Whether a class is a model for this configuration, or for its part for texts."""
+    if not (isinstance(cls, type) and issubclass(cls, PreTrainedModel) and cls.config_class):
+        return False
+    return isinstance(config, cls.config_class) or isinstance(config.get_text_config(), cls.config_class)
+
+
+def _mapped(config: PretrainedConfig, head: Head) -> Any:
+    mapping = _MAPPINGS[head]
+    cls = mapping.get(type(config), None)
+    return cls[0] if isinstance(cls, tuple) else cls
+
+
+def _modules(cls: type[PreTrainedModel], config: PretrainedConfig) -> set[str]:
+    """The names of a class's modules, from a model without memory."""
+    with torch.device("meta"), contextlib.suppress(Exception):  # another library's constructor
+        return {name for name, _ in cls(config_for(cls, config)).named_modules()}
+    return set()
+
+
+def config_for(cls: type[PreTrainedModel], config: PretrainedConfig) -> PretrainedConfig:
+    """A copy of a configuration, or of its part for texts, as a class takes it."""
+    own = isinstance(config, cls.config_class)
+    return copy.deepcopy(config if own else config.get_text_config())
+
+
+def load_any_base(
+    found: AnyBase, cls: type[PreTrainedModel], n_outputs: int | None, dtype: torch.dtype
+) -> AnyLoaded:
+    """Read a base's weights; what it lacks is drawn as in `load_base`.
+
+    Args:
+        found: the base.
+        cls: its class, see `choose_class`.
+        n_outputs: number of logits of a head per text or token, None for the base's own.
+        dtype: precision in memory; of a quantised base, of the parameters that are not quantised.
+
+    Raises:
+        CheckpointError: damaged files, or a quantisation whose package is not installed.
+    """
+    refuse_without_package(found.name, found.fields)
+    method, config = method_of(found.fields), config_for(cls, found.config)
+    if n_outputs is not None:
+        config.num_labels = n_outputs
+    exact = dtype == torch.float32 or method is not None
+    if not exact:
+        config.dtype = None  # otherwise "auto" would follow the configuration, not the files
+    with naming_base("weights", found.name), quiet_quantisers(), torch.random.fork_rng(devices=[]):
+        model, report = cls.from_pretrained(
+            found.name,
+            config=config,
+            revision=found.revision,
+            dtype=dtype if exact else "auto",
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # a head for other labels; any other mismatch is refused later
+            use_safetensors=True,  # never unpickle
+        )
+    missing = frozenset(report["missing_keys"]) | {key for key, *_ in report["mismatched_keys"]}
+    initialise(model, missing, seed=0)
+    refuse_not_finite(found.name, model)
+    identity = _identify(found, model, missing)
+    if method is None:
+        for parameter in model.parameters():  # no buffers: rotary frequencies stay in float32
+            parameter.data = parameter.data.to(dtype)
+        model.config.dtype = dtype
+    model.requires_grad_(False)
+    return AnyLoaded(model.eval(), missing, identity, method, _positions(model))
+
+
+def _identify(found: AnyBase, model: PreTrainedModel, missing: frozenset[str]) -> BaseIdentity:
+    config, embeddings = model.config.get_text_config(), model.get_input_embeddings()
+    whole = model.get_output_embeddings() is not None
+    return BaseIdentity(
+        name=found.name,
+        revision=found.revision,
+        weights_sha256=(weights_sha256 if method_of(found.fields) is None else _hash_stored)(
+            model, missing, whole
+        ),
+        n_layers=int(getattr(config, "num_hidden_layers", 0) or 0),
+        hidden_size=int(getattr(config, "hidden_size", 0) or embeddings.weight.shape[1]),
+        vocab_size=int(embeddings.weight.shape[0]),
+        config=config_settings(found.fields),
+    )
+
+
+def _hash_stored(model: PreTrainedModel, missing: frozenset[str], _whole: bool) -> str:
+    """SHA-256 of a quantised base's tensors as they are stored, their scales included."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        for part, values in _parts(name, tensor) if name not in missing else ():
+            digest.update(f"{part} {values.dtype} {tuple(values.shape)}\n".encode())
+            digest.update(values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _parts(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The plain tensors inside a tensor of torchao."""
+    if not hasattr(tensor, "__tensor_flatten__") or type(tensor) in (Tensor, nn.Parameter):
+        yield name, tensor
+        return
+    for inner in tensor.__tensor_flatten__()[0]:
+        yield from _parts(f"{name}.{inner}", getattr(tensor, inner))
+
+
+def _positions(model: PreTrainedModel) -> int:
+    """The number of tokens for which a model has positions."""
+    config = model.config.get_text_config()
+    limits = [getattr(config, "max_position_embeddings", None) or _MOST_TOKENS]
+    for name, module in model.named_modules():  # where positions follow the padding token, as in RoBERTa
+        if isinstance(module, nn.Embedding) and "position" in name and module.padding_idx is not None:
+            limits.append(module.num_embeddings - module.padding_idx - 1)
+    return min(int(limit) for limit in limits if math.isfinite(limit))
+
+
+def limit_length(positions: int, tokenizer_limit: float, name: str) -> int:
+    """Maximum number of tokens per example.
+
+    Raises:
+        CheckpointError: there is no room for any.
+    """
+    limit = int(min(positions, tokenizer_limit, _MOST_TOKENS))
+    if limit < 1:
+        raise CheckpointError(
+            f"base {name}: a limit of {quote(limit)} tokens is not allowed; give at least 1"
+        )
+    return limit

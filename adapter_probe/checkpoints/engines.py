@@ -1,0 +1,71 @@
+"""Which engine runs a checkpoint, and why: decided here and nowhere else.
+
+The packed engine runs the families that it knows part by part. The general engine runs the modules of
+transformers with PEFT's own tuners, whatever their class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
+
+from adapter_probe.errors import AdapterProbeError
+
+from .files import CONFIG
+from .peft_config import read_config
+from .quantised import method_of
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine for a checkpoint.
+
+    Attributes:
+        name: "packed" or "general".
+        reason: why, as the end of a sentence.
+    """
+
+    name: Literal["packed", "general"]
+    reason: str
+
+
+PACKED = Engine("packed", "it knows this family part by part and runs its texts without padding")
+
+
+def choose_engine(document: Mapping[str, Any] | None, fields: Mapping[str, Any]) -> Engine:
+    """The engine for a checkpoint; loads torch only where the table of families decides.
+
+    Args:
+        document: PEFT's adapter_config.json; None for checkpoints of other libraries, which only the packed
+            engine runs.
+        fields: the base's config.json.
+    """
+    if document is None:
+        return PACKED
+    if method := method_of(fields):
+        return Engine("general", f"the base is quantised with {method}")
+    try:
+        read_config(Path(CONFIG), document)
+    except AdapterProbeError as error:
+        said = str(error).removeprefix(f"{CONFIG}: ").removeprefix("checkpoint . has ").partition("; ")[0]
+        return Engine("general", f"the packed engine has no {said}" if "which is not" in said else said)
+    from adapter_probe.models.bases.anatomy import anatomy_for
+
+    try:
+        anatomy_for(_with_defaults(fields))  # type: ignore[arg-type]
+    except AdapterProbeError as error:
+        return Engine("general", str(error).partition(";")[0])
+    return PACKED
+
+
+def _with_defaults(fields: Mapping[str, Any]) -> object:
+    """The configuration of a base, or its plain fields where transformers cannot read them."""
+    from transformers import CONFIG_MAPPING
+
+    try:
+        return CONFIG_MAPPING[fields["model_type"]].from_dict(dict(fields))
+    except Exception:  # an invalid configuration, for which transformers may raise anything
+        return SimpleNamespace(**{"model_type": None, **fields})

@@ -1,0 +1,49 @@
+"""The tokenizer that was saved with an adapter, if it encodes differently from the base's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+from .base import load_tokenizer
+from .identity import encoding_changes
+
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "vocab.json")
+
+
+def own_tokenizer(
+    folders: Iterable[Path], config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
+) -> tuple[PreTrainedTokenizerBase, list[str]]:
+    """The tokenizer that was saved with an adapter of PEFT, if it encodes differently from the base's.
+
+    Args:
+        folders: the checkpoint, and the folder that the user named, which may be the one above.
+        config: configuration of the base.
+        tokenizer: the base's tokenizer.
+
+    Returns:
+        The tokenizer to use, and in what the checkpoint's differs; nothing if the base's is used.
+    """
+    for folder in dict.fromkeys(folders):
+        if any((folder / name).is_file() for name in _TOKENIZERS):
+            own = load_tokenizer(str(folder), config=config)
+            changed = encoding_changes(tokenizer, own)
+            return (own, changed) if changed else (tokenizer, [])
+    return tokenizer, []
+
+
+def use_padding(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Name the padding token of a checkpoint's tokenizer in a configuration that names none.
+
+    A head that reads the last token skips padding tokens, and the training had to name one.
+    """
+    if getattr(config, "pad_token_id", None) is None:
+        config.pad_token_id = tokenizer.pad_token_id
+
+
+def note_on_tokenizer(changed: Sequence[str]) -> str:
+    """The remark that the checkpoint's tokenizer is used, and in what it differs."""
+    parts = ", ".join(changed).replace("_", " ")
+    return f"The checkpoint's own tokenizer is used; it differs from the base's in: {parts}."

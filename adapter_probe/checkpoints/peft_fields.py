@@ -1,0 +1,196 @@
+"""PEFT's `adapter_config.json` as PEFT itself reads it, with everything refused that it would pass over."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+import subprocess
+import sys
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from adapter_probe.errors import CheckpointError, one_line
+
+from .files import quote, refuse_unknown, unsupported
+from .kinds import HEADS
+
+if typing.TYPE_CHECKING:
+    from peft import PeftConfig
+
+# Types without a switch in the layers, and why.
+_UNSWITCHED = {
+    **dict.fromkeys(
+        ("PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "CPT"),
+        "trained tokens before the text, which belong to no layer",
+    ),
+    **dict.fromkeys(
+        ("PREFIX_TUNING", "CARTRIDGE"), "trained keys and values, which have no switch in the layers"
+    ),
+    "ADAPTION_PROMPT": "trained keys and values, which have no switch in the layers",
+    "TRAINABLE_TOKENS": "trained tokens, which are outside the layers",
+    "XLORA": "a mixture of other checkpoints",
+    "POLY": "a mixture whose weights depend on a task id",
+}
+# Settings that read another checkpoint, import a module by name, or need arguments that a text does not give.
+_REFUSED = {
+    "megatron_config": "Megatron",
+    "arrow_config": "Arrow routing, which reads other checkpoints",
+    "alora_invocation_tokens": "activated LoRA, which is on after a token sequence only",
+    "enable_lora": "merged LoRA of PEFT before 0.3",
+}
+_WITHOUT_DATA = ("TOKEN_CLS", "FEATURE_EXTRACTION")
+# Of other tools and versions, and without effect on a number.
+_NO_EFFECT = ("unsloth_fixed", "merge_weights", "runtime_config", "megatron_core", "peft_version")
+_PATTERNS = (
+    "target_modules",
+    "exclude_modules",
+    "layers_pattern",
+    "feedforward_modules",
+    "target_parameters",
+)
+_MATCH_SECONDS = 2.0
+_REPEATED = re.compile(r"\)[*+{]")
+
+
+def refuse_unswitched(folder: Path, document: Mapping[str, Any]) -> None:
+    """Refuse PEFT types that have nothing to switch off in the layers, by name (without torch).
+
+    Raises:
+        CheckpointError: such a type, or none.
+    """
+    kind = document.get("peft_type")
+    if not isinstance(kind, str):
+        raise CheckpointError(f"checkpoint {folder}: peft_type is {quote(kind)}, expected a string")
+    if kind in _UNSWITCHED:
+        raise unsupported(folder, f"the PEFT type {quote(kind)}: {_UNSWITCHED[kind]}")
+    task = document.get("task_type")
+    if task is not None and (not isinstance(task, str) or task not in HEADS):
+        raise CheckpointError(
+            f"checkpoint {folder} has the task type {quote(task)}; supported are {', '.join(HEADS)}"
+        )
+    if task in _WITHOUT_DATA:
+        raise unsupported(folder, f"the task type {quote(task)}, for which there is no format of data")
+    for name, what in _REFUSED.items():
+        if document.get(name):
+            raise unsupported(folder, f"{what} ({name})")
+
+
+def read_fields(path: Path, document: Mapping[str, Any]) -> PeftConfig:
+    """The configuration as an object of PEFT's class for it.
+
+    Raises:
+        CheckpointError: a type or a field that this PEFT does not know, a value of the wrong type, or a type
+            without a switch.
+    """
+    import peft
+    from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
+
+    refuse_unswitched(path.parent, document)
+    version = f"PEFT {peft.__version__}"
+    cls = PEFT_TYPE_TO_CONFIG_MAPPING.get(document["peft_type"])
+    if cls is None:
+        raise CheckpointError(
+            f"{path}: peft_type is {quote(document['peft_type'])}, which {version} does not know; another "
+            "version of PEFT may"
+        )
+    known = {field.name: field for field in dataclasses.fields(cls)}
+    refuse_unknown(path, document, (*known, *_NO_EFFECT), version)
+    _check_types(path, document, cls)
+    values = {name: value for name, value in document.items() if name in known and name not in _NO_EFFECT}
+    try:
+        config: PeftConfig = cls(**values)
+    except Exception as error:  # whatever the class checks
+        raise CheckpointError(f"{path}: {version} refuses it: {one_line(error)}") from error
+    config.inference_mode = True
+    return config
+
+
+def _check_types(path: Path, document: Mapping[str, Any], cls: type) -> None:
+    """Refuse values that PEFT would take for something else, such as a string for a number or for true."""
+    hints = typing.get_type_hints(cls)
+    for name, value in document.items():
+        _refuse_not_finite(path, name, value)
+        if name in hints and value is not None and not _fits(value, hints[name]):
+            raise CheckpointError(f"{path}: {name} is {quote(value)}, expected {_words(hints[name])}")
+
+
+def _refuse_not_finite(path: Path, name: str, value: object) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise CheckpointError(f"{path}: {name} is {quote(value)}, expected a finite number")
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for one in inner:
+        _refuse_not_finite(path, name, one)
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether a JSON value fits an annotation; annotations are loose, so a number fits any number."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, one) for one in arguments)
+    if origin is typing.Literal:
+        return isinstance(value, str | bool)  # the class checks which, and some allow more than is written
+    if origin in (list, tuple, set):
+        return isinstance(value, list)
+    if origin is dict or hint is dict or dataclasses.is_dataclass(hint):
+        return isinstance(value, dict)
+    if hint in (int, float):
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is bool:
+        return isinstance(value, bool)
+    if isinstance(hint, type) and issubclass(hint, str):
+        return isinstance(value, str)
+    return True
+
+
+def _words(hint: Any) -> str:
+    arguments = (
+        typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    )
+    names = {bool: "true or false", int: "a number", float: "a number", str: "a string", dict: "an object"}
+    said = [
+        names.get(one, "a list" if typing.get_origin(one) in (list, tuple, set) else "") for one in arguments
+    ]
+    return " or ".join(dict.fromkeys(word for word in said if word)) or "another value"
+
+
+def refuse_slow_patterns(path: Path, document: Mapping[str, Any], modules: Iterable[str]) -> None:
+    """Refuse patterns that take exponential time on names of modules, where PEFT would hang.
+
+    Only a repeated group can take exponential time. Such a pattern is tried in a process of its own, which
+    can be stopped.
+
+    Raises:
+        CheckpointError: a pattern is invalid, or takes too long.
+    """
+    patterns = [value for name in _PATTERNS for value in _texts(document.get(name))]
+    patterns += [key for name in ("rank_pattern", "alpha_pattern") for key in document.get(name) or ()]
+    names = list(modules)
+    for pattern in dict.fromkeys(patterns):
+        try:
+            re.compile(whole := rf"(.*\.)?({pattern})$")
+        except (re.error, OverflowError, RecursionError) as error:
+            said = f"{path}: {quote(pattern)} is not a regular expression: {one_line(error)}"
+            raise CheckpointError(said) from error
+        if _REPEATED.search(pattern) and _hangs(whole, names):
+            raise CheckpointError(f"{path}: matching {quote(pattern)} takes too long; simplify the pattern")
+
+
+def _hangs(pattern: str, names: list[str]) -> bool:
+    match = "import json, re, sys; p, names = json.load(sys.stdin); [re.match(p, n) for n in names]"
+    try:
+        given = json.dumps([pattern, names])
+        subprocess.run(
+            [sys.executable, "-I", "-c", match], input=given, text=True, timeout=_MATCH_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return True
+    return False
+
+
+def _texts(value: object) -> list[str]:
+    return [value] if isinstance(value, str) else [one for one in value or () if isinstance(one, str)]  # type: ignore[attr-defined]

@@ -1,0 +1,227 @@
+"""The contents of a checkpoint of PEFT for the general engine, from JSON and tensor headers, without torch.
+
+Only names and shapes are read. Whether the tensors fit the configuration is known when PEFT loads them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from adapter_probe.data.spec import Columns, TaskSpec
+from adapter_probe.errors import CheckpointError
+from adapter_probe.metrics import Kind, default_metric
+from adapter_probe.models.adapters.imported import ImportedMethod, InnerKind, InnerSpec
+from adapter_probe.models.methods import ParameterRole
+
+from .description import Description
+from .engines import choose_engine
+from .files import CONFIG, DESCRIPTION, first_file, read_json_file, read_tensors
+from .headers import Contents, stored_in, weights_of
+from .identity import BaseIdentity, config_settings
+from .kinds import HEADS, head_of_class
+from .peft_fields import refuse_unswitched
+
+WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+HEAD_MODULES = ("classifier", "score", "qa_outputs", "classification_head", "logits_proj")
+_LAYER = re.compile(r"(.*?(?:^|\.)\d+)\.([^.]+(?:\.\d+)?)(?:\.|$)")
+_STATES = (".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map", ".SCB", ".weight_format")
+_WIDTHS = ("hidden_size", "d_model", "n_embd", "dim")
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class _Adapter:
+    """An adapter's tensors, by what they are.
+
+    Attributes:
+        modules: the modules with tuners, with the shapes of their parts.
+        whole: trained tensors of the base, by their names in it.
+    """
+
+    modules: dict[str, Shapes]
+    whole: Shapes
+
+
+def read_peft_contents(folder: Path, base: str | None = None) -> Contents | None:
+    """The contents of a checkpoint that the general engine runs, or None if files alone cannot tell.
+
+    Args:
+        folder: the checkpoint.
+        base: folder or hub id to use instead of the recorded base.
+
+    Raises:
+        CheckpointError: the configuration is damaged, or of a type without a switch in the layers.
+    """
+    path = folder / CONFIG
+    if (folder / DESCRIPTION).is_file() or not path.is_file():
+        return None
+    document = read_json_file(path)
+    if "peft_type" not in document:
+        return None
+    refuse_unswitched(folder, document)
+    name = base or document.get("base_model_name_or_path")
+    try:
+        place = _place(str(name), None if base else document.get("revision"))
+        if place is None:
+            return None
+        fields = read_json_file(place / "config.json")
+        engine = choose_engine(document, fields)
+        if engine.name != "general":
+            return None
+        stored = _counted(place, fields)
+        adapter = _sorted_out(_tensors(folder), stored)
+    except CheckpointError:
+        raise
+    except (OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError):
+        return None  # opening the checkpoint will report what is wrong
+    identity = BaseIdentity(str(place), None, "", 0, _width(fields), 0, config_settings(fields))
+    head = HEADS.get(document.get("task_type") or "") or _head(document, fields, adapter.whole)
+    kind: Kind = (
+        "causal"
+        if head in ("causal", "seq2seq")
+        else "extractive"
+        if head == "extractive"
+        else "classification"
+    )
+    task = TaskSpec(folder.resolve().name, kind, default_metric(kind), (), Columns("", None, ""), {}, {})
+    inner = tuple(_spec(name, parts, document) for name, parts in sorted(adapter.modules.items()))
+    said = Description(ImportedMethod("peft", (_kind(document),), inner=inner), identity, task, 1, "")
+    layers, sites = _places(adapter.modules, stored)
+    counts, trained, body, pretrained = _counts(adapter, stored)
+    return Contents(
+        said, str(fields.get("model_type")), layers, identity.hidden_size, sites, counts, trained, body, pretrained,
+        engine=engine,
+    )  # fmt: skip
+
+
+def _place(name: str, revision: Any) -> Path | None:
+    """The base's folder, its own or that in the hub's cache."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder.resolve()
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(name, "config.json", revision=revision)
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def _tensors(folder: Path) -> Shapes:
+    """The shapes in an adapter's file, under the names in the model."""
+    file = first_file(folder, WEIGHTS)
+    if file is None:
+        raise CheckpointError(f"checkpoint {folder} contains no weights: neither {' nor '.join(WEIGHTS)}")
+    if file.suffix == ".safetensors":
+        shapes = {name: one.shape for name, one in stored_in(file)}
+    else:
+        shapes = {name: tuple(tensor.shape) for name, tensor in read_tensors(file, as_stored=True).items()}
+    return {name.removeprefix("base_model.model."): shape for name, shape in shapes.items()}
+
+
+def _counted(place: Path, fields: Mapping[str, Any]) -> dict[str, int]:
+    """The base's parameters with their numbers of elements, those of packed quantised tensors unpacked."""
+    stored = dict(weights_of(place))
+    bits = (fields.get("quantization_config") or {}).get("bits")
+    counts = {}
+    for name, one in stored.items():
+        if (
+            name.endswith(_STATES)
+            or ".quant_state." in name
+            or name.endswith((".scales", ".qzeros", ".g_idx"))
+        ):
+            continue
+        size = math.prod(one.shape)
+        if any(f"{name}.quant_state.bitsandbytes__{kind}" in stored for kind in ("nf4", "fp4")):
+            size *= 2  # two to the byte
+        if name.endswith(".qweight") and isinstance(bits, int):
+            size = size * 32 // bits
+        counts[name] = size
+    return counts
+
+
+def _sorted_out(tensors: Shapes, base: Iterable[str]) -> _Adapter:
+    """Which tensors are parts of tuners in modules of the base, and which are whole tensors of it."""
+    names = set(base)
+    modules = {name.rpartition(".")[0] for name in names}
+    modules |= {".".join(name.split(".")[:end]) for name in names for end in range(1, name.count("."))}
+    found: dict[str, Shapes] = {}
+    whole: Shapes = {}
+    for key, shape in tensors.items():
+        plain = key.replace(".base_layer.", ".").replace(".modules_to_save.", ".")
+        parts = plain.split(".")
+        if plain in names or ".".join(parts[1:]) in names or plain.startswith(HEAD_MODULES):
+            whole[plain] = shape
+            continue
+        known = (end for end in range(len(parts) - 1, 0, -1) if _is_module(parts[:end], modules))
+        end = next(known, max(1, len(parts) - 2))
+        found.setdefault(".".join(parts[:end]), {})[".".join(parts[end:])] = shape
+    return _Adapter(found, whole)
+
+
+def _is_module(parts: list[str], modules: set[str]) -> bool:
+    """Whether the base, which may be stored without its head, has a module of this name."""
+    return ".".join(parts) in modules or (len(parts) > 1 and ".".join(parts[1:]) in modules)
+
+
+def _places(modules: Iterable[str], base: Iterable[str]) -> tuple[int, int]:
+    """Numbers of layers in the lists that have adapters, and of the layers' children with adapters."""
+    matches = [match for name in modules if (match := _LAYER.match(f"{name}."))]
+    lists = {match[1].rpartition(".")[0] for match in matches}
+    ends = tuple(lists | {name.partition(".")[2] for name in lists})
+    layers = {
+        match[1] for name in base if (match := _LAYER.match(name)) and match[1].rpartition(".")[0] in ends
+    }
+    return len(layers), len({match.groups() for match in matches})
+
+
+def _counts(adapter: _Adapter, base: Mapping[str, int]) -> tuple[dict[ParameterRole, int], int, int, int]:
+    """Parameters by role, in the checkpoint, in it without the head, and of the base without a head."""
+    counts: dict[ParameterRole, int] = dict.fromkeys(get_args(ParameterRole), 0)
+    counts["adapters"] = sum(
+        math.prod(shape) for parts in adapter.modules.values() for shape in parts.values()
+    )
+    heads = {name: math.prod(shape) for name, shape in adapter.whole.items() if name.startswith(HEAD_MODULES)}
+    counts["head"] = sum(heads.values())
+    norms = re.compile(r"norm|ln_|layer_?norm", re.IGNORECASE)
+    pretrained = 0
+    for name, size in base.items():
+        if name.startswith(HEAD_MODULES):
+            counts["head"] += size if name not in heads else 0
+            continue
+        pretrained += size
+        module = name.rpartition(".")[0]
+        role: ParameterRole = "pooler" if "pooler." in name else "base"
+        counts["layernorms" if norms.search(module.rpartition(".")[2]) else role] += size
+    trained = counts["adapters"] + sum(math.prod(shape) for shape in adapter.whole.values())
+    return counts, trained, trained - sum(heads.values()), pretrained
+
+
+def _head(document: Mapping[str, Any], fields: Mapping[str, Any], whole: Iterable[str]) -> str | None:
+    mapping, made_for = document.get("auto_mapping"), fields.get("architectures")
+    trained = mapping.get("base_model_class") if isinstance(mapping, dict) else None
+    both = bool(fields.get("is_encoder_decoder"))
+    own = head_of_class(made_for[0], both) if isinstance(made_for, list) and made_for else None
+    heads = any(name.startswith(HEAD_MODULES) for name in whole)
+    return head_of_class(trained, both) or ("classification" if heads else own)
+
+
+def _width(fields: Mapping[str, Any]) -> int:
+    text = fields.get("text_config")
+    places = (fields, text if isinstance(text, Mapping) else {})
+    return next((int(of[name]) for of in places for name in _WIDTHS if isinstance(of.get(name), int)), 0)
+
+
+def _kind(document: Mapping[str, Any]) -> str:
+    return "dora" if document.get("use_dora") else str(document["peft_type"]).lower()
+
+
+def _spec(name: str, parts: Shapes, document: Mapping[str, Any]) -> InnerSpec:
+    kind: InnerKind = "tuner"
+    if document["peft_type"] == "LORA":
+        kind = "decomposed" if document.get("use_dora") else "low_rank"
+    down = next((shape for part, shape in parts.items() if part.startswith("lora_A")), None)
+    return InnerSpec(name, kind, rank=down[0] if down and len(down) == 2 else 0)

@@ -1,0 +1,290 @@
+"""Put PEFT's own tuners into a base and fill them from a file, by PEFT, with its silent cases refused."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import peft
+import torch
+from peft import PeftConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import Tensor, nn
+
+from adapter_probe.errors import CheckpointError, ModelError, one_line
+from adapter_probe.models.adapters.imported import InnerKind, InnerSpec
+
+from .any_base import AnyLoaded
+from .files import first_of
+from .quantised import quiet_quantisers
+
+ADAPTER = "default"  # the name under which PEFT keeps the one adapter
+HEADS = ("classifier", "score", "qa_outputs", "classification_head", "logits_proj")
+_PREFIX = "base_model.model."
+_NUMBERED = re.compile(r"(?:^|\.)\d+(?:\.|$)")
+_MOST_SAID = 300
+_OF_EMBEDDINGS = ("weight", "bias", "base_layer.weight", "base_layer.bias")
+# Of PEFT's warnings, those that say of a setting that it had no effect; the others are advice on training,
+# merging and saving, or on what is refused here.
+_NEWS = ("did not match any", "no modules were excluded", "no module was matched", "no parameter was matched")
+
+
+def put_adapter(
+    loaded: AnyLoaded, config: PeftConfig, tensors: Mapping[str, Tensor], path: Path, dtype: torch.dtype
+) -> tuple[PeftModel, tuple[str, ...]]:
+    """Wrap a base by PEFT and load an adapter's tensors into it.
+
+    Every tensor that PEFT would save of such an adapter must be in the file, and every tensor of the file
+    must have a place: the places are filled with NaN before PEFT loads the file, so none can keep its random
+    value unseen.
+
+    Args:
+        loaded: the base, which is changed.
+        config: PEFT's configuration.
+        tensors: contents of the file, by PEFT's names.
+        path: the file, for messages.
+        dtype: precision of the adapter; on a quantised base PEFT's own choice is kept.
+
+    Returns:
+        the model in evaluation mode, one adapter active, and PEFT's warnings.
+
+    Raises:
+        CheckpointError: the tensors do not fit the configuration and the base.
+    """
+    base = loaded.model
+    own = {name for name, _ in (*base.named_parameters(remove_duplicate=False), *base.named_buffers())}
+    with warnings.catch_warnings(record=True) as said, torch.random.fork_rng(devices=[]), quiet_quantisers():
+        warnings.simplefilter("always")
+        torch.manual_seed(0)  # starts that are drawn and not stored are the same every time
+        model = _wrapped(loaded, config, path)
+        saved = _saved(model)
+        with torch.no_grad():
+            for tensor in saved.values():
+                if tensor.is_floating_point():
+                    tensor.fill_(torch.nan)
+        placed = _fill(model, tensors, path, saved, loaded.identity.name)
+        filled = _saved(model)
+    if lacking := sorted(n for n, t in filled.items() if t.is_floating_point() and t.isnan().any()):
+        raise CheckpointError(
+            f"{path} lacks {first_of(lacking)}, which PEFT {peft.__version__} puts on base "
+            f"{loaded.identity.name} with this configuration"
+        )
+    _refuse_random(loaded, placed, path)
+    _refuse_foreign(model, own, placed, saved.keys() | tensors.keys() & _embeddings(model), path)
+    _cast(model, own, dtype if loaded.quantised is None else None)
+    return model.requires_grad_(False).eval(), tuple(_news(said))
+
+
+def _wrapped(loaded: AnyLoaded, config: PeftConfig, path: Path) -> PeftModel:
+    try:
+        return PeftModel(loaded.model, config, adapter_name=ADAPTER)
+    except (
+        Exception
+    ) as error:  # whatever PEFT or the base's modules raise on a configuration that does not fit
+        raise CheckpointError(
+            f"{path.parent}: PEFT {peft.__version__} cannot put this {_name_of(config)} on base "
+            f"{loaded.identity.name}: {one_line(error)[:_MOST_SAID]}"
+        ) from error
+
+
+def _name_of(config: PeftConfig) -> str:
+    return str(getattr(config.peft_type, "value", config.peft_type))
+
+
+def _saved(model: PeftModel) -> dict[str, Tensor]:
+    """The tensors that PEFT would save, by the names in its files."""
+    found: dict[str, Tensor] = get_peft_model_state_dict(
+        model, adapter_name=ADAPTER, save_embedding_layers=False
+    )
+    return found
+
+
+def _fill(
+    model: PeftModel, tensors: Mapping[str, Tensor], path: Path, saved: Collection[str], base_name: str
+) -> dict[str, Tensor]:
+    """Load tensors by PEFT; returns what went where, by the names in the model.
+
+    PEFT itself saves a few biases twice and loads them once, so names that it would save are none too many.
+    """
+    placed: dict[str, Tensor] = {}
+
+    def load(state: Mapping[str, Tensor], strict: bool = True, assign: bool = False) -> Any:
+        places = model.state_dict()
+        for name, tensor in state.items():
+            if name in places and places[name].shape != tensor.shape:
+                raise CheckpointError(
+                    f"{path}: {_stored_name(name)} has shape {list(tensor.shape)}, the model on base "
+                    f"{base_name} needs {list(places[name].shape)}"
+                )
+        placed.update(state)
+        return type(model).load_state_dict(model, state, strict=strict, assign=assign)
+
+    model.load_state_dict = load  # type: ignore[method-assign]  # PEFT calls it with the names in the model
+    try:
+        result = set_peft_model_state_dict(model, dict(tensors), adapter_name=ADAPTER)
+    except CheckpointError:
+        raise
+    except KeyError as error:  # PEFT looks up a module to save
+        raise CheckpointError(f"{path} lacks {error.args[0]}, which the configuration names") from error
+    except Exception as error:  # whatever PEFT raises on tensors that do not belong together
+        said = one_line(error)[:_MOST_SAID]
+        raise CheckpointError(f"{path}: PEFT {peft.__version__} cannot load it: {said}") from error
+    finally:
+        del model.load_state_dict
+    if unknown := sorted(set(map(_stored_name, result.unexpected_keys)) - set(saved)):
+        raise CheckpointError(
+            f"{path} contains {first_of(unknown)}, which PEFT {peft.__version__} does not put on base "
+            f"{base_name} with this configuration"
+        )
+    return placed
+
+
+def _stored_name(name: str) -> str:
+    """A tensor's name in a file, which does not contain the adapter's."""
+    return (
+        name.replace(f".modules_to_save.{ADAPTER}.", ".")
+        .replace(f".{ADAPTER}.", ".")
+        .removesuffix(f".{ADAPTER}")
+    )
+
+
+def _own_name(name: str) -> str:
+    """A tensor's name in the base alone."""
+    name = name.removeprefix(_PREFIX).replace(".base_layer.", ".")
+    return name.replace(f".modules_to_save.{ADAPTER}.", ".").replace(".original_module.", ".")
+
+
+def _refuse_random(loaded: AnyLoaded, placed: Mapping[str, Tensor], path: Path) -> None:
+    """Refuse a model in which a parameter that the base lacks was not in the file either."""
+    if random := sorted(loaded.missing - set(map(_own_name, placed))):
+        if all(name.startswith(HEADS) for name in random):
+            raise CheckpointError(
+                f"checkpoint {path.parent} contains no prediction head, and base {loaded.identity.name} has "
+                "none that fits either; its predictions would be random"
+            )
+        raise CheckpointError(
+            f"neither checkpoint {path.parent} nor base {loaded.identity.name} has {first_of(random)}; these "
+            "weights would be random"
+        )
+
+
+def _refuse_foreign(
+    model: PeftModel, own: set[str], placed: Mapping[str, Tensor], allowed: set[str], path: Path
+) -> None:
+    """Refuse a file that would replace weights of the base which its configuration does not name."""
+    names = {
+        _stored_name(name)
+        for name in placed
+        if name.removeprefix(_PREFIX).replace(".base_layer.", ".") in own
+    }
+    if replaced := sorted(names - allowed):
+        raise CheckpointError(
+            f"{path} contains {first_of(replaced)} of the base, which the configuration names neither as "
+            "trained (modules_to_save, bias) nor as an adapter"
+        )
+
+
+def _embeddings(model: PeftModel) -> set[str]:
+    """Names of the embeddings, which PEFT saves where the vocabulary was changed."""
+    pair = (model.get_input_embeddings(), model.get_output_embeddings())
+    there = {id(module) for module in pair if module is not None}
+    inside = [name for name, module in model.named_modules() if id(module) in there]
+    return {f"{name}.{parameter}" for name in inside for parameter in _OF_EMBEDDINGS}
+
+
+def _cast(model: PeftModel, own: set[str], dtype: torch.dtype | None) -> None:
+    """Give the adapter's numbers the precision of the run; the base's buffers keep theirs."""
+    if dtype is None:
+        return
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)
+    for module_name, module in model.named_modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            whole = _own_name(f"{module_name}.{name}")
+            if buffer is not None and buffer.is_floating_point() and whole not in own:
+                setattr(module, name, buffer.to(dtype))
+
+
+def _news(said: list[warnings.WarningMessage]) -> list[str]:
+    """PEFT's warnings about settings without effect, one sentence each."""
+    texts = dict.fromkeys(one_line(w.message) for w in said if isinstance(w.message, Warning))
+    return [f"PEFT says: {text[:_MOST_SAID]}" for text in texts if any(part in text for part in _NEWS)]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The modules with an adapter.
+
+    Attributes:
+        inside: those in numbered lists of layers, which can be switched off.
+        outside: the others, which always stay on.
+    """
+
+    inside: tuple[InnerSpec, ...]
+    outside: tuple[InnerSpec, ...]
+
+
+def tuned_modules(model: PeftModel) -> Tuned:
+    """The modules of the base that PEFT changes, as records."""
+    found = [
+        _spec(_own_name(f"{_PREFIX}{name}"), module)
+        for name, module in model.get_base_model().named_modules()
+        if isinstance(module, BaseTunerLayer)
+    ]
+    inside = tuple(spec for spec in found if _NUMBERED.search(spec.module))
+    return Tuned(inside, tuple(spec for spec in found if spec not in inside))
+
+
+def _spec(name: str, module: BaseTunerLayer) -> InnerSpec:
+    rank, scale = (getattr(module, field, None) for field in ("r", "scaling"))
+    numbers = [value.get(ADAPTER) if hasattr(value, "get") else None for value in (rank, scale)]
+    kinds: dict[str, InnerKind] = {"lora": "low_rank", "ln_tuning": "norm"}
+    library = type(module).__module__.split(".")[2]
+    kind: InnerKind = kinds.get(library, "tuner")
+    if library == "lora" and getattr(module, "use_dora", {}).get(ADAPTER):
+        kind = "decomposed"
+    if library == "ia3":
+        kind = "scale_input" if getattr(module, "is_feedforward", False) else "scale_output"
+    return InnerSpec(
+        name,
+        kind,
+        rank=numbers[0] if isinstance(numbers[0], int) else 0,
+        scale=float(numbers[1]) if isinstance(numbers[1], int | float) else 1.0,
+        bias=bool(getattr(module, "lora_bias", {}).get(ADAPTER)) if library == "lora" else False,
+    )
+
+
+def refuse_unready(model: nn.Module, place: str) -> None:
+    """Refuse a PEFT model that is not one active, unmerged adapter in evaluation mode.
+
+    Args:
+        model: a `PeftModel`, opened here or given by the user.
+        place: what to call it in the message.
+
+    Raises:
+        ModelError: it is none, in training mode, merged, with several adapters active or none, or without an
+            adapter inside a list of layers.
+    """
+    if not isinstance(model, PeftModel):
+        raise ModelError(f"{place} is a {type(model).__name__}, not a PeftModel")
+    if model.training:
+        raise ModelError(f"{place} is in training mode; call model.eval() first")
+    tuners = [(name, module) for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)]
+    merged = next((name for name, module in tuners if module.merged), None)
+    if merged is not None:
+        raise ModelError(f"{place} has merged adapters, {merged} first; call model.unmerge_adapter() first")
+    if off := next((name for name, module in tuners if module.disable_adapters), None):
+        raise ModelError(f"{place} has disabled adapters, {off} first; enable them first")
+    active = [list(module.active_adapters) for _, module in tuners]
+    if names := next((names for names in active if len(names) != 1), None):
+        raise ModelError(f"{place} has {len(names)} active adapters, {', '.join(names)}; activate one")
+    if not any(_NUMBERED.search(name.removeprefix(_PREFIX)) for name, _ in tuners):
+        where = ", ".join(name.removeprefix(_PREFIX) for name, _ in tuners[:3]) or "no module"
+        raise ModelError(
+            f"{place} has adapters outside the layers only ({where}), so no layer can be switched off"
+        )

@@ -1,0 +1,207 @@
+"""Open a checkpoint with PEFT's own loader, for the engine that runs any model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from peft import PeftConfig, PeftModel
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from adapter_probe.data.spec import Columns, TaskSpec
+from adapter_probe.data.tasks import Kind
+from adapter_probe.errors import CheckpointError, ModelError
+from adapter_probe.metrics import default_metric
+from adapter_probe.models.adapters.imported import ImportedMethod
+
+from .any_base import AnyLoaded, choose_class, head_of_base, limit_length, load_any_base
+from .base import load_tokenizer
+from .base_config import AnyBase, find_any_base, place_of_base
+from .description import Description
+from .files import CONFIG, first_file, read_json_file, read_tensors
+from .identity import tokenizer_parts
+from .kinds import HEADS, Head, head_of_class
+from .native import library_versions
+from .own_tokenizer import note_on_tokenizer, own_tokenizer, use_padding
+from .peft import LIBRARY, WEIGHTS
+from .peft_fields import read_fields, refuse_slow_patterns
+from .peft_loading import HEADS as HEAD_MODULES
+from .peft_loading import put_adapter, refuse_unready, tuned_modules
+from .quantised import method_of, mixes_examples
+
+_PARTS = ("lora_", "ia3_", "ln_tuning_", "oft_", "hada_", "lokr_", "vera_")
+
+
+@dataclass(frozen=True)
+class OpenedPeft:
+    """A checkpoint on its base, loaded by PEFT.
+
+    Attributes:
+        model: the `PeftModel` in evaluation mode on the CPU: one adapter, active and not merged. The model of
+            transformers is ``model.get_base_model()``.
+        tokenizer: tokenizer of the base, or that of the checkpoint.
+        description: description of the checkpoint, with the base that was actually used.
+        head: what the model computes. The task's kind of a ``seq2seq`` model is ``causal``.
+        trained: names of the parameters in the checkpoint's file.
+        missing: names of the parameters that the base lacks, all of which are in the file.
+        notes: remarks on how it was read, one sentence each.
+        own_tokenizer: whether the tokenizer is the checkpoint's, which encodes differently from the base's.
+        quantised: the method of the base's quantisation, or None.
+        alone: whether a text must not share a batch with others, because its outputs depend on them.
+    """
+
+    model: PeftModel
+    tokenizer: PreTrainedTokenizerBase
+    description: Description
+    head: Head
+    trained: frozenset[str]
+    missing: frozenset[str]
+    notes: tuple[str, ...] = ()
+    own_tokenizer: bool = False
+    quantised: str | None = None
+    alone: bool = False
+
+    def with_task(self, task: TaskSpec) -> OpenedPeft:
+        """The same checkpoint with another task, such as one that its library does not record."""
+        return replace(self, description=replace(self.description, task=task))
+
+
+def open_with_peft(
+    folder: Path, base: str | None = None, *, dtype: torch.dtype = torch.float32, given: Path | None = None
+) -> OpenedPeft:
+    """Open a checkpoint of PEFT on a base of any class, by PEFT's own loader.
+
+    Args:
+        folder: the folder with its files.
+        base: folder or hub id to use instead of the recorded base.
+        dtype: precision of the model in memory; of a quantised base, of what is not quantised.
+        given: the folder that the user named, if it is the one above.
+
+    Raises:
+        CheckpointError: damaged files, tensors that do not belong to this configuration and base, a base that
+            is missing, or a type of PEFT that has no switch in the layers.
+    """
+    path = folder / CONFIG
+    document = read_json_file(path)
+    config = read_fields(path, document)
+    file = first_file(folder, WEIGHTS)
+    if file is None:
+        raise CheckpointError(f"checkpoint {folder} contains no weights: neither {' nor '.join(WEIGHTS)}")
+    tensors = read_tensors(file, as_stored=True)
+    found = find_any_base(*place_of_base(folder, config.base_model_name_or_path, config.revision, base))
+    outputs = _outputs(tensors)
+    head = _head(config, found, outputs)
+    cls = choose_class(found.name, found.config, head, _modules(tensors))
+    loaded = load_any_base(found, cls, None if head in ("causal", "seq2seq") else outputs, dtype)
+    refuse_slow_patterns(path, document, [name for name, _ in loaded.model.named_modules()])
+    _save_heads(config, loaded, tensors)
+    model, said = put_adapter(loaded, config, tensors, file, dtype)
+    try:
+        refuse_unready(model, f"checkpoint {folder}")
+    except ModelError as error:
+        raise CheckpointError(str(error)) from error
+    base_tokenizer = load_tokenizer(found.name, found.revision)
+    tokenizer, changed = own_tokenizer((folder, given or folder), found.config, base_tokenizer)
+    if changed:
+        use_padding(loaded.model.config, tokenizer)
+    tuned = tuned_modules(model)
+    method = ImportedMethod(LIBRARY, (_kind(config),), inner=tuned.inside + tuned.outside)
+    description = Description(
+        method=method,
+        base=loaded.identity,
+        delta_sha256=_sha256((path, file)),
+        tokenizer=tokenizer_parts(tokenizer),
+        task=_task(folder, head, loaded),
+        max_length=limit_length(loaded.max_length, tokenizer.model_max_length, found.name),
+        versions=_versions(loaded.quantised),
+    )
+    notes = [*said]
+    if tuned.outside:
+        names = ", ".join(spec.module for spec in tuned.outside)
+        notes.append(f"Changes to {names} are outside the layers and always stay on.")
+    if getattr(config, "bias", "none") != "none":
+        notes.append("Trained biases of the base always stay on.")
+    if head in ("classification", "regression", "extractive") and not outputs:
+        notes.append("The checkpoint contains no head, so the head of the base is used.")
+    notes += [note_on_tokenizer(changed)] * bool(changed)
+    if method_of(found.fields):
+        notes.append(f"The base is quantised with {loaded.quantised} and runs as it is stored.")
+    return OpenedPeft(
+        model,
+        tokenizer,
+        description,
+        head,
+        frozenset(tensors),
+        loaded.missing,
+        tuple(notes),
+        bool(changed),
+        loaded.quantised,
+        mixes_examples(found.fields),
+    )
+
+
+def _outputs(tensors: Mapping[str, Tensor]) -> int | None:
+    """Number of logits, from the last matrix of a trained head."""
+    plain = {name.removeprefix("base_model.model."): tensor for name, tensor in tensors.items()}
+    found = [n for n in plain if n.startswith(HEAD_MODULES) and n.endswith("weight") and "lora_" not in n]
+    found = [name for name in found if name.endswith("out_proj.weight")] or found
+    return len(plain[found[-1]]) if found and plain[found[-1]].dim() else None
+
+
+def _head(config: PeftConfig, found: AnyBase, outputs: int | None) -> Head:
+    """What the model computes: by PEFT's task type, else by the class that was trained, else by the base."""
+    trained = (config.auto_mapping or {}).get("base_model_class")
+    head: Head | None = HEADS.get(config.task_type or "") or head_of_class(
+        trained, found.config.is_encoder_decoder
+    )
+    head = head or ("classification" if outputs else head_of_base(found.config)) or "classification"
+    return "regression" if head == "classification" and outputs == 1 else head
+
+
+def _modules(tensors: Iterable[str]) -> set[str]:
+    """Names of the modules with an adapter of a well-known kind, to tell apart two classes of a base."""
+    names = (name.removeprefix("base_model.model.").split(".") for name in tensors)
+    ends = ((parts, next((i for i, p in enumerate(parts) if p.startswith(_PARTS)), 0)) for parts in names)
+    return {".".join(parts[:end]).replace(".base_layer", "") for parts, end in ends if end}
+
+
+def _save_heads(config: PeftConfig, loaded: AnyLoaded, tensors: Iterable[str]) -> None:
+    """Name the trained head, which PEFT's classes for tasks with one add without writing it down."""
+    plain = {name.removeprefix("base_model.model.").partition(".")[0] for name in tensors}
+    there = {name for name, _ in loaded.model.named_children()} & plain & set(HEAD_MODULES)
+    if there and config.task_type in ("SEQ_CLS", "QUESTION_ANS"):
+        config.modules_to_save = sorted({*(getattr(config, "modules_to_save", None) or ()), *there})
+
+
+def _kind(config: PeftConfig) -> str:
+    return (
+        "dora"
+        if getattr(config, "use_dora", False)
+        else str(getattr(config.peft_type, "value", config.peft_type)).lower()
+    )
+
+
+def _task(folder: Path, head: Head, loaded: AnyLoaded) -> TaskSpec:
+    kind: Kind = "causal" if head == "seq2seq" else head  # type: ignore[assignment]  # others are refused before
+    names = tuple(map(str, range(loaded.model.config.num_labels))) if kind == "classification" else ()
+    columns = Columns("", None, "")  # of a file; inferred without a recorded task
+    return TaskSpec(folder.resolve().name, kind, default_metric(kind), names, columns, {}, {})
+
+
+def _versions(quantised: str | None) -> dict[str, str]:
+    """The libraries whose code computes the outputs."""
+    packages = ("peft", *(("bitsandbytes",) if quantised == "bitsandbytes" else ()))
+    return {**library_versions(), **{name: version(name) for name in packages}}
+
+
+def _sha256(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,64 @@
+"""Tiny random bases, and checkpoints on them that PEFT itself writes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+from peft import PeftConfig, get_peft_model
+from torch import nn
+from transformers import AutoConfig, AutoModel, PreTrainedModel
+
+WORDS = Path(__file__).parent / "fixtures" / "bases" / "bert"  # a tokenizer of 53 whole words
+IDS = torch.tensor([[2, 9, 31, 7, 40, 12, 3], [2, 17, 5, 52, 20, 33, 3]])
+_SMALL = {
+    32: "hidden_size d_model n_embd dim embedding_size word_embed_proj_dim",
+    48: "intermediate_size d_ff ffn_dim hidden_dim encoder_ffn_dim decoder_ffn_dim n_inner",
+    3: "num_hidden_layers num_layers n_layer n_layers encoder_layers decoder_layers num_decoder_layers "
+    "eos_token_id",
+    4: "num_attention_heads num_heads n_head n_heads encoder_attention_heads decoder_attention_heads",
+    2: "num_key_value_heads num_kv_heads bos_token_id",
+    8: "head_dim d_kv query_pre_attn_scalar",
+    64: "max_position_embeddings n_positions n_ctx vocab_size",
+    0: "pad_token_id decoder_start_token_id",
+}
+_SIZES = {name: size for size, names in _SMALL.items() for name in names.split()}
+
+
+def write_base(
+    folder: Path, model_type: str, cls: type[PreTrainedModel] | None = None, **settings: object
+) -> Path:
+    """A random model of a type with its configuration made small, and a tokenizer; ``settings`` go before."""
+    fields = set(AutoConfig.for_model(model_type).to_dict()) | set(
+        AutoConfig.for_model(model_type).attribute_map
+    )
+    small = {name: size for name, size in _SIZES.items() if name in fields}
+    config = AutoConfig.for_model(model_type, **(small | settings))
+    torch.manual_seed(0)
+    model = AutoModel.from_config(config) if cls is None else cls(config)
+    model.save_pretrained(folder)
+    for file in WORDS.glob("*token*"):
+        shutil.copy(file, folder)
+    return folder
+
+
+def randomise(model: nn.Module, std: float = 0.3) -> None:
+    """Random values for all that trains, so that every tuner changes something."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.copy_((std * torch.randn(parameter.shape, generator=generator)).to(parameter))
+
+
+def write_adapter(
+    folder: Path, base: Path, cls: type[PreTrainedModel], config: PeftConfig, std: float = 0.3
+) -> Path:
+    """A checkpoint that PEFT writes of a random adapter on a base."""
+    config.base_model_name_or_path = str(base)
+    torch.manual_seed(5)
+    model = get_peft_model(cls.from_pretrained(base), config)
+    randomise(model, std)
+    model.save_pretrained(folder)
+    return folder
