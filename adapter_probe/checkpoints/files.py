@@ -116,7 +116,8 @@ def read_tensors(path: Path, *, as_stored: bool = False) -> dict[str, Tensor]:
             raise CheckpointError(
                 f"{path}: {name} has shape {list(tensor.shape)}, more than the file contains"
             )
-        if not as_stored or tensor.is_floating_point() or tensor.layout != torch.strided or tensor.is_meta:
+        whole = not (tensor.is_floating_point() or tensor.is_complex()) and tensor.layout == torch.strided
+        if not (as_stored and whole and not tensor.is_meta):
             check_values(path, name, tensor)
     return {name: tensor if as_stored else tensor.float() for name, tensor in sorted(tensors.items())}
 

@@ -20,7 +20,15 @@ from adapter_probe.models.methods import ParameterRole
 
 from .description import Description
 from .engines import choose_engine
-from .files import CONFIG, DESCRIPTION, first_file, read_json_file, read_tensors
+from .files import (
+    CONFIG,
+    DESCRIPTION,
+    first_file,
+    read_json_file,
+    read_tensors,
+    refuse_irregular,
+    refuse_unreadable,
+)
 from .headers import Contents, stored_in, weights_of
 from .identity import BaseIdentity, config_settings
 from .kinds import HEADS, head_of_class
@@ -69,34 +77,34 @@ def read_peft_contents(folder: Path, base: str | None = None) -> Contents | None
         place = _place(str(name), None if base else document.get("revision"))
         if place is None:
             return None
+        refuse_unreadable(place)
         fields = read_json_file(place / "config.json")
         engine = choose_engine(document, fields)
         if engine.name != "general":
             return None
         stored = _counted(place, fields)
-        adapter = _sorted_out(_tensors(folder), stored)
+        adapter = _sorted_out(_tensors(folder), stored, document.get("modules_to_save") or ())
     except CheckpointError:
         raise
     except (OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError):
         return None  # opening the checkpoint will report what is wrong
     identity = BaseIdentity(str(place), None, "", 0, _width(fields), 0, config_settings(fields))
     head = HEADS.get(document.get("task_type") or "") or _head(document, fields, adapter.whole)
-    kind: Kind = (
-        "causal"
-        if head in ("causal", "seq2seq")
-        else "extractive"
-        if head == "extractive"
-        else "classification"
-    )
-    task = TaskSpec(folder.resolve().name, kind, default_metric(kind), (), Columns("", None, ""), {}, {})
+    kinds: dict[str | None, Kind] = {"causal": "causal", "seq2seq": "causal", "extractive": "extractive"}
+    kind, columns = kinds.get(head, "classification"), Columns("", None, "")
+    task = TaskSpec(folder.resolve().name, kind, default_metric(kind), (), columns, {}, {})
     inner = tuple(_spec(name, parts, document) for name, parts in sorted(adapter.modules.items()))
     said = Description(ImportedMethod("peft", (_kind(document),), inner=inner), identity, task, 1, "")
     layers, sites = _places(adapter.modules, stored)
-    counts, trained, body, pretrained = _counts(adapter, stored)
     return Contents(
-        said, str(fields.get("model_type")), layers, identity.hidden_size, sites, counts, trained, body, pretrained,
+        said,
+        str(fields.get("model_type")),
+        layers,
+        identity.hidden_size,
+        sites,
+        *_counts(adapter, stored),
         engine=engine,
-    )  # fmt: skip
+    )
 
 
 def _place(name: str, revision: Any) -> Path | None:
@@ -116,6 +124,7 @@ def _tensors(folder: Path) -> Shapes:
     if file is None:
         raise CheckpointError(f"checkpoint {folder} contains no weights: neither {' nor '.join(WEIGHTS)}")
     if file.suffix == ".safetensors":
+        refuse_irregular(file)
         shapes = {name: one.shape for name, one in stored_in(file)}
     else:
         shapes = {name: tuple(tensor.shape) for name, tensor in read_tensors(file, as_stored=True).items()}
@@ -143,7 +152,7 @@ def _counted(place: Path, fields: Mapping[str, Any]) -> dict[str, int]:
     return counts
 
 
-def _sorted_out(tensors: Shapes, base: Iterable[str]) -> _Adapter:
+def _sorted_out(tensors: Shapes, base: Iterable[str], saved: Iterable[str]) -> _Adapter:
     """Which tensors are parts of tuners in modules of the base, and which are whole tensors of it."""
     names = set(base)
     modules = {name.rpartition(".")[0] for name in names}
@@ -153,7 +162,7 @@ def _sorted_out(tensors: Shapes, base: Iterable[str]) -> _Adapter:
     for key, shape in tensors.items():
         plain = key.replace(".base_layer.", ".").replace(".modules_to_save.", ".")
         parts = plain.split(".")
-        if plain in names or ".".join(parts[1:]) in names or plain.startswith(HEAD_MODULES):
+        if plain in names or ".".join(parts[1:]) in names or {*saved, *HEAD_MODULES} & set(parts):
             whole[plain] = shape
             continue
         known = (end for end in range(len(parts) - 1, 0, -1) if _is_module(parts[:end], modules))
