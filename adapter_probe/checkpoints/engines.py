@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from adapter_probe.errors import AdapterProbeError
 
-from .files import CONFIG
+from .files import CONFIG, UnknownField, Unsupported
 from .peft_config import read_config
 from .quantised import method_of
 
@@ -26,38 +26,47 @@ class Engine:
     Attributes:
         name: "packed" or "general".
         reason: why, as the end of a sentence.
+        sure: whether the configuration has only settings that are known here; PEFT itself may know more.
     """
 
     name: Literal["packed", "general"]
     reason: str
+    sure: bool = True
 
 
 PACKED = Engine("packed", "it knows this family part by part and runs its texts without padding")
 
 
-def choose_engine(document: Mapping[str, Any] | None, fields: Mapping[str, Any]) -> Engine:
+def choose_engine(folder: Path, document: Mapping[str, Any] | None, fields: Mapping[str, Any]) -> Engine:
     """The engine for a checkpoint; loads torch only where the table of families decides.
 
     Args:
+        folder: the checkpoint, for messages.
         document: PEFT's adapter_config.json; None for checkpoints of other libraries, which only the packed
             engine runs.
         fields: the base's config.json.
+
+    Raises:
+        CheckpointError: the configuration is damaged.
     """
     if document is None:
         return PACKED
     if method := method_of(fields):
         return Engine("general", f"the base is quantised with {method}")
     try:
-        read_config(Path(CONFIG), document)
-    except AdapterProbeError as error:
-        said = str(error).removeprefix(f"{CONFIG}: ").removeprefix("checkpoint . has ").partition("; ")[0]
-        return Engine("general", f"the packed engine has no {said}" if "which is not" in said else said)
+        read_config(folder / CONFIG, document)
+    except Unsupported as error:
+        said = str(error).removeprefix(f"checkpoint {folder} has ").removeprefix(f"{folder / CONFIG} has ")
+        said = said.partition(";")[0].partition(", which")[0]
+        return Engine(
+            "general", f"the packed engine does not run {said}", not isinstance(error, UnknownField)
+        )
     from adapter_probe.models.bases.anatomy import anatomy_for
 
     try:
         anatomy_for(_with_defaults(fields))  # type: ignore[arg-type]
     except AdapterProbeError as error:
-        return Engine("general", str(error).partition(";")[0])
+        return Engine("general", f"in the packed engine {str(error).partition(';')[0]}")
     return PACKED
 
 

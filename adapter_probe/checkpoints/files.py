@@ -39,6 +39,14 @@ def refuse_unreadable(folder: Path) -> None:
         refuse_irregular(path)
 
 
+class Unsupported(CheckpointError):
+    """A feature that is not supported, in a file that may be sound."""
+
+
+class UnknownField(Unsupported):
+    """A field whose effect is unknown here; another version of its library may know it."""
+
+
 def refuse_irregular(path: Path) -> None:
     """Refuse a pipe or device, which might never end, and a git-LFS pointer: a few lines about the file.
 
@@ -200,7 +208,7 @@ def refuse_unknown(path: Path, document: Mapping[str, Any], known: Iterable[str]
     known = set(known)
     for name, value in document.items():
         if name not in known and (value or (value in (0, 0.0) and value is not False)):
-            raise CheckpointError(
+            raise UnknownField(
                 f"{path} has the field {quote(name)}, {quote(value)}, which {of} does not have, so its "
                 "effect is unknown"
             )
@@ -210,7 +218,7 @@ def unsupported(folder: Path, what: str, supported: Iterable[str] = ()) -> Check
     """The error for a feature that this project does not support; it lists what is supported."""
     instead = ", ".join(supported)
     more = f"; supported are {instead}" if instead else ""
-    return CheckpointError(f"checkpoint {folder} has {what}, which is not supported{more}")
+    return Unsupported(f"checkpoint {folder} has {what}, which is not supported{more}")
 
 
 def first_of(names: Sequence[str]) -> str:

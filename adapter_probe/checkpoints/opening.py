@@ -76,7 +76,7 @@ def engine_of(folder: Path, base: str | None) -> Engine:
     document = read_json_file(folder / CONFIG)
     refuse_unswitched(folder, document)
     place = place_of_base(folder, document.get("base_model_name_or_path"), document.get("revision"), base)
-    return choose_engine(document, read_fields(*place)[2])
+    return choose_engine(folder, document, read_fields(*place)[2])
 
 
 def open_checkpoint(

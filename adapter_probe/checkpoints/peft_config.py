@@ -18,6 +18,7 @@ from adapter_probe.errors import CheckpointError
 from adapter_probe.metrics import Kind
 
 from .files import (
+    Unsupported,
     flag_field,
     number_field,
     quote,
@@ -245,7 +246,7 @@ def _task_kind(path: Path, document: Mapping[str, Any]) -> Kind | None:
     task, mapping = document.get("task_type"), document.get("auto_mapping")
     if task is not None:
         if not isinstance(task, str) or task not in TASK_TYPES:
-            raise CheckpointError(
+            raise Unsupported(
                 f"checkpoint {path.parent} has the task type {quote(task)}; supported are "
                 f"{', '.join(TASK_TYPES)}"
             )

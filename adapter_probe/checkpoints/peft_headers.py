@@ -79,8 +79,8 @@ def read_peft_contents(folder: Path, base: str | None = None) -> Contents | None
             return None
         refuse_unreadable(place)
         fields = read_json_file(place / "config.json")
-        engine = choose_engine(document, fields)
-        if engine.name != "general":
+        engine = choose_engine(folder, document, fields)
+        if engine.name != "general" or not engine.sure:
             return None
         stored = _counted(place, fields)
         adapter = _sorted_out(_tensors(folder), stored, document.get("modules_to_save") or ())

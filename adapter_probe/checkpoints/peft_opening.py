@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import PeftConfig, PeftModel
@@ -24,6 +25,7 @@ from .base import load_tokenizer
 from .base_config import AnyBase, find_any_base, place_of_base
 from .description import Description
 from .files import CONFIG, first_file, read_json_file, read_tensors
+from .foreign import names_of_outputs
 from .identity import tokenizer_parts
 from .kinds import HEADS, Head, head_of_class
 from .native import library_versions
@@ -116,7 +118,7 @@ def open_with_peft(
         base=loaded.identity,
         delta_sha256=_sha256((path, file)),
         tokenizer=tokenizer_parts(tokenizer),
-        task=_task(folder, head, loaded),
+        task=_task(folder, head, loaded, found.fields),
         max_length=limit_length(loaded.max_length, tokenizer.model_max_length, found.name),
         versions=_versions(loaded.quantised),
     )
@@ -186,9 +188,11 @@ def _kind(config: PeftConfig) -> str:
     )
 
 
-def _task(folder: Path, head: Head, loaded: AnyLoaded) -> TaskSpec:
+def _task(folder: Path, head: Head, loaded: AnyLoaded, fields: Mapping[str, Any]) -> TaskSpec:
     kind: Kind = "causal" if head == "seq2seq" else head  # type: ignore[assignment]  # others are refused before
-    names = tuple(map(str, range(loaded.model.config.num_labels))) if kind == "classification" else ()
+    names: tuple[str, ...] = ()
+    if kind == "classification":
+        names = names_of_outputs(loaded.model.config.num_labels, folder / "config.json", fields)
     columns = Columns("", None, "")  # of a file; inferred without a recorded task
     return TaskSpec(folder.resolve().name, kind, default_metric(kind), names, columns, {}, {})
 
