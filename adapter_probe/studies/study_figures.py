@@ -188,7 +188,7 @@ def draw_into_folder(study: StoredStudy, *, tolerance: float = 1.0, paper: bool 
 def _drawn_of(record: StudyRecord, options: Mapping[str, Any]) -> str | None:
     """The hash of everything that determines a study's figures; None when its tables are not sealed."""
     tables = sealed_tables(record.folder)
-    of = [tables, dict(record.identity), dict(options), code_identity(), record.folder.resolve().name]
+    of = [tables, dict(record.identity), dict(options), code_identity()]
     return hash_json(of) if tables else None
 
 

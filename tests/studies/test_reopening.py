@@ -239,6 +239,14 @@ def test_the_same_on_other_data_comes_back_too(place, monkeypatch):
         place.ablate(against=others)
 
 
+def test_what_the_figures_are_of_does_not_depend_on_the_folders_name(copied, tmp_path):
+    """Else `checksums.json` of equal runs would differ."""
+    other = shutil.copytree(copied, tmp_path / "elsewhere" / "other")
+    options = {"tolerance": 1.0, "paper": False}
+    first, second = (study_figures._drawn_of(ap.load(folder).record, options) for folder in (copied, other))
+    assert first == second is not None
+
+
 @pytest.mark.slow
 def test_figures_are_drawn_once(copied, monkeypatch):
     study = ap.load(copied)
