@@ -27,6 +27,7 @@ from .lanes import Lanes
 from .outputs import Arrays, joined, refuse_nonfinite_intact
 from .plan import (
     MEASURED_LAYERS,
+    MEASURED_SECONDS,
     MEASURED_TOKENS,
     choose_tokens_per_pass,
     cut_batches,
@@ -259,25 +260,33 @@ class Engine:
             most, typical_tokens(self.tokens_per_pass, self._lanes.n, 2 * int(lengths[longer].sum()))
         )
         typical = cut_by_tokens(lengths, longer, tokens)[: self._lanes.n]
-        masks, share = self._measured_masks()
-        # The first pass includes set-up costs.
-        list(self._side_by_side(partial(self._tree, precision, masks=masks[:2]), typical))
-        start = time.perf_counter()
-        outputs = list(self._side_by_side(partial(self._tree, precision, masks=masks), typical))
-        seconds = (time.perf_counter() - start) / share
-        return seconds / float(sum(lengths[batch].sum() for batch in typical)), outputs
 
-    def _measured_masks(self) -> tuple[np.ndarray, float]:
-        """Every k-th variant, few enough for a short measurement, and their share of all layer passes."""
-        early = self._request.model.forks_early
-        whole = sum(nodes_by_site(self._masks, early))
+        def measured(masks: np.ndarray) -> tuple[float, list[Arrays]]:
+            start = time.perf_counter()
+            outputs = list(self._side_by_side(partial(self._tree, precision, masks=masks), typical))
+            return time.perf_counter() - start, outputs
+
+        two = self._masks[:2]
+        seconds, outputs = measured(two)  # includes set-up costs
+        most = self._passes(two) * (MEASURED_SECONDS / max(seconds, 1e-9) - 1)
+        if most < self._passes(two):  # so slow that nothing more is measured
+            masks = two
+        else:
+            masks = self._measured_masks(min(most, 2 * MEASURED_LAYERS))
+            seconds, outputs = measured(masks)
+        share = self._passes(masks) / self._passes(self._masks)
+        return seconds / share / float(sum(lengths[batch].sum() for batch in typical)), outputs
+
+    def _measured_masks(self, most: float) -> np.ndarray:
+        """Every k-th variant, few enough for so many passes; at least two variants."""
         step = 1
-        while True:
-            masks = self._masks[::step]
-            passes = sum(nodes_by_site(masks, early))
-            if passes <= 2 * MEASURED_LAYERS or len(masks) <= 2:
-                return masks, passes / whole
+        while self._passes(masks := self._masks[::step]) > most and len(masks) > 2:
             step += (step + 1) // 2
+        return masks
+
+    def _passes(self, masks: np.ndarray) -> int:
+        """Number of sublayer passes per batch; see `nodes_by_site`."""
+        return sum(nodes_by_site(masks, self._request.model.forks_early))
 
     def peak_memory(self) -> int | None:
         """Peak memory of the process, or of the accelerator, in bytes; None if it is not known."""

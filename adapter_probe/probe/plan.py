@@ -21,6 +21,8 @@ TOKENS_PER_PART = {"cpu": 1024, "cuda": 16384}
 # through a layer. All spans of 12 layers take 300 passes, all spans of 30 layers take 5,000.
 MEASURED_TOKENS = {"cpu": 512, "cuda": 16384}
 MEASURED_LAYERS = 500
+# On a slow or busy machine, fewer variants are measured, so that it takes at most about this long.
+MEASURED_SECONDS = 20.0
 # The embedded examples of a share of pairs wait in memory together.
 PASSES_PER_SHARE = 8
 

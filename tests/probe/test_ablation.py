@@ -283,13 +283,16 @@ def test_the_speed_of_many_variants_is_measured_on_some_of_them(
     )[1])  # fmt: skip
     monkeypatch.setattr(engine.time, "perf_counter", lambda: sum(rows))
     request = prepared()
-    for most in (500, 4):
+    for most, seconds in ((500, np.inf), (4, np.inf), (500, 1.0), (500, 600.0)):
         monkeypatch.setattr(engine, "MEASURED_LAYERS", most)
+        monkeypatch.setattr(engine, "MEASURED_SECONDS", seconds)
         rows.clear()
         per_token = engine.Engine(request).seconds_per_token()
         assert per_token == pytest.approx(sum(nodes_by_site(request.variants.masks)))
         measured.append(sum(rows))
     assert measured[1] < 0.7 * measured[0]
+    assert measured[2] < measured[1]  # on a machine that is too slow, two variants, once
+    assert measured[2] < measured[3] <= 600 < measured[0]  # otherwise as many as there is time for
 
 
 def test_a_plan_knows_what_is_done(prepared: Callable, small_parts: None, tmp_path: Path):

@@ -114,6 +114,7 @@ def test_an_estimate_includes_what_is_repeated(
     )[1])  # fmt: skip
     monkeypatch.setattr(pairs.PairWalk, "_advance", counted)
     monkeypatch.setattr(engine.time, "perf_counter", lambda: sum(rows))
+    monkeypatch.setattr(engine, "MEASURED_SECONDS", np.inf)
     request = prepared("mixed")
     fast = sum(nodes_by_site(request.variants.masks))
     alone = request.variants.masks.size  # every variant by itself through every sublayer
