@@ -76,8 +76,14 @@ def test_lora_of_adapterhub_becomes_pefts(case: str, tmp_path: Path):
     assert_close_in_float64(by_peft(tmp_path / "p", base), wanted)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "family"),
+    [
+        pytest.param(case, family, marks=() if family == "llama" or case == "patterns" else pytest.mark.slow)
+        for case in CASES
+        for family in ("gpt2", "llama", "qwen2")
+    ],
+)
 def test_causal_models_are_written_again(case: str, family: str, trained, causal_base, tmp_path: Path):  # noqa: F811
     wanted = logits(trained(family, CASES[case](family), tmp_path / "c"))
     base = str(causal_base(family))

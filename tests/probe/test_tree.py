@@ -20,6 +20,7 @@ from adapter_probe.probe.tree import forward_variants
 from adapter_probe.spans import span_variants
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "data2vec-text", "electra")
+QUICK = ("bert", "roberta", "electra")  # the others are of RoBERTa's row in the table
 CLOSE = {"float64": assert_close_in_float64, "float32": partial(assert_close_in_float32, layers=3)}
 LENGTHS = (5, 12, 1, 5, 40)
 ON = np.ones((1, 6), dtype=bool)
@@ -50,7 +51,9 @@ def differ_everywhere(logits: torch.Tensor) -> bool:
 
 @pytest.mark.parametrize("norms", ["trained", "pretrained"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FAMILIES]
+)
 def test_every_span_equals_a_run_of_its_own(
     family: str,
     dtype: str,

@@ -66,7 +66,7 @@ def reference(train: Split, kind: str, scoring: object) -> GridSearchCV:
     ("kind", "metric", "scoring"),
     [
         ("classification", "accuracy", "accuracy"),
-        ("classification", "mcc", make_scorer(matthews_corrcoef)),
+        pytest.param("classification", "mcc", make_scorer(matthews_corrcoef), marks=pytest.mark.slow),
     ],
 )
 def test_the_search_is_scikit_learns(kind, metric, scoring):

@@ -39,7 +39,9 @@ def stop_at(step: int) -> Callable[[Progress], None]:
     return report
 
 
-@pytest.mark.parametrize("steps", [(1,), (2,), (3,), (4,), (5,), (6,), (1, 2, 3, 4, 5)])
+@pytest.mark.parametrize(
+    "steps", [(3,), (1, 2, 3, 4, 5), *(pytest.param((n,), marks=pytest.mark.slow) for n in (1, 2, 4, 5, 6))]
+)
 def test_interrupted_after_a_step(steps, tiny_base, short_task, train, undisturbed, tmp_path):
     # Three steps an epoch: 1 and 2 lie inside the first, 3 and 6 end one; the base has dropout.
     for step in steps:
@@ -72,16 +74,16 @@ def interrupt_once(monkeypatch: pytest.MonkeyPatch, place: object, name: str, ca
 @pytest.mark.parametrize(
     ("place", "name", "call"),
     [
-        (loop, "pack", 4),
-        (torch.optim.Adam, "zero_grad", 2),
-        (torch.optim.Adam, "step", 1),
         (torch.optim.Adam, "step", 5),
-        (objectives, "evaluate", 1),
         (objectives, "evaluate", 2),
-        (loop.Trainer, "_finish_epoch", 1),
-        (loop.Trainer, "_finish_epoch", 2),
         (loop.Trainer, "_save", 1),
-        (loop.Trainer, "_restore", 1),
+        pytest.param(loop, "pack", 4, marks=pytest.mark.slow),
+        pytest.param(torch.optim.Adam, "zero_grad", 2, marks=pytest.mark.slow),
+        pytest.param(torch.optim.Adam, "step", 1, marks=pytest.mark.slow),
+        pytest.param(objectives, "evaluate", 1, marks=pytest.mark.slow),
+        pytest.param(loop.Trainer, "_finish_epoch", 1, marks=pytest.mark.slow),
+        pytest.param(loop.Trainer, "_finish_epoch", 2, marks=pytest.mark.slow),
+        pytest.param(loop.Trainer, "_restore", 1, marks=pytest.mark.slow),
     ],
 )
 def test_interrupted_inside_a_step(

@@ -2,7 +2,7 @@
 
 A test that asks for `family` runs for each of them, one that asks for `encoder`, `decoder` or `span_family`
 for these, and one that asks for `kind` for one of those that are alike. The quick tests are those of one
-family for every row of the table.
+family for every row of the table, and of five kinds.
 """
 
 from __future__ import annotations
@@ -398,7 +398,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for argument, names in asked.items():
         if argument in metafunc.fixturenames:
             quick = {anatomy_for(_config(name)): name for name in reversed(names)}.values()
-            marks = [() if argument == "kind" or name in quick else pytest.mark.slow for name in names]
+            if argument == "kind":
+                quick = ("distilbert", "albert, two groups", "deberta-v3", "gpt2", "llama")
+            marks = [() if name in quick else pytest.mark.slow for name in names]
             metafunc.parametrize(
                 argument, [pytest.param(name, marks=mark) for name, mark in zip(names, marks)]
             )
