@@ -23,7 +23,7 @@ from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.spans import Span
 from adapter_probe.studies.pruning import prune
 
-from .test_peft_causal import CASES, FIXTURES, causal_base, logits, trained  # noqa: F401 (fixtures)
+from .test_peft_causal import CASES, FIXTURES, causal_base, is_quick, logits, trained  # noqa: F401 (fixtures)
 
 peft = pytest.importorskip("peft")
 
@@ -79,7 +79,7 @@ def test_lora_of_adapterhub_becomes_pefts(case: str, tmp_path: Path):
 @pytest.mark.parametrize(
     ("case", "family"),
     [
-        pytest.param(case, family, marks=() if family == "llama" or case == "patterns" else pytest.mark.slow)
+        pytest.param(case, family, marks=() if is_quick(case, family) else pytest.mark.slow)
         for case in CASES
         for family in ("gpt2", "llama", "qwen2")
     ],

@@ -65,7 +65,9 @@ def plain_outputs(model: torch.nn.Module, encoded, off: Span) -> np.ndarray:
     return np.stack(rows)
 
 
-@pytest.mark.parametrize("span", [Span(0, 0), Span(1, 2), Span(0, 2)])
+@pytest.mark.parametrize(
+    "span", [Span(1, 2), *(pytest.param(s, marks=pytest.mark.slow) for s in (Span(0, 0), Span(0, 2)))]
+)
 def test_the_outputs_are_those_with_the_span_off(span, checkpoint, tmp_path):
     pruned = prune(checkpoint, span, tmp_path / "p")
     prepared = prepare_ablation(AblationArguments(str(checkpoint)), CPU)

@@ -167,8 +167,14 @@ def known(pair: Callable, tiny_examples: Callable) -> Callable[..., tuple]:
     return make
 
 
-@pytest.mark.parametrize("spans", SPANS)
-@pytest.mark.parametrize("number", range(len(SETTINGS)), ids=lambda number: str(SETTINGS[number]))
+@pytest.mark.parametrize(
+    ("number", "spans"),
+    [
+        pytest.param(n, spans, marks=pytest.mark.slow if spans and n % 3 else (), id=f"{chosen}-{spans}")
+        for n, chosen in enumerate(SETTINGS)
+        for spans in SPANS
+    ],
+)
 def test_every_mask_equals_a_run_of_its_own(
     number: int, spans: bool, known: Callable, monkeypatch: pytest.MonkeyPatch
 ):
