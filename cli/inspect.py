@@ -45,7 +45,7 @@ def _text(facts: dict[str, Any]) -> str:
             "trained",
             f"{facts['trained_parameters']:>12,} parameters, "
             f"{facts['trained_parameters_without_head']:,} without the head, "
-            f"{facts['percent_of_base']:.2f} % of the base",
+            f"{facts['percent_of_base']:.2f}% of the base",
         ),
     ]
     return "\n".join([aligned_columns(rows), *(f"\n{note}" for note in facts["notes"])])

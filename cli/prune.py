@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from adapter_probe.errors import ResultsError
-from adapter_probe.studies.summaries import aligned_columns, change_text, score_text
+from adapter_probe.studies.summaries import aligned_columns, drop_interval_text, score_text
 
 from . import options
 from .console import command, show, show_json
@@ -33,7 +33,7 @@ def prune(
     ] = None,
     basis: Annotated[
         Literal["estimate", "interval"],
-        typer.Option(help="With --within: use the measured drop, or the worse end of its 95 % interval."),
+        typer.Option(help="With --within: use the measured drop, or the worse end of its 95% interval."),
     ] = "estimate",
     base: options.MovedBase = None,
     data: options.GivenFiles = None,
@@ -85,9 +85,7 @@ def _text(pruned: dict[str, Any]) -> str:
     first, last = pruned["span"]["first"], pruned["span"]["last"]
     metric, others = pruned["metric"], "other " if pruned["chosen_on"] == "half" else ""
     before, after = (score_text(pruned[f"score_{when}"], metric) for when in ("before", "after"))
-    cost, low, high = (
-        change_text(p, metric) for p in (pruned["delta_points"], *pruned["delta_interval_points"])
-    )
+    cost = drop_interval_text(pruned["delta_points"], pruned["delta_interval_points"], metric)
     held = pruned["adapter_parameters_before"]
     saved = 1 - pruned["seconds_after"] / pruned["seconds_before"]
     how = {
@@ -98,9 +96,9 @@ def _text(pruned: dict[str, Any]) -> str:
         ("pruned", f"adapters of layer {first}" if first == last else f"adapters of layers {first}-{last}"),
         ("chosen on", how.get(pruned["chosen_on"], "")),
         ("score", f"{before} to {after} ({metric}, {pruned['n_examples']:,} {others}examples)"),
-        ("change", f"{cost}, 95 % interval {low} to {high}"),
+        ("cost", cost),
         ("removed", f"{held - pruned['adapter_parameters_after']:,} of {held:,} adapter parameters"),
-        ("time", f"{100 * saved:.1f} % less per evaluation on this machine"),
+        ("time", f"{100 * saved:.1f}% less per evaluation on this machine"),
         ("checkpoint", pruned["checkpoint"]),
     ]
     text = aligned_columns([row for row in rows if row[1]])

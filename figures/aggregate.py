@@ -6,7 +6,7 @@ other the interquartile mean with its bootstrap interval (Agarwal et al. 2021).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +15,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from adapter_probe.analysis.method_labels import BASELINE, METHOD_LABELS
 from adapter_probe.analysis.published import published_aggregate
+from adapter_probe.analysis.studies import StudyRecord, TradeoffRecord
 from adapter_probe.known_tasks import known_task
+from adapter_probe.wording import BASELINE, METHOD_LABELS, count_text, range_text, signed, task_label
 
 from . import style
 from .curves import (
@@ -34,13 +35,12 @@ from .curves import (
     tidy_axes,
     with_published,
 )
-from .drawing import Drawing
+from .drawing import SOURCE, Drawing, caption_of, identity_of, undefined_text
 from .layout import WIDE, fit_height, legend_below, new_figure, title_above
-from .sweep_captions import aggregate_caption
+from .naming import suffix_of
+from .sweep_words import ARROWS, BASELINE_WORDS
 from .venues import FigureOptions
-from .wording import count_text, signed_points
 
-STEM = "tradeoff-aggregate"
 _ASPECT, _LOWEST_ROW, _LEGEND = 0.62, 1.2, 1.4  # height over width of a panel; inches
 _ZERO_BELOW = 6.0  # methods without trained parameters are drawn this factor left of the fewest
 
@@ -57,27 +57,24 @@ class AggregatePanel:
 
 VIEWS = (
     AggregatePanel("p50_points", "p20_points", "p80_points", "median, 20th–80th percentile"),
-    AggregatePanel("iqm_points", "iqm_low_points", "iqm_high_points", "interquartile mean, 95 % interval"),
+    AggregatePanel("iqm_points", "iqm_low_points", "iqm_high_points", "interquartile mean, 95% interval"),
 )
 
 
-def aggregate_drawing(
-    frame: pd.DataFrame, tasks: Sequence[str], options: FigureOptions, identity: Mapping[str, object]
-) -> Drawing:
-    """The figure over all tasks, with its CSV and caption.
-
-    Args:
-        frame: columns of ``aggregate.csv``.
-        tasks: names of the tasks; they decide which of the paper's task sets is overlaid on request.
-        options: sizes.
-        identity: identity of the results, written to the files' metadata.
-    """
-    chosen = _set_of(tasks) if options.paper else None
-    published = None if chosen is None else published_aggregate(chosen)
-    figure = aggregate_figure(frame, options, published)
-    title = f"{len(tasks)} tasks: difference to full fine-tuning against trained parameters"
-    numbers, caption = with_published(frame, published), aggregate_caption(frame, tasks, chosen)
-    return Drawing(STEM, title, figure, numbers, caption, identity)
+def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
+    """The figure over all tasks of each trade-off of several, with its CSV and caption."""
+    tradeoffs = [study for study in studies if isinstance(study, TradeoffRecord)]
+    for study in tradeoffs:
+        frame, tasks = study.aggregate, list(dict.fromkeys(study.tradeoff["task"]))
+        if frame is None or frame["n_tasks"].max() < 2:
+            continue
+        chosen = _set_of(tasks) if options.paper else None
+        published = None if chosen is None else published_aggregate(chosen)
+        figure = aggregate_figure(frame, options, published)
+        title = f"{len(tasks)} tasks: difference to full fine-tuning against trained parameters"
+        numbers, caption = with_published(frame, published), _caption(frame, tasks, chosen)
+        made = Drawing("tradeoff-aggregate", title, figure, numbers, caption, identity_of([study]))
+        yield made.renamed(suffix_of(study, tradeoffs))
 
 
 def _set_of(tasks: Sequence[str]) -> str:
@@ -160,7 +157,7 @@ def draw(
     alone, frame = frame[frame["method"] == BASELINE], _adapted(frame)
     tidy_axes(ax)
     ax.set_xlabel("trained parameters per task, without the head")
-    ax.set_ylabel("score − full fine-tuning (points)")
+    ax.set_ylabel("score − mean of full fine-tuning (points)")
     ax.axhline(0, color=style.FAINT, linestyle=":", linewidth=0.9 * style.scale_factor(), zorder=1.5)
     if published is not None:
         for method, rows in published.groupby("method"):
@@ -180,7 +177,7 @@ def draw(
     notes = [middle, f"{spread}, {count_text(int(frame['n_tasks'].max()), 'task')}"]
     for height in alone[view.middle].dropna():
         level_line("baseline", ax, height)
-        notes.append(f"TF-IDF: {signed_points(height)}")
+        notes.append(f"TF-IDF {signed(height)}")
     title_above(ax, notes)
 
 
@@ -231,3 +228,35 @@ def legend_entries(frame: pd.DataFrame, published: pd.DataFrame | None) -> list[
     if published is not None:
         entries.append((published_handle(), "Houlsby et al. 2019, median"))
     return entries
+
+
+def _caption(frame: pd.DataFrame, tasks: Sequence[str], published: str | None) -> str:
+    counts = range_text(frame["n_tasks"].astype(int).tolist(), "task")
+    interval = " with its 95% bootstrap interval over seeds, trials resampled within each task"
+    if frame["iqm_low_points"].isna().all():
+        interval = " (one seed per task, so no interval)"
+    name = "nine GLUE tasks, BERT-large" if published == "glue" else "17 additional tasks, BERT-base"
+    missing = int(frame[["p50_points", "iqm_points"]].isna().any(axis=1).sum())
+    return caption_of(
+        [
+            "Difference to the mean score of full fine-tuning on the same task, in points, against the number"
+            f" of parameters trained per task, without the head (mean over tasks), for {counts}:"
+            f" {', '.join(task_label(task) for task in tasks)}.",
+            "Left or top: median and 20th to 80th percentile over tasks of the mean score over seeds. Right"
+            f" or bottom: interquartile mean over all tasks' trials{interval}.",
+            "Full fine-tuning itself is not at 0 there, because the interquartile mean of its trials is not"
+            " their mean."
+            if (frame["method"] == "full").any()
+            else "",
+            BASELINE_WORDS if (frame["method"] == BASELINE).any() else "",
+            "A black rim marks the Pareto frontier of the medians." if frame["on_frontier"].any() else "",
+            ARROWS if far_below(frame, "p50_points").any() else "",
+            "At 0: only the head is trained."
+            if (frame["trained_parameters_without_head"] == 0).any()
+            else "",
+            f"Thin lines, hollow marks: medians of {SOURCE}, Fig. 3, {name}, including the head."
+            if published
+            else "",
+            undefined_text(missing, "Points left out"),
+        ]
+    )

@@ -5,27 +5,43 @@ Both are defined in `adapter_probe.analysis.attribution`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from adapter_probe.analysis.significance import ALPHA
-from adapter_probe.analysis.studies import AblationRecord
+from adapter_probe.analysis.studies import AblationRecord, StudyRecord
 from adapter_probe.errors import ResultsError
+from adapter_probe.wording import ALL_OFF, cell_text, drop_name, drop_text, rounded, unit_name
 
 from . import style
+from .ablation_words import (
+    axis_words,
+    checkpoint_sentence,
+    common_metric,
+    drop_label,
+    study_label,
+    tests_of,
+    units_of,
+    warnings_of,
+)
+from .curves import legend_on_top
+from .drawing import Drawing, caption_of, identity_of, undefined_text
 from .grid import Cells, draw_cells, number_layers
-from .levels import DIVERGING_EDGES, DivergingScale, draw_colorbar
+from .layout import LOWEST_ROW, WIDE, fit_height, legend_below, new_figure, shape_of
+from .levels import DIVERGING_EDGES, DivergingScale, add_bar, draw_colorbar
 from .marks import write_notes
-from .wording import common_metric, drop_name, drop_text, escape_mathtext, one_decimal, study_label, unit_name
+from .naming import alike_ablations, suffix_of
+from .style import escape_mathtext
+from .venues import FigureOptions
 
-STEM = "attribution"
 _HATCHES = ("", "/////", ".....", "xxxxx")
 _GROUP, _BAR_SHARE = 0.86, 0.62  # of a layer's place, and of a task's part of it
 
@@ -54,7 +70,7 @@ def attribution(
         _draw_alone(ax, table, left + (1 + _BAR_SHARE) * slot / 2)
     ax.axhline(0, color=style.line_colour(), linewidth=0.6 * style.scale_factor())
     ax.set_axisbelow(True)
-    ax.grid(True, axis="y", color=style.GRID, linewidth=0.5 * style.scale_factor())
+    ax.grid(True, axis="y", **style.grid_props())
     ax.grid(False, axis="x")
     ax.set_xlim(-0.6, len(names) - 0.4)
     number_layers(ax.xaxis, names, 0.0)
@@ -63,10 +79,7 @@ def attribution(
     metric = common_metric(records)
     ax.set_ylabel(f"{drop_name(metric)} ({unit_name(metric)})")
     if legend:
-        handles, words = zip(*legend_entries(records))
-        low, high = ax.get_ylim()
-        ax.set_ylim(low, high + 0.08 * len(words) * (high - low))  # "best" ignores intervals
-        ax.legend(handles, words, frameon=False)
+        legend_on_top(ax, legend_entries(records))
     return ax
 
 
@@ -115,12 +128,12 @@ def _draw_alone(ax: Axes, layers: pd.DataFrame, x: np.ndarray) -> None:
 def legend_entries(records: Sequence[AblationRecord]) -> list[tuple[Artist, str]]:
     """Legend handles and labels: bars by task, then the diamonds."""
     layers = pd.concat([shares_of(record) for record in records])
-    interval = ", 95 % interval" if "share_low_points" in layers else ""
+    interval = ", 95% interval" if "share_low_points" in layers else ""
     entries: list[tuple[Artist, str]] = []
     for index, record in enumerate(records):
         name = f"share of the {drop_name(record.overview.metric)}{interval}"
         if len(records) > 1:
-            name = f"{escape_mathtext(study_label(record.overview))} ({one_decimal(_total(record))} in total)"
+            name = f"{escape_mathtext(study_label(record.overview))} ({rounded(_total(record))} in total)"
         entries.append((Patch(**_bar_style(index)), name))
     tested = "p_holm" in layers
     sure = layers["p_holm"].to_numpy() < ALPHA if tested else np.array([True])
@@ -162,13 +175,13 @@ def interaction_map(
     values = frame["interaction_points"].to_numpy(float)
     scale = DivergingScale.spanning(values) if scale is None else scale
     clear = is_clear(frame)
-    texts = [drop_text(value) if sure else "" for value, sure in zip(values, clear)]
-    draw_cells(cells, values, ax, scale=scale, texts=texts, studied=overview.study, small=~clear)
+    texts = [cell_text(value) if sure else "" for value, sure in zip(values, clear)]
+    draw_cells(cells, values, ax, scale=scale, texts=texts, studied=axis_words(overview.study), small=~clear)
     said = [escape_mathtext(study_label(overview))]
     if record.shares is not None:
-        said.append(f"{drop_name(overview.metric)} of all layers: {one_decimal(_total(record))}")
+        said.append(f"{overview.removed}: {drop_text(_total(record), overview.metric)}")
     if "interaction_low_points" in frame and not clear[~np.isnan(values)].all():
-        said.append("small: 95 % interval includes 0")
+        said.append("small: 95% interval includes 0")
     write_notes(ax, said + ["crossed out: undefined"] * bool(np.isnan(values).any()), cells)
     if colorbar:
         draw_colorbar(scale, [ax], interaction_label(overview.metric))
@@ -186,3 +199,113 @@ def is_clear(frame: pd.DataFrame) -> np.ndarray:
         return frame["interaction_points"].abs().to_numpy(float) >= DIVERGING_EDGES[0]
     low, high = (frame[f"interaction_{end}_points"].to_numpy(float) for end in ("low", "high"))
     return (low > 0) | (high < 0)
+
+
+def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
+    """The figure of the ablations with layer shares, with its CSV and caption; of many ablations one each.
+
+    Raises:
+        ResultsError: the grids do not fit the width.
+    """
+    for suffix, ablations in alike_ablations(studies):
+        shared = [record for record in ablations if record.shares is not None]
+        groups = [shared] if len(shared) <= len(_HATCHES) else [[record] for record in shared]
+        for group in filter(None, groups):
+            own = suffix_of(group[0], shared) if len(groups) > 1 else ""
+            yield _drawing(group, options).renamed(f"{own}{suffix}")
+
+
+def _drawing(records: Sequence[AblationRecord], options: FigureOptions) -> Drawing:
+    names = [study_label(record.overview) for record in records]
+    figure = attribution_figure(records, options)
+    numbers = pd.concat([_shares_drawn(record, name) for record, name in zip(records, names)])
+    title = f"{' and '.join(dict.fromkeys(names))}: shares of the drop by layer, interactions of spans"
+    frame = numbers.reset_index(drop=True)
+    return Drawing("attribution", title, figure, frame, _caption(records), identity_of(records))
+
+
+def attribution_figure(records: Sequence[AblationRecord], options: FigureOptions) -> Figure:
+    """Grids above the shares, or a single grid next to the shares in a wide figure."""
+    width = options.width("full")
+    values = np.concatenate([record.spans["interaction_points"].to_numpy(float) for record in records])
+    scale = DivergingScale.spanning(values)
+    with style.paper_style(options.venue):
+        figure = new_figure(width, 3 * width)
+        beside = len(records) == 1 and width >= WIDE
+        low = 0.3 if width >= WIDE else 0.5  # height of the shares over width
+        rows, columns = (1, 1) if beside else shape_of(len(records), width)
+        heights = [1] if beside else [1] * rows + [low * columns]
+        spec = figure.add_gridspec(len(heights), 2 if beside else columns, height_ratios=heights)
+        axes = [figure.add_subplot(spec[divmod(index, columns)]) for index in range(len(records))]
+        shares = figure.add_subplot(spec[0, 1] if beside else spec[rows, :])
+        shares.set_box_aspect(1.0 if beside else low)
+        for index, (record, ax) in enumerate(zip(records, axes)):
+            interaction_map(record, ax, colorbar=False, scale=scale)
+            ax.set_ylabel("" if index % columns else ax.get_ylabel())
+        add_bar(scale, axes, interaction_label(common_metric(records)), "bottom")
+        attribution(records, shares, legend=False)
+        legend_below(figure, legend_entries(records))
+        return fit_height(figure, max(options.venue.tallest, len(heights) * LOWEST_ROW))
+
+
+def _shares_drawn(record: AblationRecord, name: str) -> pd.DataFrame:
+    """All drawn values in long form: quantity, span, value and interval; drops are positive."""
+    layers, spans = shares_of(record), record.spans
+    alone = {"low": -layers.get("ci_high_points", np.nan), "high": -layers.get("ci_low_points", np.nan)}
+    share = {end: layers.get(f"share_{end}_points", np.nan) for end in ("low", "high")}
+    apart = {end: spans.get(f"interaction_{end}_points", np.nan) for end in ("low", "high")}
+    kinds = (
+        ("layer share", layers["layer"], layers["layer"], layers["share_points"], share),
+        ("layer alone", layers["layer"], layers["layer"], -layers["delta_points"], alone),
+        ("interaction", spans["first"], spans["last"], spans["interaction_points"], apart),
+    )
+    parts = [
+        pd.DataFrame({"task": name, "quantity": kind, "first": first, "last": last, "drop_points": value,
+                      "low_points": ends["low"], "high_points": ends["high"]})
+        for kind, first, last, value, ends in kinds
+    ]  # fmt: skip
+    return pd.concat(parts, ignore_index=True)
+
+
+def _caption(records: Sequence[AblationRecord]) -> str:
+    overviews = [record.overview for record in records]
+    layers = pd.concat([record.shares for record in records], ignore_index=True)
+    spans = pd.concat([record.spans for record in records], ignore_index=True)
+    metric = common_metric(records)
+    drop = drop_name(metric)
+    told = dict.fromkeys(one.removed for one in overviews)
+    whole = " or ".join("all adapters switched off" if one == ALL_OFF else one for one in told)
+    parts = [
+        *warnings_of(overviews),
+        f"Attribution to layers of the {drop_label(overviews, metric)} with {whole}.",
+        f"Grid: interaction of each span of layers, the part of its {drop} that shorter spans do not explain,"
+        f" m(a,b) = d(a,b) − d(a+1,b) − d(a,b−1) + d(a+1,b−1) with d(a,b) the {drop} of span a to b; red:"
+        " more loss than additive, blue: less loss than additive.",
+        "Bars: each layer's share, the sum of m(a,b)/(b−a+1) over the spans that contain it (the Myerson"
+        f" value on the chain of layers); the shares sum to the total {drop}.",
+        f"Diamonds: the {drop} of the layer alone.",
+        *(checkpoint_sentence(one) for one in overviews),
+    ]
+    if "share_low_points" in layers:
+        parts.append(
+            f"Error bars are 95% paired bootstrap intervals over {units_of(overviews)}; in the grid, squares"
+            " whose interval includes 0 are small, and the others show their value where it fits."
+        )
+        parts.append(_uncorrected([record.spans for record in records]))
+    if "p_holm" in layers:
+        parts.append(
+            f"Filled diamonds: significant at 0.05 by {tests_of(overviews)}, Holm-corrected over all spans."
+        )
+    missing = int(layers["share_points"].isna().sum() + spans["interaction_points"].isna().sum())
+    return caption_of([*parts, undefined_text(missing, "Values left out")])
+
+
+def _uncorrected(frames: Sequence[pd.DataFrame]) -> str:
+    """How many intervals of interactions are not corrected, and how many of them exclude 0 by chance."""
+    counts = sorted({int(frame["interaction_points"].notna().sum()) for frame in frames})
+    many = " or ".join(map(str, counts))
+    chance = f"about {ALPHA * counts[-1]:.0f}" if ALPHA * counts[-1] >= 1 else "fewer than 1"
+    return (
+        f"The {many} intervals of a grid are not corrected for their number: {chance} would exclude 0 by"
+        " chance alone."
+    )

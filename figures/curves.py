@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-from adapter_probe.analysis.method_labels import METHOD_LABELS
+from adapter_probe.wording import METHOD_LABELS
 
 from . import style
 from .layout import before_drawing, size_in_points
@@ -26,6 +26,7 @@ CURVES = ("adapters", "top_layers")  # methods that a line joins
 _FAR = 0.6  # of the range of scores
 _LINE, _MOST_ROOM = 1.4, 0.7  # of a legend: a line in units of its font size; share of the axes' height
 _ROUNDS, _WIDEST = 8, 0.93  # in which a legend is fitted to its axes; share of their width
+_COUNT = "trained_parameters"
 _LEVELS = {"baseline": ("#7a5c00", (6, 2, 1, 2), 0.9), "majority": (style.FAINT, (8, 3), 0.6)}
 _SPREADS = ("min", "max", "p20_points", "p80_points", "iqm_low_points", "iqm_high_points")
 
@@ -67,6 +68,21 @@ class ScoreSeries:
         counts, shares = self.points["trained_parameters_without_head"], self.points["percent_of_base"]
         known = (100 * counts / shares)[shares > 0]
         return float(known.iloc[-1]) if len(known) else float("nan")
+
+    def in_percent(self) -> ScoreSeries:
+        """The same with `trained_parameters` as percentages of the base, the published ones of their own.
+
+        The paper plots the whole of its base as the most top layers.
+        """
+
+        def shares(frame: pd.DataFrame | None, base: float) -> pd.DataFrame | None:
+            return frame if frame is None else frame.assign(trained_parameters=100 * frame[_COUNT] / base)
+
+        theirs = self.published
+        whole = float("nan") if theirs is None else float(theirs[_COUNT].max())
+        own = self.base_parameters
+        points, trials = shares(self.points, own), shares(self.trials, own)
+        return replace(self, points=points, trials=trials, published=shares(theirs, whole))
 
 
 @dataclass(frozen=True)
@@ -131,7 +147,7 @@ def with_published(frame: pd.DataFrame, published: pd.DataFrame | None) -> pd.Da
 def tidy_axes(ax: Axes) -> None:
     """Light grid below the data, and few ticks on the scores' axis."""
     ax.set_axisbelow(True)
-    ax.grid(True, which="major", color=style.GRID, linewidth=0.5 * style.scale_factor())
+    ax.grid(True, which="major", **style.grid_props())
     ax.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))  # no halves: short labels
 
 
@@ -269,17 +285,44 @@ def add_legend(ax: Axes, entries: Sequence[LegendEntry], notes: Sequence[str] = 
         before_drawing(ax, lambda ax: _narrow(legend, ax))
 
 
+def legend_on_top(ax: Axes, entries: Sequence[LegendEntry]) -> None:
+    """A legend above everything drawn, for which the axis of values is extended when the axes are drawn.
+
+    Limits that are set afterwards are left as they are.
+    """
+    legend = ax.legend(
+        [handle for handle, _ in entries], [label for _, label in entries], loc="upper left", frameon=False,
+        fontsize=style.tick_size(), borderpad=0.2, borderaxespad=0.2, handlelength=1.4, handletextpad=0.5,
+        labelspacing=0.28,
+    )  # fmt: skip
+    legend.set_in_layout(False)
+    low, high = ax.get_ylim()
+    leave_room(ax, len(entries))
+    own = [ax.get_ylim()]
+
+    def fit(ax: Axes) -> None:
+        _narrow(legend, ax)
+        if ax.get_ylim() == own[0]:
+            share = legend.get_window_extent().height / ax.get_window_extent().height
+            share = min(_MOST_ROOM, share + 0.02) if legend.get_visible() else 0.0
+            ax.set_ylim(low, low + (high - low) / (1 - share))
+            own[0] = ax.get_ylim()
+
+    before_drawing(ax, fit)
+
+
 def _narrow(legend: Legend, ax: Axes) -> None:
-    """Shrink a legend's letters until it is no wider than the axes."""
+    """Shrink a legend's letters until it is no wider than the axes; hide it where they would be too small."""
     texts, size = (*legend.get_texts(), legend.get_title()), style.tick_size()
     for _ in range(_ROUNDS):
         for text in texts:
             text.set_fontsize(size)
         excess = legend.get_window_extent().width - _WIDEST * ax.get_window_extent().width
-        if excess <= 0:
+        if excess <= 0 or size <= style.SMALLEST_SIZE:
             break
         letters = max(text.get_window_extent().width for text in texts)
-        size *= max(0.3, 1 - excess / letters)
+        size = max(style.SMALLEST_SIZE, size * max(0.3, 1 - excess / letters) - 0.02)
+    legend.set_visible(excess <= 0)
 
 
 def leave_room(ax: Axes, n_lines: int) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
 
+from adapter_probe.analysis.studies import StudyRecord
 from adapter_probe.results.atomic import make_folder, write_csv, write_text
 
 from . import style
 from .venues import FigureOptions
+
+SOURCE = "Houlsby et al. (2019)"
+"""How captions and legends cite the paper whose values they show."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +39,10 @@ class Drawing:
     caption: str
     identity: Mapping[str, object]
 
+    def renamed(self, suffix: str) -> Drawing:
+        """The drawing with a suffix at its file name."""
+        return replace(self, stem=f"{self.stem}{suffix}")
+
     def write(self, folder: str | Path, options: FigureOptions) -> tuple[Path, ...]:
         """Write the figure in every format, ``<stem>.csv`` and ``<stem>.txt``; return the paths."""
         folder = make_folder(folder)
@@ -45,3 +53,20 @@ class Drawing:
         write_csv(csv, self.frame)
         write_text(text, self.caption + "\n")
         return (*paths, csv, text)
+
+
+def identity_of(studies: Sequence[StudyRecord]) -> dict[str, object]:
+    """The identity of one study, or a list of several."""
+    if len(studies) == 1:
+        return dict(studies[0].identity)
+    return {"studies": [dict(study.identity) for study in studies]}
+
+
+def caption_of(sentences: Iterable[str]) -> str:
+    """The sentences as one paragraph, without the empty ones."""
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def undefined_text(n: int, what: str) -> str:
+    """How undefined values are shown, and their number; empty if there are none."""
+    return f"{what} are undefined ({n})." if n else ""

@@ -1,6 +1,8 @@
-"""Change of every span on one data set against its change on another, as points."""
+"""Drop of every span on one data set against its drop on another, as points."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 from matplotlib import pyplot as plt
@@ -8,14 +10,16 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from adapter_probe.analysis.exchange import ExchangeRecord
+from adapter_probe.analysis.studies import StudyRecord
+from adapter_probe.wording import count_text, drop_name, metric_name, span_text, task_label, unit_name
 
 from . import style
+from .ablation_words import axis_words
 from .curves import LegendEntry, add_legend
 from .drawing import Drawing
 from .layout import one_panel
 from .point_labels import INTERVAL, PointLabel, label_points
 from .venues import FigureOptions
-from .wording import count_text, metric_name, span_text, task_label, unit_name
 
 _MOST_NAMED = 8  # maximum number of frontier spans that are labelled with their layers
 _PALETTE = "crest"  # seaborn's: darker with more layers
@@ -23,10 +27,11 @@ _LONGEST_NAME = 24  # letters
 
 
 def exchange(record: ExchangeRecord, ax: Axes | None = None) -> Axes:
-    """Draw the change of every span on the task (x) against its change on the other data (y), in points.
+    """Draw the drop of every span on the task (x) against its drop on the other data (y), in points.
 
-    The intact model is the cross at (0, 0). The line is the Pareto frontier: the points, possibly including
-    the intact model, that no other dominates. Thin bars are the frontier's 95 % bootstrap intervals.
+    The intact model is the cross at (0, 0), and gains are negative. The line is the Pareto frontier: the
+    points, possibly including the intact model, that no other dominates. Thin bars are the frontier's 95%
+    bootstrap intervals.
 
     Args:
         record: both changes of every span.
@@ -41,10 +46,10 @@ def _draw(record: ExchangeRecord, ax: Axes) -> list[LegendEntry]:
     """Everything but the legend; its entries."""
     import seaborn
 
-    frame, unit = record.spans, style.scale_factor()
+    frame, unit = _drops(record.spans), style.scale_factor()
     lengths = (frame["n_layers"].min(), frame["n_layers"].max())  # without it, 1 would be a category
     for draw_line in (ax.axhline, ax.axvline):
-        draw_line(0, color=style.GRID, linewidth=0.8 * unit, zorder=0.5)
+        draw_line(0, zorder=0.5, **style.grid_props())
     seaborn.scatterplot(
         frame, x="task_points", y="other_points", hue="n_layers", hue_norm=lengths, palette=_PALETTE,
         s=16 * unit**2, linewidth=0.3 * unit, edgecolor=style.WHITE, ax=ax, zorder=3, legend=False,
@@ -52,9 +57,20 @@ def _draw(record: ExchangeRecord, ax: Axes) -> list[LegendEntry]:
     ax.plot(0, 0, **_intact_props(), zorder=4)
     _draw_frontier(frame, ax, unit)
     (task, other), (first, second) = record.names, record.metrics
-    ax.set_xlabel(f"change on {_short(task)} ({unit_name(first)})")
-    ax.set_ylabel(f"change on {_short(other)} ({unit_name(second)})")
+    ax.set_xlabel(f"{drop_name(first)} on {_short(task)} ({unit_name(first)})")
+    ax.set_ylabel(f"{drop_name(second)} on {_short(other)} ({unit_name(second)})")
     return _entries(record)
+
+
+def _drops(spans: pd.DataFrame) -> pd.DataFrame:
+    """The spans with drops, positive for the worse, in place of changes."""
+    return spans.assign(
+        **{
+            f"{side}_{end}points": -spans[f"{side}_{other}points"]
+            for side in ("task", "other")
+            for end, other in (("", ""), ("low_", "high_"), ("high_", "low_"))
+        }
+    )
 
 
 def _intact_props() -> dict[str, object]:
@@ -83,12 +99,12 @@ def _entries(record: ExchangeRecord) -> list[LegendEntry]:
         *entries,
         (Line2D([], [], **_intact_props()), "intact model"),
         (Line2D([], [], color=style.line_colour(), linewidth=0.8 * unit), "frontier"),
-        (Line2D([], [], **interval), "95 % interval"),
+        (Line2D([], [], **interval), "95% interval"),
     ]
 
 
 def _state(record: ExchangeRecord) -> str:
-    return "off" if record.study == "ablated" else "kept on"
+    return axis_words(record.study)
 
 
 def _short(name: str) -> str:
@@ -101,7 +117,7 @@ def _draw_frontier(frame: pd.DataFrame, ax: Axes, unit: float) -> None:
     """The Pareto frontier as a line, with intervals and, for few spans, labels of their layers."""
     best = frame[frame["on_frontier"]].sort_values("task_points")
     points = best[["task_points", "other_points"]]
-    if not ((points >= 0).all(axis=1)).any():  # the intact model is on the frontier
+    if not ((points <= 0).all(axis=1)).any():  # the intact model is on the frontier
         points = pd.concat([points, pd.DataFrame({"task_points": [0.0], "other_points": [0.0]})])
         points = points.sort_values("task_points")
     ax.plot(*points.to_numpy().T, color=style.line_colour(), linewidth=0.8 * unit, zorder=1.5)
@@ -118,26 +134,28 @@ def _draw_frontier(frame: pd.DataFrame, ax: Axes, unit: float) -> None:
     label_points(ax, names if len(names) <= _MOST_NAMED else (), opaque=True)
 
 
-def exchange_drawing(record: ExchangeRecord, options: FigureOptions) -> Drawing:
-    """The figure of an exchange, with its CSV and caption."""
-    figure = one_panel(lambda ax: _draw(record, ax), options, 0.8, 0.5)
-    title = f"Change on {record.names[0]} against change on {record.names[1]}"
-    return Drawing(
-        "exchange", title, figure, record.spans, _caption(record), {"studies": dict(record.identity)}
-    )
+def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
+    """The figure of each exchange, with its CSV and caption."""
+    for record in studies:
+        if isinstance(record, ExchangeRecord):
+            figure = one_panel(lambda ax, record=record: _draw(record, ax), options, 0.8, 0.5)
+            first, second = map(task_label, record.names)
+            title, identity = f"Drop on {first} against drop on {second}", {"studies": dict(record.identity)}
+            yield Drawing("exchange", title, figure, record.spans, _caption(record), identity)
 
 
 def _caption(record: ExchangeRecord) -> str:
     shades = (
         f" Darker points: more layers {_state(record)}." if record.spans["n_layers"].nunique() > 1 else ""
     )
-    (task, other), (first, second), (n, m) = record.names, record.metrics, record.n_examples
+    (first, second), (n, m) = record.metrics, record.n_examples
+    task, other = map(task_label, record.names)
     off = record.study == "ablated"
     done = "the span's adapters are switched off" if off else "only the span's adapters are kept on"
     return (
-        f"Each point is a contiguous span of layers: the change of {metric_name(first)} on {task} "
-        f"({unit_name(first)}, n = {n:,}) against the change of {metric_name(second)} on {other} "
-        f"({unit_name(second)}, n = {m:,}) when {done}, without retraining. "
-        "Positive is better on both axes. The cross marks the intact model; the line is the Pareto frontier; "
-        f"bars are 95 % paired bootstrap intervals.{shades}"
+        f"Each point is a contiguous span of layers: the {drop_name(first)} in {metric_name(first)} on"
+        f" {task} ({unit_name(first)}, n = {n:,}) against the {drop_name(second)} in {metric_name(second)} on"
+        f" {other} ({unit_name(second)}, n = {m:,}) when {done}, without retraining."
+        " Left and down is better; gains are negative. The cross marks the intact model; the line is the"
+        f" Pareto frontier; bars are 95% paired bootstrap intervals.{shades}"
     )

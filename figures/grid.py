@@ -82,7 +82,7 @@ def draw_cells(
     *,
     scale: Scale,
     texts: Sequence[str],
-    studied: str = "ablated",
+    studied: str = "switched off",
     small: np.ndarray | None = None,
 ) -> None:
     """Draw the cells in the colours of their levels, with their numbers where they fit.
@@ -95,13 +95,14 @@ def draw_cells(
         ax: where.
         scale: the levels.
         texts: the numbers ``[spans]``, empty for none. A second line is shown only where it fits.
-        studied: what was done to the spans, used in the axis labels.
+        studied: what was done to the spans, as the axis labels say it.
         small: bool ``[spans]``, cells to draw as small squares without a number.
     """
     known = ~np.isnan(values)
     small = known & small if small is not None else np.zeros(len(values), bool)
     there = len(ax.texts)  # of the user's, or of an earlier drawing
     _draw_squares(cells, np.where(small, np.nan, values), ax, scale, texts)
+    ax.grid(False)  # lines of the style in force would run through the notes
     mesh, numbers = ax.collections[-1], list(ax.texts)[there:]
     texts = [number.get_text() for number in numbers]
     squares = cells.squares(small, _INSET)
@@ -185,7 +186,7 @@ def number_size(texts: Sequence[str], cell: float) -> float | None:
     """Font size at which the widest number fits its cell, points; None if that is too small to read."""
     lines = {line for text in texts for line in text.split("\n")}
     widest = max((style.text_width(line, 1.0) for line in lines), default=1.0)
-    tall = 0.33 if any("\n" in text for text in texts) else 0.4
+    tall = 0.37 if any("\n" in text for text in texts) else 0.45
     size = min(1.05 * style.tick_size(), tall * cell, 0.89 * cell / max(widest, 0.1))
     return size if size >= style.SMALLEST_SIZE else None
 
@@ -203,7 +204,11 @@ class _LayerLocator(Locator):
         cell = size_in_points(self.axis.axes)[upright] / self._n
         steps = (1, 2, 4, 5, 10, 20, self._n)
         step = next(step for step in steps if step * cell >= 1.4 * widest or step >= self._n)
-        return np.arange(0, self._n, step) + self._offset
+        places = np.arange(0, self._n, step)
+        if self._n - 1 - places[-1] and (len(places) > 1 or (self._n - 1) * cell >= 1.4 * widest):
+            near = len(places) > 1 and (self._n - 1 - places[-1]) * cell < 1.4 * widest
+            places = np.append(places[: len(places) - near], self._n - 1)  # the last layer has its number
+        return places + self._offset
 
 
 def number_layers(axis: Axis, layers: np.ndarray, offset: float = 0.5) -> None:
@@ -213,8 +218,8 @@ def number_layers(axis: Axis, layers: np.ndarray, offset: float = 0.5) -> None:
 
 
 def _name_axes(cells: Cells, ax: Axes, studied: str) -> None:
-    ax.set_xlabel(f"last {studied} layer")
-    ax.set_ylabel(f"first {studied} layer")
+    ax.set_xlabel(f"last layer {studied}")
+    ax.set_ylabel(f"first layer {studied}")
     ax.tick_params(axis="y", labelrotation=0)
     number_layers(ax.xaxis, cells.lasts)
     number_layers(ax.yaxis, cells.firsts)

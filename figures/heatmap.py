@@ -1,131 +1,61 @@
-"""Heatmap of the drop without each span's adapters (Houlsby et al. 2019, Fig. 6), on any Matplotlib axes.
+"""Heatmap of the drop without each span's adapters (Houlsby et al. 2019, Fig. 6).
 
-Row = first layer of the span, column = last. Colours are the levels of `DropScale`; a black line separates
-the spans within the tolerance from the others; single layers are outlined. Colour is never the only cue:
-lightness decreases with the drop, gains have a minus sign, and line and outlines differ in place and weight.
-A ring in a cell's upper right corner marks a difference that is not significant, a triangle in its lower left
-corner a span with a smaller drop than a shorter span inside it.
+`heatmap` draws on any Matplotlib axes, `drawings` the figure of one or several ablations, side by side on one
+scale. A wide figure of one ablation has the shares of the layers beside the grid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Sequence
 
-import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.colors import Colormap
+from matplotlib.figure import Figure
 
-from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-from adapter_probe.analysis.deltas import StudyKind, drop_points
-from adapter_probe.analysis.published import published_ablation
-from adapter_probe.analysis.removable import tolerance_border
-from adapter_probe.analysis.studies import AblationOverview, AblationRecord
-from adapter_probe.known_tasks import known_task
+from adapter_probe.analysis.comparing import AverageRecord
+from adapter_probe.analysis.deltas import drop_points, span_order
+from adapter_probe.analysis.studies import AblationRecord, StudyRecord
+from adapter_probe.wording import common_value, drop_name, metric_name, tolerance_text, unit_name
 
 from . import style
-from .grid import Cells, draw_cells, number_size
-from .layout import size_in_points
-from .levels import DivergingScale, DropScale, Scale, draw_colorbar
-from .marks import draw_rings, draw_tolerance_border, draw_triangles, write_notes
-from .wording import (
-    ablation_notes,
+from .ablation_words import (
+    DONE,
+    axis_words,
+    checkpoint_sentence,
     drop_label,
-    drop_name,
-    drop_text,
-    joint_notes,
-    one_decimal,
+    over_spans,
+    scored,
     study_label,
-    test_name,
-    unit_name,
+    tests_of,
+    warnings_of,
 )
+from .attribution import attribution, legend_entries
+from .drawing import SOURCE, Drawing, caption_of, identity_of, undefined_text
+from .grid import Cells, number_size
+from .layout import LOWEST_ROW, WIDE, fit_height, legend_below, new_figure, shape_of, size_in_points
+from .levels import add_bar, draw_colorbar
+from .naming import alike_ablations
+from .span_grid import (
+    Grid,
+    SpanRecord,
+    bar_label,
+    draw,
+    drawn_tolerance,
+    grid_of,
+    published_grid,
+    scale_of,
+    spread_grid,
+)
+from .venues import FigureOptions
 
 _WIDEST_SPREAD = "0.5\n± 0.5"  # text that cells must have room for, so that the spread is legible
 _NARROWEST = 108.0  # points: a grid with its labels
-
-SpanRecord = AblationRecord | AverageRecord | ComparisonRecord
-
-
-@dataclass(frozen=True, eq=False)
-class Grid:
-    """A grid of spans, ready to be drawn.
-
-    Attributes:
-        frame: columns `first`, `last`, `delta_points`; the drop, its negative, is drawn. With a bool column
-            `significant`, cells where it is False get a ring; with `non_monotone`, cells where it is True get
-            a triangle; `sd_points` is printed below the numbers where it fits. Cells with an undefined delta
-            (NaN) are crossed out.
-        notes: lines for the empty corner, the first one the task.
-        overview: overview of the ablation; None for published grids and those of several ablations.
-        label: label of the colour bar, with the unit.
-        shows: what is drawn: drops, their standard deviation, or the difference of two. Only drops have a
-            tolerance, and only differences a scale with a neutral middle.
-        joint_study: without an overview, what was done to the spans.
-    """
-
-    frame: pd.DataFrame
-    notes: Sequence[str]
-    overview: AblationOverview | None = None
-    label: str = "drop (points)"
-    shows: Literal["drops", "spread", "differences"] = "drops"
-    joint_study: StudyKind = "ablated"
-
-    @property
-    def name(self) -> str:
-        """Name of the grid in a CSV file: the study's, or the task with the paper."""
-        return study_label(self.overview) if self.overview else f"{self.notes[0]} (Houlsby et al. 2019)"
-
-    @property
-    def study(self) -> StudyKind:
-        """What was done to the spans."""
-        return self.overview.study if self.overview else self.joint_study
-
-
-def grid_of(record: SpanRecord) -> Grid:
-    """The drops of an ablation, their mean over several ablations, or the difference of two."""
-    if isinstance(record, AblationRecord):
-        said = record.overview
-        return Grid(record.spans, ablation_notes(said), said, drop_label(said.metric, said.split))
-    frame, notes = record.spans, joint_notes(record)
-    if isinstance(record, AverageRecord):
-        return Grid(frame, notes, label=f"mean {drop_label(record.metric)}", joint_study=record.study)
-    frame = frame.assign(delta_points=-frame["difference_points"])
-    label = f"difference of {drop_name(record.metric)}s ({unit_name(record.metric)})"
-    return Grid(frame, notes, label=label, shows="differences", joint_study=record.study)
-
-
-def spread_grid(record: AverageRecord) -> Grid:
-    """The standard deviation over the studies of an average."""
-    frame = record.spans[["first", "last"]].assign(delta_points=-record.spans["sd_points"])
-    label = f"s.d. of {drop_label(record.metric)}"
-    notes = [f"s.d. over {len(record.names)} studies"]
-    return Grid(frame, notes, label=label, shows="spread", joint_study=record.study)
-
-
-def spread_fits(record: AverageRecord, width: float) -> bool:
-    """Whether cells have room for a mean and, below it, its spread over the studies."""
-    return number_size([_WIDEST_SPREAD], width / record.spans["last"].nunique()) is not None
-
-
-def published_grid(name: str, study: StudyKind = "ablated") -> Grid | None:
-    """The paper's grid of the same task, if there is one."""
-    task = known_task(name.split(", ")[0])
-    frame = published_ablation(task.name) if task and study == "ablated" else None
-    if frame is None:
-        return None
-    whole = -float(frame.loc[frame["n_layers"].idxmax(), "delta_points"])
-    notes = ["Houlsby et al. 2019", "BERT-base, accuracy", f"all removed: drop {one_decimal(whole)}"]
-    return Grid(frame, [task.label, *notes])
-
-
-def scale_of(grids: Sequence[Grid]) -> Scale:
-    """The smallest scale that covers all grids, with the spread where it is printed."""
-    shown = [drop_points(grid.frame["delta_points"]) for grid in grids]
-    shown += [grid.frame["sd_points"].to_numpy(float) for grid in grids if "sd_points" in grid.frame]
-    kind = DivergingScale if grids[0].shows == "differences" else DropScale
-    return kind.spanning(np.concatenate(shown))
+_WIDEST_CELL = 26.0  # points, in a wide figure of one grid
+_SMALLEST_GRID = 160.0  # points, likewise: its words need them
+_LABELS = 36.0  # points: what the labels next to a grid take of the width
+PUBLISHED = f"Grids labelled {SOURCE} show the published values (BERT-base, points of validation accuracy)."
 
 
 def heatmap(
@@ -137,6 +67,8 @@ def heatmap(
     colorbar: bool = True,
     notes: bool = True,
     spread: bool = False,
+    cmap: str | Colormap | None = None,
+    annot: bool = True,
 ) -> Axes:
     """Draw an ablation's drops by span, their mean over several ablations, or the difference of two.
 
@@ -151,9 +83,14 @@ def heatmap(
         colorbar: whether to draw a colour bar.
         notes: whether to print task, scores and the legend of symbols in the empty corner.
         spread: for an average, draw the standard deviation over the studies instead of the mean.
+        cmap: Matplotlib's colour map for the levels; by default this project's own colours.
+        annot: whether to print the numbers in cells that have room for them.
 
     Returns:
         the axes of the record's grid.
+
+    Raises:
+        ResultsError: there is no such colour map.
     """
     ax = plt.gca() if ax is None else ax
     grids, other = [grid_of(record)], None
@@ -164,16 +101,22 @@ def heatmap(
     elif isinstance(record, AblationRecord) and paper:
         other = published_grid(record.overview.task, record.overview.study)
     grids += [] if other is None else [other]
-    scale = scale_of(grids)
+    scale = scale_of(grids).recoloured(cmap)
     grids = grids[1:] if spread else grids
     axes = [ax] if len(grids) == 1 else [ax, _right_half(ax)]
     for grid, place in zip(grids, axes):
-        draw(grid, place, tolerance=tolerance, notes=notes, scale=scale)
+        draw(grid, place, tolerance=tolerance, notes=notes, scale=scale, numbers=annot)
     if len(grids) == 2 and grids[1].shows == "spread":
         axes[1].set_ylabel("")
     if colorbar:
-        draw_colorbar(scale, axes, grids[0].label, tolerance if grids[0].shows == "drops" else None)
+        line, metric = drawn_tolerance(grids, tolerance), grids[0].overview and grids[0].overview.metric
+        draw_colorbar(scale, axes, bar_label(grids[0].label, line, metric), line)
     return ax
+
+
+def spread_fits(record: AverageRecord, width: float) -> bool:
+    """Whether cells have room for a mean and, below it, its spread over the studies."""
+    return number_size([_WIDEST_SPREAD], width / record.spans["last"].nunique()) is not None
 
 
 def _right_half(ax: Axes) -> Axes:
@@ -188,33 +131,127 @@ def _right_half(ax: Axes) -> Axes:
     return ax.figure.add_subplot(halves[1])
 
 
-def draw(grid: Grid, ax: Axes, *, tolerance: float, notes: bool, scale: Scale) -> Axes:
-    """Draw one grid without a colour bar; arguments as of `heatmap`."""
-    frame, cells = grid.frame, Cells.of(grid.frame)
-    drops = drop_points(frame["delta_points"])  # [spans]
-    texts = [drop_text(drop) for drop in drops]
-    said = [] if np.isfinite(drops).all() else ["crossed out: undefined"]
-    if "sd_points" in frame:
-        texts = [f"{text}\n± {drop_text(sd)}" for text, sd in zip(texts, frame["sd_points"])]
-    draw_cells(cells, drops, ax, scale=scale, texts=texts, studied=grid.study)
-    if grid.shows == "drops":
-        draw_tolerance_border(ax, tolerance_border(cells.matrix(drops), tolerance))
-    if (marked := marked_cells(frame, "non_monotone", True)).any():
-        inks = [style.text_colour(colour) for colour in scale.colours(drops[marked])]
-        draw_triangles(ax, cells.positions[marked], inks)
-        said.append("◣ shorter span inside drops more")
-    if (unsure := marked_cells(frame, "significant", False)).any():
-        draw_rings(ax, cells.positions[unsure])
-        sign = "○" if len(cells.lasts) <= 24 else "○ or dot:"
-        test = test_name(grid.overview.metric) if grid.overview else None
-        said.append(f"{sign} not significant" + (f" ({test}, Holm)" if test else ""))
-    if notes:
-        write_notes(ax, [*grid.notes, *said], cells)
-    return ax
+def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
+    """The figure of the ablations of every span, with its CSV and caption; another one of spans kept on.
+
+    Raises:
+        ResultsError: the grids do not fit the width.
+    """
+    for suffix, ablations in alike_ablations(studies):
+        records = [record for record in ablations if span_order(record.spans) is None]
+        if records:
+            yield _drawing(records, options).renamed(suffix)
 
 
-def marked_cells(frame: pd.DataFrame, column: str, value: bool) -> np.ndarray:
-    """Whether a bool column has the value and the delta is defined, bool `[rows]`; False without it."""
-    if column not in frame.columns:
-        return np.zeros(len(frame), dtype=bool)
-    return (frame[column].to_numpy(bool) == value) & frame["delta_points"].notna().to_numpy()
+def _drawing(records: Sequence[AblationRecord], options: FigureOptions) -> Drawing:
+    grids = [grid_of(record) for record in records]
+    grids = _with_published(grids) if options.paper else grids
+    own = [record.overview for record in records]
+    published = ["accuracy"] if len(own) < len(grids) else []  # the published drops are drops in accuracy
+    metric = common_value([*(overview.metric for overview in own), *published])
+    beside = records[0] if len(grids) == 1 and records[0].shares is not None else None
+    figure = heatmap_figure(grids, options, drop_label(own, metric), metric, beside)
+    names = " and ".join(dict.fromkeys(study_label(overview) for overview in own))
+    title = f"{names}: {drop_name(metric)} by span of layers {axis_words(own[0].study)}"
+    caption = _caption(grids, options.tolerance, bool(beside and len(figure.axes) > 2))
+    return Drawing("heatmap", title, figure, _spans_drawn(grids), caption, identity_of(records))
+
+
+def _with_published(grids: Sequence[Grid]) -> list[Grid]:
+    """The grids, with each published grid after the last ablation of its task."""
+    theirs = [published_grid(grid.overview.task, grid.overview.study) for grid in grids]
+    names = [None if grid is None else grid.notes[0] for grid in theirs]
+    out: list[Grid] = []
+    for index, (grid, published) in enumerate(zip(grids, theirs)):
+        out += [grid] if published is None or names[index] in names[index + 1 :] else [grid, published]
+    return out
+
+
+def _spans_drawn(grids: Sequence[Grid]) -> pd.DataFrame:
+    """The grids' frames concatenated, with a column that names each grid."""
+    named = []
+    for grid in grids:
+        named.append(grid.frame.copy())
+        named[-1].insert(0, "grid", grid.name)
+    return pd.concat(named, ignore_index=True) if len(named) > 1 else grids[0].frame
+
+
+def heatmap_figure(
+    grids: Sequence[Grid],
+    options: FigureOptions,
+    label: str,
+    metric: str | None = None,
+    beside: AblationRecord | None = None,
+) -> Figure:
+    """Grids in rows, exactly as wide as the venue requires.
+
+    A wide figure of one grid has the layer shares of `beside` next to it, if the cells then have room for
+    numbers, and otherwise a vertical colour bar; the cells of a shallow grid do not grow to the whole width.
+    """
+    width, scale = options.width("full" if len(grids) > 1 else "half"), scale_of(grids)
+    tolerance = drawn_tolerance(grids, options.tolerance)
+    label = bar_label(label, tolerance, metric)
+    with style.paper_style(options.venue):
+        alone = len(grids) == 1 and width >= WIDE
+        cells = len(Cells.of(grids[0].frame).lasts)
+        half = (36 * width - _LABELS) / cells  # points: a cell, if the grid takes half of the width
+        with_shares = alone and beside is not None and number_size(["−0.5"], half) is not None
+        rows, columns = (1, 2) if with_shares else shape_of(len(grids), width)
+        figure = new_figure(width, width * (rows / columns + 1))
+        axes = [figure.add_subplot(rows, columns, index + 1) for index in range(len(grids))]
+        for index, (grid, ax) in enumerate(zip(grids, axes)):
+            draw(grid, ax, tolerance=options.tolerance, notes=True, scale=scale)
+            ax.set_ylabel("" if index % columns else ax.get_ylabel())
+        if with_shares:
+            shares = figure.add_subplot(1, 2, 2)
+            shares.set_box_aspect(1.0)
+            attribution(beside, shares, legend=False)
+            legend_below(figure, legend_entries([beside]))
+        spare = 72 * width - max(cells * _WIDEST_CELL, _SMALLEST_GRID) - 2 * _LABELS if alone else 0.0
+        if spare > 0 and not with_shares:
+            edge = spare / 144 / width  # of the figure's width, on either side
+            figure.get_layout_engine().set(rect=(edge, 0, 1 - 2 * edge, 1))
+        add_bar(scale, axes, label, "right" if alone and spare <= 0 else "bottom", tolerance)
+        return fit_height(figure, max(options.venue.tallest, rows * LOWEST_ROW))
+
+
+def _caption(grids: Sequence[Grid], tolerance: float, with_shares: bool) -> str:
+    own = [grid for grid in grids if grid.overview is not None]
+    overviews = [grid.overview for grid in own]
+    frame = pd.concat([grid.frame for grid in grids], ignore_index=True)
+    metric = common_value(overview.metric for overview in overviews)
+    drop = drop_name(metric)
+    line, gains, marked = (
+        drawn_tolerance(grids, tolerance),
+        (drop_points(frame["delta_points"]) < 0).any(),
+        [],
+    )
+    if "significant" in frame:
+        marked.append(
+            "A ring, or in small cells a dot, marks a span that does not differ significantly from the intact"
+            f" model at 0.05 by {tests_of(overviews)}, Holm-corrected{over_spans([g.frame for g in own])}."
+        )
+    if "non_monotone" in frame and frame["non_monotone"].eq(True).any():
+        marked.append(
+            f"A triangle marks a span with a smaller {drop} than a shorter span inside it (simultaneous 95%"
+            " paired bootstrap bound over the spans inside it; not corrected over spans)."
+        )
+    return caption_of(
+        [
+            *warnings_of(overviews),
+            f"{drop.capitalize()} in {scored(overviews, metric)} ({unit_name(metric)}) when"
+            f" {DONE[overviews[0].study]}.",
+            f"Rows: the first layer {axis_words(overviews[0].study)}, columns: the last; green frames mark"
+            " single layers.",
+            f"The black line separates spans with a {drop} of at most"
+            f" {tolerance_text(tolerance, metric)} from the others."
+            if line is not None
+            else "",
+            *(checkpoint_sentence(overview) for overview in overviews),
+            f"Blue cells, with a minus sign: the {metric_name(metric)} improves." if gains else "",
+            *marked,
+            "Right: each layer's share of the whole and the layer alone." if with_shares else "",
+            PUBLISHED if len(own) < len(grids) else "",
+            undefined_text(int(frame["delta_points"].isna().sum()), "Crossed-out spans"),
+        ]
+    )

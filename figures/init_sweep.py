@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -12,9 +13,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
 from adapter_probe.analysis.published import published_init_sweep
-from adapter_probe.analysis.studies import SweepRecord
+from adapter_probe.analysis.studies import StudyRecord, SweepRecord
 from adapter_probe.analysis.sweeps import chosen_trials
 from adapter_probe.known_tasks import known_task
+from adapter_probe.wording import common_value, metric_name, score_axis, score_text, task_label
 
 from . import style
 from .curves import (
@@ -32,13 +34,12 @@ from .curves import (
     numbers_of,
     tidy_axes,
 )
-from .drawing import Drawing
+from .drawing import SOURCE, Drawing, caption_of, identity_of, undefined_text
 from .layout import one_panel
-from .sweep_captions import init_sweep_caption
+from .style import escape_mathtext
+from .sweep_words import MEANS, diverged_text, dots_text, runs_text
 from .venues import FigureOptions
-from .wording import bare_score, common_value, escape_mathtext, score_axis, task_label
 
-STEM = "init-sweep"
 _POINT = ["task", "metric", "method", "size", "init_std"]
 DEFAULT_STD = 1e-2  # the paper's
 _DODGE = 0.07  # decades between the raw trials of two series
@@ -81,10 +82,14 @@ def init_sweep(record: SweepRecord, ax: Axes | None = None, *, paper: bool = Fal
     return draw(sweep_series(record.sweep, record.trials, paper), ax)
 
 
-def init_sweep_drawing(
-    series: Sequence[ScoreSeries], options: FigureOptions, identity: Mapping[str, object]
-) -> Drawing:
-    """The figure of one or several tasks, with its CSV and caption."""
+def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
+    """The figure of all sweeps, as lines of one plot, with its CSV and caption."""
+    sweeps = [study for study in studies if isinstance(study, SweepRecord)]
+    series = [
+        _in_folder(one, s, sweeps) for s in sweeps for one in sweep_series(s.sweep, s.trials, options.paper)
+    ]
+    if not series:
+        return
 
     def panel(ax: Axes) -> list[LegendEntry]:
         draw(series, ax, legend=False)
@@ -92,8 +97,16 @@ def init_sweep_drawing(
 
     figure = one_panel(panel, options, 0.66, 0.45, lowest=3.4)
     names = " and ".join(dict.fromkeys(one.name for one in series))
-    title = f"{names}: score against initialisation std"
-    return Drawing(STEM, title, figure, numbers_of(series), init_sweep_caption(series), identity)
+    title, numbers = f"{names}: score against initialisation std", numbers_of(series)
+    yield Drawing("init-sweep", title, figure, numbers, _caption(series), identity_of(sweeps))
+
+
+def _in_folder(series: ScoreSeries, study: SweepRecord, studies: Sequence[SweepRecord]) -> ScoreSeries:
+    """The series, with its folder in the name if another series has the same task."""
+    others = [task_label(str(task)) for s in studies if s is not study for task in s.sweep["task"].unique()]
+    if series.name not in others:
+        return series
+    return replace(series, name=f"{series.name}, {study.folder.resolve().name}")
 
 
 def draw(series: Sequence[ScoreSeries], ax: Axes | None = None, *, legend: bool = True) -> Axes:
@@ -200,7 +213,7 @@ def legend_entries(series: Sequence[ScoreSeries]) -> list[LegendEntry]:
     majorities = {one.majority: (one, mark) for one, mark in reversed(marked) if np.isfinite(one.majority)}
     for one, mark in reversed(majorities.values()):
         line = Line2D([], [], color=mark.colour, linestyle=":", linewidth=0.9 * style.scale_factor())
-        entries.append((line, f"majority class, {bare_score(one.majority, one.metric)}"))
+        entries.append((line, f"majority class, {score_text(one.majority, one.metric)}"))
     if has_dots(series):
         entries.append((dot_of(), "single trial"))
     if _with_diverged(series):
@@ -211,3 +224,30 @@ def legend_entries(series: Sequence[ScoreSeries]) -> list[LegendEntry]:
     if _shows_default(series):
         entries.append((Line2D([], [], **_default_line()), "default $10^{-2}$"))
     return entries
+
+
+def _caption(series: Sequence[ScoreSeries]) -> str:
+    metric = common_value(one.metric for one in series)
+    missing = int(sum(one.points["mean"].isna().sum() for one in series))
+    majorities = [
+        f", majority class {score_text(one.majority, one.metric)}" if np.isfinite(one.majority) else ""
+        for one in series
+    ]
+    return caption_of(
+        [
+            f"Validation {metric_name(metric)} against the standard deviation σ of the adapters'"
+            " initialisation (normal distribution truncated at two σ).",
+            f"{MEANS}.",
+            *(
+                f"{one.name}: {runs_text(one.points, [one.trials])}{majority}."
+                for one, majority in zip(series, majorities)
+            ),
+            dots_text(series),
+            diverged_text(int(sum(one.points["diverged"].sum() for one in series))),
+            "Dotted line: the majority class." if any(majorities) else "",
+            f"Thin line with hollow marks: {SOURCE}, Fig. 6, BERT-base."
+            if any(one.published is not None for one in series)
+            else "",
+            undefined_text(missing, "Means left out"),
+        ]
+    )

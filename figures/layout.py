@@ -13,10 +13,14 @@ from matplotlib.backend_bases import RendererBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from adapter_probe.errors import ResultsError
+
 from . import style
 from .venues import FigureOptions
 
 WIDE = 4.5  # inches: minimum width for panels next to each other
+LOWEST_ROW = 2.0  # inches: of a grid with its words
+_NARROWEST = 1.5  # inches: of a grid with its labels
 _ROUNDS, _SETTLED = 5, 0.01  # of layout; inches
 _DIGITS = 9  # of inches and of shares of the figure
 _LEGEND_PAD = 0.4  # of its letters' size: above and below a legend
@@ -41,6 +45,18 @@ class BeforeDrawing(Artist):
 def before_drawing(ax: Axes, adjust: Callable[[Axes], None]) -> None:
     """Register `adjust(ax)` to be called whenever the axes are about to be drawn."""
     ax.add_artist(BeforeDrawing(adjust))
+
+
+def shape_of(n_grids: int, width: float) -> tuple[int, int]:
+    """Rows and columns of grids: up to three in a row if there is room, and four as two by two.
+
+    Raises:
+        ResultsError: a grid with its labels would be narrower than an inch and a half.
+    """
+    columns = 1 if width < WIDE else 2 if n_grids == 4 else min(n_grids, 3)
+    if width / columns < _NARROWEST:
+        raise ResultsError(f"{n_grids} grids do not fit {width:g} inches: each needs {_NARROWEST} inches")
+    return -(-n_grids // columns), columns
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -73,8 +89,9 @@ def legend_below(figure: Figure, entries: Sequence[tuple[Artist, str]]) -> None:
 
 
 def title_above(ax: Axes, notes: Sequence[str]) -> None:
-    """The notes above the axes, in lines that end after commas and are fitted with the figure's height."""
-    ax.set_title(", ".join(notes).replace(":,", ","), loc="left", fontsize=style.tick_size())
+    """The first note on a line above the axes, and below it the others, in lines that end after commas."""
+    ax.set_title("\n".join([notes[0], ", ".join(notes[1:])]).rstrip(), loc="left", fontsize=style.tick_size())
+    ax._left_title.set_label(notes[0])  # which line breaks in the others do not change
     _wrap_title(ax, size_in_points(ax)[0])
 
 
@@ -160,10 +177,13 @@ def _wrap_label(axis: Axis, length: float) -> None:
 
 
 def _wrap_title(ax: Axes, length: float) -> None:
-    """Break a title on the left into lines of at most `length` points, each after a comma."""
-    pieces = ax.get_title("left").replace("\n", " ").replace(", ", ",\n").split("\n")
-    size = ax._left_title.get_fontsize()
-    ax.set_title(style.in_lines(pieces, size, length), loc="left", fontsize=size)
+    """Break a title into lines of at most `length` points, after commas and after the first note."""
+    head, size = ax._left_title.get_label(), ax._left_title.get_fontsize()
+    text = ax.get_title("left").replace("\n", " ").removeprefix(head).strip()
+    parts = [
+        style.in_lines(part.replace(", ", ",\n").split("\n"), size, length) for part in (head, text) if part
+    ]
+    ax.set_title("\n".join(parts), loc="left", fontsize=size)
 
 
 def _texts(panels: Sequence[tuple[Axes, float]]) -> list[str]:

@@ -7,25 +7,30 @@ of drops has a neutral middle; its other levels have the colours of drops and ga
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
-from matplotlib.colors import BoundaryNorm, ListedColormap, to_hex
+from matplotlib.colors import BoundaryNorm, Colormap, ListedColormap, to_hex
 from matplotlib.ticker import Formatter
+
+from adapter_probe.errors import ResultsError
 
 from . import style
 from .layout import size_in_points
 
-DROP_EDGES = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
+DROP_EDGES = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 50.0)
 GAIN_EDGES = (1.0, 2.0, 5.0)
 """Points. A level includes its upper edge, so a drop of exactly 1 point has the colour of 0.5 to 1."""
 
-# seaborn's "rocket" reversed at CIE lightness 92, 80, 68, 56, 44, 32, 19, 6: even steps, hence the same order
-# in greyscale. Written out so that no other release of a library can recolour a published figure.
-DROP_COLOURS = ("#f9e5d4", "#f6b995", "#f58860", "#ed4e3e", "#ca1a50", "#8b1d5b", "#491d49", "#170f28")
+# seaborn's "rocket" reversed at CIE lightness 92, 81, 71, 60, 50, 39, 28, 17, 6: even steps, hence the same
+# order in greyscale. Written out so that no other release of a library can recolour a published figure.
+DROP_COLOURS = (
+    "#f9e5d4", "#f6bf9d", "#f5966c", "#f16646", "#e03143", "#b41658", "#781f59", "#401b44", "#170f28",
+)  # fmt: skip
 GAIN_COLOURS = ("#c6dbef", "#9ecae1", "#6baed6", "#3182bd")  # ColorBrewer Blues
 
 DIVERGING_EDGES = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
@@ -40,16 +45,26 @@ _LESS = (*GAIN_COLOURS, "#1c6099", "#08306b")
 class DropScale:
     """Levels for a set of drops. Drops in points, positive = loss.
 
-    A level is a whole number: 1 is a drop of 0 to 0.5, 2 up to 1, ... 7 up to 50, 8 beyond; -1 is a gain up
+    A level is a whole number: 1 is a drop of 0 to 0.5, 2 up to 1, ... 8 up to 50, 9 beyond; -1 is a gain up
     to 1 point, -2 up to 2, ... The last level shown on either side is open.
 
     Attributes:
         n_gains: gain levels shown, at least 1.
         beyond: whether the level beyond the last edge is shown.
+        colormap: a map to take the colours from instead of this project's.
     """
 
     n_gains: int = 1
     beyond: bool = False
+    colormap: Colormap | None = None
+
+    def recoloured(self, colormap: str | Colormap | None) -> DropScale:
+        """The same levels in the colours of a map; None for this project's own.
+
+        Raises:
+            ResultsError: there is no such map.
+        """
+        return replace(self, colormap=_map_of(colormap))
 
     @classmethod
     def spanning(cls, drops: np.ndarray) -> DropScale:
@@ -69,8 +84,8 @@ class DropScale:
         return np.where(drops < 0, -gain, loss)
 
     def colours(self, drops: np.ndarray) -> list[str]:
-        """Colour of each drop `[drops]`, as hex."""
-        return [colour_of(level) for level in self.levels(drops).tolist()]
+        """Colour of each drop `[drops]`, as hex; NaN is not allowed."""
+        return _colours(self, drops)
 
     def is_gain(self, drops: np.ndarray) -> np.ndarray:
         """Where a drop has the colour of a gain, bool of the same shape."""
@@ -85,7 +100,7 @@ class DropScale:
     def shown(self) -> list[str]:
         """Colours below the first edge, between the edges and, if there is such a level, above the last."""
         gains = list(reversed(GAIN_COLOURS[: self.n_gains]))
-        return [*gains, *DROP_COLOURS[: len(DROP_EDGES) - 1 + self.beyond]]
+        return _taken_from(self.colormap, [*gains, *DROP_COLOURS[: len(DROP_EDGES) - 1 + self.beyond]])
 
 
 def colour_of(level: int) -> str:
@@ -103,10 +118,16 @@ class DivergingScale:
     Attributes:
         n_less: levels below 0, at least 1.
         n_more: levels above 0, at least 1.
+        colormap: a map to take the colours from instead of this project's.
     """
 
     n_less: int = 1
     n_more: int = 1
+    colormap: Colormap | None = None
+
+    def recoloured(self, colormap: str | Colormap | None) -> DivergingScale:
+        """The same levels in other colours; see `DropScale.recoloured`."""
+        return replace(self, colormap=_map_of(colormap))
 
     @property
     def beyond(self) -> bool:
@@ -134,7 +155,8 @@ class DivergingScale:
     @property
     def shown(self) -> list[str]:
         """Colours below the first edge, between the edges, and above the last."""
-        return [*reversed(_LESS[: self.n_less]), _NEUTRAL, *_MORE[: self.n_more]]
+        own = [*reversed(_LESS[: self.n_less]), _NEUTRAL, *_MORE[: self.n_more]]
+        return _taken_from(self.colormap, own)
 
     def is_gain(self, values: np.ndarray) -> np.ndarray:
         """Where a value has one of the colours below 0, bool of the same shape."""
@@ -142,11 +164,31 @@ class DivergingScale:
 
     def colours(self, values: np.ndarray) -> list[str]:
         """Colour of each value `[values]`, as hex; NaN is not allowed."""
-        colours = mappable(self)
-        return [to_hex(colours.to_rgba(value)) for value in as_drawn(values)]
+        return _colours(self, values)
 
 
 Scale = DropScale | DivergingScale
+
+
+def _map_of(colormap: str | Colormap | None) -> Colormap | None:
+    if colormap is None or isinstance(colormap, Colormap):
+        return colormap
+    try:
+        return colormaps[colormap]
+    except KeyError:
+        raise ResultsError(
+            f"cmap {colormap!r} is not known to Matplotlib; give one of its names, such as 'viridis'"
+        ) from None
+
+
+def _taken_from(colormap: Colormap | None, own: list[str]) -> list[str]:
+    """As many colours of a map, from end to end, as there are own ones; without a map the own ones."""
+    return own if colormap is None else [to_hex(c) for c in colormap(np.linspace(0, 1, len(own)))]
+
+
+def _colours(scale: Scale, values: np.ndarray) -> list[str]:
+    colours = mappable(scale)
+    return [to_hex(colours.to_rgba(value)) for value in as_drawn(values)]
 
 
 def mappable(scale: Scale) -> ScalarMappable:
@@ -193,7 +235,8 @@ def draw_colorbar(
     """A colour bar that takes its space from the given axes, with the tolerance marked as in the grid.
 
     The lower end is open; the other one is open only if a value lies beyond the last edge. The label is
-    broken into lines of at most `length` points, by default four fifths of the axes' height.
+    broken into lines of at most `length` points, by default four fifths of the axes' height. `tolerance` is
+    None where the grids have no black line.
     """
     length = 0.8 * size_in_points(axes[0])[1] if length is None else length
     label = style.wrap_text(label, style.label_size(), length)
@@ -218,13 +261,21 @@ def draw_colorbar(
     return bar
 
 
+def add_bar(
+    scale: Scale, axes: Sequence[Axes], label: str, where: str, tolerance: float | None = None
+) -> None:
+    """The colour bar of several grids; its label fits the figure's width, or half of it next to a grid."""
+    length = (0.4 if where == "right" else 0.74) * 72 * axes[0].figure.get_figwidth()
+    draw_colorbar(scale, axes, label, tolerance, location=where, length=length)
+
+
 def _name_gains(bar: Colorbar, upright: bool) -> None:
     """A label at the open end below 0."""
     at = {"xy": (1, -0.05), "xytext": (2, 0), "ha": "left", "va": "top"}
     if not upright:
         at = {"xy": (-0.05, 0.5), "xytext": (-3, 0), "ha": "right", "va": "center"}
     bar.ax.annotate(
-        "gain" if upright else "gain (−)",
+        "gain (−)",
         xycoords="axes fraction",
         textcoords="offset points",
         size=style.tick_size(),

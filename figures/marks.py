@@ -70,7 +70,9 @@ def draw_triangles(ax: Axes, positions: np.ndarray, inks: Sequence[str]) -> None
 def write_notes(ax: Axes, lines: Sequence[str], cells: Cells) -> None:
     """Write the lines in the lower left corner, at the largest font size that does not touch the cells.
 
-    If even the smallest font does not fit, lines that touch cells are left out, the first one last.
+    If even the smallest font does not fit, what is in brackets at the end of lines is left out, and then
+    lines that touch cells, the first one last. A ring in the lines becomes a dot where the cells are so small
+    that they have dots.
     """
     at = {"xycoords": "axes fraction", "textcoords": "offset points", "in_layout": False}
     notes = [ax.annotate(line, (0, 0), xytext=(0, 0), **at) for line in lines]
@@ -90,13 +92,17 @@ def write_notes(ax: Axes, lines: Sequence[str], cells: Cells) -> None:
         return found
 
     def fit(ax: Axes) -> None:
-        sizes = np.arange(style.tick_size(), style.SMALLEST_SIZE - 0.1, -0.5)
+        sizes = np.arange(max(style.tick_size(), style.SMALLEST_SIZE), style.SMALLEST_SIZE - 0.1, -0.5)
         cell, shown = cell_size(ax), list(range(len(lines)))
-        size = next((size for size in sizes if not in_the_way(lines, size, cell)), sizes[-1])
-        while shown and (bad := in_the_way([lines[i] for i in shown], size, cell)):
+        said = [line if cell > SMALL_CELL else line.replace("○", "•") for line in lines]
+        size = next((size for size in sizes if not in_the_way(said, size, cell)), None)
+        if size is None:
+            said = [line.split(" (")[0] for line in said]
+            size = next((size for size in sizes if not in_the_way(said, size, cell)), sizes[-1])
+        while shown and (bad := in_the_way([said[i] for i in shown], size, cell)):
             del shown[max(bad) or min(1, len(shown) - 1)]
-        for index, note in enumerate(notes):
-            note.set(visible=index in shown, size=size)
+        for index, (note, text) in enumerate(zip(notes, said)):
+            note.set(visible=index in shown, size=size, text=text)
         for above, index in enumerate(reversed(shown)):
             notes[index].xyann = (_INDENT * size, _INDENT * size + above * _LEADING * size)
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from adapter_probe.analysis.method_labels import BASELINE, METHOD_LABELS
 from adapter_probe.analysis.published import published_glue, published_tasks
+from adapter_probe.analysis.studies import StudyRecord
 from adapter_probe.known_tasks import KNOWN_TASKS, known_task
+from adapter_probe.wording import BASELINE, METHOD_LABELS
 
-from .table_layouts import CHOSEN, multiple_text, percent_text, seeds_text, task_heading
+from .table_layouts import CHOSEN, multiple_text, of_tradeoffs, percent_text, seeds_text, task_heading
 from .tables import Table, is_greatest, score_cell
+from .venues import FigureOptions
 
 _USUAL_SIZE = 64
 _TOTALS = (
@@ -113,6 +115,16 @@ def tasks_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table:
         f" {CHOSEN}{theirs}"
     )
     return Table("table-tasks", caption, text, numbers, best, rules=(len(tasks),))
+
+
+def glue_tables(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Table]:
+    """The table of GLUE tasks of each trade-off that has several."""
+    yield from of_tradeoffs(studies, lambda study: glue_table(study.tradeoff, options.paper))
+
+
+def tasks_tables(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Table]:
+    """The table of tasks of each trade-off."""
+    yield from of_tradeoffs(studies, lambda study: tasks_table(study.tradeoff, options.paper))
 
 
 def _foot(scores: pd.DataFrame, totals: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:

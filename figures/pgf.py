@@ -28,7 +28,7 @@ _SPECIAL = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "$": r"\$", "<": r"\textless{}",
     ">": r"\textgreater{}", "|": r"\textbar{}", "−": r"\ensuremath{-}", "±": r"\ensuremath{\pm}",
-    "×": r"\ensuremath{\times}", "○": r"\ensuremath{\circ}", "≤": r"\ensuremath{\leq}",
+    "×": r"\ensuremath{\times}", "○": r"\ensuremath{\circ}", "•": r"\textbullet{}", "≤": r"\ensuremath{\leq}",
     "≥": r"\ensuremath{\geq}", "–": "--", "↓": r"\ensuremath{\downarrow}", "…": r"\dots{}",
     "σ": r"\ensuremath{\sigma}", "\n": " ", "◣": _CORNER,
 }  # fmt: skip

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -12,35 +13,34 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.ticker import NullLocator
 
 from adapter_probe.analysis.published import published_sizes
+from adapter_probe.analysis.studies import StudyRecord, TradeoffRecord
 from adapter_probe.results.schema import SIZES_COLUMNS
+from adapter_probe.wording import count_text, task_label
 
 from . import style
 from .curves import METHODS, LegendEntry, MarkerStyle, line_props, tidy_axes, with_published
-from .drawing import Drawing
+from .drawing import SOURCE, Drawing, caption_of, identity_of, undefined_text
 from .layout import one_panel
-from .sweep_captions import size_robustness_caption
+from .naming import suffix_of
+from .style import escape_mathtext
 from .venues import FigureOptions
-from .wording import escape_mathtext, task_label
 
-STEM = "size-robustness"
 _MEAN = MarkerStyle("#000000", "o", "-", 3.8)
 
 
-def size_robustness_drawing(
-    frame: pd.DataFrame, options: FigureOptions, identity: Mapping[str, object]
-) -> Drawing:
-    """The figure, with its CSV and caption.
-
-    Args:
-        frame: columns of ``sizes.csv``: those of `SIZES_COLUMNS` in the results schema, then one per task.
-        options: sizes.
-        identity: identity of the results, written to the files' metadata.
-    """
-    published = published_sizes() if options.paper else None
-    figure = one_panel(lambda ax: draw(frame, ax, published), options, 0.8, 0.5, lowest=3.4)
-    caption = size_robustness_caption(frame, tasks_of(frame), published is not None)
-    numbers = with_published(frame, published)
-    return Drawing(STEM, "score against adapter size", figure, numbers, caption, identity)
+def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
+    """The figure of each trade-off with several adapter sizes, with its CSV and caption."""
+    tradeoffs = [study for study in studies if isinstance(study, TradeoffRecord)]
+    for study in tradeoffs:
+        if study.sizes is None or len(study.sizes) < 2:
+            continue
+        published = published_sizes() if options.paper else None
+        panel = partial(draw, study.sizes, published=published)
+        figure = one_panel(panel, options, 0.8, 0.5, lowest=3.4)
+        caption, numbers = _caption(study.sizes, options.paper), with_published(study.sizes, published)
+        title = "score against adapter size"
+        made = Drawing("size-robustness", title, figure, numbers, caption, identity_of([study]))
+        yield made.renamed(suffix_of(study, tradeoffs))
 
 
 def tasks_of(frame: pd.DataFrame) -> list[str]:
@@ -48,7 +48,7 @@ def tasks_of(frame: pd.DataFrame) -> list[str]:
     return [str(name) for name in frame.columns if name not in SIZES_COLUMNS]
 
 
-def draw(frame: pd.DataFrame, ax: Axes, published: pd.DataFrame | None) -> list[LegendEntry]:
+def draw(frame: pd.DataFrame, ax: Axes, *, published: pd.DataFrame | None) -> list[LegendEntry]:
     """Draw the score against adapter size: one line per task, and their mean with its standard error.
 
     Args:
@@ -96,3 +96,20 @@ def draw(frame: pd.DataFrame, ax: Axes, published: pd.DataFrame | None) -> list[
     ax.set_ylabel("validation score × 100")
     entries = zip(*ax.get_legend_handles_labels())
     return sorted(entries, key=lambda entry: not isinstance(entry[0], ErrorbarContainer))
+
+
+def _caption(frame: pd.DataFrame, paper: bool) -> str:
+    tasks = tasks_of(frame)
+    mean = f"their mean over {count_text(len(tasks), 'task')}"
+    if frame["mean_score"].isna().any():
+        mean += " at the sizes that all of them have"
+    return caption_of(
+        [
+            f"Validation score against adapter size, one line per task and {mean}; bars show the standard"
+            " error of the mean over seeds, propagated from the tasks.",
+            f"Thin line with hollow marks: {SOURCE}, section 3.6, mean over eight GLUE tasks, BERT-large."
+            if paper
+            else "",
+            undefined_text(int(frame[[*tasks]].isna().to_numpy().sum()), "Values left out"),
+        ]
+    )

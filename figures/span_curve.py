@@ -1,112 +1,77 @@
-"""Curves of spans that form a line instead of a grid: prefixes, suffixes, or spans with no common end.
+"""Curves of the drop of spans that form a line instead of a grid: prefixes, suffixes, or single layers.
 
 The x-axis shows the end in which the spans differ, or the layers of each span. The y-axis shows the drop of
-the score, with losses upwards. The band is the 95 % interval; spans with no common end have bars instead. A
+the score, with losses upwards. The band is the 95% interval; spans with no common end have bars instead. A
 filled mark is a significant difference from the intact model, a hollow mark is not. The dashed line is the
 tolerance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from adapter_probe.analysis.comparing import ComparisonRecord
-from adapter_probe.analysis.deltas import drop_points, span_order
-from adapter_probe.errors import ResultsError
+from adapter_probe.analysis.deltas import StudyKind, drop_points, span_order
+from adapter_probe.analysis.studies import AblationRecord, StudyRecord
+from adapter_probe.wording import drop_name, tolerance_text, unit_name
 
 from . import style
+from .ablation_words import (
+    axis_words,
+    checkpoint_sentence,
+    common_metric,
+    over_spans,
+    scored,
+    study_label,
+    tests_of,
+    units_of,
+    warnings_of,
+)
 from .curves import FOOT, LegendEntry, add_legend, leave_room, tidy_axes
+from .drawing import SOURCE, Drawing, caption_of, identity_of, undefined_text
 from .grid import number_layers
-from .heatmap import Grid, SpanRecord, grid_of, published_grid
-from .layout import before_drawing, size_in_points
+from .heatmap import heatmap
+from .layout import (
+    LOWEST_ROW,
+    WIDE,
+    before_drawing,
+    fit_height,
+    legend_below,
+    new_figure,
+    shape_of,
+    size_in_points,
+    title_above,
+)
+from .naming import alike_ablations
 from .point_labels import INTERVAL
-from .wording import points_text, span_text, test_name
+from .span_grid import SpanRecord
+from .span_line import SpanLine, line_of_spans
+from .venues import FigureOptions
 
 _COLOUR, _BAND = "#0072b2", 0.2
 _MARK = 3.6  # units; marks are smaller if there are many layers
-ASPECT, WIDE_ASPECT = 0.7, 0.42
+_ASPECT, _WIDE_ASPECT = 0.7, 0.42
 
 
-@dataclass(frozen=True, eq=False)
-class SpanLine(Grid):
-    """Spans that form a line, in order; optionally with the intervals `ci_low_points`, `ci_high_points`.
-
-    Attributes:
-        published: the published results of the same spans, with the column `grid`, which names the task and
-            the paper; None if there are none.
-    """
-
-    published: pd.DataFrame | None = None
-
-    @property
-    def test(self) -> str | None:
-        """Name of the significance test; None if it is not known."""
-        return test_name(self.overview.metric) if self.overview else "bootstrap"
-
-    @property
-    def places(self) -> np.ndarray:
-        """The tick label of each mark: a layer, or the first and last of several layers."""
-        first, last, order = self.frame["first"], self.frame["last"], span_order(self.frame)
-        if order != "apart":
-            return (last if order == "prefix" else first).to_numpy()
-        return np.array([span_text(*ends) for ends in zip(first.tolist(), last.tolist())])
-
-    @property
-    def axis(self) -> str:
-        """The label of the axis of layers."""
-        first, last = self.frame["first"], self.frame["last"]
-        if (order := span_order(self.frame)) == "prefix":
-            return f"last {self.study} layer (first: {first.iloc[0]})"
-        if order == "suffix":
-            return f"first {self.study} layer (last: {last.iloc[0]})"
-        return f"{self.study} layer{'' if (first == last).all() else 's'}"
-
-
-def span_line(record: SpanRecord, *, paper: bool = False) -> SpanLine | None:
-    """The line that the spans of a record form; None if they do not form one.
-
-    Args:
-        record: an ablation, an average or a comparison.
-        paper: whether to include the published drops of the same spans and task; only for an ablation.
-    """
-    if span_order(record.spans) is None:
-        return None
-    grid, published = grid_of(record), None
-    frame = grid.frame.sort_values(["first", "last"], ignore_index=True)
-    if isinstance(record, ComparisonRecord):
-        frame["ci_low_points"], frame["ci_high_points"] = -frame["ci_high_points"], -frame["ci_low_points"]
-    if grid.overview and paper and (theirs := published_grid(grid.overview.task, grid.study)) is not None:
-        published = _same_spans(theirs, frame)
-    return SpanLine(**{**vars(grid), "frame": frame}, published=published)
-
-
-def line_of_spans(record: SpanRecord, *, paper: bool = False) -> SpanLine:
-    """The line that the spans of a record form; arguments as for `span_line`.
-
-    Raises:
-        ResultsError: the spans are a grid.
-    """
-    line = span_line(record, paper=paper)
-    if line is None:
-        raise ResultsError("these spans are a grid, which is drawn as a heatmap")
-    return line
-
-
-def _same_spans(published: Grid, frame: pd.DataFrame) -> pd.DataFrame | None:
-    """The published drops of the frame's spans; None unless all are there and the highest layers agree."""
-    theirs = published.frame.assign(grid=published.name)
-    found = frame[["first", "last"]].merge(theirs, on=["first", "last"])
-    same = len(found) == len(frame) and frame["last"].max() == theirs["last"].max()
-    return found if same else None
+def plot(
+    record: SpanRecord,
+    ax: Axes | None = None,
+    *,
+    tolerance: float = 1.0,
+    paper: bool = False,
+    notes: bool = True,
+) -> Axes:
+    """Draw a curve where the spans are a line, and a heatmap otherwise; arguments as of both."""
+    how = heatmap if span_order(record.spans) is None else curve
+    return how(record, ax, tolerance=tolerance, paper=paper, notes=notes)
 
 
 def curve(
@@ -245,13 +210,117 @@ def line_entries(lines: Sequence[SpanLine], tolerance: float) -> list[LegendEntr
         upright = {"marker": "|", "markersize": 7 * unit, "markeredgewidth": 0.8 * unit}
         bar = Line2D([], [], linestyle="", color=_COLOUR, **upright)
         band = Patch(facecolor=_COLOUR, alpha=_BAND, linewidth=0)
-        entries.append((band if joined else bar, "95 % interval"))
+        entries.append((band if joined else bar, "95% interval"))
     if any("sd_points" in frame for frame in frames):
         entries.append((Line2D([], [], **_spread_props()), "s.d. over studies"))
     if any(line.shows == "drops" for line in lines):
-        entries.append((Line2D([], [], **_tolerance_props()), f"tolerance, {points_text(tolerance)}"))
+        within = tolerance_text(tolerance, lines[0].overview and lines[0].overview.metric)
+        entries.append((Line2D([], [], **_tolerance_props()), f"tolerance, {within}"))
     if any(line.published is not None for line in lines):
         entries.append((Line2D([], [], **_published_props()), "Houlsby et al. 2019"))
     if any(frame["delta_points"].isna().any() for frame in frames):
         entries.append((Line2D([], [], **_cross_props()), "undefined"))
     return entries
+
+
+def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
+    """The figures of the ablations whose spans are lines, side by side, one figure per kind of line.
+
+    Raises:
+        ResultsError: the panels do not fit the width.
+    """
+    for suffix, ablations in alike_ablations(studies):
+        orders = [span_order(record.spans) for record in ablations]
+        lines = [order for order in dict.fromkeys(orders) if order is not None]
+        for order in lines:
+            alike = [record for record, one in zip(ablations, orders) if one == order]
+            yield _drawing(alike, options).renamed(f"-{order}{suffix}" if len(lines) > 1 else suffix)
+
+
+def _drawing(records: Sequence[AblationRecord], options: FigureOptions) -> Drawing:
+    lines = [line_of_spans(record, paper=options.paper) for record in records]
+    names = [study_label(record.overview) for record in records]
+    dropped, done = drop_name(common_metric(records)), axis_words(records[0].overview.study)
+    title = f"{' and '.join(dict.fromkeys(names))}: {dropped} by span of layers {done}"
+    paper = any(line.published is not None for line in lines)
+    figure, caption = curve_figure(lines, options), _caption(records, options.tolerance, paper)
+    return Drawing("curve", title, figure, _lines_drawn(names, lines), caption, identity_of(records))
+
+
+def _lines_drawn(names: Sequence[str], lines: Sequence[SpanLine]) -> pd.DataFrame:
+    """The lines' frames and then the published ones, each once, with a column that names each line."""
+    published = [line.published for line in lines if line.published is not None]
+    if len(lines) == 1 and not published:
+        return lines[0].frame
+    own = [line.frame.assign(grid=name)[["grid", *line.frame]] for name, line in zip(names, lines)]
+    theirs = [pd.concat(published).drop_duplicates()] if published else []
+    return pd.concat([*own, *theirs], ignore_index=True)
+
+
+def curve_figure(lines: Sequence[SpanLine], options: FigureOptions) -> Figure:
+    """Panels in rows, with what the marks mean below them."""
+    width = options.width("full" if len(lines) > 1 else "half")
+    with style.paper_style(options.venue):
+        rows, columns = shape_of(len(lines), width)
+        aspect = _WIDE_ASPECT if width / columns >= WIDE else _ASPECT
+        figure = new_figure(width, width * aspect * (rows / columns + 0.5))
+        first = None
+        for index, line in enumerate(lines):
+            ax = figure.add_subplot(rows, columns, index + 1, sharey=first)
+            first = first or ax
+            draw_line(line, ax, tolerance=options.tolerance)
+            title_above(ax, line.notes)
+            ax.set_box_aspect(aspect)
+            ax.set_ylabel("" if index % columns else ax.get_ylabel())
+        legend_below(figure, line_entries(lines, options.tolerance))
+        return fit_height(figure, max(options.venue.tallest, rows * LOWEST_ROW))
+
+
+def _caption(records: Sequence[AblationRecord], tolerance: float, paper: bool) -> str:
+    overviews, frames = [record.overview for record in records], [record.spans for record in records]
+    frame = pd.concat(frames, ignore_index=True)
+    metric = common_metric(records)
+    drop, marked = drop_name(metric), []
+    if "ci_low_points" in frame:
+        mark, plural = ("Bars are", "s") if span_order(frames[0]) == "apart" else ("The band is the", "")
+        marked.append(f"{mark} 95% paired bootstrap interval{plural} over {units_of(overviews)}.")
+    if "significant" in frame:
+        marked.append(
+            f"Filled marks differ from the intact model at 0.05 by {tests_of(overviews)}, Holm-corrected"
+            f"{over_spans(frames)}; hollow ones do not."
+        )
+    return caption_of(
+        [
+            *warnings_of(overviews),
+            f"{drop.capitalize()} in {scored(overviews, metric)} ({unit_name(metric)}) when"
+            f" {of_lines(frames, overviews[0].study)}.",
+            f"The dashed line is a {drop} of {tolerance_text(tolerance, metric)}.",
+            *(checkpoint_sentence(overview) for overview in overviews),
+            *marked,
+            f"Squares are the drops published by {SOURCE}, BERT-base, in points of validation accuracy."
+            if paper
+            else "",
+            undefined_text(int(frame["delta_points"].isna().sum()), "Crosses at the bottom"),
+        ]
+    )
+
+
+def of_lines(frames: Sequence[pd.DataFrame], study: StudyKind) -> str:
+    """What was done to the adapters in the spans of curves, as a clause."""
+    what = {"ablated": "are switched off", "kept": "are the only ones kept on"}[study]
+    return f"the adapters {_which_layers(frames)} {what}, without retraining"
+
+
+def _which_layers(frames: Sequence[pd.DataFrame]) -> str:
+    """The layers whose adapters a point of the curves refers to; all curves have spans of one order."""
+    order = span_order(frames[0])
+    if order == "prefix":
+        firsts = {int(frame["first"].min()) for frame in frames}
+        start = f"layer {firsts.pop()}" if len(firsts) == 1 else "the first layer studied"
+        return f"from {start} up to the layer on the axis"
+    if order == "suffix":
+        lasts = {int(frame["last"].max()) for frame in frames}
+        end = f"layer {lasts.pop()}" if len(lasts) == 1 else "the last layer studied"
+        return f"from the layer on the axis up to {end}"
+    single = all((frame["first"] == frame["last"]).all() for frame in frames)
+    return f"of the layer{'' if single else 's'} on the axis"

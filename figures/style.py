@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 from matplotlib.cbook import is_math_text
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -25,7 +26,7 @@ INK, WHITE, GREEN = "#000000", "#ffffff", "#009e73"  # green: Okabe and Ito's, s
 GRID, FAINT = "#e4e4e4", "#666666"
 FILLS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7")  # areas: Okabe and Ito's as well
 BORDER, BORDER_HALO = 1.2, 2.2  # units: the tolerance line, and its white halo on dark cells
-SMALLEST_SIZE = 5.0  # points: the smallest font size for any venue
+SMALLEST_SIZE = 6.0  # points: the smallest font size for any venue
 PNG_DPI = 300
 
 # Fonts that ship with Matplotlib rather than a system's Times or Helvetica: the same results give the same
@@ -102,6 +103,11 @@ def size_in_points(size: str) -> float:
 def line_colour() -> str:
     """Colour of lines on the axes' background: black, unless the style in force is dark."""
     return str(matplotlib.rcParams["text.color"])
+
+
+def grid_props() -> dict[str, object]:
+    """Lines of a grid behind data: faint on a light and on a dark background."""
+    return {"color": line_colour(), "alpha": 0.11, "linewidth": 0.5 * scale_factor()}
 
 
 def scale_factor() -> float:
@@ -201,12 +207,32 @@ def text_width(text: str, size: float) -> float:
     return size * _relative_width(text, tuple(matplotlib.rcParams["font.family"]))
 
 
+def escape_mathtext(text: str) -> str:
+    """Text escaped so that Matplotlib prints it literally and not as a formula."""
+    return text.replace("$", r"\$")
+
+
 def wrap_text(text: str, size: float, width: float) -> str:
-    """The text in lines no wider than `width` points, if possible broken before a unit in brackets."""
+    """The text in lines no wider than `width` points, if possible broken before a unit and after a semicolon.
+
+    Lines of one part have about the same width, so that no word stands alone.
+    """
     if text_width(text, size) <= width:
         return text
-    parts = text.replace(" (", "\n(").split("\n")
-    return "\n".join(in_lines(part.split(), size, width) for part in parts)
+    parts = in_lines(text.replace(" (", "\n(").replace("; ", ";\n").split("\n"), size, width).split("\n")
+    return "\n".join(_evenly(part.split(), size, width) for part in parts)
+
+
+def _evenly(words: Sequence[str], size: float, width: float) -> str:
+    """The words in as few lines as fit the width, the longest line as short as that allows."""
+    found = in_lines(words, size, width)
+    n_lines = found.count("\n")
+    for narrower in np.arange(width, 0.3 * width, -0.04 * width):
+        shorter = in_lines(words, size, float(narrower))
+        if shorter.count("\n") > n_lines:
+            break
+        found = shorter
+    return found
 
 
 def in_lines(pieces: Sequence[str], size: float, width: float) -> str:

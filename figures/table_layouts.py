@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+
 import numpy as np
 import pandas as pd
 
 from adapter_probe import metrics
+from adapter_probe.analysis.studies import AblationOverview, AblationRecord, StudyRecord, TradeoffRecord
+from adapter_probe.wording import (
+    count_text,
+    drop_name,
+    rounded,
+    span_text,
+    task_label,
+    tolerance_text,
+    unit_name,
+)
 
+from .ablation_words import study_label
+from .naming import suffix_of
 from .size_robustness import tasks_of
 from .tables import Table, is_greatest, score_cell
-from .wording import count_text, points_text, signed_points, span_text, task_label
+from .venues import FigureOptions
 
 CHOSEN = (
     "Scores are measured on the validation data, on which the learning rate, the number of epochs and, for"
@@ -64,31 +78,59 @@ def lay_out_sizes(sizes: pd.DataFrame) -> Table:
     return Table("table-sizes", caption, cells, sizes, best)
 
 
-def lay_out_removable(removable: pd.DataFrame, task: str) -> Table:
+def lay_out_removable(removable: pd.DataFrame, overview: AblationOverview) -> Table:
     """The longest removable span within each tolerance, by the estimate and by its interval."""
-    bases = {"estimate": "estimate", "interval": "95 % interval"}
+    metric = overview.metric
+    drop = drop_name(metric)
+    bases = {"estimate": "estimate", "interval": "95% CI"}
     rows = []
     for row in removable.itertuples():
         found = not pd.isna(row.first)
+        bounded = found and not np.isnan(row.ci_low_points)
         rows.append(
             {
-                "at most": points_text(row.tolerance_points),
-                "judged by": bases.get(row.basis, row.basis),
+                f"{drop} of at most": tolerance_text(row.tolerance_points, metric),
+                "criterion": bases.get(row.basis, row.basis),
                 "layers": span_text(row.first, row.last) if found else "none",
                 "number": f"{row.n_layers}" if found else "–",
-                "change (points)": signed_points(row.delta_points) if found else "–",
-                "lower end": signed_points(row.ci_low_points)
-                if found and not np.isnan(row.ci_low_points)
-                else "–",
+                f"{drop} ({unit_name(metric)})": rounded(-row.delta_points) if found else "–",
+                "95% CI, upper bound": rounded(-row.ci_low_points) if bounded else "–",
             }
         )
     text = pd.DataFrame(rows)
     caption = (
-        f"{task_label(task)}: the longest span of layers whose adapters can be switched off without"
-        " retraining, judged by the estimated change of the score or the lower end of its 95 % paired"
-        " bootstrap interval."
+        f"{study_label(overview)}: the longest span of layers whose adapters can be switched off without"
+        f" retraining, by the estimated {drop} or by the upper bound of its 95% paired bootstrap interval."
     )
     return Table("table-removable", caption, text, removable, np.zeros(text.shape, bool), words=3)
+
+
+def removable_tables(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Table]:
+    """The removable spans of each ablation of spans that are switched off."""
+    ablations = [study for study in studies if isinstance(study, AblationRecord)]
+    for study in ablations:
+        if study.removable is not None and study.overview.study == "ablated":
+            yield lay_out_removable(study.removable, study.overview).renamed(suffix_of(study, ablations))
+
+
+def tradeoff_tables(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Table]:
+    """The points of each trade-off."""
+    yield from of_tradeoffs(studies, lambda study: lay_out_tradeoff(study.tradeoff))
+
+
+def sizes_tables(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Table]:
+    """The adapter sizes of each trade-off that has several."""
+    yield from of_tradeoffs(studies, lambda one: None if one.sizes is None else lay_out_sizes(one.sizes))
+
+
+def of_tradeoffs(
+    studies: Sequence[StudyRecord], lay_out: Callable[[TradeoffRecord], Table | None]
+) -> Iterator[Table]:
+    """The table of each trade-off, where it has one."""
+    tradeoffs = [study for study in studies if isinstance(study, TradeoffRecord)]
+    for study in tradeoffs:
+        if (table := lay_out(study)) is not None:
+            yield table.renamed(suffix_of(study, tradeoffs))
 
 
 def task_heading(task: str, metric: str) -> str:
@@ -109,8 +151,8 @@ def _share(percent: float) -> str:
 
 
 def percent_text(share: float) -> str:
-    """A percentage with its sign: `2.2 %`; a dash if undefined."""
-    return "–" if np.isnan(share) else f"{_share(share)} %"
+    """A percentage with its sign: `2.2%`; a dash if undefined."""
+    return "–" if np.isnan(share) else f"{_share(share)}%"
 
 
 def seeds_text(points: pd.DataFrame) -> str:

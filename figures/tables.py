@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +39,10 @@ class Table:
     best: np.ndarray
     words: int = 1
     rules: tuple[int, ...] = ()
+
+    def renamed(self, suffix: str) -> Table:
+        """The table with a suffix at its file name."""
+        return replace(self, stem=f"{self.stem}{suffix}")
 
     def write(self, folder: str | Path) -> tuple[Path, ...]:
         """Write ``<stem>.tex``, ``.md`` and ``.csv``; return their paths."""

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from adapter_probe.analysis.method_labels import BASELINE, METHOD_LABELS
 from adapter_probe.analysis.published import published_tradeoff
-from adapter_probe.analysis.studies import TradeoffRecord
+from adapter_probe.analysis.studies import StudyRecord, TradeoffRecord
 from adapter_probe.analysis.sweeps import chosen_trials
 from adapter_probe.errors import ResultsError
 from adapter_probe.known_tasks import known_task
+from adapter_probe.wording import (
+    BASELINE,
+    METHOD_LABELS,
+    common_value,
+    metric_name,
+    score_text,
+    task_label,
+)
 
 from . import style
-from .curves import ScoreSeries, numbers_of
-from .drawing import Drawing
+from .curves import ScoreSeries, far_below, numbers_of
+from .drawing import SOURCE, Drawing, caption_of, identity_of, undefined_text
 from .layout import WIDE, fit_height, legend_below, new_figure
-from .sweep_captions import tradeoff_caption
-from .tradeoff_panel import draw, legend_entries, limits_of
+from .naming import suffix_of
+from .sweep_words import ARROWS, BASELINE_WORDS, MEANS, diverged_text, dots_text, runs_text
+from .tradeoff_panel import draw, in_shares, legend_entries, parameter_axis
 from .venues import FigureOptions
-from .wording import task_label
 
-STEM = "tradeoff-tasks"
 _ASPECT, _NARROWEST, _LOWEST_ROW, _LEGEND = 0.7, 1.8, 1.9, 1.4  # height over width of a panel; inches
 
 
@@ -71,16 +77,16 @@ def tradeoff(
     return draw(curve, ax)
 
 
-def tradeoff_drawing(
-    curves: Sequence[ScoreSeries], options: FigureOptions, identity: Mapping[str, object]
-) -> Drawing:
-    """The figure of all tasks, with its CSV and caption."""
-    names = " and ".join(dict.fromkeys(curve.name for curve in curves))
-    title = f"{names}: score against trained parameters"
-    figure = tradeoff_figure(curves, options)
-    return Drawing(
-        STEM, title, figure, numbers_of(curves, _baselines(curves)), tradeoff_caption(curves), identity
-    )
+def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
+    """The figure of each trade-off, one panel per task, with its CSV and caption."""
+    tradeoffs = [study for study in studies if isinstance(study, TradeoffRecord)]
+    for study in tradeoffs:
+        curves = tradeoff_series(study.tradeoff, study.trials, options.paper)
+        names = " and ".join(dict.fromkeys(curve.name for curve in curves))
+        title = f"{names}: score against trained parameters"
+        figure, numbers = tradeoff_figure(curves, options), numbers_of(curves, _baselines(curves))
+        made = Drawing("tradeoff-tasks", title, figure, numbers, _caption(curves), identity_of([study]))
+        yield made.renamed(suffix_of(study, tradeoffs))
 
 
 def tradeoff_figure(curves: Sequence[ScoreSeries], options: FigureOptions) -> Figure:
@@ -94,9 +100,9 @@ def tradeoff_figure(curves: Sequence[ScoreSeries], options: FigureOptions) -> Fi
         for index, curve in enumerate(curves):
             ax = figure.add_subplot(rows, columns, index + 1)
             ax.set_box_aspect(_ASPECT if columns > 1 or width < WIDE else 0.5)
-            draw(curve, ax, limits=limits_of(curves), top_axis=index < columns, legend=False)
+            draw(curve, ax, beside=curves, top_axis=index < columns, legend=False)
             last = index + columns >= n
-            ax.set_xlabel("trained parameters per task" if last else "")
+            ax.set_xlabel(parameter_axis(curves) if last else "")
             ax.tick_params(axis="x", labelbottom=last)
             ax.set_ylabel("" if len(metrics) == 1 and index % columns else ax.get_ylabel())
         legend_below(figure, legend_entries(curves))
@@ -112,3 +118,43 @@ def _baselines(curves: Sequence[ScoreSeries]) -> list[pd.DataFrame]:
         for curve in curves
         if np.isfinite(curve.baseline)
     ]  # fmt: skip
+
+
+def _caption(curves: Sequence[ScoreSeries]) -> str:
+    points = pd.concat([curve.points for curve in curves], ignore_index=True)
+    metric, shares = common_value(curve.metric for curve in curves), in_shares(curves)
+    named = "; ".join(f"{curve.name}: {metric_name(curve.metric)}" for curve in curves)
+    majorities = ", ".join(
+        f"{one.name} {score_text(one.majority, one.metric)}" for one in curves if np.isfinite(one.majority)
+    )
+    axis = (
+        "as a percentage of the base model that is adapted: each line's own"
+        if shares
+        else "upper axis: percentage of the base model"
+    )
+    return caption_of(
+        [
+            f"Validation {metric_name(metric)} against the number of parameters trained per task, including"
+            f" the head; {axis}.",
+            f"{MEANS}; labels give the adapter size or the number k of fine-tuned top layers.",
+            f"{runs_text(points, [curve.trials for curve in curves])}.",
+            f"Scores: {named}." if metric is None else "",
+            dots_text(curves),
+            "Dotted line and band: mean and standard error of full fine-tuning."
+            if (points["method"] == "full").any()
+            else "",
+            "Grey staircase: the best mean score with at most that many parameters.",
+            BASELINE_WORDS if any(np.isfinite(curve.baseline) for curve in curves) else "",
+            f"Thin dashes: the majority class ({majorities}); where it lies below the axis, it is given in"
+            " the notes alone."
+            if majorities
+            else "",
+            diverged_text(int(points["diverged"].sum())),
+            ARROWS if any(far_below(curve.points, "mean").any() for curve in curves) else "",
+            f"Thin lines with hollow marks: {SOURCE}, Figs. 4 and 5 (BERT-base; SQuAD: BERT-large), at the"
+            " numbers of parameters plotted there."
+            if any(curve.published is not None for curve in curves)
+            else "",
+            undefined_text(int(points["mean"].isna().sum()), "Means left out"),
+        ]
+    )

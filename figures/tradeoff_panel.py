@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from adapter_probe.analysis.method_labels import BASELINE, METHOD_LABELS
 from adapter_probe.analysis.sweeps import pareto_frontier
+from adapter_probe.wording import BASELINE, METHOD_LABELS, score_axis, score_text
 
 from . import style
 from .curves import (
@@ -36,7 +36,7 @@ from .curves import (
 )
 from .layout import title_above
 from .point_labels import PointLabel, label_points
-from .wording import escape_mathtext, score_axis
+from .style import escape_mathtext
 
 _SHARES = (0.01, 0.1, 1.0, 10.0, 100.0)  # % of the base, on the upper axis
 _SIZES_SHOWN, _FEW = (1, 8, 64, 512), 5  # of many adapter sizes; how many are not many
@@ -46,7 +46,7 @@ def draw(
     curve: ScoreSeries,
     ax: Axes | None = None,
     *,
-    limits: tuple[float, float] | None = None,
+    beside: Sequence[ScoreSeries] = (),
     top_axis: bool = True,
     legend: bool = True,
 ) -> Axes:
@@ -59,15 +59,20 @@ def draw(
     Args:
         curve: the task.
         ax: where; by default the current axes.
-        limits: limits of the parameter axis; by default those of this task.
-        top_axis: whether to show the percentage of the base on an upper axis.
+        beside: all tasks of the figure, whose parameter axis is the same; by default this task alone.
+        top_axis: whether to show the percentage of the base on an upper axis. With published values, whose
+            base is another one, the lower axis has percentages, each of its own base.
         legend: whether to draw a legend, headed by the task's name and scores; otherwise these stand above.
     """
-    ax = plt.gca() if ax is None else ax
+    ax, beside = plt.gca() if ax is None else ax, beside or [curve]
     factor, label = score_axis(curve.metric)
+    shares, base = in_shares(beside), curve.base_parameters
     tidy_axes(ax)
-    decade_ticks(ax, *(limits or limits_of([curve])))
-    ax.set_xlabel("trained parameters per task")
+    decade_ticks(ax, *limits_of(beside))
+    if shares:
+        curve = curve.in_percent()
+        ax.xaxis.set_major_formatter("{x:g}")
+    ax.set_xlabel(parameter_axis(beside))
     ax.set_ylabel(f"validation {label}")
     _draw_full(ax, curve, factor)
     _draw_frontier(ax, curve, factor)
@@ -89,18 +94,31 @@ def draw(
     x = points["trained_parameters"].to_numpy(float)
     values = factor * points["mean"].to_numpy(float)
     mark_far_below(ax, points["method"], x, values, digits=1 if factor > 1 else 2)
-    if top_axis and np.isfinite(curve.base_parameters):
-        _add_top_axis(ax, curve.base_parameters)
+    if top_axis and not shares and np.isfinite(base):
+        _add_top_axis(ax, base)
     if legend:
-        add_legend(ax, legend_entries([curve]), _notes(curve, factor))
+        add_legend(ax, legend_entries([curve]), _notes(curve))
     else:
-        title_above(ax, _notes(curve, factor))
+        title_above(ax, _notes(curve))
     label_points(ax, _labels(curve, factor))
     return ax
 
 
+def in_shares(curves: Sequence[ScoreSeries]) -> bool:
+    """Whether the parameter axis has percentages of the base: beside published values, of another base."""
+    known = all(np.isfinite(curve.base_parameters) for curve in curves)
+    return known and any(curve.published is not None for curve in curves)
+
+
+def parameter_axis(curves: Sequence[ScoreSeries]) -> str:
+    """The label of the parameter axis."""
+    return f"trained parameters per task{' (% of the own base)' if in_shares(curves) else ''}"
+
+
 def limits_of(curves: Sequence[ScoreSeries]) -> tuple[float, float]:
     """Limits of the parameter axis that include all curves and the paper's values."""
+    if in_shares(curves):
+        curves = [curve.in_percent() for curve in curves]
     counts = [curve.points["trained_parameters"].to_numpy(float) for curve in curves]
     counts += [c.published["trained_parameters"].to_numpy(float) for c in curves if c.published is not None]
     known = np.concatenate(counts)
@@ -200,18 +218,17 @@ def _add_top_axis(ax: Axes, base: float) -> None:
     small_ticks(ax, between[(between >= low) & (between <= high)] / factor, 1.0)
 
 
-def _notes(curve: ScoreSeries, factor: float) -> list[str]:
+def _notes(curve: ScoreSeries) -> list[str]:
     """The task's name, and the scores of full fine-tuning, without pretraining and of the majority class."""
-    lines = [escape_mathtext(curve.name)]
-    mean, sem = (factor * value for value in _full(curve))
-    if np.isfinite(mean):
-        digits = 1 if factor > 1 else 3
-        spread = f" ± {sem:.{digits + (factor > 1)}f}" if np.isfinite(sem) else ""
-        lines.append(f"full: {mean:.{digits}f}{spread}")
+    lines, metric = [escape_mathtext(curve.name)], curve.metric
+    if np.isfinite(mean := _full(curve)[0]):
+        lines.append(f"full {score_text(mean, metric)}")
     if np.isfinite(curve.baseline):
-        lines.append(f"TF-IDF: {factor * curve.baseline:.{1 if factor > 1 else 3}f}")
+        lines.append(f"TF-IDF {score_text(curve.baseline, metric)}")
     if np.isfinite(curve.majority):
-        lines.append(f"majority class: {factor * curve.majority:.{1 if factor > 1 else 3}f}")
+        lines.append(f"majority {score_text(curve.majority, metric)}")
+        if curve.points["mean"].max() <= curve.majority:
+            lines.append("no method is better")
     return lines
 
 

@@ -18,10 +18,10 @@ from adapter_probe.analysis.summary import summarise
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.schema import SUMMARY
+from adapter_probe.wording import ALL_OFF
 
 _SCORES = ("intact_score", "removed_delta_points", "majority_score")
 _SITES = {"attention": "attention", "ffn": "feed-forward"}
-ALL_REMOVED = "all removed"
 
 _BASELINES = {"causal": "random choice", "regression": "constant answer"}
 
@@ -46,6 +46,7 @@ class AblationOverview:
         warning: why the differences between spans mean nothing; None where they mean something, or where the
             folder does not say.
         label: label of its panel in a figure; if empty, the printed name of the task.
+        data: name of the evaluated data where they are not a split of the checkpoint's own task; else empty.
     """
 
     task: str
@@ -55,12 +56,13 @@ class AblationOverview:
     n_examples: int
     intact: float | None
     removed_delta: float | None
-    removed: str = ALL_REMOVED
+    removed: str = ALL_OFF
     majority: float | None = None
     layer_parameters: tuple[int, ...] | None = None
     baseline: str = "majority class"
     warning: str | None = None
     label: str = ""
+    data: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +143,8 @@ def ablation_record(
     }
     if part := _switched_part(settings):
         found["switched"] = part
+    if settings.get("data"):
+        found["data"] = settings["data"]
     if results.metric == "f1":
         found["positive_class"] = results.label_names[-1]
     if "guard" in settings:
@@ -169,16 +173,17 @@ def overview_of(found: Mapping[str, Any], path: Path, identity: Mapping[str, obj
         parameters = _layer_parameters(found.get("layer_parameters"), found.get("n_layers"))
         said = int(found["n_examples"]), intact, lost, removed_of(identity), majority, parameters
         baseline = _BASELINES.get(str(found.get("kind")), AblationOverview.baseline)
-        return AblationOverview(*about, *said, baseline, _text_or_none(found.get("warning")))
+        warning, data = (_text_or_none(found.get(name), name) for name in ("warning", "data"))
+        return AblationOverview(*about, *said, baseline, warning, data=data or "")
     except KeyError as error:
         raise ResultsError(f"{path} is damaged: it lacks {error.args[0]!r}") from None
     except (TypeError, ValueError, DataError) as error:
         raise ResultsError(f"{path} is damaged: {error}") from None
 
 
-def _text_or_none(value: object) -> str | None:
+def _text_or_none(value: object, name: str) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise ValueError(f"warning should be a text or null, got {value!r}")
+        raise ValueError(f"{name} should be a text or null, got {value!r}")
     return value
 
 
@@ -195,8 +200,8 @@ def removed_of(identity: Mapping[str, object]) -> str:
     """Description of everything off."""
     part = _switched_part(section_of(identity, "settings"))
     if not part:
-        return ALL_REMOVED
-    return f"{part if 'layers' in part else f'all {part}'} removed"
+        return ALL_OFF
+    return f"{part if 'layers' in part else f'all {part}'} switched off"
 
 
 def _switched_part(settings: Mapping[str, object]) -> str:

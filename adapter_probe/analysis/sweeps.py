@@ -16,8 +16,8 @@ import pandas as pd
 from adapter_probe.analysis.deltas import without_noise
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.schema import CHOICE_COLUMNS, SWEEP_COLUMNS
+from adapter_probe.wording import BASELINE, METHOD_LABELS
 
-from .method_labels import BASELINE, METHOD_LABELS
 from .resampling import N_RESAMPLES
 
 _SETTINGS = [

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from adapter_probe.data.lm_eval_tasks import is_task
+from adapter_probe.data.lm_eval_tasks import PREFIX, is_task
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError, DataError
 from adapter_probe.known_tasks import KNOWN_TASKS
+
+_FROM_MEMORY = re.compile(r"rows-[0-9a-f]{12}\.jsonl")  # as `adapter_probe.studies.rows` writes them
+_MOST_NAMED = 2  # maximum number of files that a figure names
 
 
 def given_task(
@@ -53,6 +57,21 @@ def given_task(
     if task.kind == "classification":
         found = replace(found, label_names=_names(task, found, files, checkpoint))
     return found
+
+
+def data_name(files: Sequence[str | Path]) -> str:
+    """The name of given data in figures: file names without folders, or tasks of lm-evaluation-harness.
+
+    Tables that were passed in memory have no name of their own.
+    """
+    names = [
+        name
+        for entry in map(str, files)
+        for name in (entry.removeprefix(PREFIX).split(",") if is_task(entry) else [Path(entry).name])
+    ]
+    if any(_FROM_MEMORY.fullmatch(name) for name in names):
+        return "given rows"
+    return ", ".join(names) if len(names) <= _MOST_NAMED else f"{names[0]} and {len(names) - 1} more"
 
 
 def records_no_data(checkpoint: str | Path, causal: bool) -> CheckpointError:

@@ -132,6 +132,8 @@ def assemble_results(
         settings["lora_rank"] = rank
     if guard is not None:
         settings["guard"] = guard
+    if request.data:
+        settings["data"] = request.data
     refuse_nonfinite_intact(request, arrays)
     task, rows = request.checkpoint.description.task, request.examples.rows
     labels, answers, counts, groups, greedy = request.examples.labels, None, None, None, None

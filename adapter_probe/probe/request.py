@@ -13,7 +13,7 @@ from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples
-from adapter_probe.data.given import given_task
+from adapter_probe.data.given import data_name, given_task
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.requests import Requests, choose_metric
@@ -40,6 +40,7 @@ class AblationRequest:
         settings: settings of the ablation.
         device: device to run on.
         tokens_per_pass: bounds memory without changing predictions; None for the device's default.
+        data: name of the examples where they are not a split of the checkpoint's own task; else empty.
     """
 
     checkpoint: OpenedCheckpoint
@@ -48,6 +49,7 @@ class AblationRequest:
     settings: AblationSettings
     device: torch.device
     tokens_per_pass: int | None = None
+    data: str = ""
 
     @property
     def encoded(self) -> Encoded | EncodedRequests:
@@ -104,7 +106,8 @@ def prepare_ablation(arguments: AblationArguments, device: torch.device) -> Abla
         _refuse_unfit(opened.model, opened, arguments)
     task, examples, metric = _scored_examples(opened, arguments)
     opened = opened.with_task(task)
-    request = AblationRequest(opened, examples, metric, settings, device, arguments.tokens_per_pass)
+    given, tokens = data_name(arguments.data), arguments.tokens_per_pass
+    request = AblationRequest(opened, examples, metric, settings, device, tokens, given)
     if isinstance(request.model, GeneralModel):
         request.model.check_sites(settings.sites)
         _refuse_unfit(request.model, opened, arguments)
@@ -134,7 +137,7 @@ def on_other_data(request: AblationRequest, arguments: AblationArguments) -> Abl
         DataError: the examples cannot be read or do not fit the task.
     """
     _, examples, metric = _scored_examples(request.checkpoint, arguments)
-    return replace(request, examples=examples, metric=metric)
+    return replace(request, examples=examples, metric=metric, data=data_name(arguments.data))
 
 
 def _scored_examples(

@@ -24,9 +24,9 @@ from adapter_probe.spans import SiteChoice
 
 from .ablation import Ablation
 from .checked import checked
+from .gallery import SECONDS_OF_DRAWING
 from .planning import AblationPlan, planned_by
 from .rows import ExampleSource, as_files, check_files
-from .study_figures import SECONDS_OF_DRAWING
 
 if TYPE_CHECKING:
     from adapter_probe.jobs.slurm_options import SlurmOptions

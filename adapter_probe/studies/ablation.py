@@ -16,11 +16,12 @@ from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.schema import PREDICTIONS
 
 from .checked import checked
-from .study_figures import StoredStudy, Style, axes_for
+from .gallery import StoredStudy, Style, axes_for
 from .summaries import ablation_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -128,9 +129,11 @@ class Ablation(StoredStudy):
         paper: bool = False,
         colorbar: bool = True,
         notes: bool = True,
+        cmap: str | Colormap | None = None,
+        annot: bool = True,
         style: Style | None = None,
     ) -> Axes:
-        """Draw the heatmap of first and last ablated layer; see `plot` for spans that form a line.
+        """Draw the heatmap of the first and last layer switched off; see `plot` for spans that form a line.
 
         Args:
             ax: Axes to draw on; by default the current Axes. The current rcParams apply.
@@ -138,6 +141,8 @@ class Ablation(StoredStudy):
             paper: draw the grid that Houlsby et al. (2019) published for this task next to it.
             colorbar: whether to draw a colour bar.
             notes: whether to print task, scores and the legend of symbols in the empty corner.
+            cmap: Matplotlib's colour map for the levels; by default this project's own colours.
+            annot: whether to print the numbers in cells that have room for them.
             style: publication venue, such as ``icml``: draws a new figure with the venue's width and fonts
                 (instead of `ax`).
         """
@@ -145,8 +150,9 @@ class Ablation(StoredStudy):
 
         with axes_for(ax, style) as place:
             return heatmap(
-                self.record, place, tolerance=tolerance, paper=paper, colorbar=colorbar, notes=notes
-            )
+                self.record, place, tolerance=tolerance, paper=paper, colorbar=colorbar, notes=notes,
+                cmap=cmap, annot=annot,
+            )  # fmt: skip
 
     @checked
     def plot(
@@ -170,7 +176,7 @@ class Ablation(StoredStudy):
             notes: whether to print task, scores and the legend of symbols in a corner.
             style: see `heatmap`.
         """
-        from adapter_probe.figures.ablation_figures import plot
+        from adapter_probe.figures.span_curve import plot
 
         with axes_for(ax, style) as place:
             return plot(self.record, place, tolerance=tolerance, paper=paper, notes=notes)

@@ -40,7 +40,11 @@ def checked(function: Callable[P, Result]) -> Callable[P, Result]:
         signature, kinds = _annotated(function)
         try:
             bound = signature.bind(*args, **kwargs)
-        except TypeError:  # a missing or unknown argument, which Python's own message names
+        except TypeError:  # a missing argument, which Python's own message names, or an unknown one
+            known = [name for name in signature.parameters if name != "self"]
+            if unknown := [name for name in kwargs if name not in known]:
+                has = f"it has: {', '.join(known)}"
+                raise TypeError(f"{function.__name__}() has no argument {unknown[0]!r}; {has}") from None
             return function(*args, **kwargs)
         for name, value in bound.arguments.items():
             if name in kinds:

@@ -23,13 +23,14 @@ from adapter_probe.results.fingerprints import hash_json, refuse_changes
 from .ablating import BESIDE
 from .ablation import Ablation
 from .checked import checked
+from .gallery import DrawnStudy, Style, axes_for
 from .loading import ablations_of
 from .rows import as_tuple
-from .study_figures import DrawnStudy, Style, axes_for
 from .summaries import average_rows, comparison_rows, exchange_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
 
     from adapter_probe.results.ablation_files import AblationResults
 
@@ -56,18 +57,25 @@ class Comparison(JointStudy):
 
     @checked
     def heatmap(
-        self, ax: Axes | None = None, *, colorbar: bool = True, notes: bool = True, style: Style | None = None
+        self,
+        ax: Axes | None = None,
+        *,
+        colorbar: bool = True,
+        notes: bool = True,
+        cmap: str | Colormap | None = None,
+        annot: bool = True,
+        style: Style | None = None,
     ) -> Axes:
         """Draw the difference of the drops, in points; see `Ablation.heatmap`."""
         from adapter_probe.figures.heatmap import heatmap
 
         with axes_for(ax, style) as place:
-            return heatmap(self.record, place, colorbar=colorbar, notes=notes)
+            return heatmap(self.record, place, colorbar=colorbar, notes=notes, cmap=cmap, annot=annot)
 
     @checked
     def plot(self, ax: Axes | None = None, *, notes: bool = True, style: Style | None = None) -> Axes:
         """Draw the heatmap, or of spans in a line a curve; see `Ablation.plot`."""
-        from adapter_probe.figures.ablation_figures import plot
+        from adapter_probe.figures.span_curve import plot
 
         with axes_for(ax, style) as place:
             return plot(self.record, place, notes=notes)
@@ -96,6 +104,8 @@ class Average(JointStudy):
         colorbar: bool = True,
         notes: bool = True,
         spread: bool = False,
+        cmap: str | Colormap | None = None,
+        annot: bool = True,
         style: Style | None = None,
     ) -> Axes:
         """Draw the mean drops with their spread over the studies; see `Ablation.heatmap`.
@@ -107,8 +117,9 @@ class Average(JointStudy):
 
         with axes_for(ax, style) as place:
             return heatmap(
-                self.record, place, tolerance=tolerance, colorbar=colorbar, notes=notes, spread=spread
-            )
+                self.record, place, tolerance=tolerance, colorbar=colorbar, notes=notes, spread=spread,
+                cmap=cmap, annot=annot,
+            )  # fmt: skip
 
     @checked
     def plot(
@@ -120,7 +131,7 @@ class Average(JointStudy):
         style: Style | None = None,
     ) -> Axes:
         """Draw the heatmap, or of spans in a line a curve; see `Ablation.plot`."""
-        from adapter_probe.figures.ablation_figures import plot
+        from adapter_probe.figures.span_curve import plot
 
         with axes_for(ax, style) as place:
             return plot(self.record, place, tolerance=tolerance, notes=notes)

@@ -1,37 +1,203 @@
-"""Figures and tables: `draw`, and finished studies drawn into their own folders, as commands report them."""
+"""Figures of finished studies: `draw`, the base classes of all studies, and what the commands report."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import html
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from adapter_probe.errors import ResultsError
+from adapter_probe.figures.venues import DEFAULT_FORMATS, FIGURE_FORMATS, VENUES, Column, FigureOptions, Venue
+from adapter_probe.progress import stage
 from adapter_probe.results import schema
+from adapter_probe.results.fingerprints import code_identity, hash_files, hash_json
+from adapter_probe.results.sealing import FIGURES, add_note, read_note, sealed_tables
 
 from .checked import checked
-from .comparison import average as average_of
-from .comparison import exchange
-from .loading import studies_of
 from .rows import as_tuple
-from .study_figures import (
-    DEFAULT_FORMATS,
-    Column,
-    DrawnStudy,
-    StoredStudy,
-    Style,
-    draw_gallery,
-    draw_into_folder,
-)
-from .sweeps import Sweep, plain_rows
+from .summaries import aligned_columns
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from adapter_probe.analysis.studies import StudyRecord
     from adapter_probe.figures.gallery import GalleryItem
 
     from .ablation import Ablation
     from .suite import Suite
+    from .sweeps import Sweep
 
 SEVERAL = "figures"
 """Output folder for figures of several studies, unless another one is given."""
+Style = Literal["paper", "icml", "neurips", "acl", "aaai", "jmlr", "tmlr", "talk"]
+SECONDS_OF_DRAWING = 3.0  # per study, including its statistics; measured on two cores, used in estimates
+
+
+def _written(
+    studies: Sequence[DrawnStudy],
+    folder: str | Path,
+    style: str,
+    column: Column | None,
+    formats: Sequence[str],
+    tolerance: float,
+    paper: bool,
+    labels: Sequence[str],
+    only: Sequence[str],
+) -> list[GalleryItem]:
+    """Write all figures and tables of some studies into one folder; arguments as of `DrawnStudy.save`."""
+    from adapter_probe.figures.gallery import write_gallery
+
+    venue = _venue(style)
+    if not tolerance >= 0:
+        raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 or more points")
+    if column not in (None, *get_args(Column)):
+        raise ResultsError(f"column {column!r} is not allowed; choose from {', '.join(get_args(Column))}")
+    wanted = tuple(dict.fromkeys(name.strip().lower() for name in as_tuple(formats) if name.strip()))
+    if not wanted or any(name not in FIGURE_FORMATS for name in wanted):
+        given = ",".join(as_tuple(formats))
+        raise ResultsError(f"formats {given!r} are not allowed; choose from {', '.join(FIGURE_FORMATS)}")
+    options = FigureOptions(venue, column, wanted, tolerance, paper, as_tuple(labels), as_tuple(only))
+    with stage("drawing figures"):
+        return write_gallery([study.record for study in studies], folder, options)
+
+
+def _venue(style: str) -> Venue:
+    if style not in VENUES:
+        raise ResultsError(f"style {style!r} is not known; choose from {', '.join(VENUES)}")
+    return VENUES[style]
+
+
+@contextmanager
+def axes_for(ax: Axes | None, style: Style | None) -> Iterator[Axes]:
+    """The Axes to draw on: the given ones, the current ones, or those of a new figure in a venue's style.
+
+    Raises:
+        ResultsError: the style is unknown, or both `ax` and `style` are given.
+    """
+    from matplotlib import pyplot as plt
+
+    if style is None:
+        yield plt.gca() if ax is None else ax
+        return
+    if ax is not None:
+        raise ResultsError(f"style {style!r} draws a new figure and cannot be combined with ax; omit one")
+    from adapter_probe.figures.style import paper_style
+
+    venue = _venue(style)
+    with paper_style(venue):
+        yield plt.figure(figsize=(venue.half, venue.half), layout="constrained").add_subplot()
+
+
+class DrawnStudy:
+    """Base class of all studies: saves figures to disk, and shows a figure with text in a notebook."""
+
+    record: Any
+
+    @checked
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        style: Style = "paper",
+        column: Column | None = None,
+        formats: Sequence[str] = DEFAULT_FORMATS,
+        tolerance: float = 1.0,
+        paper: bool = False,
+        labels: Sequence[str] = (),
+        only: Sequence[str] = (),
+    ) -> list[Path]:
+        """Write the figures with their numbers and captions, and the tables; return the paths written.
+
+        Args:
+            folder: output folder, created if missing.
+            style: sizes and fonts of a venue; see `adapter_probe.figures.venues.VENUES`.
+            column: figure width, one column or the full text width; None chooses per figure.
+            formats: some of pdf, svg, png, pgf, or one of them.
+            tolerance: tolerated drop, in percentage points, marked by the black line of an ablation.
+            paper: overlay the values that Houlsby et al. (2019) published.
+            labels: panel labels, one per ablation; by default the tasks, and the settings where they differ.
+            only: names of the figures and tables to write, such as ``heatmap``; by default all.
+
+        Raises:
+            ResultsError: an argument is not allowed, or a file cannot be written.
+        """
+        items = _written([self], folder, style, column, formats, tolerance, paper, labels, only)
+        return [path for item in items for path in item.files]
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The main results as (name, value) pairs of text."""
+        raise NotImplementedError
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the main figure of the study."""
+        raise NotImplementedError
+
+    def _draw(self, ax: Axes) -> Axes:
+        """The figure that a notebook shows."""
+        return self.plot(ax)
+
+    def __repr__(self) -> str:
+        return aligned_columns(self.rows())
+
+    def _repr_html_(self) -> str:
+        """A figure with one Axes, followed by lines of text."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(5.2, 4.2), layout="constrained")
+        self._draw(figure.subplots())
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png", dpi=110)
+        data, text = base64.b64encode(picture.getvalue()).decode("ascii"), aligned_columns(self.rows())
+        return f'<img src="data:image/png;base64,{data}" alt=""/><pre>{html.escape(text)}</pre>'
+
+
+class StoredStudy(DrawnStudy):
+    """Base class of the studies that have a results folder, unlike comparisons and averages of them."""
+
+    @property
+    def folder(self) -> Path:
+        """The results folder."""
+        folder: Path = self.record.folder
+        return folder
+
+
+def draw_into_folder(study: StoredStudy, *, tolerance: float = 1.0, paper: bool = False) -> dict[str, str]:
+    """Draw a finished study into its folder; return paths by name and format, such as ``heatmap_pdf``.
+
+    Figures drawn earlier from the same tables by the same code and options are not drawn again.
+    """
+    folder = study.folder
+    of = _drawn_of(study.record, {"tolerance": tolerance, "paper": paper})
+    names = _as_drawn(folder, of) if of else []
+    if not names:
+        drawn = study.save(folder, tolerance=tolerance, paper=paper)
+        names = [path.name for path in drawn]
+        if of:
+            add_note(folder, FIGURES, {"of": of, "sha256": hash_files({path.name: path for path in drawn})})
+    paths = [folder / name for name in names]
+    return {f"{path.stem}_{path.suffix[1:]}".replace("-", "_"): str(path) for path in paths}
+
+
+def _drawn_of(record: StudyRecord, options: Mapping[str, Any]) -> str | None:
+    """The hash of everything that determines a study's figures; None when its tables are not sealed."""
+    tables = sealed_tables(record.folder)
+    of = [tables, dict(record.identity), dict(options), code_identity()]
+    return hash_json(of) if tables else None
+
+
+def _as_drawn(folder: Path, of: str) -> list[str]:
+    """The names of the files in the order drawn, if all are unchanged and from the same key; else empty."""
+    said = read_note(folder, FIGURES)
+    sums = said.get("sha256")
+    if said.get("of") != of or not isinstance(sums, dict):
+        return []
+    files = {name: folder / name for name in sums}
+    whole = all(path.is_file() for path in files.values()) and hash_files(files) == sums
+    return list(sums) if whole else []
 
 
 @checked
@@ -71,18 +237,20 @@ def draw(
         ResultsError: a study cannot be read, an argument is not allowed, the studies cannot be drawn together
             or averaged, or a file cannot be written.
     """
+    from .comparison import average as average_of
+    from .loading import studies_of
+
     given = as_tuple(studies)
     found = [average_of(given)] if average else studies_of(given)
     if out is None:
         out = found[0].folder if len(found) == 1 and isinstance(found[0], StoredStudy) else SEVERAL
-    return draw_gallery(
-        [study.record for study in found], out, style=style, column=column, formats=formats,
-        tolerance=tolerance, paper=paper, labels=labels, only=only,
-    )  # fmt: skip
+    return _written(found, out, style, column, formats, tolerance, paper, labels, only)
 
 
 def ablation_report(study: Ablation, tolerance: float = 1.0) -> dict[str, Any]:
     """Draw a finished ablation into its folder; its summary with the paths of all files."""
+    from .comparison import exchange
+
     names = {"spans": schema.SPANS_CSV, "layers": schema.LAYERS_CSV, "removable": schema.REMOVABLE_CSV,
              "predictions": schema.PREDICTIONS}  # fmt: skip
     if study.groups is not None:
@@ -98,6 +266,8 @@ def ablation_report(study: Ablation, tolerance: float = 1.0) -> dict[str, Any]:
 
 def sweep_report(study: Sweep, paper: bool = False) -> dict[str, Any]:
     """Draw a finished sweep into its folder; its points with the paths of all files."""
+    from .sweeps import plain_rows
+
     figures = draw_into_folder(study, paper=paper)
     names = (schema.TRIALS_CSV, schema.SWEEP_CSV, schema.TRADEOFF_CSV, schema.SIZES_CSV, schema.AGGREGATE_CSV)
     tables = [path for name in names if (path := study.folder / name).is_file()]
@@ -109,6 +279,8 @@ def sweep_report(study: Sweep, paper: bool = False) -> dict[str, Any]:
 
 def suite_report(study: Suite, paper: bool = False) -> dict[str, Any]:
     """Draw every study of a suite into its folder; the tables and summaries with the paths of the figures."""
+    from .sweeps import plain_rows
+
     paths = study.draw(paper=paper)
     sweeps = {"tradeoff": study.tradeoff, "init_sweep": study.init_sweep}
     return {

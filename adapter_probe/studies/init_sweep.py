@@ -18,8 +18,8 @@ from adapter_probe.results.sealing import sealed
 from adapter_probe.results.trial_files import study_identity
 
 from .checked import checked
+from .gallery import Style, axes_for
 from .planning import SweepPlan, plan_sweep, planned_by
-from .study_figures import Style, axes_for
 from .sweeps import (
     OnTrial,
     Sweep,

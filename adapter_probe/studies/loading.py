@@ -24,7 +24,7 @@ from adapter_probe.results.trial_files import study_identity
 
 from .ablation import Ablation
 from .checked import checked
-from .study_figures import DrawnStudy, StoredStudy
+from .gallery import DrawnStudy, StoredStudy
 
 if TYPE_CHECKING:
     from .init_sweep import InitSweep

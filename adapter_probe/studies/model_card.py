@@ -15,19 +15,20 @@ from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.data.presets import preset_named
 from adapter_probe.data.tasks import TaskSpec, load_split
 from adapter_probe.errors import DataError, ResultsError
+from adapter_probe.figures.ablation_words import study_label
 from adapter_probe.figures.gallery import figures_of
 from adapter_probe.figures.table_layouts import lay_out_removable
 from adapter_probe.figures.tables import escape_markdown, markdown_text
 from adapter_probe.figures.venues import PAPER, FigureOptions
-from adapter_probe.figures.wording import count_text, metric_name, named_score, study_label, task_label
 from adapter_probe.results.atomic import make_folder, read_json, write_text
 from adapter_probe.version import __version__
+from adapter_probe.wording import count_text, metric_name, named_score, task_label
 
 from .ablation import Ablation
 from .checked import checked
+from .gallery import DrawnStudy
 from .loading import studies_of
 from .rows import as_tuple
-from .study_figures import DrawnStudy
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -118,7 +119,7 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
         lines += [
             "### What can be removed",
             "",
-            markdown_text(lay_out_removable(record.removable, study_label(said))),
+            markdown_text(lay_out_removable(record.removable, said)),
         ]
     return "\n".join([*lines, f"Measured with adapter-probe {__version__}.", ""])
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, ov
 
 from adapter_probe.progress import activity
 
-from .study_figures import SECONDS_OF_DRAWING
+from .gallery import SECONDS_OF_DRAWING
 from .summaries import aligned_columns, duration_text, method_text
 
 if TYPE_CHECKING:

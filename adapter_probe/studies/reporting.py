@@ -26,9 +26,9 @@ from adapter_probe.results.sealing import MADE_FROM, read_note
 
 from .ablation import Ablation
 from .checked import checked
+from .gallery import DrawnStudy
 from .loading import studies_of
 from .rows import as_tuple
-from .study_figures import DrawnStudy
 from .sweeps import Sweep
 
 _WITH_TEXTS = ("classification", "extractive")

@@ -17,9 +17,9 @@ from .ablating import ablate
 from .ablation import Ablation
 from .checked import checked
 from .comparison import average
+from .gallery import draw_into_folder
 from .init_sweep import INIT_SWEEP, InitSweep, run_init_sweep
 from .planning import SuitePlan, SweepPlan, plan_sweep, planned_by
-from .study_figures import draw_into_folder
 from .suite_file import AblationPart, SuiteFile, SweepPart, chosen_tasks, path_beside_file, read_suite
 from .summaries import ablation_rows
 from .tradeoff import LEARNING_RATES, TRADEOFF, Tradeoff, methods_of, run_tradeoff

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from adapter_probe import wording
 
 if TYPE_CHECKING:
     from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
@@ -21,54 +23,55 @@ def aligned_columns(rows: list[tuple[str, str]]) -> str:
     return "\n".join(f"{left:<{width}}  {right}".rstrip() for left, right in rows)
 
 
+def _plain(text: str) -> str:
+    """Text for the terminal, whose encoding may lack the signs of a figure."""
+    return text.replace("−", "-").replace("–", "-")
+
+
 def _examples(n: int) -> str:
     """A number of examples as text."""
-    from adapter_probe.figures.wording import count_text  # imports pandas, which --help does not need
-
-    return count_text(n, "example")
+    return wording.count_text(n, "example")
 
 
 def score_text(score: float | None, metric: str) -> str:
-    """A score as text: a percentage for fractions, three decimals for correlations."""
-    if score is None:
-        return "undefined"
-    from adapter_probe.metrics import IN_PERCENT
-
-    if (unit := _loss_unit(metric)) is not None:
-        return f"{score:.3f} {unit}".rstrip()
-    return f"{100 * score:.1f} %" if metric in IN_PERCENT else f"{score:.3f}"
+    """A score as text; see `adapter_probe.wording.score_text`."""
+    return _plain(wording.score_text(score, metric))
 
 
-def _loss_unit(metric: str) -> str | None:
-    """The unit of a loss, empty if it has none; None for scores of which more is better."""
-    from adapter_probe.metrics import LOSS_UNITS, LOSSES  # imports NumPy, which --help does not need
-
-    return LOSS_UNITS.get(metric, "") if metric in LOSSES else None
+def drop_text(delta: float | None, metric: str) -> str:
+    """A change of a score, in points, as a drop or a gain; see `adapter_probe.wording.drop_text`."""
+    return _plain(wording.drop_text(None if delta is None else -delta, metric))
 
 
-def change_text(delta: float | None, metric: str = "") -> str:
-    """A signed difference of scores, in points, or in the unit of a loss."""
-    if delta is None:
-        return "undefined"
-    if (unit := _loss_unit(metric)) is not None:
-        return f"{-delta / 100:+.3f} {unit}".rstrip()
-    return f"{delta:+.1f} points"
+def drop_interval_text(delta: float | None, interval: Sequence[float | None], metric: str) -> str:
+    """A change of a score with its interval, in points, as a drop: `drop 1.2 points, 95% interval ...`."""
+    if None in interval:
+        return drop_text(delta, metric)
+    low, high = (_amount_text(-end, metric) for end in reversed(interval))  # type: ignore[operator]
+    drop = wording.drop_name(metric)
+    return f"{drop_text(delta, metric)}, 95% interval of the {drop} {low.split()[0]} to {high}"
 
 
-def _drop_text(drop: float, metric: str, sign: str = "+") -> str:
-    """A drop or a difference of drops in points; of a loss, a rise in its unit; see also `change_text`."""
-    unit = _loss_unit(metric)
-    text = f"{drop:{sign}.1f} points" if unit is None else f"{drop / 100:{sign}.3f} {unit}"
-    return text.rstrip()
+def _amount_text(points: float, metric: str) -> str:
+    return _plain(wording.amount_text(points, metric))
 
 
-def span_change_text(span: dict[str, Any] | None, metric: str = "") -> str:
-    """A span and its change of the score, as text."""
+def _signed_amount(points: float, metric: str) -> str:
+    text = _amount_text(points, metric)
+    return f"+{text}" if points > 0 and float(text.split()[0]) else text
+
+
+def _layers_text(first: int, last: int) -> str:
+    return _plain(wording.layers_text(first, last))
+
+
+def span_drop_text(span: dict[str, Any] | None, metric: str = "") -> str:
+    """A span and its drop, as text."""
     if span is None:
         return "none"
     layers, n = _layers_text(span["first"], span["last"]), span["n_layers"]
     layers += "" if n == 1 else f" ({n} layers)"
-    return f"{layers}, {change_text(span['delta_points'], metric)}"
+    return f"{layers}, {drop_text(span['delta_points'], metric)}"
 
 
 def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -86,10 +89,10 @@ def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         (
             "all switched off",
             f"{score_text(report['removed_score'], metric)} "
-            f"({change_text(report['removed_delta_points'], metric)}){part}",
+            f"({drop_text(report['removed_delta_points'], metric)}){part}",
         ),
     ]
-    if _loss_unit(metric) is None:
+    if not wording.is_loss(metric):
         rows.append(
             (
                 "random choice" if report.get("kind") == "causal" else "majority class",
@@ -100,13 +103,13 @@ def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("positive class", str(report["positive_class"])))
     kept = report["study"] == "kept"
     single = report["best_single_layer" if kept else "largest_single_layer_drop"]
-    rise = "drop" if _loss_unit(metric) is None else "rise"
+    drop = wording.drop_name(metric)
     if single is not None:
         unit = "group" if "last_layer" in single else "layer"
-        name = f"best single {unit}" if kept else f"largest single-{unit} {rise}"
+        name = f"best single {unit}" if kept else f"largest single-{unit} {drop}"
         telling = kept or single["delta_points"] < 0  # without any drop, there is no largest one
         layers = _layers_text(single["layer"], single.get("last_layer", single["layer"]))
-        rows.append((name, f"{layers}, {change_text(single['delta_points'], metric)}" if telling else "none"))
+        rows.append((name, f"{layers}, {drop_text(single['delta_points'], metric)}" if telling else "none"))
     if "significant_spans" in report:
         counted = f"{report['significant_spans']} of {report['tested_spans']} spans (p < 0.05 after Holm)"
         rows.append(("significant changes", counted))
@@ -141,7 +144,7 @@ def _group_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         (
             f"on {name}",
             f"{score_text(own['intact_score'], metric)} of {_examples(own['n_examples'])}, all switched off "
-            f"{change_text(own['removed_delta_points'], metric)}",
+            f"{drop_text(own['removed_delta_points'], metric)}",
         )
         for name, own in list(wholes.items())[:_MOST_GROUPS]
     ]
@@ -149,42 +152,35 @@ def _group_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows if more <= 0 else [*rows, ("more groups", f"{more} in groups.csv")]
 
 
-def _tolerance(tolerance: str, metric: str) -> str:
-    """A tolerance with its unit: points, or for a loss, whose points are hundredths, the unit of the loss."""
-    unit = _loss_unit(metric)
-    if unit is None:
-        return f"{tolerance} point{'' if float(tolerance) == 1 else 's'}"
-    return f"{float(tolerance) / 100:g} {unit}".rstrip()
-
-
-def _layers_text(first: int, last: int) -> str:
-    return f"layer {first}" if first == last else f"layers {first}-{last}"
-
-
 def _span_rows(report: Mapping[str, Any], kept: bool) -> list[tuple[str, str]]:
     """The longest removable or shortest sufficient spans."""
     metric, rows = report["metric"], []
     for tolerance, span in report["shortest_sufficient" if kept else "longest_removable"].items():
         what = "shortest sufficient span" if kept else "longest removable span"
-        rows.append((f"{what} within {_tolerance(tolerance, metric)}", span_change_text(span, metric)))
+        rows.append(
+            (
+                f"{what} within {wording.tolerance_text(float(tolerance), metric)}",
+                span_drop_text(span, metric),
+            )
+        )
     for tolerance, span in report.get("longest_removable_surely", {}).items():
         if span is not None:
-            within = f"  by the 95 % interval, within {_tolerance(tolerance, metric)}"
-            rows.append((within, span_change_text(span, metric)))
+            within = f"  by the 95% interval, within {wording.tolerance_text(float(tolerance), metric)}"
+            rows.append((within, span_drop_text(span, metric)))
     return rows
 
 
 def guard_rows(guard: dict[str, Any]) -> list[tuple[str, str]]:
     """Mixed precision: predictions repeated in float32, measured rounding errors, and remaining risk."""
     decided, band = 100 * guard["decided_in_float32"], guard["band"]
-    share = f"{decided:.1f} % of the predictions, those with margins below {band:.2g}"
+    share = f"{decided:.1f}% of the predictions, those with margins below {band:.2g}"
     evidence = f"largest error {guard['largest_error']:.2g} in {guard['pairs']:,} pairs"
     evidence += (
         f", {guard['sampled_pairs']:,} of them random; a tenth exceed {guard['threshold']:.2g}, by "
         f"{guard['scale']:.2g} on average"
     )
     most = max(0.1, 100 * guard["chance"])  # the errors beyond the band are not measured, so never none
-    chance = f"at most {most:.1f} % that any other prediction differs, if the errors have this tail"
+    chance = f"at most {most:.1f}% that any other prediction differs, if the errors have this tail"
     return [("repeated in float32", share), ("  rounding error", evidence), ("  remaining risk", chance)]
 
 
@@ -200,11 +196,10 @@ def comparison_rows(record: ComparisonRecord) -> list[tuple[str, str]]:
     ]
     for what, sign in (("largest excess in b", 1), ("largest excess in a", -1)):
         row = frame.loc[(sign * frame["difference_points"]).idxmax()]
-        difference, low, high = (
-            _drop_text(row[f"{name}_points"], record.metric) for name in ("difference", "ci_low", "ci_high")
-        )
+        ends = (row[f"{name}_points"] for name in ("difference", "ci_low", "ci_high"))
+        difference, low, high = (_signed_amount(end, record.metric) for end in ends)
         layers = _layers_text(int(row["first"]), int(row["last"]))
-        text = f"{layers}, difference {difference}, 95 % interval {low.split()[0]} to {high}"
+        text = f"{layers}, difference {difference}, 95% interval {low.split()[0]} to {high}"
         rows.append((what, text if sign * row["difference_points"] > 0 else "none"))
     return rows
 
@@ -223,10 +218,11 @@ def exchange_rows(record: ExchangeRecord) -> list[tuple[str, str]]:
     for (own, others), alike in best.groupby(["task_points", "other_points"], sort=False):
         row = alike.iloc[0]  # the longest of the spans with equal changes
         layers = _layers_text(row["first"], row["last"])
-        first, second = (change_text(*pair) for pair in zip((own, others), record.metrics))
+        first, second = (drop_text(*pair) for pair in zip((own, others), record.metrics))
         change = f"{first} on {task}, {second} on {other}"
         change += f" ({len(alike) - 1} other spans are equal)" if len(alike) > 1 else ""
-        rows.append((f"frontier: {layers} {'off' if record.study == 'ablated' else 'kept on'}", change))
+        done = "switched off" if record.study == "ablated" else "kept on"
+        rows.append((f"frontier: {layers} {done}", change))
     return rows if len(rows) > 1 else [*rows, ("frontier", "only the intact model")]
 
 
@@ -236,7 +232,7 @@ def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
     low, high = (score_text(score, record.metric) for score in (min(scores), max(scores)))
     removed, apart = statistics.fmean(record.removed_points), statistics.stdev(record.removed_points)
     counted = int(frame["significant"].sum())
-    spread = _drop_text(frame["sd_points"].median(), record.metric, "")
+    spread = _amount_text(frame["sd_points"].median(), record.metric)
     return [
         (
             "average",
@@ -247,8 +243,8 @@ def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
             "all switched off",
             "undefined"
             if math.isnan(removed)
-            else f"{change_text(removed, record.metric)}, standard deviation over studies "
-            f"{_drop_text(apart, record.metric, '')}",
+            else f"{drop_text(removed, record.metric)}, standard deviation over studies "
+            f"{_amount_text(apart, record.metric)}",
         ),
         ("spread over studies", f"median standard deviation {spread} per span"),
         ("beyond chance", f"{counted} of {len(frame)} spans (p < 0.05 after Holm)"),
@@ -268,15 +264,13 @@ def file_lists(groups: Iterable[Iterable[str | Path]]) -> str:
 
 def method_text(method: dict[str, Any]) -> str:
     """A training method and its settings, as text."""
-    from adapter_probe.analysis.method_labels import METHOD_LABELS
-
     # Fine-tuning of no layers on top (k = 0) is a setting too.
     fields = [
         f"{name.replace('_', ' ')} {_field(value)}"
         for name, value in method.items()
         if name not in ("name", "inner") and (value or name == "k")
     ]
-    return ", ".join([METHOD_LABELS.get(method["name"], "adapters"), *fields])
+    return ", ".join([wording.METHOD_LABELS.get(method["name"], "adapters"), *fields])
 
 
 def _field(value: Any) -> str:

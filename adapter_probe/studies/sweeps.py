@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapter_probe.errors import DataError, TrainingError
 
-from .study_figures import StoredStudy
+from .gallery import StoredStudy
 from .summaries import aligned_columns, score_text
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from adapter_probe.results.sealing import sealed
 from adapter_probe.results.trial_files import study_identity
 
 from .checked import checked
+from .gallery import Style, axes_for
 from .planning import SweepPlan, plan_sweep, planned_by
 from .rows import as_tuple
-from .study_figures import Style, axes_for
 from .sweeps import (
     OnTrial,
     Sweep,
@@ -110,7 +110,7 @@ class Tradeoff(Sweep):
             (
                 f"{point['task']}: {point['label']}",
                 f"{spread_text(point)}, {point['trained_parameters_without_head']:,} parameters"
-                + ("" if (share := point["percent_of_base"]) is None else f" ({share:.2f} % of the base)"),
+                + ("" if (share := point["percent_of_base"]) is None else f" ({share:.2f}% of the base)"),
             )
             for point in points
         ]

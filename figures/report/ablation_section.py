@@ -17,11 +17,11 @@ from adapter_probe.analysis.removable import (
     tolerance_steps,
 )
 from adapter_probe.analysis.studies import AblationRecord, section_of
-from adapter_probe.figures.ablation_figures import attribution_drawing
+from adapter_probe.figures.attribution import drawings
 from adapter_probe.figures.levels import DropScale
-from adapter_probe.figures.wording import drop_label, drop_name, metric_name, unit_name
 from adapter_probe.metrics import IN_PERCENT, LOSS_UNITS, LOSSES
 from adapter_probe.results.ablation_files import AblationResults
+from adapter_probe.wording import drop_label, drop_name, metric_name, unit_name
 
 from .changed_examples import ExampleTexts, examples_content, flip_counts
 from .embedded_figures import SVG, image_of, text_table
@@ -193,7 +193,7 @@ def _layers(record: AblationRecord) -> dict[str, Any] | None:
         "share_low_points": "from", "share_high_points": "to (95 %)",
     }  # fmt: skip
     frame = _rises(record.layers) if metric in LOSSES else record.layers
-    shares = None if record.shares is None else attribution_drawing([record], SVG, record.identity)
+    shares = next(drawings([record], SVG), None)
     return {
         "heading": f"Each layer {alone}" if record.shares is None else f"Which layers carry the {drop}",
         "figure": shares and image_of(shares),

@@ -13,8 +13,8 @@ from adapter_probe.analysis.studies import StudyRecord
 from adapter_probe.figures import gallery, style
 from adapter_probe.figures.drawing import Drawing
 from adapter_probe.figures.venues import PAPER, FigureOptions
-from adapter_probe.figures.wording import bare_score
 from adapter_probe.metrics import IN_PERCENT
+from adapter_probe.wording import score_text
 
 from .json_tables import json_cell
 
@@ -73,7 +73,7 @@ def cell_text(name: str, value: object, metric: str | None) -> str:
     if isinstance(plain, (bool, str)):
         return {True: "yes", False: "no"}.get(plain, plain)  # type: ignore[call-overload]
     if name in _SCORES:
-        return bare_score(plain, metric)
+        return score_text(plain, metric)
     if name == "sem":
         return f"{100 * plain:.2f}" if metric is None or metric in IN_PERCENT else f"{plain:.3f}"
     if name.startswith("p_"):

@@ -30,7 +30,7 @@ import matplotlib.backends.backend_agg, matplotlib.backends.backend_pdf, matplot
 import matplotlib.style, pandas.io.formats.csvs, tokenizers, torch, transformers
 import transformers.models.bert.modeling_bert, transformers.models.roberta.modeling_roberta
 import adapter_probe.cli.main
-import adapter_probe.figures.ablation_figures, adapter_probe.probe.resumable
+import adapter_probe.figures.gallery, adapter_probe.probe.resumable
 import adapter_probe.progress, adapter_probe.training.checkpoint
 
 adapter_probe.progress.SECONDS_BETWEEN_WORDS = 3600.0  # a slow machine says no more than a fast one

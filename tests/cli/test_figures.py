@@ -211,10 +211,10 @@ def test_latex_takes_every_picture_and_table(drawn, tmp_path):
     ("stem", "words"),
     [
         ("heatmap", ("1,000 examples", "McNemar", "Holm-corrected over 78 spans", "at most 1 point")),
-        ("attribution", ("1,000 examples", "Myerson", "the drop of the layer alone")),
-        ("init-sweep", ("2 seeds per point", "standard error", "No value is undefined")),
+        ("attribution", ("1,000 examples", "Myerson", "78 intervals")),
+        ("init-sweep", ("2 seeds per point", "standard error")),
         ("tradeoff-tasks", ("2 seeds per point (0, 1)", "standard error", "full fine-tuning")),
-        ("tradeoff-aggregate", ("2 tasks: CoLA, RTE", "95 % bootstrap interval over seeds")),
+        ("tradeoff-aggregate", ("2 tasks: CoLA, RTE", "95% bootstrap interval over seeds")),
         ("size-robustness", ("2 tasks", "standard error of the mean over seeds")),
     ],
 )

@@ -52,9 +52,10 @@ def test_within_a_tolerance(program, ablated, tmp_path):
     told = dict(re.split(" {2,}", line, maxsplit=1) for line in outcome.stdout.splitlines() if "  " in line)
     number = r"[+−-]?\d+\.\d"
     points = rf"{number} points?"
-    assert re.fullmatch(rf"{points}, 95 % interval {points} to {points}", told["change"])
+    interval = rf"95% interval of the drop {number} to {points}"
+    assert re.fullmatch(rf"(drop|gain) {points}, {interval}", told["cost"])
     assert re.fullmatch(r"(\d[\d,]*) of \1 adapter parameters", told["removed"])
-    assert re.fullmatch(rf"{number} % less per evaluation on this machine", told["time"])
+    assert re.fullmatch(rf"{number}% less per evaluation on this machine", told["time"])
     assert told["checkpoint"] == str(tmp_path / "p")
     assert "prune: " in outcome.stderr
 

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
+from adapter_probe import wording
 from adapter_probe.analysis.published import published_ablation
 from adapter_probe.analysis.studies import AblationOverview
 from adapter_probe.errors import ResultsError
-from adapter_probe.figures import style, wording
-from adapter_probe.figures.ablation_figures import heatmap_figure
-from adapter_probe.figures.heatmap import Grid
+from adapter_probe.figures import ablation_words, style
+from adapter_probe.figures.heatmap import heatmap_figure
+from adapter_probe.figures.span_grid import Grid
 from adapter_probe.figures.venues import FIGURE_FORMATS, PAPER, VENUES, FigureOptions, Venue
 
-NOTES = ["MNLI$_\\mathrm{m}$", "intact 83.7 % accuracy", "all removed: drop 43.5"]
+NOTES = ["MNLI$_\\mathrm{m}$", "intact 83.7% accuracy", "all switched off: drop 43.5"]
 
 
 def notes_of(ax) -> list[str]:
@@ -42,14 +43,14 @@ def test_fonts_in_the_pdf_are_type_42(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, ("intact 90.0 % accuracy", "all removed: drop 15.0", "majority class 75.0 %")),
-        ({"removed_delta": 2.5}, (..., "all removed: drop −2.5", ...)),
-        ({"removed_delta": 0.0}, (..., "all removed: drop 0.0", ...)),
-        ({"removed_delta": None}, (..., "all removed: drop undefined", ...)),
-        ({"removed": "all attention removed"}, (..., "all attention removed: drop 15.0", ...)),
-        ({"majority": None}, (..., "all removed: drop 15.0")),
-        ({"majority": 0.9}, (..., ..., ..., "no better than the majority class:", "spans not informative")),
-        ({"majority": 0.95}, (..., ..., ..., "no better than the majority class:", "spans not informative")),
+        ({}, ("intact 90.0% accuracy", "all switched off: drop 15.0", "majority class 75.0%")),
+        ({"removed_delta": 2.5}, (..., "all switched off: gain 2.5", ...)),
+        ({"removed_delta": 0.0}, (..., "all switched off: drop 0.0", ...)),
+        ({"removed_delta": None}, (..., "all switched off: undefined", ...)),
+        ({"removed": "all attention switched off"}, (..., "all attention switched off: drop 15.0", ...)),
+        ({"majority": None}, (..., "all switched off: drop 15.0")),
+        ({"warning": "?"}, (..., ..., ..., "no better than the majority class:", "spans not informative")),
+        ({"metric": "nll", "majority": None}, (..., "all switched off: rise 0.150 nats")),
         (
             {"metric": "mcc", "intact": 1.0, "majority": 0.0},
             ("intact Matthews correlation 1.000", ..., "majority class 0.000"),
@@ -58,22 +59,26 @@ def test_fonts_in_the_pdf_are_type_42(tmp_path):
 )
 def test_notes_tell_what_a_reader_wants_to_know(changes, expected):
     facts = AblationOverview("CoLA$", "validation", "ablated", "accuracy", 40, 0.9, -15.0, majority=0.75)
-    task, *lines = wording.ablation_notes(replace(facts, **changes))
+    task, *lines = ablation_words.ablation_notes(replace(facts, **changes))
     assert task == r"CoLA\$, n = 40"
     assert len(lines) == len(expected)
     assert all(want in (..., line) for line, want in zip(lines, expected))
 
 
 @pytest.mark.parametrize(
-    ("metric", "expected"),
+    ("metric", "data", "expected"),
     [
-        ("accuracy", "drop in test accuracy (percentage points)"),
-        ("mcc", "drop in test Matthews correlation (points of 0.01)"),
-        (None, "drop in test score (points of 0.01)"),
+        ("accuracy", "", "drop in test accuracy (percentage points)"),
+        ("accuracy", "arc_test.jsonl", "drop in accuracy on arc_test.jsonl (percentage points)"),
+        ("acc_norm", "arc_easy", "drop in length-normalised accuracy on ARC-Easy (percentage points)"),
+        ("mcc", "", "drop in test Matthews correlation (score × 100)"),
+        ("nll", "", "rise in test negative log-likelihood (0.01 nats)"),
+        (None, "", "drop in test score (score × 100)"),
     ],
 )
-def test_the_bar_says_what_is_dropped(metric, expected):
-    assert wording.drop_label(metric, "test") == expected
+def test_the_bar_says_what_is_dropped_on_which_data(metric, data, expected):
+    facts = AblationOverview("CoLA$", "test", "ablated", metric, 40, 0.9, -15.0, data=data)
+    assert ablation_words.drop_label([facts], metric) == expected
 
 
 @pytest.mark.parametrize(
@@ -81,13 +86,13 @@ def test_the_bar_says_what_is_dropped(metric, expected):
     [(0.04, "0.0"), (-0.04, "0.0"), (9.94, "9.9"), (9.95, "10"), (10.4, "10"), (-3.25, "−3.2"),
      (101.0, "101"), (np.nan, "")],
 )  # fmt: skip
-def test_drop_text(drop, text):
-    assert wording.drop_text(drop) == text
+def test_cell_text(drop, text):
+    assert wording.cell_text(drop) == text
 
 
 @pytest.mark.parametrize(("points", "text"), [(-5.06, "−5.1"), (0.3, "+0.3"), (-0.04, "0.0"), (0.0, "0.0")])
 def test_signed(points, text):
-    assert wording.signed_points(points) == text
+    assert wording.signed(points) == text
 
 
 @pytest.mark.parametrize("venue", ["neurips", "talk"])
@@ -95,7 +100,7 @@ def test_signed(points, text):
 @pytest.mark.parametrize("n_layers", [1, 2, 24])
 def test_everything_lies_inside_the_figure(make_frame, assert_tidy, n_layers, column, venue):
     grid = Grid(make_frame(n_layers, seed=1), NOTES, None)
-    label = wording.drop_label("mcc", "validation")
+    label = "drop in validation Matthews correlation (score × 100)"
     figure = heatmap_figure([grid], FigureOptions(VENUES[venue], column, tolerance=0.5), label)
     assert_tidy(figure)
     assert figure.get_figwidth() == VENUES[venue].width(column)
@@ -111,11 +116,11 @@ def test_panels_share_one_scale_and_one_bar(make_frame, assert_tidy, n_panels):
     *grids, bar = figure.axes
     figure.draw_without_rendering()
     assert len(grids) == n_panels
-    assert [ax.get_ylabel() for ax in grids] == ["first ablated layer"] + [""] * (n_panels - 1)
+    assert [ax.get_ylabel() for ax in grids] == ["first layer switched off"] + [""] * (n_panels - 1)
     assert all(ax.get_title() == "" for ax in figure.axes)
     assert notes_of(grids[1]) == list(NOTES)
     # The bar covers all panels: gains beyond 2 points and drops beyond 50 occur in the second alone.
-    assert " ".join(t.get_text() for t in bar.get_xticklabels()) == "−2 −1 0 0.5 1 2 5 10 20 50"
+    assert " ".join(t.get_text() for t in bar.get_xticklabels()) == "−2 −1 0 0.5 1 2 5 10 20 30 50"
     cells = grids[0].collections[0]
     assert {to_hex(c) for c in cells.get_facecolors() if c[3]} == {"#f9e5d4"}
 

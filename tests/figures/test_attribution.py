@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 
 from adapter_probe.analysis.studies import AblationOverview, AblationRecord
 from adapter_probe.errors import ResultsError
-from adapter_probe.figures.ablation_figures import attribution_drawing, attribution_figure
-from adapter_probe.figures.attribution import attribution, interaction_map
+from adapter_probe.figures.attribution import attribution, attribution_figure, drawings, interaction_map
 from adapter_probe.figures.heatmap import heatmap
 from adapter_probe.figures.venues import PAPER, FigureOptions
 
@@ -66,7 +65,7 @@ def test_bars_and_diamonds_are_the_shares_and_single_drops(record):
 
 def test_the_csv_holds_what_is_drawn(record):
     panel = record()
-    frame = attribution_drawing([panel], FigureOptions(PAPER), {}).frame
+    frame = next(drawings([panel], FigureOptions(PAPER))).frame
     drawn = frame[frame["quantity"] == "interaction"].set_index(["first", "last"])["drop_points"]
     for span, value in brute_force_interactions(panel.spans).items():
         assert drawn[span] == pytest.approx(value)
@@ -84,9 +83,9 @@ def test_tidy_with_several(record, assert_tidy, n, column):
     assert len(shares_axes(figure).patches) == 12 * n
 
 
-def test_the_caption_says_what_a_reviewer_asks(record):
-    caption = attribution_drawing([record()], FigureOptions(PAPER), {}).caption
-    for words in ("1,043 examples", "95 % paired bootstrap", "McNemar", "Holm", "Myerson", "majority class"):
+def test_the_caption_counts_the_intervals_that_are_not_corrected(record):
+    caption = next(drawings([record(12)], FigureOptions(PAPER))).caption
+    for words in ("1,043", "McNemar", "78 intervals", "about 4 "):
         assert words in caption
 
 
@@ -97,7 +96,7 @@ def test_without_intervals_nothing_is_said_of_them(record):
         spans=panel.spans[["first", "last", "n_layers", "delta_points", "interaction_points"]],
         layers=panel.layers[["layer", "delta_points", "share_points"]],
     )
-    drawing = attribution_drawing([bare], FigureOptions(PAPER), {})
+    drawing = next(drawings([bare], FigureOptions(PAPER)))
     assert "bootstrap" not in drawing.caption
     assert "Holm" not in drawing.caption
     words = [text.get_text() for legend in drawing.figure.legends for text in legend.get_texts()]

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from adapter_probe.analysis.method_labels import BASELINE, METHOD_LABELS
 from adapter_probe.figures import style
 from adapter_probe.figures.curves import (
     METHODS,
@@ -23,6 +22,7 @@ from adapter_probe.figures.curves import (
 from adapter_probe.figures.layout import fit_height, legend_below, new_figure
 from adapter_probe.figures.point_labels import PointLabel, label_points
 from adapter_probe.figures.venues import VENUES
+from adapter_probe.wording import BASELINE, METHOD_LABELS
 
 
 def points(rows: list[tuple[str, int | None, float]]) -> pd.DataFrame:

@@ -10,9 +10,9 @@ from matplotlib.text import Text
 from adapter_probe.analysis.studies import StudyRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import style
-from adapter_probe.figures.ablation_figures import heatmap_figure
 from adapter_probe.figures.gallery import figures_of, tables_of, write_gallery
-from adapter_probe.figures.heatmap import Grid
+from adapter_probe.figures.heatmap import heatmap_figure
+from adapter_probe.figures.span_grid import Grid
 from adapter_probe.figures.venues import PAPER, VENUES, FigureOptions, Venue
 from adapter_probe.studies.loading import studies_of
 
@@ -64,7 +64,7 @@ def test_one_task_twice_is_told_apart_by_folder(tmp_path, ablation_folder):
     folders = [ablation_folder(tmp_path / name, "cola") for name in ("small", "large")]
     heatmap, _ = drawn(folders)
     assert list(heatmap.frame["grid"].unique()) == ["CoLA, small", "CoLA, large"]
-    names = stems(tables_of(records_in(folders), False))
+    names = stems(tables_of(records_in(folders), OPTIONS))
     assert names == ["table-removable-cola-small", "table-removable-cola-large"]
 
 
@@ -107,7 +107,7 @@ def test_only_what_was_asked_for_is_written(tmp_path, ablation_folder):
 
 def test_ablations_of_two_tasks_name_their_tables_by_task(tmp_path, ablation_folder):
     folders = [ablation_folder(tmp_path / t / "ablation", t) for t in ("cola", "mnli")]
-    assert stems(tables_of(records_in(folders), False)) == [
+    assert stems(tables_of(records_in(folders), OPTIONS)) == [
         "table-removable-cola",
         "table-removable-mnli-m",
     ]
@@ -176,10 +176,9 @@ def test_kept_spans_are_a_figure_of_their_own(tmp_path, ablation_folder):
     layers = pd.read_csv(folders[1] / "layers.csv")
     layers.assign(share_points=float("nan")).to_csv(folders[1] / "layers.csv", index=False)
     made = drawn(folders)
-    assert stems(made) == ["heatmap", "attribution", "heatmap-kept"]
-    assert made[2].figure.axes[0].get_xlabel() == "last kept layer"
-    assert "only the adapters in a contiguous span of layers are kept on" in made[2].caption
-    assert stems(tables_of(records_in(folders), False)) == ["table-removable-cola-off"]
+    assert stems(made) == ["heatmap", "heatmap-kept", "attribution"]
+    assert made[1].figure.axes[0].get_xlabel() == "last layer kept on"
+    assert stems(tables_of(records_in(folders), OPTIONS)) == ["table-removable-cola-off"]
 
 
 @pytest.fixture(scope="module")

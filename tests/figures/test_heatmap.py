@@ -14,8 +14,9 @@ from matplotlib.colors import to_hex
 from adapter_probe.analysis.comparing import ComparisonRecord
 from adapter_probe.analysis.studies import AblationOverview, AblationRecord
 from adapter_probe.figures import style
-from adapter_probe.figures.heatmap import Grid, draw, heatmap, scale_of
+from adapter_probe.figures.heatmap import heatmap
 from adapter_probe.figures.levels import DivergingScale, DropScale
+from adapter_probe.figures.span_grid import Grid, draw, scale_of
 
 OVERVIEW = AblationOverview("cola", "validation", "ablated", "accuracy", 1043, 0.744, -5.5, majority=0.689)
 
@@ -143,7 +144,7 @@ def test_numbers_follow_the_axes_when_these_are_resized(make_frame):
 @pytest.mark.parametrize("inches", [2.5, 6.0])
 def test_deep_models_stay_legible(make_frame, n_layers, inches):
     frame = make_frame(n_layers).assign(significant=False)
-    ax = drawn(frame, inches, notes=["a task", "intact 74.2 % accuracy"], metric="accuracy")
+    ax = drawn(frame, inches, notes=["a task", "intact 74.2% accuracy"], metric="accuracy")
     for axis in (ax.xaxis, ax.yaxis):
         boxes = [t.label1.get_window_extent() for t in axis.get_major_ticks()]
         assert len(boxes) >= 5
@@ -211,10 +212,10 @@ def test_triangles_mark_what_costs_less_than_a_part_of_it(make_frame):
     assert any(note.startswith("◣") for note in notes(ax))
 
 
-@pytest.mark.parametrize("study", ["ablated", "kept"])
-def test_axes_say_what_happened_to_the_span(make_frame, study):
+@pytest.mark.parametrize(("study", "done"), [("ablated", "switched off"), ("kept", "kept on")])
+def test_axes_say_what_happened_to_the_span(make_frame, study, done):
     ax = drawn(make_frame(3), study=study)
-    assert (ax.get_xlabel(), ax.get_ylabel()) == (f"last {study} layer", f"first {study} layer")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == (f"last layer {done}", f"first layer {done}")
     assert ax.get_title() == ""
 
 
@@ -223,7 +224,7 @@ def test_axes_say_what_happened_to_the_span(make_frame, study):
     [(1, 2.0), (2, 3.3), (3, 2.5), (6, 3.3), (12, 3.3), (12, 1.4), (24, 3.3), (80, 3.3)],
 )
 def test_notes_stay_clear_of_the_cells(make_frame, n_layers, inches):
-    lines = ["validation task", "intact 74.2 % accuracy", "all removed: drop 5.1", "majority class 69.1 %"]
+    lines = ["validation task", "intact 74.2% accuracy", "all switched off: drop 5.1", "majority class 69.1%"]
     ax = drawn(make_frame(n_layers), inches, notes=lines)
     placed = [t for t in ax.texts if t.get_transform() != ax.transData and t.get_visible()]
     assert [t.get_text() for t in placed] == [line for line in lines if line in notes(ax)]
@@ -250,7 +251,7 @@ def test_a_record_on_the_users_own_axes(make_frame):
     assert len(figure.axes) == 3  # one colour bar
     assert "drop in validation accuracy" in figure.axes[2].get_ylabel().replace("\n", " ")
     figure.draw_without_rendering()
-    assert notes(left)[:2] == ["CoLA, n = 1,043", "intact 74.4 % accuracy"]
+    assert notes(left)[:2] == ["CoLA, n = 1,043", "intact 74.4% accuracy"]
     assert notes(right) == []
 
 
@@ -303,7 +304,7 @@ def test_the_papers_grid_takes_the_right_half(make_frame):
     figure, (left, right) = plt.subplots(1, 2, figsize=(24, 7))
     ax = heatmap(record(make_frame(12)), left, paper=True)
     figure.draw_without_rendering()
-    ours, theirs = (axes for axes in figure.axes if axes.get_xlabel() == "last ablated layer")
+    ours, theirs = (axes for axes in figure.axes if axes.get_xlabel() == "last layer switched off")
     assert ax is left is ours
     assert "Houlsby et al. 2019" in notes(theirs)
     assert ours.get_window_extent().x1 < theirs.get_window_extent().x0
@@ -324,11 +325,11 @@ def test_a_model_that_learned_nothing_is_said_to_have(make_frame):
     warning = "The model is not worse with all of these adapters off: beyond chance there is nothing here."
     ax = heatmap(record(make_frame(12), warning=warning), plt.figure(figsize=(6, 5)).gca())
     ax.figure.draw_without_rendering()
-    assert "no better than with all off:" in notes(ax)
-    part = record(make_frame(12), warning=warning, removed="all attention removed")
+    assert "no better than with all switched off:" in notes(ax)
+    part = record(make_frame(12), warning=warning, removed="all attention switched off")
     ax = heatmap(part, plt.figure(figsize=(6, 5)).gca())
     ax.figure.draw_without_rendering()
-    assert "no better than with all attention removed:" in notes(ax)
+    assert "no better than with all attention switched off:" in notes(ax)
     better = heatmap(record(make_frame(12)), plt.figure(figsize=(6, 5)).gca())
     assert not any("no better" in t.get_text() for t in better.texts)
 

@@ -13,11 +13,12 @@ from matplotlib.colors import to_rgba
 
 from adapter_probe.analysis.comparing import AverageRecord
 from adapter_probe.analysis.published import published_ablation
-from adapter_probe.figures.ablation_figures import joint_drawing
-from adapter_probe.figures.heatmap import grid_of, heatmap, scale_of
+from adapter_probe.figures.ablation_words import joint_notes
+from adapter_probe.figures.heatmap import heatmap
+from adapter_probe.figures.joint import drawings
 from adapter_probe.figures.levels import DropScale
+from adapter_probe.figures.span_grid import grid_of, scale_of
 from adapter_probe.figures.venues import PAPER, FigureOptions
-from adapter_probe.figures.wording import joint_notes
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +55,7 @@ def test_an_average_says_its_spread_below_each_mean():
 @pytest.mark.parametrize(
     ("metric", "scores", "said"),
     [
-        ("accuracy", (1.0, 0.475, 0.6), "intact accuracy 47.5 % to 100.0 %"),
+        ("accuracy", (1.0, 0.475, 0.6), "intact accuracy 47.5% to 100.0%"),
         ("mcc", (0.1, -0.25, -0.1), "intact Matthews correlation −0.250 to 0.100"),
         ("perplexity", (9.5, 10.25, 10.0), "intact perplexity 9.500 to 10.250"),
     ],
@@ -81,21 +82,20 @@ def test_a_deep_average_has_a_grid_of_its_spread(inches, n_grids):
 @pytest.mark.parametrize(("n_layers", "n_panels"), [(6, 1), (12, 1), (30, 2)])
 def test_the_average_figure_shows_means_and_spread(n_layers, n_panels):
     record = mean_of(n_layers)
-    drawing = joint_drawing(record, FigureOptions(PAPER))
-    grids = [ax for ax in drawing.figure.axes if ax.get_xlabel() == "last ablated layer"]
+    drawing = next(drawings([record], FigureOptions(PAPER)))
+    grids = [ax for ax in drawing.figure.axes if ax.get_xlabel() == "last layer switched off"]
     assert len(grids) == n_panels
     drawing.figure.draw_without_rendering()
     shown = "\n".join(text.get_text() for ax in grids for text in ax.texts if text.get_visible())
     assert "± 0.1" in shown if n_panels == 1 else "s.d. over 3 studies" in shown
     assert drawing.frame is record.spans
-    assert "The standard deviation over the studies" in drawing.caption
 
 
 @pytest.mark.parametrize(("task", "paper", "n"), [("mnli", True, 2), ("mnli", False, 1), ("x", True, 1)])
 def test_the_published_grid_stands_beside_the_mean(task, paper, n):
     record = replace(mean_of(12), task=task)
-    drawing = joint_drawing(record, FigureOptions(PAPER, paper=paper))
-    grids = [ax for ax in drawing.figure.axes if ax.get_xlabel() == "last ablated layer"]
+    drawing = next(drawings([record], FigureOptions(PAPER, paper=paper)))
+    grids = [ax for ax in drawing.figure.axes if ax.get_xlabel() == "last layer switched off"]
     assert len(grids) == n
     assert ("Houlsby et al. (2019)" in drawing.caption) == (n == 2)
     if n == 2:

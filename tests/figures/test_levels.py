@@ -11,7 +11,7 @@ from adapter_probe.figures import levels, style
 from adapter_probe.figures.levels import DivergingScale, DropScale
 
 drops = st.floats(-200, 200).map(lambda x: round(x, 3) + 0.0)
-edges = st.sampled_from([s * e for s in (-1, 1) for e in (0, 0.5, 1, 2, 5, 10, 20, 50)])
+edges = st.sampled_from([s * e for s in (-1, 1) for e in (0, 0.5, 1, 2, 5, 10, 20, 30, 50)])
 drop_lists = st.lists(drops | edges, min_size=1, max_size=30)
 
 
@@ -19,10 +19,10 @@ def level_by_hand(drop: float, n_gains: int) -> int:
     if drop < 0:
         gain = 1 if -drop <= 1 else 2 if -drop <= 2 else 3 if -drop <= 5 else 4
         return -min(gain, n_gains)
-    for level, upper in enumerate((0.5, 1, 2, 5, 10, 20, 50), start=1):
+    for level, upper in enumerate((0.5, 1, 2, 5, 10, 20, 30, 50), start=1):
         if drop <= upper:
             return level
-    return 8
+    return 9
 
 
 @settings(deadline=None)
@@ -93,8 +93,8 @@ def test_numbers_can_be_read_on_every_colour(colour):
 @pytest.mark.parametrize(
     ("scale", "ticks"),
     [
-        (DropScale(1, False), "0 0.5 1 2 5 10 20 50"),
-        (DropScale(3, True), "−2 −1 0 0.5 1 2 5 10 20 50"),
+        (DropScale(1, False), "0 0.5 1 2 5 10 20 30 50"),
+        (DropScale(3, True), "−2 −1 0 0.5 1 2 5 10 20 30 50"),
         (DivergingScale(2, 1), "−1 −0.5 0.5"),
     ],
 )

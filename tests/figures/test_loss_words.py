@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from adapter_probe.figures import wording
-from adapter_probe.figures.wording import bare_score, drop_label, unit_name
+from adapter_probe.wording import drop_name, drop_text, score_text, significance_test, unit_name
 
 
 @pytest.mark.parametrize(
@@ -13,14 +12,15 @@ from adapter_probe.figures.wording import bare_score, drop_label, unit_name
 )
 def test_a_loss_rises_in_its_own_unit(metric, unit):
     assert unit_name(metric) == unit
-    label = drop_label(metric, "test")
-    assert label.startswith("rise in test ")
-    assert label.endswith(f"({unit})")
-    assert wording.test_name(metric) == "bootstrap"
+    assert drop_name(metric) == "rise"
+    assert drop_text(1.7, metric) == f"rise 0.017 {unit.removeprefix('0.01')[1:]}".rstrip()
+    assert drop_text(-1.7, metric).startswith("fall 0.017")
+    assert score_text(3.2141, metric) == f"3.214 {unit.removeprefix('0.01')[1:]}".rstrip()
+    assert significance_test(metric) == "bootstrap"
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "acc_norm", "acc_bytes"])
 def test_choices_are_counted_in_percent(metric):
     assert unit_name(metric) == "percentage points"
-    assert bare_score(0.5, metric) == "50.0 %"
-    assert wording.test_name(metric) == "McNemar"
+    assert score_text(0.5, metric) == "50.0%"
+    assert significance_test(metric) == "McNemar"

@@ -7,9 +7,9 @@ import subprocess
 import pytest
 
 from adapter_probe.analysis.published import published_ablation
-from adapter_probe.figures.ablation_figures import heatmap_figure
-from adapter_probe.figures.heatmap import Grid
+from adapter_probe.figures.heatmap import heatmap_figure
 from adapter_probe.figures.pgf import mathtext_to_latex, pgf_picture
+from adapter_probe.figures.span_grid import Grid
 from adapter_probe.figures.venues import PAPER, FigureOptions
 
 
@@ -29,7 +29,9 @@ def test_it_is_as_wide_as_the_figure(picture):
 
 def test_words_stay_words(picture):
     texts = re.findall(r"\\selectfont (.*)\}%", picture)
-    assert {"first ablated layer", "last ablated layer", r"all removed: \ensuremath{-}13.5"} <= set(texts)
+    assert {"first layer switched off", "last layer switched off", r"all removed: \ensuremath{-}13.5"} <= set(
+        texts
+    )
     assert r"a\$ \& 50\% \_of\_ \ensuremath{10^{-2}}" in texts
     assert "includegraphics" not in picture  # no raster
     assert len(texts) >= 78 + 24  # a number a cell, the layers

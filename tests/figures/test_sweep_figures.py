@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -11,12 +13,13 @@ from adapter_probe.analysis import sweeps
 from adapter_probe.analysis.published import published_init_sweep, published_tradeoff
 from adapter_probe.analysis.studies import SweepRecord, TradeoffRecord
 from adapter_probe.errors import ResultsError
-from adapter_probe.figures.aggregate import aggregate_drawing
+from adapter_probe.figures import aggregate, size_robustness
+from adapter_probe.figures import init_sweep as sweep_figure
+from adapter_probe.figures import tradeoff as tradeoff_figure
 from adapter_probe.figures.curves import METHODS
 from adapter_probe.figures.init_sweep import draw as draw_sweep
-from adapter_probe.figures.init_sweep import init_sweep, init_sweep_drawing, sweep_series
-from adapter_probe.figures.size_robustness import size_robustness_drawing
-from adapter_probe.figures.tradeoff import tradeoff, tradeoff_drawing, tradeoff_series
+from adapter_probe.figures.init_sweep import init_sweep, sweep_series
+from adapter_probe.figures.tradeoff import tradeoff, tradeoff_series
 from adapter_probe.figures.tradeoff_panel import draw, frontier
 from adapter_probe.figures.venues import PAPER, FigureOptions
 
@@ -27,16 +30,20 @@ def draw_all(sweep_trials, tradeoff_trials):
 
     def draw(options: FigureOptions, tasks=("cola", "mnli")) -> dict[str, object]:
         first, second = sweep_trials(tasks), tradeoff_trials(tasks)
-        table = sweeps.tradeoff_table(second)
-        series = sweep_series(sweeps.init_sweep_table(first), first, options.paper)
-        curves = tradeoff_series(table, second, options.paper)
         overall = sweeps.aggregate_table(second, n_resamples=100)
-        return {
-            "init": init_sweep_drawing(series, options, {}),
-            "tradeoff": tradeoff_drawing(curves, options, {}),
-            "aggregate": aggregate_drawing(overall, list(tasks), options, {}),
-            "sizes": size_robustness_drawing(sweeps.size_table(second), options, {}),
+        studies = [
+            SweepRecord(Path("s"), sweeps.init_sweep_table(first), first, {}),
+            TradeoffRecord(
+                Path("t"), sweeps.tradeoff_table(second), overall, sweeps.size_table(second), second, {}
+            ),
+        ]
+        modules = {
+            "init": sweep_figure,
+            "tradeoff": tradeoff_figure,
+            "aggregate": aggregate,
+            "sizes": size_robustness,
         }
+        return {name: next(module.drawings(studies, options)) for name, module in modules.items()}
 
     return draw
 
@@ -151,7 +158,10 @@ def test_the_papers_curves_stand_beside_on_request(draw_all):
     )
     panel = next(ax for ax in theirs["tradeoff"].figure.axes if ax.get_xscale() == "log")
     adapters = published_tradeoff("cola").query("method == 'adapters'")
-    assert any(list(line.get_xdata()) == adapters["trained_parameters"].tolist() for line in panel.lines)
+    whole = published_tradeoff("cola")["trained_parameters"].max()  # each in percent of its own base
+    shares = (100 * adapters["trained_parameters"] / whole).tolist()
+    assert any(list(line.get_xdata()) == pytest.approx(shares) for line in panel.lines)
+    assert panel.get_xlim()[1] < 200
     for drawing in theirs.values():
         assert "Houlsby et al. (2019)" in drawing.caption
         assert (drawing.frame["source"] == "Houlsby et al. 2019").any()
@@ -167,7 +177,7 @@ def test_captions_say_what_a_reviewer_asks(drawn):
     needed = {
         "init": ("3 seeds", "standard error", "majority class", "single trials", "truncated at two"),
         "tradeoff": ("2 seeds", "standard error", "including the head", "full fine-tuning"),
-        "aggregate": ("2 tasks: CoLA, MNLI-m", "20th to 80th", "95 % bootstrap interval", "Pareto"),
+        "aggregate": ("2 tasks: CoLA, MNLI-m", "20th to 80th", "95% bootstrap interval", "Pareto"),
         "sizes": ("2 tasks", "standard error"),
     }
     for name, words in needed.items():
@@ -185,17 +195,17 @@ def test_every_figure_comes_with_its_numbers_and_caption(drawn, tmp_path):
 
 def test_the_majority_class_is_named_in_the_legend(drawn):
     words = [text.get_text() for text in drawn["init"].figure.legends[0].get_texts()]
-    assert {"majority class, 69.1 %", "majority class, 35.4 %"} <= set(words)
+    assert {"majority class, 69.1%", "majority class, 35.4%"} <= set(words)
 
 
 def test_the_tradeoff_marks_the_majority_class(drawn, tradeoff_trials):
     """In every panel: a line where the axis reaches it, the score in the notes, a word in the legend."""
     drawing = drawn["tradeoff"]
     assert "majority class" in [text.get_text() for text in drawing.figure.legends[0].get_texts()]
-    assert "the majority class (CoLA 69.1 %, MNLI-m 35.4 %)" in drawing.caption
+    assert "the majority class (CoLA 69.1%, MNLI-m 35.4%)" in drawing.caption
     panels = [ax for ax in drawing.figure.axes if ax.get_xscale() == "log"]
     for ax, score in zip(panels, (69.1, 35.4)):
-        assert f"majority class: {score}" in ax.get_title("left")
+        assert f"majority {score}%" in ax.get_title("left")
         levels = [line.get_ydata()[0] for line in ax.lines if len(set(line.get_ydata())) == 1]
         assert any(abs(level - score) < 1e-9 for level in levels)
         assert ax.get_ylim()[0] > score  # so far below that it would press the scores flat
@@ -246,11 +256,11 @@ def test_on_the_users_own_axes(sweep_trials, tradeoff_trials, tmp_path):
 def test_panels_have_their_notes_above_them_within_the_figure(draw_all, tasks):
     figure = draw_all(FigureOptions(PAPER), tasks)["tradeoff"].figure
     panels = [ax for ax in figure.axes if ax.get_xscale() == "log"]
-    names = ["CoLA, ", "MNLI-m, ", "MRPC, ", "RTE, ", "SST-2, "]
+    names = ["CoLA ", "MNLI-m ", "MRPC ", "RTE ", "SST-2 "]
     for ax, name in zip(panels, names):
         assert ax.get_legend() is None
         title = ax.get_title(loc="left").replace("\n", " ")
         assert title.startswith(name)
-        assert "majority class: " in title
+        assert "majority " in title
         assert ax._left_title.get_window_extent().x1 <= figure.bbox.width
     assert len(panels) == len(tasks)

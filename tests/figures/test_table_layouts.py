@@ -6,6 +6,7 @@ import pytest
 
 from adapter_probe.analysis import sweeps
 from adapter_probe.analysis.published import published_glue, published_tasks
+from adapter_probe.analysis.studies import AblationOverview
 from adapter_probe.figures.paper_tables import glue_table, tasks_table
 from adapter_probe.figures.table_layouts import (
     lay_out_removable,
@@ -77,11 +78,12 @@ def test_removable_spans():
             {"tolerance_points": 1, "basis": "interval"},
         ]
     ).astype(dict.fromkeys(("first", "last", "n_layers"), "Int64"))  # fmt: skip
-    rows = lay_out_removable(frame, "cola").text.to_numpy().tolist()
+    facts = AblationOverview("cola", "validation", "ablated", "accuracy", 40, 0.9, -15.0)
+    rows = lay_out_removable(frame, facts).text.to_numpy().tolist()
     assert rows == [
-        ["0.5 points", "estimate", "1–3", "3", "−0.2", "−1.5"],
-        ["1 point", "estimate", "2", "1", "+0.3", "–"],
-        ["1 point", "95 % interval", "none", "–", "–", "–"],
+        ["0.5 points", "estimate", "1–3", "3", "0.2", "1.5"],
+        ["1 point", "estimate", "2", "1", "−0.3", "–"],
+        ["1 point", "95% CI", "none", "–", "–", "–"],
     ]
 
 
@@ -146,7 +148,7 @@ def test_tasks_with_the_papers_columns_beside(tradeoff_trials):
 
 
 @pytest.mark.parametrize(
-    ("share", "text"), [(2.2111, "2.2 %"), (100.0, "100 %"), (0.0351, "0.035 %"), (np.nan, "–"), (0.0, "0 %")]
+    ("share", "text"), [(2.2111, "2.2%"), (100.0, "100%"), (0.0351, "0.035%"), (np.nan, "–"), (0.0, "0%")]
 )
 def test_percent(share, text):
     assert percent_text(share) == text

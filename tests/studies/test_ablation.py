@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 import adapter_probe as ap
-from adapter_probe.figures.captions import attribution_caption
+from adapter_probe.figures import attribution
+from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.results.atomic import read_json
 from adapter_probe.studies.summaries import score_text
 
@@ -117,12 +118,12 @@ def test_f1_names_its_positive_class(checkpoint, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "part", "removed"),
     [
-        ({"layers": "0-1"}, "layers 0-1", "layers 0-1 removed"),
-        ({"sites": "ffn"}, "feed-forward", "all feed-forward removed"),
+        ({"layers": "0-1"}, "layers 0-1", "layers 0-1 switched off"),
+        ({"sites": "ffn"}, "feed-forward", "all feed-forward switched off"),
         (
             {"sites": "attention", "layers": "1-2"},
             "attention of layers 1-2",
-            "attention of layers 1-2 removed",
+            "attention of layers 1-2 switched off",
         ),
     ],
 )
@@ -131,7 +132,8 @@ def test_what_is_off_in_a_study_of_a_part_is_not_called_all(checkpoint, tmp_path
     assert dict(part_of.rows())["all switched off"].endswith(f" points), {part} only")
     assert part_of.record.overview.removed == ap.load(tmp_path / "a").record.overview.removed == removed
     if "layers" not in settings:
-        assert f"with {removed}." in attribution_caption([part_of.record])
+        (drawing,) = attribution.drawings([part_of.record], FigureOptions(PAPER))
+        assert removed in drawing.caption
 
 
 def test_a_heatmap_is_drawn_on_the_axes_given(study):
@@ -196,10 +198,10 @@ def test_a_function_without_a_number_for_the_intact_model_is_no_metric(checkpoin
 @pytest.mark.parametrize(
     ("metric", "text"),
     [
-        ("accuracy", "81.2 %"),
-        ("squad_f1", "81.2 %"),
-        ("exact_match", "81.2 %"),
-        ("greedy_accuracy", "81.2 %"),
+        ("accuracy", "81.2%"),
+        ("squad_f1", "81.2%"),
+        ("exact_match", "81.2%"),
+        ("greedy_accuracy", "81.2%"),
         ("mcc", "0.812"),
         ("nll", "0.812 nats"),
         ("perplexity", "0.812"),

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 import adapter_probe as ap
 from adapter_probe.analysis.comparing import average_ablations, compare_ablations
 from adapter_probe.cli.main import app
-from adapter_probe.figures.captions import joint_caption
+from adapter_probe.figures import joint as joint_figure
+from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.studies.summaries import average_rows, comparison_rows
 
 
@@ -52,7 +53,7 @@ def test_summaries_name_the_largest_difference_in_its_unit(study, other):
     assert wanted in dict(of_loss)["largest excess in a"]
     whole = mean.spans.loc[mean.spans["n_layers"].idxmax()]
     rows = dict(average_rows(replace(mean.record, metric="nll")))
-    assert rows["all switched off"].startswith(f"{-whole['delta_points'] / 100:+.3f} nats")
+    assert f"{abs(whole['delta_points']) / 100:.3f} nats, standard" in rows["all switched off"]
     assert f"{whole['sd_points'] / 100:.3f} nats" in rows["all switched off"]
 
 
@@ -65,7 +66,8 @@ def test_a_mean_says_what_everything_off_costs(study, other, checkpoint, tmp_pat
     ]
     deltas = [one.summary["removed_delta_points"] for one in (study, other)]
     mean, spread = np.mean(deltas), np.std(deltas, ddof=1)
-    told = f"{mean:+.1f} points, standard deviation over studies {spread:.1f} points"
+    drop = f"{'drop' if mean <= 0 else 'gain'} {abs(mean):.1f} points"
+    told = f"{drop}, standard deviation over studies {spread:.1f} points"
     assert dict(ap.average(made).rows())["all switched off"] == told
 
 
@@ -77,8 +79,8 @@ def test_spans_kept_on_are_not_drawn_as_switched_off(other, checkpoint, tiny_tas
         for one, name in ((checkpoint, "one"), (other.folder.parent, "two"))
     ]
     for joint in (ap.compare(*made), ap.average(made)):
-        assert joint.heatmap(plt.figure().subplots()).get_xlabel() == "last kept layer"
-        caption = joint_caption(joint.record, 1.0)
+        assert joint.heatmap(plt.figure().subplots()).get_xlabel() == "last layer kept on"
+        caption = next(joint_figure.drawings([joint.record], FigureOptions(PAPER))).caption
         assert "only the adapters in a contiguous span of layers are kept on" in caption
         assert "switched off" not in caption
     exchange = ap.exchange(made[0], made[0].against)

@@ -19,8 +19,8 @@ from adapter_probe.probe import request
 from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments
 from adapter_probe.results import fingerprints
 from adapter_probe.results.sealing import CHECKSUMS, FIGURES, MADE_FROM, read_note
-from adapter_probe.studies import study_figures
-from adapter_probe.studies.study_figures import draw_into_folder
+from adapter_probe.studies import gallery
+from adapter_probe.studies.gallery import draw_into_folder
 
 
 class Opened(Exception):
@@ -243,7 +243,7 @@ def test_what_the_figures_are_of_does_not_depend_on_the_folders_name(copied, tmp
     """Else `checksums.json` of equal runs would differ."""
     other = shutil.copytree(copied, tmp_path / "elsewhere" / "other")
     options = {"tolerance": 1.0, "paper": False}
-    first, second = (study_figures._drawn_of(ap.load(folder).record, options) for folder in (copied, other))
+    first, second = (gallery._drawn_of(ap.load(folder).record, options) for folder in (copied, other))
     assert first == second is not None
 
 
@@ -256,7 +256,7 @@ def test_figures_are_drawn_once(copied, monkeypatch):
         raise AssertionError("drawn again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(study_figures, "draw_gallery", refuse)
+        patch.setattr(gallery, "_written", refuse)
         assert draw_into_folder(study, tolerance=1.0) == before
         for look in ({"tolerance": 2.0}, {"tolerance": 1.0, "paper": True}):
             with pytest.raises(AssertionError, match="drawn again"):

@@ -263,7 +263,7 @@ def test_jobs_that_nobody_waits_for(tiny_base, two_tasks, tmp_path, monkeypatch)
 def test_points_no_better_than_the_majority_class():
     point = {"task": "a", "metric": "accuracy", "majority_score": 0.5, "mean": 0.5}
     assert majority_rows([point, {**point, "mean": 0.7}, {**point, "mean": None}]) == [
-        ("majority class", "50.0 %; 2 of 3 points are no better")
+        ("majority class", "50.0%; 2 of 3 points are no better")
     ]
     assert majority_rows([{**point, "majority_score": None}]) == [("majority class", "undefined")]
 

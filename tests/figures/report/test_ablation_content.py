@@ -19,10 +19,10 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.figures.levels import DropScale
 from adapter_probe.figures.report.ablation_section import ReportedAblation, ablation_content, joint_scale
 from adapter_probe.figures.report.changed_examples import ExampleTexts
-from adapter_probe.figures.wording import drop_label
 from adapter_probe.metrics import score
 from adapter_probe.results.ablation_files import load_ablation, read_spans, save_predictions, write_spans
 from adapter_probe.results.atomic import write_json
+from adapter_probe.wording import drop_label
 
 
 @pytest.fixture(scope="module")

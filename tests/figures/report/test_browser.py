@@ -15,10 +15,10 @@ from adapter_probe.analysis.summary import span_summary
 from adapter_probe.figures.levels import DropScale
 from adapter_probe.figures.report.changed_examples import ExampleTexts
 from adapter_probe.figures.report.page import write_report
-from adapter_probe.figures.wording import drop_text
 from adapter_probe.metrics import metric_label, score
 from adapter_probe.results.ablation_files import read_spans, write_spans
 from adapter_probe.studies.loading import load
+from adapter_probe.wording import cell_text
 
 if TYPE_CHECKING:
     from conftest import Browser
@@ -211,7 +211,7 @@ def test_cells_have_the_numbers_of_the_figures(browser: Browser, study: Path, fo
     browser.open(study)
     drops = drop_points(read_spans(folder)["delta_points"])
     assert (abs(10 * drops) % 1 == 0.5).any(), "some should be halfway between two tenths"
-    assert browser.texts(".cell .value") == [drop_text(drop) for drop in drops]
+    assert browser.texts(".cell .value") == [cell_text(drop) for drop in drops]
 
 
 def test_the_other_view_shows_interactions(browser: Browser, study: Path, folder: Path):

@@ -146,7 +146,10 @@ def test_colours_are_those_of_the_figures(make_ablation: Callable[..., Path], re
 def test_the_bar_shows_the_scale(n_gains: int, beyond: bool):
     scale = levels.DropScale(n_gains, beyond)
     shown = page_module._shown_levels(scale)
-    assert [block["level"] for block in shown] == [*range(-n_gains, 0), *range(1, 8 + beyond)]
+    assert [block["level"] for block in shown] == [
+        *range(-n_gains, 0),
+        *range(1, len(levels.DROP_EDGES) + beyond),
+    ]
     assert shown[0]["from"] is None
     assert (shown[-1]["to"] is None) == beyond
     assert [block["from"] for block in shown[1:]] + ([] if beyond else [50.0]) == list(scale.edges)

@@ -82,7 +82,7 @@ def test_every_run_is_listed_and_says_whether_it_counts(tradeoff_folder, sweep_f
         "yes" if rate == 3e-4 else "no" for rate in trials["learning_rate"]
     ]
     assert set(runs["method"]) >= {"adapters 64", "top 2 layers", "full fine-tuning", "head only"}
-    assert runs["score"].tolist() == [f"{100 * score:.1f} %" for score in trials["score"]]
+    assert runs["score"].tolist() == [f"{100 * score:.1f}%" for score in trials["score"]]
     lost = table_of(content_of(sweep_folder(tmp_path / "s")), -1)
     assert (lost["diverged"] == "yes").sum() == 2
     assert lost[lost["diverged"] == "yes"]["score"].tolist() == ["—"] * 2
@@ -97,7 +97,7 @@ def test_numbers_are_told_by_their_kind(tradeoff):
     counts = record.tradeoff["trained_parameters_without_head"]
     assert points["parameters without the head"].tolist() == [f"{count:,}" for count in counts]
     assert points["learning rate"].unique().tolist() == ["0.0003"]
-    assert points["lowest"].tolist() == [f"{100 * low:.1f} %" for low in record.tradeoff["min"]]
+    assert points["lowest"].tolist() == [f"{100 * low:.1f}%" for low in record.tradeoff["min"]]
 
 
 def test_settings_are_those_of_the_study(sweep_folder, tmp_path: Path):

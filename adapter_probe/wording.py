@@ -1,0 +1,214 @@
+"""Words and number formats of figures, tables, summaries and reports: the only place that writes a score.
+
+One convention for changes: a *drop* is a positive number of points, hundredths of the score, and a gain is a
+negative drop; the drop of a loss is its rise, in the loss's unit. In sentences the word carries the sign
+(`drop 38.9 points`, `gain 0.3 points`), in cells, columns and axes a true minus sign (−) marks gains. Only
+columns of tables named ``delta_points`` are signed the other way round: score minus intact score.
+
+Imports NumPy only when a score is formatted, for a fast start of the commands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+
+METHOD_LABELS = {
+    "adapters": "adapters",
+    "top_layers": "top k layers",
+    "layernorm_only": "LayerNorm only",
+    "head_only": "head only",
+    "full": "full fine-tuning",
+    "tfidf": "TF-IDF, no pretraining",
+}
+BASELINE = "tfidf"
+"""The baseline without pretraining."""
+
+ALL_OFF = "all switched off"
+"""What a study with every adapter switched off is called."""
+
+# Names that papers print otherwise than data sets and harnesses write them; GLUE and SQuAD are known tasks.
+_PRINTED = {
+    "ag news": "AG News", "arc": "ARC", "arc challenge": "ARC-Challenge", "arc easy": "ARC-Easy",
+    "blimp": "BLiMP", "boolq": "BoolQ", "hellaswag": "HellaSwag", "imdb": "IMDb", "lambada": "LAMBADA",
+    "lambada openai": "LAMBADA", "mmlu": "MMLU", "openbookqa": "OpenBookQA", "piqa": "PIQA", "trec": "TREC",
+    "wikitext": "WikiText", "winogrande": "WinoGrande",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Metric:
+    """How a metric is written: its name, whether in percent, and of a loss the unit, which may be empty."""
+
+    name: str
+    in_percent: bool
+    loss_unit: str | None
+
+
+@cache
+def _written(metric: str | None) -> _Metric:
+    from adapter_probe import metrics
+
+    unit = metrics.LOSS_UNITS.get(str(metric), "") if metric in metrics.LOSSES else None
+    name = "score" if metric is None else metrics.metric_label(metric)
+    return _Metric(name, metric in metrics.IN_PERCENT, unit)
+
+
+def printable(name: str) -> str:
+    """A name on one line; control characters, which are invalid in SVG, are replaced."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(name.split()))
+
+
+def task_label(name: str) -> str:
+    """A task's name as papers print it: `CoLA`, `ARC-Easy`; of others, blanks for underscores."""
+    from adapter_probe.known_tasks import known_task
+
+    if known := known_task(name):
+        return known.label
+    spaced = printable(name.replace("_", " "))
+    return _PRINTED.get(spaced.lower().replace("-", " "), spaced) or "task"
+
+
+def metric_name(metric: str | None) -> str:
+    """The name of the metric; `score` if it is unknown or differs between studies."""
+    return _written(metric).name
+
+
+def is_loss(metric: str | None) -> bool:
+    """Whether less is better."""
+    return _written(metric).loss_unit is not None
+
+
+def drop_name(metric: str | None) -> str:
+    """The name of a change for the worse: a drop of a score, a rise of a loss."""
+    return "rise" if is_loss(metric) else "drop"
+
+
+def unit_name(metric: str | None) -> str:
+    """The unit of drops on axes: a hundredth of the score or of the loss's unit."""
+    unit = _written(metric).loss_unit
+    if unit is not None:
+        return f"0.01 {unit}".rstrip()
+    return "percentage points" if _written(metric).in_percent else "score × 100"
+
+
+def score_text(score: float | None, metric: str | None) -> str:
+    """A score without its name: `74.2%`, `0.362`, `3.214 nats`; `undefined` for None and NaN."""
+    if score is None or math.isnan(score):
+        return "undefined"
+    written = _written(metric)
+    if written.in_percent:
+        return f"{100 * score:.1f}%".replace("-", "−")
+    return f"{score:.3f} {written.loss_unit or ''}".rstrip().replace("-", "−")
+
+
+def named_score(score: float | None, metric: str | None) -> str:
+    """A score with its name: `74.2% accuracy`, `Matthews correlation 0.362`."""
+    written, text = _written(metric), score_text(score, metric)
+    return f"{text} {written.name}" if written.in_percent else f"{written.name} {text}"
+
+
+def amount_text(points: float, metric: str | None) -> str:
+    """A number of points with its unit: `1.2 points`, `−0.3 points`; of a loss, `0.017 nats`."""
+    unit = _written(metric).loss_unit
+    if unit is not None:
+        return f"{rounded(points / 100, 3)} {unit}".rstrip()
+    text = rounded(points)
+    return f"{text} point{'' if text == '1.0' else 's'}"
+
+
+def drop_text(drop: float | None, metric: str | None) -> str:
+    """A drop in a sentence: `drop 38.9 points`, `gain 0.3 points`; of a loss, `rise 0.017 nats`, `fall ...`.
+
+    Args:
+        drop: points, positive for the worse; None or NaN if undefined.
+        metric: the metric.
+    """
+    if drop is None or math.isnan(drop):
+        return "undefined"
+    worse, better = ("rise", "fall") if is_loss(metric) else ("drop", "gain")
+    size = amount_text(abs(drop), metric)
+    gained = drop < 0 and float(size.split()[0]) != 0
+    return f"{better if gained else worse} {size}"
+
+
+def cell_text(drop: float) -> str:
+    """A drop in a cell: `1.2`, or `12` from 10 points; a gain is a negative drop, `−0.3`. Empty for NaN."""
+    return "" if math.isnan(drop) else rounded(drop, 1 if abs(drop) < 9.95 else 0)
+
+
+def rounded(value: float, digits: int = 1) -> str:
+    """A number with a true minus sign, without one where it rounds to zero: `13.5`, `−0.3`, `0.0`."""
+    text = f"{value:.{digits}f}"
+    return text.lstrip("-") if float(text) == 0 else text.replace("-", "−")
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """A difference with its sign: `−5.1`, `+0.3`, and `0.0` for values that round to zero."""
+    text = rounded(value, digits)
+    return f"+{text}" if value > 0 and float(text.replace("−", "-")) else text
+
+
+def tolerance_text(points: float, metric: str | None = None) -> str:
+    """A tolerance: `1 point`, `0.5 points`; of a loss, whose points are hundredths, `0.01 nats`."""
+    unit = _written(metric).loss_unit
+    if unit is not None:
+        return f"{points / 100:g} {unit}".rstrip()
+    return f"{points:g} point{'' if points == 1 else 's'}"
+
+
+def drop_label(metric: str | None, scored: str = "") -> str:
+    """Label of an axis or colour bar of drops: `drop in validation accuracy (percentage points)`.
+
+    Args:
+        metric: the metric; None if it differs between panels.
+        scored: the metric with its data; by default its name alone.
+    """
+    return f"{drop_name(metric)} in {scored or metric_name(metric)} ({unit_name(metric)})"
+
+
+def score_axis(metric: str | None) -> tuple[float, str]:
+    """The factor of a score on an axis, and the axis label without the split."""
+    if metric is None:
+        return 100.0, "score × 100"
+    written = _written(metric)
+    unit = "%" if written.in_percent else written.loss_unit
+    return (100.0 if written.in_percent else 1.0), written.name + (f" ({unit})" if unit else "")
+
+
+def count_text(n: int, noun: str) -> str:
+    """A count with its noun: `1 seed`, `9,815 examples`."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def range_text(values: list[int], noun: str) -> str:
+    """A range of counts with its noun: `3 seeds`, `2–3 seeds`."""
+    low, high = min(values), max(values)
+    return count_text(high, noun) if low == high else f"{low}–{high} {noun}s"
+
+
+def span_text(first: int, last: int) -> str:
+    """The layers of a span: `3`, `3–5`."""
+    return str(first) if first == last else f"{first}–{last}"
+
+
+def layers_text(first: int, last: int) -> str:
+    """The layers of a span in a sentence: `layer 3`, `layers 3–5`."""
+    return f"layer{'' if first == last else 's'} {span_text(first, last)}"
+
+
+def common_value(values: Iterable[str | None]) -> str | None:
+    """The value that all have in common; None if they differ."""
+    found = set(values)
+    return found.pop() if len(found) == 1 else None
+
+
+def significance_test(metric: str | None) -> str | None:
+    """The test behind the p-values of an ablation, as `adapter_probe.analysis.significance` chooses it."""
+    from adapter_probe.metrics import CHOICES
+
+    if metric is None:
+        return None
+    return "McNemar" if metric in CHOICES else "bootstrap"

@@ -1,0 +1,166 @@
+"""What figures of ablations say: names of panels, notes in grids, and the sentences that captions share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+
+from adapter_probe import metrics, wording
+from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
+from adapter_probe.analysis.deltas import StudyKind
+from adapter_probe.analysis.studies import AblationOverview, AblationRecord, section_of
+from adapter_probe.analysis.summary import NOT_WORSE
+from adapter_probe.wording import (
+    common_value,
+    count_text,
+    drop_text,
+    metric_name,
+    named_score,
+    printable,
+    score_text,
+    significance_test,
+    task_label,
+)
+
+from .style import escape_mathtext
+
+DONE = {
+    "ablated": "the adapters in a contiguous span of layers are switched off, without retraining",
+    "kept": "only the adapters in a contiguous span of layers are kept on, without retraining",
+}
+_MCNEMAR = "an exact two-sided McNemar test of its predictions against the intact model's"
+
+
+def study_label(overview: AblationOverview) -> str:
+    """Name of an ablation in a figure: its label, or by default its task."""
+    return printable(overview.label) or task_label(overview.task)
+
+
+def axis_words(study: StudyKind) -> str:
+    """What was done to a span, as axis labels say it."""
+    return "switched off" if study == "ablated" else "kept on"
+
+
+def common_metric(records: Iterable[AblationRecord]) -> str | None:
+    """The common metric of the ablations; None if it differs."""
+    return common_value(record.overview.metric for record in records)
+
+
+def scored(overviews: Sequence[AblationOverview], metric: str | None) -> str:
+    """The metric with its data, where the studies agree: `validation accuracy`, `accuracy on test.tsv`."""
+    name = metric_name(metric)
+    if data := common_value(one.data for one in overviews):
+        return f"{name} on {data_label(data)}"
+    split = "" if any(one.data for one in overviews) else common_value(one.split for one in overviews)
+    return f"{split or ''} {name}".strip()
+
+
+def data_label(name: str) -> str:
+    """The printed name of given data: file names as they are, tasks of a harness as papers print them."""
+    return printable(name) if "." in name or not name else task_label(name)
+
+
+def drop_label(overviews: Sequence[AblationOverview], metric: str | None) -> str:
+    """Label of drops in the metric on the studies' data; see `adapter_probe.wording.drop_label`."""
+    return wording.drop_label(metric, scored(overviews, metric))
+
+
+def ablation_notes(overview: AblationOverview) -> list[str]:
+    """The notes in a grid: the task, the intact score, everything switched off, the majority class."""
+    lost = None if overview.removed_delta is None else -overview.removed_delta
+    notes = [
+        f"{escape_mathtext(study_label(overview))}, n = {overview.n_examples:,}",
+        f"intact {named_score(overview.intact, overview.metric)}",
+        f"{overview.removed}: {drop_text(lost, overview.metric).removesuffix(' points')}",
+    ]
+    if overview.majority is not None:
+        notes.append(f"{overview.baseline} {score_text(overview.majority, overview.metric)}")
+    reason = why_spans_mean_nothing(overview)
+    return notes + ([f"{reason}:", "spans not informative"] if reason else [])
+
+
+def settings_text(study: AblationRecord) -> str:
+    """The non-default settings of an ablation as text: `ffn only, groups of 3 layers`."""
+    settings, split = section_of(study.identity, "settings"), study.overview.split
+    sites, spans = settings.get("sites", "both"), settings.get("spans", "all")
+    group, layers, precision = (settings.get(name) for name in ("group", "layers", "precision"))
+    said = [
+        "" if sites == "both" else f"{sites} only",
+        "span kept on" if settings.get("complement") else "",
+        "pretrained LayerNorms" if settings.get("layernorm") == "pretrained" else "",
+        "" if spans == "all" else f"spans {spans}",
+        "" if group in (None, 1) else f"groups of {group} layers",
+        f"layers {layers}" if layers else "",
+        "" if precision in (None, "float32") else str(precision),
+        "" if split == "validation" else split,
+        data_label(study.overview.data),
+    ]
+    return ", ".join(part for part in said if part)
+
+
+def joint_notes(record: AverageRecord | ComparisonRecord) -> list[str]:
+    """The notes in a grid of means or differences: studies, number of examples, intact scores."""
+    if isinstance(record, ComparisonRecord):
+        scores = [score_text(score, record.metric) for score in record.intact_scores]
+        names = [escape_mathtext(name) for name in record.names]
+        notes = [f"{names[1]} minus {names[0]}", f"n = {record.n_examples:,}, {metric_name(record.metric)}"]
+        return notes + [f"{name}: intact {score}" for name, score in zip(names, scores)]
+    ends = min(record.intact_scores), max(record.intact_scores)
+    low, high = (score_text(score, record.metric) for score in ends)
+    intact = low if low == high else f"{low} to {high}"
+    return [f"mean ± s.d. of {len(record.names)} studies", f"n = {record.n_examples:,}",
+            f"intact {metric_name(record.metric)} {intact}"]  # fmt: skip
+
+
+def why_spans_mean_nothing(overview: AblationOverview) -> str | None:
+    """Why the spans of a study are not informative by its tests; None if they are."""
+    if overview.warning is None:
+        return None
+    if overview.warning.startswith(NOT_WORSE):
+        return f"no better than with {overview.removed}"
+    article = "the" if overview.baseline == "majority class" else "a"
+    return f"no better than {article} {overview.baseline}"
+
+
+def warnings_of(overviews: Iterable[AblationOverview]) -> list[str]:
+    """A sentence for each study whose spans are not informative."""
+    return [
+        f"{study_label(one)}: the intact model is {reason}, so its spans are not informative."
+        for one in overviews
+        if (reason := why_spans_mean_nothing(one))
+    ]
+
+
+def checkpoint_sentence(overview: AblationOverview) -> str:
+    """A sentence on one checkpoint."""
+    intact = score_text(overview.intact, overview.metric)
+    said = [count_text(overview.n_examples, "example"), f"intact {metric_name(overview.metric)} {intact}"]
+    if overview.majority is not None:
+        said.append(f"{overview.baseline} {score_text(overview.majority, overview.metric)}")
+    return f"{study_label(overview)}: one trained checkpoint, {', '.join(said)}."
+
+
+def tests_of(overviews: Iterable[AblationOverview]) -> str:
+    """The names of the tests behind the p-values."""
+    found = dict.fromkeys(
+        _MCNEMAR
+        if significance_test(one.metric) == "McNemar"
+        else f"a two-sided paired bootstrap test over {units_of([one])}"
+        for one in overviews
+        if one.metric is not None
+    )
+    return " or ".join(found) or "a two-sided test"
+
+
+def units_of(overviews: Iterable[AblationOverview]) -> str:
+    """Units that the bootstrap resamples; questions on one paragraph are not independent."""
+    extractive = metrics.METRICS["extractive"]
+    units = ("paragraphs" if one.metric in extractive else "examples" for one in overviews)
+    return " or ".join(dict.fromkeys(units))
+
+
+def over_spans(frames: Iterable[pd.DataFrame]) -> str:
+    """The number of spans that the correction is over."""
+    counts = {int(frame["p_holm"].notna().sum()) for frame in frames if "p_holm" in frame}
+    return f" over {' or '.join(map(str, sorted(counts)))} spans" if counts else ""

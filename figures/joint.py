@@ -1,0 +1,126 @@
+"""Several ablations together: the mean over seeds with its spread, or the difference of two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from matplotlib.figure import Figure
+
+from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
+from adapter_probe.analysis.deltas import span_order
+from adapter_probe.analysis.studies import StudyRecord
+from adapter_probe.wording import count_text, drop_label, drop_name, score_text, tolerance_text
+
+from . import style
+from .ablation_words import DONE, over_spans
+from .drawing import Drawing, caption_of
+from .heatmap import PUBLISHED, heatmap_figure, spread_fits
+from .span_curve import curve_figure, of_lines
+from .span_grid import Grid, drawn_tolerance, grid_of, published_grid, spread_grid
+from .span_line import span_line
+from .venues import FigureOptions
+
+_MARGIN = 0.5  # inches: width of the labels next to a grid
+
+
+def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
+    """The figure of each average and each comparison, with its CSV and caption.
+
+    Of means whose cells are too small for two numbers, a second grid shows the spread; on request the
+    published grid stands beside that of the means.
+
+    Raises:
+        ResultsError: the grids do not fit the width.
+    """
+    for record in studies:
+        if isinstance(record, (AverageRecord, ComparisonRecord)):
+            yield _drawing(record, options)
+
+
+def _drawing(record: AverageRecord | ComparisonRecord, options: FigureOptions) -> Drawing:
+    stem = "comparison" if isinstance(record, ComparisonRecord) else "average"
+    grids = _grids(record, options)
+    title = f"{grids[0].label}: {', '.join(record.names)}"
+    figure = _figure(record, grids, options)
+    caption = _caption(record, grids, options.tolerance)
+    return Drawing(stem, title, figure, record.spans, caption, {"studies": dict(record.identity)})
+
+
+def _grids(record: AverageRecord | ComparisonRecord, options: FigureOptions) -> list[Grid]:
+    """The record's grid and, of a mean, those of the spread and of the paper where they are drawn."""
+    grids = [grid_of(record)]
+    if isinstance(record, AverageRecord) and span_order(record.spans) is None:
+        with style.paper_style(options.venue):
+            if not spread_fits(record, 72 * (options.width("half") - _MARGIN)):
+                grids.append(spread_grid(record))
+        if options.paper and (published := published_grid(record.task)) is not None:
+            grids.append(published)
+    return grids
+
+
+def _figure(
+    record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], options: FigureOptions
+) -> Figure:
+    if (line := span_line(record)) is not None:
+        return curve_figure([line], options)
+    label, mixed = grids[0].label, _has_published(grids) and record.metric != "accuracy"
+    if mixed:
+        label = f"mean {drop_label(None)}"  # the published drops are drops in accuracy
+    return heatmap_figure(grids, options, label, None if mixed else record.metric)
+
+
+def _has_published(grids: Sequence[Grid]) -> bool:
+    return len(grids) > 1 and grids[-1].shows == "drops"
+
+
+def _caption(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], tolerance: float) -> str:
+    metric, names, is_grid = record.metric, record.names, span_order(record.spans) is None
+    drop = drop_label(metric)
+    scores = ", ".join(score_text(score, metric) for score in record.intact_scores)
+    about = f"{count_text(record.n_examples, 'example')}, intact {scores}"
+    done = DONE[record.study] if is_grid else of_lines([record.spans], record.study)
+    mark = "A ring" if is_grid else "A hollow dot"
+    if isinstance(record, ComparisonRecord):
+        what, test = "difference", "a two-sided paired bootstrap test over examples"
+        drawn = f"Difference of the {drop} when {done}: {names[1]} minus {names[0]} ({about})."
+    else:
+        what, test = "mean", "a two-sided bootstrap test over studies and examples"
+        drawn = f"Mean {drop} over {len(names)} studies ({', '.join(names)}; {about}) when {done}."
+    return caption_of(
+        [
+            drawn,
+            *(_grid_marks(record, grids, tolerance) if is_grid else _curve_marks(record, tolerance)),
+            f"{mark} marks a span whose {what} is not significant at 0.05 by {test}, Holm-corrected"
+            f"{over_spans([record.spans])}.",
+            PUBLISHED if _has_published(grids) else "",
+        ]
+    )
+
+
+def _grid_marks(
+    record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], tolerance: float
+) -> list[str]:
+    """Sentences on the cells and the line of a grid of means or differences."""
+    if isinstance(record, ComparisonRecord):
+        name = drop_name(record.metric)
+        return [f"Red cells: the {name} is larger in {record.names[1]}, blue cells: smaller."]
+    within = tolerance_text(tolerance, record.metric)
+    line = f"The black line separates spans with a mean of at most {within} from the others."
+    return [
+        "The standard deviation over the studies is printed below each mean or, where cells are too small,"
+        " drawn as a second grid on the same scale.",
+        line if drawn_tolerance(grids, tolerance) is not None else "",
+    ]
+
+
+def _curve_marks(record: AverageRecord | ComparisonRecord, tolerance: float) -> list[str]:
+    """Sentences on the band, the bars and the line of a curve of means or differences."""
+    marks = []
+    if "ci_low_points" in record.spans:
+        apart = span_order(record.spans) == "apart"
+        marks.append(f"{'Blue bars show' if apart else 'The band is'} the 95% bootstrap interval.")
+    if isinstance(record, AverageRecord):
+        marks.append("Grey bars are one standard deviation over the studies.")
+        within = tolerance_text(tolerance, record.metric)
+        marks.append(f"The dashed line is a mean {drop_name(record.metric)} of {within}.")
+    return marks

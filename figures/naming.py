@@ -1,0 +1,87 @@
+"""What figures of several studies are told apart by: labels of panels and endings of file names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from adapter_probe.analysis.studies import AblationRecord, StudyRecord
+from adapter_probe.errors import ResultsError
+from adapter_probe.wording import count_text
+
+from .ablation_words import settings_text, study_label
+
+
+def with_labels(studies: Sequence[StudyRecord], labels: Sequence[str]) -> list[StudyRecord]:
+    """The studies with their panel labels, in order; sweeps have none. Equal labels are told apart.
+
+    Equal ones are extended by the settings that differ or, if those are equal, by folders.
+
+    Raises:
+        ResultsError: the number of labels differs from that of ablations.
+    """
+    n_ablations = sum(isinstance(study, AblationRecord) for study in studies)
+    if labels and len(labels) != n_ablations:
+        raise ResultsError(
+            f"{count_text(len(labels), 'label')} for {count_text(n_ablations, 'ablation')}; give --label "
+            "once per ablation, in the order of the folders"
+        )
+    left = iter(labels)
+    given = [
+        _labelled(one, next(left)) if labels and isinstance(one, AblationRecord) else one for one in studies
+    ]
+    named = iter(_told_apart([study for study in given if isinstance(study, AblationRecord)]))
+    return [next(named) if isinstance(study, AblationRecord) else study for study in given]
+
+
+def _told_apart(studies: list[AblationRecord]) -> list[AblationRecord]:
+    labels = [study_label(study.overview) for study in studies]
+    named = list(studies)
+    for label in {label for label in labels if labels.count(label) > 1}:
+        same = [index for index, other in enumerate(labels) if other == label]
+        for index, words in zip(same, _distinguishing_texts([studies[index] for index in same])):
+            named[index] = _labelled(studies[index], f"{label}, {words}" if words else label)
+    return named
+
+
+def _labelled(study: AblationRecord, label: str) -> AblationRecord:
+    return replace(study, overview=replace(study.overview, label=label))
+
+
+def _distinguishing_texts(studies: Sequence[AblationRecord]) -> list[str]:
+    """Short texts that distinguish the studies: settings, folder, or parent folder."""
+    folders = [study.folder.resolve() for study in studies]
+    settings = [settings_text(study) for study in studies]
+    for words in (settings, [folder.name for folder in folders], [folder.parent.name for folder in folders]):
+        if len(set(words)) == len(words):
+            return words
+    return [folder.name for folder in folders]
+
+
+def alike_ablations(studies: Sequence[StudyRecord]) -> Iterator[tuple[str, list[AblationRecord]]]:
+    """The ablations that belong into one figure, by what was done to the spans, with the file's ending."""
+    for kind, suffix in (("ablated", ""), ("kept", "-kept")):
+        yield (
+            suffix,
+            [one for one in studies if isinstance(one, AblationRecord) and one.overview.study == kind],
+        )
+
+
+def suffix_of(study: StudyRecord, studies: Sequence[StudyRecord]) -> str:
+    """Suffix that distinguishes a study's files from others of its kind: empty, task, folder or number."""
+    if len(studies) == 1:
+        return ""
+    for names in ([_task_slug(one) for one in studies], [one.folder.resolve().name for one in studies]):
+        name = names[studies.index(study)]
+        if name and names.count(name) == 1:
+            return f"-{name}"
+    same = [other for other in studies if other.folder.resolve().name == name]
+    return f"-{name}-{1 + same.index(study)}"
+
+
+def _task_slug(study: StudyRecord) -> str:
+    """An ablation's task in a form allowed in file names; empty for other studies."""
+    if not isinstance(study, AblationRecord):
+        return ""
+    return "-".join(re.findall(r"[a-z0-9]+", study_label(study.overview).lower()))

@@ -1,0 +1,168 @@
+"""One grid of spans: its numbers and notes, and how it is drawn on axes, without a colour bar.
+
+Row = first layer of the span, column = last. Colours are the levels of `DropScale`; a black line separates
+the spans within the tolerance from the others; single layers are outlined. Colour is never the only cue:
+lightness decreases with the drop, gains have a minus sign, and line and outlines differ in place and weight.
+A ring in a cell's upper right corner marks a difference that is not significant, a triangle in its lower left
+corner a span with a smaller drop than a shorter span inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from adapter_probe import wording
+from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
+from adapter_probe.analysis.deltas import StudyKind, drop_points
+from adapter_probe.analysis.published import published_ablation
+from adapter_probe.analysis.removable import Segment, tolerance_border
+from adapter_probe.analysis.studies import AblationOverview, AblationRecord
+from adapter_probe.known_tasks import known_task
+from adapter_probe.wording import (
+    ALL_OFF,
+    cell_text,
+    drop_name,
+    rounded,
+    significance_test,
+    tolerance_text,
+    unit_name,
+)
+
+from . import style
+from .ablation_words import ablation_notes, axis_words, drop_label, joint_notes, study_label
+from .grid import Cells, draw_cells
+from .levels import DivergingScale, DropScale, Scale
+from .marks import draw_rings, draw_tolerance_border, draw_triangles, write_notes
+
+SpanRecord = AblationRecord | AverageRecord | ComparisonRecord
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """A grid of spans, ready to be drawn.
+
+    Attributes:
+        frame: columns `first`, `last`, `delta_points`; the drop, its negative, is drawn. With a bool column
+            `significant`, cells where it is False get a ring; with `non_monotone`, cells where it is True get
+            a triangle; `sd_points` is printed below the numbers where it fits. Cells with an undefined delta
+            (NaN) are crossed out.
+        notes: lines for the empty corner, the first one the task.
+        overview: overview of the ablation; None for published grids and those of several ablations.
+        label: label of the colour bar, with the unit.
+        shows: what is drawn: drops, their standard deviation, or the difference of two. Only drops have a
+            tolerance, and only differences a scale with a neutral middle.
+        joint_study: without an overview, what was done to the spans.
+    """
+
+    frame: pd.DataFrame
+    notes: Sequence[str]
+    overview: AblationOverview | None = None
+    label: str = "drop (points)"
+    shows: Literal["drops", "spread", "differences"] = "drops"
+    joint_study: StudyKind = "ablated"
+
+    @property
+    def name(self) -> str:
+        """Name of the grid in a CSV file: the study's, or the task with the paper."""
+        return study_label(self.overview) if self.overview else f"{self.notes[0]} (Houlsby et al. 2019)"
+
+    @property
+    def study(self) -> StudyKind:
+        """What was done to the spans."""
+        return self.overview.study if self.overview else self.joint_study
+
+    def border(self, tolerance: float) -> list[Segment]:
+        """The black line between spans within the tolerance and the others; empty if there is none."""
+        if self.shows != "drops":
+            return []
+        cells = Cells.of(self.frame)
+        return tolerance_border(cells.matrix(drop_points(self.frame["delta_points"])), tolerance)
+
+
+def grid_of(record: SpanRecord) -> Grid:
+    """The drops of an ablation, their mean over several ablations, or the difference of two."""
+    if isinstance(record, AblationRecord):
+        said = record.overview
+        return Grid(record.spans, ablation_notes(said), said, drop_label([said], said.metric))
+    frame, notes = record.spans, joint_notes(record)
+    if isinstance(record, AverageRecord):
+        return Grid(frame, notes, label=f"mean {wording.drop_label(record.metric)}", joint_study=record.study)
+    frame = frame.assign(delta_points=-frame["difference_points"])
+    label = f"difference of {drop_name(record.metric)}s ({unit_name(record.metric)})"
+    return Grid(frame, notes, label=label, shows="differences", joint_study=record.study)
+
+
+def spread_grid(record: AverageRecord) -> Grid:
+    """The standard deviation over the studies of an average."""
+    frame = record.spans[["first", "last"]].assign(delta_points=-record.spans["sd_points"])
+    label = f"s.d. of {wording.drop_label(record.metric)}"
+    notes = [f"s.d. over {len(record.names)} studies"]
+    return Grid(frame, notes, label=label, shows="spread", joint_study=record.study)
+
+
+def published_grid(name: str, study: StudyKind = "ablated") -> Grid | None:
+    """The paper's grid of the same task, if there is one."""
+    task = known_task(name.split(", ")[0])
+    frame = published_ablation(task.name) if task and study == "ablated" else None
+    if frame is None:
+        return None
+    whole = -float(frame.loc[frame["n_layers"].idxmax(), "delta_points"])
+    notes = ["Houlsby et al. 2019", "BERT-base, accuracy", f"{ALL_OFF}: drop {rounded(whole)}"]
+    return Grid(frame, [task.label, *notes])
+
+
+def scale_of(grids: Sequence[Grid]) -> Scale:
+    """The smallest scale that covers all grids, with the spread where it is printed."""
+    shown = [drop_points(grid.frame["delta_points"]) for grid in grids]
+    shown += [grid.frame["sd_points"].to_numpy(float) for grid in grids if "sd_points" in grid.frame]
+    kind = DivergingScale if grids[0].shows == "differences" else DropScale
+    return kind.spanning(np.concatenate(shown))
+
+
+def drawn_tolerance(grids: Sequence[Grid], tolerance: float) -> float | None:
+    """The tolerance, if a grid has a black line for it."""
+    return tolerance if any(grid.border(tolerance) for grid in grids) else None
+
+
+def bar_label(label: str, tolerance: float | None, metric: str | None) -> str:
+    """The label of a colour bar; with what the black line means, if there is one."""
+    return label if tolerance is None else f"{label}; black line = {tolerance_text(tolerance, metric)}"
+
+
+def draw(grid: Grid, ax: Axes, *, tolerance: float, notes: bool, scale: Scale, numbers: bool = True) -> Axes:
+    """Draw one grid without a colour bar; `numbers` in the cells only where they fit."""
+    frame, cells = grid.frame, Cells.of(grid.frame)
+    drops = drop_points(frame["delta_points"])  # [spans]
+    texts = [cell_text(drop) for drop in drops]
+    said = [] if np.isfinite(drops).all() else ["crossed out: undefined"]
+    if "sd_points" in frame:
+        texts = [f"{text}\n± {cell_text(sd)}" for text, sd in zip(texts, frame["sd_points"])]
+    if not numbers:
+        texts = [""] * len(texts)
+    draw_cells(cells, drops, ax, scale=scale, texts=texts, studied=axis_words(grid.study))
+    if border := grid.border(tolerance):
+        draw_tolerance_border(ax, border)
+    if (marked := marked_cells(frame, "non_monotone", True)).any():
+        inks = [style.text_colour(colour) for colour in scale.colours(drops[marked])]
+        draw_triangles(ax, cells.positions[marked], inks)
+        said.append(f"◣ shorter span inside {drop_name(grid.overview and grid.overview.metric)}s more")
+    if (unsure := marked_cells(frame, "significant", False)).any():
+        draw_rings(ax, cells.positions[unsure])
+        test = significance_test(grid.overview.metric) if grid.overview else None
+        said.append("○ not significant" + (f" ({test}, Holm)" if test else ""))
+    if notes:
+        write_notes(ax, [*grid.notes, *said], cells)
+    return ax
+
+
+def marked_cells(frame: pd.DataFrame, column: str, value: bool) -> np.ndarray:
+    """Whether a bool column has the value and the delta is defined, bool `[rows]`; False without it."""
+    if column not in frame.columns:
+        return np.zeros(len(frame), dtype=bool)
+    return (frame[column].to_numpy(bool) == value) & frame["delta_points"].notna().to_numpy()
