@@ -16,8 +16,8 @@ NUMERIC := $(addprefix tests/,\
 	checkpoints/test_foreign.py checkpoints/test_adapterhub_causal.py checkpoints/test_peft_causal.py \
 	checkpoints/test_adapter_bert.py models/test_forward.py models/test_spans.py \
 	models/families/test_families_forward.py models/families/test_families_causal.py \
-	probe/test_ablation.py probe/test_causal_checkpoints.py probe/test_foreign_checkpoints.py probe/test_lanes.py \
-	probe/test_likelihoods.py probe/test_mixed.py probe/test_prune.py probe/test_tree.py \
+	probe/test_ablation.py probe/test_causal_checkpoints.py probe/test_foreign_checkpoints.py probe/test_general.py \
+	probe/test_lanes.py probe/test_likelihoods.py probe/test_mixed.py probe/test_prune.py probe/test_tree.py \
 	training/test_features.py training/test_outcomes.py training/test_reference_loop.py)
 # As a processor without AVX and one without AVX-512 would compute: the kernels of torch, of oneDNN and, on Intel's
 # processors alone, of MKL.

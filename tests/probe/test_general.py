@@ -11,6 +11,7 @@ import peft
 import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
+from exact import assert_close_in_float32
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, BertConfig, LlamaConfig
 
 from adapter_probe.probe.arguments import AblationArguments, AblationSettings
@@ -103,7 +104,7 @@ def test_scores_of_a_language_model_are_those_of_the_packed_engine(rows, threads
         packed, general = (outputs(one) for one in requests(causal, ROWS[rows], tmp_path))
     finally:
         torch.set_num_threads(before)
-    np.testing.assert_allclose(general["logits"], packed["logits"], atol=1e-4)
+    assert_close_in_float32(general["logits"], packed["logits"], layers=3)
     np.testing.assert_array_equal(general["greedy"], packed["greedy"])
     assert np.ptp(packed["logits"][:, :, 0], axis=0).min() > 0.01
 
@@ -115,7 +116,7 @@ def test_logits_of_texts_are_those_of_the_packed_engine(sites, classifier, tmp_p
     assert other.model.has_adapter.tolist() == one.model.has_adapter.tolist()
     assert other.model.site_parameters == one.model.site_parameters
     assert other.identity != one.identity
-    np.testing.assert_allclose(outputs(other)["logits"], outputs(one)["logits"], atol=1e-5)
+    assert_close_in_float32(outputs(other)["logits"], outputs(one)["logits"], layers=3)
 
 
 @pytest.mark.parametrize("precision", ["float64", "bfloat16"])
@@ -123,8 +124,11 @@ def test_other_precisions(precision, classifier, causal, tmp_path):
     for checkpoint, rows in ((classifier, LABELLED), (causal, ROWS["choices"])):
         exact, _ = requests(checkpoint, rows, tmp_path)
         _, general = requests(checkpoint, rows, tmp_path, precision=precision)
-        rounding = {"rtol": 0.05, "atol": 0.3} if precision == "bfloat16" else {"atol": 1e-4}
-        np.testing.assert_allclose(outputs(general)["logits"], outputs(exact)["logits"], **rounding)
+        found, wanted = outputs(general)["logits"], outputs(exact)["logits"]
+        if precision == "bfloat16":
+            np.testing.assert_allclose(found, wanted, rtol=0.05, atol=0.3)
+        else:
+            assert_close_in_float32(found, wanted, layers=3)
 
 
 def test_mixed_precision_gives_the_predictions_of_float32(classifier, tmp_path):
@@ -136,4 +140,4 @@ def test_mixed_precision_gives_the_predictions_of_float32(classifier, tmp_path):
     assert guard["decided_in_float32"] > 0
     np.testing.assert_array_equal(arrays["logits"].argmax(-1), outputs(exact)["logits"].argmax(-1))
     repeated = ~np.isnan(arrays["error"])
-    np.testing.assert_allclose(arrays["logits"][repeated], outputs(exact)["logits"][repeated], atol=1e-5)
+    assert_close_in_float32(arrays["logits"][repeated], outputs(exact)["logits"][repeated], layers=3)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from accelerator import DEVICE, accelerator
+from exact import assert_close_in_float32
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from adapter_probe.data.requests_encoding import EncodedRequests, grow_tree
@@ -117,7 +118,7 @@ def test_each_continuation_scores_as_if_run_whole(family, most, chunk, tokens_pe
             expected = [separately(whole, *text, most) for text in items[item]]
             sums, greedy = zip(*expected)
             found = out["logits"][row, place]
-            np.testing.assert_allclose(found[: len(sums)], sums, rtol=2e-6)
+            assert_close_in_float32(found[: len(sums)], sums, LAYERS)
             assert (found[len(sums) :] == 0).all()
             np.testing.assert_array_equal(out["greedy"][row, place, : len(greedy)], greedy)
     assert np.ptp(out["logits"][:, :, 0], axis=0).min() > 0.05  # the masks matter
