@@ -40,10 +40,17 @@ METRICS: dict[str, tuple[str, ...]] = {
         "nll", "perplexity", "bits_per_byte", "byte_perplexity", "word_perplexity", "continuation_perplexity",
     ),
 }  # fmt: skip
-CHOICES, LOSSES = METRICS["causal"][:4], METRICS["causal"][4:]
-"""Metrics of language models: accuracies of the most likely choice or next tokens, and losses."""
+PROPORTIONS, LOSSES = METRICS["causal"][:4], METRICS["causal"][4:]
+"""Metrics of language models: shares of right examples, and losses."""
 
-IN_PERCENT = ("f1", "macro_f1", *METRICS["extractive"], *CHOICES)
+COUNTED = ("tokens", "characters", "bytes", "words")
+"""What is counted of every continuation of a language model's example."""
+_DIVIDED_BY = {
+    "acc_norm": "characters", "acc_bytes": "bytes", "nll": "tokens", "perplexity": "tokens",
+    "bits_per_byte": "bytes", "byte_perplexity": "bytes", "word_perplexity": "words",
+}  # fmt: skip
+
+IN_PERCENT = ("f1", "macro_f1", *METRICS["extractive"], *PROPORTIONS)
 """Metrics that are printed as percentages; the others are correlations and losses."""
 
 LOSS_UNITS = {"nll": "nats", "bits_per_byte": "bits"}
@@ -151,6 +158,18 @@ class CustomMetric(str):
             raise DataError(
                 f"the metric {self.own_name} returned {shown(value)}; a score has to be one number"
             ) from None
+
+
+def continuation_sizes(metric: str, counts: np.ndarray) -> np.ndarray:
+    """What a metric divides every continuation's log-likelihood by: int64 ``[examples, continuations]``.
+
+    Args:
+        metric: one of a language model's.
+        counts: int64 ``[examples, continuations, 4]``, of what `COUNTED` says; 0 where there is none.
+    """
+    if metric in _DIVIDED_BY:
+        return counts[..., COUNTED.index(_DIVIDED_BY[metric])]
+    return (counts[..., 0] > 0).astype(np.int64)
 
 
 def default_metric(kind: str) -> str:
@@ -275,7 +294,7 @@ def _score_complete(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
         return metric.scores(predictions.reshape(-1, labels.size), labels)
     if metric.startswith(CUSTOM):
         raise _only_the_name(metric)
-    if metric in CHOICES:
+    if metric in PROPORTIONS:
         metric = "accuracy"
     if metric in LOSSES:
         return loss(metric, *(terms.sum(axis=-1) for terms in loss_terms(metric, predictions, labels)))

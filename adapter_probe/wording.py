@@ -207,8 +207,8 @@ def common_value(values: Iterable[str | None]) -> str | None:
 
 def significance_test(metric: str | None) -> str | None:
     """The test behind the p-values of an ablation, as `adapter_probe.analysis.significance` chooses it."""
-    from adapter_probe.metrics import CHOICES
+    from adapter_probe.metrics import PROPORTIONS
 
     if metric is None:
         return None
-    return "McNemar" if metric in CHOICES else "bootstrap"
+    return "McNemar" if metric in PROPORTIONS else "bootstrap"

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from adapter_probe.jobs.worker import needless_libraries_hidden
 from adapter_probe.progress import print_message
+from adapter_probe.startup import needless_libraries_hidden
 from adapter_probe.version import __version__
 
 from .ablate import ablate

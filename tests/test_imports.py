@@ -21,6 +21,7 @@ PACKAGE = "adapter_probe"
 # A unit may import the units named here and whatever those may import; nothing else of ours.
 DIRECTLY_BELOW = {
     "version": (),
+    "startup": (),
     "errors": (),
     "records": ("errors",),
     "settings": ("records",),
@@ -42,7 +43,7 @@ DIRECTLY_BELOW = {
     "checkpoints": ("models", "replay", "results"),
     "probe": ("checkpoints",),
     "training": ("checkpoints",),
-    "jobs": ("probe", "training", "device"),
+    "jobs": ("probe", "training", "device", "startup"),
     "studies": ("jobs", "figures"),
     "cli": ("studies",),
     "__main__": ("cli",),

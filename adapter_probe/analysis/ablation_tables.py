@@ -22,7 +22,7 @@ from adapter_probe.analysis.deltas import (
 from adapter_probe.analysis.removable import TOLERANCES, non_monotone, removable_table, spans_with_adapters
 from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores
 from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, percentile_interval, span_p
-from adapter_probe.metrics import CHOICES, METRICS, to_points
+from adapter_probe.metrics import METRICS, PROPORTIONS, to_points
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER
 
@@ -65,7 +65,7 @@ def resamples_for(results: AblationResults) -> int:
     100 resamples a span it can fall to 0.02. The exact test of accuracy needs no more than the intervals do.
     """
     n_spans = int((results.spans[:, 0] >= 0).sum())
-    return N_RESAMPLES if results.metric in CHOICES else max(N_RESAMPLES, 100 * n_spans)
+    return N_RESAMPLES if results.metric in PROPORTIONS else max(N_RESAMPLES, 100 * n_spans)
 
 
 def ablation_tables(

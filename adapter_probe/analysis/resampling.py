@@ -16,7 +16,7 @@ import numpy as np
 
 from adapter_probe import metrics
 from adapter_probe.formulas import ClassCounts, loss, loss_terms
-from adapter_probe.metrics import CHOICES, LOSSES, METRICS, CustomMetric
+from adapter_probe.metrics import LOSSES, METRICS, PROPORTIONS, CustomMetric
 from adapter_probe.results.ablation_files import AblationResults
 
 N_RESAMPLES = 10_000
@@ -96,7 +96,7 @@ def weighted_scorer(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
     """
     if isinstance(metric, CustomMetric):
         return _custom_scores(metric, predictions, labels)
-    if metric in CHOICES:
+    if metric in PROPORTIONS:
         return _means((predictions == labels).astype(np.float32))  # whole numbers: exact
     if metric in LOSSES:
         return _ratios(metric, predictions, labels)

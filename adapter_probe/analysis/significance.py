@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from adapter_probe.analysis.deltas import without_noise
-from adapter_probe.metrics import CHOICES
+from adapter_probe.metrics import PROPORTIONS
 from adapter_probe.results.ablation_files import AblationResults
 
 LEVEL = 0.95
@@ -105,7 +105,7 @@ def span_p(results: AblationResults, rows: np.ndarray, intact: int, differences:
     Returns:
         float64 ``[spans]``; NaN where the difference is undefined.
     """
-    if results.metric not in CHOICES:
+    if results.metric not in PROPORTIONS:
         return bootstrap_p(differences)
     right = results.predictions == results.labels
     return mcnemar_p(right[rows], right[intact])

@@ -128,7 +128,7 @@ class BaseShape:
         return cls(found.anatomy, base.config, prefix, modules, found.layer_names, loaded.tied)
 
     def layers_but(self, left_out: Iterable[int]) -> list[int]:
-        """The layers, counted from the bottom, that are not in `leave_out`."""
+        """The layers, counted from the bottom, that are not in `left_out`."""
         modules = list(dict.fromkeys(self.layer_names))
         left_out = set(left_out)
         return [n for n, name in enumerate(self.layer_names) if modules.index(name) not in left_out]

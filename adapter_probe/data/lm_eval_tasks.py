@@ -19,7 +19,7 @@ import numpy as np
 from adapter_probe.data.requests import Form, Request, Requests, requests_with_fingerprint
 from adapter_probe.data.requests_encoding import measure_text
 from adapter_probe.errors import DataError, install_extra, listed, one_line
-from adapter_probe.metrics import CHOICES, LOSSES, score
+from adapter_probe.metrics import LOSSES, PROPORTIONS, score
 from adapter_probe.predictions import predictions_from_likelihoods
 
 PREFIX = "lm-eval:"
@@ -226,7 +226,7 @@ def _scores_agree(rows: Sequence[_Document], theirs: str, requests: Sequence[Req
         items = [row.scored(row.drawn(draw), row.greedy(draw))[theirs] for row in rows]
         said = [_prediction_and_label(ours, row, request, draw) for row, request in zip(rows, requests)]
         predictions, labels = (np.array(values) for values in zip(*said))
-        if ours in CHOICES and [float(item) for item in items] != (predictions == labels).tolist():
+        if ours in PROPORTIONS and [float(item) for item in items] != (predictions == labels).tolist():
             return False
         if not np.isclose(aggregate(items), score(ours, predictions, labels), rtol=1e-9):
             return False

@@ -16,11 +16,11 @@ from adapter_probe.data.formats import READERS, Rows, is_text
 from adapter_probe.data.readers import read_rows, read_text
 from adapter_probe.data.sources import subset
 from adapter_probe.errors import DataError, listed, one_line, shown
-from adapter_probe.metrics import CHOICES, LOSSES
+from adapter_probe.metrics import LOSSES, PROPORTIONS
 
 Form = Literal["choice", "completion", "text"]
 FORM_METRICS: dict[Form, tuple[str, ...]] = {
-    "choice": CHOICES[:3],
+    "choice": PROPORTIONS[:3],
     "completion": (*LOSSES, "greedy_accuracy"),
     "text": ("bits_per_byte", "byte_perplexity", "word_perplexity", "nll", "perplexity"),
 }

@@ -19,12 +19,12 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from adapter_probe.errors import AdapterProbeError, TrainingError
+from adapter_probe.startup import needless_libraries_hidden
 
 from .job import DONE, FAILED, RUNNING, STOPPED
 
@@ -51,23 +51,6 @@ def main(do: Do | None = None) -> None:
             _answer_stdin(do)
         else:
             _run_array_task(do, options.job, options.notes / f"{task_name()}.json")
-
-
-@contextmanager
-def needless_libraries_hidden() -> Iterator[None]:
-    """Import as if some libraries were not installed, to start faster.
-
-    seaborn and transformers import them where they are there, for what nothing here asks of them, which takes
-    half a second. What is imported already stays.
-    """
-    hidden = [name for name in ("scipy", "sklearn") if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
-    try:
-        yield
-    finally:
-        for name in hidden:
-            if name in sys.modules and sys.modules[name] is None:
-                del sys.modules[name]
 
 
 def _do(job: Path, report: Callable[[int], None], device: str, threads: int, workers: int) -> None:

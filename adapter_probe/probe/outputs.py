@@ -16,11 +16,11 @@ from adapter_probe.data.questions import Questions
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import EncodedRequests, count_texts
 from adapter_probe.errors import CheckpointError
-from adapter_probe.metrics import LOSSES
+from adapter_probe.metrics import LOSSES, continuation_sizes
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Method
-from adapter_probe.results.ablation_files import AblationResults, continuation_sizes
+from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import VariantSet
 
 from .likelihoods import request_outputs, summed_windows

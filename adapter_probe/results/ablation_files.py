@@ -29,13 +29,6 @@ SCHEMA = 1
 QUESTION_SCORES = ("squad_f1", "exact_match")
 """What the columns of `AblationResults.logits` hold in question answering."""
 
-COUNTED = ("tokens", "characters", "bytes", "words")
-"""What the columns of `AblationResults.counts` count."""
-_DIVIDES = {
-    "acc_norm": "characters", "acc_bytes": "bytes", "nll": "tokens", "perplexity": "tokens",
-    "bits_per_byte": "bytes", "byte_perplexity": "bytes", "word_perplexity": "words",
-}  # fmt: skip
-
 _ARRAYS = ("masks", "spans", "logits", "labels")
 _OPTIONAL = ("answers", "counts", "groups", "greedy")
 _TEXTS = ("row_names", "metric", "kind", "label_names", "identity", "settings")
@@ -63,8 +56,8 @@ class AblationResults:
         settings: settings of the ablation, as plain JSON.
         answers: int32 ``[variants, questions, 2]``, first character of each answer in its context and one
             past its last, -1 for none; None for the other kinds.
-        counts: int64 ``[examples, continuations, 4]``, what `COUNTED` says of every continuation, 0 where
-            there is none; None except for language models.
+        counts: int64 ``[examples, continuations, 4]``, what `metrics.COUNTED` says of every continuation, 0
+            where there is none; None except for language models.
         groups: str ``[examples]``, group of each example; None if the data has no groups.
         greedy: bool ``[variants, examples]``, whether every token of the continuation is the most likely
             one; None for other metrics than ``greedy_accuracy``.
@@ -101,7 +94,7 @@ class AblationResults:
             "spans": (np.int64, (n_variants, 2)),
             "labels": (np.float64 if self.kind == "regression" else np.int64, (n_examples,)),
             "answers": (np.int32, (n_variants, n_examples, 2)),
-            "counts": (np.int64, (n_examples, n_outputs, len(COUNTED))),
+            "counts": (np.int64, (n_examples, n_outputs, len(metrics.COUNTED))),
             "groups": (np.str_, (n_examples,)),
             "greedy": (np.bool_, (n_variants, n_examples)),
         }
@@ -138,7 +131,7 @@ class AblationResults:
             return np.where(finite, 1 - self.greedy, metrics.NO_CLASS).astype(np.int64)
         if self.counts is not None:
             return predictions_from_likelihoods(
-                self.metric, self.logits, continuation_sizes(self.metric, self.counts)
+                self.metric, self.logits, metrics.continuation_sizes(self.metric, self.counts)
             )
         if self.kind == "extractive":
             return self.logits[..., QUESTION_SCORES.index(self.metric)]
@@ -152,18 +145,6 @@ class AblationResults:
         if self.metric in metrics.LOSSES or self.greedy is not None:
             return float("nan")
         return float((1 / (self.counts[..., 0] > 0).sum(axis=1)).mean())
-
-
-def continuation_sizes(metric: str, counts: np.ndarray) -> np.ndarray:
-    """What a metric divides every continuation's log-likelihood by: int64 ``[examples, continuations]``.
-
-    Args:
-        metric: one of a language model's.
-        counts: as in `AblationResults`.
-    """
-    if metric in _DIVIDES:
-        return counts[..., COUNTED.index(_DIVIDES[metric])]
-    return (counts[..., 0] > 0).astype(np.int64)
 
 
 def save_predictions(folder: str | Path, results: AblationResults) -> None:

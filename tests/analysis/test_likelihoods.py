@@ -14,11 +14,20 @@ from adapter_probe.analysis.groups import group_scores
 from adapter_probe.analysis.removable import span_costs
 from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores, draw_counts
 from adapter_probe.analysis.summary import summarise
-from adapter_probe.metrics import CHOICES, LOSSES, METRICS, NO_CLASS, check_metric, metric_label, to_points
-from adapter_probe.results.ablation_files import COUNTED, AblationResults, load_ablation, save_predictions
+from adapter_probe.metrics import (
+    COUNTED,
+    LOSSES,
+    METRICS,
+    NO_CLASS,
+    PROPORTIONS,
+    check_metric,
+    metric_label,
+    to_points,
+)
+from adapter_probe.results.ablation_files import AblationResults, load_ablation, save_predictions
 from adapter_probe.spans import span_variants
 
-DIVIDED_BY = dict(zip(CHOICES[1:], COUNTED[1:3]))
+DIVIDED_BY = dict(zip(PROPORTIONS[1:], COUNTED[1:3]))
 PER = {
     "perplexity": "tokens",
     "bits_per_byte": "bytes",
@@ -30,7 +39,7 @@ PER = {
 def results_of(metric: str, n_examples: int = 40, n_layers: int = 3) -> AblationResults:
     generator = np.random.default_rng(3)
     variants = span_variants(n_layers)
-    most = 4 if metric in CHOICES and metric != "greedy_accuracy" else 1
+    most = 4 if metric in PROPORTIONS and metric != "greedy_accuracy" else 1
     counts = np.zeros((n_examples, most, 4), np.int64)
     n_choices = generator.integers(2, 5, n_examples) if most > 1 else np.ones(n_examples, int)
     sums = np.zeros((len(variants.names), n_examples, most), np.float32)
@@ -57,7 +66,7 @@ def by_hand(results: AblationResults, row: int, examples: list[int]) -> float:
         sums = [float(results.logits[row, e, k]) for k in range(n)]
         if metric == "greedy_accuracy":
             hits += bool(results.greedy[row, e])
-        elif metric in CHOICES:
+        elif metric in PROPORTIONS:
             sizes = [1] * n
             if metric in DIVIDED_BY:
                 sizes = [int(results.counts[e, k, COUNTED.index(DIVIDED_BY[metric])]) for k in range(n)]
@@ -66,7 +75,7 @@ def by_hand(results: AblationResults, row: int, examples: list[int]) -> float:
             nats.append(-sums[0])
             per = COUNTED.index(PER.get(metric, "tokens"))
             units.append(1 if metric == "continuation_perplexity" else int(results.counts[e, 0, per]))
-    if metric in CHOICES:
+    if metric in PROPORTIONS:
         return hits / len(examples)
     if metric == "nll":
         return sum(n / u for n, u in zip(nats, units)) / len(examples)

@@ -1,0 +1,24 @@
+"""The start of this project's programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def needless_libraries_hidden() -> Iterator[None]:
+    """Import as if some libraries were not installed, to start faster.
+
+    seaborn and transformers import them where they are there, for what nothing here asks of them, which takes
+    half a second. What is imported already stays.
+    """
+    hidden = [name for name in ("scipy", "sklearn") if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name in hidden:
+            if name in sys.modules and sys.modules[name] is None:
+                del sys.modules[name]
