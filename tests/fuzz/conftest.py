@@ -47,6 +47,9 @@ def sources(
     for arguments in (
         ["train", *place, "--size", 4, "--init-std", 0.2, "--learning-rate", 0.01, "--epochs", 2,
          "--out", folder / "trained"],
+        ["train", *place, "--size", 4, "--init-std", 0.2, "--learning-rate", 0.01, "--epochs", 2, "--seed", 1,
+         "--out", folder / "again"],
+        ["ablate", folder / "again", *rows, "--out", folder / "seed1"],
         ["ablate", folder / "trained"],
         ["ablate", folder / "trained", *rows, "--out", folder / "out"],
         ["ablate", folder / "trained", *rows, "--layernorm", "pretrained", "--out", folder / "other"],

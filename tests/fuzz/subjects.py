@@ -303,6 +303,120 @@ def judge_toml(place: Path, _done: str) -> None:
         assert str(value).isprintable(), f"a shell would read {value!r} as more"
 
 
+# --- suites
+
+SUITE = """base = "base"
+[[tasks]]
+task = "./task"
+name = "first"
+max_train = 16
+[[tasks]]
+task = "./task"
+name = "second"
+epochs = [1, 2]
+[init-sweep]
+tasks = ["second"]
+stds = [0.01, 0.1]
+size = 2
+seeds = 2
+learning_rates = [1e-3]
+[tradeoff]
+sizes = [2, 4]
+top_k = [1]
+layernorm = false
+seeds = 2
+epochs = [1]
+learning_rates = [1e-3, 1e-2]
+[tradeoff.rates]
+full = [1e-4]
+[ablation]
+tasks = ["first"]
+size = 2
+seeds = 3
+epochs = 1
+"""
+REQUESTS_ONLY = """
+import json, os
+import adapter_probe.studies.suite as suite
+def run(file, out, *_):
+    about, requests = suite._read(file)
+    os.makedirs("out", exist_ok=True)
+    def row(one):
+        chosen = one.settings
+        return [one.task.name, one.method.name, chosen.seed, chosen.epochs, chosen.learning_rate]
+    rows = {study: list(map(row, ones)) for study, ones in requests.items()}
+    with open("out/requests.json", "w") as file: json.dump(rows, file)
+    raise SystemExit(0)
+suite._run = run
+"""
+
+
+def lay_suite(place: Path, sources: Path) -> None:
+    lay_sweep(place, sources)
+    (place / "suite.toml").write_text(SUITE)
+
+
+def judge_suite(place: Path, _done: str) -> None:
+    """The trainings of every study, counted from Python's own reading of the file."""
+    try:
+        import tomllib
+    except ModuleNotFoundError:
+        import tomli as tomllib
+    said = tomllib.loads((place / "suite.toml").read_text("utf-8-sig"))
+    found = json.loads((place / "out" / "requests.json").read_text())
+    tasks = {task.get("name", "task"): task for task in said["tasks"]}
+    assert len(tasks) == len(said["tasks"]), "two tasks of one name"
+    parts = {"tradeoff": said.get("tradeoff"), "init_sweep": said.get("init-sweep", said.get("init_sweep"))}
+    for study, part in parts.items():
+        rows = found.pop(study, [])
+        right = [] if part is None else trials_of(study, part, tasks)
+        assert sorted(map(json.dumps, rows)) == sorted(map(json.dumps, right)), f"{study}: {rows}"
+    checkpoints = found.pop("checkpoints", [])
+    if (part := said.get("ablation")) is not None:
+        names = part.get("tasks") or tasks
+        right = [[name, seed] for name in names for seed in range(part.get("seeds", 1))]
+        assert sorted([row[0], row[2]] for row in checkpoints) == sorted(right), f"ablation: {checkpoints}"
+    assert not found, f"unknown studies: {sorted(found)}"
+
+
+def trials_of(study: str, part: dict, tasks: dict[str, dict]) -> list[list]:
+    """Task, method, seed, epochs and learning rate of every trial."""
+    rates = part.get("rates", {})
+    if study == "init_sweep":
+        methods = ["adapters"] * len(part.get("stds", range(8)))
+    else:
+        methods = ["adapters"] * len(part.get("sizes", range(10))) + ["top_layers"] * len(
+            part.get("top_k", "ab")
+        )
+        methods += ["layernorm_only"] * part.get("layernorm", True) + ["full"] * part.get("full", True)
+        methods += ["head_only"] * part.get("head_only", False)
+    usual = [3e-4] if study == "init_sweep" else [3e-5, 3e-4, 3e-3]
+    return [
+        [name, method, seed, epochs, rate]
+        for name in part.get("tasks") or tasks
+        for method in methods
+        for rate in rates.get(method) or part.get("learning_rates") or usual
+        for epochs in tasks[name].get("epochs") or part.get("epochs", [3])
+        for seed in range(part.get("seeds", 3))
+    ]
+
+
+# --- conversions
+
+
+def judge_converted(place: Path, _done: str) -> None:
+    """What was written gives the logits of PEFT, or where PEFT does not open the source, of the source."""
+    import adapter_probe
+
+    texts = [text for text, _ in ROWS]
+    written = adapter_probe.open(place / "out", base=place / "base")
+    length = written._opened.description.max_length
+    right = peft_logits(place / "checkpoint", place / "base", texts, length)
+    if right is None:
+        right = adapter_probe.open(place / "checkpoint", base=place / "base").logits(texts)
+    assert_same(written.logits(texts), right, "logits")
+
+
 # --- results
 
 
@@ -364,6 +478,16 @@ def judge_drawn(place: Path, done: str) -> None:
         assert found.get(name) == page, f"{name} differs from the undisturbed one"
 
 
+AVERAGE = """
+import sys
+import adapter_probe as ap
+try:
+    ap.average(["out", "seed1"]).save("drawn", formats="svg")
+except ap.AdapterProbeError as error:
+    print(f"adapter-probe: {error}", file=sys.stderr)
+    raise SystemExit(2)
+raise SystemExit(0)
+"""
 FILES = ("*.csv", "manifest.json", "summary.json", "checksums.json", "predictions.npz")
 RESULTS = tuple(f"out/{name}" for name in FILES)
 
@@ -371,7 +495,7 @@ RESULTS = tuple(f"out/{name}" for name in FILES)
 def lay_drawn(place: Path, sources: Path) -> None:
     """Finished results of an ablation in ``out``, of a second one in ``other``, of a sweep in ``sweep``."""
     lay_native(place, sources)
-    for name in ("out", "other", "sweep", "tradeoff"):
+    for name in ("out", "other", "seed1", "sweep", "tradeoff"):
         shutil.copytree(sources / name, place / name)
     shutil.copytree(sources / "trained" / "ablation", place / "checkpoint" / "ablation")
 
@@ -437,6 +561,23 @@ SUBJECTS = [
         before=OPTIONS_ONLY,
     ),
     Subject(
+        "suite",
+        ("suite.toml",),
+        lay_suite,
+        ("suite", "suite.toml", "--out", "out"),
+        judge_suite,
+        2.0,
+        before=REQUESTS_ONLY,
+    ),
+    Subject(
+        "convert",
+        CHECKPOINT,
+        foreign("peft/lora", "bert"),
+        ("convert", "checkpoint", "out", "--to", "native", "--base", "base", "--data", "rows.jsonl"),
+        judge_converted,
+        1.0,
+    ),
+    Subject(
         "resumed", (*RESULTS, "out/parts/*.npz"), lay_native, NATIVE, judge_resumed, 2.0, on_results=True
     ),
     Subject(
@@ -472,6 +613,7 @@ SUBJECTS = [
     drawn("sweep-figures", (*SWEEP_FILES, "sweep/trials/*/trial.json"), 1.5, "figures", "sweep", *SVG),
     drawn("report", (*RESULTS, *SWEEP_FILES), 1.5, "report", "out", "sweep", "-o", "drawn/report.html"),
     drawn("compare", RESULTS, 1.0, "compare", "out", "other", *SVG),
+    Subject("average", RESULTS, lay_drawn, (), judge_drawn, 0.7, on_results=True, before=AVERAGE),
     drawn(
         "prune",
         tuple(f"checkpoint/ablation/{name}" for name in FILES),
