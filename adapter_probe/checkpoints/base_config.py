@@ -33,6 +33,7 @@ from .quantised import twin_of
 _COMMIT = re.compile("[0-9a-f]{40}")
 _HUB_TIMEOUT = 10.0  # seconds
 _MOST_SAID = 300
+_MOST_LABELS = 1_000_000  # transformers makes a name for each
 _SIZES = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
     "dim", "n_layers", "n_heads", "n_embd", "n_layer", "n_head",
@@ -43,9 +44,22 @@ _SIZES = (
 def naming_base(what: str, name: str) -> Iterator[None]:
     """Turn any failure of loading into one line that names the base, and suppress whatever else is printed.
 
-    Used only around calls of other libraries, which may raise anything on files with wrong contents, and
-    print a whole configuration before. Missing weights, which transformers would report, are handled here.
+    Used only around calls of other libraries, which may raise anything on files with wrong contents. Missing
+    weights, which transformers would report, are handled here.
     """
+    try:
+        with _silent_transformers():
+            yield
+    except AdapterProbeError:
+        raise
+    except Exception as error:
+        said = one_line(error)[:_MOST_SAID]
+        raise CheckpointError(f"base {name}: its {what} cannot be loaded: {said}") from error
+
+
+@contextlib.contextmanager
+def _silent_transformers() -> Iterator[None]:
+    """Suppress bars, warnings and messages, such as a whole configuration that does not suit."""
     verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity(logging.CRITICAL)
     transformers_logging.disable_progress_bar()
@@ -53,11 +67,6 @@ def naming_base(what: str, name: str) -> Iterator[None]:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
-    except AdapterProbeError:
-        raise
-    except Exception as error:
-        said = one_line(error)[:_MOST_SAID]
-        raise CheckpointError(f"base {name}: its {what} cannot be loaded: {said}") from error
     finally:
         transformers_logging.set_verbosity(verbosity)
         if bars:
@@ -251,7 +260,7 @@ def _refuse_config(name: str, fields: Mapping[str, Any]) -> None:
     """
     try:
         json.dumps(fields, allow_nan=False)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"base {name}: its config.json contains NaN or infinite values") from error
     for size in _SIZES:
         value = fields.get(size, 1)
@@ -260,6 +269,11 @@ def _refuse_config(name: str, fields: Mapping[str, Any]) -> None:
                 f"base {name}: {size} in its config.json is {quote(value)}, expected a whole number of at "
                 "least 1"
             )
+    if isinstance(labels := fields.get("num_labels"), (int, float)) and labels > _MOST_LABELS:
+        raise CheckpointError(
+            f"base {name}: num_labels in its config.json is {quote(labels)}, expected at most "
+            f"{_MOST_LABELS:,}"
+        )
     for key in ("dtype", "torch_dtype"):
         value = fields.get(key)
         dtype = getattr(torch, value.removeprefix("torch."), None) if isinstance(value, str) else None
@@ -279,7 +293,8 @@ def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     if old.get("model_type") != family:
         return [f"model_type: {old.get('model_type')} -> {family}"]
     try:
-        configs = [CONFIG_MAPPING[family].from_dict(dict(settings)) for settings in (old, new)]
+        with _silent_transformers():
+            configs = [CONFIG_MAPPING[family].from_dict(dict(settings)) for settings in (old, new)]
     except Exception:  # one of them is invalid, for which a configuration may raise anything
         return describe_changes(old, new)
     return describe_changes(*(forward_settings(config_settings(config.to_dict())) for config in configs))

@@ -446,6 +446,8 @@ def test_a_pipe_in_place_of_a_file_of_the_checkpoint(checkpoint, name):
     [
         ("use_return_dict", True, "its configuration cannot be loaded: property 'use_return_dict'"),
         ("rope_scaling", 3, "its configuration cannot be loaded"),
+        ("rope_parameters", {"x": 1}, "rope_parameters.rope_type: absent -> default"),
+        ("num_labels", 10**30, "num_labels in its config.json is 1000000000000000000000000000000, expected"),
         ("intermediate_size", 0, "lacks 9 of the encoder's tensors"),
     ],
 )
