@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +13,10 @@ def needless_libraries_hidden() -> Iterator[None]:
     """Import as if some libraries were not installed, to start faster.
 
     seaborn and transformers import them where they are there, for what nothing here asks of them, which takes
-    half a second. What is imported already stays.
+    half a second. What is imported already stays. bitsandbytes, which PEFT imports where it is there, would
+    print what else it could use.
     """
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     hidden = [name for name in ("scipy", "sklearn") if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
     try:
