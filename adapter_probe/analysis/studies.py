@@ -147,6 +147,8 @@ def ablation_record(
         found["data"] = settings["data"]
     if results.metric == "f1":
         found["positive_class"] = results.label_names[-1]
+    if "engine" in settings:
+        found["engine"] = settings["engine"]
     if "guard" in settings:
         found["guard"] = settings["guard"]
     if lines := next_lora(found, tables.layers, settings, (~results.masks).any(axis=0)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -55,11 +56,11 @@ def open_any(
     if (folder / DESCRIPTION).is_file() or not folder.is_dir():
         return open_checkpoint(folder, base, dtype=dtype)
     inside, library = _recognise(folder)
-    if library is peft and engine_of(inside, base).name == "general":
+    if library is peft and (engine := engine_of(inside, base)).name == "general":
         with quiet_quantisers():
             from .peft_opening import open_with_peft
 
-        return open_with_peft(inside, base, dtype=dtype, given=folder)
+        return replace(open_with_peft(inside, base, dtype=dtype, given=folder), reason=engine.reason)
     return open_checkpoint(folder, base, dtype=dtype)
 
 

@@ -55,6 +55,7 @@ class OpenedPeft:
         own_tokenizer: whether the tokenizer is the checkpoint's, which encodes differently from the base's.
         quantised: the method of the base's quantisation, or None.
         alone: whether a text must not share a batch with others, because its outputs depend on them.
+        reason: why the general engine runs it, as the end of a sentence.
     """
 
     model: PeftModel
@@ -67,6 +68,7 @@ class OpenedPeft:
     own_tokenizer: bool = False
     quantised: str | None = None
     alone: bool = False
+    reason: str = ""
 
     def with_task(self, task: TaskSpec) -> OpenedPeft:
         """The same checkpoint with another task, such as one that its library does not record."""

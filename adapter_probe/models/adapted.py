@@ -120,6 +120,11 @@ class AdaptedModel(nn.Module):
         return np.array([bool(site.modules) for site in self.sites])
 
     @property
+    def numbers_layers_as_peft(self) -> bool:
+        """Whether a layer has the number that PEFT's ``layers_to_transform`` gives it."""
+        return True
+
+    @property
     def site_parameters(self) -> tuple[int, ...] | None:
         """Number of parameters of each site's adapter ``[sites]``; None if sites share adapters."""
         own = [{p: p.numel() for m in site.modules for p in m.parameters()} for site in self.sites]

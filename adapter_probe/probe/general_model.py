@@ -51,6 +51,12 @@ class GeneralModel:
         return np.ones(2 * len(self.layers), dtype=bool)
 
     @property
+    def numbers_layers_as_peft(self) -> bool:
+        """Whether a layer has the number that PEFT's ``layers_to_transform`` gives it: not in two stacks."""
+        stacks, numbers = zip(*(layer.name.rpartition(".")[::2] for layer in self.layers))
+        return len(set(stacks)) == 1 and list(map(int, numbers)) == list(range(len(numbers)))
+
+    @property
     def site_parameters(self) -> tuple[int, ...] | None:
         """Number of parameters of each site's adapter ``[sites]``; None if sites share adapters."""
         own = [_added(part) for layer in self.layers for part in layer.parts]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from adapter_probe.checkpoints import peft
+from adapter_probe.checkpoints.engines import PACKED
 from adapter_probe.data.answers import Answers, choose_windows, decode_windows, score_answers
 from adapter_probe.data.packing import PackedBatch, pack
 from adapter_probe.data.questions import Questions
@@ -128,8 +130,11 @@ def assemble_results(
         "task": request.checkpoint.description.task.name,
         "site_parameters": request.model.site_parameters,
     }
-    if rank := _lora_rank(request.checkpoint.description.method):
+    rank = _lora_rank(request.checkpoint.description.method)
+    if rank and request.model.numbers_layers_as_peft:
         settings["lora_rank"] = rank
+    if request.engine != PACKED:
+        settings["engine"] = asdict(request.engine)
     if guard is not None:
         settings["guard"] = guard
     if request.data:

@@ -21,7 +21,7 @@ from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.checkpoints.peft import is_peft
 from adapter_probe.data.packing import PackedBatch, cut_by_tokens, pack, pack_requests
 from adapter_probe.data.requests_encoding import EncodedRequests
-from adapter_probe.errors import CheckpointError
+from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.layer import ADAPTER
@@ -75,6 +75,11 @@ def prune_checkpoint(
         ResultsError: `out` cannot be written.
     """
     opened = request.checkpoint
+    if not isinstance(opened, OpenedCheckpoint):
+        raise ModelError(
+            f"checkpoint {source} cannot be pruned, because the general engine runs it "
+            f"({request.engine.reason}); give PEFT's layers_to_transform when you train again"
+        )
     _refuse_unfit(opened, span, source, out)
     model = opened.model.to(request.device).eval()
     batch = _timed_batch(request)

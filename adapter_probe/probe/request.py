@@ -9,8 +9,10 @@ from typing import Any
 import torch
 
 from adapter_probe.checkpoints.base import refuse_unknown_tokens
+from adapter_probe.checkpoints.engines import PACKED, Engine
 from adapter_probe.checkpoints.native import OpenedCheckpoint
-from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.checkpoints.opening import open_any
+from adapter_probe.checkpoints.peft_opening import OpenedPeft
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples
 from adapter_probe.data.given import data_name, given_task
@@ -43,7 +45,7 @@ class AblationRequest:
         data: name of the examples where they are not a split of the checkpoint's own task; else empty.
     """
 
-    checkpoint: OpenedCheckpoint
+    checkpoint: OpenedCheckpoint | OpenedPeft
     examples: Examples
     metric: str
     settings: AblationSettings
@@ -67,9 +69,11 @@ class AblationRequest:
         return opened.model if isinstance(opened.model, AdaptedModel) else model_of(opened, self.encoded)
 
     @property
-    def engine(self) -> str:
-        """The engine that runs the model: "packed" or "general"."""
-        return "packed" if isinstance(self.checkpoint.model, AdaptedModel) else "general"
+    def engine(self) -> Engine:
+        """The engine that runs the model, and why."""
+        if isinstance(self.checkpoint.model, AdaptedModel):
+            return PACKED
+        return Engine("general", getattr(self.checkpoint, "reason", ""))
 
     @cached_property
     def variants(self) -> VariantSet:
@@ -86,7 +90,7 @@ class AblationRequest:
             "data": {"fingerprint": self.examples.rows.fingerprint, "n_examples": len(self.examples.rows)},
             "tokens": {"fingerprint": self.examples.encoded.fingerprint},
             "settings": self.settings.to_json(),
-            **({} if self.engine == "packed" else {"engine": self.engine}),
+            **({} if self.engine == PACKED else {"engine": self.engine.name}),
         }
 
 
@@ -101,7 +105,7 @@ def prepare_ablation(arguments: AblationArguments, device: torch.device) -> Abla
     settings = arguments.settings
     choose_tokens_per_pass(arguments.tokens_per_pass, device.type, 1)  # refuse a bad value first
     dtype = torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
-    opened = open_checkpoint(arguments.checkpoint, arguments.base, dtype=dtype)
+    opened = open_any(arguments.checkpoint, arguments.base, dtype=dtype)
     if isinstance(opened.model, AdaptedModel):  # known without examples
         _refuse_unfit(opened.model, opened, arguments)
     task, examples, metric = _scored_examples(opened, arguments)
@@ -115,7 +119,7 @@ def prepare_ablation(arguments: AblationArguments, device: torch.device) -> Abla
 
 
 def _refuse_unfit(
-    model: AdaptedModel | GeneralModel, opened: OpenedCheckpoint, arguments: AblationArguments
+    model: AdaptedModel | GeneralModel, opened: OpenedCheckpoint | OpenedPeft, arguments: AblationArguments
 ) -> None:
     """Refuse settings with which the model has nothing to switch off, or not in this way.
 
@@ -141,7 +145,7 @@ def on_other_data(request: AblationRequest, arguments: AblationArguments) -> Abl
 
 
 def _scored_examples(
-    opened: OpenedCheckpoint, arguments: AblationArguments
+    opened: OpenedCheckpoint | OpenedPeft, arguments: AblationArguments
 ) -> tuple[TaskSpec, Examples, str]:
     """The task of the examples, the examples, and the name of their metric."""
     split, about, data = arguments.split, opened.description, arguments.data
@@ -169,7 +173,10 @@ def _scored_examples(
 
 
 def _without_adapters(
-    folder: str, model: AdaptedModel | GeneralModel, opened: OpenedCheckpoint, settings: AblationSettings
+    folder: str,
+    model: AdaptedModel | GeneralModel,
+    opened: OpenedCheckpoint | OpenedPeft,
+    settings: AblationSettings,
 ) -> CheckpointError:
     """The error for a checkpoint without adapters at the chosen sites."""
     attention, ffn = model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=0)

@@ -135,6 +135,7 @@ def plan_ablation(request: AblationRequest, folder: Path) -> dict[str, Any]:
         "seconds_computing": seconds,
         "peak_memory_bytes": engine.peak_memory(),
         "device": str(request.device),
+        "engine": f"{request.engine.name}: {request.engine.reason}",
         "folder": folder,
     }
 

@@ -93,6 +93,7 @@ class AblationPlan(Plan):
         seconds_left: estimated time in seconds, including start-up and figures.
         peak_memory_bytes: estimated peak memory; None if it is unknown.
         device: compute device.
+        engine: the engine that runs the model, and why.
         folder: results folder.
         seconds_computing: the part of `seconds_left` in which the model computes.
     """
@@ -111,6 +112,7 @@ class AblationPlan(Plan):
     seconds_left: float
     peak_memory_bytes: float | None
     device: str
+    engine: str
     folder: Path
     seconds_computing: float
 
@@ -130,6 +132,7 @@ class AblationPlan(Plan):
                 "peak memory, estimated",
                 "unknown" if memory is None else f"{memory / 1e9:.1f} GB on {self.device}",
             ),
+            ("engine", self.engine),
             ("results folder", str(self.folder)),
         ]
         deep = self.separate_layer_evaluations // self.n_variants >= _DEEP

@@ -221,7 +221,7 @@ def _choose(
         spans, n_examples = span_costs(restrict_to_examples(study.results, chosen), basis), len(chosen)
     else:
         spans, n_examples, measured = _table(study, checkpoint, basis), len(request.examples.labels), None
-    adapted = request.checkpoint.model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=1)
+    adapted = request.model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=1)
     found = longest_removable(spans_with_adapters(spans, np.asarray(adapted)), within, basis)
     if found is None:
         judged = "by the estimate" if basis == "estimate" else "by the 95 % interval"

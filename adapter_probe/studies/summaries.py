@@ -126,6 +126,8 @@ def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         more = ", ..." if len(nonfinite) > _MOST_LISTED else ""
         counted = f"{len(nonfinite)} variants have NaN or infinite outputs (examples): {listed}{more}"
         rows.append(("undefined scores", counted))
+    if engine := report.get("engine"):
+        rows.append(("engine", f"{engine['name']}: {engine['reason']}"))
     if guard := report.get("guard"):
         rows += guard_rows(guard)
     return rows

@@ -112,7 +112,7 @@ def test_scores_of_a_language_model_are_those_of_the_packed_engine(rows, threads
 @pytest.mark.parametrize("sites", ["both", "attention"])
 def test_logits_of_texts_are_those_of_the_packed_engine(sites, classifier, tmp_path):
     one, other = requests(classifier, LABELLED, tmp_path, sites=sites)
-    assert (one.engine, other.engine) == ("packed", "general")
+    assert (one.engine.name, other.engine.name) == ("packed", "general")
     assert other.model.has_adapter.tolist() == one.model.has_adapter.tolist()
     assert other.model.site_parameters == one.model.site_parameters
     assert other.identity != one.identity
