@@ -162,7 +162,7 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
         inputs = inputs_of(module, encoded, items, device)
         return Replay(module, inputs, read=reader(request), alone=alone), None
     layout = choose_layout(module, encoded, dtype, device, alone)
-    items = np.argsort(encoded.lengths, kind="stable")[:2]
+    items = np.argsort(encoded.lengths, kind="stable")[:1]
     rows = rows_of(encoded, items, layout[0], dtype, device)[0]
     return Replay(module, rows.inputs, read=Scorer(rows, layout[1]), alone=alone), layout
 

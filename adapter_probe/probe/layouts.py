@@ -27,7 +27,7 @@ def choose_layout(
 ) -> tuple[Layout, bool]:
     """The cheapest layout whose scores equal those of every text on its own.
 
-    It is compared on the two shortest items and the longest one.
+    It is compared on the first and the last continuation of the shortest item and of the longest one.
 
     Args:
         model: in evaluation mode, with every adapter on.
@@ -43,15 +43,16 @@ def choose_layout(
         ModelError: not even single texts give the scores of the model's own forward.
     """
     order = np.argsort(encoded.lengths, kind="stable")
-    samples = [order[:2], order[-1:]] if len(order) > 2 else [order]
+    items = np.unique(order[[0, -1]])
     worst = float("nan")
     with torch.no_grad():
         is_last = _is_last(model, encoded, order[0], device)
-        own = [_own_scores(model, encoded, items, device) for items in samples]
+        own = _own_scores(model, encoded, items, device)
+        known = ~np.isnan(own)
         for layout in get_args(Layout)[2 if alone or _depends_on_length(model) else 0 :]:
             with suppress(RuntimeError, TypeError, ValueError, IndexError):  # a mask that the model refuses
-                found = [_scores(model, encoded, items, layout, is_last, dtype, device) for items in samples]
-                worst = max(float(abs(a - b).max() / abs(b).max()) for a, b in zip(found, own))
+                found = _scores(model, encoded, items, layout, is_last, dtype, device)
+                worst = float(abs(found - own)[known].max() / abs(own[known]).max())
                 if worst <= _TOLERANCE.get(dtype, 1e-5):
                     return layout, is_last
     raise ModelError(
@@ -91,10 +92,10 @@ def _ids(tokens: np.ndarray, device: torch.device) -> Tensor:
 def _own_scores(
     model: nn.Module, encoded: EncodedRequests, items: np.ndarray, device: torch.device
 ) -> np.ndarray:
-    """Log-likelihoods ``[items, continuations]`` by one forward of the model for each."""
-    sums = np.zeros((len(items), encoded.n_continuations))
+    """Log-likelihoods ``[items, continuations]`` by one forward for each, NaN for those left out."""
+    sums = np.full((len(items), encoded.n_continuations), np.nan)
     for place, item in enumerate(items):
-        for number in range(len(encoded.trees[item].scored)):
+        for number in {0, len(encoded.trees[item].scored) - 1}:
             text = text_of(encoded.trees[item], number)
             logits = model(input_ids=_ids(text.tokens, device))["logits"][0].double()
             states = torch.from_numpy(text.read[text.after])

@@ -75,10 +75,11 @@ class Replay:
         self._runner = Runner(model, [layer.module for layer in self._found])
         self._axes: dict[Any, list[list[int | None]]] = {}
         with self._kept(), _refused():
-            self._structure, calls = describe(self._runner, inputs, read, self._all_on, self._off_from)
-            refuse_unknown(calls, [layer.name for layer in self._found])
+            found = describe(self._runner, inputs, read, self._all_on, self._off_from)
+            self._structure = found.structure
+            refuse_unknown(found.calls, [layer.name for layer in self._found])
             if not alone:
-                refuse_coupled(self._runner, inputs, read, self._all_on, self._structure)
+                refuse_coupled(self._runner, inputs, read, self._all_on, found)
         self.layers = [self._found[number] for number in self._structure.layers]
         self.has_adapter = np.array([bool(part) for layer in self.layers for part in layer.parts])
         self.check(inputs, read)

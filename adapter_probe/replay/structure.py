@@ -102,6 +102,23 @@ class Recorded:
 
 
 @dataclass(frozen=True)
+class Described:
+    """What an example showed.
+
+    Attributes:
+        structure: what is known of the model now.
+        calls: the recorded forward.
+        one: the output of one copy of the batch.
+        two: the output of the first of two copies.
+    """
+
+    structure: Structure
+    calls: list[Call]
+    one: Tensor
+    two: Tensor
+
+
+@dataclass(frozen=True)
 class Source:
     """Which parts of a recorded batch some nodes are copies of.
 
@@ -243,8 +260,8 @@ def describe(
     read: Reader,
     switch: Callable[[int, int], None],
     off: Callable[[int, int, int], None],
-) -> tuple[Structure, list[Call]]:
-    """Find out all of a `Structure` on an example; also returns the recorded forward.
+) -> Described:
+    """Find out all of a `Structure` on an example.
 
     Args:
         runner: see `record`.
@@ -256,10 +273,10 @@ def describe(
     Raises:
         ModelError: something cannot be described.
     """
-    calls, _ = record(runner, inputs, read, switch)
+    calls, one = record(runner, inputs, read, switch)
     links = _identities(calls)
     starts, varies = _stages(runner, inputs, read, off, calls, links)
-    two, _ = record(runner, inputs, read, switch, copies=2)
+    two, again = record(runner, inputs, read, switch, copies=2)
     refuse_other_calls(calls, two)
     varying = tuple({p: slot for p, slot in of.items() if slot in varies} for of in links)
     structure = Structure(
@@ -279,7 +296,7 @@ def describe(
     read_by_model = _read_by_model(runner, inputs, read, structure, calls, links)
     used = {slot: k for k, of in enumerate(varying) for slot in of.values()}
     structure.last_use.update({s: len(calls) if s in read_by_model else used.get(s, -1) for s in varies})
-    return structure, calls
+    return Described(structure, calls, one[0], again[0])
 
 
 def _identities(calls: Sequence[Call]) -> list[dict[int, Slot]]:
@@ -384,17 +401,23 @@ def _one(x: Tensor, axis: int | None) -> Tensor:
 
 
 def refuse_coupled(
-    runner: Runner, inputs: Inputs, read: Reader, switch: Callable[[int, int], None], structure: Structure
+    runner: Runner, inputs: Inputs, read: Reader, switch: Callable[[int, int], None], found: Described
 ) -> None:
     """Refuse a model whose output for a text depends on the other texts of its batch.
+
+    Args:
+        runner: see `record`.
+        inputs: see `record`.
+        read: see `record`.
+        switch: see `record`; it switches everything on.
+        found: what is known of the model.
 
     Raises:
         ModelError: it does.
     """
-    _, one = record(runner, inputs, read, switch)
-    _, two = record(runner, inputs, read, switch, copies=2)
-    _, mixed = record(runner, inputs, read, switch, copies=2, disturb=noise_from(0, structure.out_axes))
-    first, again, beside = (x[0].nan_to_num() for x in (one, two, mixed))
+    noise = noise_from(0, found.structure.out_axes)
+    _, mixed = record(runner, inputs, read, switch, copies=2, disturb=noise)
+    first, again, beside = (x.nan_to_num() for x in (found.one, found.two, mixed[0]))
     rounding = max(
         float((first - again).abs().max()), 4 * torch.finfo(first.dtype).eps * float(first.abs().max())
     )
