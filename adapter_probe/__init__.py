@@ -11,77 +11,74 @@ Names are loaded when they are first used: importing the package loads neither t
 
 from __future__ import annotations
 
+import ast
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .version import __version__
+from .version import __version__ as __version__
 
-if TYPE_CHECKING:
-    from .errors import (
-        AdapterProbeError,
-        AdapterProbeWarning,
-        CheckpointError,
-        DataError,
-        JobsDetached,
-        ModelError,
-        ResultsError,
-        TrainingError,
-    )
-    from .jobs.slurm_options import SlurmOptions
-    from .studies.ablating import ablate
-    from .studies.ablation import Ablation
-    from .studies.checkpoints import convert, inspect
-    from .studies.comparison import Average, Comparison, Exchange, average, compare, exchange
-    from .studies.gallery import draw
-    from .studies.init_sweep import InitSweep, init_sweep
-    from .studies.loading import load
-    from .studies.model import Model
-    from .studies.model import open_model as open
-    from .studies.model_card import model_card
-    from .studies.planning import AblationPlan, SuitePlan, SweepPlan
-    from .studies.pruning import prune
-    from .studies.reporting import report
-    from .studies.suite import Suite, suite
-    from .studies.tradeoff import Tradeoff, tradeoff
-    from .studies.training import Training, train
+if TYPE_CHECKING:  # the one list of public names, which `_public_names` reads
+    from .errors import AdapterProbeError as AdapterProbeError
+    from .errors import AdapterProbeWarning as AdapterProbeWarning
+    from .errors import CheckpointError as CheckpointError
+    from .errors import DataError as DataError
+    from .errors import JobsDetached as JobsDetached
+    from .errors import ModelError as ModelError
+    from .errors import ResultsError as ResultsError
+    from .errors import TrainingError as TrainingError
+    from .jobs.slurm_options import SlurmOptions as SlurmOptions
+    from .studies.ablating import ablate as ablate
+    from .studies.ablation import Ablation as Ablation
+    from .studies.checkpoints import convert as convert
+    from .studies.checkpoints import inspect as inspect
+    from .studies.comparison import Average as Average
+    from .studies.comparison import Comparison as Comparison
+    from .studies.comparison import Exchange as Exchange
+    from .studies.comparison import average as average
+    from .studies.comparison import compare as compare
+    from .studies.comparison import exchange as exchange
+    from .studies.gallery import draw as draw
+    from .studies.init_sweep import InitSweep as InitSweep
+    from .studies.init_sweep import init_sweep as init_sweep
+    from .studies.loading import load as load
+    from .studies.model import Model as Model
+    from .studies.model import open_model as open  # noqa: F401 (Python's `open` stays there under its name)
+    from .studies.model_card import model_card as model_card
+    from .studies.planning import AblationPlan as AblationPlan
+    from .studies.planning import SuitePlan as SuitePlan
+    from .studies.planning import SweepPlan as SweepPlan
+    from .studies.pruning import prune as prune
+    from .studies.reporting import report as report
+    from .studies.suite import Suite as Suite
+    from .studies.suite import suite as suite
+    from .studies.tradeoff import Tradeoff as Tradeoff
+    from .studies.tradeoff import tradeoff as tradeoff
+    from .studies.training import Training as Training
+    from .studies.training import train as train
 
-_MODULES = {
-    "studies.ablating": ("ablate",),
-    "studies.ablation": ("Ablation",),
-    "studies.checkpoints": ("convert", "inspect"),
-    "studies.comparison": ("Average", "Comparison", "Exchange", "average", "compare", "exchange"),
-    "studies.gallery": ("draw",),
-    "studies.init_sweep": ("InitSweep", "init_sweep"),
-    "studies.loading": ("load",),
-    "studies.model": ("Model", "open"),
-    "studies.model_card": ("model_card",),
-    "studies.planning": ("AblationPlan", "SuitePlan", "SweepPlan"),
-    "studies.pruning": ("prune",),
-    "studies.reporting": ("report",),
-    "studies.suite": ("Suite", "suite"),
-    "studies.tradeoff": ("Tradeoff", "tradeoff"),
-    "studies.training": ("Training", "train"),
-    "jobs.slurm_options": ("SlurmOptions",),
-    "errors": ("AdapterProbeError", "AdapterProbeWarning", "CheckpointError", "DataError", "JobsDetached",
-               "ModelError", "ResultsError", "TrainingError"),
-}  # fmt: skip
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-_NAMES_THERE = {"open": "open_model"}  # Python's `open` stays available in the package's modules
 
-__all__ = [
-    "Ablation", "AblationPlan", "AdapterProbeError", "AdapterProbeWarning", "Average", "CheckpointError",
-    "Comparison", "DataError", "Exchange", "InitSweep", "JobsDetached", "Model", "ModelError",
-    "ResultsError", "SlurmOptions", "Suite", "SuitePlan", "SweepPlan", "Tradeoff", "Training",
-    "TrainingError", "__version__", "ablate", "average", "compare", "convert", "draw", "exchange",
-    "init_sweep", "inspect", "load", "model_card", "open", "prune", "report", "suite", "tradeoff",
-    "train",
-]  # fmt: skip
+def _public_names() -> dict[str, tuple[str, str]]:
+    """Module and name there of every public name, from the imports above, which only type checkers run."""
+    tree = ast.parse(Path(__file__).read_text("utf-8"))
+    imports = next(node for node in tree.body if isinstance(node, ast.If))
+    return {
+        alias.asname or alias.name: (f".{node.module}", alias.name)
+        for node in imports.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+_PUBLIC = _public_names()
+__all__ = sorted([*_PUBLIC, "__version__"])
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULE_OF:
+    if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), _NAMES_THERE.get(name, name))
+    module, there = _PUBLIC[name]
+    value = getattr(import_module(module, __name__), there)
     globals()[name] = value
     return value
 

@@ -10,7 +10,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from adapter_probe.errors import AdapterProbeError
@@ -78,7 +78,7 @@ def _read(hint: Any, value: object, where: str) -> Any:
         if value not in arguments:
             raise _unfit(where, value, f"one of {', '.join(map(str, arguments))}")
         return value
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         if not isinstance(value, list):
             raise _unfit(where, value, "a list")
         return tuple(_read(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))

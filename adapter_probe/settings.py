@@ -1,25 +1,195 @@
-"""Settings: frozen dataclasses whose fields are the one declaration of what a user can choose."""
+"""Settings: frozen dataclasses whose fields are the one declaration of what a user can choose.
+
+From a field follow the keyword of the public function and the check of its value, the option of the command
+with its help, the key of a suite's file, the place in an identity, and how it reads in a folder's name and in
+a figure's note. Imports nothing heavy: ``adapter-probe --help`` reads every declaration.
+"""
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any, ClassVar
+import builtins
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, field, fields
+from functools import cache
+from types import UnionType
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
+import adapter_probe
+
+from .errors import AdapterProbeError, shown
 from .records import to_record
+
+SettingsT = TypeVar("SettingsT", bound="Settings")
+SiteChoice = Literal["both", "attention", "ffn"]
+NormChoice = Literal["trained", "pretrained"]
+"""LayerNorm weights after a switched-off site: trained or pretrained."""
+Precision = Literal["float32", "float64", "bfloat16", "mixed"]
+Dtype = Literal["float32", "bfloat16"]
+Split = Literal["train", "validation", "test"]
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    panel: str = "",
+    metavar: str = "",
+    shell: Any = None,
+    text: str = "",
+    least: int | None = None,
+    slug: str = "",
+    note: str = "",
+) -> Any:
+    """A field of a dataclass with a default, and everything that follows from it.
+
+    Args:
+        default: the default value.
+        help: what it is, for the documentation and the command's help.
+        panel: heading of the command's help that the option stands under; by default the dataclass's.
+        metavar: name of the value in the command's help; by default that of its type.
+        shell: type in a shell, where the annotation has none; `Path` for files, `NoneType` for no option.
+        text: the default as a shell shows it, where it is not the value itself.
+        least: the least allowed number.
+        slug: how a value other than the default reads in a folder's name, with ``{}`` for the value.
+        note: how it reads in a figure's note.
+    """
+    about = {"help": help, "panel": panel, "metavar": metavar, "shell": shell, "text": text, "least": least}
+    return field(default=default, metadata={**about, "slug": slug, "note": note})
+
+
+def required(
+    help: str, *, metavar: str = "", shell: Any = None, argument: bool = False, place: str = ""
+) -> dict[str, Any]:
+    """Metadata of a field without a default; see `setting`.
+
+    Args:
+        help: what it is.
+        metavar: name of the value in the command's help.
+        shell: type in a shell, where the annotation has none.
+        argument: whether the command takes it as an argument instead of as an option.
+        place: ``checkpoint`` or ``file`` for a path that has to exist, which the command checks before it
+            loads anything.
+    """
+    return {"help": help, "metavar": metavar, "shell": shell, "argument": argument, "place": place}
 
 
 class Settings:
-    """Base class of the settings that determine a study's numbers.
+    """Base class of dataclasses that declare settings.
 
     Attributes:
+        panel: heading of the command's help that the options stand under.
+        error: the error for a value that is not allowed.
         recorded_always: the fields of the first version, which every record names. A later field is left out
             of records and identities at its default, so that adding one changes no hash and no older folder.
     """
 
+    panel: ClassVar[str] = ""
+    error: ClassVar[type[AdapterProbeError]] = AdapterProbeError
     recorded_always: ClassVar[frozenset[str]] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Compare the values with the declared ones.
+
+        Raises:
+            AdapterProbeError: one is not allowed.
+        """
+        kinds = annotations_of(type(self))
+        for one in fields(self):  # type: ignore[arg-type]
+            value, flag = getattr(self, one.name), flag_of(one.name)
+            error: type[AdapterProbeError] = declared_with(type(self), one.name, "error")
+            choices = [choice for kind in kinds_of(kinds[one.name]) for choice in choices_of(kind)]
+            if choices and isinstance(value, str) and value not in choices:
+                raise error(f"{flag} {shown(value)} is not one of {', '.join(choices)}")
+            least = one.metadata.get("least")
+            for number in value if isinstance(value, (list, tuple)) else (value,):
+                if least is not None and number is not None and number < least:
+                    raise error(f"{flag} {number} is not allowed; give at least {least}")
+
+    @classmethod
+    def of(cls: type[SettingsT], given: object, **others: Any) -> SettingsT:
+        """The settings among the attributes of another object, and other values for some of the fields."""
+        names = [f.name for f in fields(cls) if f.name not in others and hasattr(given, f.name)]  # type: ignore[arg-type]
+        return cls(**{name: getattr(given, name) for name in names}, **others)
 
     def to_json(self) -> dict[str, Any]:
         """The settings as plain JSON: part of an identity, and of what a study records."""
         later = {f.name: f.default for f in fields(self) if f.name not in self.recorded_always}  # type: ignore[arg-type]
         record = to_record(self)
         return {k: v for k, v in record.items() if k not in later or later[k] != getattr(self, k)}
+
+    def slugs(self) -> dict[str, str]:
+        """The values other than defaults as parts of a folder's name, by field."""
+        return {k: text.replace("..", "to") for k, text in texts_of(type(self), vars(self), "slug").items()}
+
+
+def texts_of(kind: type[Settings], values: Mapping[str, Any], how: str) -> dict[str, str]:
+    """The values other than defaults as text, by field.
+
+    Args:
+        kind: the settings that declare them.
+        values: the values by name; those that are missing are at their default.
+        how: ``slug`` or ``note``.
+    """
+    declared = [f for f in fields(kind) if f.metadata.get(how)]  # type: ignore[arg-type]
+    chosen = [(f, values[f.name]) for f in declared if values.get(f.name, f.default) != f.default]
+    return {f.name: f.metadata[how].format(value) for f, value in chosen}
+
+
+def flag_of(name: str) -> str:
+    """The command's option of a keyword."""
+    return f"--{name.replace('_', '-')}"
+
+
+def declared_with(kind: type, name: str, what: str) -> Any:
+    """The panel or the error of the dataclass that declares a field."""
+    owner = next(one for one in kind.__mro__ if name in vars(one).get("__annotations__", {}))
+    return getattr(owner, what)
+
+
+def is_required(one: Field[Any]) -> bool:
+    """Whether a field has no default."""
+    return one.default is MISSING and one.default_factory is MISSING
+
+
+@cache
+def annotations_of(kind: type) -> dict[str, Any]:
+    """The types of a dataclass's fields; names that are imported for type checkers only are `Any`."""
+    found: dict[str, Any] = {}
+    for owner in reversed(kind.__mro__):
+        names = Names({**vars(builtins), **vars(sys.modules[owner.__module__])})
+        for name, annotation in vars(owner).get("__annotations__", {}).items():
+            found[name] = evaluated(annotation, names)
+    return found
+
+
+def evaluated(annotation: Any, names: Names) -> Any:
+    """The type that an annotation names; `Any` where it is of a module for type checkers only."""
+    try:
+        while isinstance(annotation, str):
+            annotation = eval(annotation, {}, names)
+    except (AttributeError, SyntaxError, TypeError):
+        return Any
+    return annotation
+
+
+class Names(dict[str, Any]):
+    """The names in annotations; some are imported for type checkers only."""
+
+    def __missing__(self, name: str) -> Any:
+        return getattr(adapter_probe, name) if name in adapter_probe.__all__ else Any
+
+
+def kinds_of(annotation: Any) -> tuple[Any, ...]:
+    """The alternatives of a type."""
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+
+
+def choices_of(kind: Any) -> Iterator[str]:
+    """The texts that a type allows, if it lists them."""
+    return iter(get_args(kind) if get_origin(kind) is Literal else ())
+
+
+def is_list(kind: Any) -> bool:
+    """Whether a type is that of several values."""
+    return get_origin(kind) in (Sequence, tuple)

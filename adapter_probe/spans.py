@@ -9,19 +9,17 @@ from __future__ import annotations
 import operator
 import re
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from adapter_probe.errors import ResultsError
+from adapter_probe.errors import ResultsError, shown
+from adapter_probe.settings import NormChoice as NormChoice
+from adapter_probe.settings import SiteChoice as SiteChoice
 
 SITES_PER_LAYER = 2
-SiteChoice = Literal["both", "attention", "ffn"]
-NormChoice = Literal["trained", "pretrained"]
-"""LayerNorm weights after a switched-off site: trained or pretrained."""
 SPAN_SETS = ("all", "single", "prefix", "suffix")
-_LENGTHS = re.compile(r"(\d+)\.\.(\d+)")
-_RANGE = re.compile(r"(\d+)-(\d+)")
+_LENGTHS = re.compile(r"([0-9]{1,6})\.\.([0-9]{1,6})")
+_RANGE = re.compile(r"([0-9]{1,6})-([0-9]{1,6})")
 _SITE_OFFSETS: dict[str, tuple[int, ...]] = {"both": (0, 1), "attention": (0,), "ffn": (1,)}
 
 
@@ -62,19 +60,32 @@ def contiguous_spans(n_layers: int) -> list[Span]:
     return [Span(first, last) for first in range(n_layers) for last in range(first, n_layers)]
 
 
-def check_choice(spans: str, group: int) -> None:
-    """Refuse a set of spans or a group that no model has; see `choose_spans`.
+def check_choice(spans: str) -> None:
+    """Refuse a set of spans that no model has; see `choose_spans`.
 
     Raises:
-        ResultsError: it is neither a set nor a range of lengths, or the group has no layer.
+        ResultsError: it is neither a set nor a range of lengths.
     """
     lengths = _LENGTHS.fullmatch(spans)
     if spans not in SPAN_SETS and not (lengths and 1 <= int(lengths[1]) <= int(lengths[2])):
         raise ResultsError(
-            f"--spans {spans} is not allowed; give {', '.join(SPAN_SETS)}, or lengths such as 1..4"
+            f"--spans {shown(spans)} is neither {', '.join(SPAN_SETS)} nor a range of lengths such as 1..4, "
+            "from 1 layer and not decreasing"
         )
-    if group < 1:
-        raise ResultsError(f"--group {group} is not allowed; give at least 1 layer")
+
+
+def studied_layers(n_layers: int, layers: str = "") -> Span:
+    """The layers of a study, ``8-23``; "" for all of the model.
+
+    Raises:
+        ResultsError: `layers` is not a range of the model's layers.
+    """
+    found = _RANGE.fullmatch(layers or f"0-{n_layers - 1}")
+    if found is None or int(found[1]) > int(found[2]):
+        raise ResultsError(f"--layers {shown(layers)} is no range of layers; the model has 0-{n_layers - 1}")
+    if int(found[2]) >= n_layers:
+        raise ResultsError(f"--layers {layers}: the model has layers 0-{n_layers - 1}")
+    return Span(int(found[1]), int(found[2]))
 
 
 def choose_spans(
@@ -88,19 +99,15 @@ def choose_spans(
             (``prefix``), those that end at the highest (``suffix``), or ``1..4``, all of these lengths.
         group: this many layers are switched together, counted from the lowest; what is left over at the top
             makes a smaller group. Lengths of spans count groups.
-        layers: layers of the study, ``8-23``; "" for all. Other layers always stay on.
+        layers: see `studied_layers`. Other layers always stay on.
 
     Raises:
-        ResultsError: `layers` is not a range of the model's layers, or no span is chosen.
+        ResultsError: `layers` is not a range of the model's layers, a group is larger, or no span is chosen.
     """
-    check_choice(spans, group)
-    found = _RANGE.fullmatch(layers or f"0-{n_layers - 1}")
-    if found is None or not int(found[1]) <= int(found[2]) < n_layers:
-        raise ResultsError(
-            f"--layers {layers} is not allowed; give a range such as 0-{n_layers - 1}, the model's "
-            "layers, both ends inclusive"
-        )
-    part = Span(int(found[1]), int(found[2]))
+    check_choice(spans)
+    part = studied_layers(n_layers, layers)
+    if not 1 <= group <= part.n_layers:
+        raise ResultsError(f"--group {group}: a group has 1 to {part.n_layers} layers, those of {part}")
     begins = list(range(part.first, part.last + 1, group))
     ends = [min(begin + group - 1, part.last) for begin in begins]
     lengths = _LENGTHS.fullmatch(spans)

@@ -142,7 +142,9 @@ def seconds_to_return(model: ap.Model, folders: list[Path], rounds: int) -> floa
 def fine_tune(options: argparse.Namespace) -> dict[str, Any]:
     """One model fine-tuned whole on each task in turn, scored on every task so far after each."""
     abouts = [read_description(folder) for folder in options.checkpoints]
-    settings = TrainingSettings(options.epochs, learning_rate=options.learning_rate, dtype=options.dtype)
+    settings = TrainingSettings(
+        epochs=options.epochs, learning_rate=options.learning_rate, dtype=options.dtype
+    )
     base, trained = abouts[0].base.name, []
     for number, about in enumerate(abouts):
         folder = options.fine_tune / f"{number}-{about.task.name}"

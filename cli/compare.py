@@ -15,14 +15,24 @@ from .console import command, show, show_json
 
 @command
 def compare(
-    a: Annotated[Path, typer.Argument(help="Results folder of an ablation.")],
+    a: Annotated[
+        Path, typer.Argument(help="Results folder of an ablation.", metavar="A"), options.PLACES["results"]
+    ],
     b: Annotated[
         Path,
-        typer.Argument(help="Results folder of another ablation of the same spans on the same examples."),
+        typer.Argument(
+            help="Results folder of another ablation of the same spans on the same examples.", metavar="B"
+        ),
+        options.PLACES["results"],
     ],
-    out: Annotated[Path, typer.Option(help="Output folder for the table and the figure.")] = Path(
-        "comparison"
-    ),
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Output folder for the table and the figure.",
+            metavar="FOLDER",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = Path("comparison"),
     style: options.Style = "paper",
     formats: options.Formats = "pdf,svg,png",
     json: options.Json = False,
@@ -30,6 +40,8 @@ def compare(
     """Compare two ablations span by span, with paired intervals, and draw the difference of the drops.
 
     A positive difference means that the second model loses more when the span is switched off.
+
+    Example: adapter-probe compare first/ablation second/ablation --out comparison
     """
     from adapter_probe.studies.comparison import compare as compare_ablations
 

@@ -9,7 +9,7 @@ import inspect
 import json
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_type_hints
 
@@ -19,6 +19,9 @@ from adapter_probe.errors import AdapterProbeError, AdapterProbeWarning, JobsDet
 from adapter_probe.progress import activity, clear_status, print_message, printable
 from adapter_probe.studies.summaries import aligned_columns
 
+from .declared import Declared
+from .options import Place
+
 Command = TypeVar("Command", bound=Callable[..., None])
 USER_ERROR, INTERRUPTED = 2, 130
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
@@ -27,19 +30,20 @@ _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPE
 def command(function: Command) -> Command:
     """Wrap a command so that a user's error is one line and exit code 2, and a bug keeps its traceback.
 
-    A parameter annotated with a dataclass is replaced by one option per field.
+    A parameter annotated with a dataclass of settings is replaced by the options that its fields declare.
     """
     hints = get_type_hints(function, include_extras=True)
-    groups = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    groups = {name: Declared(hint) for name, hint in hints.items() if is_dataclass(hint)}
+    marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    places = {name: mark for name, some in marks.items() for mark in some if isinstance(mark, Place)}
 
     @functools.wraps(function)
     def polite(**kwargs: Any) -> None:
-        given = {
-            name: group(**{field.name: kwargs.pop(field.name) for field in fields(group)})
-            for name, group in groups.items()
-        }
         try:
             with _warnings_in_one_line(), activity(f"{function.__name__.replace('_', '-')}: loading"):
+                for name, place in places.items():
+                    place.check(kwargs[name])
+                given = {name: group.settings(kwargs) for name, group in groups.items()}
                 function(**kwargs, **given)
         except JobsDetached as jobs:
             show_json(jobs.report) if kwargs.get("json") else show(_detached_text(jobs.report))
@@ -52,14 +56,13 @@ def command(function: Command) -> Command:
         except KeyboardInterrupt:
             fail("interrupted; finished work is kept, and the same command resumes it", INTERRUPTED)
 
-    shown = []
+    options: list[inspect.Parameter] = []
     for parameter in inspect.signature(function).parameters.values():
         group = groups.get(parameter.name)
-        shown += (
-            [parameter.replace(annotation=hints[parameter.name])] if group is None else _options_of(group)
-        )
-    polite.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-    polite.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+        own = parameter.replace(annotation=hints[parameter.name], kind=parameter.KEYWORD_ONLY)
+        options += [own] if group is None else group.options
+    polite.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    polite.__annotations__ = {option.name: option.annotation for option in options}
     return polite  # type: ignore[return-value]
 
 
@@ -77,15 +80,6 @@ def _warnings_in_one_line() -> Iterator[None]:
 
         warnings.showwarning = shown
         yield
-
-
-def _options_of(group: Any) -> list[inspect.Parameter]:
-    """The fields of a dataclass as keyword parameters with defaults."""
-    hints, kind = get_type_hints(group, include_extras=True), inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return [
-        inspect.Parameter(field.name, kind, default=field.default, annotation=hints[field.name])
-        for field in fields(group)
-    ]
 
 
 def fail(message: str, code: int) -> NoReturn:

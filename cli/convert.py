@@ -15,19 +15,27 @@ from .console import command, show
 
 @command
 def convert(
-    source: Annotated[Path, typer.Argument(help="Checkpoint folder.")],
-    out: Annotated[Path, typer.Argument(help="Output folder.")],
-    to: Annotated[Literal["adapterhub", "native", "peft"], typer.Option(help="Format of the output.")],
+    source: options.Checkpoint,
+    out: Annotated[Path, typer.Argument(help="Output folder.", metavar="FOLDER")],
+    to: Annotated[
+        Literal["adapterhub", "native", "peft"],
+        typer.Option(help="Format of the output.", rich_help_panel=options.OUTPUT),
+    ],
     base: options.MovedBase = None,
     data: Annotated[
         list[Path] | None,
         typer.Option(
-            help="File of labelled validation examples, for a checkpoint that records no task; repeatable.",
+            help="File of labelled validation examples, for a checkpoint that records no task. Repeatable.",
             metavar="FILE",
+            rich_help_panel=options.DATA,
         ),
+        options.PLACES["file"],
     ] = None,
     lossy: Annotated[
-        bool, typer.Option("--lossy", help="Drop what the output format cannot represent.")
+        bool,
+        typer.Option(
+            "--lossy", help="Drop what the output format cannot represent.", rich_help_panel=options.OUTPUT
+        ),
     ] = False,
 ) -> None:
     """Convert a checkpoint to another format; a lossy conversion is refused unless --lossy is given.
@@ -35,6 +43,8 @@ def convert(
     The project's own format (native) represents every supported checkpoint but those of causal language
     models. AdapterHub's format represents bottleneck adapters but not trained LayerNorms. PEFT's format
     represents LoRA, DoRA, (IA)³ and tuned LayerNorms.
+
+    Example: adapter-probe convert my-checkpoint peft-copy --to peft
     """
     from adapter_probe.studies.checkpoints import convert as write
 

@@ -25,11 +25,20 @@ TINY = 200, 60  # sentences for training and validation: enough to run every ste
 @command
 def demo(
     out: Annotated[
-        Path, typer.Option(help="Output folder for the data, the checkpoint and the results.")
+        Path,
+        typer.Option(
+            help="Output folder for the data, the checkpoint and the results.",
+            metavar="FOLDER",
+            rich_help_panel=options.OUTPUT,
+        ),
     ] = Path("demo"),
     tiny: Annotated[
         bool,
-        typer.Option("--tiny", help="Only check the installation, in seconds; the scores are meaningless."),
+        typer.Option(
+            "--tiny",
+            help="Only check the installation, in seconds; the scores are meaningless.",
+            rich_help_panel=options.RUNNING,
+        ),
     ] = False,
     device: options.Device = "auto",
     json: options.Json = False,
@@ -38,6 +47,8 @@ def demo(
 
     The base model is a pretrained six-layer encoder (all-MiniLM-L6-v2, from the extra "demo"); the task is
     the grammatical acceptability of generated sentences. Nothing is downloaded.
+
+    Example: adapter-probe demo --out demo
     """
     from adapter_probe.data.demo import write_demo
     from adapter_probe.device import choose_device

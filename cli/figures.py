@@ -23,45 +23,57 @@ def figures(
     style: options.Style = "paper",
     column: Annotated[
         Literal["half", "full"] | None,
-        typer.Option(help="Figure width: one column or the full text width. Default: chosen per figure."),
+        typer.Option(
+            help="Figure width: one column or the full text width; by default chosen per figure.",
+            rich_help_panel=options.OUTPUT,
+        ),
     ] = None,
     formats: options.Formats = "pdf,svg,png",
     average: Annotated[
-        bool, typer.Option("--average", help="Draw the mean over ablations that differ in the training seed.")
+        bool,
+        typer.Option(
+            "--average",
+            help="Draw the mean over ablations that differ in the training seed.",
+            rich_help_panel=options.OUTPUT,
+        ),
     ] = False,
     tolerance: options.Tolerance = 1.0,
     label: Annotated[
         list[str] | None,
         typer.Option(
-            help="Panel label; repeat it once per ablation, in the order of the folders. Default: the "
-            "task, and the settings where they differ.",
+            help="Panel label, once per ablation in the order of the folders; by default the task, and the "
+            "settings where they differ.",
             metavar="TEXT",
+            rich_help_panel=options.OUTPUT,
         ),
     ] = None,
     only: Annotated[
         str,
         typer.Option(
-            help="Comma-separated figures and tables to write, for example heatmap,table-removable. "
-            "Default: all.",
+            help="Comma-separated figures and tables to write, such as heatmap,table-removable; by default "
+            "all.",
             metavar="LIST",
+            rich_help_panel=options.OUTPUT,
         ),
     ] = "",
     paper: options.Paper = False,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Output folder. Default: the results folder; with several results folders, ./figures."
+            help="Output folder; by default the results folder, or ./figures for several results folders.",
+            metavar="FOLDER",
+            rich_help_panel=options.OUTPUT,
         ),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print captions and paths in machine-readable form (JSON).")
-    ] = False,
+    json: options.Json = False,
 ) -> None:
     """Redraw the figures and tables of finished studies from their results folders.
 
     Several ablations are drawn as panels of one figure, several initialisation sweeps as lines in one plot.
     Each figure is written with its numbers (CSV) and a caption; tables are written as LaTeX, Markdown and
     CSV. With --average, ablations that differ in the training seed are averaged, and their spread is shown.
+
+    Example: adapter-probe figures my-checkpoint/ablation --style neurips --format pdf
     """
     from adapter_probe.studies.gallery import draw
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from adapter_probe.studies.summaries import aligned_columns, method_text
 
@@ -16,9 +14,12 @@ from .console import command, show, show_json
 def inspect(
     checkpoint: options.Checkpoint,
     base: options.MovedBase = None,
-    json: Annotated[bool, typer.Option("--json", help="Print machine-readable output (JSON).")] = False,
+    json: options.Json = False,
 ) -> None:
-    """Show a checkpoint's layers, sites, sizes and parameter counts, whichever library wrote it."""
+    """Show a checkpoint's layers, sites, sizes and parameter counts, whichever library wrote it.
+
+    Example: adapter-probe inspect my-checkpoint
+    """
     from adapter_probe.studies.checkpoints import inspect as read
 
     facts = read(checkpoint, base=base)

@@ -17,6 +17,7 @@ from .console import USER_ERROR
 from .convert import convert
 from .demo import demo
 from .figures import figures
+from .help import PanelCommand
 from .init_sweep import init_sweep
 from .inspect import inspect
 from .prune import prune
@@ -35,12 +36,12 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 for function, short_help in (  # each fits on a line of 80 characters
     (ablate, "Score the model with adapters off over every span of layers."),
     (inspect, "Show a checkpoint's layers, sites, sizes and parameters."),
-    (prune, "Remove the adapters of a span of layers for good."),
+    (prune, "Remove the adapters of a span of layers from a checkpoint."),
     (convert, "Convert a checkpoint to another format."),
     (compare, "Compare two ablations span by span, with paired intervals."),
     (figures, "Redraw figures and tables from results folders."),
@@ -51,7 +52,7 @@ for function, short_help in (  # each fits on a line of 80 characters
     (suite, "Run all studies of a TOML file over tasks, methods and seeds."),
     (demo, "Train on a small task, ablate every span, draw the heatmap."),
 ):
-    app.command(short_help=short_help)(function)
+    app.command(short_help=short_help, cls=PanelCommand)(function)
 
 
 def _show_version(asked: bool) -> None:

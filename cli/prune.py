@@ -18,29 +18,52 @@ if TYPE_CHECKING:
     from adapter_probe.studies.pruning import Pruning
 
 
+SPANS = "Spans"  # a heading of the help
+
+
 @command
 def prune(
     checkpoint: options.Checkpoint,
-    out: Annotated[Path, typer.Option(help="Output folder of the new checkpoint.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Output folder of the new checkpoint.", metavar="FOLDER", rich_help_panel=options.OUTPUT
+        ),
+    ],
     span: Annotated[
-        str | None, typer.Option(help="Layers whose adapters are removed, for example 0-4.")
+        str | None,
+        typer.Option(
+            help="Layers whose adapters are removed, such as 0-4.",
+            metavar="FIRST-LAST",
+            rich_help_panel=SPANS,
+        ),
     ] = None,
     within: Annotated[
         float | None,
         typer.Option(
-            help="Remove the longest span whose drop is at most this many percentage points in an ablation."
+            help="Remove the longest span whose drop is at most this many percentage points in an ablation.",
+            metavar="POINTS",
+            rich_help_panel=SPANS,
         ),
     ] = None,
     basis: Annotated[
         Literal["estimate", "interval"],
-        typer.Option(help="With --within: use the measured drop, or the worse end of its 95% interval."),
+        typer.Option(
+            help="With --within: use the measured drop, or the lower bound of its 95% interval.",
+            rich_help_panel=SPANS,
+        ),
     ] = "estimate",
     base: options.MovedBase = None,
     data: options.GivenFiles = None,
     encoding: options.GivenEncoding = "utf-8",
     ablation: Annotated[
         Path | None,
-        typer.Option(help="With --within: results folder of the ablation. Default: inside the checkpoint."),
+        typer.Option(
+            help="With --within: results folder of the ablation; by default the one inside the checkpoint.",
+            metavar="FOLDER",
+            rich_help_panel=SPANS,
+        ),
+        options.PLACES["results"],
     ] = None,
     device: options.Device = "auto",
     json: options.Json = False,
@@ -49,6 +72,8 @@ def prune(
 
     Reports the parameters and time saved and the drop on the validation set. With --within, the span is
     chosen on a fixed random half of the examples and its drop is measured on the other half.
+
+    Example: adapter-probe prune my-checkpoint --within 1 --out smaller
     """
     from adapter_probe.studies import pruning
 

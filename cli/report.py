@@ -20,7 +20,11 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="Output file. Default: report.html; with --model-card, standard output."
+            "--out",
+            "-o",
+            help="Output file; by default report.html, or with --model-card standard output.",
+            metavar="FILE",
+            rich_help_panel=options.OUTPUT,
         ),
     ] = None,
     model_card: Annotated[
@@ -29,6 +33,7 @@ def report(
             "--model-card",
             help="Write Markdown for a model card instead: scores as model-index metadata, heatmap, "
             "removable spans.",
+            rich_help_panel=options.OUTPUT,
         ),
     ] = False,
     examples: Annotated[
@@ -36,30 +41,43 @@ def report(
         typer.Option(
             "--examples",
             help="Include the texts of examples whose prediction changes. Omit it for private data.",
+            rich_help_panel=options.DATA,
         ),
     ] = False,
     checkpoint: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Checkpoint of an ablation whose results folder is no longer inside it; repeatable."
+            help="Checkpoint of an ablation whose results folder is no longer inside it. Repeatable.",
+            metavar="FOLDER",
+            rich_help_panel=options.DATA,
         ),
+        options.PLACES["checkpoint"],
     ] = None,
     data: Annotated[
         list[Path] | None,
         typer.Option(
-            help="File of the evaluated examples, if the ablation was run with --data; repeatable.",
+            help="File of the evaluated examples, if the ablation was run with --data. Repeatable.",
             metavar="FILE",
+            rich_help_panel=options.DATA,
         ),
+        options.PLACES["file"],
     ] = None,
     encoding: options.GivenEncoding = "utf-8",
     tolerance: Annotated[
-        float, typer.Option(help="Initial position of the tolerance slider, in percentage points.")
+        float,
+        typer.Option(
+            help="Initial position of the tolerance slider, in percentage points.",
+            metavar="POINTS",
+            rich_help_panel=options.OUTPUT,
+        ),
     ] = 1.0,
 ) -> None:
     """Write a self-contained interactive HTML report of one or more studies.
 
     The report has heatmaps with the numbers of every span, a tolerance slider that shows which layers can be
     pruned at what cost, layer attributions, sweeps and trade-offs with their trials, and all settings.
+
+    Example: adapter-probe report my-checkpoint/ablation --out report.html
     """
     from adapter_probe.studies import reporting
 

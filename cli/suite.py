@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
+from adapter_probe.studies.arguments import RunSuite
 from adapter_probe.studies.summaries import aligned_columns
 
 from . import options
@@ -15,12 +11,7 @@ from .console import command, show, show_json, show_plan
 
 @command
 def suite(
-    file: Annotated[Path, typer.Argument(help="TOML file with the base, the tasks and the studies.")],
-    out: options.Out,
-    workers: options.Workers = 0,
-    threads: options.Threads = 1,
-    device: options.Device = "auto",
-    nodes: options.ClusterOptions = options.ClusterOptions(),
+    asked: RunSuite,
     paper: options.Paper = False,
     json: options.Json = False,
     dry_run: options.DryRun = False,
@@ -30,16 +21,17 @@ def suite(
     The file names a base, tasks ([[tasks]]) and studies ([tradeoff], [init_sweep], [ablation]) with the
     options of the commands of these names. The same command resumes an interrupted run, and a longer file
     only adds the missing trials.
+
+    Example: adapter-probe suite suite.toml --out studies
     """
-    from adapter_probe.studies.gallery import suite_report
     from adapter_probe.studies.suite import suite as run
 
-    study = run(
-        file, out, workers=workers, threads=threads, device=device, cluster=nodes.choose(), dry_run=dry_run
-    )
     if dry_run:
-        show_plan(study, json)
+        show_plan(run.plan(**vars(asked)), json)
         return
+    from adapter_probe.studies.gallery import suite_report
+
+    study = run(**vars(asked))
     report = suite_report(study, paper)
     if json:
         show_json(report)

@@ -18,6 +18,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from adapter_probe.cli.help import records, split_help
 from adapter_probe.cli.main import app
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -117,7 +118,9 @@ def cli_reference() -> str:
     for name, command in group.commands.items():
         context = typer.Context(command, info_name=f"adapter-probe {name}")
         usage = " ".join(command.get_usage(context).removeprefix("Usage:").split())
-        pages += [f"## adapter-probe {name}\n", f"```\n{usage}\n```\n", _prose(command.help or "")]
+        text, example = split_help(command)
+        pages += [f"## adapter-probe {name}\n", f"```\n{usage}\n```\n", _prose(text)]
+        pages += [f"```\n{example}\n```\n"] if example else []
         pages.append(_parameters(command, context))
     return "\n".join(pages)
 
@@ -127,19 +130,20 @@ def _prose(text: str) -> str:
 
 
 def _parameters(command: Any, context: typer.Context) -> str:
-    rows = ["| option | meaning | default |", "| --- | --- | --- |"]
-    for parameter in command.get_params(context):
-        record = parameter.get_help_record(context)
-        if record is None:
-            continue
-        syntax, text = (" ".join(part.split()) for part in record)
-        told = re.search(r"\[(?:default: )(.*?)\]$|\[required\]$|\[default: (.*)\]", text)
-        default = (told[1] or told[2] or "required") if told else ""
-        text = text[: told.start()].strip() if told else text
-        meaning = html.escape(text, quote=False).replace("|", "\\|")
-        choices = syntax.replace("|", " | ")  # so that a narrow column breaks them
-        rows.append(f"| `{choices}` | {meaning} | " + (f"`{default}` |" if told else "|"))
-    return "\n".join(rows) + "\n"
+    """The arguments and options, one table for each heading of the help."""
+    tables = []
+    for title, rows in records(command, context).items():
+        lines = [f"| {title} | meaning | default |", "| --- | --- | --- |"]
+        for record in rows:
+            syntax, text = (" ".join(part.split()) for part in record)
+            told = re.search(r"\[(?:default: )(.*?)\]$|\[required\]$|\[default: (.*)\]", text)
+            default = (told[1] or told[2] or "required") if told else ""
+            text = text[: told.start()].strip() if told else text
+            meaning = html.escape(text, quote=False).replace("|", "\\|")
+            choices = syntax.replace("|", " | ")  # so that a narrow column breaks them
+            lines.append(f"| `{choices}` | {meaning} | " + (f"`{default}` |" if told else "|"))
+        tables.append("\n".join(lines) + "\n")
+    return "\n".join(tables)
 
 
 def study_pages() -> list[Path]:

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from adapter_probe import metrics, wording
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import StudyKind
 from adapter_probe.analysis.studies import AblationOverview, AblationRecord, section_of
 from adapter_probe.analysis.summary import NOT_WORSE
+from adapter_probe.settings import texts_of
 from adapter_probe.wording import (
     common_value,
     count_text,
@@ -82,21 +84,9 @@ def ablation_notes(overview: AblationOverview) -> list[str]:
 
 def settings_text(study: AblationRecord) -> str:
     """The non-default settings of an ablation as text: `ffn only, groups of 3 layers`."""
-    settings, split = section_of(study.identity, "settings"), study.overview.split
-    sites, spans = settings.get("sites", "both"), settings.get("spans", "all")
-    group, layers, precision = (settings.get(name) for name in ("group", "layers", "precision"))
-    said = [
-        "" if sites == "both" else f"{sites} only",
-        "span kept on" if settings.get("complement") else "",
-        "pretrained LayerNorms" if settings.get("layernorm") == "pretrained" else "",
-        "" if spans == "all" else f"spans {spans}",
-        "" if group in (None, 1) else f"groups of {group} layers",
-        f"layers {layers}" if layers else "",
-        "" if precision in (None, "float32") else str(precision),
-        "" if split == "validation" else split,
-        data_label(study.overview.data),
-    ]
-    return ", ".join(part for part in said if part)
+    chosen = texts_of(AblationSettings, section_of(study.identity, "settings"), "note").values()
+    split = "" if study.overview.split == "validation" else study.overview.split
+    return ", ".join(part for part in (*chosen, split, data_label(study.overview.data)) if part)
 
 
 def joint_notes(record: AverageRecord | ComparisonRecord) -> list[str]:

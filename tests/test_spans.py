@@ -93,7 +93,7 @@ def test_sets_of_spans():
 @given(st.integers(1, 9), st.sampled_from(["all", "single", "prefix", "suffix", "1..2"]), st.integers(1, 4))
 def test_every_set_has_the_floor_it_is_read_against(n_layers: int, spans: str, group: int):
     for complement in (False, True):
-        variants = span_variants(n_layers, "ffn", complement, spans, group)
+        variants = span_variants(n_layers, "ffn", complement, spans, min(group, n_layers))
         floor = np.tile([True, False], n_layers)
         assert (variants.masks == floor).all(axis=1).any()
         assert variants.masks[0].all()
@@ -112,12 +112,18 @@ def test_layers_that_take_no_part_stay_on():
 @pytest.mark.parametrize(
     ("choice", "words"),
     [
-        ({"spans": "some"}, "--spans some is not allowed; give all, single, prefix, suffix, or lengths such"),
-        ({"spans": "3..2"}, "--spans 3..2 is not allowed"),
-        ({"spans": "0..2"}, "--spans 0..2 is not allowed"),
-        ({"group": 0}, "--group 0 is not allowed; give at least 1 layer$"),
-        ({"layers": "2-6"}, "--layers 2-6 is not allowed; give a range such as 0-5"),
-        ({"layers": "3"}, "--layers 3 is not allowed"),
+        ({"spans": "some"}, "--spans 'some' .*all, single, prefix, suffix.*1..4"),
+        ({"spans": "3..2"}, "--spans '3..2'"),
+        ({"spans": "0..2"}, "--spans '0..2'"),
+        ({"spans": "1..٣"}, "--spans '1..٣'"),  # an Arabic-Indic digit, which int() takes
+        ({"spans": f"1..{'9' * 5000}"}, "--spans '1..999"),  # too long for int()
+        ({"group": 0}, "--group 0: .* 1 to 6 layers"),
+        ({"group": 7}, "--group 7: .* 1 to 6 layers"),
+        ({"group": 3, "layers": "2-3"}, "--group 3: .* 1 to 2 layers"),
+        ({"layers": "2-6"}, "--layers 2-6: the model has layers 0-5"),
+        ({"layers": "4-2"}, "--layers '4-2'.* the model has 0-5"),
+        ({"layers": "٠-٣"}, "--layers .*the model has 0-5"),
+        ({"layers": "3"}, "--layers '3'"),
         ({"spans": "7..9"}, "--spans 7..9 selects no span of layers 0-5; give smaller lengths"),
     ],
 )  # fmt: skip

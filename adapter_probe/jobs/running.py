@@ -9,46 +9,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from adapter_probe.device import check_threads, choose_device
-from adapter_probe.errors import JobsDetached, TrainingError
+from adapter_probe.device import choose_device
+from adapter_probe.errors import JobsDetached
 from adapter_probe.progress import print_message, progress_bar
 
 from .job import Failure, OnStep
 from .local import LocalProcesses
+from .resources import Resources as Resources
 from .slurm import SlurmArray
 from .slurm_options import SlurmOptions
-
-
-@dataclass(frozen=True)
-class Resources:
-    """Resources for the jobs of a study.
-
-    Attributes:
-        workers: number of parallel processes; 0 uses one per CPU core, or one on an accelerator.
-        threads: number of threads per process; 0 uses PyTorch's default.
-        device: device of each process; on a cluster, that of the node.
-        cluster: a SLURM cluster to use instead of this machine.
-    """
-
-    workers: int = 0
-    threads: int = 1
-    device: str = "auto"
-    cluster: SlurmOptions | None = None
-
-    def __post_init__(self) -> None:
-        if self.cluster is None or self.threads < 0:
-            check_threads(self.threads)
-        if self.workers < 0:
-            raise TrainingError(f"--workers {self.workers} is not allowed; give 0 or more")
-        if self.cluster is not None and self.workers:
-            raise TrainingError("--workers applies only to this machine; with --slurm, use --max-parallel")
-
-    def at_a_time(self, n_jobs: int) -> int:
-        """Maximum number of parallel jobs."""
-        if self.cluster is not None:
-            return self.cluster.max_parallel or max(1, n_jobs)
-        on_cpu = choose_device(self.device).type == "cpu"
-        return self.workers or (max(1, (os.cpu_count() or 1) // max(1, self.threads)) if on_cpu else 1)
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, ClassVar, get_origin
 
-from adapter_probe.errors import TrainingError, reason_of
+from adapter_probe.errors import AdapterProbeError, TrainingError, reason_of
+from adapter_probe.settings import Settings, annotations_of, flag_of, kinds_of, required, setting
 
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
@@ -17,41 +19,34 @@ _MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
 # Options that identify tasks, and options with a separate flag.
 _TAKEN = ("job-name", "array", "output", "error", "open-mode", "signal", "dependency", "ntasks", "wrap",
           "wait", "partition", "gpus-per-task", "time", "mem")  # fmt: skip
-_KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
-    "gpus_per_task": (int, "a whole number"),
-    "max_parallel": (int, "a whole number"),
-    "setup": ((str, list), "a line in quotes or a list of lines"),
-    "sbatch": (dict, "a table, [sbatch]"),
-    "time": ((str, int), "a limit in quotes, such as '1:30:00'"),
-    "mem": ((str, int), "a size in quotes, such as '16G'"),
-    "partition": (str, "a name in quotes"),
-}
 
 
 @dataclass(frozen=True)
-class SlurmOptions:
-    """SLURM options of each task of an array.
+class SlurmOptions(Settings):
+    """SLURM options of each task of an array."""
 
-    Attributes:
-        partition: SLURM partition; None for the cluster's default.
-        gpus_per_task: number of GPUs per task; None for none.
-        time: limit of a task, as ``sbatch --time`` takes it. A training that needs longer saves its state
-            and goes on in a second turn.
-        mem: memory per task in the notation of ``sbatch --mem``; None for the cluster's default.
-        max_parallel: maximum number of tasks running at the same time; None for no limit.
-        setup: shell commands to run on the node first.
-        sbatch: other long options of sbatch, such as ``{"account": "lab"}``.
-        detach: whether to return after submitting; the same call collects the results later.
-    """
+    panel = "SLURM"
+    error: ClassVar[type[AdapterProbeError]] = TrainingError
 
-    partition: str | None = None
-    gpus_per_task: int | None = None
-    time: str = "4:00:00"
-    mem: str | None = None
-    max_parallel: int | None = None
-    setup: tuple[str, ...] = ()
-    sbatch: Mapping[str, str | int | bool] = field(default_factory=dict)
-    detach: bool = False
+    partition: str | None = setting(None, "partition; by default the cluster's.", metavar="NAME")
+    gpus_per_task: int | None = setting(None, "number of GPUs per job.", least=0)
+    time: str = setting(
+        "4:00:00", "time limit per job, as ``sbatch --time`` takes it, such as 90 (minutes) or 4:00:00. Work "
+        "that needs longer saves its state and is submitted again.", metavar="LIMIT",
+    )  # fmt: skip
+    mem: str | None = setting(None, "memory per job, such as 16G; by default the cluster's.", metavar="SIZE")
+    max_parallel: int | None = setting(None, "maximum number of jobs that run at the same time.", least=1)
+    setup: tuple[str, ...] = setting(
+        (), "shell commands to run on the node before the job, such as 'module load cuda'.",
+        metavar="COMMAND", shell=list[str],
+    )  # fmt: skip
+    sbatch: Mapping[str, str | int | bool] = field(
+        default_factory=dict,
+        metadata=required('other long options of sbatch, such as ``{"account": "lab"}``.', shell=NoneType),
+    )
+    detach: bool = setting(
+        False, "return after submitting the jobs; the same call or command collects the results later."
+    )
 
     @classmethod
     def read(cls, file: str | Path) -> SlurmOptions:
@@ -63,6 +58,7 @@ class SlurmOptions:
         return _read(Path(file))
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         minutes(self.time)
         for name, value in {"partition": self.partition, **self.sbatch}.items():
             if not _NAME.fullmatch(name) or not str(value).isprintable():
@@ -71,9 +67,6 @@ class SlurmOptions:
                 )
         if self.mem is not None and not _MEMORY.fullmatch(self.mem):
             raise TrainingError(f"mem {self.mem!r} is not a size such as 16G or 500M")
-        for name, least in (("max_parallel", 1), ("gpus_per_task", 0)):
-            if (value := getattr(self, name)) is not None and value < least:
-                raise TrainingError(f"{name.replace('_', '-')} {value} is not allowed; give at least {least}")
 
 
 def minutes(time: str) -> int:
@@ -118,25 +111,38 @@ def choose_options(file: Path | None, flags: Mapping[str, Any]) -> SlurmOptions:
     return replace(options, **{name: value for name, value in flags.items() if value not in (None, (), [])})
 
 
+_WORDS = {int: "a whole number", str: "text in quotes", tuple: "a line in quotes or a list of lines",
+          Mapping: "a table, [sbatch]"}  # fmt: skip
+
+
 def _read(file: Path) -> SlurmOptions:
     given: dict[str, Any] = {}
+    types = annotations_of(SlurmOptions)
+    kinds = {one.name: types[one.name] for one in fields(SlurmOptions) if one.name != "detach"}
     for key, value in parse_toml(file).items():
         name = key.replace("-", "_")
-        if name not in _KINDS:
-            allowed = ", ".join(name.replace("_", "-") for name in sorted(_KINDS))
+        if name not in kinds:
+            allowed = ", ".join(flag_of(name)[2:] for name in sorted(kinds))
             raise TrainingError(f"{file}: {key!r} is unknown; allowed are {allowed}")
-        kind, words = _KINDS[name]
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise TrainingError(f"{file}: {key} is {value!r}; give {words}")
-        given[name] = str(value) if name in ("time", "mem") else value
+        kind = next(get_origin(one) or one for one in kinds_of(kinds[name]))
+        taken: dict[Any, Any] = {
+            tuple: (str, list),
+            Mapping: dict,
+            str: (str, int) if name in ("time", "mem") else str,
+        }
+        if not isinstance(value, taken.get(kind, kind)) or isinstance(value, bool):
+            raise TrainingError(f"{file}: {key} is {value!r}; give {_WORDS[kind]}")
+        given[name] = str(value) if kind is str else value
     setup = given.pop("setup", ())
     lines = (setup,) if isinstance(setup, str) else tuple(setup)
     extra = {key.replace("_", "-"): value for key, value in given.pop("sbatch", {}).items()}
     if wrong := [item for item in (*lines, *extra.values()) if not isinstance(item, (str, int))]:
         raise TrainingError(f"{file}: {wrong[0]!r} is neither text nor a number")
-    if taken := [key for key in extra if key in _TAKEN]:
-        own = "; it is a separate key outside [sbatch]" if taken[0].replace("-", "_") in _KINDS else ""
-        raise TrainingError(f"{file}: [sbatch] {taken[0]} is not allowed, because the command sets it{own}")
+    if set_already := [key for key in extra if key in _TAKEN]:
+        own = "; it is a separate key outside [sbatch]" if set_already[0].replace("-", "_") in kinds else ""
+        raise TrainingError(
+            f"{file}: [sbatch] {set_already[0]} is not allowed, because the command sets it{own}"
+        )
     try:
         return SlurmOptions(setup=tuple(map(str, lines)), sbatch=extra, **given)
     except TrainingError as error:

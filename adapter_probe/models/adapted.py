@@ -29,7 +29,7 @@ from adapter_probe.models.bases.heads import (
     read_positions,
     span_logits,
 )
-from adapter_probe.spans import NormChoice as NormChoice
+from adapter_probe.settings import NormChoice as NormChoice
 
 from .layer import ADAPTER, Layer, Site
 from .methods import Adapters, Method, ParameterRole, check_depth, check_shared

@@ -7,14 +7,15 @@ task's head, perhaps a pooler) are random, so they train under every method.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
-from adapter_probe.errors import ModelError
+from adapter_probe.errors import AdapterProbeError, ModelError
 from adapter_probe.records import RecordError, from_record, to_record
-from adapter_probe.spans import SiteChoice
+from adapter_probe.settings import Settings, SiteChoice, setting
 
-ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "swish", "tanh")
+Activation = Literal["gelu", "gelu_tanh", "relu", "swish", "tanh"]
+ACTIVATIONS = get_args(Activation)
 Placement = Literal["sequential", "parallel"]
 Interaction = Literal["add", "multiply"]
 InnerNorm = Literal["none", "layernorm", "batchnorm"]
@@ -42,11 +43,35 @@ class _Recorded:
         return {"name": self.name, **to_record(self)}
 
 
+@dataclass(frozen=True, kw_only=True)
+class AdapterVariant(Settings):
+    """Variants of the paper's adapters; see `Adapters`."""
+
+    panel = "Adapters"
+    error: ClassVar[type[AdapterProbeError]] = ModelError
+
+    activation: Activation = setting("gelu", "activation function of the adapters.")
+    train_pooler: bool = setting(
+        False, "whether to also train the pooler of the base model (the authors' code keeps it frozen)."
+    )
+    sites: SiteChoice = setting("both", "sublayers to insert adapters after.")
+    placement: Placement = setting(
+        "sequential", "whether an adapter reads the output of its sublayer or, in parallel to it, the input."
+    )
+    interaction: Interaction = setting(
+        "add", "whether the adapter's output c is added to the sublayer's output x or scales it, x (1 + c)."
+    )
+    norm: InnerNorm = setting(
+        "none", "normalisation inside the adapter, after the down-projection and before its activation."
+    )
+    hidden_layers: int = setting(1, "number of hidden layers inside the adapter, each with its activation.")
+
+
 @dataclass(frozen=True)
-class Adapters(_Recorded):
+class Adapters(AdapterVariant, _Recorded):
     """Bottleneck adapters in every layer; adapters, LayerNorms and head train.
 
-    The first four fields are the paper's setting; the others are variants that it found no better.
+    The fields that every record names are the paper's setting; the paper found the other variants no better.
     Source: Houlsby et al. 2019 (arXiv 1902.00751), sections 2.1 and 3.6, and Figure 2.
 
     Attributes:
@@ -54,31 +79,18 @@ class Adapters(_Recorded):
         init_std: std of the normal distribution that weights are drawn from, before truncation at two std;
             the realised std is about 0.88 of it. Must be positive, because two zero matrices have no
             gradient.
-        activation: the activation function.
-        train_pooler: whether to also train a pretrained pooler (the authors' code keeps it frozen).
-        sites: sublayers with adapters: both, or one kind only.
-        placement: whether an adapter reads its sublayer's output or, in parallel to it, its input.
-        interaction: whether the change c is added to the sublayer's output x or scales it: x (1 + c).
-        norm: a normalisation after the down-projection, before its activation.
-        hidden_layers: layers of width m inside; each one after the first is a further m x m projection with
-            its activation.
         skip_layers: layers, from 0, without adapters; their LayerNorms still train.
     """
 
     name: ClassVar[str] = "adapters"
+    recorded_always = frozenset(("size", "init_std", "activation", "train_pooler"))
 
     size: int = 64
     init_std: float = 1e-2
-    activation: str = "gelu"
-    train_pooler: bool = False
-    sites: SiteChoice = "both"
-    placement: Placement = "sequential"
-    interaction: Interaction = "add"
-    norm: InnerNorm = "none"
-    hidden_layers: int = 1
     skip_layers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check_whole("adapter size", self.size, 1, LARGEST_SIZE)
         _check_whole("hidden_layers", self.hidden_layers, 1, MOST_HIDDEN_LAYERS)
         if any(layer < 0 for layer in self.skip_layers) or list(self.skip_layers) != sorted(
@@ -98,15 +110,6 @@ class Adapters(_Recorded):
                 f"init_std {self.init_std!r} is not allowed; give a number from {STD_RANGE[0]:g} to "
                 f"{STD_RANGE[1]:g}"
             )
-        for what, value, allowed in (
-            ("activation", self.activation, ACTIVATIONS),
-            ("adapter sites", self.sites, get_args(SiteChoice)),
-            ("placement", self.placement, get_args(Placement)),
-            ("interaction", self.interaction, get_args(Interaction)),
-            ("norm", self.norm, get_args(InnerNorm)),
-        ):
-            if value not in allowed:
-                raise ModelError(f"{what} {value!r} is not one of {', '.join(allowed)}")
         if self.norm == "layernorm" and self.size == 1:
             raise ModelError(
                 "adapter size 1 is not allowed with norm 'layernorm', which maps any single number to zero; "
@@ -118,14 +121,9 @@ class Adapters(_Recorded):
         return role in {"adapters", "layernorms", "head"} or (role == "pooler" and self.train_pooler)
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict, with the method's name under ``name``.
-
-        Variant fields at their default are left out, so that the record of the paper's adapters, and its
-        hash, stays the same when a variant is added.
-        """
-        always = {"size", "init_std", "activation", "train_pooler"}
-        plain = {f.name for f in fields(self) if f.name not in always and getattr(self, f.name) == f.default}
-        return {k: v for k, v in super().to_json().items() if k not in plain}
+        """A plain dict, with the method's name under ``name``; see `Settings.to_json`."""
+        first = {"name": self.name, "size": self.size, "init_std": self.init_std}
+        return {**first, **Settings.to_json(self)}
 
 
 @dataclass(frozen=True)

@@ -5,88 +5,63 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar
 
-from adapter_probe.data.lm_eval_tasks import with_absolute_paths
-from adapter_probe.errors import ResultsError
-from adapter_probe.metrics import CustomMetric
+from adapter_probe.ablation_settings import AblationSettings as AblationSettings
+from adapter_probe.errors import AdapterProbeError, DataError
 from adapter_probe.records import to_record
-from adapter_probe.settings import Settings
-from adapter_probe.spans import NormChoice, SiteChoice, VariantSet, check_choice, span_variants
+from adapter_probe.settings import Settings, Split, setting
 
 # Increased when a change of the code changes the predictions.
 CODE_SCHEMA = {"float32": 1, "float64": 1, "bfloat16": 3, "mixed": 4}
-Precision = Literal["float32", "float64", "bfloat16", "mixed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Settings):
+    """What an ablation is evaluated on, and how much memory it may take."""
+
+    panel = "Data"
+    error: ClassVar[type[AdapterProbeError]] = DataError
+
+    base: str | Path | None = setting(
+        None, "base model, if it differs from the recorded one: a folder or a Hugging Face Hub name.",
+        metavar="BASE",
+        shell=str,
+    )  # fmt: skip
+    split: Split = setting("validation", "split of the checkpoint's own task to evaluate on.", slug="{}")
+    max_examples: int | None = setting(
+        None, "evaluate on a fixed random subset of this many examples.", slug="n{}"
+    )
+    encoding: str = setting("utf-8", "text encoding of the given data files, such as latin-1.")
+    tokens_per_pass: int | None = setting(
+        None, "maximum number of rows (variants x tokens) per pass through a layer, which bounds memory; by "
+        "default chosen for the device.", panel="Running",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class AblationSettings(Settings):
-    """Settings of an ablation: what is switched off, and in which precision.
-
-    Attributes:
-        sites: the sites of each layer that are switched off.
-        complement: whether to switch off the adapters outside the span instead.
-        layernorm: LayerNorm weights after a switched-off site: trained or pretrained.
-        precision: precision of weights and arithmetic. "mixed" gives the predictions of float32, mostly from
-            bfloat16; see `adapter_probe.probe.guard`.
-        spans, group, layers: choice of spans, see `choose_spans`.
-    """
-
-    recorded_always = frozenset(("sites", "complement", "layernorm", "precision", "spans", "group", "layers"))
-
-    sites: SiteChoice = "both"
-    complement: bool = False
-    layernorm: NormChoice = "trained"
-    precision: Precision = "float32"
-    spans: str = "all"
-    group: int = 1
-    layers: str = ""
-
-    def __post_init__(self) -> None:
-        for name, kind in (("sites", SiteChoice), ("layernorm", NormChoice), ("precision", Precision)):
-            if (value := getattr(self, name)) not in (allowed := get_args(kind)):
-                raise ResultsError(f"--{name} {value} is not allowed; choose from {', '.join(allowed)}")
-        check_choice(self.spans, self.group)
-
-    def variants(self, n_layers: int) -> VariantSet:
-        """The variants of the study on a model with this many layers, the intact model first.
-
-        Raises:
-            ResultsError: the model does not have these layers.
-        """
-        return span_variants(n_layers, self.sites, self.complement, self.spans, self.group, self.layers)
-
-
-@dataclass(frozen=True)
-class AblationArguments:
+class AblationArguments(Evaluation):
     """The arguments of an ablation, before anything is opened.
 
     Attributes:
         checkpoint: folder of the checkpoint.
         settings: settings of the ablation.
-        base: folder or Hugging Face Hub id of the base model, if it differs from the recorded one.
         data: files to use instead of the checkpoint's own task, with the same columns and labels, or tasks of
             lm-evaluation-harness (``lm-eval:NAME``). Required for checkpoints of other libraries, which
             record no task.
-        split: split of the checkpoint's own task to evaluate on.
         metric: evaluation metric; by default the metric of the task.
-        max_examples: evaluate on a fixed random subset of this many examples.
-        tokens_per_pass: maximum number of rows per pass; None for the device's default.
-        encoding: text encoding of the files in `data`.
     """
 
     checkpoint: str
     settings: AblationSettings = field(default_factory=AblationSettings)
-    base: str | None = None
     data: tuple[str, ...] = ()
-    split: str = "validation"
     metric: str | None = None
-    max_examples: int | None = None
-    tokens_per_pass: int | None = None
-    encoding: str = "utf-8"
 
     def settled(self) -> dict[str, Any]:
         """The arguments as plain JSON with absolute paths, for processes with another working directory."""
+        from adapter_probe.data.lm_eval_tasks import with_absolute_paths
+        from adapter_probe.metrics import CustomMetric
+
         base = self.base
         if base:
             with suppress(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import asdict, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.rundir import MANIFEST, RunDirectory
-from adapter_probe.spans import effective_variants
+from adapter_probe.spans import effective_variants, studied_layers
 
 from .engine import Engine, ProgressCallback
 from .outputs import Arrays, assemble_results
@@ -21,32 +20,31 @@ from .plan import TOKENS_PER_PART, count_work, cut_parts
 from .request import AblationRequest
 
 
-class AblationRun(RunDirectory):
-    """An ablation in its folder, which ``with`` enters: finished parts, missing parts, their computation.
+class AblationRun:
+    """An ablation in its folder: finished parts, missing parts, and their computation.
 
     Args:
         request: the request.
-        out: the folder.
-        plan: how the examples are divided into parts; by default by the device.
-        device_type: device type of the computing machines, if other than this one.
+        run: the open folder of the run.
     """
 
-    def __init__(
-        self,
-        request: AblationRequest,
-        out: Path,
-        *,
-        plan: Mapping[str, object] | None = None,
-        device_type: str | None = None,
-    ):
-        per_part = TOKENS_PER_PART.get(device_type or request.device.type, TOKENS_PER_PART["cpu"])
-        super().__init__(out, request.identity, {"tokens_per_part": per_part} if plan is None else plan)
-        self._request, self._engine = request, Engine(request, self.path)
+    def __init__(self, request: AblationRequest, run: RunDirectory):
+        self._request, self._run = request, run
+        self._parts = cut_parts(request.encoded.lengths, int(run.plan["tokens_per_part"]))
+        self._engine = Engine(request, run.path)
 
-    @cached_property
-    def _parts(self) -> list[np.ndarray]:
-        """By the plan of the folder, if there is one: not to be asked for before it is entered."""
-        return cut_parts(self._request.encoded.lengths, int(self.plan["tokens_per_part"]))
+    @staticmethod
+    def folder(request: AblationRequest, out: Path, device_type: str | None = None) -> RunDirectory:
+        """The folder of a request, to be entered with ``with``.
+
+        Args:
+            request: the request.
+            out: the folder.
+            device_type: device type of the computing machines, if other than this one; parts are sized for
+                it.
+        """
+        per_part = TOKENS_PER_PART.get(device_type or request.device.type, TOKENS_PER_PART["cpu"])
+        return RunDirectory(out, request.identity, {"tokens_per_part": per_part})
 
     @property
     def tokens_total(self) -> int:
@@ -56,7 +54,7 @@ class AblationRun(RunDirectory):
     @property
     def tokens_done(self) -> int:
         """Tokens of the finished parts."""
-        return sum(map(self.tokens_of, self._done()))
+        return sum(map(self.tokens_of, self._finished()))
 
     def tokens_of(self, part: int) -> int:
         """Tokens of one part."""
@@ -64,14 +62,14 @@ class AblationRun(RunDirectory):
 
     def parts_done(self) -> tuple[int, int]:
         """Number of finished parts and of all parts."""
-        return len(self._done()), len(self._parts)
+        return len(self._finished()), len(self._parts)
 
     def missing(self) -> list[int]:
         """Numbers of the parts still to do."""
-        return sorted(set(range(len(self._parts))) - self._done())
+        return sorted(set(range(len(self._parts))) - self._finished())
 
-    def _done(self) -> set[int]:
-        return {i for i in self.finished() if i < len(self._parts)}
+    def _finished(self) -> set[int]:
+        return {i for i in self._run.finished() if i < len(self._parts)}
 
     def compute(self, report: ProgressCallback) -> AblationResults:
         """Compute the missing parts, then join all parts.
@@ -91,10 +89,10 @@ class AblationRun(RunDirectory):
         parts = [self._parts[number] for number in numbers]
         with closing(self._engine.outputs(parts, report)) as computed:
             for number, part, arrays in zip(numbers, parts, computed):
-                self.write_part(number, {"index": part, **arrays})
+                self._run.write_part(number, {"index": part, **arrays})
 
     def _collect(self) -> AblationResults:
-        parts = [self.read_part(number) for number in range(len(self._parts))]
+        parts = [self._run.read_part(number) for number in range(len(self._parts))]
         order = np.argsort(np.concatenate([part.pop("index") for part in parts]))
         arrays: Arrays = {
             name: np.concatenate([part[name] for part in parts], axis=1)[:, order] for name in parts[0]
@@ -114,17 +112,19 @@ def plan_ablation(request: AblationRequest, folder: Path) -> dict[str, Any]:
     Raises:
         ResultsError: the folder belongs to another run, or is in use.
     """
-    run = AblationRun(request, folder)
+    run = AblationRun.folder(request, folder)
     if (folder / MANIFEST).exists():
-        with run:  # to see which parts are there, and how the examples are divided
-            pass
+        with run:
+            ablation = AblationRun(request, run)
+    else:
+        ablation = AblationRun(request, run)
     engine = Engine(request)
     masks = request.variants.masks
     per_token = engine.seconds_per_token()
-    seconds = per_token * (run.tokens_total - run.tokens_done)
-    done, parts = run.parts_done()
+    seconds = per_token * (ablation.tokens_total - ablation.tokens_done)
+    done, parts = ablation.parts_done()
     work = count_work(masks, request.encoded.lengths, request.model.forks_early)
-    per_pass = per_token * run.tokens_total / sum(work.layer_evaluations)
+    per_pass = per_token * ablation.tokens_total / sum(work.layer_evaluations)
     return {
         **asdict(work),
         "choices": _other_choices(request, per_pass),
@@ -148,8 +148,9 @@ def _other_choices(request: AblationRequest, seconds_per_pass: float) -> list[di
     """Spans, group, number of spans, layer passes and seconds of other choices on the same examples."""
     model, settings = request.model, request.settings
     found = []
+    studied = studied_layers(len(model.layers), settings.layers)
     for spans, group in _CHOICES:
-        if (spans, group) == (settings.spans, settings.group):
+        if (spans, group) == (settings.spans, settings.group) or group > studied.n_layers:
             continue
         variants = replace(settings, spans=spans, group=group).variants(len(model.layers))
         variants = effective_variants(variants, model.has_adapter)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from adapter_probe.analysis.studies import AblationRecord, ablation_record
 from adapter_probe.errors import DataError, ResultsError
@@ -20,92 +18,64 @@ from adapter_probe.results import schema
 from adapter_probe.results.ablation_files import AblationResults, save_predictions, write_spans
 from adapter_probe.results.atomic import write_csv, write_json
 from adapter_probe.results.sealing import sealed
-from adapter_probe.spans import SiteChoice
 
 from .ablation import Ablation
-from .checked import checked
+from .arguments import Ablate
+from .checked import planned_by, taking
 from .gallery import SECONDS_OF_DRAWING
-from .planning import AblationPlan, planned_by
-from .rows import ExampleSource, as_files, check_files
+from .planning import AblationPlan
+from .rows import as_files, check_files
 
 if TYPE_CHECKING:
     from adapter_probe.jobs.slurm_options import SlurmOptions
-    from adapter_probe.probe.arguments import AblationArguments, Precision
+    from adapter_probe.probe.arguments import AblationArguments
     from adapter_probe.probe.request import AblationRequest
-    from adapter_probe.probe.resumable import AblationRun
 
 _ANY_DEVICE = ("auto", "cpu")  # available on every machine
 BESIDE = "against-"
 """Prefix of the subfolder that holds the same variants scored on other data."""
 
 
-@planned_by(AblationPlan)
-@checked
-def ablate(
-    checkpoint: str | Path,
-    *,
-    sites: SiteChoice = "both",
-    complement: bool = False,
-    spans: str = "all",
-    group: int = 1,
-    layers: str = "",
-    layernorm: Literal["trained", "pretrained"] = "trained",
-    base: str | Path | None = None,
-    data: ExampleSource = (),
-    task: str = "",
-    split: str = "validation",
-    metric: str | Callable[[np.ndarray, np.ndarray], float] | None = None,
-    max_examples: int | None = None,
-    device: str = "auto",
-    threads: int = 0,
-    precision: Precision = "float32",
-    tokens_per_pass: int | None = None,
-    out: str | Path | None = None,
-    against: ExampleSource = (),
-    encoding: str = "utf-8",
-    cluster: SlurmOptions | None = None,
-    progress: bool = True,
-    dry_run: bool = False,
-) -> Ablation | AblationPlan:
+@contextmanager
+def _asked(call: Ablate, kept: Path) -> Iterator[tuple[AblationArguments, Path, tuple[str, ...]]]:
+    """The arguments of an ablation, its results folder, and the files of `against`.
+
+    Args:
+        call: what the user gave.
+        kept: where examples in memory are saved.
+    """
+    from adapter_probe.probe.arguments import AblationArguments, AblationSettings
+
+    checkpoint = Path(call.checkpoint)
+    files, others = (as_files(one, kept, checkpoint) for one in (call.data, call.against))
+    metric = CustomMetric(call.metric) if callable(call.metric) else call.metric
+    arguments = AblationArguments.of(
+        call, checkpoint=str(checkpoint), settings=AblationSettings.of(call), metric=metric,
+        data=_with_task(files, call.task),
+    )  # fmt: skip
+    check_files(checkpoint, call.encoding, *arguments.data, *others)
+    yield arguments, _folder_of(arguments, call.out), others
+
+
+@taking(Ablate)
+def plan(call: Ablate) -> AblationPlan:
+    """Estimate the time and memory of `ablate`, on a small batch and without `against`; nothing is written.
+
+    Raises:
+        AdapterProbeError: see `ablate`.
+    """
+    with TemporaryDirectory() as kept, _asked(call, Path(kept)) as (arguments, folder, _):
+        return _plan(arguments, folder, call.device, call.threads, call.progress)
+
+
+@planned_by(plan)
+@taking(Ablate)
+def ablate(call: Ablate) -> Ablation:
     """Switch adapters off over every contiguous span of layers, or some of them, without retraining.
 
     The results are written to a folder inside the checkpoint, or to `out`. The same call resumes an
-    interrupted run, and reads a finished one back.
-
-    Args:
-        checkpoint: checkpoint folder, written by this project, `adapters`, PEFT or the paper's code.
-        sites: which adapters of each layer to switch off.
-        complement: switch off every adapter outside the span instead of those inside it.
-        spans: spans to switch off: ``all`` contiguous spans, ``single`` layers, spans that start at the
-            lowest layer (``prefix``) or end at the highest (``suffix``), or a range of lengths such as
-            ``1..4``.
-        group: number of adjacent layers to switch off together.
-        layers: restrict the study to these layers, such as ``8-23``.
-        layernorm: LayerNorm weights to use after an adapter that is switched off: trained or pretrained.
-        base: folder or Hugging Face Hub id of the base model, if it differs from the recorded one.
-        data: labelled examples to use instead of the checkpoint's own task: a file, several files, a
-            DataFrame, a list of rows (mappings from column to value), or a pair ``(texts, labels)``, in which
-            a text may be a pair of texts. Data that is not a file is saved in a folder ``data/`` next to the
-            results, under a name derived from its content.
-        task: instead of `data`: ``lm-eval:NAME[,NAME]``, tasks of lm-evaluation-harness (extra ``lm-eval``)
-            by name, task file or folder; several tasks are groups of one study, scored together.
-        split: split of the checkpoint's own task to evaluate on.
-        metric: evaluation metric: a name, or a function from labels and predictions (class indices or
-            regression values, ``[examples]`` each) to a score of which more is better; by default the metric
-            of the task. The bootstrap calls a function 10,000 times per variant.
-        max_examples: evaluate on a fixed random subset of this many examples.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
-        threads: number of CPU threads of this process from now on; 0 uses PyTorch's default.
-        precision: numerical precision; ``mixed`` computes in bfloat16 and repeats close decisions in float32.
-        tokens_per_pass: maximum number of rows (variants x tokens) per pass through a layer; bounds memory.
-        out: results folder; by default a folder inside the checkpoint.
-        against: examples that measure another ability, such as one of the base model, in any form that
-            `data` accepts. They are scored under the same variants; see `Ablation.against`.
-        encoding: text encoding of the files in `data` and `against`.
-        cluster: SLURM cluster to compute on; by default this machine.
-        progress: whether to show a progress bar.
-        dry_run: whether to estimate time and memory only, on a small batch and without `against`: the result
-            is an `AblationPlan`, and nothing is written.
+    interrupted run, and reads a finished one back. ``ap.ablate.plan(...)`` with the same arguments estimates
+    time and memory.
 
     Raises:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
@@ -114,22 +84,9 @@ def ablate(
         TrainingError: jobs on the cluster failed.
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
-    from adapter_probe.probe.arguments import AblationArguments, AblationSettings
-
-    metric = CustomMetric(metric) if callable(metric) else metric
-    settings = AblationSettings(sites, complement, layernorm, precision, spans, group, layers)
-    place = Path(checkpoint if out is None else out)
-    with TemporaryDirectory() if dry_run else nullcontext(place) as kept:
-        files, others = (as_files(one, Path(kept), Path(checkpoint)) for one in (data, against))
-        arguments = AblationArguments(
-            str(checkpoint), settings, None if base is None else str(base), _with_task(files, task), split,
-            metric, max_examples, tokens_per_pass, encoding,
-        )  # fmt: skip
-        check_files(checkpoint, encoding, *arguments.data, *others)
-        folder = _folder_of(arguments, out)
-        if dry_run:
-            return _plan(arguments, folder, device, threads, progress)
-        return _run(arguments, folder, device, threads, cluster, others, progress)
+    kept = Path(call.checkpoint if call.out is None else call.out)
+    with _asked(call, kept) as (arguments, folder, others):
+        return _run(arguments, folder, call.device, call.threads, call.cluster, others, call.progress)
 
 
 def _with_task(data: Sequence[str | Path], task: str | None) -> tuple[str, ...]:
@@ -182,7 +139,7 @@ def _run(
         from adapter_probe.jobs.running import Resources
         from adapter_probe.jobs.shards import compute_in_shards
 
-        resources = Resources(0, threads, device, cluster)
+        resources = Resources(threads=threads, device=device, cluster=cluster)
         compute_in_shards(arguments, request, folder, resources, cluster, progress)
     studies = []
     for one, sources, place in runs:
@@ -219,21 +176,11 @@ def _folder_of(arguments: AblationArguments, out: str | Path | None) -> Path:
     """The results folder: `out`, or one inside the checkpoint, named after settings that are not defaults."""
     if out is not None:
         return Path(out)
-    settings, split = arguments.settings, arguments.split
-    parts = [
-        "ablation",
-        settings.sites if settings.sites != "both" else "",
-        "complement" if settings.complement else "",
-        settings.spans.replace("..", "to") if settings.spans != "all" else "",
-        f"by{settings.group}" if settings.group != 1 else "",
-        f"layers{settings.layers}" if settings.layers else "",
-        "pretrained-layernorm" if settings.layernorm == "pretrained" else "",
-        settings.precision if settings.precision != "float32" else "",
-        split if split != "validation" else "",
-        f"data-{Path(arguments.data[0]).stem}" if arguments.data else "",
-        f"n{arguments.max_examples}" if arguments.max_examples else "",
-    ]
-    return Path(arguments.checkpoint) / "-".join(part for part in parts if part)
+    said, data = arguments.slugs(), arguments.data
+    if data:
+        said["data"] = f"data-{Path(data[0]).stem}"
+    last = [said[name] for name in ("split", "data", "max_examples") if name in said]
+    return Path(arguments.checkpoint) / "-".join(["ablation", *arguments.settings.slugs().values(), *last])
 
 
 def run_ablation(request: AblationRequest, folder: Path, *, progress: bool = True) -> Ablation:
@@ -244,11 +191,12 @@ def run_ablation(request: AblationRequest, folder: Path, *, progress: bool = Tru
     """
     from adapter_probe.probe.resumable import AblationRun
 
-    with AblationRun(request, folder) as run:
+    with AblationRun.folder(request, folder) as run:
         for damaged in run.damaged:
             print_message(f"{damaged} is damaged or belongs to another run; computing it again", progress)
-        with _bar(run, request, progress) as report:
-            results = run.compute(report)
+        ablation = AblationRun(request, run)
+        with _bar(ablation, request, progress) as report:
+            results = ablation.compute(report)
         with activity("ablate: computing intervals and tests of every span", progress):
             record = ablation_record(results, folder, run.created_with)
             _write(record, results)
@@ -256,8 +204,8 @@ def run_ablation(request: AblationRequest, folder: Path, *, progress: bool = Tru
 
 
 @contextmanager
-def _bar(run: AblationRun, request: AblationRequest, progress: bool) -> Iterator[Any]:
-    total, done = run.tokens_total, run.tokens_done
+def _bar(ablation: Any, request: AblationRequest, progress: bool) -> Iterator[Any]:
+    total, done = ablation.tokens_total, ablation.tokens_done
     if done == total:
         yield lambda _: None
         return

@@ -7,18 +7,23 @@ import errno
 import inspect
 import numbers
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from functools import cache, wraps
 from os import PathLike, fspath
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
+from textwrap import fill
+from types import NoneType
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, get_args, get_origin
 
-import adapter_probe
 from adapter_probe.errors import AdapterProbeError, one_line, reason_of, shown
+from adapter_probe.settings import Names, annotations_of, evaluated, is_required, kinds_of
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
+Arguments = TypeVar("Arguments")
+StudyT = TypeVar("StudyT", covariant=True)
+PlanT = TypeVar("PlanT", covariant=True)
 
 _WORDS = {int: "whole number", float: "number", str: "string", Path: "path", Callable: "function"}
 _UNKNOWN = object()
@@ -54,32 +59,100 @@ def checked(function: Callable[P, Result]) -> Callable[P, Result]:
     return call
 
 
+def taking(
+    arguments: Callable[P, Arguments],
+) -> Callable[[Callable[[Arguments], Result]], Callable[P, Result]]:
+    """A public function whose arguments are the fields of a dataclass; see `adapter_probe.settings.setting`.
+
+    Its signature, the description of its arguments, and their types follow from the fields: those without a
+    default may be given by position, the others by name.
+    """
+    declared: Any = arguments
+
+    def made(function: Callable[[Arguments], Result]) -> Callable[P, Result]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> Result:
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}() {error}") from None
+            kinds = _kinds_of_fields(declared)
+            values = {k: _fitting(k, v, kinds[k]) if k in kinds else v for k, v in bound.arguments.items()}
+            return function(declared(**values))
+
+        returned = inspect.signature(function).return_annotation
+        signature = inspect.Signature(list(_parameters(declared)), return_annotation=returned)
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        call.__doc__ = _with_arguments(function.__doc__ or "", declared)
+        return call
+
+    return made
+
+
+def _parameters(declared: type) -> Iterator[inspect.Parameter]:
+    """The parameters of a function that takes a dataclass: its fields, those without a default first."""
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    for one in sorted(fields(declared), key=lambda one: not is_required(one)):
+        if is_required(one):
+            yield inspect.Parameter(one.name, kinds[0], annotation=one.type)
+        else:
+            yield inspect.Parameter(one.name, kinds[1], default=one.default, annotation=one.type)
+
+
+def _with_arguments(text: str, declared: type) -> str:
+    """A docstring with the descriptions of the fields as its section of arguments."""
+    about = sorted(fields(declared), key=lambda one: not is_required(one))
+    entries = (f"{one.name}: {one.metadata['help']}" for one in about)
+    lines = "".join(
+        fill(text, 105, initial_indent=" " * 4, subsequent_indent=" " * 8) + "\n" for text in entries
+    )
+    head, raises, rest = inspect.cleandoc(text).partition("\nRaises:")
+    return f"{head.rstrip()}\n\nArgs:\n{lines}{raises}{rest}"
+
+
+@cache
+def _kinds_of_fields(declared: type) -> dict[str, tuple[Any, ...]]:
+    """The allowed kinds of a dataclass's fields, where they can be compared."""
+    return _comparables({name: kinds_of(kind) for name, kind in annotations_of(declared).items()})
+
+
+class Plannable(Protocol[P, StudyT, PlanT]):
+    """A function that runs a study, with `plan`, which takes the same arguments and only estimates it."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> StudyT:
+        """Run the study."""
+
+    def plan(self, *args: P.args, **kwargs: P.kwargs) -> PlanT:
+        """Estimate the cost of the study; nothing is written."""
+
+
+def planned_by(
+    plan: Callable[P, PlanT],
+) -> Callable[[Callable[P, StudyT]], Plannable[P, StudyT, PlanT]]:
+    """A study's function with the function that plans it as its attribute `plan`."""
+
+    def made(function: Callable[P, StudyT]) -> Plannable[P, StudyT, PlanT]:
+        function.plan = plan  # type: ignore[attr-defined]
+        plan.__name__ = "plan"
+        return cast("Plannable[P, StudyT, PlanT]", function)
+
+    return made
+
+
 @cache
 def _annotated(function: Callable[..., object]) -> tuple[inspect.Signature, dict[str, tuple[Any, ...]]]:
     """The signature of a function, and the allowed kinds of its arguments, where they can be compared."""
-    names = _Names({**vars(builtins), **vars(sys.modules[function.__module__])})
+    names = Names({**vars(builtins), **vars(sys.modules[function.__module__])})
     signature = inspect.signature(function)
     found = {}
     for name, parameter in signature.parameters.items():
-        try:
-            annotation = eval(str(parameter.annotation), {}, names)
-            kinds = _kinds(eval(annotation, {}, names) if isinstance(annotation, str) else annotation)
-        except (AttributeError, SyntaxError, TypeError):  # none, or of a module for type checkers only
-            continue
-        if all(map(_comparable, kinds)):
-            found[name] = kinds
-    return signature, found
+        if parameter.annotation is not inspect.Parameter.empty:
+            found[name] = kinds_of(evaluated(parameter.annotation, names))
+    return signature, _comparables(found)
 
 
-class _Names(dict[str, Any]):
-    """The names in annotations; some are imported for type checkers only."""
-
-    def __missing__(self, name: str) -> Any:
-        return getattr(adapter_probe, name) if name in adapter_probe.__all__ else Any
-
-
-def _kinds(annotation: Any) -> tuple[Any, ...]:
-    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+def _comparables(kinds: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    return {name: some for name, some in kinds.items() if all(map(_comparable, some))}
 
 
 def _of_many(kind: Any) -> bool:
@@ -89,13 +162,13 @@ def _of_many(kind: Any) -> bool:
 
 def _comparable(kind: Any) -> bool:
     if _of_many(kind):
-        return all(map(_comparable, _kinds(get_args(kind)[0])))
+        return all(map(_comparable, kinds_of(get_args(kind)[0])))
     return get_origin(kind) in (Literal, Callable) or (isinstance(kind, type) and kind not in (Any, object))
 
 
 def _fitting(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
     if (fitted := _fitted_one(value, kinds)) is not _UNKNOWN:
-        if Path in kinds or any(Path in _kinds(get_args(kind)[0]) for kind in kinds if _of_many(kind)):
+        if Path in kinds or any(Path in kinds_of(get_args(kind)[0]) for kind in kinds if _of_many(kind)):
             for path in fitted if isinstance(fitted, (tuple, list)) else (fitted,):
                 _refuse_no_path(name, path)
         return fitted
@@ -132,7 +205,7 @@ def _fitted_one(value: Any, kinds: Sequence[Any]) -> Any:
 def _fitted(value: Any, kind: Any) -> Any:
     """The value as this kind; `_UNKNOWN` if it is of another one."""
     if _of_many(kind):
-        return _fitted_list(value, _kinds(get_args(kind)[0]))
+        return _fitted_list(value, kinds_of(get_args(kind)[0]))
     truth = isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")  # NumPy's, by its two names
     if kind is bool:
         return bool(value) if truth or (isinstance(value, int) and value in (0, 1)) else _UNKNOWN
@@ -166,7 +239,7 @@ def _fitted_list(value: Any, kinds: Sequence[Any]) -> Any:
 def _described(kind: Any, kinds: Sequence[Any]) -> str:
     """One of several kinds in words."""
     if _of_many(kind):
-        items = _kinds(get_args(kind)[0])
+        items = kinds_of(get_args(kind)[0])
         if len(items) > 1 and set(items) < set(kinds):
             return "a list of these"
         return "a list of " + _alternatives(f"{_word(one)}s".replace("ys", "ies") for one in items)

@@ -178,9 +178,12 @@ def compare(a: Ablation | str | Path, b: Ablation | str | Path) -> Comparison:
         b: another ablation of the same spans on the same examples, or its results folder.
 
     Raises:
-        ResultsError: a study is not an ablation, or the studies differ in examples, metric or spans.
+        ResultsError: a study is not an ablation, the studies differ in examples, metric or spans, or they are
+            one study.
     """
     studies = ablations_of([a, b])
+    if studies[0].folder.resolve() == studies[1].folder.resolve():
+        raise ResultsError(f"{studies[0].folder} is given twice; a comparison needs two ablations")
     first, second = _names(studies)
     return Comparison(compare_ablations(studies[0].results, studies[1].results, (first, second)))
 

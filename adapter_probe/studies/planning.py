@@ -1,12 +1,12 @@
-"""What a study would take, measured without running it: the plans that ``dry_run=True`` returns."""
+"""What a study would take, measured without running it: the plans of `ap.ablate.plan` and the like."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
 from adapter_probe.progress import activity
 
@@ -19,27 +19,6 @@ if TYPE_CHECKING:
 
 _DEEP = 16
 """Number of layers from which the text of an ablation's plan lists other choices of spans."""
-
-P = ParamSpec("P")
-StudyT = TypeVar("StudyT", covariant=True)
-PlanT = TypeVar("PlanT", covariant=True)
-
-
-class PlannedFunction(Protocol[P, StudyT, PlanT]):
-    """The type of a function that runs a study or, with ``dry_run=True``, plans it."""
-
-    @overload
-    def __call__(self, *args: Any, dry_run: Literal[True], **options: Any) -> PlanT: ...
-
-    @overload
-    def __call__(self, *args: P.args, **options: P.kwargs) -> StudyT: ...
-
-
-def planned_by(
-    plan: type[PlanT],
-) -> Callable[[Callable[P, StudyT | PlanT]], PlannedFunction[P, StudyT, PlanT]]:
-    """Tell type checkers that a function returns a plan with ``dry_run=True`` only; it is not changed."""
-    return lambda function: function  # type: ignore[return-value]
 
 
 class Plan:
@@ -74,7 +53,7 @@ class Plan:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AblationPlan(Plan):
-    """The estimated cost of an ablation; what `adapter_probe.ablate` returns with ``dry_run=True``.
+    """The estimated cost of an ablation; what `adapter_probe.ablate.plan` returns.
 
     Attributes:
         n_variants: number of variants, the intact model included.
@@ -149,7 +128,7 @@ def _choice_row(choice: dict[str, Any]) -> tuple[str, str]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SweepPlan(Plan):
-    """The trials of a sweep; what `init_sweep` and `tradeoff` return with ``dry_run=True``.
+    """The trials of a sweep; what `init_sweep.plan` and `tradeoff.plan` return.
 
     Attributes:
         trials: one dictionary per trial: `trial` (its id), `task`, `method`, `learning_rate`, `epochs`,
@@ -189,7 +168,7 @@ def _trial_row(trial: dict[str, Any]) -> tuple[str, str]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SuitePlan(Plan):
-    """The studies of a suite; what `adapter_probe.suite` returns with ``dry_run=True``.
+    """The studies of a suite; what `adapter_probe.suite.plan` returns.
 
     Attributes:
         tradeoff: the plan of the trade-off, or None.

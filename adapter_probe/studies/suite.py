@@ -10,29 +10,29 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from adapter_probe.errors import TrainingError
+from adapter_probe.jobs.resources import Resources
 from adapter_probe.results.atomic import make_folder, write_csv
 from adapter_probe.results.schema import PARAMETERS_CSV
 
 from .ablating import ablate
 from .ablation import Ablation
-from .checked import checked
+from .arguments import Ablate, RunSuite
+from .checked import checked, planned_by, taking
 from .comparison import average
 from .gallery import draw_into_folder
 from .init_sweep import INIT_SWEEP, InitSweep, run_init_sweep
-from .planning import SuitePlan, SweepPlan, plan_sweep, planned_by
+from .planning import SuitePlan, plan_sweep
 from .suite_file import AblationPart, SuiteFile, SweepPart, chosen_tasks, path_beside_file, read_suite
 from .summaries import ablation_rows
-from .tradeoff import LEARNING_RATES, TRADEOFF, Tradeoff, methods_of, run_tradeoff
+from .sweeps import requests_of
+from .tradeoff import TRADEOFF, Tradeoff, methods_of, run_tradeoff
 from .tuning import foreseen_trials, tuned_trials
 
 if TYPE_CHECKING:
-    from adapter_probe.jobs.running import Resources
-    from adapter_probe.jobs.slurm_options import SlurmOptions
     from adapter_probe.models.methods import Method
     from adapter_probe.training.request import TrainingRequest
 
 _CHECKPOINTS, _ABLATIONS = "checkpoints", "ablations"
-_INIT_RATES = (3e-4,)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -95,46 +95,43 @@ class Suite:
         return rows
 
 
-@planned_by(SuitePlan)
-@checked
-def suite(
-    file: str | Path,
-    out: str | Path,
-    *,
-    workers: int = 0,
-    threads: int = 1,
-    device: str = "auto",
-    cluster: SlurmOptions | None = None,
-    progress: bool = True,
-    dry_run: bool = False,
-) -> Suite | SuitePlan:
+@taking(RunSuite)
+def plan(call: RunSuite) -> SuitePlan:
+    """Estimate the time of the sweeps of `suite`, without running anything.
+
+    Which settings the seeds beyond `tuning_seeds` will have is not known before the others are trained: until
+    then they are counted with the first learning rate and number of epochs.
+
+    Raises:
+        AdapterProbeError: see `suite`.
+    """
+    from adapter_probe.jobs.trials import plan_trials
+
+    about, requests = _read(Path(call.file))
+    out, plans = Path(call.out), {}
+    for name, part in ((TRADEOFF, about.tradeoff), (INIT_SWEEP, about.init_sweep)):
+        if part:
+            trials = foreseen_trials(plan_trials(requests[name]), part, out / name)
+            plans[name] = plan_sweep(trials, out / name, Resources.of(call), call.progress)
+    folders = _checkpoints(about.ablation, requests[_CHECKPOINTS], out, None) if about.ablation else {}
+    return SuitePlan(plans.get(TRADEOFF), plans.get(INIT_SWEEP), list(folders))
+
+
+@planned_by(plan)
+@taking(RunSuite)
+def suite(call: RunSuite) -> Suite:
     """Run every study of a TOML file over its tasks, methods and seeds.
 
     Each study keeps its trials and checkpoints in a subfolder of `out`. The same call resumes an interrupted
-    suite, and a longer file only adds the missing trials.
-
-    Args:
-        file: TOML file, see the guide to sweeps; paths in it are relative to its folder.
-        out: output folder.
-        workers: number of parallel training processes; 0 uses one per CPU core, or one on an accelerator.
-        threads: number of threads per process; 0 uses PyTorch's default.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
-        cluster: SLURM cluster to train and ablate on; by default this machine.
-        progress: whether to show progress bars.
-        dry_run: whether to estimate the time of the sweeps only, without running anything: the result is a
-            `SuitePlan`.
+    suite, and a longer file only adds the missing trials. ``ap.suite.plan(...)`` with the same arguments
+    estimates the time of the sweeps.
 
     Raises:
         AdapterProbeError: a key of the file is unknown, missing or invalid (the message names it), or any
             error of `adapter_probe.tradeoff`, `init_sweep` or `ablate`.
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
-    from adapter_probe.jobs.running import Resources
-
-    resources = Resources(workers, threads, device, cluster)
-    if dry_run:
-        return _plan(Path(file), Path(out), resources, progress)
-    return _run(Path(file), Path(out), resources, progress)
+    return _run(Path(call.file), Path(call.out), Resources.of(call), call.progress)
 
 
 def _run(file: Path, out: Path, resources: Resources, progress: bool) -> Suite:
@@ -153,30 +150,12 @@ def _run(file: Path, out: Path, resources: Resources, progress: bool) -> Suite:
         parameters = _trained(out, folders, resources, progress)
         for folder, request in folders.items():
             place = out / _ABLATIONS / request.task.name / f"seed-{request.settings.seed}"
-            ablations.setdefault(request.task.name, []).append(ablate(
-                folder, out=place, max_examples=about.ablation.max_examples, device=resources.device,
-                threads=resources.threads, precision=about.ablation.precision, cluster=resources.cluster,
-                progress=progress,
-            ))  # fmt: skip
+            asked = Ablate.of(
+                about.ablation, checkpoint=folder, out=place, device=resources.device,
+                threads=resources.threads, cluster=resources.cluster, progress=progress,
+            )  # fmt: skip
+            ablations.setdefault(request.task.name, []).append(ablate(**vars(asked)))
     return Suite(out, trade, sweep, ablations, parameters)
-
-
-def _plan(file: Path, out: Path, resources: Resources, progress: bool) -> SuitePlan:
-    """The trials of each study, with a measured estimate of the seconds of the sweeps.
-
-    Which settings the seeds beyond `tuning_seeds` will have is not known before the others are trained: until
-    then they are counted with the first learning rate and number of epochs.
-    """
-    from adapter_probe.jobs.trials import plan_trials
-
-    about, requests = _read(file)
-    plans: dict[str, SweepPlan] = {}
-    for name, part in ((TRADEOFF, about.tradeoff), (INIT_SWEEP, about.init_sweep)):
-        if part:
-            trials = foreseen_trials(plan_trials(requests[name]), part, out / name)
-            plans[name] = plan_sweep(trials, out / name, resources, progress)
-    folders = _checkpoints(about.ablation, requests[_CHECKPOINTS], out, None) if about.ablation else {}
-    return SuitePlan(plans.get(TRADEOFF), plans.get(INIT_SWEEP), list(folders))
 
 
 def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
@@ -188,33 +167,26 @@ def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
     base, found = path_beside_file(file.parent, about.base), about.found(file.parent)
     requests: dict[str, list[TrainingRequest]] = {}
 
-    def of(
-        part: SweepPart, where: str, methods: Sequence[Method], rates: tuple[float, ...]
-    ) -> list[TrainingRequest]:
+    def of(part: SweepPart, where: str, methods: Sequence[Method]) -> list[TrainingRequest]:
         if not methods:
             raise TrainingError(f"{file}: [{where}] selects no method, so there is nothing to train")
-        pairs = chosen_tasks(part, found, where)
         lists = [
-            part.settings(task, part.rates_of(method) or rates).requests(base, [spec], [method])
-            for task, spec in pairs
+            requests_of(part.on(task, method), base, [spec], [method], task)
+            for task, spec in chosen_tasks(part, found, where)
             for method in methods
         ]
         return [request for one in lists for request in one]
 
     if part := about.tradeoff:
-        methods = methods_of(
-            base, part.sizes, part.top_k, part.init_std, layernorm=part.layernorm, full=part.full,
-            head_only=part.head_only, baseline=part.baseline,
-        )  # fmt: skip
-        requests[TRADEOFF] = of(part, "tradeoff", methods, LEARNING_RATES)
+        requests[TRADEOFF] = of(part, "tradeoff", methods_of(base, part))
     if sweep := about.init_sweep:
         stds = [Adapters(sweep.size, std) for std in sweep.stds]
-        requests[INIT_SWEEP] = of(sweep, "init_sweep", stds, _INIT_RATES)
+        requests[INIT_SWEEP] = of(sweep, "init_sweep", stds)
     if one := about.ablation:
         method = Adapters(one.size, one.init_std)
         requests[_CHECKPOINTS] = [
             TrainingRequest(
-                base, spec, method, one.settings(task, seed), task.max_length, max_train=task.max_train
+                base, spec, method, one.training(task, seed), task.max_length, max_train=task.max_train
             )
             for task, spec in chosen_tasks(one, found, "ablation")
             for seed in range(one.seeds)

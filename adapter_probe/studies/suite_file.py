@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from adapter_probe.errors import AdapterProbeError, DataError
+from adapter_probe.probe.arguments import AblationSettings
 from adapter_probe.records import RecordError, from_record
+from adapter_probe.training.settings import StepSettings, TrainingSettings
 
-from .init_sweep import STDS
-from .sweeps import MOST_TRIALS, SweepSettings
-from .tradeoff import ADAPTER_SIZES
+from .arguments import InitSweepSettings, SweepSettings, TaskOptions, TradeoffSettings
+from .sweeps import MOST_TRIALS
 
 if TYPE_CHECKING:
     from adapter_probe.data.tasks import TaskSpec
     from adapter_probe.models.methods import Method
-    from adapter_probe.training.settings import TrainingSettings
-
-Dtype = Literal["float32", "bfloat16"]
 
 
-@dataclass(frozen=True)
-class SuiteTask:
+@dataclass(frozen=True, kw_only=True)
+class SuiteTask(TaskOptions):
     """One task, a table ``[[tasks]]``.
 
     Attributes:
         task: name of a known task, or a folder with train and validation files.
         data: folder with the files of a named task.
         name: name in tables and figures, and in the rest of the file; by default the task's name.
-        metric: evaluation metric; by default the metric of the task.
-        max_length: truncate examples to this many tokens.
-        max_train: train on a fixed random subset of this many examples.
-        validation_share: fraction of the training rows to hold out when there is no validation file.
         epochs: numbers of epochs to try on this task; they override those of the sweeps. Checkpoints to
             ablate take the number of `AblationPart.epochs`, if it is given.
         batch_size: batch size for this task; it overrides that of the studies.
@@ -42,17 +36,13 @@ class SuiteTask:
     task: str
     data: str | None = None
     name: str | None = None
-    metric: str | None = None
-    max_length: int | None = None
-    max_train: int | None = None
-    validation_share: float = 0.0
     epochs: tuple[int, ...] = ()
     batch_size: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepPart:
-    """Training settings of the trials of a sweep; see `adapter_probe.studies.sweeps.SweepSettings`.
+class SweepPart(SweepSettings):
+    """What the table of a sweep has besides the settings of the sweep.
 
     Attributes:
         tasks: names of tasks of the suite; empty for all tasks.
@@ -61,24 +51,11 @@ class SweepPart:
     """
 
     tasks: tuple[str, ...] = ()
-    epochs: tuple[int, ...] = (3,)
-    seeds: int = 3
     tuning_seeds: int | None = None
-    batch_size: int = 32
-    warmup: float = 0.1
-    dtype: Dtype = "float32"
-    learning_rates: tuple[float, ...] = ()
 
-    def rates_of(self, method: Method) -> tuple[float, ...]:
-        """Those to try for one method; empty where the file gives none."""
-        return self.learning_rates
-
-    def settings(self, task: SuiteTask, rates: tuple[float, ...]) -> SweepSettings:
-        """Of one task's trials with these learning rates."""
-        return SweepSettings(
-            rates, task.epochs or self.epochs, self.seeds, task.batch_size or self.batch_size, self.warmup,
-            max_length=task.max_length, max_train=task.max_train, dtype=self.dtype,
-        )  # fmt: skip
+    def on(self, task: SuiteTask, method: Method) -> SweepSettings:
+        """The settings of one task's trials with one method."""
+        return replace(self, epochs=task.epochs or self.epochs, batch_size=task.batch_size or self.batch_size)
 
 
 @dataclass(frozen=True)
@@ -93,41 +70,33 @@ class Rates:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TradeoffPart(SweepPart):
-    """``[tradeoff]``; see `adapter_probe.tradeoff`.
+class TradeoffPart(TradeoffSettings, SweepPart):
+    """``[tradeoff]``: the settings of `adapter_probe.tradeoff`.
 
     Attributes:
         rates: see `Rates`; of the families that it leaves out, `learning_rates`.
     """
 
-    sizes: tuple[int, ...] = ADAPTER_SIZES
-    top_k: tuple[int, ...] | None = None
-    layernorm: bool = True
-    full: bool = True
-    head_only: bool = False
-    baseline: bool = False
-    init_std: float = 1e-2
     rates: Rates = Rates()
 
-    def rates_of(self, method: Method) -> tuple[float, ...]:
-        """See `SweepPart.rates_of`."""
-        return getattr(self.rates, method.name, ()) or self.learning_rates
+    def on(self, task: SuiteTask, method: Method) -> SweepSettings:
+        """See `SweepPart.on`."""
+        rates = getattr(self.rates, method.name, ()) or self.learning_rates
+        return replace(super().on(task, method), learning_rates=rates)
 
 
 @dataclass(frozen=True, kw_only=True)
-class InitSweepPart(SweepPart):
-    """``[init_sweep]``; see `adapter_probe.init_sweep`."""
-
-    stds: tuple[float, ...] = STDS
-    size: int = 64
+class InitSweepPart(InitSweepSettings, SweepPart):
+    """``[init_sweep]``: the settings of `adapter_probe.init_sweep`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class AblationPart:
-    """``[ablation]``: train and ablate one checkpoint per task and seed; see `adapter_probe.ablate`.
+class AblationPart(AblationSettings, StepSettings):
+    """``[ablation]``: train and ablate one checkpoint per task and seed, with the settings of both.
 
     Attributes:
         tasks: names of tasks of the suite; empty for all tasks.
+        seeds: number of checkpoints per task.
         learning_rate: by default the one that the trade-off chose for adapters of this size, or 3e-4.
         epochs: by default the number that the trade-off chose for adapters of this size, or else the largest
             of the task, or 3.
@@ -140,18 +109,14 @@ class AblationPart:
     seeds: int = 1
     learning_rate: float | None = None
     epochs: int | None = None
-    batch_size: int = 32
-    warmup: float = 0.1
-    dtype: Dtype = "float32"
     max_examples: int | None = None
-    precision: Literal["float32", "bfloat16", "mixed"] = "float32"
 
-    def settings(self, task: SuiteTask, seed: int) -> TrainingSettings:
+    def training(self, task: SuiteTask, seed: int) -> TrainingSettings:
         """Of one checkpoint's training on a task, as far as the file says."""
-        from adapter_probe.training.settings import TrainingSettings
-
-        epochs, batch_size = self.epochs or max(task.epochs, default=3), task.batch_size or self.batch_size
-        return TrainingSettings(epochs, batch_size, self.learning_rate or 3e-4, self.warmup, seed, self.dtype)
+        return TrainingSettings.of(
+            self, epochs=self.epochs or max(task.epochs, default=3), seed=seed,
+            batch_size=task.batch_size or self.batch_size, learning_rate=self.learning_rate or 3e-4,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -187,12 +152,9 @@ class SuiteFile:
             try:
                 preset, place = locate_task(task if data is None else one.task, data)
                 spec = find_task(
-                    place,
-                    preset=preset,
-                    metric=one.metric,
-                    name=one.name,
+                    place, preset=preset, metric=one.metric, name=one.name, encoding=one.encoding,
                     validation_share=one.validation_share,
-                )
+                )  # fmt: skip
             except AdapterProbeError as error:
                 raise DataError(f"tasks[{number}]: {error}") from error
             if spec.name in (".", "..") or any(sign in spec.name for sign in "/\\"):

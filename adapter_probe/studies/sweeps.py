@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapter_probe.errors import DataError, TrainingError
 
+from .arguments import OnTrial, SweepSettings, TaskOptions
 from .gallery import StoredStudy
 from .summaries import aligned_columns, score_text
 
@@ -27,67 +28,47 @@ if TYPE_CHECKING:
 MOST_TRIALS = 100_000
 """The most trials of a sweep; planning so many takes minutes."""
 
-OnTrial = Callable[[dict[str, Any]], None]
-"""Callback for finished trials; its argument is a dictionary with the columns of ``trials.csv``."""
 
+def requests_of(
+    sweep: SweepSettings,
+    base: str | Path,
+    tasks: Sequence[TaskSpec],
+    methods: Sequence[Method],
+    options: TaskOptions,
+) -> list[TrainingRequest]:
+    """Every combination of task, method, learning rate, epochs and seed, ordered by task.
 
-@dataclass(frozen=True)
-class SweepSettings:
-    """Training settings of a sweep: every combination of learning rate, epochs and seed is a trial.
-
-    The attributes are the arguments of `adapter_probe.init_sweep` with these names.
+    Raises:
+        TrainingError: there is no task or nothing to try, or a setting is out of range.
     """
+    from adapter_probe.models.methods import TfidfLinear
+    from adapter_probe.training.request import TrainingRequest
+    from adapter_probe.training.settings import StepSettings, TrainingSettings
 
-    learning_rates: Sequence[float]
-    epochs: Sequence[int] = (3,)
-    seeds: int = 3
-    batch_size: int = 32
-    warmup: float = 0.1
-    metric: str | None = None
-    max_length: int | None = None
-    max_train: int | None = None
-    encoding: str = "utf-8"
-    validation_share: float = 0.0
-    dtype: str = "float32"
-
-    def requests(
-        self, base: str, tasks: Sequence[TaskSpec], methods: Sequence[Method]
-    ) -> list[TrainingRequest]:
-        """Every combination of task, method, learning rate, epochs and seed, ordered by task.
-
-        Raises:
-            TrainingError: there is no task or nothing to try, `seeds` is less than 1, or a setting is out of
-                range.
-        """
-        from adapter_probe.models.methods import TfidfLinear
-        from adapter_probe.training.request import TrainingRequest
-        from adapter_probe.training.settings import TrainingSettings
-
-        if self.seeds < 1:
-            raise TrainingError(f"--seeds {self.seeds} is not allowed; give at least 1")
-        rates, epochs = self.learning_rates, self.epochs
-        if (number := len(tasks) * len(methods) * len(rates) * len(epochs) * self.seeds) > MOST_TRIALS:
-            raise TrainingError(
-                f"the sweep has {number:,} trials, more than {MOST_TRIALS:,}; give fewer --seeds "
-                f"({self.seeds:,} now), --learning-rates or --epochs"
-            )
-        lists = {"--task": tasks, "--learning-rates": rates, "--epochs": epochs}
-        if empty := [name for name, values in lists.items() if not values]:
-            raise TrainingError(f"{empty[0]} is empty, so there is nothing to train; give at least one")
-        chosen = [
-            TrainingSettings(n, self.batch_size, rate, self.warmup, seed, self.dtype)
-            for rate in rates
-            for n in epochs
-            for seed in range(self.seeds)
-        ]
-        # The baseline without pretraining has no learning rate and does not depend on the seed.
-        once = [TrainingSettings(batch_size=self.batch_size, warmup=self.warmup, dtype=self.dtype)]
-        return [
-            TrainingRequest(base, task, method, settings, self.max_length, max_train=self.max_train)
-            for task in tasks
-            for method in methods
-            for settings in (once if isinstance(method, TfidfLinear) else chosen)
-        ]
+    lists = {"--task": tasks, "--learning-rates": sweep.learning_rates, "--epochs": sweep.epochs}
+    if empty := [name for name, values in lists.items() if not values]:
+        raise TrainingError(f"{empty[0]} is empty, so there is nothing to train; give at least one")
+    number = math.prod((len(tasks), len(methods), len(sweep.learning_rates), len(sweep.epochs), sweep.seeds))
+    if number > MOST_TRIALS:
+        raise TrainingError(
+            f"the sweep has {number:,} trials, more than {MOST_TRIALS:,}; give fewer --seeds "
+            f"({sweep.seeds:,} now), --learning-rates or --epochs"
+        )
+    steps = StepSettings.of(sweep)
+    chosen = [
+        TrainingSettings.of(steps, epochs=n, learning_rate=rate, seed=seed)
+        for rate in sweep.learning_rates
+        for n in sweep.epochs
+        for seed in range(sweep.seeds)
+    ]
+    # The baseline without pretraining has no learning rate and does not depend on the seed.
+    once = [TrainingSettings.of(steps)]
+    return [
+        TrainingRequest(str(base), task, method, one, options.max_length, max_train=options.max_train)
+        for task in tasks
+        for method in methods
+        for one in (once if isinstance(method, TfidfLinear) else chosen)
+    ]
 
 
 class Sweep(StoredStudy):
@@ -116,9 +97,10 @@ def find_trials(
     tasks: Sequence[str | Path],
     data: Sequence[str | Path] | None,
     methods: Sequence[Method],
-    settings: SweepSettings,
+    sweep: SweepSettings,
+    options: TaskOptions,
 ) -> list[Trial]:
-    """The trials of a sweep; see `SweepSettings.requests`, `find_tasks` and `plan_trials` for other errors.
+    """The trials of a sweep; see `requests_of`, `find_tasks` and `plan_trials` for other errors.
 
     Raises:
         TrainingError: there is no method.
@@ -130,11 +112,11 @@ def find_trials(
             "no method is chosen, so there is nothing to train; give at least one of --sizes, --top-k, "
             "--layernorm, --head-only, --full and --baseline"
         )
-    return plan_trials(settings.requests(str(base), find_tasks(tasks, data, settings), methods))
+    return plan_trials(requests_of(sweep, base, find_tasks(tasks, data, options), methods, options))
 
 
 def find_tasks(
-    names: Sequence[str | Path], data: Sequence[str | Path] | None, settings: SweepSettings
+    names: Sequence[str | Path], data: Sequence[str | Path] | None, options: TaskOptions
 ) -> list[TaskSpec]:
     """Find tasks by names of known tasks or folders, with the folders of their data.
 
@@ -149,8 +131,8 @@ def find_tasks(
     places = [locate_task(str(name), folder) for name, folder in zip(names, folders)]
     return [
         find_task(
-            folder, preset=preset, metric=settings.metric, encoding=settings.encoding,
-            validation_share=settings.validation_share,
+            folder, preset=preset, metric=options.metric, encoding=options.encoding,
+            validation_share=options.validation_share,
         )
         for preset, folder in places
     ]  # fmt: skip

@@ -11,40 +11,27 @@ import pandas as pd
 
 from adapter_probe.analysis.studies import TradeoffRecord
 from adapter_probe.analysis.sweeps import aggregate_table, size_table, tradeoff_table
+from adapter_probe.jobs.resources import Resources
 from adapter_probe.results import schema
 from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.sealing import sealed
 from adapter_probe.results.trial_files import study_identity
 
-from .checked import checked
+from .arguments import TOP_K, OnTrial, RunTradeoff, TradeoffSettings
+from .checked import checked, planned_by, taking
 from .gallery import Style, axes_for
-from .planning import SweepPlan, plan_sweep, planned_by
+from .planning import SweepPlan, plan_sweep
 from .rows import as_tuple
-from .sweeps import (
-    OnTrial,
-    Sweep,
-    SweepSettings,
-    find_trials,
-    majority_rows,
-    plain_rows,
-    run_trials,
-    spread_text,
-)
+from .sweeps import Sweep, find_trials, majority_rows, plain_rows, run_trials, spread_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from adapter_probe.jobs.running import Resources
-    from adapter_probe.jobs.slurm_options import SlurmOptions
     from adapter_probe.jobs.trials import Trial
     from adapter_probe.models.methods import Method
 
 TRADEOFF = "tradeoff"
 """Kind of study, as recorded in its folder."""
-# Houlsby et al. 2019, sections 3.1 and 3.3, for a base of 12 layers.
-ADAPTER_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-TOP_K = (0, 1, 2, 3, 5, 7, 9, 11, 12)
-LEARNING_RATES = (3e-5, 3e-4, 3e-3)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -120,78 +107,29 @@ class Tradeoff(Sweep):
         return self.plot(ax, task=str(self.table["task"].iloc[0]))
 
 
-@planned_by(SweepPlan)
-@checked
-def tradeoff(
-    base: str | Path,
-    task: str | Path | Sequence[str | Path],
-    out: str | Path,
-    *,
-    data: str | Path | Sequence[str | Path] | None = None,
-    sizes: Sequence[int] = ADAPTER_SIZES,
-    top_k: Sequence[int] | None = None,
-    layernorm: bool = True,
-    full: bool = True,
-    head_only: bool = False,
-    baseline: bool = False,
-    init_std: float = 1e-2,
-    seeds: int = 3,
-    learning_rates: Sequence[float] = LEARNING_RATES,
-    epochs: Sequence[int] = (3,),
-    batch_size: int = 32,
-    warmup: float = 0.1,
-    metric: str | None = None,
-    max_length: int | None = None,
-    max_train: int | None = None,
-    encoding: str = "utf-8",
-    validation_share: float = 0.0,
-    dtype: str = "float32",
-    workers: int = 0,
-    threads: int = 1,
-    device: str = "auto",
-    cluster: SlurmOptions | None = None,
-    on_trial: OnTrial | None = None,
-    progress: bool = True,
-    dry_run: bool = False,
-) -> Tradeoff | SweepPlan:
+def _trials(call: RunTradeoff) -> list[Trial]:
+    """The trials of a trade-off."""
+    folders = None if call.data is None else as_tuple(call.data)
+    return find_trials(call.base, as_tuple(call.task), folders, methods_of(call.base, call), call, call)
+
+
+@taking(RunTradeoff)
+def plan(call: RunTradeoff) -> SweepPlan:
+    """Estimate the time of `tradeoff` without training.
+
+    Raises:
+        AdapterProbeError: see `tradeoff`.
+    """
+    return plan_sweep(_trials(call), Path(call.out), Resources.of(call), call.progress)
+
+
+@planned_by(plan)
+@taking(RunTradeoff)
+def tradeoff(call: RunTradeoff) -> Tradeoff:
     """Compare scores with numbers of trained parameters (Houlsby et al. 2019, Figures 1, 3, 4 and 5).
 
     Every trial is kept in `out`: the same call resumes an interrupted study, and a wider grid only adds the
-    missing trials.
-
-    Args:
-        base: pretrained base model: a folder or a Hugging Face Hub id.
-        task: one or several tasks: names of known tasks, or folders with train and validation files.
-        out: output folder for trials and tables.
-        data: folders with the files of the tasks, one per task.
-        sizes: bottleneck sizes of the adapters.
-        top_k: numbers of top layers to fine-tune; by default those of the paper that the base has.
-        layernorm: whether to include training of LayerNorms and the head alone.
-        full: whether to include full fine-tuning, the reference of the aggregate over tasks.
-        head_only: whether to include a head on the frozen base model.
-        baseline: whether to include a linear model of TF-IDF features, without pretraining (extra
-            ``baselines``); tuned by cross-validation on the training rows, once per task.
-        init_std: standard deviation of the adapters' initialisation.
-        seeds: number of runs per setting, with seeds 0, 1, ...
-        learning_rates: peak learning rates to try; the best for each method is chosen on validation data (by
-            the number of seeds that did not diverge, then by mean score).
-        epochs: numbers of epochs to try, chosen in the same way.
-        batch_size: training batch size.
-        warmup: fraction of training steps used for warm-up.
-        metric: evaluation metric; by default the metric of each task.
-        max_length: truncate examples to this many tokens.
-        max_train: train on a fixed random subset of this many examples.
-        encoding: text encoding of the data files.
-        validation_share: fraction of the training rows to hold out for validation when there is no
-            validation file.
-        dtype: precision of the frozen base and of matrix products, ``float32`` or ``bfloat16``.
-        workers: number of parallel training processes; 0 uses one per CPU core, or one on an accelerator.
-        threads: number of threads per process; 0 uses PyTorch's default.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
-        cluster: SLURM cluster to train on; by default this machine.
-        on_trial: called with every trial as soon as it has finished; see `adapter_probe.init_sweep`.
-        progress: whether to show a progress bar.
-        dry_run: whether to estimate the time only, without training: the result is a `SweepPlan`.
+    missing trials. ``ap.tradeoff.plan(...)`` with the same arguments estimates the time.
 
     Raises:
         CheckpointError, ModelError, DataError: the base, the data, a size, a k or a std cannot be used.
@@ -199,35 +137,11 @@ def tradeoff(
         ResultsError: the folder is in use, contains another study, or cannot be written.
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
-    from adapter_probe.jobs.running import Resources
-
-    resources = Resources(workers, threads, device, cluster)
-    settings = SweepSettings(
-        learning_rates, epochs, seeds, batch_size, warmup, metric, max_length, max_train, encoding,
-        validation_share, dtype,
-    )  # fmt: skip
-    folders = None if data is None else as_tuple(data)
-    methods = methods_of(
-        base, sizes, top_k, init_std, layernorm=layernorm, full=full, head_only=head_only, baseline=baseline
-    )
-    trials = find_trials(base, as_tuple(task), folders, methods, settings)
-    if dry_run:
-        return plan_sweep(trials, Path(out), resources, progress)
-    return run_tradeoff(trials, Path(out), resources, progress, on_trial)
+    return run_tradeoff(_trials(call), Path(call.out), Resources.of(call), call.progress, call.on_trial)
 
 
-def methods_of(
-    base: str | Path,
-    sizes: Sequence[int],
-    top_k: Sequence[int] | None,
-    init_std: float,
-    *,
-    layernorm: bool,
-    full: bool,
-    head_only: bool,
-    baseline: bool = False,
-) -> list[Method]:
-    """The methods of a trade-off, in order of parameters within each kind; see `tradeoff`."""
+def methods_of(base: str | Path, chosen: TradeoffSettings) -> list[Method]:
+    """The methods of a trade-off, in order of parameters within each kind."""
     from adapter_probe.checkpoints.base_config import find_base
     from adapter_probe.models.methods import (
         Adapters,
@@ -241,14 +155,14 @@ def methods_of(
 
     possible = possible_top_k(find_base(str(base)).layer_names)
     # The default is the paper's list for 12 layers; only a k that the user gave is refused.
-    layers = [k for k in TOP_K if k in possible] if top_k is None else top_k
+    layers = [k for k in TOP_K if k in possible] if chosen.top_k is None else chosen.top_k
     return [
-        *(Adapters(size, init_std) for size in sizes),
+        *(Adapters(size, chosen.init_std) for size in chosen.sizes),
         *(TopLayers(k) for k in layers),
-        *([LayerNormOnly()] if layernorm else []),
-        *([HeadOnly()] if head_only else []),
-        *([FullFineTuning()] if full else []),
-        *([TfidfLinear()] if baseline else []),
+        *([LayerNormOnly()] if chosen.layernorm else []),
+        *([HeadOnly()] if chosen.head_only else []),
+        *([FullFineTuning()] if chosen.full else []),
+        *([TfidfLinear()] if chosen.baseline else []),
     ]
 
 

@@ -3,56 +3,63 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from adapter_probe.errors import TrainingError
-from adapter_probe.settings import Settings
+from adapter_probe.errors import AdapterProbeError, TrainingError
+from adapter_probe.settings import Dtype, Settings, setting
 
-DTYPES = ("float32", "bfloat16")
 MAX_LEARNING_RATE = 1e30  # larger rates overflow float32 within a step; any sensible rate is far below
 
 
-@dataclass(frozen=True)
-class TrainingSettings(Settings):
+@dataclass(frozen=True, kw_only=True)
+class StepSettings(Settings):
+    """What a training and every trial of a sweep have in common.
+
+    A setting that is added here is an option of both, a key of every table of a suite, and part of the
+    identity of what is trained.
+    """
+
+    panel = "Training"
+    error: ClassVar[type[AdapterProbeError]] = TrainingError
+
+    batch_size: int = setting(32, "training batch size.", least=1)
+    warmup: float = setting(0.1, "fraction of training steps used for warm-up.")
+    dtype: Dtype = setting(
+        "float32",
+        "precision of the frozen base and of matrix products in training; trained parameters stay in "
+        "float32.",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.warmup <= 1:
+            raise TrainingError(f"--warmup {self.warmup} is not a fraction from 0 to 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings(StepSettings):
     """Training settings. Defaults are those of the paper if it gives a single value.
 
     Source: Houlsby et al. 2019 (arXiv 1902.00751), section 3.1: Adam, batch 32, the learning rate raised
     linearly over the first 10 % of the steps and then lowered linearly to zero; learning rates tried
     there: 3e-5, 3e-4, 3e-3.
-
-    Attributes:
-        epochs: number of passes over the training set.
-        batch_size: training batch size.
-        learning_rate: peak learning rate.
-        warmup: fraction of training steps used for warm-up.
-        seed: random seed of the initialisation, data order and dropout.
-        dtype: precision of the frozen base and of matrix products in training; trained parameters stay in
-            float32.
     """
 
     recorded_always = frozenset(("epochs", "batch_size", "learning_rate", "warmup", "seed", "dtype"))
 
-    epochs: int = 3
-    batch_size: int = 32
-    learning_rate: float = 3e-4
-    warmup: float = 0.1
-    seed: int = 0
-    dtype: str = "float32"
+    epochs: int = setting(3, "number of passes over the training set.", least=1)
+    learning_rate: float = setting(3e-4, "peak learning rate.")
+    seed: int = setting(0, "random seed of the initialisation, data order and dropout.")
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise TrainingError(f"{name} {getattr(self, name)} is not allowed; give at least 1")
+        super().__post_init__()
         if not 0 < self.learning_rate <= MAX_LEARNING_RATE:
             raise TrainingError(
-                f"learning_rate {self.learning_rate} is not allowed; give a positive number of at most "
+                f"--learning-rate {self.learning_rate} is not a positive number of at most "
                 f"{MAX_LEARNING_RATE:g}"
             )
-        if not 0 <= self.warmup <= 1:
-            raise TrainingError(f"warmup {self.warmup} is not allowed; give a fraction between 0 and 1")
         if not 0 <= self.seed < 2**63:
-            raise TrainingError(f"seed {self.seed} is not allowed; give a whole number from 0 to 2**63 - 1")
-        if self.dtype not in DTYPES:
-            raise TrainingError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
+            raise TrainingError(f"--seed {self.seed} is not a whole number from 0 to 2**63 - 1")
 
     def n_steps(self, n_examples: int) -> int:
         """Number of optimiser steps of the training; the last batch of an epoch may be smaller."""

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from adapter_probe.results.ablation_files import AblationResults
-from adapter_probe.spans import SiteChoice, span_variants
+from adapter_probe.settings import SiteChoice
+from adapter_probe.spans import span_variants
 
 
 @pytest.fixture(scope="session")

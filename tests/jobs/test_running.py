@@ -27,7 +27,7 @@ B = Failure(Path("trials/b"), "not today")
 def test_every_one_of_several_failures_is_named(failures, lines, monkeypatch, capsys):
     monkeypatch.setattr(running.LocalProcesses, "run", lambda *_: failures)
     jobs = Jobs(Path(), {failure.job: 5 for failure in (A, B)}, 2, "trials", "steps")
-    assert run_jobs(jobs, Resources(1, 1, "cpu"), progress=True) == failures
+    assert run_jobs(jobs, Resources(workers=1, device="cpu"), progress=True) == failures
     assert [line for line in capsys.readouterr().err.splitlines() if " failed: " in line] == lines
     if failures:
         last = describe_lost(jobs, failures, [A.job])
@@ -37,7 +37,7 @@ def test_every_one_of_several_failures_is_named(failures, lines, monkeypatch, ca
 def test_silence(monkeypatch, capsys):
     monkeypatch.setattr(running.LocalProcesses, "run", lambda *_: [A, B])
     jobs = Jobs(Path(), {A.job: 5, B.job: 5}, 2, "trials", "steps")
-    run_jobs(jobs, Resources(1, 1, "cpu"), progress=False)
+    run_jobs(jobs, Resources(workers=1, device="cpu"), progress=False)
     assert capsys.readouterr() == ("", "")
 
 

@@ -23,8 +23,8 @@ from adapter_probe.records import RecordError
 
 METHODS: tuple[Method, ...] = (
     Adapters(),
-    Adapters(1, 1e-7, "tanh", True),
-    Adapters(512, 1.0, "relu", sites="ffn", placement="parallel", interaction="multiply"),
+    Adapters(1, 1e-7, activation="tanh", train_pooler=True),
+    Adapters(512, 1.0, activation="relu", sites="ffn", placement="parallel", interaction="multiply"),
     Adapters(norm="batchnorm", hidden_layers=3, sites="attention"),
     Adapters(norm="layernorm"),
     TopLayers(0),
@@ -61,9 +61,13 @@ def test_no_two_methods_have_the_same_record():
 
 def test_a_record_from_before_the_variants_opens():
     record = {"name": "adapters", "size": 8, "init_std": 0.5, "activation": "relu", "train_pooler": True}
-    assert method_from_json(record) == Adapters(8, 0.5, "relu", True)
-    assert Adapters(8, 0.5, "relu", True).to_json() == record  # so what is hashed from it stays the same
-    assert Adapters(8, 0.5, "relu", True, norm="layernorm").to_json() == record | {"norm": "layernorm"}
+    assert method_from_json(record) == Adapters(8, 0.5, activation="relu", train_pooler=True)
+    assert (
+        Adapters(8, 0.5, activation="relu", train_pooler=True).to_json() == record
+    )  # so what is hashed from it stays the same
+    assert Adapters(8, 0.5, activation="relu", train_pooler=True, norm="layernorm").to_json() == record | {
+        "norm": "layernorm"
+    }
 
 
 def test_every_activation_named_can_be_computed():
@@ -87,7 +91,7 @@ def refused(make: Callable[[], object], kind: type[AdapterProbeError] = AdapterP
         ("init_std", -1e-2, "init_std -0.01 is not allowed; give a number from 1e-12 to 100"),
         ("init_std", 1e-13, "init_std 1e-13"),
         ("init_std", 101.0, "init_std 101.0"),
-        ("activation", "elu", "activation 'elu' is not one of gelu, gelu_tanh, relu, swish, tanh"),
+        ("activation", "elu", "gelu, gelu_tanh, relu, swish, tanh"),
         ("hidden_layers", 0, "hidden_layers 0 is not allowed; give a whole number from 1 to 16"),
         ("hidden_layers", 17, "hidden_layers 17"),
     ],
@@ -106,10 +110,10 @@ def test_a_value_out_of_range_is_named(field: str, value: object, words: str):
         ("init_std", float("nan"), "init_std nan"),
         ("init_std", float("inf"), "init_std inf"),
         ("hidden_layers", 1.0, "hidden_layers 1.0"),
-        ("sites", "all", "adapter sites 'all' is not one of both, attention, ffn"),
-        ("placement", "before", "placement 'before' is not one of sequential, parallel"),
-        ("interaction", "gate", "interaction 'gate' is not one of add, multiply"),
-        ("norm", "rms", "norm 'rms' is not one of none, layernorm, batchnorm"),
+        ("sites", "all", "--sites 'all' is not one of both, attention, ffn"),
+        ("placement", "before", "--placement 'before' is not one of sequential, parallel"),
+        ("interaction", "gate", "--interaction 'gate' is not one of add, multiply"),
+        ("norm", "rms", "--norm 'rms' is not one of none, layernorm, batchnorm"),
     ],
 )
 def test_an_unfit_value_is_named(field: str, value: object, words: str):
@@ -140,7 +144,7 @@ def test_a_layernorm_over_a_single_number_is_refused():
         ),
         ({"name": None}, "method.name is None"),
         ({"name": ["adapters"]}, "method.name is ['adapters']"),
-        ({"width": 3}, "unknown field 'method.width'; allowed fields are size, init_std"),
+        ({"width": 3}, "unknown field 'method.width'; allowed fields are activation, train_pooler"),
         ({"init_std": "small"}, 'method.init_std is "small", expected a number'),
         ({"name": "top_layers"}, "unknown field 'method.activation'; allowed fields are k"),
     ],

@@ -174,7 +174,7 @@ def prepared(case: str, family: str, tmp_path: Path) -> AblationRequest:
     path.write_text("".join(f'{{"text": "w{n} w{n + 1} w{2 * n}", "label": {n % 3}}}\n' for n in range(12)))
     base = str(FIXTURES / "bases" / family)
     arguments = AblationArguments(
-        str(FIXTURES / case), AblationSettings(precision="mixed"), base, (str(path),)
+        str(FIXTURES / case), AblationSettings(precision="mixed"), data=(str(path),), base=base
     )
     return prepare_ablation(arguments, torch.device("cpu"))
 

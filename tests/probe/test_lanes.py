@@ -43,16 +43,16 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def prepare(case: str, texts: Path, precision: str = "float32") -> AblationRequest:
     arguments = AblationArguments(
-        str(FIXTURES / case), AblationSettings(precision=precision), str(FIXTURES / "bases" / "bert"),
-        (str(texts),), tokens_per_pass=120,
+        str(FIXTURES / case), AblationSettings(precision=precision), data=(str(texts),),
+        base=str(FIXTURES / "bases" / "bert"), tokens_per_pass=120,
     )  # fmt: skip
     return prepare_ablation(arguments, torch.device("cpu"))
 
 
 def ablate(request: AblationRequest, out: Path) -> tuple[AblationResults, list[int]]:
     reports: list[int] = []
-    with AblationRun(request, out) as ablation:
-        return ablation.compute(reports.append), reports
+    with AblationRun.folder(request, out) as folder:
+        return AblationRun(request, folder).compute(reports.append), reports
 
 
 # What forks at the residual sum, inside a sublayer and in a norm.

@@ -77,7 +77,7 @@ def test_a_plan_counts_the_work_and_writes_nothing(checkpoint, study, capfd):
         for text in ("good cat", "bad dog")
         for label in ("positive", "negative")
     ]
-    plan = ap.ablate(checkpoint, data=rows, spans="single", dry_run=True, progress=False)
+    plan = ap.ablate.plan(checkpoint, data=rows, spans="single", progress=False)
     assert capfd.readouterr() == ("", "")
     assert (plan.n_variants, plan.n_spans, plan.n_examples) == (5, 3, 4)  # intact, single layers, all off
     assert (plan.separate_layer_evaluations, plan.parts_done, plan.parts) == (5 * 3, 0, 1)
@@ -89,7 +89,7 @@ def test_a_plan_counts_the_work_and_writes_nothing(checkpoint, study, capfd):
     }  # fmt: skip
     assert f"variants{' ' * 21}5 (3 spans)" in repr(plan)
     assert "<th>variants</th><td>5 (3 spans)</td>" in plan._repr_html_()
-    done = ap.ablate(checkpoint, out=study.folder, dry_run=True, progress=False)
+    done = ap.ablate.plan(checkpoint, out=study.folder, progress=False)
     assert (done.parts_done, done.seconds_computing) == (done.parts, 0)
     assert sorted([*checkpoint.rglob("*"), *study.folder.rglob("*")]) == before
 

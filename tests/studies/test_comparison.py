@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import adapter_probe as ap
 from adapter_probe.analysis.comparing import average_ablations, compare_ablations
 from adapter_probe.cli.main import app
+from adapter_probe.errors import ResultsError
 from adapter_probe.figures import joint as joint_figure
 from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.studies.summaries import average_rows, comparison_rows
@@ -32,12 +33,17 @@ def test_a_difference_of_drops(study, other):
     np.testing.assert_allclose(back["ci_low_points"], -spans["ci_high_points"], atol=1e-9)
 
 
-def test_a_study_does_not_differ_from_itself(study):
-    spans = ap.compare(study, study).spans
+def test_a_study_is_not_compared_with_itself(study):
+    with pytest.raises(ResultsError, match=r"given twice"):
+        ap.compare(study, study.folder)
+
+
+def test_a_study_does_not_differ_from_its_copy(study, copied):
+    spans = ap.compare(study, copied).spans
     assert (spans[["difference_points", "ci_low_points", "ci_high_points"]] == 0).all().all()
     assert (spans["p_value"] == 1).all()
     assert not spans["significant"].any()
-    rows = dict(ap.compare(study, study).rows())
+    rows = dict(ap.compare(study, copied).rows())
     assert rows["largest excess in a"] == rows["largest excess in b"] == "none"
 
 

@@ -110,7 +110,7 @@ def test_a_suite_is_its_studies(file, tiny_base, short_task, tmp_path, monkeypat
     monkeypatch.setattr(LocalProcesses, "run", never)  # all is done
     again = ap.suite(file, tmp_path / "out", progress=False)
     pd.testing.assert_frame_equal(again.tradeoff.table, study.tradeoff.table)
-    plan = ap.suite(file, tmp_path / "out", dry_run=True)
+    plan = ap.suite.plan(file, tmp_path / "out")
     assert (plan.tradeoff.left, plan.tradeoff.seconds_left) == (0, 0)
 
     # A checkpoint that is there and was trained otherwise is not taken for what the file asks for.
@@ -255,7 +255,7 @@ def test_a_plan_knows_the_chosen_settings_once_tuning_is_done(file, tmp_path):
     tuning.write_text(text.replace("seeds = 2", "seeds = 1").replace("tuning_seeds = 1", ""))
     ap.suite(tuning, out, progress=False)
     (out / "tradeoff" / "tradeoff.csv").unlink()  # as before the tables of a whole study are written
-    planned = ap.suite(whole, out, dry_run=True).tradeoff
+    planned = ap.suite.plan(whole, out).tradeoff
     assert planned.left > 0
     left = {one["trial"] for one in planned.trials}
     study = ap.suite(whole, out, progress=False)

@@ -17,7 +17,7 @@ from adapter_probe.jobs.trial_run import run_trial
 from adapter_probe.studies.init_sweep import InitSweep, init_sweep
 from adapter_probe.studies.loading import load
 from adapter_probe.studies.planning import SuitePlan
-from adapter_probe.studies.sweeps import SweepSettings, find_tasks, majority_rows
+from adapter_probe.studies.sweeps import TaskOptions, find_tasks, majority_rows
 from adapter_probe.studies.tradeoff import Tradeoff, tradeoff
 from adapter_probe.training.baseline import fit_baseline
 
@@ -179,9 +179,9 @@ def test_the_plan_says_what_every_trial_is(tiny_base, two_tasks, tmp_path, monke
     monkeypatch.setattr(
         "adapter_probe.jobs.trials.estimate_seconds", lambda trials, device: {t.id: 2.0 for t in trials}
     )
-    plan = tradeoff(
+    plan = tradeoff.plan(
         tiny_base("bert"), two_tasks[0], tmp_path / "s", sizes=(), top_k=(0,), layernorm=False, full=False,
-        baseline=True, learning_rates=(0.01,), epochs=(1,), seeds=1, workers=1, dry_run=True,
+        baseline=True, learning_rates=(0.01,), epochs=(1,), seeds=1, workers=1,
     )  # fmt: skip
     top, words = repr(plan).splitlines()[:2]
     assert top.endswith("top k layers, k 0; lr 0.01, 1 epochs, seed 0: about 2 s")
@@ -213,9 +213,9 @@ def test_ids_of_trials_that_look_like_numbers_stay_texts(tiny_base, two_tasks, t
 
 @pytest.mark.slow
 def test_what_it_would_cost(tiny_base, two_tasks, tmp_path):
-    plan = init_sweep(
+    plan = init_sweep.plan(
         tiny_base("bert"), two_tasks[0], tmp_path / "s", stds=(0.1,), size=2, learning_rates=(0.01,),
-        epochs=(1,), seeds=3, workers=1, dry_run=True,
+        epochs=(1,), seeds=3, workers=1,
     )  # fmt: skip
     trained = sum(trial["seconds"] for trial in plan.trials)
     assert (plan.left, plan.workers) == (3, 1)
@@ -271,7 +271,7 @@ def test_points_no_better_than_the_majority_class():
 def test_a_sweep_without_validation_files_in_another_encoding(tmp_path):
     rows = [f"café {i},{'yes' if i % 2 else 'no'}" for i in range(20)]
     (tmp_path / "train.csv").write_bytes("\n".join(["text,label", *rows]).encode("latin-1"))
-    (task,) = find_tasks([tmp_path], None, SweepSettings((), encoding="latin-1", validation_share=0.25))
+    (task,) = find_tasks([tmp_path], None, TaskOptions(encoding="latin-1", validation_share=0.25))
     assert (task.encoding, task.validation_share, list(task.files)) == (
         "latin-1",
         0.25,

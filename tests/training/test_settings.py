@@ -61,5 +61,5 @@ def test_the_schedule_is_two_straight_lines(n_steps, warmup, learning_rate):
 def test_settings_that_make_no_sense(name, value):
     with pytest.raises(TrainingError) as caught:
         TrainingSettings(**{name: value})
-    for part in (name, str(value)):
+    for part in (f"--{name.replace('_', '-')}", str(value)):
         assert part in str(caught.value)

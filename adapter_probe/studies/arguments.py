@@ -1,0 +1,261 @@
+"""The arguments of the functions that run studies, each declared once; see `adapter_probe.settings`.
+
+The public functions, the commands and the tables of a suite's file take them from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from adapter_probe.errors import AdapterProbeError, ModelError
+from adapter_probe.jobs.resources import Machine, Resources
+from adapter_probe.models.methods import AdapterVariant
+from adapter_probe.probe.arguments import AblationSettings, Evaluation
+from adapter_probe.settings import Settings, required, setting
+from adapter_probe.training.settings import StepSettings, TrainingSettings
+
+if TYPE_CHECKING:
+    from adapter_probe.studies.rows import ExampleSource
+
+OnTrial = Callable[[dict[str, Any]], None]
+"""Callback for finished trials; its argument is a dictionary with the columns of ``trials.csv``."""
+MethodName = Literal["adapters", "top_layers", "layernorm_only", "head_only", "full"]
+STDS = tuple(float(f"1e{power}") for power in range(-7, 1))  # as in Houlsby et al. 2019, section 3.6
+# Houlsby et al. 2019, sections 3.1 and 3.3, for a base of 12 layers.
+ADAPTER_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+TOP_K = (0, 1, 2, 3, 5, 7, 9, 11, 12)
+LEARNING_RATES = (3e-5, 3e-4, 3e-3)
+
+_BASE = required("pretrained base model: a folder or a Hugging Face Hub name.", metavar="BASE", shell=str)
+_TASK = "name of a known task (cola, glue/mrpc, squad, ...), or a folder with train and validation files."
+_TRIALS = required("output folder for trials, tables and figures.", metavar="FOLDER")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown(Settings):
+    """What every function that takes its time has in common."""
+
+    progress: bool = setting(True, "whether to show a progress bar.", shell=NoneType)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Given(Shown, Machine, Evaluation, AblationSettings):
+    """The arguments of `ablate` that are given by name."""
+
+    threads: int = setting(
+        0, "number of CPU threads of this process from now on (with a cluster: of CPUs per job); 0 uses "
+        "PyTorch's default.", panel="Running",
+    )  # fmt: skip
+    data: ExampleSource = setting(
+        (), "file of labelled examples to use instead of the checkpoint's own task. In Python also several "
+        "files, a DataFrame, a list of rows (mappings from column to value), or a pair ``(texts, labels)``, "
+        "in which a text may be a pair of texts. Data that is not a file is saved in a folder ``data/`` next "
+        "to the results, under a name derived from its content.",
+        panel="Data", shell=list[Path],
+    )  # fmt: skip
+    task: str = setting(
+        "",
+        "instead of data: tasks of lm-evaluation-harness (extra ``lm-eval``) by name, task file or folder "
+        "(with a /); several tasks are groups of one study, scored together.",
+        panel="Data", metavar="lm-eval:NAME[,NAME]",
+    )  # fmt: skip
+    metric: str | Callable[[Any, Any], float] | None = setting(
+        None, "evaluation metric; by default that of the task. In Python also a function from labels and "
+        "predictions (class indices or regression values, ``[examples]`` each) to a score of which more is "
+        "better; the bootstrap calls it 10,000 times per variant.",
+        panel="Data",
+    )  # fmt: skip
+    against: ExampleSource = setting(
+        (), "file of examples that measure another ability, such as one of the base model. They are scored "
+        "under the same variants, and each span's drop on the task is compared with its change in this "
+        "ability. In Python in any form that data accepts; see `Ablation.against`.",
+        panel="Data", shell=list[Path],
+    )  # fmt: skip
+    out: str | Path | None = setting(
+        None, "results folder; by default a folder inside the checkpoint.", panel="Output", metavar="FOLDER"
+    )
+
+
+@dataclass(frozen=True)
+class Ablate(_Given):
+    """The arguments of `adapter_probe.ablate`."""
+
+    checkpoint: str | Path = field(
+        metadata=required(
+            "checkpoint folder, written by this project, `adapters`, PEFT or the paper's code.",
+            metavar="CHECKPOINT", argument=True, place="checkpoint",
+        )
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions(Settings):
+    """How a task's data is read and scored."""
+
+    panel = "Data"
+
+    metric: str | None = setting(
+        None, "evaluation metric, which also selects the best epoch; by default the metric of the task."
+    )
+    max_length: int | None = setting(None, "truncate examples to this many tokens.")
+    max_train: int | None = setting(None, "train on a fixed random subset of this many examples.")
+    encoding: str = setting("utf-8", "text encoding of the data files, such as latin-1.")
+    validation_share: float = setting(
+        0.0, "fraction of the training rows to hold out for validation when there is no validation file."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepSettings(StepSettings):
+    """Training settings of a sweep: every combination of learning rate, epochs and seed is a trial."""
+
+    learning_rates: Sequence[float] = setting(
+        (3e-4,), "peak learning rates to try; the best is chosen on validation data (by the number of seeds "
+        "that did not diverge, then by mean score).", text="3e-4",
+    )  # fmt: skip
+    epochs: Sequence[int] = setting((3,), "numbers of epochs to try, chosen in the same way.")
+    seeds: int = setting(3, "number of runs per setting, with seeds 0, 1, ...", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitSweepSettings(SweepSettings):
+    """What an initialisation sweep tries."""
+
+    panel = "Sweep"
+
+    stds: Sequence[float] = setting(
+        STDS, "standard deviations of the normal distribution that weights are drawn from, before truncation "
+        "at two standard deviations; the realised one is 0.88 of the nominal one. In a shell: numbers "
+        "separated by commas, or a range of decades.", text="1e-7:1", metavar="LIST",
+    )  # fmt: skip
+    size: int = setting(64, "bottleneck size of the adapters.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TradeoffSettings(SweepSettings):
+    """What a trade-off compares."""
+
+    panel = "Methods"
+
+    sizes: Sequence[int] = setting(ADAPTER_SIZES, "bottleneck sizes of the adapters; empty for none.")
+    top_k: Sequence[int] | None = setting(
+        None, "numbers of top layers to fine-tune; by default those of the paper that the base has.",
+        text=",".join(map(str, TOP_K)),
+    )  # fmt: skip
+    layernorm: bool = setting(True, "whether to include training of only the LayerNorms and the head.")
+    full: bool = setting(
+        True, "whether to include full fine-tuning, the reference of the aggregate over tasks."
+    )
+    head_only: bool = setting(False, "whether to include a head on the frozen base model.")
+    baseline: bool = setting(
+        False, "whether to include a linear model of TF-IDF features, without pretraining (extra "
+        "``baselines``), tuned by cross-validation on the training rows, once per task.",
+    )  # fmt: skip
+    init_std: float = setting(1e-2, "standard deviation of the adapters' initialisation.")
+    learning_rates: Sequence[float] = setting(
+        LEARNING_RATES, "peak learning rates to try; the best for each method is chosen on validation data "
+        "(by the number of seeds that did not diverge, then by mean score).",
+        panel="Training", text="3e-5,3e-4,3e-3",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trials(Shown, Resources, TaskOptions):
+    """What both sweeps take besides what they compare."""
+
+    on_trial: OnTrial | None = setting(
+        None, "called with every trial as soon as it has finished (on a cluster, when the jobs have been "
+        "collected), for instance to log it to an experiment tracker. Its argument is a dictionary with the "
+        "columns of ``trials.csv``. Trials that finished before the call are not reported; an exception in "
+        "the function ends the sweep.", shell=NoneType,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunInitSweep(_Trials, InitSweepSettings):
+    """The arguments of `adapter_probe.init_sweep`."""
+
+    base: str | Path = field(metadata=_BASE)
+    task: str | Path = field(metadata=required(_TASK, metavar="TASK", shell=str))
+    out: str | Path = field(metadata=_TRIALS)
+    data: str | Path | None = setting(None, "folder with the files of a named task.", metavar="FOLDER")
+
+
+@dataclass(frozen=True)
+class RunTradeoff(_Trials, TradeoffSettings):
+    """The arguments of `adapter_probe.tradeoff`."""
+
+    base: str | Path = field(metadata=_BASE)
+    task: str | Path | Sequence[str | Path] = field(
+        metadata=required(f"One or several tasks, each the {_TASK}", metavar="TASK", shell=list[str])
+    )
+    out: str | Path = field(metadata=_TRIALS)
+    data: str | Path | Sequence[str | Path] | None = setting(
+        None, "folders with the files of the tasks, one per task and in the same order.",
+        metavar="FOLDER", shell=list[Path],
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunSuite(Shown, Resources):
+    """The arguments of `adapter_probe.suite`."""
+
+    file: str | Path = field(
+        metadata=required(
+            "TOML file with the base, the tasks and the studies, see the guide to sweeps; paths in it are "
+            "relative to its folder.", metavar="FILE", argument=True, place="file",
+        )
+    )  # fmt: skip
+    out: str | Path = field(metadata=_TRIALS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TrainGiven(Shown, TrainingSettings, AdapterVariant, TaskOptions):
+    """The arguments of `train` that are given by name."""
+
+    panel = "Training"
+    error: ClassVar[type[AdapterProbeError]] = ModelError
+
+    device: str = setting(
+        "auto", "compute device: auto, cpu, cuda, cuda:1, ...", panel="Running", metavar="DEVICE"
+    )
+    task: str | Path | None = setting(None, _TASK, panel="Data", metavar="TASK", shell=str)
+    data: str | Path | None = setting(
+        None, "folder with the files of a named task, or of the task itself.", panel="Data", metavar="FOLDER"
+    )
+    train_file: str | Path | Sequence[str | Path] = setting(
+        (), "file of training examples. In Python also several files.", panel="Data", shell=list[Path]
+    )
+    validation_file: str | Path | Sequence[str | Path] = setting(
+        (), "file of validation examples. In Python also several files.", panel="Data", shell=list[Path]
+    )
+    text: str | None = setting(None, "name of the text column.", panel="Data", metavar="COLUMN")
+    text_b: str | None = setting(
+        None, "name of the column with the second text of a pair.", panel="Data", metavar="COLUMN"
+    )
+    label: str | None = setting(None, "name of the label column.", panel="Data", metavar="COLUMN")
+    kind: Literal["classification", "regression", "extractive"] | None = setting(
+        None, "kind of task; by default inferred from the data.", panel="Data"
+    )
+    name: str | None = setting(None, "name of the task to record in the checkpoint.", panel="Data")
+    method: MethodName = setting(
+        "adapters", "training method; the options of adapters apply to adapters only."
+    )
+    k: int | None = setting(None, "number of top layers to train, with the method top_layers.")
+    size: int = setting(64, "bottleneck size of the adapters.", panel="Adapters")
+    init_std: float = setting(
+        1e-2, "standard deviation of the initialisation, before truncation at two standard deviations.",
+        panel="Adapters",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Train(_TrainGiven):
+    """The arguments of `adapter_probe.train`."""
+
+    base: str | Path = field(metadata=_BASE)
+    out: str | Path = field(metadata=required("output folder of the checkpoint.", metavar="FOLDER"))

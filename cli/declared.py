@@ -1,0 +1,172 @@
+"""The options of a command from declared settings, and their values as settings again."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import Field, dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin
+
+import typer
+
+from adapter_probe.jobs.slurm_options import SlurmOptions, choose_options
+from adapter_probe.settings import (
+    annotations_of,
+    choices_of,
+    declared_with,
+    flag_of,
+    is_list,
+    is_required,
+    kinds_of,
+)
+
+from . import options
+
+_SHELL = (str, int, float, bool, Path)
+_METAVARS = {int: "N", float: "NUMBER", str: "TEXT", Path: "FILE"}
+
+
+@dataclass(frozen=True)
+class _Option:
+    """One option or argument of a command.
+
+    Attributes:
+        parameter: the option as a parameter of the command's function, from which Typer makes it.
+        read: the setting's value from what the shell gave.
+    """
+
+    parameter: inspect.Parameter
+    read: Callable[[Any], Any] = lambda value: value
+
+
+class Declared:
+    """The options of a command that the fields of a dataclass declare; see `adapter_probe.settings`."""
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+
+    @property
+    def options(self) -> list[inspect.Parameter]:
+        """The options as parameters of the command's function."""
+        shown = [option.parameter for option in self._own.values()]
+        return [*shown, *(option.parameter for option in _slurm().values())] if self._takes_cluster else shown
+
+    def settings(self, given: dict[str, Any]) -> Any:
+        """The settings that a command line gives; its options are taken out of `given`.
+
+        Raises:
+            AdapterProbeError: an option is not allowed, or names a place where nothing is.
+        """
+        chosen = {}
+        for name, option in self._own.items():
+            value = given.pop(name)
+            if value != option.parameter.default:  # of what is not given, the declaration has the default
+                chosen[name] = option.read(value)
+        if self._takes_cluster:
+            chosen["cluster"] = _cluster({name: given.pop(name) for name in _slurm()})
+        for one in fields(self._kind):
+            if one.name in chosen and (place := one.metadata.get("place")):
+                options.PLACES[place].check(chosen[one.name])
+        return self._kind(**chosen)
+
+    @property
+    def _takes_cluster(self) -> bool:
+        return "cluster" in annotations_of(self._kind)
+
+    @cached_property
+    def _own(self) -> dict[str, _Option]:
+        kinds = annotations_of(self._kind)
+        declared = sorted(fields(self._kind), key=lambda one: not is_required(one))
+        made = {
+            one.name: _option(one, kinds[one.name], declared_with(self._kind, one.name, "panel"))
+            for one in declared
+        }
+        return {name: option for name, option in made.items() if option is not None}
+
+
+def _option(one: Field[Any], annotation: Any, panel: str) -> _Option | None:
+    """The option that a field declares; None where a shell cannot say its value."""
+    about = one.metadata
+    kind = about.get("shell") or _in_shell(annotation)
+    if kind is NoneType or kind is None:
+        return None
+    default = inspect.Parameter.empty if is_required(one) else one.default
+    read: Callable[[Any], Any] = lambda value: value  # noqa: E731
+    metavar = about.get("metavar") or _METAVARS.get(kind)
+    if get_origin(kind) is list:
+        metavar, read = about.get("metavar") or "FILE", tuple
+        default = default if is_required(one) else None
+    elif kind in (options.numbers, options.whole_numbers):
+        parse, metavar = kind, about.get("metavar") or "LIST"
+        read = lambda text: parse(text, flag_of(one.name))  # noqa: E731
+        default, kind = about.get("text") or ",".join(f"{number:g}" for number in default), str
+    elif default is None or default == "":
+        default, kind = None, kind | None
+    told = {"help": _in_words(about["help"], get_origin(kind) is list), "metavar": metavar}
+    if about.get("argument"):
+        made: Any = typer.Argument(**told)
+    else:
+        flag = [flag_of(one.name)] if kind is bool and not default else []
+        made = typer.Option(*flag, **told, rich_help_panel=about.get("panel") or panel or None)
+    parameter = inspect.Parameter(
+        one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made]
+    )
+    return _Option(parameter, read)
+
+
+def _in_words(help: str, several: bool) -> str:
+    """A description as the command's help, without what only Python can say."""
+    text = help.partition(" In Python")[0].replace("`", "")
+    return text[:1].upper() + text[1:] + (" Repeatable." if several else "")
+
+
+def _in_shell(annotation: Any) -> Any:
+    """The type of a shell's value for an annotation: a list of numbers is one text."""
+    for kind in kinds_of(annotation):
+        if is_list(kind):
+            return options.whole_numbers if get_args(kind)[0] is int else options.numbers
+        if any(choices_of(kind)):
+            return kind
+    kinds = kinds_of(annotation)
+    return next((kind for kind in (Path, *_SHELL) if kind in kinds), None)
+
+
+def _slurm() -> dict[str, _Option]:
+    """The options that describe a cluster: those of `SlurmOptions`, none of which has a default here."""
+    own = Declared(SlurmOptions)._own
+    extra = {
+        "slurm": (bool, False, "Submit the work to a SLURM cluster as a job array.", None),
+        "slurm_config": (
+            Path | None, None, "TOML file with defaults for the options of SLURM; a table [sbatch] sets any "
+            "other option of sbatch.", "FILE",
+        ),
+    }  # fmt: skip
+    made = {}
+    for name, (kind, default, help, metavar) in extra.items():
+        flag = [flag_of(name)] if kind is bool else []
+        option = typer.Option(*flag, help=help, metavar=metavar, rich_help_panel=SlurmOptions.panel)
+        made[name] = _Option(
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+            )
+        )
+    return {"slurm": made["slurm"], **own, "slurm_config": made["slurm_config"]}
+
+
+def _cluster(given: dict[str, Any]) -> SlurmOptions | None:
+    """The cluster that the options describe; None without ``--slurm``.
+
+    Raises:
+        TrainingError: an option of SLURM is given without ``--slurm``, or is not allowed.
+    """
+    usual = {name: option.parameter.default for name, option in _slurm().items()}
+    chosen = {name: value for name, value in given.items() if value != usual[name]}
+    if chosen.pop("slurm", False):
+        file = chosen.pop("slurm_config", None)
+        return choose_options(file, {k: tuple(v) if isinstance(v, list) else v for k, v in chosen.items()})
+    if chosen:
+        raise SlurmOptions.error(f"{flag_of(next(iter(chosen)))} applies only to SLURM jobs; add --slurm")
+    return None

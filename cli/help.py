@@ -1,0 +1,58 @@
+"""The help of a command: its options under headings, values in capitals."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from typer.core import TyperCommand
+
+PANELS = (
+    "Arguments", "Spans", "Sweep", "Methods", "Training", "Adapters", "Data", "Running", "SLURM", "Output",
+    "Options",
+)  # fmt: skip
+"""The headings in their order."""
+
+
+class PanelCommand(TyperCommand):
+    """A command whose help shows its options under headings."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The parts of the line of usage, without braces around arguments."""
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write what the command does, and an example on a line of its own."""
+        text, example = split_help(self)
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(text)
+        if example:
+            with formatter.section("Example"):
+                formatter.write(f"{' ' * formatter.current_indent}{example}\n")
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and the options."""
+        for title, rows in records(self, ctx).items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+def split_help(command: Any) -> tuple[str, str]:
+    """What a command does, and an example of its use."""
+    text, _, example = inspect.cleandoc(command.help or "").partition("\n\nExample: ")
+    return text, " ".join(example.split())
+
+
+def records(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:
+    """The arguments and options of a command under their headings: how each is written, and what it means."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record is None:
+            continue
+        panel = getattr(parameter, "rich_help_panel", None) or "Options"
+        if parameter.param_type_name == "argument":
+            panel, record = "Arguments", (parameter.metavar or parameter.name.upper(), record[1])
+        found.setdefault(panel, []).append(record)
+    return {title: found[title] for title in PANELS if title in found}

@@ -1,0 +1,70 @@
+"""The help of every command: headings, values in capitals, an example; missing folders are refused early."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from adapter_probe.cli.help import PANELS, records, split_help
+from adapter_probe.cli.main import app
+
+COMMANDS = typer.main.get_command(app).commands
+HEAVY = ("torch", "transformers", "pandas", "numpy", "matplotlib")
+FURTHER = {"convert": ["out", "--to", "peft"], "prune": ["--out", "out", "--span", "0-1"],
+           "suite": ["--out", "out"], "compare": ["missing-too"]}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("columns", [80, 120])
+def test_every_page_of_help(name, columns):
+    command = COMMANDS[name]
+    context = typer.Context(command, info_name=f"adapter-probe {name}", max_content_width=columns)
+    context.terminal_width = columns
+    page = command.get_help(context)
+    assert max(map(len, page.splitlines())) <= columns or columns == 80  # an example is one line
+    assert not re.search(r"<list|\{[a-z]|<(str|int|path|float)>", page)
+    _, example = split_help(command)
+    assert example.startswith(f"adapter-probe {name} ")
+    assert example in page
+    found = records(command, context)
+    assert set(found) <= set(PANELS)
+    assert sum(map(len, found.values())) == len(command.get_params(context))  # none is lost
+    for rows in found.values():
+        for syntax, text in rows:
+            assert re.match(r"[A-Z(]", text), (syntax, text)
+
+
+def test_options_of_an_ablation_are_grouped():
+    context = typer.Context(COMMANDS["ablate"], info_name="adapter-probe ablate")
+    found = records(COMMANDS["ablate"], context)
+    of = {syntax.split()[0]: panel for panel, rows in found.items() for syntax, _ in rows}
+    assert of["--group"] == of["--layers"] == "Spans"
+    assert of["--data"] == of["--metric"] == "Data"
+    assert of["--partition"] == of["--slurm-config"] == "SLURM"
+    assert of["--out"] == of["--json"] == "Output"
+    assert found["Arguments"][0][0] == "CHECKPOINT"
+
+
+@pytest.mark.parametrize(
+    "name", ["ablate", "inspect", "prune", "convert", "compare", "figures", "report", "suite"]
+)
+def test_a_missing_folder_is_refused_before_anything_is_loaded(name, tmp_path):
+    arguments = [name, "missing", *FURTHER.get(name, [])]
+    code = (
+        "import sys\nfrom adapter_probe.cli.main import main\n"
+        f"sys.argv = ['adapter-probe', *{arguments!r}]\n"
+        "try:\n    main()\nfinally:\n"
+        f"    print([one for one in {HEAVY!r} if one in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert re.search(r"missing.*no such", done.stderr)
+    assert done.stderr.count("\n") == 1
+    assert done.stdout.strip() == "[]"
+    assert not list(tmp_path.iterdir())
