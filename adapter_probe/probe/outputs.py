@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -134,7 +133,7 @@ def assemble_results(
     if rank and request.model.numbers_layers_as_peft:
         settings["lora_rank"] = rank
     if request.engine != PACKED:
-        settings["engine"] = asdict(request.engine)
+        settings["engine"] = {"name": request.engine.name, "reason": request.engine.reason}
     if guard is not None:
         settings["guard"] = guard
     if request.data:

@@ -11,12 +11,14 @@ import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
 from mask_loop import switched
+from peft.tuners.tuners_utils import BaseTunerLayer
 from tokenizers.processors import TemplateProcessing
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    BitsAndBytesConfig,
 )
 
 import adapter_probe
@@ -145,6 +147,32 @@ def test_texts_classified_by_an_encoder_and_a_decoder(tmp_path):
             np.testing.assert_allclose(logits, own, atol=1e-4)
     one = adapter_probe.ablate(checkpoint, data=data, progress=False, sites="ffn", spans="single", group=2)
     assert len(one.spans) == 2
+
+
+@pytest.mark.slow
+def test_a_quantised_base_runs_as_it_is(tmp_path):
+    pytest.importorskip("bitsandbytes")
+    sizes = KV | {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    checkpoint = saved(tmp_path, "llama", sizes, "CAUSAL_LM", ["q_proj", "down_proj"])
+    settings = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.float32}
+    base = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "base", dtype=torch.float32, device_map="cpu",
+        quantization_config=BitsAndBytesConfig(load_in_4bit=True, **settings),
+    )  # fmt: skip
+    base.save_pretrained(tmp_path / "base")
+    study = adapter_probe.ablate(checkpoint, data=written(tmp_path, CHOICES), progress=False)
+    assert "quantised" in study.summary["engine"]["reason"]
+    model, tokenizer = peft.PeftModel.from_pretrained(base, checkpoint).eval(), byte_tokenizer(True)
+    off = study.results.row_names.index("0-1")
+    for row, intact, bare in zip(CHOICES, study.results.logits[0], study.results.logits[off]):
+        context = tokenizer.encode(row["context"])
+        ids = tokenizer.encode(row["context"] + " " + row["choices"][0])
+        for found, on in ((intact, True), (bare, False)):
+            switched([m for m in model.modules() if isinstance(m, BaseTunerLayer)], on)
+            with torch.no_grad():
+                logits = model(torch.tensor([ids[:-1]])).logits[0].double().log_softmax(-1)
+            own = sum(float(logits[n - 1, ids[n]]) for n in range(len(context), len(ids)))
+            assert found[0] == pytest.approx(own, abs=1e-4)
 
 
 @pytest.mark.slow
