@@ -144,7 +144,8 @@ def _draw_squares(cells: Cells, values: np.ndarray, ax: Axes, scale: Scale, text
     numbered = 1.5 * size_in_points(ax)[0] / data.shape[1] > 2 * style.SMALLEST_SIZE
     sns.heatmap(
         data, mask=np.isnan(data), vmin=0, vmax=1, cmap=colours.cmap, norm=colours.norm, cbar=False,
-        square=True, annot=labels if numbered else None, fmt="", annot_kws={"va": "center"},
+        square=True, annot=labels if numbered else None, fmt="",
+        annot_kws={"va": "center", "linespacing": 1.0},
         linewidths=_GAP * style.scale_factor(), linecolor=ax.get_facecolor(),
         xticklabels=False, yticklabels=False, ax=ax,
     )  # fmt: skip

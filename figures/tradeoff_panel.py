@@ -112,7 +112,7 @@ def in_shares(curves: Sequence[ScoreSeries]) -> bool:
 
 def parameter_axis(curves: Sequence[ScoreSeries]) -> str:
     """The label of the parameter axis."""
-    return f"trained parameters per task{' (% of the own base)' if in_shares(curves) else ''}"
+    return f"trained parameters per task{' (% of its own base)' if in_shares(curves) else ''}"
 
 
 def limits_of(curves: Sequence[ScoreSeries]) -> tuple[float, float]:
