@@ -50,7 +50,7 @@ def main(out: Path, named: dict[str, str]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     table.round(4).to_csv(out / "difference.csv", index=False, lineterminator="\n")
     figure = Figure(figsize=(5.4, 4.4), layout="constrained")
-    heatmap(record, figure.add_subplot(), notes=False)
+    heatmap(record, figure.add_subplot())
     figure.savefig(out / "difference.png", dpi=200)
     print(
         f"{' and '.join(names)}: {int(table['significant'].sum())} of {len(table)} spans differ beyond seeds"
