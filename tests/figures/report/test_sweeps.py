@@ -16,9 +16,9 @@ from adapter_probe.analysis.sweeps import init_sweep_table
 from adapter_probe.figures.gallery import write_gallery
 from adapter_probe.figures.report.sweep_section import sweep_content
 from adapter_probe.figures.venues import PAPER, FigureOptions
-from adapter_probe.results.atomic import write_csv, write_json
+from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.schema import SWEEP_TABLES
-from adapter_probe.results.sealing import sealed
+from adapter_probe.results.sealing import sealed, write_study
 from adapter_probe.studies.loading import load
 
 
@@ -102,9 +102,8 @@ def test_numbers_are_told_by_their_kind(tradeoff):
 
 def test_settings_are_those_of_the_study(sweep_folder, tmp_path: Path):
     folder = sweep_folder(tmp_path / "s")
-    write_json(
-        folder / "study.json", {"study": "init-sweep", "base": {"name": "/home/x/y"}, "tasks": {"a": 1}}
-    )
+    said = {"study": "init-sweep", "base": {"name": "/home/x/y"}, "tasks": {"a": 1}}
+    write_study(folder / "study.json", said)
     with sealed(folder, SWEEP_TABLES):
         pass
     content = content_of(folder)
