@@ -17,7 +17,7 @@ from matplotlib.colorbar import Colorbar
 from matplotlib.colors import BoundaryNorm, Colormap, ListedColormap, to_hex
 from matplotlib.ticker import Formatter
 
-from adapter_probe.errors import ResultsError
+from adapter_probe.errors import ResultsError, shown
 
 from . import style
 from .layout import size_in_points
@@ -173,12 +173,11 @@ Scale = DropScale | DivergingScale
 def _map_of(colormap: str | Colormap | None) -> Colormap | None:
     if colormap is None or isinstance(colormap, Colormap):
         return colormap
-    try:
-        return colormaps[colormap]
-    except KeyError:
+    if not isinstance(colormap, str) or colormap not in colormaps:
         raise ResultsError(
-            f"cmap {colormap!r} is not known to Matplotlib; give one of its names, such as 'viridis'"
-        ) from None
+            f"cmap {shown(colormap)} is not allowed; give a name, such as 'viridis', or a Colormap"
+        )
+    return colormaps[colormap]
 
 
 def _taken_from(colormap: Colormap | None, own: list[str]) -> list[str]:

@@ -144,6 +144,22 @@ def test_on_the_users_own_axes(record):
     assert dict(plt.rcParams) == before
 
 
+@pytest.mark.parametrize("inches", [3.0, 7.0])
+def test_the_legend_covers_neither_data_nor_axis(record, inches):
+    figure, (_, ax) = plt.subplots(1, 2, figsize=(inches, 3), layout="constrained")
+    panel = record(12)
+    attribution(panel, ax)
+    figure.draw_without_rendering()
+    legend = ax.get_legend()
+    box, within = legend.get_window_extent(), ax.get_window_extent()
+    if legend.get_visible():
+        assert within.x0 <= box.x0 < box.x1 <= within.x1
+        tops = np.column_stack([np.arange(12), panel.layers["share_high_points"]])
+        assert not box.count_contains(ax.transData.transform(tops))
+        assert min(text.get_fontsize() for text in legend.get_texts()) >= 6
+    assert legend.get_visible() or inches < 4
+
+
 def test_a_study_without_shares_is_refused(record):
     with pytest.raises(ResultsError, match="results: layer shares are not available"):
         attribution(replace(record(), layers=None))

@@ -13,6 +13,7 @@ from matplotlib.colors import to_hex
 
 from adapter_probe.analysis.comparing import ComparisonRecord
 from adapter_probe.analysis.studies import AblationOverview, AblationRecord
+from adapter_probe.errors import ResultsError
 from adapter_probe.figures import style
 from adapter_probe.figures.heatmap import heatmap
 from adapter_probe.figures.levels import DivergingScale, DropScale
@@ -315,6 +316,45 @@ def test_the_papers_grid_takes_the_right_half(make_frame):
     free = plt.figure().add_axes((0.1, 0.1, 0.8, 0.8))
     heatmap(record(make_frame(12)), free, paper=True)
     assert len(free.figure.axes) == 3
+
+
+def test_colours_and_numbers_on_request(make_frame):
+    """Another colour map has as many levels, from end to end; without numbers there are none."""
+    frame = make_frame(3, [0.1, 3.0, 45.0, 0.7, 15.0, -0.5])
+    ax = heatmap(record(frame), plt.figure(figsize=(4, 4)).gca(), cmap="viridis", annot=False)
+    ax.figure.draw_without_rendering()
+    assert not any(numbers(ax).values())
+    colours = {to_hex(c) for c in ax.collections[0].get_facecolors() if c[3]}
+    assert colours == set(DropScale().recoloured("viridis").colours(-frame["delta_points"].to_numpy()))
+    ends = [to_hex(plt.get_cmap("viridis")(end)) for end in (0.0, 1.0)]
+    assert (DropScale().recoloured("viridis").shown[0], DropScale().recoloured("viridis").shown[-1]) == tuple(
+        ends
+    )
+    for wrong in ("no such map", 7):
+        with pytest.raises(ResultsError, match="cmap"):
+            heatmap(record(frame), cmap=wrong)
+
+
+def test_the_bar_names_the_black_line_only_if_there_is_one(make_frame):
+    for drops, named in (([0.1, 0.2, 0.3], False), ([0.1, 5.0, 0.3], True)):
+        ax = heatmap(record(make_frame(2, drops)), plt.figure(figsize=(6, 6)).gca())
+        assert ("tolerance border" in labels(ax)) == named
+        assert ("1 point" in ax.figure.axes[1].get_ylabel()) == named
+
+
+@pytest.mark.parametrize("n_layers", [13, 24, 30])
+def test_the_last_layer_has_its_number(make_frame, n_layers):
+    ax = drawn(make_frame(n_layers), 3.3)
+    for axis in (ax.xaxis, ax.yaxis):
+        said = [tick.label1.get_text() for tick in axis.get_major_ticks()]
+        assert said[0] == "0"
+        assert said[-1] == str(n_layers - 1)
+
+
+def test_lines_of_the_users_style_do_not_run_through_the_notes(make_frame):
+    with plt.rc_context({"axes.grid": True}):
+        ax = heatmap(record(make_frame(4)), plt.figure().gca())
+    assert not any(line.get_visible() for line in (*ax.get_xgridlines(), *ax.get_ygridlines()))
 
 
 def test_a_model_that_learned_nothing_is_said_to_have(make_frame):

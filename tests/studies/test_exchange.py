@@ -86,5 +86,5 @@ def test_points_have_the_colours_of_the_legend(both):
         handles = dict(zip((text.get_text() for text in legend.get_texts()), legend.legend_handles))
         for n in {spans["n_layers"].min(), spans["n_layers"].max()}:
             shown = points.get_facecolors()[spans["n_layers"] == n]
-            wanted = to_rgba(handles["1 layer off" if n == 1 else f"{n} layers off"].get_color())
+            wanted = to_rgba(handles[f"{n} layer{'' if n == 1 else 's'} switched off"].get_color())
             np.testing.assert_allclose(shown, np.broadcast_to(wanted, shown.shape))

@@ -74,7 +74,10 @@ FUNCTIONS = [getattr(ap, name) for name in ap.__all__ if inspect.isfunction(geta
 METHODS = [ap.Ablation.heatmap, ap.Ablation.plot, ap.Ablation.attribution, ap.Ablation.save, ap.Tradeoff.plot]
 ARGUMENTS = [(function, name) for function in FUNCTIONS for name in inspect.signature(function).parameters]
 ARGUMENTS += [
-    (of, name) for of in METHODS for name in list(inspect.signature(of).parameters)[1:] if name != "ax"
+    (of, name)
+    for of in METHODS
+    for name in list(inspect.signature(of).parameters)[1:]
+    if name not in ("ax", "cmap")
 ]
 
 
