@@ -155,9 +155,17 @@ def ablation_record(
         found["peft"] = lines
     if (groups := group_scores(results)) is not None:
         found["groups"] = group_summary(groups)
-    overview = overview_of(found, folder / SUMMARY, results.identity)
-    told = tables.spans, tables.layers, tables.removable, overview, results.identity, found
-    return AblationRecord(folder, *told, created_with or {}, groups)
+    return AblationRecord(
+        folder=folder,
+        spans=tables.spans,
+        layers=tables.layers,
+        removable=tables.removable,
+        overview=overview_of(found, folder / SUMMARY, results.identity),
+        identity=results.identity,
+        summary=found,
+        created_with=created_with or {},
+        groups=groups,
+    )
 
 
 def overview_of(found: Mapping[str, Any], path: Path, identity: Mapping[str, object]) -> AblationOverview:
@@ -171,12 +179,22 @@ def overview_of(found: Mapping[str, Any], path: Path, identity: Mapping[str, obj
         if found["study"] not in get_args(StudyKind):
             raise ValueError(f"study is {found['study']!r}; allowed: {', '.join(get_args(StudyKind))}")
         intact, lost, majority = (None if found[n] is None else float(found[n]) for n in _SCORES)
-        about = str(found["task"]), str(found["split"]), found["study"], found["metric"]
-        parameters = _layer_parameters(found.get("layer_parameters"), found.get("n_layers"))
-        said = int(found["n_examples"]), intact, lost, removed_of(identity), majority, parameters
-        baseline = _BASELINES.get(str(found.get("kind")), AblationOverview.baseline)
         warning, data = (_text_or_none(found.get(name), name) for name in ("warning", "data"))
-        return AblationOverview(*about, *said, baseline, warning, data=data or "")
+        return AblationOverview(
+            task=str(found["task"]),
+            split=str(found["split"]),
+            study=found["study"],
+            metric=found["metric"],
+            n_examples=int(found["n_examples"]),
+            intact=intact,
+            removed_delta=lost,
+            removed=removed_of(identity),
+            majority=majority,
+            layer_parameters=_layer_parameters(found.get("layer_parameters"), found.get("n_layers")),
+            baseline=_BASELINES.get(str(found.get("kind")), AblationOverview.baseline),
+            warning=warning,
+            data=data or "",
+        )
     except KeyError as error:
         raise ResultsError(f"{path} is damaged: it lacks {error.args[0]!r}") from None
     except (TypeError, ValueError, DataError) as error:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from adapter_probe.results.ablation_files import AblationResults
 
 
-class JointStudy(DrawnStudy):
+class SeveralAblations(DrawnStudy):
     """Base class of the studies of several ablations."""
 
     @property
@@ -46,7 +46,7 @@ class JointStudy(DrawnStudy):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison(JointStudy):
+class Comparison(SeveralAblations):
     """Two ablations on the same examples; what `adapter_probe.compare` returns.
 
     Attributes:
@@ -86,7 +86,7 @@ class Comparison(JointStudy):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Average(JointStudy):
+class Average(SeveralAblations):
     """The mean of ablations that differ in the seed; what `adapter_probe.average` returns.
 
     Attributes:
@@ -142,7 +142,7 @@ class Average(JointStudy):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Exchange(JointStudy):
+class Exchange(SeveralAblations):
     """The changes of every span on two data sets; what `adapter_probe.exchange` returns.
 
     Attributes:

@@ -104,18 +104,22 @@ def _read(folder: Path) -> Ablation | InitSweep | Tradeoff:
 
 
 def _read_ablation(folder: Path) -> Ablation:
-    spans = read_spans(folder)
     manifest = read_json(folder / schema.MANIFEST) if (folder / schema.MANIFEST).is_file() else {}
     identity = manifest.get("identity")
     identity = identity if isinstance(identity, dict) else {"folder": folder.resolve().name}
-    found = schema.read_summary(folder)
-    overview = overview_of(found, folder / schema.SUMMARY, identity)
-    layers = _read_if_there(folder / schema.LAYERS_CSV, schema.LAYERS_COLUMNS)
-    removable = _read_if_there(folder / schema.REMOVABLE_CSV, schema.REMOVABLE_COLUMNS)
     versions = manifest.get("created_with")
-    versions = versions if isinstance(versions, dict) else {}
-    groups = _read_if_there(folder / schema.GROUPS_CSV, schema.GROUPS_COLUMNS)
-    record = AblationRecord(folder, spans, layers, removable, overview, identity, found, versions, groups)
+    spans, summary = read_spans(folder), schema.read_summary(folder)
+    record = AblationRecord(
+        folder=folder,
+        spans=spans,
+        layers=_read_if_there(folder / schema.LAYERS_CSV, schema.LAYERS_COLUMNS),
+        removable=_read_if_there(folder / schema.REMOVABLE_CSV, schema.REMOVABLE_COLUMNS),
+        overview=overview_of(summary, folder / schema.SUMMARY, identity),
+        identity=identity,
+        summary=summary,
+        created_with=versions if isinstance(versions, dict) else {},
+        groups=_read_if_there(folder / schema.GROUPS_CSV, schema.GROUPS_COLUMNS),
+    )
     there = (folder / schema.PREDICTIONS).is_file()
     return Ablation(record, partial(load_ablation, folder) if there else None)
 
