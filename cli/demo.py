@@ -46,7 +46,7 @@ def demo(
     """Train adapters on a small generated task, ablate every span of layers and draw the heatmap.
 
     The base model is a pretrained six-layer encoder (all-MiniLM-L6-v2, from the extra "demo"); the task is
-    the grammatical acceptability of generated sentences. Nothing is downloaded.
+    to tell whether the words of a sentence are in an acceptable order. Nothing is downloaded.
 
     Example: adapter-probe demo --out demo
     """
@@ -66,7 +66,7 @@ def demo(
         # The frozen pooler of this base was never trained; these adapters learn the task nevertheless.
         warnings.simplefilter("ignore", AdapterProbeWarning)
         train(
-            base, checkpoint, data=out / "data", name="generated acceptability", size=SIZE, init_std=INIT_STD,
+            base, checkpoint, data=out / "data", name="generated word order", size=SIZE, init_std=INIT_STD,
             epochs=1 if tiny else EPOCHS, learning_rate=LEARNING_RATE, seed=SEED, device=device,
         )  # fmt: skip
     print_message("3/3 switching adapters off over every span of layers")

@@ -1,9 +1,9 @@
 """The sentences of the demo: minimal pairs in the manner of BLiMP (Warstadt et al. 2020).
 
-Pairs of sentences that differ in one edit, one acceptable and one not. They exist so that a first run needs
-no data set; they do not replace human judgements. The validation set uses nouns, names, verbs and adjectives
-that the training set does not contain, so it cannot be memorised. The grammar that wrote them is in
-``benchmarks/preparing/demo_task``.
+Pairs of sentences of the same words in two orders, one acceptable and one not. They exist so that a first
+run needs no data set; they do not replace human judgements. The validation set uses nouns, names, verbs and
+adjectives that the training set does not contain, so it cannot be memorised. The grammar that wrote them is
+in ``benchmarks/preparing/demo_task``.
 """
 
 from __future__ import annotations

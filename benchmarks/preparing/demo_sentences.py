@@ -11,7 +11,7 @@ from pathlib import Path
 
 from demo_task import generate
 
-N_TRAIN, N_VALIDATION, SEED = 6000, 1500, 0
+N_TRAIN, N_VALIDATION, SEED = 2800, 1120, 0
 
 
 def content() -> bytes:

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.feature_extraction.text import CountVectorizer
-from sklearn.linear_model import LogisticRegression
-from sklearn.preprocessing import OneHotEncoder
 
 from adapter_probe.data.demo import SENTENCES, write_demo
 from adapter_probe.errors import DataError
@@ -20,11 +17,8 @@ SCRIPTS = Path(__file__).parents[2] / "benchmarks" / "preparing"
 # Written out by hand, independently of the grammar: the words that both splits may use.
 CLOSED_CLASS = re.findall(
     r"\w+",
-    """the a an some every all this these that those which whose who what no few than as and to from in
-    of near behind beside front before after while without there almost ever never often always
-    sometimes usually rarely is are was were has have had did will must can should he him she her
-    they them we us i me himself herself thought yesterday tomorrow last next week night month year
-    ago two days now""",
+    """the that which whose who what no few and in of near behind beside front before after while without
+    ever never often always sometimes usually rarely has have did""",
 )
 
 
@@ -66,26 +60,20 @@ def test_nothing_of_the_validation_set_is_seen_in_training(task):
         for split, rows in task.items()
     }
     assert seen["train"] & seen["validation"] <= set(CLOSED_CLASS)
-    assert len(seen["validation"] - set(CLOSED_CLASS)) > 200
+    assert len(seen["validation"] - set(CLOSED_CLASS)) > 100
 
 
-def test_words_lengths_and_punctuation_stay_near_chance(task):
-    train, validation = task["train"], task["validation"]
-    words = CountVectorizer(token_pattern=r"\w+|[.?]")
-    table = words.fit_transform(row["sentence"] for row in train)
-    model = LogisticRegression(C=0.01, max_iter=2000).fit(table, is_acceptable(train))
-    held_out = words.transform(row["sentence"] for row in validation)
-    assert model.score(held_out, is_acceptable(validation)) < 0.6
-
-    def shape(rows: list[dict]) -> list[tuple]:
-        return [
-            (len(row["sentence"]), len(row["sentence"].split()), row["sentence"][-1], row["phenomenon"])
-            for row in rows
-        ]
-
-    encoder = OneHotEncoder(handle_unknown="ignore")
-    model = LogisticRegression(max_iter=2000).fit(encoder.fit_transform(shape(train)), is_acceptable(train))
-    assert model.score(encoder.transform(shape(validation)), is_acceptable(validation)) < 0.55
+def test_only_the_order_of_words_tells(task):
+    for rows in task.values():
+        words = {
+            label: Counter(
+                (row["phenomenon"], *sorted(re.findall(r"\w+|[.?]", row["sentence"].lower())))
+                for row in rows
+                if row["label"] == label
+            )
+            for label in ("acceptable", "unacceptable")
+        }
+        assert words["acceptable"] == words["unacceptable"]
 
 
 def test_fewer_sentences_are_the_first_ones(task, tmp_path):

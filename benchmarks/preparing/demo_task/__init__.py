@@ -1,6 +1,6 @@
-"""A generated acceptability task: minimal pairs in the manner of BLiMP (Warstadt et al. 2020).
+"""The demo's task, word order: minimal pairs in the manner of BLiMP (Warstadt et al. 2020).
 
-A small grammar generates pairs of sentences that differ in one edit, one acceptable and one not. It
+A small grammar generates pairs of sentences of the same words in two orders, one acceptable and one not. It
 exists so that a first run needs no data set; it does not replace human judgements. The validation set
 is written with nouns, names, verbs and adjectives that the training set does not contain, so it cannot be
 memorised. Both members of a pair are in the same split, so exactly half of each split is acceptable and
@@ -14,23 +14,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import cycle, islice
 
-from . import agreement, clauses, predicates
+from . import clauses
 from .lexicon import WordSplit, lexicon
 from .words import Pair, WordSampler
 
 _WRITERS = (
-    agreement.subject_verb_agreement,
-    agreement.agreement_across_phrase,
-    agreement.agreement_across_relative,
-    agreement.determiner_noun_agreement,
-    agreement.determiner_adjective_noun_agreement,
-    agreement.reflexive_gender,
-    predicates.transitivity,
-    predicates.verb_form,
-    predicates.pronoun_case,
-    predicates.tense_and_time,
-    predicates.comparative,
-    clauses.wh_island,
     clauses.adjunct_island,
     clauses.relative_clause_island,
     clauses.coordinate_structure,
@@ -38,7 +26,6 @@ _WRITERS = (
     clauses.adverb_placement,
     clauses.inversion,
     clauses.negative_polarity,
-    clauses.existential_quantifier,
 )
 
 PHENOMENA = {writer.__name__: writer for writer in _WRITERS}

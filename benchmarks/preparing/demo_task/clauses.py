@@ -1,22 +1,14 @@
-"""Phenomena of the clause: questions, gaps, islands, licensing, quantifiers.
+"""Phenomena of the clause: questions, gaps, islands, licensing, the place of adverbs.
 
-Each function draws one minimal pair. Either the two members are the same words in another order, or two
-contexts are crossed with two forms, each right in one context only: no single word gives the label away.
+Each function draws one minimal pair. The two members are the same words in another order, so no word gives
+the label away.
 """
 
 from __future__ import annotations
 
-from .words import SINGULAR, Pair, WordSampler, crossed
+from .words import Pair, WordSampler, crossed
 
 _CONNECTIVES = ("before", "after", "while", "without")
-
-
-def wh_island(words: WordSampler) -> Pair:
-    """Who did the baker learn that / who the pilot praised? Did the baker learn who / that he praised?"""
-    extracted = words.coin()
-    verb, inner_verb = words.fresh(words.lexicon.embedding_verbs).base, words.person_verb().past
-    clause = f"did {words.named_or_person()} {verb} {{}} {words.named_or_person()} {inner_verb}?"
-    return crossed(f"who {clause}" if extracted else clause, ("that", "who"), extracted)
 
 
 def adjunct_island(words: WordSampler) -> Pair:
@@ -94,15 +86,3 @@ def negative_polarity(words: WordSampler) -> Pair:
     action, complement = words.verb_and_object()
     rest = f"{verb} {auxiliary} ever {action.participle} {complement}."
     return Pair(f"{licensor} {outer} that the {inner} {rest}", f"the {outer} that {licensor} {inner} {rest}")
-
-
-def existential_quantifier(words: WordSampler) -> Pair:
-    """There was a / every baker near the lake; almost every / a baker was near the lake."""
-    number, existential = words.number(), words.coin()
-    nominal = words.nominal(words.fresh(words.choose((words.lexicon.people, words.lexicon.things))), number)
-    weak = ("an" if nominal[0] in "aeiou" else "a") if number == SINGULAR else "some"
-    strong = ("every", "all")[number]
-    copula, place = ("was", "were")[number], words.place()
-    rest = f"{nominal} {place}" if existential else f"{nominal} {copula} {place}"
-    start = f"there {copula}" if existential else "almost"
-    return crossed(f"{start} {{}} {rest}.", (weak, strong), existential)

@@ -54,10 +54,6 @@ guard judge clerk tailor barber sailor soldier poet actor artist author banker b
 dentist editor engineer gardener historian inventor janitor journalist knight librarian mayor mechanic
 merchant miner musician cousin plumber professor reporter scientist senator shepherd student surgeon
 tourist champion tutor visitor wizard lawmaker officer detective butcher worker"""
-_MEN = """boy man/men father brother son uncle king prince grandfather nephew husband groom monk
-gentleman/gentlemen duke boyfriend lord grandson"""
-_WOMEN = """girl woman/women mother sister daughter aunt queen princess grandmother niece wife/wives bride
-nun lady duchess girlfriend actress granddaughter"""
 _MALE_NAMES = """John Peter Robert Thomas David Michael George Henry Frank Paul Simon Daniel Edward
 Richard Jack Walter Kevin Martin Charles Oliver Samuel Philip Andrew Joseph"""
 _FEMALE_NAMES = """Mary Anna Susan Laura Helen Emma Alice Sarah Julia Karen Linda Rachel Emily Nancy Diana
@@ -76,7 +72,7 @@ _THING_ADJECTIVES = """large/larger small/smaller heavy/heavier cheap/cheaper cl
 light/lighter bright/brighter dark/darker plain/plainer rare/rarer round/rounder shiny/shinier soft/softer
 hard/harder thick/thicker thin/thinner new/newer dusty/dustier wide/wider long/longer"""
 
-# Person and thing verbs need an object, intransitive ones take none, embedding ones take "that" or a wh-word.
+# Person and thing verbs need an object, embedding ones take "that" or a wh-word.
 # A verb is written as its base, with "/past/participle/gerund" where these do not follow the regular rules.
 _PERSON_VERBS = """praise blame thank greet insult ignore rescue punish accuse convince reward arrest
 betray defend escort invite mock tease pity flatter contact summon hire tackle welcome condemn"""
@@ -84,10 +80,6 @@ _THING_VERBS = """destroy repair abandon seek/sought/sought/seeking mention desc
 take/took/taken/taking acquire bury inspect obtain purchase borrow collect grab/grabbed/grabbed/grabbing
 seize remove replace damage conceal wear/wore/worn/wearing carry hold/held/held/holding examine
 drag/dragged/dragged/dragging retrieve polish"""
-_INTRANSITIVE_VERBS = """vanish sleep/slept/slept/sleeping arrive laugh cough sneeze stagger appear groan
-smile faint shiver yawn wander snore sigh weep/wept/wept/weeping kneel/knelt/knelt/kneeling tremble limp
-disappear emerge stumble hesitate crawl gasp sob/sobbed/sobbed/sobbing grin/grinned/grinned/grinning frown
-giggle blush"""
 _EMBEDDING_VERBS = """say/said/said/saying know/knew/known/knowing guess hear/heard/heard/hearing predict
 reveal announce learn remember report discover confirm"""
 
@@ -97,8 +89,6 @@ class Lexicon:
     """The words that one split may use, by class."""
 
     people: tuple[Noun, ...]
-    men: tuple[Noun, ...]
-    women: tuple[Noun, ...]
     male_names: tuple[str, ...]
     female_names: tuple[str, ...]
     things: tuple[Noun, ...]
@@ -107,7 +97,6 @@ class Lexicon:
     thing_adjectives: tuple[Adjective, ...]
     person_verbs: tuple[Verb, ...]
     thing_verbs: tuple[Verb, ...]
-    intransitive_verbs: tuple[Verb, ...]
     embedding_verbs: tuple[Verb, ...]
 
 
@@ -121,8 +110,6 @@ def lexicon(split: WordSplit) -> Lexicon:
 
     return Lexicon(
         people=words(_noun, _PEOPLE),
-        men=words(_noun, _MEN),
-        women=words(_noun, _WOMEN),
         male_names=words(str, _MALE_NAMES),
         female_names=words(str, _FEMALE_NAMES),
         things=words(_noun, _THINGS),
@@ -131,7 +118,6 @@ def lexicon(split: WordSplit) -> Lexicon:
         thing_adjectives=words(_adjective, _THING_ADJECTIVES),
         person_verbs=words(_verb, _PERSON_VERBS),
         thing_verbs=words(_verb, _THING_VERBS),
-        intransitive_verbs=words(_verb, _INTRANSITIVE_VERBS),
         embedding_verbs=words(_verb, _EMBEDDING_VERBS),
     )
 

@@ -12,9 +12,7 @@ T = TypeVar("T")
 
 SINGULAR, PLURAL = 0, 1
 _FREQUENCY_ADVERBS = ("often", "always", "sometimes", "usually", "rarely", "never")
-_PAST_ADVERBS = ("yesterday", "last week", "two days ago")
 _PREPOSITIONS = ("near", "behind", "beside", "in front of")
-BE = (("is", "are"), ("was", "were"))
 
 
 class Pair(NamedTuple):
@@ -97,12 +95,6 @@ class WordSampler:
         """An adverb that goes between an auxiliary and its verb."""
         return self.choose(_FREQUENCY_ADVERBS)
 
-    def tail(self) -> str:
-        """Nothing, a place or a past time, with its leading space: an end for a past-tense clause."""
-        if self.coin(2 / 3):
-            return ""
-        return f" {self.place() if self.coin() else self.choose(_PAST_ADVERBS)}"
-
     def person_verb(self) -> Verb:
         """A verb that needs an object, which may be a person."""
         return self.fresh(self.lexicon.person_verbs)
@@ -112,10 +104,3 @@ class WordSampler:
         if self.coin():
             return self.person_verb(), self.named_or_person()
         return self.fresh(self.lexicon.thing_verbs), self.thing()
-
-    def predicate(self) -> tuple[tuple[str, str], str]:
-        """A finite verb's two agreeing forms (singular, plural) and the rest of its verb phrase."""
-        if self.coin(2 / 3):
-            return self.choose(BE), f" {self.fresh(self.lexicon.personal_adjectives).plain}"
-        verb, complement = self.verb_and_object()
-        return ("has", "have"), f" {verb.participle} {complement}"
