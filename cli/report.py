@@ -71,11 +71,28 @@ def report(
             rich_help_panel=options.OUTPUT,
         ),
     ] = 1.0,
+    average: Annotated[
+        bool,
+        typer.Option(
+            "--average",
+            help="Begin with the mean over ablations that differ in the training seed.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = False,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare",
+            help="Begin with the difference of two ablations, second minus first.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = False,
 ) -> None:
     """Write a self-contained interactive HTML report of one or more studies.
 
-    The report has heatmaps with the numbers of every span, a tolerance slider that shows which layers can be
-    pruned at what cost, layer attributions, sweeps and trade-offs with their trials, and all settings.
+    The report has maps with the numbers of every span, a tolerance slider that shows which layers can be
+    pruned at what cost, confusion matrices, layer attributions, sweeps and trade-offs with their runs, and
+    all settings. Ablations of the same spans stand side by side: a span selected in one is selected in all.
 
     Example: adapter-probe report my-checkpoint/ablation --out report.html
     """
@@ -84,15 +101,18 @@ def report(
     if model_card:
         from adapter_probe.studies.model_card import model_card as card_of
 
-        if examples or checkpoint or data:
-            raise ResultsError("--model-card cannot be combined with --examples, --checkpoint or --data")
+        if examples or checkpoint or data or average or compare:
+            raise ResultsError(
+                "--model-card cannot be combined with --examples, --checkpoint, --data, --average or "
+                "--compare"
+            )
         text = card_of(results, out, tolerance=tolerance)
         show(text if out is None else str(out))
         return
     out = out or Path("report.html")
     made = reporting.report(
         results, out, examples=examples, checkpoints=checkpoint or (), data=data or (), encoding=encoding,
-        tolerance=tolerance,
+        tolerance=tolerance, average=average, compare=compare,
     )  # fmt: skip
     show(str(made.path))
     if made.n_texts:
@@ -102,5 +122,6 @@ def report(
         )
     elif examples:
         print_message(
-            "--examples applies only to classification and question answering; the page contains no texts"
+            "--examples applies only to classification, choices and question answering; the page contains no "
+            "texts"
         )

@@ -78,10 +78,12 @@ class AverageRecord(JointRecord):
     Attributes:
         task: the task of the studies, by which published drops are found; empty if unknown.
         removed_points: change of the score in each study with everything off that it switches, points.
+        deltas: `delta_points` of each study, ``[studies, spans]``; None if unknown.
     """
 
     task: str = ""
     removed_points: tuple[float, ...] = ()
+    deltas: np.ndarray | None = None
 
 
 def compare_ablations(
@@ -150,7 +152,7 @@ def average_ablations(
     spans = _with_tests(spans, spans["delta_points"].to_numpy(), means)
     spans = spans.assign(n_studies=len(studies), n_examples=len(studies[0].labels))
     removed = tuple(_removed_points(results) for results in studies)
-    return AverageRecord(names, spans, *_common_fields(studies, names), task, removed)
+    return AverageRecord(names, spans, *_common_fields(studies, names), task, removed, deltas)
 
 
 def _removed_points(results: AblationResults) -> float:

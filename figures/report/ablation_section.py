@@ -1,4 +1,4 @@
-"""The section of an ablation: its spans, layers, changed predictions and settings as plain JSON."""
+"""An ablation as a study of spans for the page."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 
-from adapter_probe.analysis.deltas import drop_points, span_order, span_units
-from adapter_probe.analysis.removable import (
-    longest_removable,
-    shortest_sufficient,
-    tolerance_border,
-    tolerance_steps,
-)
+from adapter_probe.analysis.deltas import drop_points, span_order
 from adapter_probe.analysis.studies import AblationRecord, section_of
-from adapter_probe.figures.attribution import drawings
-from adapter_probe.figures.levels import DropScale
-from adapter_probe.metrics import IN_PERCENT, LOSS_UNITS, LOSSES
+from adapter_probe.figures.ablation_words import study_label
+from adapter_probe.figures.attribution import attribution, legend_entries
+from adapter_probe.figures.layout import one_panel
+from adapter_probe.figures.levels import DivergingScale, Scale
+from adapter_probe.figures.span_grid import grid_of
+from adapter_probe.figures.span_line import line_of_spans
 from adapter_probe.results.ablation_files import AblationResults
-from adapter_probe.wording import drop_label, drop_name, metric_name, unit_name
+from adapter_probe.wording import count_text, drop_text, is_loss, metric_name, score_text
 
-from .changed_examples import ExampleTexts, examples_content, flip_counts
-from .embedded_figures import SVG, image_of, text_table
-from .json_tables import json_cell, json_table, settings_rows, short_name
+from .advice import percent_text, slider_steps
+from .examples import ExampleTexts, confusion, confusion_card, examples_card, examples_content, flip_counts
+from .inline_svg import inline
+from .map_section import MapStudy
+from .maps import MANY, NARROW, drop_view, interaction_view, line_view
+from .markup import Html, short_name, tag
+from .span_words import Words, drops_of, fact, interactions_of, significance
+from .sweep_section import WIDE, text_table
 
-_SPAN_COLUMNS = (
-    "first", "last", "down", "across", "score", "delta_points", "drop", "level", "ci_low_points",
-    "ci_high_points", "p_value", "p_holm", "significant", "interaction_points", "interaction_low_points",
-    "interaction_high_points", "interaction_level", "non_monotone", "to_wrong", "to_right",
-)  # fmt: skip
 _DESCRIBED = ("method", "base", "max_length", "training", "scores")
 
 
@@ -52,184 +51,190 @@ class ReportedAblation:
     texts: ExampleTexts | None = None
 
     @property
-    def drops(self) -> np.ndarray:
-        """Drop of every span in points, `[spans]`, positive = loss."""
-        return drop_points(self.record.spans["delta_points"])
-
-    @property
     def interactions(self) -> np.ndarray:
         """Interaction of every span in points of drop, `[spans]`; NaN where unknown."""
         column = self.record.spans.get("interaction_points")
         return np.full(len(self.record.spans), np.nan) if column is None else column.to_numpy(float)
 
 
-def ablation_content(
-    ablation: ReportedAblation, scale: DropScale, interaction_scale: DropScale, tolerance: float
-) -> dict[str, Any]:
-    """The ablation as plain JSON, ready for the page.
+def ablation_study(
+    ablation: ReportedAblation,
+    scale: Scale,
+    interaction_scale: DivergingScale,
+    tolerance: float,
+    others: Sequence[np.ndarray] = (),
+    prefix: str = "a",
+) -> MapStudy:
+    """An ablation, ready for the page.
 
     Args:
         ablation: the ablation to show.
         scale: colour levels of drops, shared by all grids of the page.
-        interaction_scale: colour levels of interactions, shared by all grids of the page.
+        interaction_scale: colour levels of interactions, likewise.
         tolerance: initial position of the slider, points.
+        others: drops of other studies of the same spans, whose sliders have the same positions.
+        prefix: begins the ids in its drawings.
     """
-    record, results = ablation.record, ablation.results
-    said = record.overview
-    intact, removed = json_cell(said.intact), json_cell(said.removed_delta)
-    hundred = -100 if said.metric in LOSSES else 100  # a loss that rises is a negative number of points
-    return {
-        "name": short_name(record.folder),
-        "task": said.task if said.metric else short_name(record.folder),
-        "split": said.split,
-        "study": said.study,
-        "sites": _sites(record),
-        "studied": section_of(record.identity, "settings").get("layers") or None,
-        "metric": metric_name(said.metric),
-        "percent": said.metric in IN_PERCENT,
-        "lossUnit": LOSS_UNITS.get(str(said.metric), "") if said.metric in LOSSES else None,
-        "unit": unit_name(said.metric),
-        "dropName": drop_name(said.metric),
-        "dropLabel": drop_label(said.metric),
-        "warning": record.summary.get("warning"),
-        "nLayers": int(record.summary.get("n_layers") or record.spans["last"].max() + 1),
-        "units": _units(record.spans).tolist(),
-        "order": span_order(record.spans),
-        "nExamples": said.n_examples,
-        "intact_score": intact,
-        "removed_score": None if None in (intact, removed) else json_cell(intact + removed / hundred),
-        "removed_delta_points": removed,
-        "majority_score": json_cell(said.majority),
-        "baseline": said.baseline,
-        "spans": _spans_table(ablation, scale, interaction_scale),
-        "steps": slider_steps(_counted(record), said.study, tolerance),
-        "layers": _layers(record),
-        "parameters": said.layer_parameters,
-        "labels": list(results.label_names) if results else [],
-        "exactMatch": results is not None and results.kind == "extractive",
-        "examples": results and ablation.texts and examples_content(results, record.spans, ablation.texts),
-        "settings": _settings(ablation),
+    record, results, said = ablation.record, ablation.results, ablation.record.overview
+    words, frame = Words(said.metric, said.study), record.spans
+    readings = [drops_of(frame, words.drop)]
+    spoken = _spoken(frame, readings[0].said(words), words)
+    if span_order(frame) is not None:
+        views = [line_view("drop", words.drop, line_of_spans(record), spoken, f"{prefix}d")]
+    else:
+        views = [drop_view("drop", words.drop, grid_of(record), scale, spoken, f"{prefix}d")]
+    if np.isfinite(ablation.interactions).any():
+        readings.append(interactions_of(frame, words))
+        if span_order(frame) is None:
+            told = _spoken(frame, readings[1].said(words), words)
+            views.append(interaction_view(record, interaction_scale, told, f"{prefix}i"))
+    matrices = confusion(results, frame) if results else None
+    examples = examples_content(results, frame, ablation.texts) if results and ablation.texts else None
+    prunable = said.study != "kept" and not said.warning and _switched(record) == ""
+    steps = slider_steps(
+        frame, words, tolerance, view=views[0], reading=readings[0], parameters=said.layer_parameters,
+        others=others, prune=prunable,
+    )  # fmt: skip
+    about = [
+        said.split,
+        count_text(said.n_examples, "example"),
+        metric_name(said.metric),
+    ]
+    name = study_label(said) if said.metric else short_name(record.folder)
+    return MapStudy(
+        name, name, " · ".join(filter(None, [*about, short_name(record.folder)])), words, frame, views,
+        readings[: len(views)], _facts(ablation, words, readings, len(views)), _tiles(record, words),
+        _legend(frame, words), int(record.summary.get("n_layers") or frame["last"].max() + 1), said.warning,
+        steps, tolerance,
+        [matrices and confusion_card(matrices), examples and examples_card(examples),
+         _layers(record, prefix, words)],
+        {"confusion": matrices, "examples": examples}, _settings(ablation),
+    )  # fmt: skip
+
+
+def _spoken(frame: pd.DataFrame, said: Sequence[str], words: Words) -> list[str]:
+    """What each span says to those who do not see it."""
+    told = []
+    for number, row in enumerate(frame.itertuples(index=False)):
+        verdict = ", not significant" if getattr(row, "significant", True) is False else ""
+        told.append(f"{words.span(row.first, row.last)}: {said[number]}{verdict}")
+    return told
+
+
+def _facts(ablation: ReportedAblation, words: Words, readings: list, n_views: int) -> dict[str, list]:
+    """By heading, what is known of each span."""
+    frame, record, results = ablation.record.spans, ablation.record, ablation.results
+    said = record.overview.intact
+    intact = "" if said is None else f"intact {score_text(said, words.metric)}"
+    facts: dict[str, list] = {
+        "score": [fact(score_text(score, words.metric), intact) for score in frame["score"]]
     }
+    if "p_holm" in frame:
+        facts["significance"] = significance(frame)
+    if results is not None:
+        exact = ", by exact match" if results.kind == "extractive" else ""
+        total = f"of {len(results.labels):,}{exact}"
+        facts["examples"] = [
+            None if n is None else fact(f"{n[0]:,} newly wrong, {n[1]:,} newly correct", total)
+            for n in flip_counts(results, frame)
+        ]
+    for reading in readings[1:]:
+        facts[reading.name] = [
+            None
+            if value != value
+            else fact(words.amount(value) + (f" ({interval})" if interval else ""), note)
+            for value, interval, note in zip(reading.values, reading.intervals(words), reading.notes or [])
+        ]
+    if parameters := record.overview.layer_parameters:
+        total, kept = sum(parameters), "kept" if words.study == "kept" else "removed"
+        inside = [sum(parameters[first : last + 1]) for first, last in zip(frame["first"], frame["last"])]
+        facts[kept] = [
+            fact(f"{n:,} parameters", f"{percent_text(n / total)} of the adapters") for n in inside
+        ]
+    if "non_monotone" in frame:
+        note = f"smaller {words.drop} than a shorter span inside it (simultaneous 95% bound)"
+        facts["note"] = [fact(note) if flag else None for flag in frame["non_monotone"].eq(True)]
+    return facts
 
 
-def slider_steps(spans: pd.DataFrame, study: str, start: float) -> list[dict[str, Any]]:
-    """What the page shows at each position of its slider.
-
-    Returns:
-        by ascending `tolerance` in points: `estimate` and `bound`, rows of the longest removable span (or, if
-        spans were kept on, the shortest sufficient one) by either basis, None if there is none; `within`,
-        number of spans within the tolerance by the estimate; `stairs`, the border between these and the
-        others, as an SVG path through corners of cells.
-    """
-    spans, drops = spans.reset_index(drop=True), drop_points(spans["delta_points"])
-    spans = spans if "ci_low_points" in spans else spans.assign(ci_low_points=np.nan)
-    best = shortest_sufficient if study == "kept" else longest_removable
-    down, across = _places(spans)
-    grid = np.full((max(across) + 1, max(across) + 1), np.nan)
-    grid[down, across] = drops
-    steps = []
-    for tolerance in tolerance_steps(drops, start):
-        found = [best(spans, tolerance, basis) for basis in ("estimate", "interval")]
-        rows = [None if row is None else int(row.name) for row in found]
-        path = "".join(
-            f"M{x} {y}V{below}" if x == right else f"M{x} {y}H{right}"
-            for (x, y), (right, below) in tolerance_border(grid, tolerance)
-        )
-        within = int((drops <= tolerance).sum())
-        steps.append(
-            {"tolerance": tolerance, "estimate": rows[0], "bound": rows[1], "within": within, "stairs": path}
-        )
-    return steps
+def _switched(record: AblationRecord) -> str:
+    """The part of the adapters that was switched; empty for all."""
+    chosen = section_of(record.identity, "settings")
+    sites = {"attention": "attention ", "ffn": "feed-forward "}.get(str(chosen.get("sites")), "")
+    layers = chosen.get("layers")
+    return f"{sites}adapters{f' of layers {layers}' if layers else ''}" if sites or layers else ""
 
 
-def _spans_table(
-    ablation: ReportedAblation, scale: DropScale, interaction_scale: DropScale
-) -> dict[str, list]:
-    down, across = _places(ablation.record.spans)
-    frame = ablation.record.spans.assign(
-        down=down,
-        across=across,
-        drop=ablation.drops,
-        level=_levels(ablation.drops, scale),
-        interaction_level=_levels(ablation.interactions, interaction_scale),
-    )
-    if ablation.results is not None:
-        frame = frame.join(flip_counts(ablation.results).set_index(["first", "last"]), on=["first", "last"])
-    return json_table(
-        frame, [name for name in _SPAN_COLUMNS if name not in frame or not frame[name].isna().all()]
-    )
+def _tiles(record: AblationRecord, words: Words) -> list[tuple[str, str, str]]:
+    said, hundred = record.overview, -100 if is_loss(words.metric) else 100
+    tiles = [] if said.intact is None else [("intact", score_text(said.intact, words.metric), "")]
+    if said.intact is not None and said.removed_delta is not None:
+        change = drop_text(-said.removed_delta, words.metric)
+        removed = score_text(said.intact + said.removed_delta / hundred, words.metric)
+        tiles.append((f"all {_switched(record) or 'adapters'} off", removed, change))
+    if said.majority is not None:
+        tiles.append((said.baseline, score_text(said.majority, words.metric), ""))
+    if parameters := said.layer_parameters:
+        tiles.append(("adapter parameters", f"{sum(parameters):,}", f"in {len(parameters)} layers"))
+    return tiles
 
 
-def _counted(record: AblationRecord) -> pd.DataFrame:
-    """The spans, of which `n_layers` counts the layers with adapters if they are switched off."""
-    spans, parameters = record.spans, record.overview.layer_parameters
-    if record.overview.study == "kept" or parameters is None:
-        return spans
-    below = np.concatenate([[0], np.cumsum(np.array(parameters) > 0)])
-    return spans.assign(n_layers=below[spans["last"] + 1] - below[spans["first"]])
+def _legend(frame: pd.DataFrame, words: Words) -> list[tuple[str, str]]:
+    """What the marks mean that the drawings themselves do not explain."""
+    if span_order(frame) is not None:
+        return [("key-dashes", f"tolerated {words.drop}")]
+    single = "single layer" if (frame["first"] == frame["last"]).any() else "one group"
+    best = "shortest sufficient span" if words.study == "kept" else "longest removable span"
+    keys = [("key-single", single), ("key-stairs", f"tolerated {words.drop}"), ("key-badge estimate", best)]
+    return keys + ([("key-badge bound", "the same by the 95% interval")] if "ci_low_points" in frame else [])
 
 
-def _units(spans: pd.DataFrame) -> np.ndarray:
-    """The layers or groups of layers of the grid, ``[units, 2]``; all layers if the spans give none."""
-    units = span_units(spans)
-    return np.repeat(np.arange(spans["last"].max() + 1)[:, None], 2, axis=1) if units is None else units
-
-
-def _places(spans: pd.DataFrame) -> tuple[list[int], list[int]]:
-    """Row and column of each span in the grid of units, ``[spans]`` each."""
-    first, last = ({layer: place for place, layer in enumerate(ends)} for ends in _units(spans).T.tolist())
-    return [first[layer] for layer in spans["first"]], [last[layer] for layer in spans["last"]]
-
-
-def _layers(record: AblationRecord) -> dict[str, Any] | None:
-    """Heading, figure (None without layer shares) and table of the single layers."""
+def _layers(record: AblationRecord, prefix: str, words: Words) -> Html | None:
+    """Figure (where there are shares) and table of the single layers."""
     if record.layers is None:
         return None
-    alone, metric = f"{'on' if record.overview.study == 'kept' else 'off'} alone", record.overview.metric
-    drop, unit = drop_name(metric), unit_name(metric) if metric in LOSSES else "points"
+    alone, unit = f"{'on' if words.study == 'kept' else 'off'} alone", words.unit.strip()
+    frame = _as_drops(record.layers)
+    to, share = "to (95%)", f"share of the {words.drop}"
     heads = {
-        "layer": "layer", "delta_points": f"change {alone} ({unit})", "ci_low_points": "from",
-        "ci_high_points": "to (95 %)", "p_holm": "Holm p", "share_points": f"share of the {drop} ({unit})",
-        "share_low_points": "from", "share_high_points": "to (95 %)",
+        "layer": "layer", "alone": f"{words.drop} {alone}", "alone_low": "from", "alone_high": to,
+        "p_holm": "Holm p", "share_points": share, "share_low_points": "from", "share_high_points": to,
     }  # fmt: skip
-    frame = _rises(record.layers) if metric in LOSSES else record.layers
-    shares = next(drawings([record], SVG), None)
-    return {
-        "heading": f"Each layer {alone}" if record.shares is None else f"Which layers carry the {drop}",
-        "figure": shares and image_of(shares),
-        "table": text_table(f"{len(record.layers)} layers as a table", frame, heads),
-    }
+    rows = frame[[name for name in heads if name in frame and not frame[name].isna().all()]]
+    shown = rows.apply(
+        lambda column: column if column.name in ("layer", "p_holm") else [words.number(v) for v in column]
+    )
+    title = f"{len(frame)} layers as a table" + (f" ({unit})" if unit else "")
+    heading, figure = f"Each layer {alone}", None
+    if record.shares is not None:
+        heading = f"Which layers carry the {words.drop}"
+        figure = _shares(record, f"{prefix}l", heading)
+    return tag(
+        "section", {"class": "card"}, tag("h3", None, heading), figure, text_table(title, shown, heads)
+    )
 
 
-def _rises(layers: pd.DataFrame) -> pd.DataFrame:
-    """The layers with changes of a loss as they are: a rise, which is for the worse, is positive."""
-    ends = {"ci_low_points": "ci_high_points", "ci_high_points": "ci_low_points"}
-    sources = {"delta_points": "delta_points", **ends}
-    return layers.assign(**{name: -layers[source] for name, source in sources.items() if source in layers})
+def _shares(record: AblationRecord, name: str, title: str) -> Html:
+    """Each layer's share of the drop, next to its drop alone."""
+
+    def panel(ax: Axes) -> list[tuple[Artist, str]]:
+        attribution(record, ax, legend=False)
+        return legend_entries([record])
+
+    size, options = ("large", WIDE) if len(record.spans["last"].unique()) > MANY else ("middle", NARROW)
+    svg = inline(one_panel(panel, options, 0.5, 0.5), name, title)
+    return tag("div", {"class": "scroll figure"}, tag("div", {"class": "view", "data-wide": size}, svg))
 
 
-def _levels(values: np.ndarray, scale: DropScale) -> pd.Series:
-    """Level of each value as `Int64`, missing where the value is missing."""
-    levels = pd.Series(pd.NA, index=range(len(values)), dtype="Int64")
-    known = ~np.isnan(values)
-    levels[known] = scale.levels(values[known])
-    return levels
+def _as_drops(layers: pd.DataFrame) -> pd.DataFrame:
+    """The layers with the drop of each alone, positive for the worse, and its interval."""
+    names = {"alone": "delta_points", "alone_low": "ci_high_points", "alone_high": "ci_low_points"}
+    return layers.assign(**{new: drop_points(layers[old]) for new, old in names.items() if old in layers})
 
 
-def _sites(record: AblationRecord) -> str:
-    """Which adapters of each layer were switched off."""
-    sites = section_of(record.identity, "settings").get("sites")
-    return str(sites) if sites in ("attention", "ffn") else "both"
-
-
-def _settings(ablation: ReportedAblation) -> list[list[str]]:
+def _settings(ablation: ReportedAblation) -> dict[str, object]:
     """Settings behind the numbers: the checkpoint's description, the run's identity, library versions."""
     record, described = ablation.record, ablation.checkpoint or {}
     run = {"identity": record.identity, "created_with": record.created_with}
     own = {name: described[name] for name in _DESCRIBED if name in described}
-    return settings_rows({"checkpoint": own, "run": run} if own else run)
-
-
-def joint_scale(values: Sequence[np.ndarray]) -> DropScale:
-    """The smallest scale that covers every array."""
-    return DropScale.spanning(np.concatenate(values) if values else np.zeros(0))
+    return {"checkpoint": own, "run": run} if own else run

@@ -1,97 +1,101 @@
-// The texts of examples that a span turns right or wrong, if the page includes them.
+// The list of examples whose outcome a span changes: filters, order, and the spans that change one of them.
 
 const FIRST_SHOWN = 20;
-const MORE_SHOWN = 100;
 const LONG = 280; // characters
 
-/** Predicted class of every embedded example under the span of a row. */
-function predictionsOf(examples, row) {
-  const packed = examples.predictions[row];
-  return typeof packed === "string" ? Array.from(packed, (digit) => parseInt(digit, 36)) : packed || [];
-}
-
-/** Whether a prediction is right: the true class, or an answer that is marked as right. */
-const isRight = ({ labels, options }, i, said) => (options ? options[i][said][1] : said === labels[i]);
-
-/** Indices of the examples that a span turns wrong, and of those that it turns right. */
-function flipsOf(examples, now) {
-  const { intact } = examples;
-  const flipped = (right) =>
-    [...now.keys()].filter(
-      (i) => isRight(examples, i, now[i]) === right && isRight(examples, i, intact[i]) !== right,
-    );
-  return { wrong: flipped(false), right: flipped(true) };
-}
-
-/** A second text; long texts can be opened and closed. */
-function secondText(text) {
+function longText(text) {
   if (text.length <= LONG) return el("span", { class: "second" }, text);
-  return el("details", { class: "second" }, el("summary", null, "context"), text);
+  return el("details", { class: "second" }, el("summary", {}, `${text.slice(0, 60)}\u2026`), text);
 }
 
-function exampleItem(data, i, now) {
-  const { numbers, texts, textsB, labels, options, truths, intact } = data.examples;
-  const name = (said) => (options ? options[i][said][0] || NONE : data.labels[said]);
-  const right = isRight(data.examples, i, now);
-  const truth = options ? `the answer is ${truths[i]}` : `is ${name(labels[i])}`;
-  return el(
-    "li",
-    { class: right ? "right" : "wrong" },
-    el("blockquote", null, texts[i], textsB && secondText(textsB[i])),
-    el(
-      "p",
-      { class: "note" },
-      `#${numbers[i]} ${truth}. Intact: ${name(intact[i])}. Now: `,
-      el("b", null, name(now)),
-      right ? " \u2713" : " \u2717",
-    ),
-  );
+function exampleItem(found, i, now, chosen, choose) {
+  const option = (row, of) => (found.own ? found.options[i][of.said[i]] : found.options[of.said[i]]) || "\u2014";
+  const margin = (of) => of.margins && ` (${found.words[parseInt(of.margins.slice(2 * i, 2 * i + 2), 36)]})`;
+  const said = (of) => [option(i, of), margin(of)].filter(Boolean).join("");
+  const facts = [found.truth[i], said(found.intact), now && said(now), found.flips[i]];
+  const number = el("button", { type: "button", "aria-pressed": String(chosen) }, `#${found.numbers[i]}`);
+  number.addEventListener("click", () => choose(i));
+  const line = (text, at) => known(text) && text !== null && el("div", {}, el("dt", {}, found.heads[at]), el("dd", {}, text));
+  const kind = now && found.intact.right[i] !== now.right[i] ? (Number(now.right[i]) ? "right" : "wrong") : "same";
+  const second = found.second && longText(found.second[i]);
+  return el("li", { class: kind }, number, el("blockquote", {}, found.texts[i], second || null), el("dl", {}, ...facts.map(line).filter(Boolean)));
 }
 
-/** The card; `show(cell)` lists the examples that the span turns right or wrong. */
-function examplesCard(data) {
-  const node = el("section", { class: "card examples-card" });
-  let cell = null;
-  let kind = "wrong";
-  let shown = FIRST_SHOWN;
-  const set = (name) => {
-    kind = name;
-    shown = FIRST_SHOWN;
-    draw();
-    node.querySelector("[aria-pressed=true]").focus();
+/** Packed digits as an object with `said` and `right` per example and, in two digits each, `margins`. */
+function unpacked(packed) {
+  if (!packed) return null;
+  const digits = (text) => (typeof text === "string" ? Array.from(text, (digit) => parseInt(digit, 36)) : text);
+  return { ...packed, said: digits(packed.said), right: digits(packed.right) };
+}
+
+function startExamples(study, changed) {
+  const packed = study.data.examples;
+  const card = study.section.querySelector(".examples-card");
+  if (!packed || !card) return;
+  const found = { ...packed, intact: unpacked(packed.intact) };
+  const state = { row: 0, shown: FIRST_SHOWN, example: null };
+  const fields = all(card, "select, input");
+  const initial = new Map(fields.map((field) => [field, field.value]));
+  const value = (name) => card.querySelector(`[name="${name}"]`).value;
+  const marginOf = (of) => (i) => (of ? parseInt(of.margins.slice(2 * i, 2 * i + 2), 36) : 0);
+  const kinds = {
+    wrong: (i, now) => found.intact.right[i] && !now.right[i],
+    right: (i, now) => !found.intact.right[i] && now.right[i],
+    both: (i, now) => found.intact.right[i] !== now.right[i],
   };
-  const more = () => {
-    shown += MORE_SHOWN;
-    draw();
+  const passes = (i, now) => {
+    const kind = kinds[value("outcome")];
+    const text = value("text").toLowerCase();
+    const column = ([name, { places }]) => !value(`by-${name}`) || String(places[i]) === value(`by-${name}`);
+    const words = `${found.texts[i]}\n${found.second ? found.second[i] : ""}`.toLowerCase();
+    return (!kind || (now && kind(i, now))) && Object.entries(found.columns).every(column) && words.includes(text);
   };
-  function draw() {
-    const now = predictionsOf(data.examples, cell.row);
-    const lists = flipsOf(data.examples, now);
-    const items = lists[kind];
-    const names = ["wrong", "right"].map((name) => [name, `turn ${name} (${count(lists[name].length)})`]);
-    fill(node, [
-      el("h3", null, `Changed predictions: ${spanText(data, cell)}`),
-      choiceOf("Which examples", names, kind, set),
-      items.length
-        ? el(
-            "ol",
-            { class: "examples" },
-            items.slice(0, shown).map((i) => exampleItem(data, i, now[i])),
-          )
-        : el("p", { class: "note" }, "None."),
-      items.length > shown &&
-        el(
-          "button",
-          { type: "button", class: "more", onclick: more },
-          `Show more (${count(items.length - shown)} left)`,
-        ),
-    ]);
-  }
-  const show = (next) => {
-    if (next === cell) return;
-    cell = next;
-    shown = FIRST_SHOWN;
-    draw();
+  const orders = (now) => ({ margin: marginOf(now), intact: marginOf(found.intact), flips: (i) => -found.changes[i] });
+  const draw = () => {
+    const now = unpacked(found.rows[state.row]);
+    const by = orders(now)[value("order")];
+    const items = [...found.numbers.keys()].filter((i) => passes(i, now));
+    if (by) items.sort((a, b) => by(a) - by(b) || a - b);
+    card.querySelector("h3 span").textContent = study.data.titles[state.row];
+    card.querySelector(".count").textContent = items.length.toLocaleString("en-US");
+    const item = (i) => exampleItem(found, i, now, i === state.example, choose);
+    card.querySelector(".examples").replaceChildren(...items.slice(0, state.shown).map(item));
+    show(card.querySelector(".more"), items.length > state.shown);
   };
-  return { node, show };
+  const mark = () => {
+    const i = state.example;
+    const rows = known(i) ? found.rows.map(unpacked) : [];
+    study.mark((row) => rows[row] && rows[row].right[i] !== found.intact.right[i] && (rows[row].right[i] ? "right" : "wrong"));
+  };
+  const choose = (i) => {
+    state.example = state.example === i ? null : i;
+    mark();
+    draw();
+    changed();
+  };
+  const restart = () => ((state.shown = FIRST_SHOWN), draw());
+  for (const field of fields) field.addEventListener("input", () => (restart(), changed()));
+  card.querySelector(".more").addEventListener("click", () => ((state.shown += 5 * FIRST_SHOWN), draw()));
+  study.onPin((row) => ((state.row = row), restart()));
+  study.examples = {
+    saved: () => [...fields.filter((f) => f.value !== initial.get(f)).map((f) => [f.name, f.value]), ["example", state.example]],
+    restore: (read) => {
+      for (const field of fields) if (read(field.name) !== null) field.value = read(field.name);
+      const number = read("example");
+      state.example = number !== null && found.numbers[number] ? Number(number) : null;
+      mark();
+      restart();
+    },
+  };
+}
+
+/** The confusion matrix of the chosen span. */
+function startConfusion(study) {
+  const found = study.data.confusion;
+  const figure = study.section.querySelector(".confusion.of-span");
+  if (!found || !figure) return;
+  study.onPin((row) => {
+    figure.querySelector("figcaption").textContent = study.data.titles[row];
+    all(figure, "td.count").forEach((cell, i) => (cell.textContent = found.rows[row] ? found.rows[row][i] : "?"));
+  });
 }

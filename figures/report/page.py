@@ -5,34 +5,39 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import json
 import re
-import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib import resources
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
+from adapter_probe.analysis.deltas import drop_points
 from adapter_probe.analysis.studies import SweepRecord, TradeoffRecord
-from adapter_probe.figures import style
-from adapter_probe.figures.levels import DROP_COLOURS, GAIN_COLOURS, DropScale, colour_of
+from adapter_probe.figures.ablation_words import settings_text
+from adapter_probe.figures.levels import DivergingScale, DropScale
 from adapter_probe.results.atomic import make_folder, write_text
 from adapter_probe.version import __version__
 
-from .ablation_section import ReportedAblation, ablation_content, joint_scale
-from .sweep_section import sweep_content
+from .ablation_section import ReportedAblation, ablation_study
+from .joint_section import average_study, comparison_study
+from .map_section import MapStudy, content, section
+from .markup import Html, joined, json_for_html, plain, tag
+from .sweep_section import sweep_section, sweep_title
 
-SCRIPTS = (
-    "dom.js", "words.js", "heatmap.js", "curve.js", "bar.js", "span.js", "examples.js", "ablation.js",
-    "page.js",
-)  # fmt: skip
+SCRIPTS = ("study.js", "examples.js", "page.js")
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
+
+Reported = ReportedAblation | AverageRecord | ComparisonRecord
+"""A study of spans that the page can show."""
 
 
 def write_report(
     path: str | Path,
-    ablations: Sequence[ReportedAblation] = (),
+    studies: Sequence[Reported] = (),
     sweeps: Sequence[SweepRecord | TradeoffRecord] = (),
     *,
     tolerance: float = 1.0,
@@ -41,53 +46,65 @@ def write_report(
 
     Args:
         path: path of the HTML file; its folder is created if missing.
-        ablations: ablations, in the order of the page.
-        sweeps: sweeps, below the ablations, in the order of the page.
+        studies: ablations, their means and differences, in the order of the page.
+        sweeps: sweeps, below them, in the order of the page.
         tolerance: initial position of the slider, points.
     """
     path = Path(path)
     make_folder(path.parent)
-    write_text(path, page_html(report_content(ablations, sweeps, tolerance=tolerance)))
+    write_text(path, page_html(map_studies(studies, tolerance), sweeps))
     return path
 
 
-def report_content(
-    ablations: Sequence[ReportedAblation],
-    sweeps: Sequence[SweepRecord | TradeoffRecord],
-    *,
-    tolerance: float = 1.0,
-) -> dict[str, Any]:
-    """All contents of the page, as plain JSON. All grids share one scale."""
-    scale = joint_scale([ablation.drops for ablation in ablations])
-    interactions = joint_scale([ablation.interactions for ablation in ablations])
-    content: dict[str, Any] = {
-        "version": __version__,
-        "tolerance": tolerance,
-        "colours": _colours(),
-        "scale": _shown_levels(scale),
-        "interactionScale": _shown_levels(interactions),
-        "ablations": [ablation_content(one, scale, interactions, tolerance) for one in ablations],
-        "sweeps": [sweep_content(sweep) for sweep in sweeps],
-    }
-    return {**content, "title": page_title(content)}
+def map_studies(studies: Sequence[Reported], tolerance: float = 1.0) -> list[MapStudy]:
+    """The studies of spans, ready for the page; all grids share one scale, and equal spans the tolerances."""
+    drops = [_drops(one) for one in studies]
+    scale = DropScale.spanning(np.concatenate(drops or [np.zeros(0)]))
+    interactions = [one.interactions for one in studies if isinstance(one, ReportedAblation)]
+    diverging = DivergingScale.spanning(np.concatenate(interactions or [np.zeros(0)]))
+    made = []
+    for number, (one, key) in enumerate(zip(studies, map(_key, studies))):
+        alike = [own for other, own in zip(studies, drops) if other is not one and _key(other) == key]
+        prefix = f"m{number}"
+        if isinstance(one, ReportedAblation):
+            made.append(ablation_study(one, scale, diverging, tolerance, alike, prefix))
+        elif isinstance(one, AverageRecord):
+            made.append(average_study(one, scale, tolerance, alike, prefix))
+        else:
+            made.append(comparison_study(one, prefix))
+    titles = [study.title for study in made]
+    return [
+        replace(study, title=f"{study.title}, {_apart(one)}") if titles.count(study.title) > 1 else study
+        for study, one in zip(made, studies)
+    ]
 
 
-def _colours() -> dict[str, Any]:
-    """The colour levels of the project's figures, each with a legible text colour."""
-    levels = [*range(1, len(DROP_COLOURS) + 1), *range(-1, -len(GAIN_COLOURS) - 1, -1)]
-    colours = {str(level): colour_of(level) for level in levels}
-    shown = {level: [colour, style.text_colour(colour)] for level, colour in colours.items()}
-    return {"levels": shown, "single": style.GREEN}
+def _apart(one: Reported) -> str:
+    """What distinguishes a study from another one of the same name."""
+    if not isinstance(one, ReportedAblation):
+        return ", ".join(one.names)
+    folder = one.record.folder.resolve()
+    return settings_text(one.record) or (folder.parent.name if folder.name == "ablation" else folder.name)
 
 
-def _shown_levels(scale: DropScale) -> list[dict[str, Any]]:
-    """The levels of a colour bar, from the largest gain to the largest drop; an open end is null."""
-    ends = [None, *scale.edges, *([None] if scale.beyond else [])]
-    levels = [*range(-scale.n_gains, 0), *range(1, len(ends) - scale.n_gains)]
-    return [{"level": level, "from": low, "to": high} for level, (low, high) in zip(levels, pairwise(ends))]
+def _drops(one: Reported) -> np.ndarray:
+    """The drops that share the scale, with the spread of a mean; none of a difference."""
+    if isinstance(one, ComparisonRecord):
+        return np.zeros(0)
+    spans = one.record.spans if isinstance(one, ReportedAblation) else one.spans
+    spread = [spans["sd_points"].to_numpy(float)] if "sd_points" in spans else []
+    return np.concatenate([drop_points(spans["delta_points"]), *spread])
 
 
-def page_html(content: Mapping[str, Any]) -> str:
+def _key(one: Reported) -> tuple:
+    """What studies have in common that are looked at together."""
+    spans = one.record.spans if isinstance(one, ReportedAblation) else one.spans
+    return tuple(zip(spans["first"].tolist(), spans["last"].tolist()))
+
+
+def page_html(
+    studies: Sequence[MapStudy], sweeps: Sequence[SweepRecord | TradeoffRecord] = (), title: str | None = None
+) -> str:
     """The HTML of a report.
 
     The data are in a block that is never executed, with `<`, `>` and `&` escaped, so that no text can end the
@@ -95,42 +112,46 @@ def page_html(content: Mapping[str, Any]) -> str:
     only this script and this style sheet and forbids every request.
     """
     css, script = _file("page.css"), _script()
+    title = title or page_title(studies, sweeps)
+    keys = list(dict.fromkeys(tuple(study.pairs) for study in studies))
+    data = {"studies": [content(study, keys.index(tuple(study.pairs))) for study in studies]}
     parts = {
         "policy": html.escape(_policy(script, css)),
-        "title": _plain(str(content["title"])),
+        "title": plain(title),
         "css": css,
-        "data": json_for_html(content),
+        "body": joined(_body(title, studies, sweeps)),
+        "data": json_for_html(data),
         "script": script,
-        "fallback": _plain(_fallback(content)),
-        "version": html.escape(str(content["version"])),
+        "version": html.escape(__version__),
     }
     return _PLACE.sub(lambda place: parts[place[1]], _file("page.html"))
 
 
-def json_for_html(value: object) -> str:
-    """JSON that HTML cannot misread: ASCII, without `<`, `>` and `&`."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
+def _body(title: str, studies: Sequence[MapStudy], sweeps: Sequence[Any]) -> list[Html | None]:
+    """Masthead, contents, and the sections; studies of the same spans stand side by side."""
+    names = [(f"study-{number}", study.title) for number, study in enumerate(studies)]
+    names += [(f"sweep-{number}", sweep_title(sweep)) for number, sweep in enumerate(sweeps)]
+    links = [tag("li", None, tag("a", {"href": f"#{place}"}, name)) for place, name in names]
+    parts: list[Html | None] = [
+        tag("header", {"class": "masthead"}, tag("p", None, "adapter-probe"), tag("h1", None, title)),
+        tag("nav", {"aria-label": "Contents"}, tag("ul", None, links)) if len(links) > 1 else None,
+    ]
+    groups: dict[tuple, list[Html]] = {}
+    for number, study in enumerate(studies):
+        groups.setdefault(tuple(study.pairs), []).append(section(study, number))
+    parts += [
+        tag("div", {"class": "together"}, group) if len(group) > 1 else group[0] for group in groups.values()
+    ]
+    return [*parts, *(sweep_section(sweep, number) for number, sweep in enumerate(sweeps))]
 
 
-def page_title(content: Mapping[str, Any]) -> str:
-    """The title of the page: its studies and their tasks, `CoLA, MNLI-m: ablation of layer spans`."""
-    tasks: dict[str, list[str]] = {}
-    for ablation in content["ablations"]:
-        study = "layer spans kept on" if ablation["study"] == "kept" else "ablation of layer spans"
-        tasks.setdefault(study, []).append(ablation["task"])
-    for sweep in content["sweeps"]:
-        study = "initialisation sweep" if sweep["kind"] == "init" else "parameter trade-off"
-        tasks.setdefault(study, []).extend(sweep["tasks"])
-    said = [f"{', '.join(dict.fromkeys(names))}: {study}" for study, names in tasks.items()]
-    return "; ".join(said) or "adapter-probe"
-
-
-def _fallback(content: Mapping[str, Any]) -> str:
-    names = [part["name"] for part in (*content["ablations"], *content["sweeps"])]
-    return f"The same numbers are in the CSV files of {', '.join(names) or 'the results'}."
+def page_title(studies: Sequence[MapStudy], sweeps: Sequence[SweepRecord | TradeoffRecord]) -> str:
+    """The title of the page: what is in it."""
+    spans = "layer spans kept on" if any(study.words.study == "kept" for study in studies) else "layer spans"
+    joint = [study for study in studies if study.joint]
+    topics = dict.fromkeys(study.topic for study in joint or studies)
+    names = [f"{', '.join(topics)}: {spans}"] if studies else []
+    return "; ".join([*names, *map(sweep_title, sweeps)]) or "adapter-probe"
 
 
 def _policy(script: str, css: str) -> str:
@@ -151,9 +172,3 @@ def _script() -> str:
 
 def _file(name: str) -> str:
     return (resources.files(__package__) / name).read_text(encoding="utf-8")
-
-
-def _plain(text: str) -> str:
-    """Text escaped for HTML: safe in any encoding, without control characters and lone surrogates."""
-    shown = "".join("\ufffd" if unicodedata.category(c) == "Cc" else c for c in text)
-    return html.escape(shown).encode("ascii", "xmlcharrefreplace").decode("ascii")

@@ -1,17 +1,27 @@
-"""The section of a sweep: the project's figures, and all numbers behind them."""
+"""The section of a sweep: the project's figures with a point for every run, all numbers, filters of runs."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
 from adapter_probe.analysis.studies import SweepRecord, TradeoffRecord
 from adapter_probe.analysis.sweeps import SWEEP_POINT, TRADEOFF_POINT, chosen_trials
+from adapter_probe.figures import gallery
+from adapter_probe.figures.curves import FOOT, METHODS, SERIES
+from adapter_probe.figures.drawing import Drawing
+from adapter_probe.figures.venues import FigureOptions, Venue
+from adapter_probe.metrics import IN_PERCENT
+from adapter_probe.wording import score_axis, score_text, task_label
 
-from .embedded_figures import embedded_figures, text_table
-from .json_tables import settings_rows, short_name
+from .inline_svg import inline, places
+from .markup import Html, choice, settings, short_name, table, tag
+from .span_words import NONE
 
+WIDE = FigureOptions(Venue("page", 8.5, 8.5, 9.0, 8.5, tallest=40.0, sans=True), formats=("svg",))
 _SPREAD = {
     "mean": "mean", "sem": "standard error", "min": "lowest", "max": "highest", "n": "runs",
     "diverged": "diverged", "majority_score": "majority class", "learning_rate": "learning rate",
@@ -23,31 +33,160 @@ _TRADEOFF = {"task": "task", "label": "method", **_SIZE, **_SPREAD}
 _AGGREGATE = {
     "label": "method", "n_tasks": "tasks", **_SIZE, "p20_points": "20th percentile",
     "p50_points": "median (points)", "p80_points": "80th percentile", "iqm_points": "interquartile mean",
-    "iqm_low_points": "from", "iqm_high_points": "to (95 %)", "on_frontier": "on the frontier",
+    "iqm_low_points": "from", "iqm_high_points": "to (95%)", "on_frontier": "on the frontier",
 }  # fmt: skip
 _TRIALS = {
     "task": "task", "label": "method", "size": "adapter size", "init_std": "initialisation std",
     "learning_rate": "learning rate", "epochs": "epochs", "seed": "seed", "score": "score",
     "best_epoch": "best epoch", "diverged": "diverged", "chosen": "in the mean",
 }  # fmt: skip
+_FILTERS = ("task", "label", "size", "init_std", "learning_rate", "seed")
+_SCORES = ("mean", "min", "max", "score", "majority_score")
+_WHOLE = ("trained_parameters_without_head", "best_epoch")
+_SHORT = ("init_std", "learning_rate", "percent_of_base")
 
 
-def sweep_content(record: SweepRecord | TradeoffRecord) -> dict[str, Any]:
-    """The sweep as plain JSON, ready for the page."""
+def sweep_section(record: SweepRecord | TradeoffRecord, number: int) -> Html:
+    """The section of a sweep, which the script only filters."""
     init = isinstance(record, SweepRecord)
-    points = record.sweep if init else record.tradeoff
-    about = dict(record.identity.get("study", {}))  # type: ignore[call-overload]
+    points, trials = record.sweep if init else record.tradeoff, _runs(record)
+    heading = tag("h2", {"id": f"sweep-{number}"}, sweep_title(record))
+    figures = [
+        drawn(one, f"s{number}-{index}", _runs_over(one, record, trials))
+        for index, one in enumerate(gallery.figures_of([record], WIDE))
+    ]
+    about = record.identity.get("study")
+    about = dict(about) if isinstance(about, Mapping) else {}
+    kept = {name: value for name, value in about.items() if name not in ("tasks", "checksum")}
+    filters = None if trials is None else _filters(trials)
+    return tag(
+        "section", {"class": "study sweep", "data-sweep": number, "aria-labelledby": f"sweep-{number}"},
+        tag("header", None, heading, tag("p", {"class": "note"}, short_name(record.folder))), filters,
+        [tag("div", {"class": "card"}, figure) for figure in figures], _tables(record, points, trials),
+        settings(kept),
+    )  # fmt: skip
+
+
+def sweep_title(record: SweepRecord | TradeoffRecord) -> str:
+    """Heading, and name in the contents."""
+    init = isinstance(record, SweepRecord)
+    tasks = (record.sweep if init else record.tradeoff)["task"].drop_duplicates()
+    what = "score by initialisation scale" if init else "score by trained parameters"
+    return f"{', '.join(map(task_label, tasks))}: {what}"
+
+
+def drawn(drawing: Drawing, prefix: str, over: Callable[[], str] | None = None) -> Html:
+    """A figure with its caption."""
+    shown = inline(drawing.figure, prefix, drawing.title, over)
+    place = tag("div", {"class": "scroll figure"}, tag("div", {"class": "view", "data-wide": "large"}, shown))
+    return tag("figure", {"class": "drawn"}, place, tag("figcaption", {"class": "note"}, drawing.caption))
+
+
+def _runs(record: SweepRecord | TradeoffRecord) -> pd.DataFrame | None:
+    """All runs, with their method's name, and whether each is included in the mean of its point."""
+    if record.trials is None:
+        return None
+    init = isinstance(record, SweepRecord)
+    point, rows = list(SWEEP_POINT if init else TRADEOFF_POINT), record.trials
+    rows = rows.assign(chosen=rows.index.isin(chosen_trials(rows, point).index))
+    if init:
+        return rows.reset_index(drop=True)
+    names = record.tradeoff[["method", "size", "k", "label"]].drop_duplicates()
+    return rows.merge(names, how="left", on=["method", "size", "k"])
+
+
+def _runs_over(
+    drawing: Drawing, record: SweepRecord | TradeoffRecord, trials: pd.DataFrame | None
+) -> Callable[[], str] | None:
+    """Makes a point over the figure for every run, in place of the figure's own dots; None if it has none."""
+    if (
+        trials is None
+        or not drawing.stem.startswith(("init-sweep", "tradeoff"))
+        or "aggregate" in drawing.stem
+    ):
+        return None
+    init = isinstance(record, SweepRecord)
+    rows = trials[trials["method"] == "adapters"] if init else trials
+    tasks = list(dict.fromkeys((record.sweep if init else record.tradeoff)["task"]))
+    column = "init_std" if init else "trained_parameters"
+    axes = drawing.figure.axes[:1] * len(tasks) if init else drawing.figure.axes[: len(tasks)]
+    for collection in (own for ax in axes for own in ax.collections):
+        if collection.get_label() == "trials":
+            collection.set_visible(False)
+    metrics = rows["metric"].unique()
+
+    def over() -> str:
+        shapes = []
+        for index, (task, ax) in enumerate(zip(tasks, axes)):
+            runs = rows[rows["task"] == task]
+            metric = (metrics[0] if len(metrics) == 1 else None) if init else runs["metric"].iloc[0]
+            own = (
+                {name: SERIES[index % len(SERIES)] for name in METHODS}
+                if init and len(tasks) > 1
+                else METHODS
+            )
+            shapes += _points(ax, runs, column, score_axis(metric)[0], own)
+        return tag("g", {"class": "runs", "role": "listbox", "aria-label": "runs"}, shapes)
+
+    return over
+
+
+def _points(ax: Axes, runs: pd.DataFrame, column: str, factor: float, marks: Mapping) -> list[Html]:
+    """A point for every run; of runs without a score, or with one below the axis, at the foot."""
+    low, high = ax.get_ylim()
+    heights = (factor * runs["score"]).to_numpy(float)
+    heights = np.where(heights >= low, np.minimum(heights, high), low + FOOT * (high - low))
+    at = places(ax, np.column_stack([runs[column].to_numpy(float), heights]))
+    shapes = []
+    for (x, y), (_, run) in zip(at, runs.iterrows()):
+        colour = marks[run["method"]].colour if run["method"] in marks else "#666666"
+        kind = "run" + (" chosen" if run["chosen"] else "") + (" lost" if pd.isna(run["score"]) else "")
+        shape = {"cx": f"{x:g}", "cy": f"{y:g}", "r": "2.4", "stroke": colour, "fill": colour}
+        shapes.append(
+            tag(
+                "circle",
+                {"class": kind, "role": "option", "aria-label": _run_text(run), **shape, **_data(run)},
+            )
+        )
+    return shapes
+
+
+def _run_text(run: pd.Series) -> str:
+    """A run in words, for its point."""
+    heads = {name: _TRIALS[name] for name in (*_FILTERS, "epochs") if name in run and pd.notna(run[name])}
+    told = [f"{head} {cell_text(name, run[name], None)}" for name, head in heads.items()]
+    score = "diverged" if pd.isna(run["score"]) else score_text(float(run["score"]), run["metric"])
+    return f"{score}: {', '.join(told)}" + ("" if run["chosen"] else "; not in the mean")
+
+
+def _data(run: pd.Series) -> dict[str, str]:
+    """The values by which a run is filtered."""
     return {
-        "name": short_name(record.folder),
-        "kind": "init" if init else "tradeoff",
-        "tasks": points["task"].drop_duplicates().tolist(),
-        "figures": embedded_figures(record),
-        "tables": _tables(record, points),
-        "settings": settings_rows({name: about[name] for name in about if name not in ("tasks", "checksum")}),
+        f"data-{name.replace('_', '-')}": cell_text(name, run[name], None)
+        for name in _FILTERS
+        if name in run and pd.notna(run[name])
     }
 
 
-def _tables(record: SweepRecord | TradeoffRecord, points: pd.DataFrame) -> list[dict[str, Any]]:
+def _filters(trials: pd.DataFrame) -> Html | None:
+    """A list of values for every setting in which the runs differ."""
+    picks = []
+    for name in _FILTERS:
+        values = trials[name].dropna().sort_values().unique() if name in trials else []
+        texts = list(dict.fromkeys(cell_text(name, value, None) for value in values))
+        if len(texts) > 1:
+            picks.append(
+                choice(name.replace("_", "-"), _TRIALS[name], [("", "all"), *((t, t) for t in texts)])
+            )
+    said = "The points are runs; the lines and the means are those of all runs."
+    readout = tag("p", {"class": "readout", "aria-live": "polite"}, "Point at a run to see its settings.")
+    note = tag("p", {"class": "note"}, tag("b", {"class": "count"}), f" of {len(trials):,} runs. {said}")
+    return tag("div", {"class": "card run-filters"}, tag("div", {"class": "filters"}, picks), note, readout)
+
+
+def _tables(
+    record: SweepRecord | TradeoffRecord, points: pd.DataFrame, trials: pd.DataFrame | None
+) -> list[Html]:
     init = isinstance(record, SweepRecord)
     found = [text_table(f"{len(points)} points as a table", points, _SWEEP if init else _TRADEOFF)]
     if not init and record.aggregate is not None:
@@ -57,15 +196,50 @@ def _tables(record: SweepRecord | TradeoffRecord, points: pd.DataFrame) -> list[
     if not init and record.sizes is not None:
         heads = {name: name.replace("_", " ") for name in record.sizes}
         found.append(text_table("Adapter sizes over all tasks, scores × 100", record.sizes, heads))
-    if record.trials is not None:
-        found.append(_trials(record.trials, points, list(SWEEP_POINT if init else TRADEOFF_POINT)))
+    if trials is not None:
+        data = [{"class": "run", **_data(run)} for _, run in trials.iterrows()]
+        found.append(text_table(f"{len(trials)} runs as a table", trials, _TRIALS, data))
     return found
 
 
-def _trials(trials: pd.DataFrame, points: pd.DataFrame, point: list[str]) -> dict[str, Any]:
-    """All runs, and whether each is included in the mean of its point."""
-    rows = trials.assign(chosen=trials.index.isin(chosen_trials(trials, point).index))
-    if "label" in points:
-        names = points[["method", "size", "k", "label"]].drop_duplicates()
-        rows = rows.merge(names, how="left", on=["method", "size", "k"])
-    return text_table(f"{len(rows)} runs as a table", rows, _TRIALS)
+def text_table(
+    title: str,
+    frame: pd.DataFrame,
+    heads: Mapping[str, str],
+    data: Sequence[Mapping[str, object]] | None = None,
+) -> Html:
+    """A table of numbers as text.
+
+    Args:
+        title: title of the table.
+        frame: numbers; scores are fractions, formatted by the row's `metric` if there is one.
+        heads: headings by column; columns that are missing or empty are left out.
+        data: attributes of each row.
+    """
+    kept = [name for name in heads if name in frame and not frame[name].isna().all()]
+    metrics: Sequence[str | None] = frame["metric"].tolist() if "metric" in frame else [None] * len(frame)
+    columns = [[cell_text(name, v, m) for v, m in zip(frame[name].tolist(), metrics)] for name in kept]
+    return table(title, [heads[name] for name in kept], list(zip(*columns)), data)
+
+
+def cell_text(name: str, value: object, metric: str | None) -> str:
+    """A field of a results table as text, formatted by its column."""
+    if value is None or value is pd.NA or value != value:
+        return NONE
+    if isinstance(value, (bool, np.bool_)):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    number = float(value)  # type: ignore[arg-type]
+    if name in _SCORES:
+        return score_text(number, metric)
+    if name == "sem":
+        return f"{100 * number:.2f}" if metric is None or metric in IN_PERCENT else f"{number:.3f}"
+    if name.startswith("p_"):
+        return "< 0.001" if number < 0.001 else f"{number:.3f}"
+    if name.endswith("_points"):
+        text = f"{number:+.2f}".replace("-", "−")
+        return "0.00" if float(f"{number:.2f}") == 0 else text
+    if name in _SHORT:
+        return f"{number:.3g}"
+    return f"{number:,.0f}" if number.is_integer() or name in _WHOLE else f"{100 * number:.1f}"

@@ -24,6 +24,8 @@ from adapter_probe.cli.report import report
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.results.ablation_files import AblationResults, save_predictions, write_spans
 from adapter_probe.results.atomic import write_json
+from adapter_probe.results.schema import ABLATION_FILES
+from adapter_probe.results.sealing import MADE_FROM, add_note, sealed
 from adapter_probe.spans import span_variants
 
 N_LAYERS, PER_ADAPTER = 3, 32
@@ -61,6 +63,10 @@ def data_of(page: Path) -> dict:
     parser = _Data()
     parser.feed(page.read_text("utf-8"))
     return json.loads(parser.found)
+
+
+def settings_of(page: Path) -> dict[str, str]:
+    return dict(re.findall(r"<dt>([^<]*)</dt><dd>([^<]*)</dd>", page.read_text("utf-8")))
 
 
 @pytest.fixture
@@ -104,9 +110,10 @@ def test_a_checkpoint_is_enough(run, checkpoint: Path, tmp_path: Path):
     outcome = run(checkpoint)
     assert (outcome.exit_code, outcome.stderr) == (0, "")
     assert outcome.stdout == f"{tmp_path / 'report.html'}\n"
-    (ablation,) = data_of(tmp_path / "report.html")["ablations"]
-    assert ablation["task"] == "tiny"
-    assert ablation["parameters"] == [PER_ADAPTER, 2 * PER_ADAPTER, 2 * PER_ADAPTER]
+    (study,) = data_of(tmp_path / "report.html")["studies"]
+    assert study["name"] == "tiny"
+    removed = study["facts"]["rows"][study["spans"].index([0, 2])][study["facts"]["heads"].index("removed")]
+    assert removed[0].startswith(f"{5 * PER_ADAPTER} ")
 
 
 def test_texts_are_left_out_unless_asked_for(run, checkpoint: Path, tmp_path: Path, tiny_task: Path):
@@ -117,7 +124,7 @@ def test_texts_are_left_out_unless_asked_for(run, checkpoint: Path, tmp_path: Pa
     outcome = run(checkpoint, "--examples")
     assert outcome.stdout == f"{page}\n"
     assert "(of 64)" in outcome.stderr
-    examples = data_of(page)["ablations"][0]["examples"]
+    examples = data_of(page)["studies"][0]["examples"]
     assert len(examples["texts"]) > 50
     assert examples["texts"] == [texts[number - 1] for number in examples["numbers"]]
 
@@ -131,8 +138,7 @@ def test_a_checkpoint_beside_the_results_is_found_by_its_weights(run, checkpoint
     record = json.loads((checkpoint / "adapter_probe.json").read_text())
     write_json(checkpoint / "adapter_probe.json", {**record, "method": {"size": 7}})
     run(tmp_path / "results")
-    settings = dict(data_of(tmp_path / "report.html")["ablations"][0]["settings"])
-    assert settings["checkpoint.method.size"] == "7"
+    assert settings_of(tmp_path / "report.html")["checkpoint.method.size"] == "7"
 
 
 @pytest.mark.slow
@@ -141,15 +147,12 @@ def test_a_checkpoint_elsewhere_can_be_named(run, checkpoint: Path, tmp_path: Pa
     results.parent.mkdir(parents=True)
     shutil.move(checkpoint / "ablation", results)
     run(results)
-    assert not any(
-        "checkpoint.method" in name
-        for name, _ in data_of(tmp_path / "report.html")["ablations"][0]["settings"]
-    )
+    assert not any("checkpoint.method" in name for name in settings_of(tmp_path / "report.html"))
     said = refusal(run(results, "--examples"))
-    assert said.startswith(f"--examples: no checkpoint of {results} in the folders around or next to it")
-    assert "--checkpoint" in said
+    assert str(results) in said
+    assert "--data" in said
     assert run(results, "--examples", "--checkpoint", checkpoint).exit_code == 0
-    assert data_of(tmp_path / "report.html")["ablations"][0]["examples"] is not None
+    assert data_of(tmp_path / "report.html")["studies"][0]["examples"] is not None
 
 
 def test_another_checkpoint_is_refused(run, checkpoint: Path, tmp_path: Path):
@@ -198,8 +201,50 @@ def test_texts_of_a_subset_are_the_subset(run, checkpoint: Path, tmp_path: Path)
     write_ablation(checkpoint / "ablation-n20", split)
     outcome = run(checkpoint / "ablation-n20", "--examples")
     assert "(of 20)" in outcome.stderr
-    examples = data_of(tmp_path / "report.html")["ablations"][0]["examples"]
+    examples = data_of(tmp_path / "report.html")["studies"][0]["examples"]
     assert set(examples["texts"]) <= set(split.texts)
+
+
+def test_metadata_of_the_rows_can_be_chosen_by(run, checkpoint: Path, tmp_path: Path):
+    lines = (tmp_path / "data" / "validation.jsonl").read_text().splitlines()
+    rows = [{**json.loads(line), "kind": "ab"[number % 2]} for number, line in enumerate(lines)]
+    file = tmp_path / "with-kinds.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert run(checkpoint, "--examples", "--data", file).exit_code == 0
+    examples = data_of(tmp_path / "report.html")["studies"][0]["examples"]
+    column = examples["columns"]["kind"]
+    kinds = [column["values"][place] for place in column["places"]]
+    assert kinds == ["ab"[(number - 1) % 2] for number in examples["numbers"]]
+
+
+def test_a_checkpoint_of_another_library_needs_only_the_data(run, checkpoint: Path, tmp_path: Path):
+    """Its folder has no description of ours: the files are those that were evaluated, or those given."""
+    (checkpoint / "adapter_probe.json").unlink()
+    write_json(checkpoint / "adapter_config.json", {"peft_type": "LORA"})
+    file, ablation = tmp_path / "data" / "validation.jsonl", checkpoint / "ablation"
+    assert "--data" in refusal(run(checkpoint, "--examples"))
+    assert run(checkpoint, "--examples", "--data", file).exit_code == 0
+    found = data_of(tmp_path / "report.html")["studies"][0]["examples"]["texts"]
+    with sealed(ablation, ABLATION_FILES):
+        pass
+    add_note(ablation, MADE_FROM, {"asked": {"data": [str(file)]}})
+    assert run(checkpoint, "--examples").exit_code == 0
+    assert data_of(tmp_path / "report.html")["studies"][0]["examples"]["texts"] == found
+
+
+def test_averages_and_comparisons_come_first(run, checkpoint: Path, tmp_path: Path):
+    split = load_split(find_task(tmp_path / "data", name="tiny"), "validation")
+    write_ablation(tmp_path / "second", split, "cd" * 32)
+    folders = checkpoint / "ablation", tmp_path / "second"
+    for flag, kinds in (("--average", ["drop", "spread"]), ("--compare", ["difference"])):
+        outcome = run(*folders, flag)
+        assert outcome.exit_code == 0, outcome.output
+        studies = data_of(tmp_path / "report.html")["studies"]
+        assert [view["name"] for view in studies[0]["views"]] == kinds
+        assert len(studies) == 3
+        assert len({study["group"] for study in studies}) == 1
+    assert "--compare needs two ablations" in refusal(run(folders[0], "--compare"))
+    assert "cannot be combined" in refusal(run(*folders, "--model-card", "--average"))
 
 
 def test_results_without_predictions_have_no_texts(run, checkpoint: Path):
@@ -233,11 +278,12 @@ def test_questions_bring_contexts_and_true_answers(run, tmp_path: Path):
     summary = {"task": "squad", "split": "validation", **summarise(results)}
     write_json(folder / "ablation" / "summary.json", summary)
     assert run(folder, "--examples").exit_code == 0
-    examples = data_of(tmp_path / "report.html")["ablations"][0]["examples"]
+    examples = data_of(tmp_path / "report.html")["studies"][0]["examples"]
     assert examples["texts"] == ["what 1?", "what 2?"]
-    assert examples["textsB"] == ["red or blue"] * 2
-    assert examples["truths"] == ["red"] * 2
-    assert examples["options"] == [[["red", True], ["blue", False]], [["red", True], ["", False]]]
+    assert examples["second"] == ["red or blue"] * 2
+    assert examples["truth"] == ["red"] * 2
+    assert examples["options"] == [["red", "blue"], ["red", ""]]
+    assert (examples["intact"]["right"], examples["rows"][0]["right"]) == ("11", "00")
 
 
 def test_several_folders_come_in_order(run, checkpoint: Path, tmp_path: Path):
@@ -248,9 +294,8 @@ def test_several_folders_come_in_order(run, checkpoint: Path, tmp_path: Path):
         "tiny,accuracy,0.01,3,0.8,0.1,0.7,0.9,0,0.5\n"
     )
     assert run(sweep, checkpoint).exit_code == 0
-    data = data_of(tmp_path / "report.html")
-    assert [a["task"] for a in data["ablations"]] == ["tiny"]
-    assert [s["name"] for s in data["sweeps"]] == [f"{tmp_path.name}/sweep"]
+    assert [study["name"] for study in data_of(tmp_path / "report.html")["studies"]] == ["tiny"]
+    assert f"{tmp_path.name}/sweep" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize("tolerance", ["-1", "nan", "101"])
@@ -307,7 +352,7 @@ app()
         arguments, capture_output=True, text=True, timeout=120, env={**os.environ, "COLUMNS": "200"}
     )
     assert done.returncode == 0, done.stderr
-    assert data_of(tmp_path / "report.html")["ablations"][0]["examples"] is not None
+    assert data_of(tmp_path / "report.html")["studies"][0]["examples"] is not None
 
 
 @pytest.mark.slow
@@ -319,10 +364,10 @@ def test_a_real_checkpoint(program, run, trained: Path, tmp_path: Path):
     assert outcome.code == 0, outcome.stderr
     counted = json.loads(program("inspect", folder, "--json").stdout)["parameters"]["adapters"]
     assert run(folder, "--examples").exit_code == 0
-    (ablation,) = data_of(tmp_path / "report.html")["ablations"]
-    assert sum(ablation["parameters"]) == counted
-    assert ablation["nExamples"] == 64
-    settings = dict(ablation["settings"])
+    page = tmp_path / "report.html"
+    assert f"{counted:,}" in page.read_text()
+    assert data_of(page)["studies"][0]["examples"] is not None
+    settings = settings_of(page)
     assert settings["checkpoint.method.size"] == "4"
     assert re.fullmatch(r"[0-9a-f]{64}", settings["run.identity.checkpoint.delta_sha256"])
     assert str(tmp_path) not in (tmp_path / "report.html").read_text()

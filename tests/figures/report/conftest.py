@@ -22,7 +22,7 @@ import pytest
 from adapter_probe.analysis.deltas import span_scores
 from adapter_probe.analysis.summary import summarise
 from adapter_probe.figures.report.ablation_section import ReportedAblation
-from adapter_probe.figures.report.changed_examples import ExampleTexts
+from adapter_probe.figures.report.examples import ExampleTexts
 from adapter_probe.results.ablation_files import AblationResults, load_ablation, save_predictions, write_spans
 from adapter_probe.results.atomic import write_json
 from adapter_probe.spans import span_variants

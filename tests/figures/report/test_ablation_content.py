@@ -1,6 +1,8 @@
+"""The section of an ablation against the files it was made from: numbers, steps, places, words."""
+
 from __future__ import annotations
 
-import base64
+import io
 import json
 import re
 from collections.abc import Callable
@@ -12,75 +14,154 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from adapter_probe.analysis.deltas import drop_points, span_grid, span_scores
+from adapter_probe.analysis.deltas import drop_points, span_grid
 from adapter_probe.analysis.removable import tolerance_border
-from adapter_probe.analysis.summary import summarise
-from adapter_probe.errors import ResultsError
 from adapter_probe.figures.levels import DropScale
-from adapter_probe.figures.report.ablation_section import ReportedAblation, ablation_content, joint_scale
-from adapter_probe.figures.report.changed_examples import ExampleTexts
+from adapter_probe.figures.report.advice import slider_steps
+from adapter_probe.figures.report.map_section import MapStudy, content, section
+from adapter_probe.figures.report.page import map_studies
+from adapter_probe.figures.report.span_words import Words
 from adapter_probe.metrics import score
-from adapter_probe.results.ablation_files import load_ablation, read_spans, save_predictions, write_spans
+from adapter_probe.results.ablation_files import load_ablation, read_spans, write_spans
 from adapter_probe.results.atomic import write_json
-from adapter_probe.wording import drop_label
 
 
 @pytest.fixture(scope="module")
-def content_of(reported: Callable[..., ReportedAblation]) -> Callable[..., dict]:
-    """``content_of(folder, ...) -> content`` as the page reads it."""
-
-    def make(folder: Path, **more: object) -> dict:
-        ablation = reported(folder, **more)
-        scales = joint_scale([ablation.drops]), joint_scale([ablation.interactions])
-        return json.loads(json.dumps(ablation_content(ablation, *scales, 1.0), allow_nan=False))
-
-    return make
+def study_of(reported: Callable) -> Callable[..., MapStudy]:
+    """``study_of(folder, ...) -> study``, ready for the page."""
+    return lambda folder, **more: map_studies([reported(folder, **more)])[0]
 
 
-def rows(table: dict) -> list[dict]:
-    return [dict(zip(table["columns"], row)) for row in table["rows"]]
+@pytest.fixture(scope="module")
+def folder(make_ablation: Callable[..., Path]) -> Path:
+    """The usual ablation, of four layers."""
+    return make_ablation(n_layers=4)
 
 
-def test_every_span_has_its_numbers(content_of, make_ablation: Callable[..., Path]):
-    folder = make_ablation()
-    frame, results = read_spans(folder), load_ablation(folder)
-    content = content_of(folder)
+@pytest.fixture(scope="module")
+def study(study_of: Callable, folder: Path) -> MapStudy:
+    """The usual ablation, ready for the page."""
+    return study_of(folder)
+
+
+@pytest.fixture(scope="module")
+def content_of(study_of: Callable) -> Callable[..., dict]:
+    """``content_of(folder, ...) -> content`` as the script reads it."""
+    return lambda folder, **more: json.loads(
+        json.dumps(content(study_of(folder, **more), 0), allow_nan=False)
+    )
+
+
+def told(points: float) -> str:
+    text = f"{round(points, 9):.1f}"
+    return "0.0" if float(text) == 0 else text.replace("-", "−")
+
+
+def facts_of(found: dict, head: str) -> list:
+    return [row[found["facts"]["heads"].index(head)] for row in found["facts"]["rows"]]
+
+
+def cells_of(svg: str) -> dict[int, tuple[float, ...]]:
+    """Place and size of the shape over each span, by row."""
+    root = ElementTree.fromstring(svg)
+    shapes = [node.attrib for node in root.iter("rect") if node.get("class") == "cell"]
+    return {int(a["data-row"]): tuple(float(a[n]) for n in ("x", "y", "width", "height")) for a in shapes}
+
+
+def test_every_span_has_its_numbers(study: MapStudy, folder: Path):
+    frame, results, found = read_spans(folder), load_ablation(folder), content(study, 0)
+    drop, interaction = found["views"]
+    assert found["spans"] == [tuple(pair) for pair in frame[["first", "last"]].to_numpy().tolist()]
     said = results.logits.argmax(-1)
-    levels = DropScale.spanning(drop_points(frame["delta_points"])).levels(drop_points(frame["delta_points"]))
-    for index, row in enumerate(rows(content["spans"])):
-        given = frame.iloc[index]
-        variant = results.row_names.index(f"{row['first']}-{row['last']}")
+    for row, given in frame.iterrows():
+        variant = results.row_names.index(f"{given['first']:.0f}-{given['last']:.0f}")
         was, now = (said[v] == results.labels for v in (0, variant))
-        assert (row["first"], row["last"], row["level"]) == (given["first"], given["last"], levels[index])
-        for name in ("score", "delta_points", "ci_low_points", "ci_high_points", "interaction_points"):
-            assert row[name] == pytest.approx(given[name], abs=1e-6)
-        assert row["drop"] == pytest.approx(-given["delta_points"], abs=1e-6)
-        assert row["p_holm"] == pytest.approx(given["p_holm"], rel=0.01)
-        assert row["significant"] is bool(given["significant"])
-        assert row["to_wrong"] == sum(was & ~now)
-        assert row["to_right"] == sum(~was & now)
-        assert (row["to_right"] - row["to_wrong"]) / 80 * 100 == pytest.approx(row["delta_points"], abs=1e-6)
-    assert content["nLayers"] == 6
-    assert (content["metric"], content["percent"], content["study"]) == ("accuracy", True, "ablated")
-    assert content["intact_score"] == pytest.approx(np.mean(said[0] == results.labels), abs=1e-6)
+        number, _, interval, _, places, _ = drop["rows"][row]
+        assert number == told(-given["delta_points"])
+        assert interval == f"{told(-given['ci_high_points'])} to {told(-given['ci_low_points'])} points"
+        assert places == sorted(places)
+        assert interaction["rows"][row][0] == told(given["interaction_points"])
+        assert facts_of(found, "score")[row][0].startswith(f"{100 * given['score']:.1f}")
+        counts = [int(n) for n in re.findall(r"\d+", facts_of(found, "examples")[row][0])]
+        assert counts == [sum(was & ~now), sum(~was & now)]
+        removed = 250 * (given["last"] - given["first"] + 1)
+        assert facts_of(found, "removed")[row][0].startswith(f"{removed:,.0f} ")
 
 
-def test_layers_come_with_their_shares(content_of, make_ablation: Callable[..., Path]):
-    content = content_of(make_ablation())
-    layers = content["layers"]["table"]
-    assert [row[0] for row in layers["rows"]] == list("012345")
-    assert layers["rows"][5][layers["columns"].index("share of the drop (points)")] == "+9.00"
-    assert layers["rows"][5][-1] == "+10.50"
-    svg = base64.b64decode(content["layers"]["figure"]["source"].removeprefix("data:image/svg+xml;base64,"))
-    assert ElementTree.fromstring(svg).tag.endswith("svg")
-    assert b"<metadata>" not in svg
+def test_places_on_the_axis_are_to_scale(study: MapStudy, folder: Path):
+    frame, (drop, _) = read_spans(folder), content(study, 0)["views"]
+    values = np.concatenate([-frame[name] for name in ("ci_high_points", "delta_points", "ci_low_points")])
+    places = np.array([row[4] for row in drop["rows"]]).T.ravel()
+    slope, start = np.polyfit(values, places, 1)
+    np.testing.assert_allclose(slope * values + start, places, atol=0.06)
+    assert slope * 0 + start == pytest.approx(drop["zero"], abs=0.06)
+    assert (slope > 0, places.min() >= 0, places.max() <= 100) == (True, True, True)
 
 
-@pytest.mark.parametrize("complement", [False, True])
-def test_the_slider_shows_the_best_span_and_the_border_at_each_step(content_of, make_ablation, complement):
-    folder = make_ablation(complement=complement)
-    frame, steps = read_spans(folder), content_of(folder)["steps"]
-    spans = list(frame.itertuples())
+def test_the_csv_is_the_table(study: MapStudy, folder: Path):
+    got, frame = pd.read_csv(io.StringIO(content(study, 0)["csv"])), read_spans(folder)
+    pd.testing.assert_frame_equal(got, frame, check_dtype=False, rtol=1e-9)
+
+
+@pytest.mark.parametrize("n_layers", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 6, 16))])
+def test_every_cell_has_its_shape_over_it(study_of, make_ablation: Callable[..., Path], n_layers: int):
+    """Row by row and column by column, all of one size, and none outside the drawing."""
+    study = study_of(make_ablation(n_layers=n_layers))
+    for view in study.views:
+        cells = cells_of(view.svg)
+        assert sorted(cells) == list(range(n_layers * (n_layers + 1) // 2))
+        _, _, wide, high = (float(n) for n in ElementTree.fromstring(view.svg).get("viewBox").split())
+        sides = np.array([cell[2:] for cell in cells.values()])
+        np.testing.assert_allclose(sides, sides[0, 0], atol=0.15)
+        size, corner = sides[0, 0], np.array(cells[n_layers - 1][:2]) - [(n_layers - 1) * sides[0, 0], 0]
+        for row, (first, last) in enumerate(study.pairs):
+            np.testing.assert_allclose(cells[row][:2], corner + size * np.array([last, first]), atol=0.6)
+        assert min(corner) >= 0
+        assert corner[0] + n_layers * size <= wide
+        assert corner[1] + n_layers * size <= high
+
+
+def test_the_drawing_is_the_projects_figure(study: MapStudy):
+    """Its cells have the colours of the levels, and under each shape lies the cell of that colour."""
+    drops = drop_points(study.spans["delta_points"])
+    colours = DropScale.spanning(drops).colours(drops)
+    root = ElementTree.fromstring(study.views[0].svg)
+    painted = {}
+    for node in root.iter("path"):
+        corner = re.match(r"M([\d.]+) ([\d.]+)L", node.get("d", ""))
+        if corner and node.get("fill") in colours:
+            painted[tuple(float(n) for n in corner.groups())] = node.get("fill")
+    for row, (x, y, *_) in cells_of(study.views[0].svg).items():
+        (near,) = [
+            fill for (left, top), fill in painted.items() if abs(left - x) < 0.2 and abs(top - y) < 0.2
+        ]
+        assert near == colours[row]
+
+
+def test_an_svg_has_no_style_and_no_foreign_reference(study: MapStudy):
+    ids: set[str] = set()
+    for view in study.views:
+        nodes = list(ElementTree.fromstring(view.svg).iter())
+        own = {node.get("id") for node in nodes if node.get("id")}
+        assert not own & ids, "ids are unique in the page"
+        ids |= own
+        assert not any("style" in node.attrib or node.tag == "style" for node in nodes)
+        values = [value for node in nodes for value in node.attrib.values()]
+        assert not any(value.startswith(("http", "data:")) for value in values)
+        assert {found for value in values for found in re.findall(r"^(?:url\()?#(m[\w-]+)", value)} <= own
+
+
+@pytest.mark.parametrize("complement", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_slider_shows_the_best_span_and_the_border_at_each_step(
+    study_of, make_ablation, study, folder, complement: bool
+):
+    if complement:
+        folder = make_ablation(complement=True)
+        study = study_of(folder)
+    frame = read_spans(folder)
+    spans, steps = list(frame.itertuples()), study.steps
+    cells = cells_of(study.views[0].svg)
+    size, (x0, y0) = cells[0][2], cells[0][:2]
     tolerances = [step["tolerance"] for step in steps]
     assert tolerances == sorted({*tolerances, 0.0, 0.5, 1.0, 1.9, 2.0})
     for step in steps:
@@ -94,142 +175,85 @@ def test_the_slider_shows_the_best_span_and_the_border_at_each_step(content_of, 
         drops = drop_points(span_grid(frame))
         assert step["within"] == np.nansum(drops <= step["tolerance"])
         edges = set()
-        for x, y, way, end in re.findall(r"M(\d+) (\d+)([VH])(\d+)", step["stairs"]):
-            edges.add(((int(x), int(y)), (int(x), int(end)) if way == "V" else (int(end), int(y))))
+        for x, y, way, end in re.findall(r"M([\d.]+) ([\d.]+)([VH])([\d.]+)", step["line"]):
+            ends = (x, end) if way == "V" else (end, y)
+            edges.add(
+                tuple(
+                    (round((float(a) - x0) / size), round((float(b) - y0) / size)) for a, b in ((x, y), ends)
+                )
+            )
         assert edges == set(tolerance_border(drops, step["tolerance"]))
+
+
+@pytest.mark.slow
+def test_studies_of_the_same_spans_have_the_same_steps(reported, make_ablation: Callable[..., Path]):
+    studies = map_studies([reported(make_ablation(seed=seed)) for seed in (0, 1)])
+    one, two = ([step["tolerance"] for step in study.steps] for study in studies)
+    assert one == two
+    assert studies[0].title != studies[1].title
 
 
 def test_layers_without_adapters_do_not_make_a_span_longer(reported, make_ablation: Callable[..., Path]):
     """As in the table of removable spans: of two spans, the one with more adapters is the longer one."""
-    ablation = reported(make_ablation())
-    spans = ablation.record.spans
+    spans = reported(make_ablation()).record.spans
     pairs = list(zip(spans["first"], spans["last"]))
     cost = np.array([{(0, 3): -0.2, (4, 5): -0.3}.get(pair, -50.0) for pair in pairs])
     spans = spans.assign(delta_points=cost, ci_low_points=cost)
     for parameters, longest in ((None, (0, 3)), ((9,) * 6, (0, 3)), ((9, 0, 0, 0, 9, 9), (4, 5))):
-        overview = replace(ablation.record.overview, layer_parameters=parameters)
-        record = replace(ablation.record, spans=spans, overview=overview)
-        scales = (joint_scale([cost]),) * 2
-        steps = ablation_content(replace(ablation, record=record), *scales, 1.0)["steps"]
+        steps = slider_steps(spans, Words("accuracy"), 1.0, parameters=parameters)
         (step,) = (step for step in steps if step["tolerance"] == 1)
         assert [pairs[step[basis]] for basis in ("estimate", "bound")] == [longest] * 2
 
 
-def test_an_undefined_delta_has_no_level(content_of, make_ablation: Callable[..., Path]):
+def test_a_table_without_statistics_and_no_predictions_is_enough(study_of, make_ablation):
+    folder = make_ablation(n_layers=3, statistics=False)
+    (folder / "predictions.npz").unlink()
+    study = study_of(folder)
+    found = content(study, 0)
+    assert (found["confusion"], found["examples"]) == (None, None)
+    assert found["facts"]["heads"] == ["score", "removed"]
+    assert all(step["bound"] is None for step in found["steps"])
+    assert section(study, 0).count("<table>") == 1
+
+
+@pytest.mark.slow
+def test_an_undefined_delta_is_said_to_be_undefined(content_of, make_ablation: Callable[..., Path]):
     folder = make_ablation(n_layers=3)
     frame = read_spans(folder)
-    frame.loc[1, ["score", "delta_points"]] = np.nan
+    frame.loc[1, ["score", "delta_points", "ci_low_points", "ci_high_points"]] = np.nan
     write_spans(folder, frame)
-    row = rows(content_of(folder)["spans"])[1]
-    assert (row["drop"], row["level"], row["score"]) == (None, None, None)
+    found = content_of(folder)
+    assert found["views"][0]["rows"][1][0] == "undefined"
+    assert found["views"][0]["rows"][1][4] == [None] * 3
 
 
 @pytest.mark.parametrize(
-    ("sites", "expected"), [("both", [250] * 2), ("attention", [100] * 2), ("ffn", [150] * 2)]
+    ("sites", "expected"),
+    [
+        ("both", 500),
+        *(pytest.param(*own, marks=pytest.mark.slow) for own in (("attention", 200), ("ffn", 300))),
+    ],
 )
-def test_parameters_are_those_of_the_switched_sites(
-    content_of, make_ablation: Callable[..., Path], sites: str, expected: list
-):
-    folder = make_ablation(n_layers=2, sites=sites)
-    content = content_of(folder)
-    assert (content["sites"], content["parameters"]) == (sites, expected)
+def test_parameters_are_those_of_the_switched_sites(study_of, make_ablation, sites: str, expected: int):
+    study = study_of(make_ablation(n_layers=2, sites=sites))
+    assert ("adapter parameters", f"{expected:,}", "in 2 layers") in study.tiles
+    assert any(step["prune"] for step in study.steps) == (sites == "both")
 
 
-def test_settings_say_what_made_the_numbers_but_not_where_it_lay(
-    content_of, make_ablation: Callable[..., Path]
-):
+def test_settings_say_what_made_the_numbers_but_not_where_it_lay(study_of, make_ablation):
     record = {
         "method": {"name": "adapters", "size": 64},
         "base": {"name": "/home/somebody/models/gte-small", "revision": None},
         "task": {"files": {"train": ["/home/somebody/private.tsv"]}},
     }
-    content = content_of(make_ablation(), checkpoint=record)
-    settings = dict(content["settings"])
-    assert settings["checkpoint.method.size"] == "64"
-    assert settings["checkpoint.base.name"] == "gte-small"
-    assert settings["run.identity.checkpoint.delta_sha256"] == "ab" * 32
-    assert "somebody" not in json.dumps(content)
-    hub = {"base": {"name": "thenlper/gte-small"}}
-    assert (
-        dict(content_of(make_ablation(), checkpoint=hub)["settings"])["checkpoint.base.name"]
-        == "thenlper/gte-small"
-    )
+    made = section(study_of(make_ablation(), checkpoint=record), 0)
+    for name, value in (("checkpoint.method.size", "64"), ("checkpoint.base.name", "gte-small")):
+        assert f"<dt>{name}</dt><dd>{value}</dd>" in made
+    assert "somebody" not in made
 
 
-def test_no_text_without_being_asked(content_of, make_ablation: Callable[..., Path]):
-    assert content_of(make_ablation())["examples"] is None
-
-
-def test_texts_that_flip_come_with_what_was_said(content_of, make_ablation: Callable[..., Path]):
-    folder = make_ablation(labels=("a", "b", "c"))
-    results = load_ablation(folder)
-    texts = tuple(f"text {i}" for i in range(80))
-    content = content_of(folder, texts=ExampleTexts(texts, texts[::-1]))
-    examples, spans = content["examples"], rows(content["spans"])
-    said = results.logits.argmax(-1)
-    right = said == results.labels
-    flipping = [i for i in range(80) if len(set(right[:, i])) == 2]
-    assert [n - 1 for n in examples["numbers"]] == flipping
-    assert examples["texts"] == [f"text {i}" for i in flipping]
-    assert examples["textsB"] == [f"text {79 - i}" for i in flipping]
-    assert examples["labels"] == results.labels[flipping].tolist()
-    assert examples["intact"] == said[0, flipping].tolist()
-    for span, packed in zip(spans, examples["predictions"]):
-        variant = results.row_names.index(f"{span['first']}-{span['last']}")
-        assert [int(digit, 36) for digit in packed] == said[variant, flipping].tolist()
-
-
-def test_more_classes_than_digits(content_of, make_ablation: Callable[..., Path]):
-    labels = tuple(f"class {i}" for i in range(40))
-    folder = make_ablation(n_layers=2, labels=labels)
-    content = content_of(folder, texts=ExampleTexts(("x",) * 80))
-    said = load_ablation(folder).logits.argmax(-1)
-    kept = [n - 1 for n in content["examples"]["numbers"]]
-    assert content["examples"]["predictions"][0] == said[1, kept].tolist()
-
-
-def test_texts_of_other_examples_are_refused(content_of, make_ablation: Callable[..., Path]):
-    with pytest.raises(ResultsError, match="3 texts do not fit predictions of 80 examples"):
-        content_of(make_ablation(), texts=ExampleTexts(("a", "b", "c")))
-
-
-def test_a_regression_has_no_flips(content_of, make_ablation: Callable[..., Path], tmp_path: Path):
-    results = load_ablation(make_ablation(n_layers=3))
-    targets = np.linspace(0, 1, 80)
-    outputs = (targets + np.random.default_rng(0).normal(size=(7, 80)))[..., None].astype(np.float32)
-    results = replace(
-        results, kind="regression", metric="pearson", label_names=(), labels=targets, logits=outputs
-    )
-    write_spans(tmp_path, span_scores(results))
-    save_predictions(tmp_path, results)
-    write_json(tmp_path / "summary.json", {"task": "t", "split": "validation", **summarise(results)})
-    content = content_of(tmp_path, texts=ExampleTexts(("x",) * 80))
-    assert "to_wrong" not in content["spans"]["columns"]
-    assert (content["examples"], content["percent"]) == (None, False)
-
-
-def test_questions_come_with_the_answers_they_got(content_of, questions: tuple[Path, ExampleTexts]):
-    folder, texts = questions
-    results = load_ablation(folder)
-    content = content_of(folder, texts=texts)
-    examples, spans = content["examples"], rows(content["spans"])
-    match = results.logits[..., 1] == 1
-    assert content["exactMatch"] is True
-    assert len(examples["numbers"]) > 10
-    for place, number in enumerate(examples["numbers"]):
-        i = number - 1
-        assert (examples["texts"][place], examples["textsB"][place]) == (texts.texts[i], texts.texts_b[i])
-        assert examples["truths"][place] == texts.truths[i]
-        given = [examples["intact"][place], *(int(packed[place], 36) for packed in examples["predictions"])]
-        words = [texts.texts_b[i][start:end] if start >= 0 else "" for start, end in results.answers[:, i]]
-        options = [examples["options"][place][option] for option in given]
-        assert options == [[word, bool(hit)] for word, hit in zip(words, match[:, i])]
-    for variant, span in enumerate(spans, 1):
-        assert span["to_wrong"] == (match[0] & ~match[variant]).sum()
-        assert span["to_right"] == (~match[0] & match[variant]).sum()
-
-
-def test_groups_of_layers_stand_side_by_side(content_of, tmp_path: Path):
+@pytest.mark.slow
+def test_groups_of_layers_stand_side_by_side(study_of, tmp_path: Path):
     units = [(2, 3), (4, 5), (6, 7)]  # layers 0 and 1 have no adapters
     rows_of = [(units[i][0], units[j][1]) for i in range(3) for j in range(i, 3)]
     frame = pd.DataFrame(rows_of, columns=["first", "last"])
@@ -245,40 +269,72 @@ def test_groups_of_layers_stand_side_by_side(content_of, tmp_path: Path):
         "n_layers": 8, "intact_score": 0.8, "removed_delta_points": -3.0, "majority_score": 0.5,
     }  # fmt: skip
     write_json(tmp_path / "summary.json", summary)
-    content = content_of(tmp_path)
-    assert content["units"] == [list(unit) for unit in units]
-    places = [(row["down"], row["across"]) for row in rows(content["spans"])]
+    study = study_of(tmp_path)
+    cells = cells_of(study.views[0].svg)
+    size, (x0, y0) = cells[0][2], cells[0][:2]
+    places = [
+        (round((y - y0) / size), round((x - x0) / size)) for x, y, *_ in (cells[row] for row in range(6))
+    ]
     assert places == [(i, j) for i in range(3) for j in range(i, 3)]
-    (step,) = (step for step in content["steps"] if step["tolerance"] == 1)
+    (step,) = (step for step in study.steps if step["tolerance"] == 1)
     assert (step["estimate"], step["within"]) == (0, 3)
-    assert step["stairs"] == "M1 0V1M2 1V2M1 1H2M2 2H3"
 
 
-def test_a_warning_of_the_summary_comes_along(content_of, make_ablation):
+@pytest.mark.slow
+def test_a_warning_of_the_summary_comes_along(study_of, make_ablation):
     folder = make_ablation(n_layers=2)
-    assert content_of(folder)["warning"] is None
+    assert study_of(folder).warning is None
     said = json.loads((folder / "summary.json").read_text())
     write_json(folder / "summary.json", {"warning": "The spans mean nothing.", **said})
-    assert content_of(folder)["warning"] == "The spans mean nothing."
+    study = study_of(folder)
+    assert "The spans mean nothing." in section(study, 0)
+    assert not any(step["prune"] for step in study.steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("metric", "unit"), [("nll", " nats"), ("bits_per_byte", " bits"), ("perplexity", "")]
+)
+def test_a_loss_rises_in_its_own_unit(study_of, make_loss: Callable[[str], Path], metric: str, unit: str):
+    folder = make_loss(metric)
+    study, frame, results = study_of(folder), read_spans(folder), load_ablation(folder)
+    scores = score(metric, results.predictions, results.labels)
+    drop = content(study, 0)["views"][0]
+    for row, rise in enumerate(scores[1:] - scores[0]):
+        assert drop["rows"][row][:2] == [f"{rise:.3f}", unit]
+        low, high = (-frame[name][row] / 100 for name in ("ci_high_points", "ci_low_points"))
+        assert drop["rows"][row][2] == f"{low:.3f} to {high:.3f}{unit}".replace("-", "−")
+    off = next(row for row, mask in enumerate(results.masks) if not mask.any())
+    assert f"{scores[off]:.3f}{unit}" in [value for _, value, _ in study.tiles]
+    assert drop["lead"] == "rise"
+    words = section(study, 0) + json.dumps(content(study, 0)["steps"])
+    assert not re.search(r">[^<]*\b(drop|points?)\b", re.sub(r"<svg.*?</svg>", "", words, flags=re.S))
 
 
 @pytest.mark.parametrize(
-    ("metric", "unit"), [("nll", "0.01 nats"), ("bits_per_byte", "0.01 bits"), ("perplexity", "0.01")]
+    "order", ["prefix", *(pytest.param(own, marks=pytest.mark.slow) for own in ("suffix", "apart"))]
 )
-def test_a_loss_rises_in_its_own_unit(content_of, make_loss: Callable[[str], Path], metric, unit):
-    folder = make_loss(metric)
-    content, frame, results = content_of(folder), read_spans(folder), load_ablation(folder)
-    assert content["dropLabel"] == drop_label(metric)
-    assert (content["dropName"], content["unit"]) == ("rise", unit)
-    assert content["lossUnit"] == unit.removeprefix("0.01").strip()
-    scores = score(metric, results.predictions, results.labels)
-    off = next(row for row, mask in enumerate(results.masks) if not mask.any())
-    assert content["removed_score"] == pytest.approx(scores[off], abs=2e-6)
-    assert content["removed_score"] > content["intact_score"] + 0.1, "the loss rises"
-    layers = content["layers"]
-    assert layers["heading"] == "Which layers carry the rise"
-    assert layers["table"]["columns"][1] == f"change off alone ({unit})"
-    assert f"share of the rise ({unit})" in layers["table"]["columns"]
-    for row, single in zip(layers["table"]["rows"], frame[frame["n_layers"] == 1].itertuples(), strict=True):
-        rises = [-single.delta_points, -single.ci_high_points, -single.ci_low_points]
-        assert [float(cell.replace("−", "-")) for cell in row[1:4]] == pytest.approx(rises, abs=0.006)
+def test_spans_in_a_line_are_strips_of_a_curve(study_of, make_ablation, order: str):
+    folder = make_ablation()
+    frame = read_spans(folder)
+    chosen = {"prefix": frame["first"] == 0, "suffix": frame["last"] == 5, "apart": frame["n_layers"] == 1}
+    write_spans(folder, frame[chosen[order]].reset_index(drop=True))
+    study = study_of(folder)
+    (view,) = study.views
+    strips = np.array([cell for _, cell in sorted(cells_of(view.svg).items())])
+    np.testing.assert_allclose(np.diff(strips[:, 0]), strips[:-1, 2], atol=0.15)
+    heights = {
+        step["tolerance"]: float(re.match(r"M[\d.]+ ([\d.]+)H", step["line"])[1])
+        for step in study.steps
+        if step["line"]
+    }
+    slope, at_zero = np.polyfit(list(heights), list(heights.values()), 1)  # a straight scale, a loss upwards
+    np.testing.assert_allclose([slope * t + at_zero for t in heights], list(heights.values()), atol=0.1)
+    assert slope < 0
+    assert strips[0, 1] <= heights[0.0] <= strips[0, 1] + strips[0, 3]
+
+
+def test_a_label_distinguishes_equal_names(reported, make_ablation):
+    one = reported(make_ablation(n_layers=2))
+    labelled = replace(one.record, overview=replace(one.record.overview, label="by hand"))
+    assert map_studies([replace(one, record=labelled)])[0].title == "by hand"

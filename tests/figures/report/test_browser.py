@@ -1,4 +1,4 @@
-"""The page in a real Chromium: pointer, slider, keyboard, quiet console, no request, text that stays text."""
+"""The page in a real Chromium: pointer, slider, keyboard, address, files, no request, text stays text."""
 
 from __future__ import annotations
 
@@ -10,15 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from adapter_probe.analysis.deltas import drop_points
-from adapter_probe.analysis.summary import span_summary
-from adapter_probe.figures.levels import DropScale
-from adapter_probe.figures.report.changed_examples import ExampleTexts
+from adapter_probe.figures.report.examples import ExampleTexts
 from adapter_probe.figures.report.page import write_report
-from adapter_probe.metrics import metric_label, score
-from adapter_probe.results.ablation_files import read_spans, write_spans
+from adapter_probe.results.ablation_files import load_ablation, read_spans
 from adapter_probe.studies.loading import load
-from adapter_probe.wording import cell_text
 
 if TYPE_CHECKING:
     from conftest import Browser
@@ -35,9 +30,19 @@ def folder(make_ablation: Callable[..., Path]) -> Path:
 
 @pytest.fixture(scope="module")
 def study(folder: Path, reported, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page with one full ablation and no texts."""
-    ablation = reported(folder, checkpoint={"method": {"size": 8}})
-    return write_report(tmp_path_factory.mktemp("page") / "report.html", [ablation])
+    """A page with one full ablation and the texts of its examples, of two kinds."""
+    texts = ExampleTexts(
+        tuple(f"text {i}." for i in range(N_EXAMPLES)),
+        metadata={"kind": tuple("ab"[i % 2] for i in range(N_EXAMPLES))},
+    )
+    return write_report(tmp_path_factory.mktemp("page") / "report.html", [reported(folder, texts=texts)])
+
+
+@pytest.fixture(scope="module")
+def pair(make_ablation, reported, tmp_path_factory) -> Path:
+    """A page with two ablations of the same spans and one of others."""
+    folders = [make_ablation(n_layers=n, seed=seed) for n, seed in ((4, 0), (4, 1), (3, 0))]
+    return write_report(tmp_path_factory.mktemp("page") / "report.html", [reported(one) for one in folders])
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +50,10 @@ def everything(
     make_ablation, reported, sweep_folder, tradeoff_folder, hostile: str, tmp_path_factory
 ) -> Path:
     """A page with all there can be, and markup in every text."""
-    texts = ExampleTexts(tuple(f"{hostile} {i}" for i in range(N_EXAMPLES)), (hostile,) * N_EXAMPLES)
+    texts = ExampleTexts(
+        tuple(f"{hostile} {i}" for i in range(N_EXAMPLES)), (hostile,) * N_EXAMPLES,
+        metadata={hostile: tuple(hostile + "ab"[i % 2] for i in range(N_EXAMPLES))},
+    )  # fmt: skip
     one = reported(make_ablation(task=hostile, labels=(hostile, "b")), texts=texts)
     plain = reported(make_ablation(n_layers=3, statistics=False))
     kept = reported(make_ablation(n_layers=4, complement=True))
@@ -59,44 +67,32 @@ def cell_number(first: int, last: int) -> int:
     return sum(N_LAYERS - row for row in range(first)) + last - first
 
 
-def points(tolerance: float) -> str:
-    return f"{tolerance:g} point{'' if tolerance == 1 else 's'}"
-
-
-def name_of(span: dict) -> str:
-    return f"layer {span['first']}" if span["n_layers"] == 1 else f"layers {span['first']}–{span['last']}"
-
-
-def slide_to(browser: Browser, words: str) -> None:
-    """Move the slider by the keyboard, from its least value, until it says the words."""
-    browser.focus(".slider input")
-    browser.press(HOME)
-    for _ in range(200):
-        if browser.text(".slider output") == words:
-            return
-        browser.press(RIGHT)
-    raise AssertionError(f"the slider never says {words!r}")
+def choose(browser: Browser, name: str, value: str) -> None:
+    """Choose from a list, or write into a field, as a user does."""
+    browser.run(
+        "const n = document.querySelector(arguments[0]); n.value = arguments[1];"
+        "n.dispatchEvent(new Event('input'))",
+        f'[name="{name}"]', value,
+    )  # fmt: skip
 
 
 def test_hovering_tells_a_span_and_leaving_takes_it_back(browser: Browser, study: Path, folder: Path):
     browser.open(study)
     before = browser.text(".span-card")
-    assert "selected span" in before
     browser.point(*browser.place(".cell", cell_number(2, 4)))
     card = browser.text(".span-card")
     row = read_spans(folder).query("first == 2 and last == 4").iloc[0]
-    assert "span in focus" in card
-    assert "Layers 2–4 off" in card
-    assert f"{row['delta_points']:+.1f} points".replace("-", "−") in card
-    assert f"{100 * row['score']:.1f} %" in card
-    low, high = (f"{row[f'ci_{side}_points']:+.1f}".replace("-", "−") for side in ("low", "high"))
-    assert f"{low} to {high} points" in card
-    assert "Holm-corrected over 21 spans" in card
-    assert re.search(r"\d+ turn wrong, \d+ turn right", card)
+    assert "2–4" in browser.text(".span-card h3")
+    assert browser.text(".big b") == f"{round(-row['delta_points'], 9):.1f}".replace("-", "−")
+    for side in ("low", "high"):
+        assert f"{round(-row[f'ci_{side}_points'], 9):.1f}".replace("-", "−") in browser.text(".interval")
+    assert f"{100 * row['score']:.1f}" in card
     assert "750 parameters" in card
-    assert "Layers 2–4 off" in browser.text(".heatmap .corner-title").capitalize()
+    visible = "return getComputedStyle(document.querySelector('.pinned')).display !== 'none'"
+    assert browser.run(visible) is False
     browser.point(2, 2)
     assert browser.text(".span-card") == before
+    assert browser.run(visible) is True
 
 
 def test_a_click_or_a_tap_keeps_a_span(browser: Browser, study: Path):
@@ -104,10 +100,11 @@ def test_a_click_or_a_tap_keeps_a_span(browser: Browser, study: Path):
         browser.open(study)
         browser.point(*browser.place(".cell", cell_number(*spot)), kind=kind, press=True)
         browser.point(2, 2)
-        assert f"selected spanLayers {spot[0]}–{spot[1]} off" in browser.text(".span-card")
-        selected = "return [...document.querySelectorAll('[aria-selected=true]')].map(n => n.ariaLabel)"
-        (label,) = browser.run(selected)
-        assert label.startswith(f"Layers {spot[0]} to {spot[1]}".replace(" to ", "–"))
+        assert f"{spot[0]}–{spot[1]}" in browser.text(".span-card h3")
+        labels = browser.run(
+            "return [...document.querySelectorAll('[aria-selected=true]')].map(n => n.ariaLabel)"
+        )
+        assert all(f"{spot[0]}–{spot[1]} off" in label for label in labels)
 
 
 def test_arrow_keys_walk_the_grid_and_enter_keeps(browser: Browser, study: Path):
@@ -115,176 +112,232 @@ def test_arrow_keys_walk_the_grid_and_enter_keeps(browser: Browser, study: Path)
     focused = "return document.activeElement.getAttribute('aria-label')"
     browser.focus('.cell[tabindex="0"]')
     steps = [
-        ((), "Layer 0 "),
-        ((RIGHT, RIGHT, RIGHT), "Layers 0–3 "),
-        ((DOWN, DOWN), "Layers 2–3 "),
-        ((DOWN,), "Layer 3 "),
-        ((DOWN, LEFT), "Layer 3 "),
-        ((UP,), "Layers 2–3 "),
-        ((END,), "Layers 2–5 "),
-        ((LEFT,), "Layers 2–4 "),
-        ((HOME,), "Layer 2 "),
-    ]
+        ((), "Layer 0 "), ((RIGHT, RIGHT, RIGHT), "Layers 0–3 "), ((DOWN, DOWN), "Layers 2–3 "),
+        ((DOWN,), "Layer 3 "), ((DOWN, LEFT), "Layer 3 "), ((UP,), "Layers 2–3 "), ((END,), "Layers 2–5 "),
+        ((LEFT,), "Layers 2–4 "), ((HOME,), "Layer 2 "),
+    ]  # fmt: skip
     for keys, label in steps:
         if keys:
             browser.press(*keys)
         assert browser.run(focused).startswith(label)
         assert label.strip() in browser.text(".span-card h3")
-    assert browser.count('.cell[tabindex="0"]') == 1
+    assert browser.count('.view:not([hidden]) .cell[tabindex="0"]') == 1
     browser.press(ENTER)
     browser.run("document.activeElement.blur()")
-    assert "selected spanLayer 2 off" in browser.text(".span-card")
+    assert "Layer 2 off" in browser.text(".span-card h3")
 
 
-def test_focus_is_seen(browser: Browser, study: Path):
+def test_the_focus_is_framed(browser: Browser, study: Path):
     browser.open(study)
-    browser.focus(".slider input")
+    frame = """const [c, f] = [document.activeElement, document.querySelector(".cursor")];
+        return ["x", "y", "width", "height"].every((name) => c.getAttribute(name) === f.getAttribute(name))"""
+    browser.focus('.cell[tabindex="0"]')
+    assert browser.run(frame) is True
     browser.press(RIGHT)
-    look = "const s = getComputedStyle(arguments[0]); return [s.outlineStyle, parseFloat(s.outlineWidth)]"
-    script = f"return (function () {{ {look} }})(document.activeElement)"
-    style, width = browser.run(script)
-    assert style == "solid"
-    assert width >= 2
-    browser.focus(".cell")
-    place = "const c = document.querySelector('.cursor'); return [c.getAttribute('x'), c.getAttribute('y')]"
-    assert browser.run(place) == ["0", "0"]
-    browser.press(RIGHT)
-    assert browser.run(place) == ["40", "0"]
+    assert browser.run(frame) is True
 
 
-@pytest.mark.parametrize("tolerance", [0, 0.5, 1, 2, 5])
-def test_the_slider_moves_the_staircase(browser: Browser, study: Path, tolerance: float):
-    browser.open(study)
-    slide_to(browser, points(tolerance))
-    path = browser.run("return document.querySelector('.stairs:not(.halo)').getAttribute('d')")
-    steps = browser.run("return JSON.parse(document.getElementById('data').textContent).ablations[0].steps")
-    assert [path] == [step["stairs"] for step in steps if step["tolerance"] == tolerance]
-
-
-@pytest.mark.parametrize("tolerance", [0, 0.5, 1, 2, 5])
-def test_the_slider_says_what_can_go(browser: Browser, study: Path, folder: Path, tolerance: float):
-    frame = read_spans(folder)
-    browser.open(study)
-    slide_to(browser, points(tolerance))
-    bound = frame.assign(delta_points=frame["ci_low_points"])
-    for table, lead in ((frame, "By the estimate"), (bound, "By the 95 % interval")):
-        span = span_summary(table, "ablated", [tolerance])["longest_removable"][f"{tolerance:g}"]
-        (said,) = (line for line in browser.texts(".advice p") if line.startswith(lead))
-        if span is None:
-            limit = points(tolerance)
-            assert said.endswith(f"no span can be removed within {limit}.")
-        else:
-            n, limit = span["n_layers"], points(tolerance)
-            words = f"{n} of 6 layers, {250 * n:,} of 1,500 adapter"
-            assert f"{name_of(span)} can be removed within {limit}: {words}" in said
-    within = (drop_points(frame["delta_points"]) <= tolerance).sum()
-    assert (
-        f"{within} of 21 spans {'is' if within == 1 else 'are'} within {points(tolerance)}."
-        in browser.text(".advice")
-    )
-
-
-def test_the_advice_leads_to_its_span(browser: Browser, study: Path, folder: Path):
-    browser.open(study)
-    slide_to(browser, "5 points")
-    span = span_summary(read_spans(folder), "ablated", [5.0])["longest_removable"]["5"]
-    name = f"{span['first']}–{span['last']}"
-    assert f"Layers {name} off" in browser.text(".span-card"), (
-        "the card follows the slider until a cell is chosen"
-    )
-    browser.point(*browser.place(".cell", 0), press=True)
-    browser.point(2, 2)
-    assert "Layer 0 off" in browser.text(".span-card")
-    browser.point(*browser.place(".advice .span-link"), press=True)
-    assert f"Layers {name} off" in browser.text(".span-card")
-
-
-def test_cells_have_the_colours_of_the_figures(browser: Browser, study: Path, folder: Path):
-    browser.open(study)
-    drops = drop_points(read_spans(folder)["delta_points"])
-    shown = browser.run("return [...document.querySelectorAll('.box')].map(n => n.style.fill)")
-    as_hex = ["#" + "".join(f"{int(n):02x}" for n in re.findall(r"\d+", colour)) for colour in shown]
-    assert as_hex == DropScale.spanning(drops).colours(drops)
-
-
-def test_cells_have_the_numbers_of_the_figures(browser: Browser, study: Path, folder: Path):
-    browser.open(study)
-    drops = drop_points(read_spans(folder)["delta_points"])
-    assert (abs(10 * drops) % 1 == 0.5).any(), "some should be halfway between two tenths"
-    assert browser.texts(".cell .value") == [cell_text(drop) for drop in drops]
-
-
-def test_the_other_view_shows_interactions(browser: Browser, study: Path, folder: Path):
+def test_the_other_view_shows_interactions_in_map_and_card(browser: Browser, study: Path, folder: Path):
     browser.open(study)
     values = read_spans(folder)["interaction_points"]
-    browser.point(*browser.place(".map .choice button", 1), press=True)
-    assert browser.text(".map [aria-pressed=true]") == "interaction"
-    shown = browser.run("return [...document.querySelectorAll('.cell .value')].map(n => n.textContent)")
-    assert [float(value.replace("−", "-")) for value in shown] == pytest.approx(values.tolist(), abs=0.5)
-    assert "interaction" in browser.text(".bars")
+    browser.point(*browser.place(".choice button", 1), press=True)
+    shown = "return [...document.querySelectorAll('.map .view')].map((n) => n.dataset.view + n.hidden)"
+    assert browser.run(shown) == ["droptrue", "interactionfalse"]
+    number = cell_number(1, 3)
+    browser.point(*browser.place(".view:not([hidden]) .cell", number))
+    assert browser.text(".big b") == f"{values[number]:.1f}".replace("-", "−")
+    assert browser.text(".lead") == "interaction"
+    assert browser.run("return document.querySelector('.limit-mark').hidden") is True
 
 
-def test_the_layers_have_their_figure_and_table(browser: Browser, study: Path):
+def test_the_slider_moves_the_line_and_says_what_can_go(browser: Browser, study: Path):
     browser.open(study)
-    widths = "return [...document.querySelectorAll('.drawn img')].map((n) => n.naturalWidth)"
-    (width,) = browser.run(widths)
-    assert width > 300, "the image is drawn"
-    assert "Bars: each layer's share" in browser.text(".drawn figcaption")
-    assert browser.text("tbody tr:nth-child(4)").startswith("3")
+    steps = browser.run("return JSON.parse(document.getElementById('data').textContent).studies[0].steps")
+    browser.focus(".slider input")
+    browser.press(HOME)
+    for step in steps[:6]:
+        assert browser.text(".slider output") == step["words"]
+        lines = browser.run("return [...document.querySelectorAll('.limit')].map((n) => n.getAttribute('d'))")
+        assert set(lines) == {step["line"]}
+        for said, (lead, before, row, name, after) in zip(
+            browser.texts(".advised"), step["advice"], strict=True
+        ):
+            assert said == lead + before + (name if row is not None else "") + after
+        browser.press(RIGHT)
 
 
-def test_examples_that_flip_are_those_of_the_span(browser: Browser, everything: Path):
-    browser.open(everything)
+def test_the_card_follows_the_slider_until_a_cell_is_chosen(browser: Browser, study: Path):
+    browser.open(study)
+    data = browser.run("return JSON.parse(document.getElementById('data').textContent).studies[0]")
+    browser.focus(".slider input")
+    browser.press(END)
+    last = data["steps"][-1]
+    assert browser.text(".span-card h3") == data["titles"][last["estimate"]]
+    browser.point(*browser.place(".cell", 0), press=True)
+    browser.point(2, 2)
+    assert browser.text(".span-card h3") == data["titles"][0]
+    browser.point(*browser.place(".advice .span-link"), press=True)
+    assert browser.text(".span-card h3") == data["titles"][last["estimate"]]
+
+
+def test_the_confusion_matrix_is_that_of_the_span(browser: Browser, study: Path, folder: Path):
+    results = load_ablation(folder)
+    browser.open(study)
+    browser.point(*browser.place(".cell", cell_number(1, 4)), press=True)
+    said = results.logits[results.row_names.index("1-4")].argmax(-1)
+    expected = [int(((results.labels == i) & (said == j)).sum()) for i in (0, 1) for j in (0, 1)]
+    assert [int(text) for text in browser.texts(".of-span .count")] == expected
+
+
+def test_examples_are_those_that_the_span_changes(browser: Browser, study: Path, folder: Path):
+    results = load_ablation(folder)
+    right = results.logits.argmax(-1) == results.labels
+    intact, now = right[0], right[results.row_names.index("0-5")]
+    browser.open(study)
     browser.point(*browser.place(".cell", cell_number(0, 5)), press=True)
-    wrong, right = (
-        int(n) for n in re.search(r"(\d+) turn wrong, (\d+) turn right", browser.text(".span-card")).groups()
-    )
-    card = browser.text(".examples-card")
-    assert f"turn wrong ({wrong})" in card
-    assert f"turn right ({right})" in card
-    assert browser.count(".examples li") == min(20, wrong)
-    assert wrong > 20
-    browser.point(*browser.place(".more"), press=True)
-    assert browser.count(".examples li") == wrong
-    browser.point(*browser.place(".examples-card .choice button", 1), press=True)
-    assert browser.count(".examples li") == right
+    changed = {"wrong": intact & ~now, "right": ~intact & now, "both": intact != now}
+    for kind, wanted in changed.items():
+        choose(browser, "outcome", kind)
+        assert int(browser.text(".examples-card .count")) == wanted.sum()
+        assert browser.count(".examples li") == min(20, wanted.sum())
+    choose(browser, "outcome", "wrong")
+    choose(browser, "by-kind", "1")
+    odd = [i for i in np.flatnonzero(changed["wrong"]) if i % 2 == 1]
+    assert [int(text[1:]) - 1 for text in browser.texts(".examples button")] == odd[:20]
+    choose(browser, "text", f"TEXT {odd[1]}.")
+    assert browser.texts(".examples blockquote") == [f"text {odd[1]}."]
+    choose(browser, "text", "")
+    choose(browser, "by-kind", "")
+    choose(browser, "by-label", "0")
+    own = [i for i in np.flatnonzero(changed["wrong"]) if results.labels[i] == 0]
+    assert int(browser.text(".examples-card .count")) == len(own)
 
 
-def test_questions_show_their_answers(browser: Browser, questions, reported, tmp_path: Path):
-    folder, texts = questions
-    page = write_report(tmp_path / "report.html", [reported(folder, texts=texts)])
-    browser.open(page)
-    assert "by exact match" in browser.text(".span-card")
-    asked, note = browser.text(".examples blockquote"), browser.text(".examples .note")
-    number = int(re.match(r"#(\d+) the answer is ", note)[1]) - 1
-    assert asked == f"{texts.texts[number]}context{texts.texts_b[number]}"
-    said = rf"#{number + 1} the answer is {texts.truths[number]}. Intact: (\w+|—). Now: (\w+|—) ✗"
-    assert re.fullmatch(said, note)
+def test_examples_are_sorted_by_margin(browser: Browser, study: Path):
+    browser.open(study)
+    browser.point(*browser.place(".cell", cell_number(0, 5)), press=True)
+    choose(browser, "outcome", "all")
+    choose(browser, "order", "flips")
+    counts = [int(re.search(r"(\d+) of 21", text)[1]) for text in browser.texts(".examples li")]
+    assert counts == sorted(counts, reverse=True)
+    choose(browser, "order", "margin")
+    shown = [text.replace("−", "-") for text in browser.texts(".examples dl div:nth-child(3) dd")]
+    margins = [float(re.search(r"\(([+-][\d.]+)\)", text)[1]) for text in shown]
+    assert margins == sorted(margins)
+
+
+def test_the_spans_that_change_one_example_are_marked(browser: Browser, study: Path, folder: Path):
+    results = load_ablation(folder)
+    right = results.logits.argmax(-1) == results.labels
+    browser.open(study)
+    browser.point(*browser.place(".cell", cell_number(0, 5)), press=True)
+    number = int(browser.text(".examples button")[1:]) - 1
+    browser.point(*browser.place(".examples button"), press=True)
+    frame = read_spans(folder)
+    variants = [results.row_names.index(f"{a}-{b}") for a, b in zip(frame["first"], frame["last"])]
+    cells = "[...document.querySelectorAll('.view:not([hidden]) .cell')]"
+    marked = browser.run(f"return {cells}.map((n) => n.classList.contains('makes-wrong'))")
+    assert marked == [bool(right[0, number] and not right[row, number]) for row in variants]
+    browser.point(*browser.place(".examples [aria-pressed=true]"), press=True)
+    assert browser.count(".makes-wrong") == 0
+
+
+def test_the_address_brings_back_what_was_seen(browser: Browser, study: Path):
+    browser.open(study)
+    browser.point(*browser.place(".choice button", 1), press=True)
+    browser.point(*browser.place(".view:not([hidden]) .cell", cell_number(2, 4)), press=True)
+    browser.focus(".slider input")
+    browser.press(RIGHT)
+    choose(browser, "outcome", "both")
+    choose(browser, "text", "text")
+    browser.point(*browser.place(".examples button"), press=True)
+    browser.point(2, 2)
+    seen = """const texts = [".span-card h3", ".slider output", ".examples-card"];
+        const marks = document.querySelectorAll("[hidden].view, .makes-wrong, .makes-right").length;
+        return [...texts.map((css) => document.querySelector(css).innerText), marks, location.hash]"""
+    before = browser.run(seen)
+    assert browser.run("return document.querySelector('.here').hash === location.hash") is True
+    browser.ask("/url", {"url": "about:blank"})
+    browser.ask("/url", {"url": study.as_uri() + before[-1]})
+    assert browser.run(seen) == before
+
+
+def test_a_map_can_be_saved(browser: Browser, study: Path, folder: Path, tmp_path: Path):
+    import io
+    import time
+    from xml.etree import ElementTree
+
+    import pandas as pd
+
+    browser.open(study)
+    browser.devtools("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    for number in range(3):
+        browser.point(*browser.place("[data-save]", number), press=True)
+    deadline = time.monotonic() + 30
+    while len(files := [p for p in tmp_path.iterdir() if p.suffix in (".csv", ".svg", ".png")]) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    files = {path.suffix: path for path in files}
+    frame = pd.read_csv(io.StringIO(files[".csv"].read_text()))
+    np.testing.assert_allclose(frame["delta_points"], read_spans(folder)["delta_points"], rtol=1e-9)
+    root = ElementTree.parse(files[".svg"]).getroot()
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert not [node for node in root.iter() if node.get("class") == "cell"]
+    assert files[".png"].read_bytes().startswith(b"\x89PNG")
     assert browser.logs("browser") == []
 
 
-def test_sweeps_show_their_figures_and_every_run(browser: Browser, everything: Path):
-    browser.open(everything)
-    sizes = (
-        "return [...document.querySelectorAll('.drawn img')].map((n) => [n.complete, n.naturalWidth, n.alt])"
+def test_studies_of_the_same_spans_are_looked_at_together(browser: Browser, pair: Path):
+    browser.open(pair, width=1500)
+    boxes = browser.run(
+        "const boxes = [...document.querySelectorAll('.study')].map((n) => n.getBoundingClientRect());"
+        "return boxes.map((box) => [box.x, box.y])"
     )
-    images = browser.run(sizes)
-    assert len(images) == 5  # two grids' layers, a sweep, a trade-off and its sizes
-    assert all(done and width > 200 and words for done, width, words in images)
-    summaries = browser.texts(".study:last-of-type summary")
-    assert [words for words in summaries if "runs" in words] == ["100 runs as a table"]
-    runs = browser.texts(".study:nth-last-of-type(2) details.numbers:nth-of-type(2) tbody tr")
-    assert len(runs) == 24
-    assert sum("—" in row for row in runs) == 2
+    assert boxes[0][1] == boxes[1][1], "side by side"
+    assert boxes[0][0] < boxes[1][0]
+    browser.point(*browser.place(".cell", 1))
+    titles = browser.texts(".span-card h3")
+    assert titles[0] == titles[1] != titles[2]
+    browser.point(*browser.place(".choice button", 1), press=True)
+    shown = (
+        "return [...document.querySelectorAll('.view:not([hidden])[data-view]')].map((n) => n.dataset.view)"
+    )
+    assert [name for name in browser.run(shown) if name] == ["interaction", "interaction", "drop"]
+    browser.focus(".slider input")
+    browser.press(END)
+    words = browser.texts(".slider output")
+    assert words[0] == words[1]
+
+
+def test_runs_can_be_filtered_and_pointed_at(browser: Browser, everything: Path):
+    browser.open(everything)
+    sweep = '[data-sweep="1"]'
+    points, rows = (f"{sweep} circle.run:not([hidden])", f"{sweep} tr.run:not([hidden])")
+    n = browser.count(points)
+    assert n == browser.count(rows) == 100
+    seeds = browser.run(
+        f"return [...document.querySelectorAll('{sweep} [name=seed] option')].map((n) => n.value)"
+    )
+    script = f"""const n = document.querySelector('{sweep} [name=seed]'); n.value = arguments[0];
+        n.dispatchEvent(new Event("input"))"""
+    counts = []
+    for seed in seeds[1:]:
+        browser.run(script, seed)
+        assert browser.count(points) == browser.count(rows) == int(browser.text(f"{sweep} .count"))
+        counts.append(browser.count(points))
+    assert sum(counts) == 100
+    browser.focus(f"{sweep} circle.run:not([hidden])")
+    label = browser.run("return document.activeElement.getAttribute('aria-label')")
+    assert browser.text(f"{sweep} .readout") == label
 
 
 def test_text_stays_text(browser: Browser, everything: Path, hostile: str):
     browser.open(everything)
     browser.point(*browser.place(".cell", cell_number(0, 5)), press=True)
-    assert browser.text("h2") == hostile
-    assert browser.run("return document.title").startswith(hostile)
+    assert browser.text("h2") == " ".join(hostile.split())
     assert browser.text(".examples blockquote").startswith(hostile)
     assert browser.text(".second") == hostile
+    assert hostile in browser.text('[name="by-label"]')
     assert browser.count("script") == 2
     comments = "return document.createNodeIterator(document, NodeFilter.SHOW_COMMENT).nextNode()"
     assert browser.run(comments) is None
@@ -298,7 +351,9 @@ def test_the_console_is_quiet_and_no_request_leaves(browser: Browser, everything
         browser.point(*browser.place(".cell", number), press=True)
     browser.run("for (const d of document.querySelectorAll('details')) d.open = true")
     assert browser.logs("browser") == []
-    assert {url for url in browser.requests() if not url.startswith("data:")} == {everything.as_uri()}
+    assert {url.partition("#")[0] for url in browser.requests() if not url.startswith("data:")} == {
+        everything.as_uri()
+    }
 
 
 def test_a_request_would_be_seen(browser: Browser, tmp_path: Path):
@@ -329,198 +384,66 @@ def test_nothing_sticks_out_of_the_window(browser: Browser, everything: Path, wi
     assert browser.run("return document.documentElement.scrollWidth") <= width
 
 
-def test_a_phone_has_legible_cells_below_the_slider_and_above_the_card(browser: Browser, study: Path):
+def test_a_phone_has_large_cells_below_the_slider_and_above_the_card(browser: Browser, study: Path):
     browser.open(study, width=360, height=800)
-    heights = """return Array.from(document.querySelectorAll(".cell .value"),
-        (node) => node.getBoundingClientRect().height)"""
-    assert min(browser.run(heights)) >= 9
+    sizes = "return [...document.querySelectorAll('.cell')].map((n) => n.getBoundingClientRect().width)"
+    assert min(width for width in browser.run(sizes) if width) >= 40
     tops = """return [".control", ".map", ".span-card"].map(
         (css) => document.querySelector(css).getBoundingClientRect().top)"""
     assert browser.run(tops) == sorted(browser.run(tops))
 
 
-def test_dark_mode(browser: Browser, study: Path):
-    def ground() -> int:
-        colour = browser.run("return getComputedStyle(document.body).backgroundColor")
-        return sum(map(int, re.findall(r"\d+", colour)[:3]))
+def test_dark_mode_also_of_the_drawings(browser: Browser, study: Path):
+    def bright(css: str, name: str) -> int:
+        script = "return getComputedStyle(document.querySelector(arguments[0]))[arguments[1]]"
+        return sum(int(n) for n in re.findall(r"\d+", browser.run(script, css, name))[:3])
 
-    browser.open(study, prefers_color_scheme="light")
-    assert ground() > 600
-    browser.open(study, prefers_color_scheme="dark")
-    assert ground() < 150
-
-
-@pytest.mark.parametrize(("wish", "moves"), [("reduce", False), ("no-preference", True)])
-def test_motion_is_optional(browser: Browser, study: Path, wish: str, moves: bool):
-    browser.open(study, prefers_reduced_motion=wish)
-    duration = browser.run("return getComputedStyle(document.querySelector('.box')).transitionDuration")
-    assert (duration != "0s") == moves
+    for scheme, ground in (("light", True), ("dark", False)):
+        browser.open(study, prefers_color_scheme=scheme)
+        assert (bright("body", "backgroundColor") > 600) == ground
+        assert (bright('.figure [fill="#fffffe"]', "fill") > 600) == ground
+        assert (bright('.figure [stroke="#000001"]', "stroke") < 150) == ground
 
 
-def test_every_figure_has_words_and_a_table(browser: Browser, everything: Path):
+def test_every_figure_has_words_and_every_field_its_label(browser: Browser, everything: Path):
     browser.open(everything)
-    figures = browser.count("svg, img")
-    silent = browser.count("svg:not([aria-label]):not([aria-hidden=true]), img:not([alt])")
-    assert (figures > 10, silent) == (True, 0)
-    assert browser.count("[role=gridcell]:not([aria-label]), [role=img]:not([aria-label])") == 0
-    tables = """return Array.from(document.querySelectorAll("details.numbers"),
-        (details) => details.querySelectorAll("tbody tr").length)"""
-    # layers and spans of three grids; points and runs of a sweep; the tables of a trade-off
-    assert browser.run(tables) == [6, 21, 3, 6, 4, 10, 8, 24, 25, 25, 10, 100]
-    assert (
-        browser.run("return Array.from(document.querySelectorAll('input'), (n) => n.labels.length)")
-        == [1] * 3
-    )
+    assert browser.count("svg") > 8
+    assert browser.count("svg:not([aria-label])") == 0
+    assert browser.count("[role=gridcell]:not([aria-label]), [role=option]:not([aria-label])") == 0
+    fields = "return [...document.querySelectorAll('input, select')].map((n) => n.labels.length)"
+    assert set(browser.run(fields)) == {1}
 
 
-def test_printing_opens_the_tables(browser: Browser, study: Path):
+def test_printing_opens_the_tables_and_needs_few_pages(browser: Browser, study: Path):
+    import base64
+
     browser.open(study)
     opened = "return document.querySelectorAll('details[open]').length"
     assert browser.run("dispatchEvent(new Event('beforeprint')); " + opened) == 3
     assert browser.run("dispatchEvent(new Event('afterprint')); " + opened) == 0
+    pdf = base64.b64decode(browser.devtools("Page.printToPDF", preferCSSPageSize=True)["data"])
+    assert 2 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 4
 
 
-def test_spans_that_were_kept_read_as_such(browser: Browser, make_ablation, reported, tmp_path: Path):
-    folder = make_ablation(n_layers=N_LAYERS, complement=True)
-    browser.open(write_report(tmp_path / "report.html", [reported(folder)], tolerance=5.0))
-    span = span_summary(read_spans(folder), "kept", [5.0])["shortest_sufficient"]["5"]
-    words = f"By the estimate, the adapters of {name_of(span)} alone suffice within 5 points"
-    assert words in browser.text(".advice")
-    assert "alone" in browser.text(".span-card h3")
+def test_spans_in_a_line_are_chosen_by_the_arrows(browser: Browser, make_ablation, reported, tmp_path: Path):
+    from adapter_probe.results.ablation_files import write_spans
 
-
-def test_a_gain_at_the_worst_is_said_as_a_gain(browser: Browser, make_ablation, reported, tmp_path: Path):
-    folder = make_ablation(n_layers=2)
-    frame = read_spans(folder)
-    frame["delta_points"], frame["ci_low_points"], frame["ci_high_points"] = 1.0, 0.4, 1.6
-    write_spans(folder, frame)
-    browser.open(write_report(tmp_path / "report.html", [reported(folder)]))
-    assert "500 of 500 adapter parameters (100 %), at worst +0.4 points." in browser.text(".advice")
-
-
-@pytest.mark.parametrize("order", ["prefix", "suffix", "apart"])
-def test_spans_in_a_line_are_marks_of_a_curve(
-    browser: Browser, make_ablation, reported, order, tmp_path: Path
-):
-    folder = make_ablation(n_layers=N_LAYERS)
-    frame = read_spans(folder)
-    chosen = {
-        "prefix": frame["first"] == 0,
-        "suffix": frame["last"] == N_LAYERS - 1,
-        "apart": frame["n_layers"] == 1,
-    }
-    frame = frame[chosen[order]].reset_index(drop=True)
-    write_spans(folder, frame)
-    browser.open(write_report(tmp_path / "report.html", [reported(folder)]))
-    places = "[m.cx, m.cy].map((place) => place.baseVal.value)"
-    marks = f"return [...document.querySelectorAll('.curve .mark')].map((m) => {places})"
-    x, y = np.array(browser.run(marks)).T
-    assert len(x) == N_LAYERS
-    np.testing.assert_allclose(np.diff(x), np.diff(x)[0], rtol=1e-5)
-    slope, at_zero = np.polyfit(drop_points(frame["delta_points"]), y, 1)  # a straight scale, a loss upwards
-    np.testing.assert_allclose(slope * drop_points(frame["delta_points"]) + at_zero, y, atol=1e-3)
-    assert slope < 0
-    assert browser.count(".curve .hollow") == (~frame["significant"]).sum()
-    assert (browser.count(".curve .band"), browser.count(".curve .on-curve")) == (
-        (0, 1) if order == "apart" else (1, 0)
-    )
-    browser.focus('.cell[tabindex="0"]')
-    browser.press(END, LEFT, ENTER)
-    browser.run("document.activeElement.blur()")
-    row = frame.iloc[-2]
-    assert name_of(row).capitalize() in browser.text(".span-card h3")
-    assert browser.count(".bars") == 0
-    assert browser.logs("browser") == []
-
-
-@pytest.fixture
-def suffixes(make_ablation) -> Path:
-    """An ablation whose spans all end at the last layer."""
     folder = make_ablation(n_layers=N_LAYERS)
     frame = read_spans(folder)
     write_spans(folder, frame[frame["last"] == N_LAYERS - 1].reset_index(drop=True))
-    return folder
-
-
-def without(folder: Path, layers: list[int]) -> None:
-    """Leave the spans from these layers on undefined."""
-    frame = read_spans(folder)
-    numbers = ["score", "delta_points", "ci_low_points", "ci_high_points", "p_value", "p_holm"]
-    frame.loc[frame["first"].isin(layers), numbers] = np.nan
-    write_spans(folder, frame.assign(significant=frame["significant"] & frame["p_holm"].notna()))
-
-
-def test_the_dashes_stand_at_every_tolerance(browser: Browser, suffixes: Path, reported, tmp_path: Path):
-    frame = read_spans(suffixes)
-    frame["delta_points"] *= 0.3 / drop_points(frame["delta_points"]).max()
-    frame["ci_low_points"] = frame["ci_high_points"] = frame["delta_points"]
-    write_spans(suffixes, frame)  # so that the slider goes on above the largest drop and where it starts
-    browser.open(write_report(tmp_path / "report.html", [reported(suffixes)], tolerance=0.25))
-    places = "return [...document.querySelectorAll('.curve .mark')].map((m) => m.cy.baseVal.value)"
-    slope, at_zero = np.polyfit(drop_points(frame["delta_points"]), browser.run(places), 1)
-    steps = browser.run("return JSON.parse(document.getElementById('data').textContent).ablations[0].steps")
-    for tolerance in (steps[0]["tolerance"], steps[-1]["tolerance"]):
-        browser.focus(".slider input")
-        browser.press(END if tolerance else HOME)
-        dashes = browser.run("return document.querySelector('.limit-line').getAttribute('d')")
-        height = float(re.fullmatch(r"M0 ([\d.]+)H\d+", dashes)[1])
-        assert height == pytest.approx(slope * tolerance + at_zero, abs=1e-3)
-        assert height >= 0
-    assert "tolerated drop" in browser.text(".legend")
-
-
-@pytest.mark.parametrize("undefined", [[2], [0, 3], [1, 3, 5]])
-def test_a_curve_has_gaps_at_undefined_spans(browser: Browser, suffixes, reported, undefined, tmp_path: Path):
-    without(suffixes, undefined)
-    browser.open(write_report(tmp_path / "report.html", [reported(suffixes)]))
-    there = "".join(" " if layer in undefined else "x" for layer in range(N_LAYERS)).split()
-    lengths = """return ["curve-line", "band"].map((kind) => document.querySelector(`.curve .${kind}`)
-        .getAttribute("d").split("M").slice(1).map((part) => part.split("L").length))"""
-    line, band = browser.run(lengths)
-    assert line == [len(run) for run in there]
-    assert band == [2 * len(run) for run in there]
-    assert browser.count(".curve .mark.undefined") == len(undefined)
-    assert "undefined" in browser.text(".legend")
-
-
-@pytest.mark.parametrize("what", ["everything", "intervals"])
-def test_what_a_curve_lacks_leaves_nothing_behind(browser: Browser, suffixes, reported, what, tmp_path: Path):
-    if what == "everything":
-        without(suffixes, list(range(N_LAYERS)))
-    else:
-        bare = read_spans(suffixes).drop(columns=["ci_low_points", "ci_high_points"])
-        write_spans(suffixes, bare)
-    browser.open(write_report(tmp_path / "report.html", [reported(suffixes)]))
-    stray = """return [...document.querySelectorAll(".curve g")].flatMap((group) => [...group.childNodes])
-        .filter((node) => node.nodeType === Node.TEXT_NODE).length"""
-    assert browser.run(stray) == 0
-    assert browser.count(".curve .band") == 0
-    assert browser.count(".curve .curve-line") == (what == "intervals")
+    browser.open(write_report(tmp_path / "report.html", [reported(folder)]))
+    browser.focus('.cell[tabindex="0"]')
+    browser.press(END, LEFT, ENTER)
+    browser.run("document.activeElement.blur()")
+    assert f"{N_LAYERS - 2}–{N_LAYERS - 1}" in browser.text(".span-card h3")
     assert browser.logs("browser") == []
-    undefined = ["undefined"] if what == "everything" else []
-    assert browser.texts(".legend li") == ["tolerated drop", *undefined]
 
 
-@pytest.mark.parametrize(("metric", "unit"), [("nll", " nats"), ("perplexity", "")])
-def test_a_loss_rises_in_its_own_unit(browser: Browser, make_loss, reported, metric, unit, tmp_path: Path):
-    ablation = reported(make_loss(metric))
-    browser.open(write_report(tmp_path / "report.html", [ablation]))
-    spans, results = ablation.record.spans, ablation.results
-    scores = score(metric, results.predictions, results.labels)
-    rises = scores[1:] - scores[0]
-    for number in (0, len(rises) - 1):
-        browser.point(*browser.place(".cell", number))
-        assert browser.text(".span-card .big") == f"{rises[number]:+.3f}{unit}"
-        row = spans.iloc[number]
-        low, high = (f"{-row[name] / 100:+.3f}" for name in ("ci_high_points", "ci_low_points"))
-        assert f"{low} to {high}{unit}".replace("-", "−") in browser.text(".span-card")
-        assert f"score{scores[number + 1]:.3f}{unit}intact {scores[0]:.3f}{unit}" in browser.text(
-            ".span-card"
-        )
-    assert f"rise in {metric_label(metric)} (0.01{unit})" in browser.text(".bars")
-    assert f"within 0.01{unit}." in browser.text(".advice")
-    script = (
-        "return document.body.innerText + [...document.querySelectorAll('details')].map((d) => d.textContent)"
-    )
-    assert not re.search(r"\bdrop|\bpoints?\b", browser.run(script))
+def test_questions_show_their_answers(browser: Browser, questions, reported, tmp_path: Path):
+    folder, texts = questions
+    browser.open(write_report(tmp_path / "report.html", [reported(folder, texts=texts)]))
+    number = int(browser.text(".examples button")[1:]) - 1
+    assert browser.text(".examples blockquote").startswith(texts.texts[number])
+    assert browser.text(".examples dd") == texts.truths[number]
+    assert texts.texts_b[number] in browser.text("details.second")
     assert browser.logs("browser") == []

@@ -1,0 +1,280 @@
+"""Examples whose prediction a span changes: outcomes, confusion matrices, and a list to search and sort."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from adapter_probe.analysis.deltas import intact_row
+from adapter_probe.errors import ResultsError
+from adapter_probe.metrics import CHOICES
+from adapter_probe.results.ablation_files import QUESTION_SCORES, AblationResults, continuation_sizes
+
+from .markup import Html, choice, tag
+
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_MOST_CLASSES = 12  # of a confusion matrix; the rarest of more are one class
+_OTHERS = "others"
+
+
+@dataclass(frozen=True)
+class ExampleTexts:
+    """The texts of the examples, in the order of the predictions.
+
+    Attributes:
+        texts: the first or only text of every example, the question, or the context of the choices.
+        texts_b: the second one, or the context of a question; None for single texts.
+        truths: the correct answers of every question, as text; None if the examples have labels.
+        choices: the choices of every example; None if the examples have labels or answers.
+        metadata: further columns of the data, by name, as text.
+    """
+
+    texts: tuple[str, ...]
+    texts_b: tuple[str, ...] | None = None
+    truths: tuple[str, ...] | None = None
+    choices: tuple[tuple[str, ...], ...] | None = None
+    metadata: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def is_correct(results: AblationResults) -> np.ndarray | None:
+    """Whether each example is right under each variant, bool `[variants, examples]`.
+
+    An answer is right if it matches a correct answer exactly. None for regressions and losses.
+    """
+    if results.kind == "classification" or (results.kind == "causal" and results.metric in CHOICES):
+        labels = 0 if results.greedy is not None else results.labels
+        return results.predictions == labels
+    if results.kind == "extractive":
+        return results.logits[..., QUESTION_SCORES.index("exact_match")] > 0.5
+    return None
+
+
+def variant_of(results: AblationResults, spans: pd.DataFrame) -> list[int | None]:
+    """The variant of each span; None where an output is not finite."""
+    row_of = {tuple(span): row for row, span in enumerate(results.spans.tolist())}
+    rows = [row_of.get(span) for span in zip(spans["first"].tolist(), spans["last"].tolist())]
+    return [None if row is None or results.nonfinite[row] else row for row in rows]
+
+
+def flip_counts(results: AblationResults, spans: pd.DataFrame) -> list[tuple[int, int] | None]:
+    """How many examples each span makes newly wrong and newly correct; None where that is unknown."""
+    outcomes = is_correct(results)
+    if outcomes is None:
+        return [None] * len(spans)
+    intact = outcomes[intact_row(results)]
+    return [
+        None if row is None else (int((intact & ~outcomes[row]).sum()), int((~intact & outcomes[row]).sum()))
+        for row in variant_of(results, spans)
+    ]
+
+
+def confusion(results: AblationResults, spans: pd.DataFrame) -> dict[str, Any] | None:
+    """The confusion matrices of a classification, as text, a row of each matrix after the other.
+
+    Returns:
+        `names` of the classes, in which the rarest of many are one; `intact`, and `rows`, one per span (None
+        where an output is not finite): numbers of examples by true (slow) and predicted class (fast).
+    """
+    if results.kind != "classification":
+        return None
+    names, places = list(results.label_names), np.arange(len(results.label_names))
+    if len(names) > _MOST_CLASSES:
+        counts = np.bincount(results.labels, minlength=len(names))
+        kept = np.sort(np.argsort(-counts, kind="stable")[: _MOST_CLASSES - 1])
+        places = np.full(len(names), len(kept))
+        places[kept] = np.arange(len(kept))
+        names = [*(names[i] for i in kept), _OTHERS]
+    n, truth = len(names), places[results.labels]
+
+    def matrix(row: int) -> list[str]:
+        pairs = n * truth + places[results.predictions[row]]
+        return [f"{count:,}" for count in np.bincount(pairs, minlength=n * n).tolist()]
+
+    rows = [None if row is None else matrix(row) for row in variant_of(results, spans)]
+    intact = intact_row(results)
+    return {"names": names, "intact": None if results.nonfinite[intact] else matrix(intact), "rows": rows}
+
+
+def confusion_card(found: Mapping[str, Any]) -> Html:
+    """The matrix of the intact model beside that of a span, which the script fills."""
+    names, n = found["names"], len(found["names"])
+
+    def grid(title: str, counts: list[str], kind: str) -> Html:
+        head = tag(
+            "tr",
+            None,
+            tag("td", None, "true \u2193  predicted \u2192"),
+            [tag("th", {"scope": "col"}, m) for m in names],
+        )
+        body = [
+            tag("tr", None, tag("th", {"scope": "row"}, names[i]), [
+                tag("td", {"class": "count hit" if i == j else "count"}, counts[n * i + j]) for j in range(n)
+            ])
+            for i in range(n)
+        ]  # fmt: skip
+        return tag("figure", {"class": kind}, tag("figcaption", None, title), tag("table", None, head, body))
+
+    intact = grid("intact", found["intact"] or ["?"] * n * n, "confusion")
+    span = grid("", [""] * n * n, "confusion of-span")
+    pair = tag("div", {"class": "scroll matrices"}, intact, span)
+    return tag("section", {"class": "card"}, tag("h3", None, "Confusion matrices"), pair)
+
+
+def examples_content(
+    results: AblationResults, spans: pd.DataFrame, texts: ExampleTexts
+) -> dict[str, Any] | None:
+    """The examples whose outcome some span changes, with their predictions, as plain JSON.
+
+    Returns:
+        `numbers` of the examples in their split, from 1; `texts` and `second` (or None); `truth`, and by
+        metadata column, the label included, its `values` and their `places` per example; `options` that were
+        predicted, of all examples in common or (`own`) of each one; `intact` and `rows` (one per row of
+        `spans`, None where an output is not finite): `said`, places in the options, and `right`, 0 or 1, a
+        digit per example (lists if there are more than 36 options), and `margins`, two digits in base 36
+        each, places in `words`; `changes` and, in words, `flips`: how many spans change the example. None for
+        regressions and losses.
+
+    Raises:
+        ResultsError: the numbers of texts and predictions differ.
+    """
+    outcomes = is_correct(results)
+    if outcomes is None or (results.kind == "extractive" and results.answers is None):
+        return None
+    if len(texts.texts) != len(results.labels):
+        raise ResultsError(
+            f"{len(texts.texts)} texts do not fit predictions of {len(results.labels)} examples"
+        )
+    intact, rows = intact_row(results), variant_of(results, spans)
+    kept = np.flatnonzero((outcomes != outcomes[intact])[results.nonfinite == 0].any(axis=0))
+    said, options, truth = _predicted(results, texts, kept)
+    margins, most = _margins(results, kept), int(said.max(initial=0))
+    changed = (outcomes != outcomes[intact])[[row for row in rows if row is not None]][:, kept].sum(axis=0)
+
+    def told(row: int | None) -> dict[str, Any] | None:
+        if row is None:
+            return None
+        packed = _packed(said[row], most)
+        found = {"said": packed, "right": _packed(outcomes[row, kept].astype(int), 1)}
+        return found if margins is None else {**found, "margins": _two_digits(margins[row])}
+
+    by_label = {"label": tuple(truth)} if results.kind == "classification" else {}
+    groups = {} if results.groups is None else {"group": tuple(results.groups[kept].tolist())}
+    others = {name: tuple(column[i] for i in kept) for name, column in texts.metadata.items()}
+    columns = {**by_label, **groups, **others}
+    return {
+        "numbers": (kept + 1).tolist(), "texts": [texts.texts[i] for i in kept],
+        "second": None if texts.texts_b is None else [texts.texts_b[i] for i in kept],
+        "truth": truth, "columns": {name: _places(column) for name, column in columns.items()},
+        "own": results.kind != "classification", "options": options,
+        "intact": told(intact), "rows": [told(row) for row in rows],
+        "words": None if margins is None else [f"{n / 100:+.2f}".replace("-", "−") for n in range(-100, 101)],
+        "heads": ["true", "intact model", "this span", "changed by"], "changes": changed.tolist(),
+        "flips": [f"{n} of {len(spans)} spans" for n in changed.tolist()],
+    }  # fmt: skip
+
+
+def _predicted(
+    results: AblationResults, texts: ExampleTexts, kept: np.ndarray
+) -> tuple[np.ndarray, list[Any], list[str]]:
+    """What was predicted, places in the options ``[variants, kept]``; the options; and what is true."""
+    if results.kind == "extractive":
+        said, options = _answers(results, texts, kept)
+        return said, options, [(texts.truths or texts.texts)[i] for i in kept]
+    said, names = results.predictions[:, kept], results.label_names
+    if results.kind == "classification":
+        return said, list(names), [names[i] for i in results.labels[kept]]
+    choices = texts.choices or (("right", "wrong"),) * len(texts.texts)
+    gold = np.zeros_like(results.labels) if results.greedy is not None else results.labels
+    return said, [list(choices[i]) for i in kept], [choices[i][gold[i]] for i in kept]
+
+
+def _answers(
+    results: AblationResults, texts: ExampleTexts, kept: np.ndarray
+) -> tuple[np.ndarray, list[list[str]]]:
+    """Answers under all variants: places in the options ``[variants, kept]``; the options per question."""
+    assert results.answers is not None, "checked by the caller"
+    said = np.zeros((len(results.masks), len(kept)), dtype=np.int64)
+    options = []
+    for place, example in enumerate(kept):
+        context = texts.texts_b[example] if texts.texts_b else ""
+        found: dict[str, int] = {}
+        for variant, (start, end) in enumerate(results.answers[:, example].tolist()):
+            said[variant, place] = found.setdefault(context[start:end] if start >= 0 else "", len(found))
+        options.append(list(found))
+    return said, options
+
+
+def _margins(results: AblationResults, kept: np.ndarray) -> np.ndarray | None:
+    """Probability of the true option less that of the likeliest other one, int percent ``[variants, kept]``.
+
+    None for answers, and for choices that are not compared by their probabilities.
+    """
+    logits, labels = results.logits[:, kept].astype(np.float64), results.labels[kept]
+    if results.kind == "causal":
+        if results.metric != "accuracy" or results.counts is None:
+            return None
+        there = continuation_sizes("accuracy", results.counts[kept]) > 0
+        logits = np.where(there, logits, -np.inf)
+    elif results.kind != "classification":
+        return None
+    with np.errstate(invalid="ignore"):
+        shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        shares /= shares.sum(axis=-1, keepdims=True)
+    at = np.arange(len(kept))
+    true = shares[:, at, labels].copy()
+    shares[:, at, labels] = -np.inf
+    found = np.nan_to_num(100 * (true - shares.max(axis=-1)))
+    return found.round().astype(int)
+
+
+def _places(values: tuple[str, ...]) -> dict[str, list]:
+    """Distinct values in ascending order, and the place of each one."""
+    known = sorted(set(values))
+    place = {value: index for index, value in enumerate(known)}
+    return {"values": known, "places": [place[value] for value in values]}
+
+
+def _packed(said: np.ndarray, most: int) -> str | list[int]:
+    digits = said.tolist()
+    return "".join(_DIGITS[digit] for digit in digits) if most < len(_DIGITS) else digits
+
+
+def _two_digits(percent: np.ndarray) -> str:
+    return "".join(_DIGITS[n // 36] + _DIGITS[n % 36] for n in (percent + 100).tolist())
+
+
+def examples_card(found: Mapping[str, Any]) -> Html:
+    """The list's controls: outcome, columns, text and order. The script fills the list."""
+    kinds = [
+        ("wrong", "newly wrong"),
+        ("right", "newly correct"),
+        ("both", "both"),
+        ("all", "every listed example"),
+    ]
+    orders = [("", "as in the data"), ("flips", "by number of spans that change it")]
+    if found["words"] is not None:
+        orders += [("margin", "by margin of the span"), ("intact", "by margin of the intact model")]
+    columns = [
+        choice(f"by-{name}", name, [("", "all"), *((str(i), v) for i, v in enumerate(column["values"]))])
+        for name, column in found["columns"].items()
+    ]
+    search = tag(
+        "label",
+        {"class": "pick"},
+        tag("span", None, "text"),
+        tag("input", {"type": "search", "name": "text"}),
+    )
+    picks = choice("outcome", "outcome", kinds, "wrong"), columns, search, choice("order", "order", orders)
+    margin = "The margin is the probability of what is true less that of the likeliest other option. "
+    said = "Choose an example to see on the map which spans change it."
+    return tag(
+        "section", {"class": "card examples-card"}, tag("h3", None, "Changed predictions: ", tag("span")),
+        tag("div", {"class": "filters"}, picks),
+        tag("p", {"class": "note"}, tag("b", {"class": "count"}),
+            f" of {len(found['numbers']):,} listed examples. ", margin if found["words"] else "", said),
+        tag("ol", {"class": "examples"}), tag("button", {"type": "button", "class": "more"}, "show more"),
+    )  # fmt: skip

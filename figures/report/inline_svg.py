@@ -1,0 +1,126 @@
+"""Figures as SVG inside the page: themed by its style sheet, and pointed at through shapes laid over them.
+
+A policy in the page's head forbids style attributes, so the properties become attributes. What lies on the
+page's background is drawn in two colours that look black and white but are distinct, `INK` and `GROUND`;
+the style sheet replaces them in the dark. Everything else has its own colours on any background.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from xml.etree import ElementTree
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from adapter_probe.figures import style
+from adapter_probe.figures.grid import NUMBER
+
+from .markup import Html, plain
+
+INK, GROUND = "#000001", "#fffffe"
+_OWN_GROUND = (NUMBER, "dashes", "rings", "triangles")  # drawn on cells, not on the page
+_HIDDEN = ("halo", "tolerance border", "tolerance")  # drawn over the figure, because the slider moves them
+_SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
+_LONG = re.compile(r"-?\d+\.\d{3,}")
+_MOVE, _GAPS = re.compile(r"translate\([^)]*\)"), re.compile(r"\s*([A-Za-z])\s*")
+_REFERENCE = re.compile(r"(?<=#)[\w.-]+")
+_ROUNDED = ("d", "x", "y", "width", "height", "cx", "cy", "x1", "x2", "y1", "y2")
+
+
+def inline(figure: Figure, name: str, title: str, lay_over: Callable[[], str] | None = None) -> Html:
+    """A figure as an SVG element.
+
+    Args:
+        figure: drawn by this project.
+        name: begins all ids inside, so that several figures fit into one page.
+        title: says what it is to those who do not see it.
+        lay_over: makes the markup of the shapes over it, in the figure's points, when all places are final.
+    """
+    for number, artist in enumerate(figure.findobj(lambda one: one.get_label() in (*_OWN_GROUND, *_HIDDEN))):
+        artist.set_visible(artist.get_visible() and artist.get_label() not in _HIDDEN)
+        artist.set_gid(f"own-{number}")
+    root = ElementTree.fromstring(style.render(figure, "svg", title, ""))
+    for parent in root.iter():
+        for child in [one for one in parent if one.tag.endswith(("}metadata", "}style", "}title"))]:
+            parent.remove(child)
+    over = lay_over() if lay_over else ""
+    _convert(root, own=False)
+    used = {found for node in root.iter() for value in node.attrib.values() for found in _references(value)}
+    short = {own: f"{name}-{number}" for number, own in enumerate(sorted(used))}
+    for node in root.iter():
+        if "id" in node.attrib and node.attrib["id"] not in used:
+            del node.attrib["id"]
+        node.attrib = {key: _shortened(key, value, short) for key, value in node.attrib.items()}
+    while _without_empty_groups(root):
+        pass
+    inside = "".join(ElementTree.tostring(child, encoding="unicode") for child in root)
+    inside = inside.encode("ascii", "xmlcharrefreplace").decode()
+    box = " ".join(f"{float(part):g}" for part in root.attrib["viewBox"].split())
+    return Html(
+        f'<svg viewBox="{box}" role="{"group" if over else "img"}" aria-label="{plain(title)}" fill="{INK}"'
+        f' stroke-linejoin="round" stroke-linecap="butt">{inside}{over}</svg>'
+    )
+
+
+def places(ax: Axes, points: np.ndarray) -> np.ndarray:
+    """Points ``[points, 2]`` of axes, in the coordinates of their rendered figure's SVG."""
+    figure = ax.get_figure(root=True)
+    found = ax.transData.transform(np.asarray(points, dtype=float).reshape(-1, 2)) * 72 / figure.dpi
+    found[:, 1] = 72 * figure.get_figheight() - found[:, 1]
+    return found.round(1)
+
+
+def _convert(node: ElementTree.Element, own: bool) -> None:
+    """Properties as attributes, names without namespaces, and the page's colours where the ground is its."""
+    node.tag = node.tag.removeprefix(_SVG)
+    if node.attrib.get("id", "").startswith("own-"):
+        own = True
+        node.attrib.setdefault("fill", style.INK)
+    for item in filter(None, node.attrib.pop("style", "").split(";")):
+        key, _, value = item.partition(":")
+        node.attrib[key.strip()] = value.strip()
+    if _LINK in node.attrib:
+        node.attrib["href"] = node.attrib.pop(_LINK)
+    if not own:
+        for key in ("fill", "stroke"):
+            theirs = {style.INK: INK, style.WHITE: GROUND}
+            if node.attrib.get(key) in theirs:
+                node.attrib[key] = theirs[node.attrib[key]]
+    for child in node:
+        child.tail = None
+        _convert(child, own)
+    node.text = None
+
+
+def _references(value: str) -> list[str]:
+    return _REFERENCE.findall(value) if value.startswith(("#", "url(")) else []
+
+
+def _without_empty_groups(root: ElementTree.Element) -> bool:
+    """Remove groups and definitions without contents; whether there were any."""
+    found = [
+        (parent, one) for parent in root.iter() for one in parent if one.tag in ("g", "defs") and not len(one)
+    ]
+    for parent, one in found:
+        parent.remove(one)
+    return bool(found)
+
+
+def _shortened(key: str, value: str, short: Mapping[str, str]) -> str:
+    """An attribute with short ids that no other figure has, and with short numbers."""
+    if key == "id":
+        return short[value]
+    if key == "href" or value.startswith("url("):
+        return _REFERENCE.sub(lambda found: short[found[0]], value)
+    if key == "transform":
+        return _MOVE.sub(lambda found: _LONG.sub(_rounded, found[0]), value)
+    if key in _ROUNDED:
+        value = _LONG.sub(_rounded, value)
+    return _GAPS.sub(r"\1", value).strip() if key == "d" else value
+
+
+def _rounded(number: re.Match) -> str:
+    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")

@@ -1,0 +1,133 @@
+"""HTML as text that is escaped unless it was made here, so that no name or text of a user becomes markup."""
+
+from __future__ import annotations
+
+import html
+import json
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+_VOID = frozenset(("input",))
+
+
+class Html(str):
+    """Markup; every other string is text."""
+
+
+def tag(name: str, attributes: Mapping[str, object] | None = None, *children: object) -> Html:
+    """An element; attributes and children that are None or False are left out, True is an empty attribute."""
+    said = "".join(
+        f' {key}="{"" if value is True else plain(str(value))}"'
+        for key, value in (attributes or {}).items()
+        if value is not None and value is not False
+    )
+    inside = "" if name in _VOID else f"{joined(children)}</{name}>"
+    return Html(f"<{name}{said}>{inside}")
+
+
+def joined(parts: object) -> Html:
+    """Markup and texts, in any nesting of lists and tuples, one after the other."""
+    if parts is None or parts is False:
+        return Html("")
+    if isinstance(parts, (list, tuple)):
+        return Html("".join(map(joined, parts)))
+    return parts if isinstance(parts, Html) else Html(plain(str(parts)))
+
+
+def plain(text: str) -> str:
+    """Text escaped for HTML: safe in any encoding, without control characters and lone surrogates."""
+    shown = "".join("\ufffd" if unicodedata.category(c) == "Cc" and c != "\n" else c for c in text)
+    return html.escape(shown).encode("ascii", "xmlcharrefreplace").decode("ascii")
+
+
+def json_for_html(value: object) -> str:
+    """JSON that HTML cannot misread: ASCII, without `<`, `>` and `&`."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def choice(name: str, label: str, options: Sequence[tuple[str, str]], chosen: str = "") -> Html:
+    """A labelled list of options, pairs of value and words, of which one is chosen."""
+    shown = [tag("option", {"value": value, "selected": value == chosen}, words) for value, words in options]
+    return tag("label", {"class": "pick"}, tag("span", None, label), tag("select", {"name": name}, shown))
+
+
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    data: Sequence[Mapping[str, object]] | None = None,
+) -> Html:
+    """A table that can be opened and, if it is large, scrolled; the first field heads its row.
+
+    Args:
+        title: its title.
+        columns: headings.
+        rows: fields as text.
+        data: attributes of each row.
+    """
+    head = tag("tr", None, [tag("th", {"scope": "col"}, name) for name in columns])
+    body = [
+        tag(
+            "tr",
+            data and data[number],
+            tag("th", {"scope": "row"}, row[0]),
+            [tag("td", None, f) for f in row[1:]],
+        )
+        for number, row in enumerate(rows)
+    ]
+    grid = tag("table", None, tag("thead", None, head), tag("tbody", None, body))
+    place = {"class": "scroll", "tabindex": "0", "role": "region", "aria-label": title}
+    return tag("details", {"class": "numbers"}, tag("summary", None, title), tag("div", place, grid))
+
+
+def settings(record: Mapping[str, object]) -> Html | None:
+    """A nested record as dotted names and values that can be opened, without null or empty values.
+
+    Of absolute paths only the last part is shown, because folder names are private. Hashes are not printed.
+    """
+    pairs = [(".".join(path), _text(value)) for path, value in _leaves(record) if value not in (None, "", [])]
+    lines = [
+        tag(
+            "div", {"class": "hash" if _is_hash(text) else None}, tag("dt", None, name), tag("dd", None, text)
+        )
+        for name, text in pairs
+    ]
+    inside = tag("summary", None, "Settings and versions"), tag("dl", None, lines)
+    return tag("details", {"class": "settings"}, *inside) if lines else None
+
+
+def _leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(item, (*path, str(key)))
+    else:
+        yield path, value
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    return f"{value:.6g}" if isinstance(value, float) else _without_folders(str(value))
+
+
+def _is_hash(text: str) -> bool:
+    return len(text) >= 32 and all(character in "0123456789abcdef" for character in text)
+
+
+def _without_folders(text: str) -> str:
+    """The last part of an absolute path."""
+    for kind in (PurePosixPath, PureWindowsPath):
+        if (path := kind(text)).is_absolute():
+            return path.name or text
+    return text
+
+
+def short_name(folder: Path) -> str:
+    """The last two parts of a folder's path: enough to identify it without private folder names."""
+    return "/".join(folder.resolve().parts[-2:]).lstrip("/") or "/"
