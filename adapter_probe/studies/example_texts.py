@@ -15,12 +15,12 @@ from adapter_probe.data.sources import read_split, subset
 from adapter_probe.data.tasks import Columns, Split, TaskSpec, load_split
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.figures.report.examples import ExampleTexts
-from adapter_probe.metrics import CHOICES, default_metric
+from adapter_probe.metrics import PROPORTIONS, default_metric
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.sealing import MADE_FROM, read_note
 
 _MOST_VALUES = 60  # of a column that is worth filtering by
-_CHOICE_METRICS = CHOICES[:3]  # of rows that are read without a tokenizer
+_CHOICE_METRICS = PROPORTIONS[:3]  # of rows that are read without a tokenizer
 
 
 def texts_of(

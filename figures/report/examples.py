@@ -11,8 +11,8 @@ import pandas as pd
 
 from adapter_probe.analysis.deltas import intact_row
 from adapter_probe.errors import ResultsError
-from adapter_probe.metrics import CHOICES
-from adapter_probe.results.ablation_files import QUESTION_SCORES, AblationResults, continuation_sizes
+from adapter_probe.metrics import PROPORTIONS, continuation_sizes
+from adapter_probe.results.ablation_files import QUESTION_SCORES, AblationResults
 
 from .markup import Html, choice, tag
 
@@ -45,7 +45,7 @@ def is_correct(results: AblationResults) -> np.ndarray | None:
 
     An answer is right if it matches a correct answer exactly. None for regressions and losses.
     """
-    if results.kind == "classification" or (results.kind == "causal" and results.metric in CHOICES):
+    if results.kind == "classification" or (results.kind == "causal" and results.metric in PROPORTIONS):
         labels = 0 if results.greedy is not None else results.labels
         return results.predictions == labels
     if results.kind == "extractive":
