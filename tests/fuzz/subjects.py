@@ -366,7 +366,7 @@ def judge_suite(place: Path, _done: str) -> None:
     found = json.loads((place / "out" / "requests.json").read_text())
     tasks = {task.get("name", "task"): task for task in said["tasks"]}
     assert len(tasks) == len(said["tasks"]), "two tasks of one name"
-    parts = {"tradeoff": said.get("tradeoff"), "init_sweep": said.get("init-sweep", said.get("init_sweep"))}
+    parts = {"tradeoff": said.get("tradeoff"), "init-sweep": said.get("init-sweep", said.get("init_sweep"))}
     for study, part in parts.items():
         rows = found.pop(study, [])
         right = [] if part is None else trials_of(study, part, tasks)
@@ -382,7 +382,7 @@ def judge_suite(place: Path, _done: str) -> None:
 def trials_of(study: str, part: dict, tasks: dict[str, dict]) -> list[list]:
     """Task, method, seed, epochs and learning rate of every trial."""
     rates = part.get("rates", {})
-    if study == "init_sweep":
+    if study == "init-sweep":
         methods = ["adapters"] * len(part.get("stds", range(8)))
     else:
         methods = ["adapters"] * len(part.get("sizes", range(10))) + ["top_layers"] * len(
@@ -390,7 +390,7 @@ def trials_of(study: str, part: dict, tasks: dict[str, dict]) -> list[list]:
         )
         methods += ["layernorm_only"] * part.get("layernorm", True) + ["full"] * part.get("full", True)
         methods += ["head_only"] * part.get("head_only", False)
-    usual = [3e-4] if study == "init_sweep" else [3e-5, 3e-4, 3e-3]
+    usual = [3e-4] if study == "init-sweep" else [3e-5, 3e-4, 3e-3]
     return [
         [name, method, seed, epochs, rate]
         for name in part.get("tasks") or tasks
