@@ -25,6 +25,7 @@ def given_task(
     checkpoint: str | Path,
     encoding: str = "utf-8",
     label_names: Sequence[str] = (),
+    categories: Sequence[str] = (),
 ) -> TaskSpec:
     """The task of a checkpoint, or that of the given files if the checkpoint does not record its data.
 
@@ -35,6 +36,8 @@ def given_task(
         checkpoint: folder of the checkpoint, for messages.
         encoding: text encoding of the files.
         label_names: names of the head's outputs, in their order, for a checkpoint that does not name them.
+        categories: names that hold where neither `label_names` nor the checkpoint gives any, and they are as
+            many as the outputs.
 
     Raises:
         CheckpointError: neither files are given nor does the checkpoint record any.
@@ -45,6 +48,9 @@ def given_task(
             f"{files[0]}: tasks of lm-eval require a language model; the task of checkpoint {checkpoint} is "
             f"{task.kind}"
         )
+    numbers = tuple(map(str, range(len(categories))))
+    if not label_names and categories and task.kind == "classification" and task.label_names == numbers:
+        label_names = categories
     if label_names:
         task = _named(task, tuple(label_names), checkpoint)
     if task.files or split not in SPLITS:
@@ -126,7 +132,8 @@ def _names(
         f"{', '.join(map(str, files))}: the labels {', '.join(found.label_names)} are not those of "
         f"checkpoint {checkpoint}, whose head has {len(numbers)} outputs, "
         + (
-            f"which it does not name; allowed are 0 to {len(numbers) - 1}"
+            "which it does not name; name them in their order with --label-names, or give labels from 0 to "
+            f"{len(numbers) - 1}"
             if unnamed
             else f"{known}; allowed are these, or 0 to {len(numbers) - 1}"
         )

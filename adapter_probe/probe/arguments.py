@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,10 @@ class Evaluation(Settings):
         None, "evaluate on a fixed random subset of this many examples.", slug="n{}"
     )
     encoding: str = setting("utf-8", "text encoding of the given data files, such as latin-1.")
+    label_names: Sequence[str] = setting(
+        (), "name of an output of the head, as the labels are written in the data, in the outputs' order; "
+        "for a checkpoint that does not name them.", metavar="NAME", shell=list[str],
+    )  # fmt: skip
     tokens_per_pass: int | None = setting(
         None, "maximum number of rows (variants x tokens) per pass through a layer, which bounds memory; by "
         "default chosen for the device.", panel="Running",
@@ -50,12 +55,15 @@ class AblationArguments(Evaluation):
             lm-evaluation-harness (``lm-eval:NAME``). Required for checkpoints of other libraries, which
             record no task.
         metric: evaluation metric; by default the metric of the task.
+        categories: the categories of the labels, if they are a pandas categorical: names of the outputs
+            where neither the user nor the checkpoint gives any.
     """
 
     checkpoint: str
     settings: AblationSettings = field(default_factory=AblationSettings)
     data: tuple[str, ...] = ()
     metric: str | None = None
+    categories: tuple[str, ...] = ()
 
     def settled(self) -> dict[str, Any]:
         """The arguments as plain JSON with absolute paths, for processes with another working directory."""

@@ -149,7 +149,10 @@ def _scored_examples(
 ) -> tuple[TaskSpec, Examples, str]:
     """The task of the examples, the examples, and the name of their metric."""
     split, about, data = arguments.split, opened.description, arguments.data
-    task = given_task(about.task, data, split, arguments.checkpoint, arguments.encoding)
+    task = given_task(
+        about.task, data, split, arguments.checkpoint, arguments.encoding, arguments.label_names,
+        arguments.categories,
+    )  # fmt: skip
     check_metric(arguments.metric or task.metric, task.kind, len(task.label_names) or None)
     if arguments.settings.precision == "mixed" and task.kind != "classification":
         raise ResultsError(

@@ -24,7 +24,7 @@ from .arguments import Ablate
 from .checked import planned_by, taking
 from .gallery import SECONDS_OF_DRAWING
 from .planning import AblationPlan
-from .rows import as_files, check_files
+from .rows import as_files, categories_of, check_files
 
 if TYPE_CHECKING:
     from adapter_probe.jobs.slurm_options import SlurmOptions
@@ -51,7 +51,7 @@ def _asked(call: Ablate, kept: Path) -> Iterator[tuple[AblationArguments, Path, 
     metric = CustomMetric(call.metric) if callable(call.metric) else call.metric
     arguments = AblationArguments.of(
         call, checkpoint=str(checkpoint), settings=AblationSettings.of(call), metric=metric,
-        data=_with_task(files, call.task),
+        data=_with_task(files, call.task), categories=categories_of(call.data),
     )  # fmt: skip
     check_files(checkpoint, call.encoding, *arguments.data, *others)
     yield arguments, _folder_of(arguments, call.out), others

@@ -71,7 +71,7 @@ def test_labels_that_nothing_orders_are_refused(tmp_path: Path):
     data = rows(tmp_path / "d.jsonl", ["x", "y", "z", "x"])
     with pytest.raises(DataError, match=r"labels x, y, z are not those .* 3 outputs, bad, fair, good"):
         request("adapterhub/houlsby", data)
-    with pytest.raises(DataError, match=r"which it does not name; allowed are 0 to 2"):
+    with pytest.raises(DataError, match=r"does not name; .*--label-names, or give labels from 0 to 2"):
         request("peft/lora", data)
 
 

@@ -63,3 +63,21 @@ def test_files_that_are_gone_can_be_given_and_others_are_refused(study, frame, t
         ap.report(study.folder, page, examples=True, data=tmp_path / "other.jsonl")
     with pytest.raises(ap.ResultsError, match=r"of another library, which records no texts; .*--data"):
         ap.report(study.folder, page, checkpoints=study.folder.parent)
+
+
+def test_string_labels_with_names_are_the_numbers(study, frame, tmp_path):
+    """By the argument, and by the categories of a categorical."""
+    words, checkpoint = ["zero", "one", "two"], study.folder.parent
+    options = {"base": FIXTURES / "bases" / "bert", "metric": "accuracy", "progress": False}
+    named = frame.assign(label=[words[label] for label in frame["label"]])
+    with pytest.raises(ap.DataError, match="--label-names"):
+        ap.ablate(checkpoint, data=named, out=tmp_path / "none", **options)
+    by_name = ap.ablate(checkpoint, data=named, label_names=words, out=tmp_path / "a", **options)
+    ordered = named.assign(label=pd.Categorical(named["label"], categories=words))
+    by_category = ap.ablate(checkpoint, data=ordered, out=tmp_path / "b", **options)
+    for one in (by_name, by_category):
+        assert one.results.label_names == tuple(words)
+        np.testing.assert_array_equal(one.results.labels, study.results.labels)
+        pd.testing.assert_frame_equal(one.spans, study.spans)
+    page = ap.report(by_name.folder, tmp_path / "report.html", examples=True)
+    assert examples_in(page.path)["texts"] == frame["text"].iloc[changed(study)].tolist()
