@@ -160,7 +160,8 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
     if not isinstance(encoded, EncodedRequests):
         items = example_of(encoded)[: 1 if alone else None]
         inputs = inputs_of(module, encoded, items, device)
-        return Replay(module, inputs, read=reader(request), alone=alone), None
+        one = request.examples.windows is None
+        return Replay(module, inputs, read=reader(request), alone=alone, one_position=one), None
     layout = choose_layout(module, encoded, dtype, device, alone)
     items = np.argsort(encoded.lengths, kind="stable")[:1]
     rows = rows_of(encoded, items, layout[0], dtype, device)[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -22,6 +22,9 @@ class Switched(Protocol):
 
     def switch(self, call: int, on: Sequence[bool]) -> None:
         """Switch them."""
+
+    def in_last(self) -> AbstractContextManager[None]:
+        """What holds while the last layer runs."""
 
 
 ROOT = torch.zeros(1, dtype=torch.long)
@@ -196,7 +199,9 @@ class Walk:
                 given.append(picked(branch.given[k][p], axis, branch.copies, branch.roots[rows]))
         args, kwargs = tree_unflatten(given, call.given_spec)
         layer = self.runner.layers[self.structure.layers[k]]
-        out, _ = flat_result(layer(*args, **kwargs), args, kwargs)
+        with self.switched.in_last() if k == len(self.recorded.calls) - 1 else nullcontext():
+            returned = layer(*args, **kwargs)
+        out, _ = flat_result(returned, args, kwargs)
         return [
             ((k, p), split(x, self.structure.out_axes[k][p], n))
             for p, x in enumerate(out)

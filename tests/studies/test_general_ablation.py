@@ -105,7 +105,7 @@ def span_off(layers: list[list[torch.nn.Module]], first: int, last: int) -> None
 def test_a_language_model_that_the_packed_engine_does_not_know(kind, tmp_path):
     checkpoint = saved(tmp_path, kind, CAUSAL[kind][0], "CAUSAL_LM", CAUSAL[kind][1])
     data = written(tmp_path, CHOICES)
-    plan = adapter_probe.ablate(checkpoint, data=data, progress=False, dry_run=True)
+    plan = adapter_probe.ablate.plan(checkpoint, data=data, progress=False)
     assert plan.engine.startswith("general: ")
     study = adapter_probe.ablate(checkpoint, data=data, progress=False)
     assert study.summary["engine"]["name"] == "general"
