@@ -43,13 +43,13 @@ def calls() -> dict[str, Call]:
     def opened() -> Any:
         return ap.open("checkpoint", base="base")
 
-    place = {"base": "base", "task": "task", "progress": False, "dry_run": True}
+    place = {"base": "base", "task": "task", "progress": False}
     sweep = {"seeds": 1, "epochs": 1, "learning_rates": 0.01, "max_train": 16, "workers": 1}
     source = {"base": "base", "data": "rows.jsonl"}
     rows = {**source, "progress": False}
     return {
         "ablate": (ap.ablate, {"checkpoint": "checkpoint", "out": "new", "metric": "accuracy", **rows}),
-        "plan": (ap.ablate, {"checkpoint": "checkpoint", "dry_run": True, **rows}),
+        "plan": (ap.ablate.plan, {"checkpoint": "checkpoint", **rows}),
         "open": (ap.open, {"checkpoint": "checkpoint", "base": "base", "device": "cpu", "dtype": "float32"}),
         "logits": (method(opened, "logits"), {"texts": TEXTS, "off": (0, 1)}),
         "variants": (method(opened, "variants"), {"texts": TEXTS, "masks": np.ones((2, 6), bool)}),
@@ -74,9 +74,9 @@ def calls() -> dict[str, Call]:
             ap.convert,
             {"source": "checkpoint", "out": "converted", "to": "adapterhub", "base": "base"},
         ),
-        "init_sweep": (ap.init_sweep, {"out": "sweep", "stds": [0.1], "size": 2, **place, **sweep}),
-        "tradeoff": (ap.tradeoff, {"out": "tradeoff", "sizes": [2], "top_k": [1], **place, **sweep}),
-        "suite": (ap.suite, {"file": "suite.toml", "out": "suite", "progress": False, "dry_run": True}),
+        "init_sweep": (ap.init_sweep.plan, {"out": "sweep", "stds": [0.1], "size": 2, **place, **sweep}),
+        "tradeoff": (ap.tradeoff.plan, {"out": "tradeoff", "sizes": [2], "top_k": [1], **place, **sweep}),
+        "suite": (ap.suite.plan, {"file": "suite.toml", "out": "suite", "progress": False}),
     }  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def draw(name: str, generator: random.Random) -> tuple[dict[str, Any], str]:
     """The arguments of a call, some of them odd, and what was replaced, in words."""
     _, given = calls()[name]
     # One that is left out counts as an argument that nobody knows.
-    names = [one for one in given if one not in ("progress", "dry_run")]
+    names = [one for one in given if one != "progress"]
     chosen = generator.sample(names, min(len(names), generator.choice((1, 1, 2))))
     odd = {one: generator.choice(ODD) for one in chosen}
     endless = ("epochs", "seeds", "max_train", "workers", "sizes", "size", "top_k", "learning_rates")
