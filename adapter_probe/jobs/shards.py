@@ -57,24 +57,21 @@ def compute_in_shards(
     on_gpu = (
         bool(options.gpus_per_task) if resources.device == "auto" else resources.device.startswith("cuda")
     )
-    with AblationRun.folder(request, out, "cuda" if on_gpu else "cpu") as run:
-        ablation = AblationRun(request, run)
+    with AblationRun(request, out, device_type="cuda" if on_gpu else "cpu") as run:
         gather_shards(out, run)
-        if ablation.missing():
-            shards = write_shards(out, arguments, run, ablation, options.max_parallel or _USUAL_SHARDS)
+        if run.missing():
+            shards = write_shards(out, arguments, run, options.max_parallel or _USUAL_SHARDS)
             left = {folder: tokens for folder, tokens in shards.items() if tokens}
             jobs = Jobs(out, left, len(shards), "shards", "tokens")
             failures = run_jobs(jobs, resources, progress)
             gather_shards(out, run)
-            if ablation.missing():
-                lost = [f for f, tokens in write_shards(out, arguments, run, ablation, 1).items() if tokens]
+            if run.missing():
+                lost = [f for f, tokens in write_shards(out, arguments, run, 1).items() if tokens]
                 raise TrainingError(describe_lost(jobs, failures, lost))
         shutil.rmtree(out / SHARDS, ignore_errors=True)
 
 
-def write_shards(
-    out: Path, arguments: AblationArguments, run: RunDirectory, ablation: AblationRun, most: int
-) -> dict[Path, int]:
+def write_shards(out: Path, arguments: AblationArguments, run: AblationRun, most: int) -> dict[Path, int]:
     """Distribute the missing parts of an ablation to shards.
 
     Existing shards keep their parts, because they may be running.
@@ -82,14 +79,13 @@ def write_shards(
     Args:
         out: the ablation's folder.
         arguments: arguments of the ablation.
-        run: the ablation's entered folder.
-        ablation: the ablation in that folder.
+        run: the ablation in its folder, entered.
         most: maximum number of shards, if there are none yet.
 
     Returns:
         The number of tokens that each shard has to compute, by folder; 0 if it is finished.
     """
-    missing, total = ablation.missing(), ablation.parts_done()[1]
+    missing, total = run.missing(), run.parts_done()[1]
     there = len(list((out / SHARDS).glob("shard-*")))
     count = there or max(1, min(most, len(missing)))
     # Parts are sorted by length, so parts are dealt out in turn for equal work.
@@ -100,7 +96,7 @@ def write_shards(
     for folder, parts in shares.items():
         asked = {"arguments": arguments.settled(), "plan": run.plan, "parts": parts}
         write_json(make_folder(folder) / SHARD, asked)
-    return {folder: sum(map(ablation.tokens_of, parts)) for folder, parts in shares.items()}
+    return {folder: sum(map(run.tokens_of, parts)) for folder, parts in shares.items()}
 
 
 def run_shard(folder: Path, device: torch.device, report: Callable[[int], None]) -> None:
@@ -122,17 +118,16 @@ def run_shard(folder: Path, device: torch.device, report: Callable[[int], None])
     except (AdapterProbeError, KeyError, TypeError, ValueError) as error:
         raise ResultsError(f"{path} is damaged: {error}") from error
     request = prepare_ablation(arguments, device)
-    with RunDirectory(folder, request.identity, plan) as run:
-        ablation = AblationRun(request, run)
-        missing = sorted(set(parts) & set(ablation.missing()))
-        done = sum(map(ablation.tokens_of, set(parts) - set(missing)))
+    with AblationRun(request, folder, plan=plan) as run:
+        missing = sorted(set(parts) & set(run.missing()))
+        done = sum(map(run.tokens_of, set(parts) - set(missing)))
 
         def count(tokens: int) -> None:
             nonlocal done
             done += tokens
             report(done)
 
-        ablation.compute_parts(missing, count)
+        run.compute_parts(missing, count)
 
 
 def gather_shards(out: Path, run: RunDirectory) -> None:

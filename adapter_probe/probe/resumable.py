@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,31 +21,32 @@ from .plan import TOKENS_PER_PART, count_work, cut_parts
 from .request import AblationRequest
 
 
-class AblationRun:
-    """An ablation in its folder: finished parts, missing parts, and their computation.
+class AblationRun(RunDirectory):
+    """An ablation in its folder, which ``with`` enters: finished parts, missing parts, their computation.
 
     Args:
         request: the request.
-        run: the open folder of the run.
+        out: the folder.
+        plan: how the examples are divided into parts; by default by the device.
+        device_type: device type of the computing machines, if other than this one.
     """
 
-    def __init__(self, request: AblationRequest, run: RunDirectory):
-        self._request, self._run = request, run
-        self._parts = cut_parts(request.encoded.lengths, int(run.plan["tokens_per_part"]))
-        self._engine = Engine(request, run.path)
-
-    @staticmethod
-    def folder(request: AblationRequest, out: Path, device_type: str | None = None) -> RunDirectory:
-        """The folder of a request, to be entered with ``with``.
-
-        Args:
-            request: the request.
-            out: the folder.
-            device_type: device type of the computing machines, if other than this one; parts are sized for
-                it.
-        """
+    def __init__(
+        self,
+        request: AblationRequest,
+        out: Path,
+        *,
+        plan: Mapping[str, object] | None = None,
+        device_type: str | None = None,
+    ):
         per_part = TOKENS_PER_PART.get(device_type or request.device.type, TOKENS_PER_PART["cpu"])
-        return RunDirectory(out, request.identity, {"tokens_per_part": per_part})
+        super().__init__(out, request.identity, {"tokens_per_part": per_part} if plan is None else plan)
+        self._request, self._engine = request, Engine(request, self.path)
+
+    @cached_property
+    def _parts(self) -> list[np.ndarray]:
+        """By the plan of the folder, if there is one: not to be asked for before it is entered."""
+        return cut_parts(self._request.encoded.lengths, int(self.plan["tokens_per_part"]))
 
     @property
     def tokens_total(self) -> int:
@@ -54,7 +56,7 @@ class AblationRun:
     @property
     def tokens_done(self) -> int:
         """Tokens of the finished parts."""
-        return sum(map(self.tokens_of, self._finished()))
+        return sum(map(self.tokens_of, self._done()))
 
     def tokens_of(self, part: int) -> int:
         """Tokens of one part."""
@@ -62,14 +64,14 @@ class AblationRun:
 
     def parts_done(self) -> tuple[int, int]:
         """Number of finished parts and of all parts."""
-        return len(self._finished()), len(self._parts)
+        return len(self._done()), len(self._parts)
 
     def missing(self) -> list[int]:
         """Numbers of the parts still to do."""
-        return sorted(set(range(len(self._parts))) - self._finished())
+        return sorted(set(range(len(self._parts))) - self._done())
 
-    def _finished(self) -> set[int]:
-        return {i for i in self._run.finished() if i < len(self._parts)}
+    def _done(self) -> set[int]:
+        return {i for i in self.finished() if i < len(self._parts)}
 
     def compute(self, report: ProgressCallback) -> AblationResults:
         """Compute the missing parts, then join all parts.
@@ -89,10 +91,10 @@ class AblationRun:
         parts = [self._parts[number] for number in numbers]
         with closing(self._engine.outputs(parts, report)) as computed:
             for number, part, arrays in zip(numbers, parts, computed):
-                self._run.write_part(number, {"index": part, **arrays})
+                self.write_part(number, {"index": part, **arrays})
 
     def _collect(self) -> AblationResults:
-        parts = [self._run.read_part(number) for number in range(len(self._parts))]
+        parts = [self.read_part(number) for number in range(len(self._parts))]
         order = np.argsort(np.concatenate([part.pop("index") for part in parts]))
         arrays: Arrays = {
             name: np.concatenate([part[name] for part in parts], axis=1)[:, order] for name in parts[0]
@@ -112,19 +114,17 @@ def plan_ablation(request: AblationRequest, folder: Path) -> dict[str, Any]:
     Raises:
         ResultsError: the folder belongs to another run, or is in use.
     """
-    run = AblationRun.folder(request, folder)
+    run = AblationRun(request, folder)
     if (folder / MANIFEST).exists():
-        with run:
-            ablation = AblationRun(request, run)
-    else:
-        ablation = AblationRun(request, run)
+        with run:  # to see which parts are there, and how the examples are divided
+            pass
     engine = Engine(request)
     masks = request.variants.masks
     per_token = engine.seconds_per_token()
-    seconds = per_token * (ablation.tokens_total - ablation.tokens_done)
-    done, parts = ablation.parts_done()
+    seconds = per_token * (run.tokens_total - run.tokens_done)
+    done, parts = run.parts_done()
     work = count_work(masks, request.encoded.lengths, request.model.forks_early)
-    per_pass = per_token * ablation.tokens_total / sum(work.layer_evaluations)
+    per_pass = per_token * run.tokens_total / sum(work.layer_evaluations)
     return {
         **asdict(work),
         "choices": _other_choices(request, per_pass),

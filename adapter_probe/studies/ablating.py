@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from adapter_probe.jobs.slurm_options import SlurmOptions
     from adapter_probe.probe.arguments import AblationArguments
     from adapter_probe.probe.request import AblationRequest
+    from adapter_probe.probe.resumable import AblationRun
 
 _ANY_DEVICE = ("auto", "cpu")  # available on every machine
 BESIDE = "against-"
@@ -191,12 +192,11 @@ def run_ablation(request: AblationRequest, folder: Path, *, progress: bool = Tru
     """
     from adapter_probe.probe.resumable import AblationRun
 
-    with AblationRun.folder(request, folder) as run:
+    with AblationRun(request, folder) as run:
         for damaged in run.damaged:
             print_message(f"{damaged} is damaged or belongs to another run; computing it again", progress)
-        ablation = AblationRun(request, run)
-        with _bar(ablation, request, progress) as report:
-            results = ablation.compute(report)
+        with _bar(run, request, progress) as report:
+            results = run.compute(report)
         with activity("ablate: computing intervals and tests of every span", progress):
             record = ablation_record(results, folder, run.created_with)
             _write(record, results)
@@ -204,8 +204,8 @@ def run_ablation(request: AblationRequest, folder: Path, *, progress: bool = Tru
 
 
 @contextmanager
-def _bar(ablation: Any, request: AblationRequest, progress: bool) -> Iterator[Any]:
-    total, done = ablation.tokens_total, ablation.tokens_done
+def _bar(run: AblationRun, request: AblationRequest, progress: bool) -> Iterator[Any]:
+    total, done = run.tokens_total, run.tokens_done
     if done == total:
         yield lambda _: None
         return

@@ -32,8 +32,8 @@ class PrefixTree(Contender):
     def run(self, share: int, shares: int) -> dict[str, Any]:
         """All variants, whatever the share: the tree lives by what they have in common."""
         shutil.rmtree(self._scratch, ignore_errors=True)
-        with AblationRun.folder(self._request, self._scratch) as folder:
-            results = AblationRun(self._request, folder).compute(lambda tokens: None)
+        with AblationRun(self._request, self._scratch) as ablation:
+            results = ablation.compute(lambda tokens: None)
         self._logits = results.logits
         return {"variants": len(self._logits)}
 

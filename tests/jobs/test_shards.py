@@ -52,11 +52,10 @@ def arguments(checkpoint: Path) -> AblationArguments:
 
 def in_shards(arguments: AblationArguments, out: Path, most: int, work: Callable[[dict[Path, int]], None]):
     request = prepare_ablation(arguments, CPU)
-    with AblationRun.folder(request, out) as run:
-        ablation = AblationRun(request, run)
-        gather_shards(out, run)
-        work(write_shards(out, arguments, run, ablation, most))
-        gather_shards(out, run)
+    with AblationRun(request, out) as ablation:
+        gather_shards(out, ablation)
+        work(write_shards(out, arguments, ablation, most))
+        gather_shards(out, ablation)
         return ablation, ablation.missing()
 
 
@@ -79,15 +78,15 @@ def arrays(out: Path) -> dict[str, bytes]:
 def test_shards_give_the_same_parts(most, precision, arguments, tmp_path):
     arguments = replace(arguments, settings=AblationSettings(precision=precision))
     request = prepare_ablation(arguments, CPU)
-    with AblationRun.folder(request, tmp_path / "whole") as run:
-        whole = AblationRun(request, run).compute(lambda _: None)
+    with AblationRun(request, tmp_path / "whole") as run:
+        whole = run.compute(lambda _: None)
     _, missing = in_shards(arguments, tmp_path / "cut", most, compute_all)
     assert missing == []
     assert arrays(tmp_path / "cut") == arrays(tmp_path / "whole") != {}
     assert (tmp_path / "cut" / GUARD).exists() == (precision == "mixed")
     shutil.rmtree(tmp_path / "cut" / "shards")
-    with AblationRun.folder(request, tmp_path / "cut") as run:
-        together = AblationRun(request, run).compute(lambda _: pytest.fail("computed again"))
+    with AblationRun(request, tmp_path / "cut") as run:
+        together = run.compute(lambda _: pytest.fail("computed again"))
     np.testing.assert_array_equal(together.logits, whole.logits)
 
 

@@ -52,8 +52,8 @@ def prepared(checkpoint: Path) -> Callable[..., AblationRequest]:
 
 
 def run(request: AblationRequest, out: Path, report: Callable[[int], None] = lambda _: None):
-    with AblationRun.folder(request, out) as folder:
-        return AblationRun(request, folder).compute(report)
+    with AblationRun(request, out) as ablation:
+        return ablation.compute(report)
 
 
 @pytest.mark.parametrize(
@@ -110,15 +110,14 @@ def test_results_say_what_they_are(prepared: Callable, small_parts: None, tiny_t
 
 def test_parts_cover_every_example_once(prepared: Callable, small_parts: None, tmp_path: Path):
     request, tokens = prepared(), []
-    with AblationRun.folder(request, tmp_path) as folder:
-        whole = AblationRun(request, folder)
+    with AblationRun(request, tmp_path) as whole:
         assert whole.parts_done()[0] == whole.tokens_done == 0
         assert whole.tokens_total == request.encoded.lengths.sum()
         whole.compute(tokens.append)
         done, parts = whole.parts_done()
-        assert done == parts == len(folder.finished()) > 4
+        assert done == parts == len(whole.finished()) > 4
         assert whole.tokens_done == whole.tokens_total == sum(tokens)
-        indices = np.concatenate([folder.read_part(number)["index"] for number in range(parts)])
+        indices = np.concatenate([whole.read_part(number)["index"] for number in range(parts)])
     assert sorted(indices) == list(range(64))
 
 
@@ -161,8 +160,7 @@ def test_a_resumed_run_equals_one_that_was_never_interrupted(
 ):
     whole = run(prepared(), tmp_path / "whole")
     interrupt(prepared(), tmp_path / "resumed", after)
-    with AblationRun.folder(prepared(), tmp_path / "resumed") as folder:
-        resumed = AblationRun(prepared(), folder)
+    with AblationRun(prepared(), tmp_path / "resumed") as resumed:
         before, tokens = resumed.tokens_done, []
         assert (before > 0) == (after > 3)
         assert same(resumed.compute(tokens.append), whole)

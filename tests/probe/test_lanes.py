@@ -51,8 +51,8 @@ def prepare(case: str, texts: Path, precision: str = "float32") -> AblationReque
 
 def ablate(request: AblationRequest, out: Path) -> tuple[AblationResults, list[int]]:
     reports: list[int] = []
-    with AblationRun.folder(request, out) as folder:
-        return AblationRun(request, folder).compute(reports.append), reports
+    with AblationRun(request, out) as ablation:
+        return ablation.compute(reports.append), reports
 
 
 # What forks at the residual sum, inside a sublayer and in a norm.

@@ -42,8 +42,8 @@ def few_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(request: AblationRequest, out: Path) -> AblationResults:
-    with AblationRun.folder(request, out) as folder:
-        return AblationRun(request, folder).compute(lambda _: None)
+    with AblationRun(request, out) as ablation:
+        return ablation.compute(lambda _: None)
 
 
 @contextmanager
@@ -127,8 +127,7 @@ def test_an_estimate_includes_what_is_repeated(
 def test_a_resumed_run_keeps_its_guard(prepared: Callable, few_sampled: None, tmp_path: Path):
     request = prepared("mixed")
     whole = run(request, tmp_path / "whole")
-    with AblationRun.folder(request, tmp_path / "half") as folder:
-        half = AblationRun(request, folder)
+    with AblationRun(request, tmp_path / "half") as half:
         half.compute_parts(half.missing()[:2], lambda _: None)
     written = (tmp_path / "half" / GUARD).stat().st_mtime_ns
     resumed = run(request, tmp_path / "half")

@@ -66,8 +66,8 @@ def checkpoint(request, tiny_base, squad, tmp_path_factory) -> Path:
 
 def run(checkpoint: Path, out: Path, **options: object):
     prepared = prepare_ablation(AblationArguments(str(checkpoint), **options), CPU)
-    with AblationRun.folder(prepared, out) as folder:
-        return prepared, AblationRun(prepared, folder).compute(lambda _: None)
+    with AblationRun(prepared, out) as ablation:
+        return prepared, ablation.compute(lambda _: None)
 
 
 def best_answers(model, encoded, windows, mask) -> list[tuple[int, int]]:

@@ -105,8 +105,8 @@ def test_a_checkpoint_is_trained_opened_and_ablated(
     assert read_contents(tmp_path / "c") in (None, contents_of(opened))
 
     request = prepare_ablation(AblationArguments(str(tmp_path / "c")), CPU)
-    with AblationRun.folder(request, tmp_path / "out") as folder:
-        results = AblationRun(request, folder).compute(lambda _: None)
+    with AblationRun(request, tmp_path / "out") as ablation:
+        results = ablation.compute(lambda _: None)
     encoded = encode(load_tokenizer(str(base)), load_split(find_task(tiny_task), "validation"), 40)
     which = range(0, len(encoded), 8)
     alone = separate(kind, opened.model)
