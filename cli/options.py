@@ -38,7 +38,7 @@ class Place:
 PLACES = {
     "checkpoint": Place("checkpoint {}: no such folder"),
     "results": Place("{}: no such folder; give results folders"),
-    "file": Place("{}: no such file"),
+    "file": Place("{}: cannot be read (no such file)"),
 }
 
 

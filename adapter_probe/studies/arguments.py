@@ -1,6 +1,7 @@
 """The arguments of the functions that run studies, each declared once; see `adapter_probe.settings`.
 
-The public functions, the commands and the tables of a suite's file take them from here.
+The public functions, the commands and the tables of a suite's file take them from here. Nobody compares or
+prints them, and without the methods for it the program starts faster.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ _TASK = "name of a known task (cola, glue/mrpc, squad, ...), or a folder with tr
 _TRIALS = required("output folder for trials, tables and figures.", metavar="FOLDER")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Shown(Settings):
     """What every function that takes its time has in common."""
 
     progress: bool = setting(True, "whether to show a progress bar.", shell=NoneType)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class _Given(Shown, Machine, Evaluation, AblationSettings):
     """The arguments of `ablate` that are given by name."""
 
@@ -80,7 +81,7 @@ class _Given(Shown, Machine, Evaluation, AblationSettings):
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Ablate(_Given):
     """The arguments of `adapter_probe.ablate`."""
 
@@ -92,7 +93,7 @@ class Ablate(_Given):
     )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class TaskOptions(Settings):
     """How a task's data is read and scored."""
 
@@ -109,7 +110,7 @@ class TaskOptions(Settings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SweepSettings(StepSettings):
     """Training settings of a sweep: every combination of learning rate, epochs and seed is a trial."""
 
@@ -121,7 +122,7 @@ class SweepSettings(StepSettings):
     seeds: int = setting(3, "number of runs per setting, with seeds 0, 1, ...", least=1)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class InitSweepSettings(SweepSettings):
     """What an initialisation sweep tries."""
 
@@ -135,7 +136,7 @@ class InitSweepSettings(SweepSettings):
     size: int = setting(64, "bottleneck size of the adapters.")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class TradeoffSettings(SweepSettings):
     """What a trade-off compares."""
 
@@ -163,7 +164,7 @@ class TradeoffSettings(SweepSettings):
     )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class _Trials(Shown, Resources, TaskOptions):
     """What both sweeps take besides what they compare."""
 
@@ -175,7 +176,7 @@ class _Trials(Shown, Resources, TaskOptions):
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class RunInitSweep(_Trials, InitSweepSettings):
     """The arguments of `adapter_probe.init_sweep`."""
 
@@ -185,7 +186,7 @@ class RunInitSweep(_Trials, InitSweepSettings):
     data: str | Path | None = setting(None, "folder with the files of a named task.", metavar="FOLDER")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class RunTradeoff(_Trials, TradeoffSettings):
     """The arguments of `adapter_probe.tradeoff`."""
 
@@ -200,7 +201,7 @@ class RunTradeoff(_Trials, TradeoffSettings):
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class RunSuite(Shown, Resources):
     """The arguments of `adapter_probe.suite`."""
 
@@ -213,7 +214,7 @@ class RunSuite(Shown, Resources):
     out: str | Path = field(metadata=_TRIALS)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class _TrainGiven(Shown, TrainingSettings, AdapterVariant, TaskOptions):
     """The arguments of `train` that are given by name."""
 
@@ -253,7 +254,7 @@ class _TrainGiven(Shown, TrainingSettings, AdapterVariant, TaskOptions):
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Train(_TrainGiven):
     """The arguments of `adapter_probe.train`."""
 
