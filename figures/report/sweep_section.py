@@ -40,6 +40,7 @@ _TRIALS = {
     "learning_rate": "learning rate", "epochs": "epochs", "seed": "seed", "score": "score",
     "best_epoch": "best epoch", "diverged": "diverged", "chosen": "in the mean",
 }  # fmt: skip
+_MOST_NAMED = 3  # tasks in a heading
 _FILTERS = ("task", "label", "size", "init_std", "learning_rate", "seed")
 _SCORES = ("mean", "min", "max", "score", "majority_score")
 _WHOLE = ("trained_parameters_without_head", "best_epoch")
@@ -72,7 +73,8 @@ def sweep_title(record: SweepRecord | TradeoffRecord) -> str:
     init = isinstance(record, SweepRecord)
     tasks = (record.sweep if init else record.tradeoff)["task"].drop_duplicates()
     what = "score by initialisation scale" if init else "score by trained parameters"
-    return f"{', '.join(map(task_label, tasks))}: {what}"
+    names = ", ".join(map(task_label, tasks)) if len(tasks) <= _MOST_NAMED else f"{len(tasks)} tasks"
+    return f"{names}: {what}"
 
 
 def drawn(drawing: Drawing, prefix: str, over: Callable[[], str] | None = None) -> Html:
