@@ -1,5 +1,5 @@
-"""The interactive report, one self-contained page: Python collects the numbers, the browser draws them.
+"""The interactive report of studies, one self-contained page. Never imports torch.
 
-The page uses inline SVG and plain JavaScript instead of a plotting library: it stays below 100 kB, its cells
-and points are accessible by keyboard and screen reader, and it cannot load anything. Never imports torch.
+Python writes everything: the project's figures as SVG with a shape over every span, all words and all numbers.
+The script only hovers, filters and slides, so that without it the page still shows every figure and table.
 """
