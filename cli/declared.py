@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import Field, dataclass, fields
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin
@@ -134,6 +134,7 @@ def _in_shell(annotation: Any) -> Any:
     return next((kind for kind in (Path, *_SHELL) if kind in kinds), None)
 
 
+@cache
 def _slurm() -> dict[str, _Option]:
     """The options that describe a cluster: those of `SlurmOptions`, none of which has a default here."""
     own = Declared(SlurmOptions)._own
