@@ -52,6 +52,8 @@ def find_layers(model: nn.Module, switches: Switches) -> list[Layer]:
 def _lists(module: nn.Module, switches: Switches, prefix: str = "") -> Iterator[tuple[str, list[nn.Module]]]:
     for name, child in module.named_children():
         is_list = isinstance(child, nn.ModuleList) and not any(isinstance(x, nn.ModuleList) for x in child)
+        if is_list and any(map(switches.holds, child)):
+            continue  # single maps, and no layers: they stay on, like all that is outside the layers
         if is_list and switches.inside(child):
             yield prefix + name, list(child)
         else:
@@ -64,8 +66,8 @@ def _layer(name: str, module: nn.Module, switches: Switches) -> Layer:
         if why := switches.refusal(switch):
             raise ModelError(f"{name}.{own} cannot be switched off: {why}")
     parts = {own: part_of(own) for own in found}
-    unclear = next((own for own, part in parts.items() if part is None), "")
-    if unclear:
+    unclear = next((own for own, part in parts.items() if part is None), None)
+    if unclear is not None:
         return Layer(name, module, (tuple(found.values()), ()), f"{name}.{unclear}")
     attention, ffn = (
         tuple(found[own] for own, part in parts.items() if part == at) for at in (ATTENTION, FFN)

@@ -122,3 +122,12 @@ def test_layers_spread_over_devices_are_moved_by_nobody(tmp_path):
     assert_equal_to_loop(replay, x, spans(4))
     assert torch.equal(replay.outputs(x, spans(4).repeat(2, axis=1)), want)
     assert {name: p.device for name, p in model.named_parameters()} == before
+
+
+def test_a_list_of_single_maps_is_no_stack_of_layers():
+    base, x = family("gemma3n_text")
+    replay = Replay(lora(base), x)
+    assert [layer.name.rpartition(".")[2] for layer in replay.layers] == ["0", "1", "2", "3"]
+    assert all(".layers." in layer.name for layer in replay.layers)
+    assert replay.has_adapter[::2].all()  # with maps that belong to neither sublayer
+    assert_equal_to_loop(replay, x, spans(4))
