@@ -164,10 +164,11 @@ def load_any_base(
     initialise(model, missing, seed=0)
     refuse_not_finite(found.name, model)
     identity = _identify(found, model, missing)
-    if method is None:
-        for parameter in model.parameters():  # no buffers: rotary frequencies stay in float32
+    for parameter in model.parameters():  # no buffers: rotary frequencies stay in float32
+        plain = type(parameter) is nn.Parameter and type(parameter.data) is Tensor
+        if method is None or (plain and parameter.is_floating_point()):
             parameter.data = parameter.data.to(dtype)
-        model.config.dtype = dtype
+    model.config.dtype = dtype
     model.requires_grad_(False)
     return AnyLoaded(model.eval(), missing, identity, method, _positions(model))
 

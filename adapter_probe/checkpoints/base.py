@@ -255,9 +255,10 @@ def _refuse_damaged(
 
 
 def refuse_not_finite(name: str, model: PreTrainedModel) -> None:
-    """Refuse a base with NaN or infinite values."""
+    """Refuse a base with NaN or infinite values, apart from tensors in a quantiser's own format."""
     for tensor_name, parameter in model.named_parameters():
-        if parameter.is_floating_point() and not torch.isfinite(parameter).all():
+        plain = type(parameter.data) is torch.Tensor and parameter.is_floating_point()
+        if plain and not torch.isfinite(parameter).all():
             raise CheckpointError(f"base {name}: {tensor_name} contains NaN or infinite values")
 
 

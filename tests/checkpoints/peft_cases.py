@@ -8,33 +8,48 @@ from pathlib import Path
 import torch
 from peft import PeftConfig, get_peft_model
 from torch import nn
-from transformers import AutoConfig, AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 
 WORDS = Path(__file__).parent / "fixtures" / "bases" / "bert"  # a tokenizer of 53 whole words
 IDS = torch.tensor([[2, 9, 31, 7, 40, 12, 3], [2, 17, 5, 52, 20, 33, 3]])
 _SMALL = {
-    32: "hidden_size d_model n_embd dim embedding_size word_embed_proj_dim",
+    32: "hidden_size d_model n_embd dim embedding_size word_embed_proj_dim embed_dim out_hidden_size",
     48: "intermediate_size d_ff ffn_dim hidden_dim encoder_ffn_dim decoder_ffn_dim n_inner",
-    3: "num_hidden_layers num_layers n_layer n_layers encoder_layers decoder_layers num_decoder_layers "
+    3: "num_hidden_layers num_layers n_layer n_layers encoder_layers decoder_layers num_decoder_layers depth "
     "eos_token_id",
-    4: "num_attention_heads num_heads n_head n_heads encoder_attention_heads decoder_attention_heads",
-    2: "num_key_value_heads num_kv_heads bos_token_id",
-    8: "head_dim d_kv query_pre_attn_scalar",
-    64: "max_position_embeddings n_positions n_ctx vocab_size",
+    4: "num_attention_heads num_heads n_head n_heads encoder_attention_heads decoder_attention_heads "
+    "num_local_experts linear_num_value_heads",
+    2: "num_key_value_heads num_kv_heads bos_token_id num_experts_per_tok linear_num_key_heads",
+    8: "head_dim d_kv query_pre_attn_scalar rotary_dim linear_key_head_dim linear_value_head_dim "
+    "hidden_size_per_layer_input",
+    64: "max_position_embeddings n_positions n_ctx vocab_size vocab_size_per_layer_input",
     0: "pad_token_id decoder_start_token_id",
 }
 _SIZES = {name: size for size, names in _SMALL.items() for name in names.split()}
 
 
+def small_config(model_type: str, **settings: object) -> PretrainedConfig:
+    """The configuration of a type and of its parts made small; ``settings`` go before."""
+    whole = AutoConfig.for_model(model_type)
+    parts = {name: getattr(whole, name) for name in whole.sub_configs}
+    small: dict[str, object] = {
+        name: {"model_type": part.model_type, **_small_of(part)}
+        for name, part in parts.items()
+        if isinstance(part, PretrainedConfig)
+    }
+    return AutoConfig.for_model(model_type, **(_small_of(whole) | small | settings))
+
+
+def _small_of(config: PretrainedConfig) -> dict[str, int]:
+    fields = set(config.to_dict()) | set(config.attribute_map)
+    return {name: size for name, size in _SIZES.items() if name in fields}
+
+
 def write_base(
     folder: Path, model_type: str, cls: type[PreTrainedModel] | None = None, **settings: object
 ) -> Path:
-    """A random model of a type with its configuration made small, and a tokenizer; ``settings`` go before."""
-    fields = set(AutoConfig.for_model(model_type).to_dict()) | set(
-        AutoConfig.for_model(model_type).attribute_map
-    )
-    small = {name: size for name, size in _SIZES.items() if name in fields}
-    config = AutoConfig.for_model(model_type, **(small | settings))
+    """A random model of a type with its configuration made small, and a tokenizer; see `small_config`."""
+    config = small_config(model_type, **settings)
     torch.manual_seed(0)
     model = AutoModel.from_config(config) if cls is None else cls(config)
     model.save_pretrained(folder)

@@ -23,6 +23,7 @@ from transformers import (
 from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.checkpoints.opening import engine_of, open_any
 from adapter_probe.checkpoints.peft_opening import OpenedPeft, open_with_peft
+from adapter_probe.checkpoints.quantised import mixes_examples
 from adapter_probe.errors import CheckpointError
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -224,3 +225,13 @@ def test_a_quantisation_without_its_package(made: Path, tmp_path: Path):
     config = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "hqq"}}))
     assert "hqq" in refusal(made / "lora", str(base))
+
+
+def test_outliers_are_what_a_configuration_says():
+    eight = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}
+    assert mixes_examples(eight)
+    assert not mixes_examples(
+        {"quantization_config": {**eight["quantization_config"], "llm_int8_threshold": 0.0}}
+    )
+    assert not mixes_examples({"quantization_config": {"quant_method": "gptq", "bits": 8}})
+    assert not mixes_examples({})

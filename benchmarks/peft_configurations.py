@@ -1,0 +1,228 @@
+"""How many real configurations of PEFT open: a tiny base of each type, and a checkpoint with its fields.
+
+    python -m benchmarks.peft_configurations CONFIGURATIONS.tsv [--only TEXT]
+
+The file has one row per public adapter: its type, task, base, targets, quantisation and other settings, as in
+the sample that the issue tracker describes. Of each row a random base of that type is made with three small
+layers (quantised with bitsandbytes where the row says so) and PEFT writes an adapter of rank 2 with the row's
+settings; then adapter-probe opens it, with the base's folder in place of its name, and its logits are
+compared with those of PEFT's own loader. Printed is one line per row that does not open, and the shares.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # PEFT asks the hub for a base's configuration when it saves
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "checkpoints"))
+
+import torch
+import transformers
+from peft import LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
+from peft_cases import IDS, randomise, write_base
+from transformers import BitsAndBytesConfig, PretrainedConfig
+from transformers.models.auto import modeling_auto
+
+from adapter_probe.checkpoints.opening import engine_of, open_any
+from adapter_probe.checkpoints.peft_opening import OpenedPeft, open_with_peft
+from adapter_probe.errors import AdapterProbeError
+
+Row = dict[str, str]
+IMAGES = ("vit", "dinov3", "diffusers", "blip-2", "whisper")
+WITH_IMAGES = ("qwen3_vl", "qwen2_5_vl", "idefics3", "llava_mistral", "llava(pixtral)", "mllama", "gemma3")
+TYPES = {
+    "llava_mistral": "llava",
+    "llava(pixtral)": "llava",
+    "qwen2?": "qwen2",
+    "llama (by repo name)": "llama",
+}
+NEEDS_CODE = ("chatglm", "internlm", "openelm")
+# Rows that differ in other columns only (rank, alpha, size, version) are tried once.
+DIFFERING = (
+    "peft_type",
+    "task_type",
+    "model_type_inferred",
+    "quantised",
+    "target_modules",
+    "notes",
+    "reason",
+)
+# Where bitsandbytes packs rows of 32 for a processor, and where every fourth layer is of another kind.
+SETTINGS = {
+    "qwen3_5": {"text_config": {"model_type": "qwen3_5_text", "num_hidden_layers": 4}},
+    "quantised": {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16},
+}
+MAPPINGS = {
+    "SEQ_CLS": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    "QUESTION_ANS": modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING,
+    "SEQ_2_SEQ_LM": modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+    "images": modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    "CAUSAL_LM": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING,
+}
+LLAMA = {name: f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down", "out")}
+NAMES = {
+    "t5": {},
+    "bart": {"q": "q_proj", "v": "v_proj"},
+    "mbart": {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "out_proj", "dense": "fc1", "out": "fc2"},
+}
+
+
+def kind_of(row: Row) -> str:
+    """What the base of a row is: text, text and images, neither, or unknown."""
+    kind = row["model_type_inferred"]
+    if row["format"] != "peft":
+        return "MLX-LM"
+    if kind.startswith("?"):
+        return "unknown base"
+    return "images or sound" if kind in IMAGES else "text and images" if kind in WITH_IMAGES else "text"
+
+
+def class_for(row: Row, config: PretrainedConfig) -> type:
+    """The class in which such a base is stored."""
+    order = [row["task_type"]] if row["task_type"] in ("SEQ_CLS", "QUESTION_ANS", "SEQ_2_SEQ_LM") else []
+    for name in (*order, "images", "CAUSAL_LM", "SEQ_2_SEQ_LM"):
+        found = MAPPINGS[name].get(type(config), None)
+        if found is not None:
+            return found[0] if isinstance(found, tuple) else found
+    raise LookupError(f"no class for {config.model_type}")
+
+
+def write_row_base(row: Row, folder: Path) -> tuple[Path, type]:
+    """A tiny base of the row's type, quantised if it is."""
+    kind = TYPES.get(row["model_type_inferred"], row["model_type_inferred"])
+    quantised = "bnb" in row["quantised"]
+    settings = SETTINGS["quantised"] if quantised and kind != "llava" else SETTINGS.get(kind, {})
+    cls = class_for(row, transformers.AutoConfig.for_model(kind))
+    base = write_base(folder / "full", kind, cls, **settings)
+    if not quantised:
+        return base, cls
+    four = BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32
+    )
+    cls.from_pretrained(base, quantization_config=four).save_pretrained(folder / "base")
+    for file in base.glob("*token*"):
+        shutil.copy(file, folder / "base")
+    return folder / "base", cls
+
+
+def fields_of(row: Row) -> dict[str, object]:
+    """The row's settings as those of a `LoraConfig`, with rank 2."""
+    notes, kind = row["notes"], row["model_type_inferred"]
+    names = NAMES.get(kind, LLAMA)
+    given = [name for name in row["target_modules"].split(",") if name]
+    targets: object = sorted({names.get(name, name).replace("*", "qkv") for name in given})
+    if row["target_modules"] == "regex":
+        targets = r".*(?:language_model).*(?:self_attn|mlp).*\.(?:q_proj|v_proj|down_proj)"
+    elif row["target_modules"] in ("", "(absent)"):
+        targets = None
+    fields: dict[str, object] = {
+        "r": 2,
+        "lora_alpha": float(row["alpha"] or 16) * 2 / float(row["r"] or 8),
+        "target_modules": targets,
+        "use_dora": "use_dora" in notes,
+        "use_rslora": "use_rslora" in notes,
+        "rank_pattern": {"to_v": 2} if "rank_pattern" in notes else {},
+        "exclude_modules": r".*vision.*" if "exclude_modules regex" in notes else None,
+        "init_lora_weights": "gaussian" if "init=gaussian" in notes else True,
+        "task_type": None if row["task_type"] in ("null", "(absent)") else row["task_type"],
+    }
+    saved = [part.removeprefix("modules_to_save=") for part in notes.split(";") if "modules_to_save" in part]
+    heads = {"lm_head", "embed_tokens", "classifier", "score", "qa_outputs"}
+    fields["modules_to_save"] = sorted(heads & set(saved[0].strip().split(","))) if saved else None
+    return fields
+
+
+def write_row_adapter(row: Row, base: Path, cls: type, folder: Path) -> None:
+    """PEFT's checkpoint with the row's settings, and what other tools write into its configuration."""
+    model = cls.from_pretrained(base)
+    if row["peft_type"] == "PROMPT_TUNING":
+        config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=30)
+    else:
+        config = LoraConfig(**fields_of(row))
+    model = get_peft_model(model, config)
+    randomise(model)
+    model.save_pretrained(folder)
+    document = json.loads((folder / "adapter_config.json").read_text())
+    document["base_model_name_or_path"] = row["base"]
+    if "auto_mapping" in row["notes"]:
+        parts = {"base_model_class": cls.__name__, "parent_library": cls.__module__}
+        document["auto_mapping"] = parts
+    if "unsloth_fixed" in row["notes"]:
+        document["unsloth_fixed"] = True
+    if "revision=unsloth" in row["notes"]:
+        document["revision"] = "unsloth"
+    if row["peft_version"]:
+        document["peft_version"] = row["peft_version"]
+    if "hand-edited" in row["reason"]:
+        document["trained_on"] = "a field of nobody"
+    (folder / "adapter_config.json").write_text(json.dumps(document))
+
+
+def outcome(row: Row, place: Path) -> str:
+    """``packed`` or ``general`` where the row opens with PEFT's logits, else why not."""
+    if row["model_type_inferred"] in NEEDS_CODE:
+        return "refused: its base needs Python code of its own"
+    try:
+        base, cls = write_row_base(row, place)
+        write_row_adapter(row, base, cls, place / "adapter")
+    except Exception as error:  # what the libraries cannot make here
+        return f"not made here: {type(error).__name__} {' '.join(str(error).split())[:100]}"
+    try:
+        opened = open_any(place / "adapter", str(base))
+        engine = engine_of(place / "adapter", str(base)).name
+        if not isinstance(opened, OpenedPeft):
+            opened = open_with_peft(place / "adapter", str(base))
+    except AdapterProbeError as error:
+        return f"refused: {str(error).replace(str(place), '')[:140]}"
+    theirs = PeftModel.from_pretrained(cls.from_pretrained(base), place / "adapter").eval()
+    inputs = {"input_ids": IDS[:1]}
+    if opened.head == "seq2seq":
+        inputs["decoder_input_ids"] = IDS[:1]
+    with torch.no_grad():
+        ours, right = opened.model(**inputs), theirs(**inputs)
+    name = "logits" if "logits" in right else "start_logits"
+    off = float((ours[name].float() - right[name].float()).abs().max())
+    return engine if off < 1e-4 else f"WRONG by {off:.1e}"
+
+
+def main(path: Path, only: str) -> None:
+    with path.open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file, delimiter="\t") if only in row["repo"]]
+    found: dict[str, Counter[str]] = {}
+    tried: dict[tuple[str, ...], str] = {}
+    for row in rows:
+        kind, said, settings = kind_of(row), "not tried", tuple(row[name] for name in DIFFERING)
+        if kind in ("text", "text and images"):
+            if settings not in tried:
+                with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    tried[settings] = outcome(row, Path(folder))
+            said = tried[settings]
+        if said not in ("packed", "general", "not tried"):
+            print(f"{row['repo']} ({row['model_type_inferred']}): {said}", flush=True)
+        found.setdefault(kind, Counter())[said.partition(":")[0]] += 1
+    for kind, counts in found.items():
+        opened, total = counts["packed"] + counts["general"], sum(counts.values())
+        parts = ", ".join(f"{name} {n}" for name, n in counts.most_common())
+        print(f"{kind}: {opened} of {total} open, {100 * opened / total:.1f} % ({parts})")
+
+
+if __name__ == "__main__":
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("configurations", type=Path)
+    options.add_argument("--only", default="", help="rows whose repository contains this text")
+    arguments = options.parse_args()
+    main(arguments.configurations, arguments.only)

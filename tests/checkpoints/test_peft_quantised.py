@@ -1,0 +1,86 @@
+"""Bases that are stored in four or eight bits run as they are, with what PEFT computes on them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel
+from peft_cases import IDS, write_adapter, write_base
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaForCausalLM
+
+from adapter_probe.checkpoints.opening import open_any
+from adapter_probe.checkpoints.peft_headers import read_peft_contents
+from adapter_probe.checkpoints.peft_opening import OpenedPeft
+
+pytestmark = pytest.mark.slow  # the import of bitsandbytes alone takes seconds
+
+FOUR = {"load_in_4bit": True, "bnb_4bit_compute_dtype": torch.float32}
+SETTINGS = {
+    "nf4": FOUR | {"bnb_4bit_quant_type": "nf4"},
+    "nf4, double": FOUR | {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
+    "fp4": FOUR | {"bnb_4bit_quant_type": "fp4"},
+    "int8": {"load_in_8bit": True},
+    "int8, no outliers": {"load_in_8bit": True, "llm_int8_threshold": 0.0},
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base in full, a LoRA on it, and the base quantised in every way, by name."""
+    pytest.importorskip("bitsandbytes")
+    place = tmp_path_factory.mktemp("quantised")
+    # bitsandbytes packs rows by 32 for a processor.
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16}
+    full = write_base(place / "full", "llama", LlamaForCausalLM, **sizes)
+    config = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")
+    write_adapter(place / "lora", full, AutoModelForCausalLM, config)
+    for name, settings in SETTINGS.items():
+        quantised = BitsAndBytesConfig(**settings)
+        model = AutoModelForCausalLM.from_pretrained(full, quantization_config=quantised, dtype=torch.float32)
+        model.save_pretrained(place / name)
+        for file in full.glob("*token*"):
+            shutil.copy(file, place / name)
+    return place
+
+
+@pytest.mark.parametrize("name", list(SETTINGS))
+def test_as_they_are(name, made):
+    opened = open_any(made / "lora", str(made / name))
+    assert isinstance(opened, OpenedPeft)
+    assert opened.quantised == "bitsandbytes"
+    assert opened.alone == (name == "int8")
+    base = AutoModelForCausalLM.from_pretrained(made / name, dtype=torch.float32)
+    theirs = PeftModel.from_pretrained(base, made / "lora").eval()
+    with torch.no_grad():
+        ours, right = opened.model(input_ids=IDS[:1]).logits, theirs(input_ids=IDS[:1]).logits
+        assert torch.equal(ours, right)
+        full = open_any(made / "lora", str(made / "full")).model.base(input_ids=IDS[:1]).logits
+        assert not torch.allclose(ours, full, atol=1e-3), "the quantised base is another model"
+    layers = [type(module).__module__ for module in opened.model.get_base_model().modules()]
+    assert any(name.startswith("bitsandbytes.nn") for name in layers)
+
+
+def test_every_quantisation_is_another_base(made):
+    hashes = {
+        open_any(made / "lora", str(made / n)).description.base.weights_sha256 for n in ("nf4", "fp4", "int8")
+    }
+    assert len(hashes) == 3
+
+
+def test_the_precision_of_what_is_not_quantised(made):
+    opened = open_any(made / "lora", str(made / "nf4"), dtype=torch.bfloat16)
+    model = opened.model.get_base_model()
+    assert model.get_input_embeddings().weight.dtype == torch.bfloat16
+    assert model(input_ids=IDS[:1]).logits.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("name", ["nf4", "nf4, double", "fp4", "int8"])
+def test_headers_count_what_is_packed(name, made):
+    found = read_peft_contents(made / "lora", str(made / name))
+    assert found is not None
+    full = AutoModelForCausalLM.from_pretrained(made / "full")
+    assert found.pretrained == sum(parameter.numel() for parameter in full.parameters())
+    assert "bitsandbytes" in found.engine.reason
