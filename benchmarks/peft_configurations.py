@@ -32,8 +32,9 @@ from peft_cases import IDS, randomise, write_base
 from transformers import BitsAndBytesConfig, PretrainedConfig
 from transformers.models.auto import modeling_auto
 
+from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import engine_of, open_any
-from adapter_probe.checkpoints.peft_opening import OpenedPeft, open_with_peft
+from adapter_probe.checkpoints.peft_opening import open_with_peft
 from adapter_probe.errors import AdapterProbeError
 
 Row = dict[str, str]

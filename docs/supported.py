@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from adapter_probe.checkpoints import adapter_bert, adapterhub, adapterhub_config, peft, peft_config
+from adapter_probe.checkpoints import (
+    adapter_bert,
+    adapterhub,
+    adapterhub_config,
+    peft,
+    peft_config,
+    peft_fields,
+)
 from adapter_probe.checkpoints.converting import CHECKPOINT_FORMATS
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.checkpoints.headers import DELTA
@@ -33,10 +40,12 @@ def support_sections() -> str:
             "PEFT",
             _files(CONFIG, peft.WEIGHTS),
             [
-                f"types {_code(peft_config.SUPPORTED_TYPES)}",
-                f"task types {_code(peft_config.TASK_TYPES)}, or none",
+                "by PEFT's own loader, every type with a switch in the layers, on every text model of "
+                "Transformers",
+                f"by the packed engine, types {_code(peft_config.SUPPORTED_TYPES)} for task types "
+                f"{_code(peft_config.TASK_TYPES)} on the model types below",
             ],
-            ", ".join(peft_config.REFUSED_FIELDS.values()),
+            f"types {_code(peft_fields.UNSWITCHED)}; {'; '.join(peft_fields.REFUSED_SETTINGS.values())}",
         ),
         (
             "AdapterHub: `adapters` and `adapter-transformers`",
@@ -60,7 +69,7 @@ def support_sections() -> str:
         lines += [f"### {library}", "", f"- **Files:** {files}", f"- **Opened:** {'; '.join(opened)}"]
         lines += [f"- **Refused, by name:** {never}"] * bool(never) + [""]
     families = _code(supported_model_types())
-    lines += ["### For all of them", "", f"- **Model types of the base:** {families}"]
+    lines += ["### For all of them", "", f"- **Model types of the packed engine:** {families}"]
     return "\n".join([*lines, f"- **Formats that `convert` writes:** {_code(CHECKPOINT_FORMATS)}"])
 
 

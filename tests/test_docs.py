@@ -118,7 +118,7 @@ def test_every_other_library_says_what_it_refuses():
     sections = SUPPORTED.support_sections().split("### ")[1:]
     assert len(sections) == 5
     native, refusing = ["Files", "Opened"], ["Files", "Opened", "Refused, by name"]
-    alone = ["Model types of the base", "Formats that `convert` writes"]
+    alone = ["Model types of the packed engine", "Formats that `convert` writes"]
     found = [re.findall(r"^- \*\*(.+?):\*\* \S", section, re.MULTILINE) for section in sections]
     assert found == [native, refusing, refusing, refusing, alone]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import torch
 from transformers import PretrainedConfig
@@ -27,13 +26,11 @@ from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, names_o
 from .identity import tokenizer_parts
 from .kinds import kind_of_class
 from .native import OpenedCheckpoint
+from .opened_peft import OpenedPeft
 from .own_tokenizer import note_on_tokenizer, own_tokenizer, use_padding
 from .peft_fields import refuse_unswitched
 from .quantised import quiet_quantisers
 from .shared import SharedBase
-
-if TYPE_CHECKING:
-    from .peft_opening import OpenedPeft
 
 # Without a recorded task, the columns of a file are inferred.
 NO_COLUMNS = Columns("", None, "")

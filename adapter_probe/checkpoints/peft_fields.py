@@ -23,7 +23,7 @@ if typing.TYPE_CHECKING:
     from peft import PeftConfig
 
 # Types without a switch in the layers, and why.
-_UNSWITCHED = {
+UNSWITCHED = {
     **dict.fromkeys(
         ("PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "CPT"),
         "trained tokens before the text, which belong to no layer",
@@ -37,7 +37,7 @@ _UNSWITCHED = {
     "POLY": "a mixture whose weights depend on a task id",
 }
 # Settings that read another checkpoint, import a module by name, or need arguments that a text does not give.
-_REFUSED = {
+REFUSED_SETTINGS = {
     "megatron_config": "Megatron",
     "arrow_config": "Arrow routing, which reads other checkpoints",
     "alora_invocation_tokens": "activated LoRA, which is on after a token sequence only",
@@ -66,8 +66,8 @@ def refuse_unswitched(folder: Path, document: Mapping[str, Any]) -> None:
     kind = document.get("peft_type")
     if not isinstance(kind, str):
         raise CheckpointError(f"checkpoint {folder}: peft_type is {quote(kind)}, expected a string")
-    if kind in _UNSWITCHED:
-        raise unsupported(folder, f"the PEFT type {quote(kind)}: {_UNSWITCHED[kind]}")
+    if kind in UNSWITCHED:
+        raise unsupported(folder, f"the PEFT type {quote(kind)}: {UNSWITCHED[kind]}")
     task = document.get("task_type")
     if task is not None and (not isinstance(task, str) or task not in HEADS):
         raise CheckpointError(
@@ -75,7 +75,7 @@ def refuse_unswitched(folder: Path, document: Mapping[str, Any]) -> None:
         )
     if task in _WITHOUT_DATA:
         raise unsupported(folder, f"the task type {quote(task)}, for which there is no format of data")
-    for name, what in _REFUSED.items():
+    for name, what in REFUSED_SETTINGS.items():
         if document.get(name):
             raise unsupported(folder, f"{what} ({name})")
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftConfig, PeftModel
+from peft import PeftConfig
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.data.tasks import Kind
@@ -29,6 +27,7 @@ from .foreign import names_of_outputs
 from .identity import tokenizer_parts
 from .kinds import HEADS, Head, head_of_class
 from .native import library_versions
+from .opened_peft import OpenedPeft
 from .own_tokenizer import note_on_tokenizer, own_tokenizer, use_padding
 from .peft import LIBRARY, WEIGHTS
 from .peft_fields import read_fields, refuse_slow_patterns
@@ -37,42 +36,6 @@ from .peft_loading import put_adapter, refuse_unready, tuned_modules
 from .quantised import method_of, mixes_examples
 
 _PARTS = ("lora_", "ia3_", "ln_tuning_", "oft_", "hada_", "lokr_", "vera_")
-
-
-@dataclass(frozen=True)
-class OpenedPeft:
-    """A checkpoint on its base, loaded by PEFT.
-
-    Attributes:
-        model: the `PeftModel` in evaluation mode on the CPU: one adapter, active and not merged. The model of
-            transformers is ``model.get_base_model()``.
-        tokenizer: tokenizer of the base, or that of the checkpoint.
-        description: description of the checkpoint, with the base that was actually used.
-        head: what the model computes. The task's kind of a ``seq2seq`` model is ``causal``.
-        trained: names of the parameters in the checkpoint's file.
-        missing: names of the parameters that the base lacks, all of which are in the file.
-        notes: remarks on how it was read, one sentence each.
-        own_tokenizer: whether the tokenizer is the checkpoint's, which encodes differently from the base's.
-        quantised: the method of the base's quantisation, or None.
-        alone: whether a text must not share a batch with others, because its outputs depend on them.
-        reason: why the general engine runs it, as the end of a sentence.
-    """
-
-    model: PeftModel
-    tokenizer: PreTrainedTokenizerBase
-    description: Description
-    head: Head
-    trained: frozenset[str]
-    missing: frozenset[str]
-    notes: tuple[str, ...] = ()
-    own_tokenizer: bool = False
-    quantised: str | None = None
-    alone: bool = False
-    reason: str = ""
-
-    def with_task(self, task: TaskSpec) -> OpenedPeft:
-        """The same checkpoint with another task, such as one that its library does not record."""
-        return replace(self, description=replace(self.description, task=task))
 
 
 def open_with_peft(

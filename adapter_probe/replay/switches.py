@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from peft.tuners.tuners_utils import BaseTunerLayer
-from peft.utils.other import AuxiliaryTrainingWrapper
 from torch import nn
 
 from .two_weights import TwoWeights
@@ -14,6 +12,10 @@ class Switches:
 
     def holds(self, module: nn.Module) -> bool:
         """Whether the module can be switched."""
+        # Not at the top: the import takes seconds, and what the packed engine runs does not need it.
+        from peft.tuners.tuners_utils import BaseTunerLayer
+        from peft.utils.other import AuxiliaryTrainingWrapper
+
         return isinstance(module, (TwoWeights, BaseTunerLayer, AuxiliaryTrainingWrapper))
 
     def set(self, module: nn.Module, on: bool) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from peft.tuners.lora.layer import Linear
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from peft.tuners.lora.layer import Linear
 
 
 class TwoWeights(nn.Module):
@@ -62,6 +64,8 @@ class TwoWeights(nn.Module):
 
 def can_finish(module: nn.Module) -> bool:
     """Whether a module is plain LoRA on a plain linear map in memory, without hooks."""
+    from peft.tuners.lora.layer import Linear
+
     if type(module) is not Linear or type(module.get_base_layer()) is not nn.Linear or module.fan_in_fan_out:
         return False
     names, base = _active(module), module.get_base_layer()

@@ -21,8 +21,9 @@ from transformers import (
 )
 
 from adapter_probe.checkpoints.native import OpenedCheckpoint
+from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import engine_of, open_any
-from adapter_probe.checkpoints.peft_opening import OpenedPeft, open_with_peft
+from adapter_probe.checkpoints.peft_opening import open_with_peft
 from adapter_probe.checkpoints.quantised import mixes_examples
 from adapter_probe.errors import CheckpointError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from peft import LoraConfig, PeftModel
 from peft_cases import IDS, write_adapter, write_base
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaForCausalLM
 
+import adapter_probe
+from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.peft_headers import read_peft_contents
-from adapter_probe.checkpoints.peft_opening import OpenedPeft
+from adapter_probe.errors import ModelError
 
 pytestmark = pytest.mark.slow  # the import of bitsandbytes alone takes seconds
 
@@ -84,3 +87,12 @@ def test_headers_count_what_is_packed(name, made):
     full = AutoModelForCausalLM.from_pretrained(made / "full")
     assert found.pretrained == sum(parameter.numel() for parameter in full.parameters())
     assert "bitsandbytes" in found.engine.reason
+
+
+def test_outputs_that_depend_on_the_batch_are_refused(made, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"text": f"w1 w2 w3 w{n}"}) + "\n" for n in (4, 5, 6)))
+    with pytest.raises(ModelError, match="outlier threshold"):
+        adapter_probe.ablate(made / "lora", base=made / "int8", data=rows, out=tmp_path / "out")
+    study = adapter_probe.ablate(made / "lora", base=made / "nf4", data=rows, out=tmp_path / "four")
+    assert len(study.spans) == 6
