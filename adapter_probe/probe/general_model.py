@@ -127,8 +127,8 @@ def model_of(opened: OpenedCheckpoint, encoded: Encoded | EncodedRequests) -> Ge
     config = module.config
     if getattr(opened, "alone", False):
         raise ModelError(
-            "the base is quantised in 8 bits with an outlier threshold, so the outputs for a text depend on the "
-            "other texts and variants of its batch, in PEFT too; give a base in 4 bits, with "
+            "the base is quantised in 8 bits with an outlier threshold, so the outputs for a text depend on "
+            "the other texts and variants of its batch, in PEFT too; give a base in 4 bits, with "
             "llm_int8_threshold 0, or in full with --base"
         )
     if getattr(config, "pad_token_id", None) is None:  # heads that read the last token look for padding

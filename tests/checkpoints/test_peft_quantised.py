@@ -10,7 +10,7 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel
 from peft_cases import IDS, write_adapter, write_base
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, LlamaForCausalLM
 
 import adapter_probe
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
@@ -90,8 +90,12 @@ def test_headers_count_what_is_packed(name, made):
 
 
 def test_outputs_that_depend_on_the_batch_are_refused(made, tmp_path):
+    for name in ("int8", "nf4"):
+        tokenizer = AutoTokenizer.from_pretrained(made / name, eos_token="[SEP]")
+        tokenizer.save_pretrained(made / name)
     rows = tmp_path / "rows.jsonl"
-    rows.write_text("".join(json.dumps({"text": f"w1 w2 w3 w{n}"}) + "\n" for n in (4, 5, 6)))
+    asked = [{"question": f"w1 w{n} w3", "choices": ["w4", "w5 w6"], "answer": 0} for n in (7, 8, 9)]
+    rows.write_text("".join(json.dumps(row) + "\n" for row in asked))
     with pytest.raises(ModelError, match="outlier threshold"):
         adapter_probe.ablate(made / "lora", base=made / "int8", data=rows, out=tmp_path / "out")
     study = adapter_probe.ablate(made / "lora", base=made / "nf4", data=rows, out=tmp_path / "four")
