@@ -189,7 +189,11 @@ def outcome(row: Row, place: Path) -> str:
     if opened.head == "seq2seq":
         inputs["decoder_input_ids"] = IDS[:1]
     with torch.no_grad():
-        ours, right = opened.model(**inputs), theirs(**inputs)
+        try:
+            right = theirs(**inputs)
+        except RuntimeError as error:  # the tiny base does not run in transformers either
+            return f"{engine}, not compared: {' '.join(str(error).split())[:80]}"
+        ours = opened.model(**inputs)
     name = "logits" if "logits" in right else "start_logits"
     off = float((ours[name].float() - right[name].float()).abs().max())
     return engine if off < 1e-4 else f"WRONG by {off:.1e}"
@@ -210,7 +214,7 @@ def main(path: Path, only: str) -> None:
             said = tried[settings]
         if said not in ("packed", "general", "not tried"):
             print(f"{row['repo']} ({row['model_type_inferred']}): {said}", flush=True)
-        found.setdefault(kind, Counter())[said.partition(":")[0]] += 1
+        found.setdefault(kind, Counter())[said.partition(":")[0].partition(",")[0]] += 1
     for kind, counts in found.items():
         opened, total = counts["packed"] + counts["general"], sum(counts.values())
         parts = ", ".join(f"{name} {n}" for name, n in counts.most_common())
