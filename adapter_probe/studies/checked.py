@@ -232,7 +232,10 @@ def _fitted_list(value: Any, kinds: Sequence[Any]) -> Any:
         return (whole,)
     if isinstance(value, str) or not isinstance(value, Iterable):
         return _UNKNOWN
-    items = tuple(_fitted_one(one, kinds) for one in value)
+    try:
+        items = tuple(_fitted_one(one, kinds) for one in value)
+    except TypeError:  # an array without axes, which says that it can be iterated
+        return _UNKNOWN
     return _UNKNOWN if any(one is _UNKNOWN for one in items) else items
 
 

@@ -385,9 +385,8 @@ def trials_of(study: str, part: dict, tasks: dict[str, dict]) -> list[list]:
     if study == "init-sweep":
         methods = ["adapters"] * len(part.get("stds", range(8)))
     else:
-        methods = ["adapters"] * len(part.get("sizes", range(10))) + ["top_layers"] * len(
-            part.get("top_k", "ab")
-        )
+        methods = ["adapters"] * len(part.get("sizes", range(10)))
+        methods += ["top_layers"] * len(part.get("top_k", range(4)))  # of a base of three layers
         methods += ["layernorm_only"] * part.get("layernorm", True) + ["full"] * part.get("full", True)
         methods += ["head_only"] * part.get("head_only", False)
     usual = [3e-4] if study == "init-sweep" else [3e-5, 3e-4, 3e-3]

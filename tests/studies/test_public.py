@@ -97,6 +97,11 @@ def test_a_value_of_a_wrong_type_is_refused_in_one_line(function, name, tmp_path
     [
         (ap.ablate, {"group": "2"}, "group='2' is not allowed; give a whole number"),
         (ap.ablate, {"threads": 1.5}, "threads=1.5 is not allowed; give a whole number"),
+        (
+            ap.prune,
+            {"out": "o", "data": np.array(3)},
+            "data=array(3) is not allowed; give a string, a path, or a list of these",
+        ),
         (ap.ablate, {"max_examples": True}, "max_examples=True is not allowed; give a whole number or None"),
         (ap.prune, {"out": "o", "within": "x"}, "within='x' is not allowed; give a number or None"),
         (ap.ablate, {"complement": "no"}, "complement='no' is not allowed; give True or False"),
