@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,6 +35,9 @@ from adapter_probe.results.fingerprints import (
 from adapter_probe.results.schema import MANIFEST
 from adapter_probe.results.sealing import SCHEMA, manifest_checksum, read_manifest
 from adapter_probe.version import __version__
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 PARTS = "parts"
 _PART_NAME = re.compile(r"part-(\d{5}|[1-9]\d{5,})\.npz")
@@ -64,7 +67,7 @@ class RunDirectory:
         self._finished: set[int] = set()
         self._claim: ExitStack | None = None
 
-    def __enter__(self) -> RunDirectory:
+    def __enter__(self) -> Self:
         """Claims the folder and checks its contents.
 
         Raises:

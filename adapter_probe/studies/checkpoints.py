@@ -45,8 +45,10 @@ def inspect(checkpoint: str | Path, *, base: str | Path | None = None) -> dict[s
         from adapter_probe.checkpoints.opening import open_any
 
         opened = open_any(folder, place)
-        packed = isinstance(opened, OpenedCheckpoint)
-        contents = contents_of(opened) if packed else read_peft_contents(folder, opened.description.base.name)
+        if isinstance(opened, OpenedCheckpoint):
+            contents = contents_of(opened)
+        else:
+            contents = read_peft_contents(folder, opened.description.base.name)
     if contents is None:
         raise CheckpointError(f"checkpoint {folder} opens, but the files of its base cannot be listed")
     description, counts = contents.description, contents.counts

@@ -15,7 +15,7 @@ from adapter_probe.data.sources import read_split, subset
 from adapter_probe.data.tasks import Columns, Split, TaskSpec, load_split
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.figures.report.examples import ExampleTexts
-from adapter_probe.metrics import PROPORTIONS, default_metric
+from adapter_probe.metrics import PROPORTIONS, check_kind, default_metric
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.sealing import MADE_FROM, read_note
 
@@ -89,7 +89,7 @@ def _candidates(
         given = replace(spec, files={split: paths}, encoding=encoding, validation_share=0.0)
         yield _load(given, split, n_examples)
     elif paths:  # of another library's checkpoint, which records no task
-        name, kind = str(results.settings.get("task")), results.kind
+        name, kind = str(results.settings.get("task")), check_kind(results.kind)
         nothing = TaskSpec(
             name, kind, default_metric(kind), results.label_names, Columns("", None, ""), {}, {}
         )

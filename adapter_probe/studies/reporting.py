@@ -92,8 +92,9 @@ def report(
     n_texts = 0
     for study in studies:
         if isinstance(study, Ablation):
-            parts.append(_completed(study, given, files, encoding, examples))
-            n_texts += len(parts[-1].texts.texts) if parts[-1].texts else 0
+            part = _completed(study, given, files, encoding, examples)
+            parts.append(part)
+            n_texts += len(part.texts.texts) if part.texts else 0
         elif isinstance(study, (Average, Comparison)):
             parts.append(study.record)
     sweeps = [study.record for study in studies if isinstance(study, Sweep)]

@@ -36,7 +36,7 @@ def test_the_majority_class_stands_beside_the_score(score, majority, no_better):
     outcome = {"task": "a", "metric": "accuracy", "score": score, "majority_score": majority,
                "validation_scores": [score], "checkpoint": "c"}  # fmt: skip
     line = next(line for line in _text(outcome).splitlines() if line.startswith("majority class"))
-    assert ("undefined" if majority is None else "50.0 %") in line
+    assert ("undefined" if majority is None else "50.0%") in line
     assert ("scores no higher" in line) == no_better
 
 
