@@ -50,7 +50,7 @@ class AblationSettings(Settings):
     )  # fmt: skip
     precision: Precision = setting(
         "float32",
-        "precision of weights and arithmetic; mixed computes in bfloat16 and repeats close decisions "
+        "precision of weights and arithmetic; mixed computes in bfloat16 and recomputes near-ties "
         "in float32.", panel="Running", slug="{}", note="{}",
     )  # fmt: skip
 

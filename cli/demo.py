@@ -12,6 +12,7 @@ import typer
 from adapter_probe.errors import AdapterProbeWarning
 from adapter_probe.progress import print_message
 from adapter_probe.studies.summaries import ablation_summary
+from adapter_probe.wording import drop_text
 
 from . import options
 from .console import command, show, show_json
@@ -95,11 +96,14 @@ def _reading(report: dict[str, Any]) -> str:
     lines = [
         f"See {report['files']['heatmap_png']}: rows give the first, columns the last layer switched off."
     ]
+    if report["warning"]:  # the spans mean nothing
+        return " ".join([*lines, "Run the demo without --tiny for a model that learns its task."])
     layer, span = report["largest_single_layer_drop"], report["longest_removable"]["1"]
     if layer and layer["delta_points"] < 0:
         lines.append(f"The single layer with the largest drop is layer {layer['layer']}.")
     if span:
         one = span["n_layers"] == 1
         layers = f"layer {span['first']}" if one else f"layers {span['first']} to {span['last']}"
-        lines.append(f"Switching off {layers} changes the score by {span['delta_points']:+.1f} points.")
+        price = drop_text(-span["delta_points"], report["metric"])
+        lines.append(f"The longest span that costs at most one point is {layers}: {price}.")
     return " ".join(lines)

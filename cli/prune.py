@@ -1,4 +1,4 @@
-"""`adapter-probe prune`: remove a span's adapters for good and report the savings and the drop."""
+"""`adapter-probe prune`: remove a span's adapters and report the savings and the drop."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class AblationTables:
     """The tables ``spans.csv``, ``layers.csv`` and ``removable.csv``.
 
     Attributes:
-        spans: one row per span: `span_scores`, then `ci_low_points`, `ci_high_points` (95 % paired bootstrap
+        spans: one row per span: `span_scores`, then `ci_low_points`, `ci_high_points` (95% paired bootstrap
             interval of `delta_points`), `p_value` against the intact model, `p_holm` (over all spans),
             `significant` (below 0.05), `n_nonfinite` (examples whose outputs are NaN or infinite; a span with
             any has no score), `interaction_points` with its interval `interaction_low_points`,

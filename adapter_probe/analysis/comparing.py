@@ -39,7 +39,7 @@ class JointRecord:
 
     Attributes:
         names: distinct names of the studies.
-        spans: one row per span: `first`, `last`, `n_layers`; the 95 % paired bootstrap interval of the drawn
+        spans: one row per span: `first`, `last`, `n_layers`; the 95% paired bootstrap interval of the drawn
             quantity `ci_low_points`, `ci_high_points`; `p_value`, `p_holm` over all spans, and `significant`
             (below 0.05); further columns by kind of record.
         metric: metric of all scores.

@@ -31,7 +31,7 @@ class ExchangeRecord:
         metrics: metrics on both.
         spans: one row per span: `first`, `last`, `n_layers`; `task_points` and `other_points`, the change of
             the score in points when the span is off, or in a study of spans kept on, when everything else
-            is (negative = worse, also of losses), each with its 95 %
+            is (negative = worse, also of losses), each with its 95%
             paired bootstrap interval `..._low_points`, `..._high_points` and `..._significant` (after Holm's
             correction); `on_frontier`: no other span, nor the intact model, is at least as good on both and
             better on one.

@@ -170,7 +170,7 @@ def spans_with_adapters(spans: pd.DataFrame, adapted: np.ndarray) -> pd.DataFram
 def non_monotone(spans: np.ndarray, drops: np.ndarray, resampled: np.ndarray) -> np.ndarray:
     """Spans with a significantly smaller drop than a shorter span inside them.
 
-    A span is flagged if the drop of some span inside it is greater by more than a simultaneous 95 % bound
+    A span is flagged if the drop of some span inside it is greater by more than a simultaneous 95% bound
     allows: with the differences' bootstrap standard errors s, if the greatest ``difference / s`` over the
     spans inside is above the 95th percentile of the greatest ``(resampled difference - difference) / s``. So
     of spans that cost as much as all that lie inside, at most one in twenty is flagged, however many lie

@@ -68,7 +68,7 @@ def bootstrap_p(differences: np.ndarray) -> np.ndarray:
     One is added to counts and resamples, so that p is never 0. Source: Davison and Hinkley 1997,
     Bootstrap Methods and their Application, section 4.2.
 
-    Apart from the added one, it is below 0.05 exactly if the 95 % percentile interval excludes 0.
+    Apart from the added one, it is below 0.05 exactly if the 95% percentile interval excludes 0.
 
     Args:
         differences: ``[resamples, variants]``, free of float noise, since 0 counts on both sides.

@@ -37,7 +37,7 @@ _GUESSES = {
     "causal": "a choice at random",
 }
 NOT_WORSE = "The model is not worse with all of these adapters off"
-_NOTHING = "at the 5 % level, so the differences between spans are not informative."
+_NOTHING = "at the 5% level, so the differences between spans are not informative."
 
 
 def summarise(results: AblationResults, tables: AblationTables | None = None) -> dict[str, object]:
@@ -55,8 +55,8 @@ def summarise(results: AblationResults, tables: AblationTables | None = None) ->
         study switches (None where layers share adapters, or unknown); and the keys of :func:`span_summary`.
         With tables also, as the first, `warning` (why the differences between spans mean nothing; None where
         they mean something), `significant_spans` and `tested_spans`, how many drops or gains are
-        beyond chance, of how many, and for an ablation `longest_removable_surely`, judged by the worse end of
-        the 95 % interval, and `layer_shares_points`.
+        beyond chance, of how many, and for an ablation `longest_removable_surely`, judged by the lower
+        95% confidence bound, and `layer_shares_points`.
     """
     scores = row_scores(results)
     intact, removed = scores[intact_row(results)], scores[removed_row(results)]

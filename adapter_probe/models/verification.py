@@ -162,7 +162,7 @@ def _compare(
     allowed = _TOLERANCE[own.dtype] * added.norm() + _ROUNDINGS * torch.finfo(own.dtype).eps * exact.norm()
     distance = (ours.double() - exact).norm()
     if not distance <= allowed:
-        raise _misfit(base, what, f"off by {100 * distance / added.norm():.1f} %")
+        raise _misfit(base, what, f"off by {100 * distance / added.norm():.1f}%")
 
 
 def _misfit(base: PreTrainedModel, what: str, how: str) -> ModelError:

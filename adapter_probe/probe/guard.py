@@ -10,7 +10,7 @@ expected number of differing predictions is at most the sum of S over the margin
 probability of any difference (Markov's inequality, for arbitrary dependence between errors). The band is the
 narrowest one for which this sum is at most `CHANCE`. S is estimated from the measured errors: the largest
 tenth is modelled as an exponential tail whose scale is the mean excess over the tenth's threshold, at the
-upper end of the 95 % interval of that mean. Errors with lighter tails, such as normal ones, get a wider band
+upper end of the 95% interval of that mean. Errors with lighter tails, such as normal ones, get a wider band
 than necessary.
 
 The measured errors are those of a random sample of pairs, which determines the initial band, and of all pairs

@@ -54,7 +54,7 @@ class Pruning:
         metric: metric of the scores: the ablation's, or the task's if the span was given.
         score_before, score_after: fractions; NaN where undefined.
         delta_points: score after minus score before, in percentage points.
-        delta_interval_points: 95 % paired bootstrap interval of `delta_points`.
+        delta_interval_points: 95% paired bootstrap interval of `delta_points`.
         p_value: p-value of the difference.
         adapter_parameters_before, adapter_parameters_after: numbers of adapter parameters.
         seconds_before, seconds_after: time of one evaluation of a few examples on this machine.
@@ -122,7 +122,7 @@ def prune(
         out: output folder of the new checkpoint.
         span: layers whose adapters are removed: a layer, or the first and the last one.
         within: remove the longest span whose drop is at most this many percentage points in an ablation.
-        basis: with `within`, use the measured drop (``estimate``) or the worse end of its 95 % interval
+        basis: with `within`, use the measured drop (``estimate``) or its lower 95% confidence bound
             (``interval``).
         base: folder or Hugging Face Hub id of the base model, if it differs from the recorded one.
         data: a file or files of labelled examples to use instead of the checkpoint's own task; required for
@@ -224,7 +224,7 @@ def _choose(
     adapted = request.model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=1)
     found = longest_removable(spans_with_adapters(spans, np.asarray(adapted)), within, basis)
     if found is None:
-        judged = "by the estimate" if basis == "estimate" else "by the 95 % interval"
+        judged = "by the estimate" if basis == "estimate" else "by the 95% interval"
         raise ResultsError(
             f"{study.folder}: no span can be removed within {within:g} points {judged}, on the "
             f"{n_examples:,} examples that the span is chosen on; give a larger --within"

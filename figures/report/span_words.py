@@ -71,7 +71,7 @@ class Reading:
     Attributes:
         name: of the view.
         values: ``[spans]``.
-        low, high: ends of the 95 % intervals ``[spans]``; None without any.
+        low, high: ends of the 95% intervals ``[spans]``; None without any.
         lead: word before the value.
         notes: what else the value means ``[spans]``, or nothing.
         dots: the same value in each of several studies ``[spans][studies]``.
