@@ -173,17 +173,21 @@ def _needed_height(figure: Figure, panels: Sequence[tuple[Axes, float]]) -> floa
 def _wrap_label(axis: Axis, length: float) -> None:
     """Break an axis label into lines that fit its `length` in points, with a small margin."""
     text = " ".join(axis.label.get_text().split())
-    axis.label.set_text(style.wrap_text(text, axis.label.get_fontsize(), 1.05 * length))
+    axis.label.set_text(style.wrap_text(text, axis.label.get_fontsize(), length))
 
 
 def _wrap_title(ax: Axes, length: float) -> None:
-    """Break a title into lines of at most `length` points, after commas and after the first note."""
+    """Break a title into lines of at most `length` points, after commas and after the first note.
+
+    What is too long for a line by itself is broken between words.
+    """
     head, size = ax._left_title.get_label(), ax._left_title.get_fontsize()
     text = ax.get_title("left").replace("\n", " ").removeprefix(head).strip()
     parts = [
         style.in_lines(part.replace(", ", ",\n").split("\n"), size, length) for part in (head, text) if part
     ]
-    ax.set_title("\n".join(parts), loc="left", fontsize=size)
+    lines = [style.wrap_text(line, size, length) for part in parts for line in part.split("\n")]
+    ax.set_title("\n".join(lines), loc="left", fontsize=size)
 
 
 def _texts(panels: Sequence[tuple[Axes, float]]) -> list[str]:

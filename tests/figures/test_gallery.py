@@ -74,7 +74,7 @@ def test_one_task_twice_is_told_apart_by_settings(tmp_path, ablation_folder):
     settings = ({}, {"sites": "ffn"}, {"sites": "attention", "group": 3, "layernorm": "pretrained"})
     records = [replace(r, identity={**r.identity, "settings": s}) for r, s in zip(records, settings)]
     heatmap, _ = figures_of(records, OPTIONS)
-    words = "attention only, pretrained LayerNorms, groups of 3 layers"
+    words = "attention only, groups of 3 layers, pretrained LayerNorms"
     assert list(heatmap.frame["grid"].unique()) == ["CoLA", "CoLA, ffn only", f"CoLA, {words}"]
 
 
@@ -226,5 +226,9 @@ def test_every_cell_has_its_number(make_frame, name, n_layers, column):
     figure.draw_without_rendering()
     grid = figure.axes[0]
     numbers = [text for text in grid.texts if text.get_transform() == grid.transData and text.get_visible()]
+    if name == "neurips" or not numbers:  # 5.5 inches: the numbers would be too small to read
+        assert name == "neurips"
+        assert not numbers
+        return
     assert len(numbers) == n_layers * (n_layers + 1) // 2
     assert numbers[0].get_fontsize() >= style.SMALLEST_SIZE
