@@ -43,6 +43,8 @@ REFUSED_SETTINGS = {
     "alora_invocation_tokens": "activated LoRA, which is on after a token sequence only",
     "enable_lora": "merged LoRA of PEFT before 0.3",
 }
+# Initialisations that take a part out of the base's weights, which is missing where the adapter is off.
+_CHANGE_THE_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
 _WITHOUT_DATA = ("TOKEN_CLS", "FEATURE_EXTRACTION")
 # Of other tools and versions, and without effect on a number.
 _NO_EFFECT = ("unsloth_fixed", "merge_weights", "runtime_config", "megatron_core", "peft_version")
@@ -78,6 +80,9 @@ def refuse_unswitched(folder: Path, document: Mapping[str, Any]) -> None:
     for name, what in REFUSED_SETTINGS.items():
         if document.get(name):
             raise unsupported(folder, f"{what} ({name})")
+    start = document.get("init_lora_weights")
+    if isinstance(start, str) and start.lower().startswith(_CHANGE_THE_BASE):
+        raise unsupported(folder, f"init_lora_weights {quote(start)}, which changes the base's weights")
 
 
 def read_fields(path: Path, document: Mapping[str, Any]) -> PeftConfig:

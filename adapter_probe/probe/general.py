@@ -162,10 +162,23 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
         inputs = inputs_of(module, encoded, items, device)
         one = request.examples.windows is None
         return Replay(module, inputs, read=reader(request), alone=alone, one_position=one), None
-    layout = choose_layout(module, encoded, dtype, device, alone)
+    share = dtype.itemsize > 2 or _may_share(request, module)
+    layout = choose_layout(module, encoded, dtype, device, alone, share)
     items = np.argsort(encoded.lengths, kind="stable")[:1]
     rows = rows_of(encoded, items, layout[0], dtype, device)[0]
     return Replay(module, rows.inputs, read=Scorer(rows, layout[1]), alone=alone), layout
+
+
+def _may_share(request: AblationRequest, module: nn.Module) -> bool:
+    """Whether a copy of a model of half precision allows shared rows in float32, if there is room for it."""
+    model = request.model
+    assert isinstance(model, GeneralModel), "the other engine runs this model"
+    size = sum(4 * tensor.numel() for tensor in module.parameters())
+    device = _place(module)[0]
+    if model.fixed or not can_share(module) or size > _SHARE_OF_FREE * available_memory(device):
+        return False
+    exact = cast_copy(module, torch.float32)
+    return choose_layout(exact, request.encoded, torch.float32, device, alone=False)[0] == "shared"
 
 
 def _place(module: nn.Module) -> tuple[torch.device, torch.dtype]:

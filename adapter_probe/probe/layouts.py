@@ -23,11 +23,21 @@ _BY_LENGTH = ("dynamic", "longrope")
 
 
 def choose_layout(
-    model: nn.Module, encoded: EncodedRequests, dtype: torch.dtype, device: torch.device, alone: bool
+    model: nn.Module,
+    encoded: EncodedRequests,
+    dtype: torch.dtype,
+    device: torch.device,
+    alone: bool,
+    share: bool = True,
 ) -> tuple[Layout, bool]:
     """The cheapest layout whose scores equal those of every text on its own.
 
-    It is compared on the first and the last continuation of the shortest item and of the longest one.
+    It is compared on the shortest item, the longest one, the one with the longest text, and the one with the
+    longest text among those whose row holds several texts.
+
+    In half precision rounding hides what a shared row must not do: a recurrent layer that carries one
+    continuation into the next, or a window that the row's mask replaces. There, rows are shared only if a
+    copy of the model in float32 allows it.
 
     Args:
         model: in evaluation mode, with every adapter on.
@@ -35,6 +45,7 @@ def choose_layout(
         dtype: the model's precision.
         device: the model's device.
         alone: whether rows must not share a batch.
+        share: whether rows may hold several continuations.
 
     Returns:
         the layout, and whether the model returns its output embedding's results unchanged.
@@ -43,13 +54,14 @@ def choose_layout(
         ModelError: not even single texts give the scores of the model's own forward.
     """
     order = np.argsort(encoded.lengths, kind="stable")
-    items = np.unique(order[[0, -1]])
+    items = np.unique([order[0], order[-1], *_deepest(encoded)])
+    first = 2 if alone or _depends_on_length(model) else 0 if share else 1
     worst = float("nan")
     with torch.no_grad():
         is_last = _is_last(model, encoded, order[0], device)
         own = _own_scores(model, encoded, items, device)
         known = ~np.isnan(own)
-        for layout in get_args(Layout)[2 if alone or _depends_on_length(model) else 0 :]:
+        for layout in get_args(Layout)[first:]:
             with suppress(RuntimeError, TypeError, ValueError, IndexError):  # a mask that the model refuses
                 found = _scores(model, encoded, items, layout, is_last, dtype, device)
                 worst = float(abs(found - own)[known].max() / abs(own[known]).max())
@@ -58,6 +70,22 @@ def choose_layout(
     raise ModelError(
         f"scores of texts differ from those of the model's own forward by {worst:.1e} of the largest"
     )
+
+
+def _deepest(encoded: EncodedRequests) -> list[int]:
+    """The item with the longest text, and that among the items whose row holds several texts, if any."""
+    depths = [_depth(tree.parents) for tree in encoded.trees]
+    several = [item for item, tree in enumerate(encoded.trees) if not tree.is_one_text]
+    return [int(np.argmax(depths)), *([max(several, key=depths.__getitem__)] if several else [])]
+
+
+def _depth(parents: np.ndarray) -> int:
+    """The number of tokens of a tree's longest text; a state's parent stands before it."""
+    depths = np.ones(len(parents) + 1, dtype=np.int64)
+    depths[-1] = 0  # of the parent -1
+    for state, parent in enumerate(parents.tolist()):
+        depths[state] = depths[parent] + 1
+    return int(depths.max())
 
 
 def _depends_on_length(model: nn.Module) -> bool:
@@ -92,10 +120,10 @@ def _ids(tokens: np.ndarray, device: torch.device) -> Tensor:
 def _own_scores(
     model: nn.Module, encoded: EncodedRequests, items: np.ndarray, device: torch.device
 ) -> np.ndarray:
-    """Log-likelihoods ``[items, continuations]`` by one forward for each, NaN for those left out."""
+    """Log-likelihoods ``[items, continuations]`` by one forward for each, NaN where an item has fewer."""
     sums = np.full((len(items), encoded.n_continuations), np.nan)
     for place, item in enumerate(items):
-        for number in {0, len(encoded.trees[item].scored) - 1}:
+        for number in range(len(encoded.trees[item].scored)):
             text = text_of(encoded.trees[item], number)
             logits = model(input_ids=_ids(text.tokens, device))["logits"][0].double()
             states = torch.from_numpy(text.read[text.after])

@@ -106,6 +106,11 @@ def prepare_ablation(arguments: AblationArguments, device: torch.device) -> Abla
     choose_tokens_per_pass(arguments.tokens_per_pass, device.type, 1)  # refuse a bad value first
     dtype = torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
     opened = open_any(arguments.checkpoint, arguments.base, dtype=dtype)
+    if settings.precision == "mixed" and getattr(opened, "quantised", None) is not None:
+        raise ResultsError(
+            "--precision mixed is not possible with a quantised base, which has one precision; give "
+            "float32 or bfloat16"
+        )
     if isinstance(opened.model, AdaptedModel):  # known without examples
         _refuse_unfit(opened.model, opened, arguments)
     task, examples, metric = _scored_examples(opened, arguments)

@@ -37,7 +37,7 @@ def find_positionwise(layer: nn.Module, run: Run, length: int) -> tuple[int, lis
         pending = list(layer.children())
         while pending:
             module = pending.pop(0)
-            if _same(own, run, [*found, module], position):
+            if _same(own, run, [*found, module], position) and _reads_one(run, [*found, module], position):
                 found.append(module)
             elif not isinstance(module, nn.Linear):
                 pending += list(module.children())
@@ -54,6 +54,29 @@ def _same(own: Tensor, run: Run, modules: Sequence[nn.Module], position: int, wh
         return False
     tolerance = 100 * torch.finfo(own.dtype).eps * float(own.abs().max())
     return found.shape == own.shape and bool((found - own).abs().max() <= tolerance)  # false for NaN
+
+
+def _reads_one(run: Run, modules: Sequence[nn.Module], position: int) -> bool:
+    """Whether the output stays finite with NaN at all other positions of the modules' arguments."""
+
+    def poisoned(forward: Callable[..., Any]) -> Callable[..., Any]:
+        def nan(x: Any) -> Any:
+            if not (isinstance(x, Tensor) and x.dim() == 3 and x.is_floating_point()):
+                return x
+            return _blanked(x[:, position].unsqueeze(1), position, x.shape[1])
+
+        return lambda *args, **kwargs: forward(*map(nan, args), **{k: nan(x) for k, x in kwargs.items()})
+
+    had = [module.__dict__.get("forward") for module in modules]
+    try:
+        for module in modules:
+            module.forward = poisoned(module.forward)  # type: ignore[method-assign]
+        return bool(run().isfinite().all())
+    finally:
+        for module, forward in zip(modules, had):
+            module.__dict__.pop("forward", None)
+            if forward is not None:
+                module.forward = forward
 
 
 def _blanked(x: Tensor, position: int, length: int) -> Tensor:

@@ -81,6 +81,8 @@ def part_of(path: str) -> int | None:
     Experts belong to the feed-forward network.
     """
     for name in path.lower().split("."):
+        if name.startswith(("post_attention_", "post_attn_")):  # in some families a norm of the next sublayer
+            return None
         if any(word in name for word in _ATTENTION):
             return ATTENTION
         if name in _FFN_NAMES or any(word in name for word in _FFN):

@@ -161,6 +161,8 @@ def test_tensors_that_do_not_fit(copied, change, words):
         ({"megatron_config": {"a": 1}}, "Megatron"),
         ({"alora_invocation_tokens": [1]}, "activated LoRA"),
         ({"layers_to_transform": [0]}, "contains"),
+        ({"init_lora_weights": "pissa_niter_4"}, "changes the base's weights"),
+        ({"init_lora_weights": "olora"}, "changes the base's weights"),
     ],
 )
 def test_configurations_that_do_not_fit(copied, changes, words):

@@ -35,8 +35,6 @@ TUNERS = {
     "embeddings": LoraConfig(r=4, target_modules=[*L, "embed_tokens"], **C),
     "token indices": LoraConfig(r=4, target_modules=L, trainable_token_indices=[5, 9], **C),
     "replication": LoraConfig(r=4, target_modules=L, layer_replication=[[0, 2], [1, 3]], **C),
-    "pissa": LoraConfig(r=4, target_modules=L, init_lora_weights="pissa", **C),
-    "olora": LoraConfig(r=4, target_modules=L, init_lora_weights="olora", **C),
     "ia3": peft.IA3Config(target_modules=L, feedforward_modules=["down_proj"], **C),
     "ln_tuning": peft.LNTuningConfig(target_modules=["input_layernorm"], **C),
     "loha": peft.LoHaConfig(r=4, target_modules=L, **C),

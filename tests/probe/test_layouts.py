@@ -83,6 +83,28 @@ def test_contexts_share_a_row_where_the_scores_stay_the_same(name, layout):
     assert is_last == (name not in ("cohere", "recurrent_gemma"))  # they scale or cap the logits
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rwkv", "lfm2", "recurrent_gemma", "qwen3_next"])
+def test_the_item_that_decides_is_neither_the_shortest_nor_the_longest(name):
+    generator = np.random.default_rng(0)
+    shapes = [(3, (1,)), (10, (2, 3, 4)), (40, (5,))]
+    texts = [
+        (generator.integers(5, 100, m).tolist(), [generator.integers(5, 100, k).tolist() for k in sizes])
+        for m, sizes in shapes
+    ]
+    trees = tuple(grow_tree([(context, own) for own in ends], 60) for context, ends in texts)
+    n_tokens = np.array([[*map(len, ends), 0, 0][:3] for _, ends in texts])
+    encoded = EncodedRequests(trees, np.arange(3), 3, n_tokens, "")
+    model, _ = family(name)
+    assert choose_layout(model, encoded, torch.float64, torch.device("cpu"), alone=False)[0] == "texts"
+
+
+def test_half_precision_may_be_kept_from_sharing():
+    model, _ = family("llama")
+    where = torch.device("cpu")
+    assert choose_layout(model, requests(), torch.float64, where, alone=False, share=False)[0] == "texts"
+
+
 def test_rows_of_positions_that_depend_on_their_length_are_not_padded():
     model, _ = family("llama")
     model.config.rope_parameters = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}

@@ -1,39 +1,58 @@
-"""The last layer computed for the one position that the head reads."""
+"""One position of the last layer: where nothing else is read, and only there."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from tiny_families import family, ids, lora
+from peft import LoraConfig, get_peft_model
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    LlamaConfig,
+    LlamaForSequenceClassification,
+)
 
 from adapter_probe.replay.replay import Replay
+from adapter_probe.replay.stacks import part_of
+
+SIZES = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
-@pytest.mark.parametrize(
-    ("name", "position", "spared"),
-    [
-        ("bert", 0, {"attention.self.query", "attention.output", "intermediate", "output"}),
-        ("llama seq-cls", -1, {"self_attn.q_proj", "self_attn.o_proj", "mlp", "post_attention_layernorm"}),
-    ],
-)
-def test_what_no_head_reads_is_not_computed_and_changes_nothing(name, position, spared):
-    base, _ = family(name)
-    x = ids(n=2, s=7, pad=None)
-    model = lora(base)
-    whole, last = Replay(model, x), Replay(model, x, one_position=True)
-    assert last._last[0] == position
-    assert set(last._last[1]) >= spared
-    masks = np.random.default_rng(0).random((9, len(whole.has_adapter))) < 0.5
-    masks[0] = True
-    other = ids(n=3, s=9, pad=None, seed=3)
-    for one in (last, last.twin()):
-        assert abs(one.outputs(other, masks) - whole.outputs(other, masks)).max() < 1e-12
-    padded = ids(n=3, s=9, pad="right")  # where the last position is not the one that is read
-    assert abs(last.outputs(padded, masks) - whole.outputs(padded, masks)).max() < 1e-12
+def tuned(model: torch.nn.Module, targets: list[str], dtype: torch.dtype) -> torch.nn.Module:
+    torch.manual_seed(1)
+    config = LoraConfig(r=4, target_modules=targets, init_lora_weights=False)
+    return get_peft_model(model, config).to(dtype).eval()
 
 
-def test_a_head_that_averages_reads_every_position():
-    base, _ = family("bert")
-    base.bert.pooler.forward = lambda hidden: torch.tanh(hidden.mean(1))
-    assert Replay(lora(base), ids(n=2, pad=None), one_position=True)._last is None
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 2**-7), (torch.float64, 1e-12)])
+def test_attention_is_not_given_one_position_in_any_precision(dtype, bound):
+    torch.manual_seed(0)
+    base = BertForSequenceClassification(BertConfig(**SIZES, intermediate_size=64))
+    model = tuned(base, ["query", "value"], dtype)
+    ids = torch.randint(5, 100, (3, 5), generator=torch.Generator().manual_seed(0))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    masks = np.random.default_rng(0).random((6, 4)) < 0.5
+    one, all_ = (Replay(model, inputs, one_position=spare) for spare in (True, False))
+    ours, own = (replay.outputs(inputs, masks).double() for replay in (one, all_))
+    assert (ours - own).abs().max() <= bound * own.abs().max()
+
+
+def test_pairs_of_a_text_whose_head_reads_another_position():
+    torch.manual_seed(0)
+    config = LlamaConfig(**SIZES, intermediate_size=64, num_key_value_heads=2, pad_token_id=99)
+    model = tuned(LlamaForSequenceClassification(config), ["q_proj", "v_proj"], torch.float64)
+    ids = torch.randint(5, 90, (3, 9), generator=torch.Generator().manual_seed(0))
+    replay = Replay(model, {"input_ids": ids[:2]}, one_position=True)
+    ids[1, -1] = 99  # ends in the padding token: the head reads the token before it
+    masks = np.random.default_rng(0).random((6, 4)) < 0.5
+    examples = np.array([0, 1, 2, 0, 1, 2])
+    found = replay.outputs_of_pairs({"input_ids": ids}, examples, masks)[:, 0]
+    own = [replay.own({"input_ids": ids}, mask)[example] for example, mask in zip(examples, masks)]
+    assert torch.allclose(found, torch.stack(own), atol=1e-10)
+
+
+def test_a_norm_after_the_attention_belongs_to_no_sublayer_for_certain():
+    assert part_of("post_attention_layernorm") is None
+    assert part_of("self_attn.q_proj") == 0
+    assert part_of("mlp.down_proj") == 1
