@@ -208,23 +208,21 @@ class Replay:
         Raises:
             ModelError: the intact model's output differs from its own forward's.
         """
-        own = np.unique(examples)  # compared with the intact model's, like every batch
-        intact_masks = np.ones((len(own), masks.shape[1]), dtype=bool)
+        own = np.unique(examples)
         with self._kept(), _refused():
             recorded, intact = self._recorded(inputs, logits)
             n = next(len(x) for x in inputs.values() if isinstance(x, Tensor))
             walk = Walk(self, self._runner, self._structure, inputs, recorded, logits, rows, each_pass, n)
-            found = walk.outputs_of_pairs(
-                np.append(examples, own), np.concatenate([masks | ~self.has_adapter, intact_masks])
-            )
-        try:
-            compare(found[len(examples) :, 0], intact[torch.from_numpy(own).to(intact.device)])
+            found = walk.outputs_of_pairs(examples, masks | ~self.has_adapter)
+            on = walk.outputs_of_pairs(own, np.ones((len(own), masks.shape[1]), dtype=bool))
+        try:  # like every batch
+            compare(on[:, 0], intact[torch.from_numpy(own).to(intact.device)])
         except ModelError:
             if self._last is None:
                 raise
             self._last = None  # in this batch, the head reads another position
             return self.outputs_of_pairs(inputs, examples, masks, rows=rows, each_pass=each_pass)
-        return found[: len(examples)]
+        return found
 
     def switch(self, call: int, on: Sequence[bool]) -> None:
         """Switch the two parts of a call's layer."""
