@@ -323,11 +323,12 @@ def test_results_that_unpack_to_gigabytes(program, trained, tmp_path):
     out = tmp_path / "out"
     assert program("ablate", trained, "--out", out).code == 0
     right = (out / "spans.csv").read_bytes()
+    sound = shutil.copytree(out, tmp_path / "sound")
     bomb(out / "predictions.npz", {"logits": 1 << 30})
     limit = "import resource; resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, 3 << 30))"
     drawn = program.start("figures", out, before=limit).result(120)
     assert drawn.code == 0 or drawn.refusal  # tables are enough to draw
-    compared = program.start("compare", out, out, "--out", tmp_path / "c", before=limit).result(120)
+    compared = program.start("compare", sound, out, "--out", tmp_path / "c", before=limit).result(120)
     assert str(out / "predictions.npz") in compared.refusal
     shutil.copy(out / "predictions.npz", next((out / "parts").glob("*.npz")))
     outcome = program.start("ablate", trained, "--out", out, before=limit).result(120)

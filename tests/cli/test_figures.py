@@ -61,10 +61,12 @@ def write_ablation(folder: Path, task: str) -> Path:
         score=0.8 + frame["delta_points"] / 100, n_examples=1000, p_holm=0.01, significant=True
     )
     drops = -span_grid(frame)
-    spans = frame.assign(interaction_points=interactions(drops)[frame["first"], frame["last"]])
-    write_spans(folder, spans)
+    beyond, share = interactions(drops)[frame["first"], frame["last"]], shares(drops)
+    ends = {"interaction_low_points": beyond - 1, "interaction_high_points": beyond + 1}
+    write_spans(folder, frame.assign(interaction_points=beyond, **ends))
     layers = pd.DataFrame({"layer": range(len(drops)), "delta_points": -np.diag(drops)})
-    write_csv(folder / "layers.csv", layers.assign(share_points=shares(drops)))
+    ends = {"share_low_points": share - 1, "share_high_points": share + 1}
+    write_csv(folder / "layers.csv", layers.assign(share_points=share, **ends))
     summary = {
         "task": task, "split": "validation", "study": "ablated", "metric": "accuracy", "n_examples": 1000,
         "intact_score": 0.8, "removed_delta_points": -13.5, "majority_score": 0.69,

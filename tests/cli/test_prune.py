@@ -230,8 +230,12 @@ def test_a_checkpoint_of_another_library_with_its_data(program, tmp_path):
     opened = json.loads(program("inspect", tmp_path / "p", *base, "--json").stdout)
     assert opened["n_sites"] == 0
     (folder / "ablation-data-dev").rename(tmp_path / "moved")
-    refusal = program("prune", folder, *options, "--ablation", tmp_path / "elsewhere").refusal
-    assert f"{tmp_path / 'elsewhere'} contains no finished ablation" in refusal
+    elsewhere = tmp_path / "elsewhere"
+    refusal = program("prune", folder, *options, "--ablation", elsewhere).refusal
+    assert f"{elsewhere}: no such folder" in refusal
+    elsewhere.mkdir()
+    refusal = program("prune", folder, *options, "--ablation", elsewhere).refusal
+    assert f"{elsewhere} contains no finished ablation" in refusal
     assert (
         "already contains a checkpoint"
         in program("prune", folder, *options, "--ablation", tmp_path / "moved").refusal

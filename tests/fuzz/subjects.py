@@ -259,14 +259,14 @@ exclusive = true
 """
 OPTIONS_ONLY = """
 import dataclasses, json, os
-import adapter_probe.jobs.slurm_options as slurm_options
-original = slurm_options.choose_options
+import adapter_probe.cli.declared as declared
+original = declared.choose_options
 def choose(file, flags):
     options = dataclasses.asdict(original(file, flags))
     os.makedirs("out", exist_ok=True)
     with open("out/options.json", "w") as out: json.dump(options, out)
     raise SystemExit(0)
-slurm_options.choose_options = choose
+declared.choose_options = choose
 """
 
 

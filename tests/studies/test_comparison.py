@@ -192,15 +192,15 @@ def test_reports_and_cards_take_studies(study, other, tmp_path):
     assert by_study.path.read_bytes() == by_folder.path.read_bytes()
     assert ap.report(study, tmp_path / "one.html").path.is_file()
     assert ap.model_card(study) == ap.model_card(study.folder)
-    joint = ap.compare(study, other)
-    with pytest.raises(ap.ResultsError, match="not comparisons and averages"):
-        ap.report([study, joint], tmp_path / "joint.html")
+    flags = ap.report([study, other], tmp_path / "flags.html", average=True, compare=True)
+    joint = [ap.average([study, other]), ap.compare(study, other)]
+    given = ap.report([*joint, study, other], tmp_path / "joint.html")
+    assert given.path.read_bytes() == flags.path.read_bytes()
     with pytest.raises(
         ap.AdapterProbeError,
         match=r"^folders=3 is not allowed; give a study, a string, a path, or a list of these$",
     ):
         ap.report(3)
-    assert not (tmp_path / "joint.html").exists()
 
 
 def test_the_commands(study, other, tmp_path):
