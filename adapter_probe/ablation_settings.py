@@ -29,8 +29,8 @@ class AblationSettings(Settings):
     )  # fmt: skip
     spans: str = setting(
         "all",
-        "spans to switch off: all contiguous spans, single layers, spans that start at the lowest layer "
-        "(prefix) or end at the highest (suffix), or a range of lengths such as 1..4.",
+        "spans to switch off: all (every contiguous span), single (single layers), prefix (from the lowest "
+        "layer), suffix (up to the highest), or a range of lengths such as 1..4.",
         metavar="SET", slug="{}", note="spans {}",
     )  # fmt: skip
     group: int = setting(

@@ -59,19 +59,27 @@ def setting(
 
 
 def required(
-    help: str, *, metavar: str = "", shell: Any = None, argument: bool = False, place: str = ""
+    help: str,
+    *,
+    panel: str = "",
+    metavar: str = "",
+    shell: Any = None,
+    argument: bool = False,
+    place: str = "",
 ) -> dict[str, Any]:
     """Metadata of a field without a default; see `setting`.
 
     Args:
         help: what it is.
+        panel: heading of the command's help that the option stands under; by default the dataclass's.
         metavar: name of the value in the command's help.
         shell: type in a shell, where the annotation has none.
         argument: whether the command takes it as an argument instead of as an option.
         place: ``checkpoint`` or ``file`` for a path that has to exist, which the command checks before it
             loads anything.
     """
-    return {"help": help, "metavar": metavar, "shell": shell, "argument": argument, "place": place}
+    about = {"help": help, "panel": panel, "metavar": metavar, "shell": shell}
+    return {**about, "argument": argument, "place": place}
 
 
 class Settings:

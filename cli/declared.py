@@ -137,7 +137,7 @@ def _in_shell(annotation: Any) -> Any:
 @cache
 def _slurm() -> dict[str, _Option]:
     """The options that describe a cluster: those of `SlurmOptions`, none of which has a default here."""
-    own = Declared(SlurmOptions)._own
+    own = {name: _without_default(option) for name, option in Declared(SlurmOptions)._own.items()}
     extra = {
         "slurm": (bool, False, "Submit the work to a SLURM cluster as a job array.", None),
         "slurm_config": (
@@ -155,6 +155,16 @@ def _slurm() -> dict[str, _Option]:
             )
         )
     return {"slurm": made["slurm"], **own, "slurm_config": made["slurm_config"]}
+
+
+def _without_default(option: _Option) -> _Option:
+    """An option that is None unless it is given; its help tells what is used then."""
+    parameter = option.parameter
+    if not parameter.default:
+        return option
+    kind, told = get_args(parameter.annotation)
+    told.help = f"{told.help} By default {parameter.default}."
+    return _Option(parameter.replace(default=None, annotation=Annotated[kind | None, told]), option.read)
 
 
 def _cluster(given: dict[str, Any]) -> SlurmOptions | None:

@@ -138,7 +138,7 @@ def average_ablations(
     names = tuple(names or map(str, range(1, len(studies) + 1)))
     if len(studies) < 2:
         raise ResultsError(f"an average needs at least 2 studies, got {len(studies)}")
-    check_comparable(studies, names)
+    check_comparable(studies, names, "averaged")
     frames, samples = _samples(studies, resamples_for(studies[0]))
     deltas = np.stack([frame["delta_points"].to_numpy() for frame in frames])  # [studies, spans]
     means = without_noise(_over_seeds(np.stack(samples), np.random.default_rng(_SEED)))
@@ -192,11 +192,13 @@ def _with_tests(spans: pd.DataFrame, point: np.ndarray, samples: np.ndarray) -> 
     return spans.assign(p_value=p, p_holm=adjusted, significant=adjusted < ALPHA)
 
 
-def check_comparable(studies: Sequence[AblationResults], names: Sequence[str]) -> None:
-    """Refuse studies that cannot be compared."""
+def check_comparable(
+    studies: Sequence[AblationResults], names: Sequence[str], what: str = "compared"
+) -> None:
+    """Refuse studies that cannot be compared, or whatever else is to be done with them."""
     for other, name in zip(studies[1:], names[1:]):
         one = studies[0]
-        pair = f"{names[0]} and {name} cannot be compared"
+        pair = f"{names[0]} and {name} cannot be {what}"
         if one.metric != other.metric:
             raise ResultsError(f"{pair}: they have different metrics, {one.metric} and {other.metric}")
         if study_kind(one) != study_kind(other):

@@ -6,11 +6,12 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from numbers import Integral
 from pathlib import Path
 from types import NoneType
 from typing import Any, ClassVar, get_origin
 
-from adapter_probe.errors import AdapterProbeError, TrainingError, reason_of
+from adapter_probe.errors import AdapterProbeError, TrainingError, reason_of, shown
 from adapter_probe.settings import Settings, annotations_of, flag_of, kinds_of, required, setting
 
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
@@ -58,6 +59,12 @@ class SlurmOptions(Settings):
         return _read(Path(file))
 
     def __post_init__(self) -> None:
+        kinds = annotations_of(SlurmOptions)
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if not _fits(value, kinds[one.name]):
+                words = next(_ALLOWED[get_origin(kind) or kind] for kind in kinds_of(kinds[one.name]))
+                raise TrainingError(f"{one.name}={shown(value)} is not allowed; give {words}")
         super().__post_init__()
         minutes(self.time)
         for name, value in {"partition": self.partition, **self.sbatch}.items():
@@ -67,6 +74,23 @@ class SlurmOptions(Settings):
                 )
         if self.mem is not None and not _MEMORY.fullmatch(self.mem):
             raise TrainingError(f"mem {self.mem!r} is not a size such as 16G or 500M")
+
+
+_ALLOWED: dict[Any, str] = {
+    str: "a string", int: "a whole number", bool: "True or False", tuple: "a list of strings",
+    Mapping: "a mapping from option to value",
+}  # fmt: skip
+
+
+def _fits(value: object, annotation: Any) -> bool:
+    """Whether a value given from Python has the type of its field."""
+    kinds = [get_origin(kind) or kind for kind in kinds_of(annotation)]
+    if isinstance(value, bool):
+        return bool in kinds
+    wider: dict[Any, Any] = {int: Integral, tuple: (tuple, list)}
+    if not any(isinstance(value, wider.get(kind, kind)) for kind in kinds):
+        return False
+    return not isinstance(value, (tuple, list)) or all(isinstance(line, str) for line in value)
 
 
 def minutes(time: str) -> int:

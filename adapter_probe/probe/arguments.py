@@ -31,7 +31,7 @@ class Evaluation(Settings):
     )  # fmt: skip
     split: Split = setting("validation", "split of the checkpoint's own task to evaluate on.", slug="{}")
     max_examples: int | None = setting(
-        None, "evaluate on a fixed random subset of this many examples.", slug="n{}"
+        None, "evaluate on a fixed random subset of this many examples.", least=1, slug="n{}"
     )
     encoding: str = setting("utf-8", "text encoding of the given data files, such as latin-1.")
     label_names: Sequence[str] = setting(

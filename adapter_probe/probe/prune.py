@@ -117,16 +117,16 @@ def _save_without(
 
 
 def _refuse_unfit(opened: OpenedCheckpoint, span: Span, source: Path, out: Path) -> None:
-    n_layers = len(opened.model.layers)
+    n_layers, given = len(opened.model.layers), str(span) if span.first < span.last else str(span.first)
     if span.last >= n_layers:
         raise CheckpointError(
-            f"--span {span} exceeds checkpoint {source}, whose layers are 0 to {n_layers - 1}"
+            f"--span {given} exceeds checkpoint {source}, whose layers are 0 to {n_layers - 1}"
         )
     sites = slice(SITES_PER_LAYER * span.first, SITES_PER_LAYER * (span.last + 1))
     adapted = np.flatnonzero(opened.model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=1)).tolist()
     if bare := [str(layer) for layer in dict.fromkeys((span.first, span.last)) if layer not in adapted]:
         raise CheckpointError(
-            f"checkpoint {source} has no adapters in layer {' and '.join(bare)}, where --span {span} "
+            f"checkpoint {source} has no adapters in layer {' and '.join(bare)}, where --span {given} "
             f"starts or ends; the layers with adapters are {', '.join(map(str, adapted))}"
         )
     outside = [site for i, site in enumerate(opened.model.sites) if not sites.start <= i < sites.stop]

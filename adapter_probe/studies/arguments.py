@@ -31,9 +31,11 @@ ADAPTER_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 TOP_K = (0, 1, 2, 3, 5, 7, 9, 11, 12)
 LEARNING_RATES = (3e-5, 3e-4, 3e-3)
 
-_BASE = required("pretrained base model: a folder or a Hugging Face Hub name.", metavar="BASE", shell=str)
+_BASE = required(
+    "pretrained base model: a folder or a Hugging Face Hub name.", panel="Data", metavar="BASE", shell=str
+)
 _TASK = "name of a known task (cola, glue/mrpc, squad, ...), or a folder with train and validation files."
-_TRIALS = required("output folder for trials, tables and figures.", metavar="FOLDER")
+_TRIALS = required("output folder for trials, tables and figures.", panel="Output", metavar="FOLDER")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -48,8 +50,8 @@ class _Given(Shown, Machine, Evaluation, AblationSettings):
     """The arguments of `ablate` that are given by name."""
 
     threads: int = setting(
-        0, "number of CPU threads of this process from now on (with a cluster: of CPUs per job); 0 uses "
-        "PyTorch's default.", panel="Running",
+        0, "number of CPU threads, for the whole process (with a cluster: of CPUs per job); 0 uses PyTorch's "
+        "default.", panel="Running",
     )  # fmt: skip
     data: ExampleSource = setting(
         (), "file of labelled examples to use instead of the checkpoint's own task. In Python also several "
@@ -181,9 +183,11 @@ class RunInitSweep(_Trials, InitSweepSettings):
     """The arguments of `adapter_probe.init_sweep`."""
 
     base: str | Path = field(metadata=_BASE)
-    task: str | Path = field(metadata=required(_TASK, metavar="TASK", shell=str))
+    task: str | Path = field(metadata=required(_TASK, panel="Data", metavar="TASK", shell=str))
     out: str | Path = field(metadata=_TRIALS)
-    data: str | Path | None = setting(None, "folder with the files of a named task.", metavar="FOLDER")
+    data: str | Path | None = setting(
+        None, "folder with the files of a named task.", panel="Data", metavar="FOLDER"
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -192,12 +196,14 @@ class RunTradeoff(_Trials, TradeoffSettings):
 
     base: str | Path = field(metadata=_BASE)
     task: str | Path | Sequence[str | Path] = field(
-        metadata=required(f"One or several tasks, each the {_TASK}", metavar="TASK", shell=list[str])
+        metadata=required(
+            f"One or several tasks, each the {_TASK}", panel="Data", metavar="TASK", shell=list[str]
+        )
     )
     out: str | Path = field(metadata=_TRIALS)
     data: str | Path | Sequence[str | Path] | None = setting(
         None, "folders with the files of the tasks, one per task and in the same order.",
-        metavar="FOLDER", shell=list[Path],
+        panel="Data", metavar="FOLDER", shell=list[Path],
     )  # fmt: skip
 
 
@@ -259,4 +265,6 @@ class Train(_TrainGiven):
     """The arguments of `adapter_probe.train`."""
 
     base: str | Path = field(metadata=_BASE)
-    out: str | Path = field(metadata=required("output folder of the checkpoint.", metavar="FOLDER"))
+    out: str | Path = field(
+        metadata=required("output folder of the checkpoint.", panel="Output", metavar="FOLDER")
+    )

@@ -46,10 +46,8 @@ def checked(function: Callable[P, Result]) -> Callable[P, Result]:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError:  # a missing argument, which Python's own message names, or an unknown one
-            known = [name for name in signature.parameters if name != "self"]
-            if unknown := [name for name in kwargs if name not in known]:
-                has = f"it has: {', '.join(known)}"
-                raise TypeError(f"{function.__name__}() has no argument {unknown[0]!r}; {has}") from None
+            if fault := _unknown_argument(call, kwargs):
+                raise TypeError(fault) from None
             return function(*args, **kwargs)
         for name, value in bound.arguments.items():
             if name in kinds:
@@ -57,6 +55,17 @@ def checked(function: Callable[P, Result]) -> Callable[P, Result]:
         return function(*bound.args, **bound.kwargs)
 
     return call
+
+
+def _unknown_argument(function: Callable[..., object], given: Mapping[str, object]) -> str:
+    """What to say of a keyword that a function does not have; empty where it has all."""
+    known = [name for name in inspect.signature(function).parameters if name != "self"]
+    name, unknown = function.__name__, [keyword for keyword in given if keyword not in known]
+    if not unknown:
+        return ""
+    if unknown[0] == "dry_run" and hasattr(function, "plan"):
+        return f"{name}() has no argument 'dry_run'; {name}.plan(...) takes the same arguments"
+    return f"{name}() has no argument {unknown[0]!r}; it has: {', '.join(known)}"
 
 
 def taking(
@@ -75,7 +84,8 @@ def taking(
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError as error:
-                raise TypeError(f"{function.__name__}() {error}") from None
+                fault = _unknown_argument(call, kwargs) or f"{function.__name__}() {error}"
+                raise TypeError(fault) from None
             kinds = _kinds_of_fields(declared)
             values = {k: _fitting(k, v, kinds[k]) if k in kinds else v for k, v in bound.arguments.items()}
             return function(declared(**values))

@@ -202,7 +202,7 @@ def average(studies: Sequence[Ablation | str | Path]) -> Average:
     ablations = ablations_of(as_tuple(studies))
     names = _names(ablations)
     results = [study.results for study in ablations]
-    check_comparable(results, names)
+    check_comparable(results, names, "averaged")
     _refuse_no_seeds(results, names)
     tasks = (study.record.overview.task for study in ablations if study.record.overview.study == "ablated")
     return Average(average_ablations(results, names, next(tasks, "")))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from adapter_probe.errors import TrainingError
+from adapter_probe.errors import ResultsError, TrainingError
 from adapter_probe.jobs.resources import Resources
 from adapter_probe.results.atomic import make_folder, write_csv
 from adapter_probe.results.schema import PARAMETERS_CSV
@@ -183,6 +183,7 @@ def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
         stds = [Adapters(sweep.size, std) for std in sweep.stds]
         requests[INIT_SWEEP] = of(sweep, "init_sweep", stds)
     if one := about.ablation:
+        _refuse_unfit(one, base, file)
         method = Adapters(one.size, one.init_std)
         requests[_CHECKPOINTS] = [
             TrainingRequest(
@@ -192,6 +193,17 @@ def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
             for seed in range(one.seeds)
         ]
     return about, requests
+
+
+def _refuse_unfit(part: AblationPart, base: str, file: Path) -> None:
+    """Refuse spans that the base does not have, before a checkpoint is trained."""
+    from adapter_probe.checkpoints.base_config import find_base
+
+    n_layers = len(find_base(base).layer_names)
+    try:
+        part.variants(n_layers)
+    except ResultsError as error:
+        raise ResultsError(f"{file}: [ablation] {error}") from error
 
 
 def _checkpoints(

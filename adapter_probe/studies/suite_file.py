@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from adapter_probe.errors import AdapterProbeError, DataError
 from adapter_probe.probe.arguments import AblationSettings
 from adapter_probe.records import RecordError, from_record
+from adapter_probe.settings import setting
 from adapter_probe.training.settings import StepSettings, TrainingSettings
 
 from .arguments import InitSweepSettings, SweepSettings, TaskOptions, TradeoffSettings
@@ -109,7 +110,9 @@ class AblationPart(AblationSettings, StepSettings):
     seeds: int = 1
     learning_rate: float | None = None
     epochs: int | None = None
-    max_examples: int | None = None
+    max_examples: int | None = setting(
+        None, "evaluate on a fixed random subset of this many examples.", least=1
+    )
 
     def training(self, task: SuiteTask, seed: int) -> TrainingSettings:
         """Of one checkpoint's training on a task, as far as the file says."""

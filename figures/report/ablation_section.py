@@ -175,7 +175,9 @@ def _tiles(record: AblationRecord, words: Words) -> list[tuple[str, str, str]]:
     if said.majority is not None:
         tiles.append((said.baseline, score_text(said.majority, words.metric), ""))
     if parameters := said.layer_parameters:
-        tiles.append(("adapter parameters", f"{sum(parameters):,}", f"in {len(parameters)} layers"))
+        adapted = sum(number > 0 for number in parameters)
+        where = f"in {adapted} {'layer' if adapted == 1 else 'layers'}"
+        tiles.append(("adapter parameters", f"{sum(parameters):,}", where))
     return tiles
 
 

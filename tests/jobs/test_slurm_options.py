@@ -110,6 +110,27 @@ def test_an_unfit_file(text, words, tmp_path):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("gpus_per_task", "x"),
+        ("max_parallel", True),
+        ("time", 90),
+        ("mem", 16),
+        ("partition", 1),
+        ("setup", "module load cuda"),
+        ("setup", (1,)),
+        ("sbatch", ["account"]),
+        ("detach", "no"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_refused_in_one_line(name, value):
+    with pytest.raises(TrainingError) as caught:
+        SlurmOptions(**{name: value})
+    assert f"{name}={value!r}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_no_such_file(tmp_path):
     with pytest.raises(TrainingError, match=r"cannot read .*none\.toml"):
         choose_options(tmp_path / "none.toml", {})

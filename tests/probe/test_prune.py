@@ -106,6 +106,8 @@ def test_pruning_twice_and_ablating_the_rest(checkpoint, tmp_path):
 def test_what_cannot_be_pruned(checkpoint, tiny_base, tiny_task, tmp_path):
     with pytest.raises(CheckpointError, match=r"span 1-3 exceeds .* layers are 0 to 2"):
         prune(checkpoint, Span(1, 3), tmp_path / "p")
+    with pytest.raises(CheckpointError, match=r"span 9 exceeds"):
+        prune(checkpoint, Span(9, 9), tmp_path / "p")
     prune(checkpoint, Span(0, 0), tmp_path / "p")
     with pytest.raises(CheckpointError, match="already contains a checkpoint"):
         prune(checkpoint, Span(1, 1), tmp_path / "p")

@@ -134,10 +134,12 @@ def test_more_spread_over_seeds_makes_a_wider_interval(study, other):
     assert width(both) > alone
 
 
-@pytest.mark.parametrize("action", [ap.compare, lambda a, b: ap.average([a, b])])
-def test_other_examples_are_refused(study, other, checkpoint, tmp_path, action):
+@pytest.mark.parametrize(
+    ("action", "done"), [(ap.compare, "compared"), (lambda a, b: ap.average([a, b]), "averaged")]
+)
+def test_other_examples_are_refused(study, other, checkpoint, tmp_path, action, done):
     fewer = ap.ablate(checkpoint, out=tmp_path / "fewer", max_examples=6, progress=False)
-    with pytest.raises(ap.ResultsError, match="different examples"):
+    with pytest.raises(ap.ResultsError, match=f"cannot be {done}: .*different examples"):
         action(study, fewer)
     partial = ap.ablate(checkpoint, out=tmp_path / "kept", complement=True, progress=False)
     with pytest.raises(ap.ResultsError, match="kept"):

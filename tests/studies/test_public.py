@@ -120,6 +120,22 @@ def test_the_line_names_value_and_types(function, wrong, message):
 
 
 @pytest.mark.parametrize(
+    "function", [ap.ablate, ap.train, ap.init_sweep, ap.tradeoff, ap.suite, ap.suite.plan, ap.prune]
+)
+def test_an_unknown_keyword_is_answered_with_those_that_exist(function):
+    with pytest.raises(TypeError) as caught:
+        function(**{"no_such": 1})
+    known = ", ".join(inspect.signature(function).parameters)
+    assert str(caught.value) == f"{function.__name__}() has no argument 'no_such'; it has: {known}"
+
+
+@pytest.mark.parametrize("function", [ap.ablate, ap.init_sweep, ap.tradeoff, ap.suite])
+def test_a_dry_run_from_python_is_the_plan(function):
+    with pytest.raises(TypeError, match=rf"{function.__name__}\.plan\(\.\.\.\)"):
+        function("x", dry_run=True)
+
+
+@pytest.mark.parametrize(
     ("name", "words"),
     [("x" * 300, "File name too long"), ("a\0b", "embedded null"), ("a\ud800b", "not UTF-8")],
 )

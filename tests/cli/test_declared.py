@@ -1,0 +1,69 @@
+"""The options that settings declare: what is given counts, also where it equals the default."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from adapter_probe.cli.console import command
+from adapter_probe.cli.help import records
+from adapter_probe.cli.main import app
+from adapter_probe.jobs.slurm_options import SlurmOptions
+from adapter_probe.studies.arguments import RunSuite
+
+COMMANDS = typer.main.get_command(app).commands
+
+
+@pytest.fixture
+def clusters(tmp_path):
+    """``clusters(...)`` is the cluster that the options describe, or the line that refuses them."""
+    suite = tmp_path / "suite.toml"
+    suite.write_text("")
+
+    def read(*given: object) -> SlurmOptions | str | None:
+        seen = []
+
+        @command
+        def study(asked: RunSuite) -> None:
+            seen.append(asked.cluster)
+
+        program = typer.Typer()
+        program.command()(study)
+        done = CliRunner().invoke(program, [str(suite), "--out", "out", *map(str, given)])
+        return seen[0] if seen else done.output
+
+    return read
+
+
+def test_a_limit_that_is_the_default_comes_before_the_file(clusters, tmp_path):
+    lab = tmp_path / "lab.toml"
+    lab.write_text('time = "1:00:00"\ngpus-per-task = 1\n')
+    usual = SlurmOptions().time
+    assert clusters("--slurm", "--slurm-config", lab) == SlurmOptions(time="1:00:00", gpus_per_task=1)
+    assert clusters("--slurm", "--slurm-config", lab, "--time", usual) == SlurmOptions(gpus_per_task=1)
+    assert clusters("--slurm", "--time", "90") == SlurmOptions(time="90")
+    assert clusters("--slurm") == SlurmOptions()
+    assert clusters() is None
+
+
+@pytest.mark.parametrize("limit", ["90", SlurmOptions().time])
+def test_any_limit_without_slurm_is_refused(clusters, limit):
+    refusal = clusters("--time", limit)
+    assert "--time" in refusal
+    assert "--slurm" in refusal
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_is_read_and_written_stands_under_data_and_output(name):
+    command = COMMANDS[name]
+    panels = {
+        flag: panel
+        for panel, rows in records(command, typer.Context(command, info_name=name)).items()
+        for syntax, _ in rows
+        for flag in syntax.replace(",", "").split()
+    }
+    wanted = {"--base": "Data", "--task": "Data", "--data": "Data", "--out": "Output"}
+    assert {flag: panels[flag] for flag in wanted if flag in panels} == {
+        flag: panel for flag, panel in wanted.items() if flag in panels
+    }
