@@ -338,3 +338,11 @@ def test_a_label_distinguishes_equal_names(reported, make_ablation):
     one = reported(make_ablation(n_layers=2))
     labelled = replace(one.record, overview=replace(one.record.overview, label="by hand"))
     assert map_studies([replace(one, record=labelled)])[0].title == "by hand"
+
+
+@pytest.mark.parametrize(("counts", "where"), [([0, 500], "in 1 layer"), ([500, 500, 0], "in 2 layers")])
+def test_only_layers_with_adapters_are_counted(study_of, make_ablation, counts: list[int], where: str):
+    folder = make_ablation(n_layers=len(counts))
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps({**summary, "layer_parameters": counts}))
+    assert ("adapter parameters", f"{sum(counts):,}", where) in study_of(folder).tiles
