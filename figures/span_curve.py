@@ -273,7 +273,8 @@ def curve_figure(lines: Sequence[SpanLine], options: FigureOptions) -> Figure:
             ax.set_box_aspect(aspect)
             ax.set_ylabel("" if index % columns else ax.get_ylabel())
         legend_below(figure, line_entries(lines, options.tolerance))
-        return fit_height(figure, max(options.venue.tallest, rows * LOWEST_ROW))
+        lowest = 1.7 * LOWEST_ROW if rows == 1 else rows * LOWEST_ROW  # a title of several lines
+        return fit_height(figure, max(options.venue.tallest, lowest))
 
 
 def _caption(records: Sequence[AblationRecord], tolerance: float, paper: bool) -> str:
