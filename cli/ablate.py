@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from adapter_probe.studies.arguments import Ablate
-from adapter_probe.studies.summaries import ablation_summary, aligned_columns, exchange_rows
+from adapter_probe.studies.summaries import aligned_columns, exchange_rows
 
 from . import options
-from .console import command, show, show_json, show_plan
+from .console import command, show, show_plan, show_study
 
 
 @command
@@ -36,7 +36,6 @@ def ablate(
     from adapter_probe.studies.gallery import ablation_report
 
     study = run(**vars(asked))
-    report = ablation_report(study, tolerance)
-    show_json(report) if json else show(ablation_summary(report))
+    show_study(study, ablation_report(study, tolerance), json)
     if study.against is not None and not json:
         show("\n" + aligned_columns(exchange_rows(exchange(study, study.against).record)))

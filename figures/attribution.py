@@ -131,9 +131,9 @@ def legend_entries(records: Sequence[AblationRecord]) -> list[tuple[Artist, str]
     interval = ", 95% interval" if "share_low_points" in layers else ""
     entries: list[tuple[Artist, str]] = []
     for index, record in enumerate(records):
-        name = f"share of the {drop_name(record.overview.metric)}{interval}"
+        name = f"share of the {drop_name(record.summary.metric)}{interval}"
         if len(records) > 1:
-            name = f"{escape_mathtext(study_label(record.overview))} ({rounded(_total(record))} in total)"
+            name = f"{escape_mathtext(study_label(record))} ({rounded(_total(record))} in total)"
         entries.append((Patch(**_bar_style(index)), name))
     tested = "p_holm" in layers
     sure = layers["p_holm"].to_numpy() < ALPHA if tested else np.array([True])
@@ -170,21 +170,21 @@ def interaction_map(
         scale: colour levels; by default the smallest scale that covers the record.
     """
     ax = plt.gca() if ax is None else ax
-    frame, overview = record.spans, record.overview
+    frame, about = record.spans, record.summary
     cells = Cells.of(frame)
     values = frame["interaction_points"].to_numpy(float)
     scale = DivergingScale.spanning(values) if scale is None else scale
     clear = is_clear(frame)
     texts = [cell_text(value) if sure else "" for value, sure in zip(values, clear)]
-    draw_cells(cells, values, ax, scale=scale, texts=texts, studied=axis_words(overview.study), small=~clear)
-    said = [escape_mathtext(study_label(overview))]
+    draw_cells(cells, values, ax, scale=scale, texts=texts, studied=axis_words(about.study), small=~clear)
+    said = [escape_mathtext(study_label(record))]
     if record.shares is not None:
-        said.append(f"{overview.removed}: {drop_text(_total(record), overview.metric)}")
+        said.append(f"{about.removed}: {drop_text(_total(record), about.metric)}")
     if "interaction_low_points" in frame and not clear[~np.isnan(values)].all():
         said.append("small: 95% interval includes 0")
     write_notes(ax, said + ["crossed out: undefined"] * bool(np.isnan(values).any()), cells)
     if colorbar:
-        draw_colorbar(scale, [ax], interaction_label(overview.metric))
+        draw_colorbar(scale, [ax], interaction_label(about.metric))
     return ax
 
 
@@ -216,7 +216,7 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
 
 
 def _drawing(records: Sequence[AblationRecord], options: FigureOptions) -> Drawing:
-    names = [study_label(record.overview) for record in records]
+    names = [study_label(record) for record in records]
     figure = attribution_figure(records, options)
     numbers = pd.concat([_shares_drawn(record, name) for record, name in zip(records, names)])
     title = f"{' and '.join(dict.fromkeys(names))}: shares of the drop by layer, interactions of spans"
@@ -268,33 +268,32 @@ def _shares_drawn(record: AblationRecord, name: str) -> pd.DataFrame:
 
 
 def _caption(records: Sequence[AblationRecord]) -> str:
-    overviews = [record.overview for record in records]
     layers = pd.concat([record.shares for record in records], ignore_index=True)
     spans = pd.concat([record.spans for record in records], ignore_index=True)
     metric = common_metric(records)
     drop = drop_name(metric)
-    told = dict.fromkeys(one.removed for one in overviews)
+    told = dict.fromkeys(record.summary.removed for record in records)
     whole = " or ".join("all adapters switched off" if one == ALL_OFF else one for one in told)
     parts = [
-        *warnings_of(overviews),
-        f"Attribution to layers of the {drop_label(overviews, metric)} with {whole}.",
+        *warnings_of(records),
+        f"Attribution to layers of the {drop_label(records, metric)} with {whole}.",
         f"Grid: interaction of each span of layers, the part of its {drop} that shorter spans do not explain,"
         f" m(a,b) = d(a,b) − d(a+1,b) − d(a,b−1) + d(a+1,b−1) with d(a,b) the {drop} of span a to b; red:"
         " more loss than additive, blue: less loss than additive.",
         "Bars: each layer's share, the sum of m(a,b)/(b−a+1) over the spans that contain it (the Myerson"
         f" value on the chain of layers); the shares sum to the total {drop}.",
         f"Diamonds: the {drop} of the layer alone.",
-        *(checkpoint_sentence(one) for one in overviews),
+        *map(checkpoint_sentence, records),
     ]
     if "share_low_points" in layers:
         parts.append(
-            f"Error bars are 95% paired bootstrap intervals over {units_of(overviews)}; in the grid, squares"
+            f"Error bars are 95% paired bootstrap intervals over {units_of(records)}; in the grid, squares"
             " whose interval includes 0 are small, and the others show their value where it fits."
         )
         parts.append(_uncorrected([record.spans for record in records]))
     if "p_holm" in layers:
         parts.append(
-            f"Filled diamonds: significant at 0.05 by {tests_of(overviews)}, Holm-corrected over all spans."
+            f"Filled diamonds: significant at 0.05 by {tests_of(records)}, Holm-corrected over all spans."
         )
     missing = int(layers["share_points"].isna().sum() + spans["interaction_points"].isna().sum())
     return caption_of([*parts, undefined_text(missing, "Values left out")])

@@ -24,6 +24,7 @@ from .ablation_words import (
     DONE,
     axis_words,
     checkpoint_sentence,
+    common_metric,
     drop_label,
     over_spans,
     scored,
@@ -99,7 +100,7 @@ def heatmap(
         if spread or (width >= 2 * _NARROWEST and not spread_fits(record, width)):
             other = spread_grid(record)
     elif isinstance(record, AblationRecord) and paper:
-        other = published_grid(record.overview.task, record.overview.study)
+        other = published_grid(record)
     grids += [] if other is None else [other]
     scale = scale_of(grids).recoloured(cmap)
     grids = grids[1:] if spread else grids
@@ -109,8 +110,8 @@ def heatmap(
     if len(grids) == 2 and grids[1].shows == "spread":
         axes[1].set_ylabel("")
     if colorbar:
-        line, metric = drawn_tolerance(grids, tolerance), grids[0].overview and grids[0].overview.metric
-        draw_colorbar(scale, axes, bar_label(grids[0].label, line, metric), line)
+        line = drawn_tolerance(grids, tolerance)
+        draw_colorbar(scale, axes, bar_label(grids[0].label, line, grids[0].metric), line)
     return ax
 
 
@@ -146,20 +147,19 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
 def _drawing(records: Sequence[AblationRecord], options: FigureOptions) -> Drawing:
     grids = [grid_of(record) for record in records]
     grids = _with_published(grids) if options.paper else grids
-    own = [record.overview for record in records]
-    published = ["accuracy"] if len(own) < len(grids) else []  # the published drops are drops in accuracy
-    metric = common_value([*(overview.metric for overview in own), *published])
+    published = ["accuracy"] if len(records) < len(grids) else []  # the published drops are drops in accuracy
+    metric = common_value([*(record.summary.metric for record in records), *published])
     beside = records[0] if len(grids) == 1 and records[0].shares is not None else None
-    figure = heatmap_figure(grids, options, drop_label(own, metric), metric, beside)
-    names = " and ".join(dict.fromkeys(study_label(overview) for overview in own))
-    title = f"{names}: {drop_name(metric)} by span of layers {axis_words(own[0].study)}"
-    caption = _caption(grids, options.tolerance, bool(beside and len(figure.axes) > 2))
+    figure = heatmap_figure(grids, options, drop_label(records, metric), metric, beside)
+    names = " and ".join(dict.fromkeys(study_label(record) for record in records))
+    title = f"{names}: {drop_name(metric)} by span of layers {axis_words(records[0].summary.study)}"
+    caption = _caption(records, grids, options.tolerance, bool(beside and len(figure.axes) > 2))
     return Drawing("heatmap", title, figure, _spans_drawn(grids), caption, identity_of(records))
 
 
 def _with_published(grids: Sequence[Grid]) -> list[Grid]:
     """The grids, with each published grid after the last ablation of its task."""
-    theirs = [published_grid(grid.overview.task, grid.overview.study) for grid in grids]
+    theirs = [published_grid(grid.record) for grid in grids]
     names = [None if grid is None else grid.notes[0] for grid in theirs]
     out: list[Grid] = []
     for index, (grid, published) in enumerate(zip(grids, theirs)):
@@ -215,21 +215,18 @@ def heatmap_figure(
         return fit_height(figure, max(options.venue.tallest, rows * LOWEST_ROW))
 
 
-def _caption(grids: Sequence[Grid], tolerance: float, with_shares: bool) -> str:
-    own = [grid for grid in grids if grid.overview is not None]
-    overviews = [grid.overview for grid in own]
+def _caption(
+    records: Sequence[AblationRecord], grids: Sequence[Grid], tolerance: float, with_shares: bool
+) -> str:
     frame = pd.concat([grid.frame for grid in grids], ignore_index=True)
-    metric = common_value(overview.metric for overview in overviews)
-    drop = drop_name(metric)
-    line, gains, marked = (
-        drawn_tolerance(grids, tolerance),
-        (drop_points(frame["delta_points"]) < 0).any(),
-        [],
-    )
+    metric, study = common_metric(records), records[0].summary.study
+    drop, marked = drop_name(metric), []
+    line, gains = drawn_tolerance(grids, tolerance), (drop_points(frame["delta_points"]) < 0).any()
     if "significant" in frame:
         marked.append(
             "A ring, or in small cells a dot, marks a span that does not differ significantly from the intact"
-            f" model at 0.05 by {tests_of(overviews)}, Holm-corrected{over_spans([g.frame for g in own])}."
+            f" model at 0.05 by {tests_of(records)}, Holm-corrected"
+            f"{over_spans(one.spans for one in records)}."
         )
     if "non_monotone" in frame and frame["non_monotone"].eq(True).any():
         marked.append(
@@ -238,20 +235,18 @@ def _caption(grids: Sequence[Grid], tolerance: float, with_shares: bool) -> str:
         )
     return caption_of(
         [
-            *warnings_of(overviews),
-            f"{drop.capitalize()} in {scored(overviews, metric)} ({unit_name(metric)}) when"
-            f" {DONE[overviews[0].study]}.",
-            f"Rows: the first layer {axis_words(overviews[0].study)}, columns: the last; green frames mark"
-            " single layers.",
+            *warnings_of(records),
+            f"{drop.capitalize()} in {scored(records, metric)} ({unit_name(metric)}) when {DONE[study]}.",
+            f"Rows: the first layer {axis_words(study)}, columns: the last; green frames mark single layers.",
             f"The black line separates spans with a {drop} of at most"
             f" {tolerance_text(tolerance, metric)} from the others."
             if line is not None
             else "",
-            *(checkpoint_sentence(overview) for overview in overviews),
+            *map(checkpoint_sentence, records),
             f"Blue cells, with a minus sign: the {metric_name(metric)} improves." if gains else "",
             *marked,
             "Right: each layer's share of the whole and the layer alone." if with_shares else "",
-            PUBLISHED if len(own) < len(grids) else "",
+            PUBLISHED if len(records) < len(grids) else "",
             undefined_text(int(frame["delta_points"].isna().sum()), "Crossed-out spans"),
         ]
     )

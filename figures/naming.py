@@ -36,7 +36,7 @@ def with_labels(studies: Sequence[StudyRecord], labels: Sequence[str]) -> list[S
 
 
 def _told_apart(studies: list[AblationRecord]) -> list[AblationRecord]:
-    labels = [study_label(study.overview) for study in studies]
+    labels = [study_label(study) for study in studies]
     named = list(studies)
     for label in {label for label in labels if labels.count(label) > 1}:
         same = [index for index, other in enumerate(labels) if other == label]
@@ -46,7 +46,7 @@ def _told_apart(studies: list[AblationRecord]) -> list[AblationRecord]:
 
 
 def _labelled(study: AblationRecord, label: str) -> AblationRecord:
-    return replace(study, overview=replace(study.overview, label=label))
+    return replace(study, label=label)
 
 
 def _distinguishing_texts(studies: Sequence[AblationRecord]) -> list[str]:
@@ -62,10 +62,8 @@ def _distinguishing_texts(studies: Sequence[AblationRecord]) -> list[str]:
 def alike_ablations(studies: Sequence[StudyRecord]) -> Iterator[tuple[str, list[AblationRecord]]]:
     """The ablations that belong into one figure, by what was done to the spans, with the file's ending."""
     for kind, suffix in (("ablated", ""), ("kept", "-kept")):
-        yield (
-            suffix,
-            [one for one in studies if isinstance(one, AblationRecord) and one.overview.study == kind],
-        )
+        ablations = [one for one in studies if isinstance(one, AblationRecord)]
+        yield suffix, [one for one in ablations if one.summary.study == kind]
 
 
 def suffix_of(study: StudyRecord, studies: Sequence[StudyRecord]) -> str:
@@ -84,4 +82,4 @@ def _task_slug(study: StudyRecord) -> str:
     """An ablation's task in a form allowed in file names; empty for other studies."""
     if not isinstance(study, AblationRecord):
         return ""
-    return "-".join(re.findall(r"[a-z0-9]+", study_label(study.overview).lower()))
+    return "-".join(re.findall(r"[a-z0-9]+", study_label(study).lower()))

@@ -214,7 +214,7 @@ def line_entries(lines: Sequence[SpanLine], tolerance: float) -> list[LegendEntr
     if any("sd_points" in frame for frame in frames):
         entries.append((Line2D([], [], **_spread_props()), "s.d. over studies"))
     if any(line.shows == "drops" for line in lines):
-        within = tolerance_text(tolerance, lines[0].overview and lines[0].overview.metric)
+        within = tolerance_text(tolerance, lines[0].metric)
         entries.append((Line2D([], [], **_tolerance_props()), f"tolerance, {within}"))
     if any(line.published is not None for line in lines):
         entries.append((Line2D([], [], **_published_props()), "Houlsby et al. 2019"))
@@ -239,8 +239,8 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
 
 def _drawing(records: Sequence[AblationRecord], options: FigureOptions) -> Drawing:
     lines = [line_of_spans(record, paper=options.paper) for record in records]
-    names = [study_label(record.overview) for record in records]
-    dropped, done = drop_name(common_metric(records)), axis_words(records[0].overview.study)
+    names = [study_label(record) for record in records]
+    dropped, done = drop_name(common_metric(records)), axis_words(records[0].summary.study)
     title = f"{' and '.join(dict.fromkeys(names))}: {dropped} by span of layers {done}"
     paper = any(line.published is not None for line in lines)
     figure, caption = curve_figure(lines, options), _caption(records, options.tolerance, paper)
@@ -278,25 +278,25 @@ def curve_figure(lines: Sequence[SpanLine], options: FigureOptions) -> Figure:
 
 
 def _caption(records: Sequence[AblationRecord], tolerance: float, paper: bool) -> str:
-    overviews, frames = [record.overview for record in records], [record.spans for record in records]
+    frames = [record.spans for record in records]
     frame = pd.concat(frames, ignore_index=True)
     metric = common_metric(records)
     drop, marked = drop_name(metric), []
     if "ci_low_points" in frame:
         mark, plural = ("Bars are", "s") if span_order(frames[0]) == "apart" else ("The band is the", "")
-        marked.append(f"{mark} 95% paired bootstrap interval{plural} over {units_of(overviews)}.")
+        marked.append(f"{mark} 95% paired bootstrap interval{plural} over {units_of(records)}.")
     if "significant" in frame:
         marked.append(
-            f"Filled marks differ from the intact model at 0.05 by {tests_of(overviews)}, Holm-corrected"
+            f"Filled marks differ from the intact model at 0.05 by {tests_of(records)}, Holm-corrected"
             f"{over_spans(frames)}; hollow ones do not."
         )
     return caption_of(
         [
-            *warnings_of(overviews),
-            f"{drop.capitalize()} in {scored(overviews, metric)} ({unit_name(metric)}) when"
-            f" {of_lines(frames, overviews[0].study)}.",
+            *warnings_of(records),
+            f"{drop.capitalize()} in {scored(records, metric)} ({unit_name(metric)}) when"
+            f" {of_lines(frames, records[0].summary.study)}.",
             f"The dashed line is a {drop} of {tolerance_text(tolerance, metric)}.",
-            *(checkpoint_sentence(overview) for overview in overviews),
+            *map(checkpoint_sentence, records),
             *marked,
             f"Squares are the drops published by {SOURCE}, BERT-base, in points of validation accuracy."
             if paper

@@ -22,7 +22,7 @@ from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import StudyKind, drop_points
 from adapter_probe.analysis.published import published_ablation
 from adapter_probe.analysis.removable import Segment, tolerance_border
-from adapter_probe.analysis.studies import AblationOverview, AblationRecord
+from adapter_probe.analysis.studies import AblationRecord
 from adapter_probe.known_tasks import known_task
 from adapter_probe.wording import (
     ALL_OFF,
@@ -53,16 +53,16 @@ class Grid:
             a triangle; `sd_points` is printed below the numbers where it fits. Cells with an undefined delta
             (NaN) are crossed out.
         notes: lines for the empty corner, the first one the task.
-        overview: overview of the ablation; None for published grids and those of several ablations.
+        record: the ablation; None for published grids and those of several ablations.
         label: label of the colour bar, with the unit.
         shows: what is drawn: drops, their standard deviation, or the difference of two. Only drops have a
             tolerance, and only differences a scale with a neutral middle.
-        joint_study: without an overview, what was done to the spans.
+        joint_study: without a record, what was done to the spans.
     """
 
     frame: pd.DataFrame
     notes: Sequence[str]
-    overview: AblationOverview | None = None
+    record: AblationRecord | None = None
     label: str = "drop (points)"
     shows: Literal["drops", "spread", "differences"] = "drops"
     joint_study: StudyKind = "ablated"
@@ -70,12 +70,17 @@ class Grid:
     @property
     def name(self) -> str:
         """Name of the grid in a CSV file: the study's, or the task with the paper."""
-        return study_label(self.overview) if self.overview else f"{self.notes[0]} (Houlsby et al. 2019)"
+        return study_label(self.record) if self.record else f"{self.notes[0]} (Houlsby et al. 2019)"
 
     @property
     def study(self) -> StudyKind:
         """What was done to the spans."""
-        return self.overview.study if self.overview else self.joint_study
+        return self.record.summary.study if self.record else self.joint_study
+
+    @property
+    def metric(self) -> str | None:
+        """Metric of the ablation; None without a record."""
+        return self.record.summary.metric if self.record else None
 
     def border(self, tolerance: float) -> list[Segment]:
         """The black line between spans within the tolerance and the others; empty if there is none."""
@@ -88,8 +93,7 @@ class Grid:
 def grid_of(record: SpanRecord) -> Grid:
     """The drops of an ablation, their mean over several ablations, or the difference of two."""
     if isinstance(record, AblationRecord):
-        said = record.overview
-        return Grid(record.spans, ablation_notes(said), said, drop_label([said], said.metric))
+        return Grid(record.spans, ablation_notes(record), record, drop_label([record], record.summary.metric))
     frame, notes = record.spans, joint_notes(record)
     if isinstance(record, AverageRecord):
         return Grid(frame, notes, label=f"mean {wording.drop_label(record.metric)}", joint_study=record.study)
@@ -106,10 +110,10 @@ def spread_grid(record: AverageRecord) -> Grid:
     return Grid(frame, notes, label=label, shows="spread", joint_study=record.study)
 
 
-def published_grid(name: str, study: StudyKind = "ablated") -> Grid | None:
+def published_grid(record: AblationRecord) -> Grid | None:
     """The paper's grid of the same task, if there is one."""
-    task = known_task(name.split(", ")[0])
-    frame = published_ablation(task.name) if task and study == "ablated" else None
+    task = known_task(record.summary.task.split(", ")[0])
+    frame = published_ablation(task.name) if task and record.summary.study == "ablated" else None
     if frame is None:
         return None
     whole = -float(frame.loc[frame["n_layers"].idxmax(), "delta_points"])
@@ -151,10 +155,10 @@ def draw(grid: Grid, ax: Axes, *, tolerance: float, notes: bool, scale: Scale, n
     if (marked := marked_cells(frame, "non_monotone", True)).any():
         inks = [style.text_colour(colour) for colour in scale.colours(drops[marked])]
         draw_triangles(ax, cells.positions[marked], inks)
-        said.append(f"◣ shorter span inside {drop_name(grid.overview and grid.overview.metric)}s more")
+        said.append(f"◣ shorter span inside {drop_name(grid.metric)}s more")
     if (unsure := marked_cells(frame, "significant", False)).any():
         draw_rings(ax, cells.positions[unsure])
-        test = significance_test(grid.overview.metric) if grid.overview else None
+        test = significance_test(grid.metric) if grid.metric else None
         said.append("○ not significant" + (f" ({test}, Holm)" if test else ""))
     if notes:
         write_notes(ax, [*grid.notes, *said], cells)

@@ -30,7 +30,7 @@ class SpanLine(Grid):
     @property
     def test(self) -> str | None:
         """Name of the significance test; None if it is not known."""
-        return significance_test(self.overview.metric) if self.overview else "bootstrap"
+        return significance_test(self.metric) if self.metric else "bootstrap"
 
     @property
     def places(self) -> np.ndarray:
@@ -64,7 +64,7 @@ def span_line(record: SpanRecord, *, paper: bool = False) -> SpanLine | None:
     frame = grid.frame.sort_values(["first", "last"], ignore_index=True)
     if isinstance(record, ComparisonRecord):
         frame["ci_low_points"], frame["ci_high_points"] = -frame["ci_high_points"], -frame["ci_low_points"]
-    if grid.overview and paper and (theirs := published_grid(grid.overview.task, grid.study)) is not None:
+    if grid.record and paper and (theirs := published_grid(grid.record)) is not None:
         published = _same_spans(theirs, frame)
     return SpanLine(**{**vars(grid), "frame": frame}, published=published)
 

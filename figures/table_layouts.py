@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe import metrics
-from adapter_probe.analysis.studies import AblationOverview, AblationRecord, StudyRecord, TradeoffRecord
+from adapter_probe.analysis.studies import AblationRecord, StudyRecord, TradeoffRecord
 from adapter_probe.wording import (
     count_text,
     drop_name,
@@ -78,9 +78,9 @@ def lay_out_sizes(sizes: pd.DataFrame) -> Table:
     return Table("table-sizes", caption, cells, sizes, best)
 
 
-def lay_out_removable(removable: pd.DataFrame, overview: AblationOverview) -> Table:
+def lay_out_removable(removable: pd.DataFrame, record: AblationRecord) -> Table:
     """The longest removable span within each tolerance, by the estimate and by its interval."""
-    metric = overview.metric
+    metric = record.summary.metric
     drop = drop_name(metric)
     bases = {"estimate": "estimate", "interval": "95% CI"}
     rows = []
@@ -99,7 +99,7 @@ def lay_out_removable(removable: pd.DataFrame, overview: AblationOverview) -> Ta
         )
     text = pd.DataFrame(rows)
     caption = (
-        f"{study_label(overview)}: the longest span of layers whose adapters can be switched off without"
+        f"{study_label(record)}: the longest span of layers whose adapters can be switched off without"
         f" retraining, by the estimated {drop} or by the upper bound of its 95% paired bootstrap interval."
     )
     return Table("table-removable", caption, text, removable, np.zeros(text.shape, bool), words=3)
@@ -109,8 +109,8 @@ def removable_tables(studies: Sequence[StudyRecord], options: FigureOptions) -> 
     """The removable spans of each ablation of spans that are switched off."""
     ablations = [study for study in studies if isinstance(study, AblationRecord)]
     for study in ablations:
-        if study.removable is not None and study.overview.study == "ablated":
-            yield lay_out_removable(study.removable, study.overview).renamed(suffix_of(study, ablations))
+        if study.removable is not None and study.summary.study == "ablated":
+            yield lay_out_removable(study.removable, study).renamed(suffix_of(study, ablations))
 
 
 def tradeoff_tables(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Table]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -52,15 +52,25 @@ def _rows(results: AblationResults) -> pd.DataFrame:
     return ends.mask(ends < 0).assign(row=order, variant=names)
 
 
-def group_summary(groups: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """Every part's `n_examples`, `intact_score`, `removed_score` and `removed_delta_points`, by name."""
+@dataclass(frozen=True)
+class GroupScores:
+    """The scores on one group of the data: intact, and with every adapter off that the study switches."""
+
+    n_examples: int
+    intact_score: float | None
+    removed_score: float | None
+    removed_delta_points: float | None
+
+
+def group_summary(groups: pd.DataFrame) -> dict[str, GroupScores]:
+    """The scores of every part, by name."""
     intact, removed = (groups[groups["variant"] == name].set_index("group") for name in (INTACT, REMOVED))
     return {
-        group: {
-            "n_examples": int(intact.loc[group, "n_examples"]),
-            "intact_score": finite_or_none(intact.loc[group, "score"]),
-            "removed_score": finite_or_none(removed.loc[group, "score"]),
-            "removed_delta_points": finite_or_none(removed.loc[group, "delta_points"]),
-        }
+        group: GroupScores(
+            int(intact.loc[group, "n_examples"]),
+            finite_or_none(intact.loc[group, "score"]),
+            finite_or_none(removed.loc[group, "score"]),
+            finite_or_none(removed.loc[group, "delta_points"]),
+        )
         for group in intact.index
     }

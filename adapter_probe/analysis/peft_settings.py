@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER, Span
 
 
@@ -44,24 +45,22 @@ def rank_pattern(layers: Sequence[int], shares: Sequence[float], rank: int) -> s
     return "rank_pattern={" + ", ".join(rf'r"{n}\..*": {r}' for n, r in zip(layers, ranks)) + "}"
 
 
-def next_lora(
-    found: Mapping[str, Any], layers: pd.DataFrame, settings: Mapping[str, Any], switched: np.ndarray
-) -> dict[str, str]:
+def next_lora(results: AblationResults, layers: pd.DataFrame, spans: Mapping[str, Any]) -> dict[str, str]:
     """Suggestions of an ablation of PEFT's LoRA for the next one, as arguments of `LoraConfig`.
 
     There are none where the study switched only one of a layer's two adapters, as both arguments are for
     whole layers. Layers that it did not study keep their adapters and their rank.
 
     Args:
-        found: the summary of the ablation.
+        results: the ablation, whose settings give the rank of the LoRA and the parameters at every site.
         layers: its table of layers.
-        settings: its settings, with the rank of the LoRA and the parameters at every site.
-        switched: bool ``[sites]``, the sites that some variant switches off.
+        spans: its notable spans, see `adapter_probe.analysis.notable_spans`.
     """
-    rank, counts = settings.get("lora_rank"), settings.get("site_parameters")
-    removable = found.get("longest_removable", {}).get("1")
-    if not isinstance(rank, int) or not counts or found.get("warning"):
+    rank, counts = results.settings.get("lora_rank"), results.settings.get("site_parameters")
+    removable = spans.get("longest_removable", {}).get("1")
+    if not isinstance(rank, int) or not counts:
         return {}
+    switched = (~results.masks).any(axis=0)  # [sites]
     there, off = (np.reshape(sites, (-1, SITES_PER_LAYER)) for sites in (np.array(counts) > 0, switched))
     studied = (there & off).any(axis=1)  # [layers]
     if (there & ~off)[studied].any():
@@ -70,7 +69,7 @@ def next_lora(
     ranked = np.flatnonzero(studied).tolist()
     lines = {}
     if removable:
-        span = Span(removable["first"], removable["last"])
+        span = Span(removable.first, removable.last)
         lines["layers_to_transform"] = layers_to_transform(with_adapters, span)
     shares = _shares_by_layer(layers).reindex(ranked)
     if shares.notna().all():

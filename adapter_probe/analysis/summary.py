@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,25 +14,24 @@ from adapter_probe import metrics
 from adapter_probe.analysis.ablation_tables import AblationTables
 from adapter_probe.analysis.deltas import (
     StudyKind,
-    drop_points,
     finite_or_none,
     intact_row,
     removed_row,
     row_scores,
     span_scores,
-    span_units,
     study_kind,
     switched_layers,
 )
-from adapter_probe.analysis.removable import (
-    TOLERANCES,
-    longest_removable,
-    shortest_sufficient,
-    spans_with_adapters,
-)
+from adapter_probe.analysis.groups import GroupScores, group_summary
+from adapter_probe.analysis.notable_spans import LayerDrop, SpanDrop, notable_spans, span_of
+from adapter_probe.analysis.peft_settings import next_lora
+from adapter_probe.analysis.removable import spans_with_adapters
 from adapter_probe.analysis.significance import ALPHA
+from adapter_probe.errors import DataError, ResultsError
+from adapter_probe.records import RecordError, from_record, to_record
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER
+from adapter_probe.wording import ALL_OFF
 
 _GUESSES = {
     "classification": "always answering with the most frequent class",
@@ -38,50 +40,186 @@ _GUESSES = {
 }
 NOT_WORSE = "The model is not worse with all of these adapters off"
 _NOTHING = "at the 5% level, so the differences between spans are not informative."
+_SITES = {"attention": "attention", "ffn": "feed-forward"}
+_NULLS = ("warning", "intact_score", "removed_score", "removed_delta_points", "majority_score",
+          "layer_parameters")  # fmt: skip
+_SINGLE_LAYERS = {"largest_single_layer_drop", "best_single_layer"}
 
 
-def summarise(results: AblationResults, tables: AblationTables | None = None) -> dict[str, object]:
-    """The summary of an ablation as plain JSON, with None for undefined numbers.
+@dataclass(frozen=True, kw_only=True)
+class AblationSummary:
+    """The main results of an ablation, ``summary.json``.
+
+    Scores are fractions in the metric's own units, None if undefined; differences are in points, negative for
+    a loss.
+
+    Attributes:
+        task: name of the task as given by the user.
+        split: evaluated split.
+        warning: why the differences between spans mean nothing; None where they mean something.
+        study: whether the spans were ``ablated`` or ``kept`` on.
+        metric: metric of the scores.
+        kind: kind of the task: ``classification``, ``regression``, ``extractive`` or ``causal``.
+        n_examples: number of evaluated examples.
+        n_layers: number of layers of the model.
+        intact_score: score with every adapter on.
+        removed_score: score with every adapter off that the study switches.
+        removed_delta_points: the difference of the two.
+        majority_score: score of `baseline`.
+        nonfinite_examples: by variant, how many of its outputs are NaN or infinite, which leaves it without a
+            score; empty where all is well.
+        layer_parameters: number of parameters in the adapters of each layer that the study switches
+            ``[layers]``; None if layers share adapters, or if it is not known.
+        largest_single_layer_drop: of an ablation; None unless every layer was studied alone.
+        longest_removable: by tolerance, the longest span that costs at most that many points.
+        best_single_layer, shortest_sufficient: the same of a study of kept spans: the shortest span that,
+            alone, is at most the tolerance below the intact model.
+        significant_spans, tested_spans: how many drops or gains are beyond chance, of how many.
+        longest_removable_surely: `longest_removable` by the lower 95% confidence bound.
+        layer_shares_points: each layer's share of the drop of all layers.
+        switched: the part of the adapters that the study switches, such as ``attention of layers 8-23``; None
+            for all of them.
+        data: name of the evaluated data where they are not a split of the checkpoint's own task.
+        positive_class: the class that F1 is of.
+        engine: `name` of the engine, and the `reason` for it, where it is the general one.
+        guard: statistics of rounding errors in mixed precision.
+        peft: suggestions for the next LoRA, as arguments of PEFT's `LoraConfig`.
+        groups: scores by group of the data, by name.
+    """
+
+    task: str
+    split: str
+    warning: str | None = None
+    study: StudyKind
+    metric: str
+    kind: str = ""
+    n_examples: int
+    n_layers: int
+    intact_score: float | None
+    removed_score: float | None
+    removed_delta_points: float | None
+    majority_score: float | None
+    nonfinite_examples: dict[str, int] = field(default_factory=dict)
+    layer_parameters: tuple[int, ...] | None = None
+    largest_single_layer_drop: LayerDrop | None = None
+    longest_removable: dict[str, SpanDrop | None] | None = None
+    best_single_layer: LayerDrop | None = None
+    shortest_sufficient: dict[str, SpanDrop | None] | None = None
+    significant_spans: int | None = None
+    tested_spans: int | None = None
+    longest_removable_surely: dict[str, SpanDrop | None] | None = None
+    layer_shares_points: tuple[float | None, ...] | None = None
+    switched: str | None = None
+    data: str | None = None
+    positive_class: str | None = None
+    engine: dict[str, str] | None = None
+    guard: dict[str, Any] | None = None
+    peft: dict[str, str] | None = None
+    groups: dict[str, GroupScores] | None = None
+
+    def __post_init__(self) -> None:
+        metrics.metric_label(self.metric)
+        counts = self.layer_parameters
+        if counts is not None and (len(counts) != self.n_layers or min(counts, default=0) < 0):
+            raise ResultsError(f"layer_parameters should be {self.n_layers} counts, got {list(counts)}")
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any], path: Path) -> AblationSummary:
+        """The summary from what `to_dict` gave.
+
+        Raises:
+            ResultsError: it, read from `path`, is damaged.
+        """
+        try:
+            return from_record(cls, found)
+        except (RecordError, DataError, ResultsError) as error:
+            raise ResultsError(f"{path} is damaged: {error}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The contents of ``summary.json``; what does not apply to the study is left out."""
+        nulls = (*_NULLS, "best_single_layer" if self.study == "kept" else "largest_single_layer_drop")
+        found = {name: v for name, v in to_record(self).items() if v is not None or name in nulls}
+        for name in _SINGLE_LAYERS & found.keys():
+            if found[name] and found[name]["last_layer"] is None:
+                del found[name]["last_layer"]
+        return found
+
+    @property
+    def single_layer(self) -> LayerDrop | None:
+        """The layer that matters most alone: with the largest drop, or kept on the best one."""
+        return self.best_single_layer if self.study == "kept" else self.largest_single_layer_drop
+
+    @property
+    def best_spans(self) -> dict[str, SpanDrop | None]:
+        """By tolerance, the longest removable or the shortest sufficient span."""
+        return (self.shortest_sufficient if self.study == "kept" else self.longest_removable) or {}
+
+    @property
+    def baseline(self) -> str:
+        """The name of the baseline whose score is `majority_score`."""
+        return {"causal": "random choice", "regression": "constant answer"}.get(self.kind, "majority class")
+
+    @property
+    def removed(self) -> str:
+        """Description of every adapter off that the study switches."""
+        if not self.switched:
+            return ALL_OFF
+        whole = self.switched if "layers" in self.switched else f"all {self.switched}"
+        return f"{whole} switched off"
+
+
+def summarise(
+    results: AblationResults, tables: AblationTables | None = None, groups: pd.DataFrame | None = None
+) -> AblationSummary:
+    """The summary of an ablation.
 
     Args:
         results: the ablation.
-        tables: tables of the ablation, for the keys with statistics.
-
-    Returns:
-        `study`, `metric`, `kind`, `n_examples`, `n_layers`; `intact_score`, `removed_score`, `majority_score`
-        (fractions; removed = every adapter that the study switches is off), `removed_delta_points`;
-        `nonfinite_examples`, by variant, how many of its outputs are NaN or infinite, which leaves it
-        without a score (empty where all is well); `layer_parameters`, in the adapters of each layer that the
-        study switches (None where layers share adapters, or unknown); and the keys of :func:`span_summary`.
-        With tables also, as the first, `warning` (why the differences between spans mean nothing; None where
-        they mean something), `significant_spans` and `tested_spans`, how many drops or gains are
-        beyond chance, of how many, and for an ablation `longest_removable_surely`, judged by the lower
-        95% confidence bound, and `layer_shares_points`.
+        tables: tables of the ablation, for the statistics.
+        groups: scores by group, if the data has groups.
     """
-    scores = row_scores(results)
+    scores, settings = row_scores(results), results.settings
     intact, removed = scores[intact_row(results)], scores[removed_row(results)]
-    study = study_kind(results)
-    frame = span_scores(results)
+    study, frame = study_kind(results), span_scores(results)
     if study == "ablated":
         frame = spans_with_adapters(frame, switched_layers(results))
-    return {
-        **({} if tables is None else {"warning": _warning(tables, intact, removed, results)}),
-        "study": study,
-        "metric": results.metric,
-        "kind": results.kind,
-        "n_examples": len(results.labels),
-        "n_layers": results.masks.shape[1] // SITES_PER_LAYER,
-        "intact_score": finite_or_none(intact),
-        "removed_score": finite_or_none(removed),
-        "removed_delta_points": finite_or_none(metrics.to_points(results.metric, removed - intact)),
-        "majority_score": finite_or_none(results.chance_score),
-        "nonfinite_examples": {
+    warning = None if tables is None else _warning(tables, intact, removed, results)
+    spans = notable_spans(frame, study)
+    lora = {} if warning or tables is None else next_lora(results, tables.layers, spans)
+    return AblationSummary(
+        task=settings["task"],
+        split=settings["split"],
+        warning=warning,
+        study=study,
+        metric=results.metric,
+        kind=results.kind,
+        n_examples=len(results.labels),
+        n_layers=results.masks.shape[1] // SITES_PER_LAYER,
+        intact_score=finite_or_none(intact),
+        removed_score=finite_or_none(removed),
+        removed_delta_points=finite_or_none(metrics.to_points(results.metric, removed - intact)),
+        majority_score=finite_or_none(results.chance_score),
+        nonfinite_examples={
             name: int(count) for name, count in zip(results.row_names, results.nonfinite) if count
         },
-        "layer_parameters": _layer_parameters(results),
-        **span_summary(frame, study),
+        layer_parameters=_layer_parameters(results),
+        **spans,
         **({} if tables is None else _statistics(tables, study)),
-    }
+        switched=_switched_part(settings) or None,
+        data=settings.get("data") or None,
+        positive_class=results.label_names[-1] if results.metric == "f1" else None,
+        engine=settings.get("engine"),
+        guard=settings.get("guard"),
+        peft=lora or None,
+        groups=None if groups is None else group_summary(groups),
+    )
+
+
+def _switched_part(settings: Mapping[str, object]) -> str:
+    """The part of the adapters that an ablation switches: ``attention of layers 8-23``; empty for all."""
+    sites, layers = _SITES.get(str(settings.get("sites")), ""), settings.get("layers")
+    of_layers = f"layers {layers}" if layers else ""
+    return " of ".join(part for part in (sites, of_layers) if part)
 
 
 def _warning(tables: AblationTables, intact: float, removed: float, results: AblationResults) -> str | None:
@@ -93,64 +231,22 @@ def _warning(tables: AblationTables, intact: float, removed: float, results: Abl
     return None
 
 
-def _layer_parameters(results: AblationResults) -> list[int] | None:
+def _layer_parameters(results: AblationResults) -> tuple[int, ...] | None:
     """Parameters by layer at the sites that some variant switches off."""
     counts = results.settings.get("site_parameters")
     if counts is None:
         return None
     switched = (~results.masks).any(axis=0)
-    return (switched * np.array(counts)).reshape(-1, SITES_PER_LAYER).sum(axis=1).tolist()
+    return tuple((switched * np.array(counts)).reshape(-1, SITES_PER_LAYER).sum(axis=1).tolist())
 
 
-def _statistics(tables: AblationTables, study: StudyKind) -> dict[str, object]:
+def _statistics(tables: AblationTables, study: StudyKind) -> dict[str, Any]:
     removable = tables.removable
     tested = int(tables.spans["p_holm"].count())
     counts = {"significant_spans": int(tables.spans["significant"].sum()), "tested_spans": tested}
     if study != "ablated":
         return counts
     sure = removable[removable["basis"] == "interval"]
-    surely = {f"{row['tolerance_points']:g}": _span(row) for _, row in sure.iterrows()}
-    shares = [finite_or_none(share) for share in tables.layers["share_points"]]
+    surely = {f"{row['tolerance_points']:g}": span_of(row) for _, row in sure.iterrows()}
+    shares = tuple(finite_or_none(share) for share in tables.layers["share_points"])
     return {**counts, "longest_removable_surely": surely, "layer_shares_points": shares}
-
-
-def span_summary(
-    frame: pd.DataFrame, study: StudyKind = "ablated", tolerances: Sequence[float] = TOLERANCES
-) -> dict[str, object]:
-    """The notable spans of a grid.
-
-    Args:
-        frame: columns `first`, `last`, `n_layers`, `delta_points`.
-        study: what was done to the spans.
-        tolerances: drops in points.
-
-    Returns:
-        For `ablated`: `largest_single_layer_drop` `{layer, delta_points}` (of groups of layers also
-        `last_layer`; None unless every layer was studied alone) and `longest_removable`
-        `{tolerance: span or None}`, the longest span that costs at most the tolerance. For `kept`:
-        `best_single_layer` and `shortest_sufficient`, the shortest span that, alone, is at most the
-        tolerance below the intact model. A span is `{first, last, n_layers, delta_points}`; ties go to the
-        smaller drop, then to the lower first layer.
-    """
-    frame = frame.assign(drop=drop_points(frame["delta_points"]))
-    ablated = study == "ablated"
-    units = span_units(frame)
-    known = frame[frame["drop"].notna()]
-    singles = known.iloc[:0] if units is None else known.merge(pd.DataFrame(units, columns=["first", "last"]))
-    single = singles.sort_values(["drop", "first"], ascending=[not ablated, True])
-    best = longest_removable if ablated else shortest_sufficient
-    spans = {f"{t:g}": _span(best(frame, t)) for t in tolerances}
-    found = None if single.empty else _span(single.iloc[0])
-    layer = found and {"layer": found["first"], "delta_points": found["delta_points"]}
-    if found and found["n_layers"] > 1:
-        layer["last_layer"] = found["last"]
-    if ablated:
-        return {"largest_single_layer_drop": layer, "longest_removable": spans}
-    return {"best_single_layer": layer, "shortest_sufficient": spans}
-
-
-def _span(row: pd.Series | None) -> dict[str, float] | None:
-    if row is None or row.isna()["first"]:
-        return None
-    whole = {name: int(row[name]) for name in ("first", "last", "n_layers")}
-    return {**whole, "delta_points": float(row["delta_points"])}

@@ -231,4 +231,4 @@ def _write(record: AblationRecord, results: AblationResults) -> None:
         if record.groups is not None:
             write_csv(folder / schema.GROUPS_CSV, record.groups)
         save_predictions(folder, results)
-        write_json(folder / schema.SUMMARY, record.summary)
+        write_json(folder / schema.SUMMARY, record.summary.to_dict())

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from adapter_probe.analysis.studies import AblationRecord
+from adapter_probe.analysis.summary import AblationSummary
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.schema import PREDICTIONS
@@ -82,9 +83,9 @@ class Ablation(StoredStudy):
         return self.record.groups
 
     @property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> AblationSummary:
         """The main results, ``summary.json``; scores are fractions, differences are in points."""
-        return dict(self.record.summary)
+        return self.record.summary
 
     @property
     def identity(self) -> Mapping[str, object]:

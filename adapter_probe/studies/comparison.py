@@ -204,7 +204,7 @@ def average(studies: Sequence[Ablation | str | Path]) -> Average:
     results = [study.results for study in ablations]
     check_comparable(results, names, "averaged")
     _refuse_no_seeds(results, names)
-    tasks = (study.record.overview.task for study in ablations if study.record.overview.study == "ablated")
+    tasks = (study.summary.task for study in ablations if study.summary.study == "ablated")
     return Average(average_ablations(results, names, next(tasks, "")))
 
 
@@ -245,7 +245,7 @@ def exchange(task: Ablation | str | Path, other: Ablation | str | Path) -> Excha
         ResultsError: a study is not an ablation, or they differ in checkpoint or variants.
     """
     studies = ablations_of([task, other])
-    names = [str(study.record.overview.task) for study in studies]
+    names = [study.summary.task for study in studies]
     if studies[1].folder.name.startswith(BESIDE):
         names[1] = studies[1].folder.name.removeprefix(BESIDE)
     first, second = names if names[0] != names[1] else _names(studies)

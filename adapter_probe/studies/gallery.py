@@ -258,10 +258,10 @@ def ablation_report(study: Ablation, tolerance: float = 1.0) -> dict[str, Any]:
     files = {name: str(study.folder / file) for name, file in names.items()}
     files |= draw_into_folder(study, tolerance=tolerance)
     if study.against is None:
-        return {**study.summary, "files": files}
+        return {**study.summary.to_dict(), "files": files}
     files |= {path.stem + path.suffix.replace(".", "_"): str(path) for path in
               exchange(study, study.against).save(study.folder)}  # fmt: skip
-    return {**study.summary, "against": ablation_report(study.against, tolerance), "files": files}
+    return {**study.summary.to_dict(), "against": ablation_report(study.against, tolerance), "files": files}
 
 
 def sweep_report(study: Sweep, paper: bool = False) -> dict[str, Any]:
@@ -285,7 +285,9 @@ def suite_report(study: Suite, paper: bool = False) -> dict[str, Any]:
     sweeps = {"tradeoff": study.tradeoff, "init_sweep": study.init_sweep}
     return {
         **{name: plain_rows(one.table) for name, one in sweeps.items() if one is not None},
-        "ablations": {task: [one.summary for one in seeds] for task, seeds in study.ablations.items()},
+        "ablations": {
+            task: [one.summary.to_dict() for one in seeds] for task, seeds in study.ablations.items()
+        },
         "parameters": [] if study.parameters is None else plain_rows(study.parameters),
         "files": paths,
     }

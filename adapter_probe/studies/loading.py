@@ -9,12 +9,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from adapter_probe.analysis.studies import (
-    AblationRecord,
-    SweepRecord,
-    TradeoffRecord,
-    overview_of,
-)
+from adapter_probe.analysis.studies import AblationRecord, SweepRecord, TradeoffRecord
+from adapter_probe.analysis.summary import AblationSummary
 from adapter_probe.errors import ResultsError
 from adapter_probe.results import schema
 from adapter_probe.results.ablation_files import load_ablation, read_spans
@@ -108,15 +104,13 @@ def _read_ablation(folder: Path) -> Ablation:
     identity = manifest.get("identity")
     identity = identity if isinstance(identity, dict) else {"folder": folder.resolve().name}
     versions = manifest.get("created_with")
-    spans, summary = read_spans(folder), schema.read_summary(folder)
     record = AblationRecord(
         folder=folder,
-        spans=spans,
+        spans=read_spans(folder),
         layers=_read_if_there(folder / schema.LAYERS_CSV, schema.LAYERS_COLUMNS),
         removable=_read_if_there(folder / schema.REMOVABLE_CSV, schema.REMOVABLE_COLUMNS),
-        overview=overview_of(summary, folder / schema.SUMMARY, identity),
+        summary=AblationSummary.from_dict(schema.read_summary(folder), folder / schema.SUMMARY),
         identity=identity,
-        summary=summary,
         created_with=versions if isinstance(versions, dict) else {},
         groups=_read_if_there(folder / schema.GROUPS_CSV, schema.GROUPS_COLUMNS),
     )

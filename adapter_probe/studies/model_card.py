@@ -94,15 +94,15 @@ def model_card(
 
 def _section(record: AblationRecord, picture: str, caption: str) -> str:
     """The card's section on one ablation, as Markdown."""
-    said = record.overview
-    score = "undefined" if said.intact is None else named_score(said.intact, said.metric)
+    said = record.summary
+    score = "undefined" if said.intact_score is None else named_score(said.intact_score, said.metric)
     part, how = "cell", ": the row is the first layer, the column the last"
     if span_order(record.spans) is not None:
         part, how = "point", ""
     done = "are switched off" if said.study == "ablated" else "are the only ones kept on"
     alt = f"Change of the {metric_name(said.metric)} for every span of layers whose adapters {done}"
     lines = [
-        f"## Which adapters the model needs: {escape_markdown(study_label(said))}",
+        f"## Which adapters the model needs: {escape_markdown(study_label(record))}",
         "",
         f"The intact model has {escape_markdown(score)} on {count_text(said.n_examples, 'example')}. Each "
         f"{part} of the figure is one contiguous span of layers whose adapters {done}, without "
@@ -119,7 +119,7 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
         lines += [
             "### What can be removed",
             "",
-            markdown_text(lay_out_removable(record.removable, said)),
+            markdown_text(lay_out_removable(record.removable, record)),
         ]
     return "\n".join([*lines, f"Measured with adapter-probe {__version__}.", ""])
 
@@ -130,7 +130,7 @@ def _metadata(records: Sequence[AblationRecord]) -> str:
     from huggingface_hub.repocard_data import eval_results_to_model_index
 
     described, library = _described(records[0])
-    said = [r for r in records if r.overview.intact is not None and r.overview.metric is not None]
+    said = [record for record in records if record.summary.intact_score is not None]
     # One at a time: in one call, scores on several data sets that no hub has would be listed as of the first.
     entries = [eval_results_to_model_index(_name(records[0]), [_score(r)])[0]["results"][0] for r in said]
     results = [entry for i, entry in enumerate(entries) if entry not in entries[:i]]
@@ -149,20 +149,20 @@ def _score(record: AblationRecord) -> EvalResult:
     """The intact model's score."""
     from huggingface_hub import EvalResult
 
-    said, preset = record.overview, preset_named(record.overview.task)
+    said, preset = record.summary, preset_named(record.summary.task)
     dataset, config, split = _NO_DATASET, None, said.split
     if preset is not None and _is_own_split(record):
         dataset, config = preset.task.collection, preset.config
         split = dict(zip(("train", "validation"), preset.hub_splits)).get(split, split)
     return EvalResult(
-        task_type=_TASK_TYPES.get(str(record.summary.get("kind")), "text-classification"),
+        task_type=_TASK_TYPES.get(said.kind, "text-classification"),
         dataset_type=dataset,
         dataset_name=task_label(said.task),
         dataset_config=config,
         dataset_split=split,
-        metric_type=_METRIC_TYPES.get(str(said.metric), str(said.metric)),
+        metric_type=_METRIC_TYPES.get(said.metric, said.metric),
         metric_name=metric_name(said.metric),
-        metric_value=None if said.intact is None else round(said.intact, 6),
+        metric_value=None if said.intact_score is None else round(said.intact_score, 6),
     )
 
 
@@ -171,7 +171,7 @@ def _is_own_split(record: AblationRecord) -> bool:
 
     The task records the fingerprint of the whole split; for that of a subset, its rows are read again.
     """
-    task, data, said = _described(record)[0].get("task"), section_of(record.identity, "data"), record.overview
+    task, data, said = _described(record)[0].get("task"), section_of(record.identity, "data"), record.summary
     if not (isinstance(task, Mapping) and data) or task.get("validation_share"):
         return False
     if data.get("fingerprint") == task["fingerprints"].get(said.split):

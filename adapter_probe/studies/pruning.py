@@ -200,7 +200,7 @@ def _metric_of(study: Ablation | None) -> str | None:
     """The metric that the ablation has chosen by; None for that of the task."""
     if study is None:
         return None
-    return study.results.metric if study.has_predictions else study.record.overview.metric
+    return study.results.metric if study.has_predictions else study.summary.metric
 
 
 def _choose(
@@ -229,7 +229,7 @@ def _choose(
             f"{study.folder}: no span can be removed within {within:g} points {judged}, on the "
             f"{n_examples:,} examples that the span is chosen on; give a larger --within"
         )
-    span, warning = Span(int(found["first"]), int(found["last"])), study.summary.get("warning")
+    span, warning = Span(int(found["first"]), int(found["last"])), study.summary.warning
     return _Choice(span, "half" if study.has_predictions else "all", n_examples, measured, warning)
 
 

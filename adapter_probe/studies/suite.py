@@ -23,7 +23,6 @@ from .gallery import draw_into_folder
 from .init_sweep import INIT_SWEEP, InitSweep, run_init_sweep
 from .planning import SuitePlan, plan_sweep
 from .suite_file import AblationPart, SuiteFile, SweepPart, chosen_tasks, path_beside_file, read_suite
-from .summaries import ablation_rows
 from .sweeps import requests_of
 from .tradeoff import TRADEOFF, Tradeoff, methods_of, run_tradeoff
 from .tuning import foreseen_trials, tuned_trials
@@ -82,7 +81,7 @@ class Suite:
         ]
         for task, seeds in self.ablations.items():
             for seed, study in enumerate(seeds):
-                found = dict(ablation_rows(study.summary))
+                found = dict(study.rows())
                 both = f"intact {found['intact']}, all switched off {found['all switched off']}"
                 rows.append((f"{task}: seed {seed}", both))
         if self.parameters is not None:

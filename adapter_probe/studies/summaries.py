@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,8 @@ from adapter_probe import wording
 if TYPE_CHECKING:
     from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
     from adapter_probe.analysis.exchange import ExchangeRecord
+    from adapter_probe.analysis.notable_spans import SpanDrop
+    from adapter_probe.analysis.summary import AblationSummary
 
 _MOST_LISTED, _MOST_GROUPS = 5, 12
 
@@ -65,88 +67,67 @@ def _layers_text(first: int, last: int) -> str:
     return _plain(wording.layers_text(first, last))
 
 
-def span_drop_text(span: dict[str, Any] | None, metric: str = "") -> str:
+def span_drop_text(span: SpanDrop | None, metric: str = "") -> str:
     """A span and its drop, as text."""
     if span is None:
         return "none"
-    layers, n = _layers_text(span["first"], span["last"]), span["n_layers"]
-    layers += "" if n == 1 else f" ({n} layers)"
-    return f"{layers}, {drop_text(span['delta_points'], metric)}"
+    layers = _layers_text(span.first, span.last)
+    layers += "" if span.n_layers == 1 else f" ({span.n_layers} layers)"
+    return f"{layers}, {drop_text(span.delta_points, metric)}"
 
 
-def ablation_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The main results of an ablation as (name, value) pairs of text.
-
-    Args:
-        report: contents of ``summary.json``.
-    """
-    metric, warning = report["metric"], report.get("warning")
-    part = f", {report['switched']} only" if "switched" in report else ""
+def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
+    """The main results of an ablation as (name, value) pairs of text."""
+    metric, warning, kept = summary.metric, summary.warning, summary.study == "kept"
+    part = f", {summary.switched} only" if summary.switched else ""
+    removed = drop_text(summary.removed_delta_points, metric)
     rows = [
         *([] if warning is None else [("note", warning)]),
-        ("task", f"{report['task']}, {report['split']}, {_examples(report['n_examples'])}, {metric}"),
-        ("intact", score_text(report["intact_score"], metric)),
-        (
-            "all switched off",
-            f"{score_text(report['removed_score'], metric)} "
-            f"({drop_text(report['removed_delta_points'], metric)}){part}",
-        ),
+        ("task", f"{summary.task}, {summary.split}, {_examples(summary.n_examples)}, {metric}"),
+        ("intact", score_text(summary.intact_score, metric)),
+        ("all switched off", f"{score_text(summary.removed_score, metric)} ({removed}){part}"),
     ]
     if not wording.is_loss(metric):
-        rows.append(
-            (
-                "random choice" if report.get("kind") == "causal" else "majority class",
-                score_text(report["majority_score"], metric),
-            )
-        )
-    if "positive_class" in report:
-        rows.append(("positive class", str(report["positive_class"])))
-    kept = report["study"] == "kept"
-    single = report["best_single_layer" if kept else "largest_single_layer_drop"]
-    drop = wording.drop_name(metric)
-    if single is not None:
-        unit = "group" if "last_layer" in single else "layer"
-        name = f"best single {unit}" if kept else f"largest single-{unit} {drop}"
-        telling = kept or single["delta_points"] < 0  # without any drop, there is no largest one
-        layers = _layers_text(single["layer"], single.get("last_layer", single["layer"]))
-        rows.append((name, f"{layers}, {drop_text(single['delta_points'], metric)}" if telling else "none"))
-    if "significant_spans" in report:
-        counted = f"{report['significant_spans']} of {report['tested_spans']} spans (p < 0.05 after Holm)"
+        baseline = "random choice" if summary.kind == "causal" else "majority class"
+        rows.append((baseline, score_text(summary.majority_score, metric)))
+    if summary.positive_class is not None:
+        rows.append(("positive class", summary.positive_class))
+    if (single := summary.single_layer) is not None:
+        unit = "layer" if single.last_layer is None else "group"
+        name = f"best single {unit}" if kept else f"largest single-{unit} {wording.drop_name(metric)}"
+        telling = kept or single.delta_points < 0  # without any drop, there is no largest one
+        layers = _layers_text(single.layer, single.layer if single.last_layer is None else single.last_layer)
+        rows.append((name, f"{layers}, {drop_text(single.delta_points, metric)}" if telling else "none"))
+    if summary.significant_spans is not None:
+        counted = f"{summary.significant_spans} of {summary.tested_spans} spans (p < 0.05 after Holm)"
         rows.append(("significant changes", counted))
     if warning is None:
-        rows += _span_rows(report, kept)
-    rows += _group_rows(report)
-    lines = report.get("peft", {})
+        rows += _span_rows(summary)
+    rows += _group_rows(summary)
+    lines = summary.peft or {}
     if "layers_to_transform" in lines:
         rows.append(("PEFT, span within 1 point removed", lines["layers_to_transform"]))
     if "rank_pattern" in lines:
         rows.append(("PEFT, ranks by attribution", lines["rank_pattern"]))
-    if nonfinite := report["nonfinite_examples"]:
+    if nonfinite := summary.nonfinite_examples:
         listed = ", ".join(f"{name} ({n:,})" for name, n in list(nonfinite.items())[:_MOST_LISTED])
         more = ", ..." if len(nonfinite) > _MOST_LISTED else ""
         counted = f"{len(nonfinite)} variants have NaN or infinite outputs (examples): {listed}{more}"
         rows.append(("undefined scores", counted))
-    if engine := report.get("engine"):
-        rows.append(("engine", f"{engine['name']}: {engine['reason']}"))
-    if guard := report.get("guard"):
-        rows += guard_rows(guard)
-    return rows
+    if summary.engine:
+        rows.append(("engine", f"{summary.engine['name']}: {summary.engine['reason']}"))
+    return rows + (guard_rows(summary.guard) if summary.guard else [])
 
 
-def ablation_summary(report: Mapping[str, Any]) -> str:
-    """`ablation_rows` as text, followed by the paths of all files."""
-    return f"{aligned_columns(ablation_rows(report))}\n\n{file_lists([report['files'].values()])}"
-
-
-def _group_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _group_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     """One row per top-level group of the data; all groups are in ``groups.csv``."""
-    groups, metric = report.get("groups", {}), report["metric"]
+    groups, metric = summary.groups or {}, summary.metric
     wholes = {name: own for name, own in groups.items() if name.rpartition("/")[0] not in groups}
     rows = [
         (
             f"on {name}",
-            f"{score_text(own['intact_score'], metric)} of {_examples(own['n_examples'])}, all switched off "
-            f"{drop_text(own['removed_delta_points'], metric)}",
+            f"{score_text(own.intact_score, metric)} of {_examples(own.n_examples)}, all switched off "
+            f"{drop_text(own.removed_delta_points, metric)}",
         )
         for name, own in list(wholes.items())[:_MOST_GROUPS]
     ]
@@ -154,18 +135,15 @@ def _group_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows if more <= 0 else [*rows, ("more groups", f"{more} in groups.csv")]
 
 
-def _span_rows(report: Mapping[str, Any], kept: bool) -> list[tuple[str, str]]:
+def _span_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     """The longest removable or shortest sufficient spans."""
-    metric, rows = report["metric"], []
-    for tolerance, span in report["shortest_sufficient" if kept else "longest_removable"].items():
-        what = "shortest sufficient span" if kept else "longest removable span"
-        rows.append(
-            (
-                f"{what} within {wording.tolerance_text(float(tolerance), metric)}",
-                span_drop_text(span, metric),
-            )
-        )
-    for tolerance, span in report.get("longest_removable_surely", {}).items():
+    metric = summary.metric
+    what = "shortest sufficient span" if summary.study == "kept" else "longest removable span"
+    rows = [
+        (f"{what} within {wording.tolerance_text(float(tolerance), metric)}", span_drop_text(span, metric))
+        for tolerance, span in summary.best_spans.items()
+    ]
+    for tolerance, span in (summary.longest_removable_surely or {}).items():
         if span is not None:
             within = f"  by the 95% interval, within {wording.tolerance_text(float(tolerance), metric)}"
             rows.append((within, span_drop_text(span, metric)))

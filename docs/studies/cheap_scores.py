@@ -36,8 +36,8 @@ def study(given: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     table = pd.concat([agreement_table(spans), at_random(spans), by_halves(exact)], ignore_index=True)
     summary = exact.summary
     about = {
-        "checkpoint": name, "task": summary["task"], "examples": summary["n_examples"],
-        "intact_percent": 100 * summary["intact_score"],
+        "checkpoint": name, "task": summary.task, "examples": summary.n_examples,
+        "intact_percent": 100 * summary.intact_score,
         "all_off_points": -float(spans.loc[spans["n_layers"].idxmax(), "drop_points"]),
     }  # fmt: skip
     return spans.assign(checkpoint=about["checkpoint"]), table.assign(**about)

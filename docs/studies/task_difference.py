@@ -44,9 +44,9 @@ def main(out: Path, named: dict[str, str]) -> None:
         p_value=p, p_holm=holm(p), significant=holm(p) < ALPHA,
         share_a=means[0] / means[0][whole], share_b=means[1] / means[1][whole],
     )  # fmt: skip
-    intact = tuple(float(np.mean([s.summary["intact_score"] for s in x])) for x in (studies_a, studies_b))
-    names, metric = tuple(named), studies_a[0].summary["metric"]
-    record = ComparisonRecord(names, table, metric, studies_b[0].summary["n_examples"], intact, {})
+    intact = tuple(float(np.mean([s.summary.intact_score for s in x])) for x in (studies_a, studies_b))
+    names, metric = tuple(named), studies_a[0].summary.metric
+    record = ComparisonRecord(names, table, metric, studies_b[0].summary.n_examples, intact, {})
     out.mkdir(parents=True, exist_ok=True)
     table.round(4).to_csv(out / "difference.csv", index=False, lineterminator="\n")
     figure = Figure(figsize=(5.4, 4.4), layout="constrained")

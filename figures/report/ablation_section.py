@@ -75,7 +75,7 @@ def ablation_study(
         others: drops of other studies of the same spans, whose sliders have the same positions.
         prefix: begins the ids in its drawings.
     """
-    record, results, said = ablation.record, ablation.results, ablation.record.overview
+    record, results, said = ablation.record, ablation.results, ablation.record.summary
     words, frame = Words(said.metric, said.study), record.spans
     readings = [drops_of(frame, words.drop)]
     spoken = _spoken(frame, readings[0].said(words), words)
@@ -100,11 +100,11 @@ def ablation_study(
         count_text(said.n_examples, "example"),
         metric_name(said.metric),
     ]
-    name = study_label(said) if said.metric else short_name(record.folder)
+    name = study_label(record)
     return MapStudy(
         name, name, " · ".join(filter(None, [*about, short_name(record.folder)])), words, frame, views,
         readings[: len(views)], _facts(ablation, words, readings, len(views)), _tiles(record, words),
-        _legend(frame, words), int(record.summary.get("n_layers") or frame["last"].max() + 1), said.warning,
+        _legend(frame, words), said.n_layers, said.warning,
         steps, tolerance,
         [matrices and confusion_card(matrices), examples and examples_card(examples),
          _layers(record, prefix, words)],
@@ -124,7 +124,7 @@ def _spoken(frame: pd.DataFrame, said: Sequence[str], words: Words) -> list[str]
 def _facts(ablation: ReportedAblation, words: Words, readings: list, n_views: int) -> dict[str, list]:
     """By heading, what is known of each span."""
     frame, record, results = ablation.record.spans, ablation.record, ablation.results
-    said = record.overview.intact
+    said = record.summary.intact_score
     intact = "" if said is None else f"intact {score_text(said, words.metric)}"
     facts: dict[str, list] = {
         "score": [fact(score_text(score, words.metric), intact) for score in frame["score"]]
@@ -145,7 +145,7 @@ def _facts(ablation: ReportedAblation, words: Words, readings: list, n_views: in
             else fact(words.amount(value) + (f" ({interval})" if interval else ""), note)
             for value, interval, note in zip(reading.values, reading.intervals(words), reading.notes or [])
         ]
-    if parameters := record.overview.layer_parameters:
+    if parameters := record.summary.layer_parameters:
         total, kept = sum(parameters), "kept" if words.study == "kept" else "removed"
         inside = [sum(parameters[first : last + 1]) for first, last in zip(frame["first"], frame["last"])]
         facts[kept] = [
@@ -166,14 +166,14 @@ def _switched(record: AblationRecord) -> str:
 
 
 def _tiles(record: AblationRecord, words: Words) -> list[tuple[str, str, str]]:
-    said, hundred = record.overview, -100 if is_loss(words.metric) else 100
-    tiles = [] if said.intact is None else [("intact", score_text(said.intact, words.metric), "")]
-    if said.intact is not None and said.removed_delta is not None:
-        change = drop_text(-said.removed_delta, words.metric)
-        removed = score_text(said.intact + said.removed_delta / hundred, words.metric)
+    said, hundred = record.summary, -100 if is_loss(words.metric) else 100
+    tiles = [] if said.intact_score is None else [("intact", score_text(said.intact_score, words.metric), "")]
+    if said.intact_score is not None and said.removed_delta_points is not None:
+        change = drop_text(-said.removed_delta_points, words.metric)
+        removed = score_text(said.intact_score + said.removed_delta_points / hundred, words.metric)
         tiles.append((f"all {_switched(record) or 'adapters'} off", removed, change))
-    if said.majority is not None:
-        tiles.append((said.baseline, score_text(said.majority, words.metric), ""))
+    if said.majority_score is not None:
+        tiles.append((said.baseline, score_text(said.majority_score, words.metric), ""))
     if parameters := said.layer_parameters:
         adapted = sum(number > 0 for number in parameters)
         where = f"in {adapted} {'layer' if adapted == 1 else 'layers'}"

@@ -83,7 +83,7 @@ def interaction_view(
     def paint(ax: Axes) -> None:
         interaction_map(record, ax, colorbar=False, scale=scale)
 
-    label = interaction_label(record.overview.metric)
+    label = interaction_label(record.summary.metric)
     return _grid_view("interaction", "interaction", record.spans, paint, scale, label, labels, prefix, False)
 
 

@@ -42,7 +42,7 @@ def make_results() -> Callable[..., AblationResults]:
             kind=kind,
             label_names=tuple("abcdef"[:n_labels]) if n_labels > 1 else (),
             identity={"seed": seed},
-            settings={},
+            settings={"task": "made up", "split": "validation"},
         )
 
     return make

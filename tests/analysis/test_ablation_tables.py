@@ -144,7 +144,7 @@ def test_undefined_scores_pass_through(make_results):
     assert len(row) == 1
     assert row[["ci_low_points", "ci_high_points", "p_value", "p_holm"]].isna().all(axis=None)
     assert not row["significant"].any()
-    assert said["tested_spans"] == 5
+    assert said.tested_spans == 5
 
 
 def test_a_flag_needs_more_than_noise():
@@ -184,8 +184,8 @@ def test_a_variant_that_is_not_finite_has_a_count_and_no_score(make_results, met
     plain = ablation_tables(sound, n_resamples=200).spans.query("not (first == 1 and last == 2)")
     for column in ("score", "delta_points", "ci_low_points", "ci_high_points", "p_value"):
         pd.testing.assert_series_equal(others[column], plain[column])
-    assert summarise(spoilt, tables)["nonfinite_examples"] == {"1-2": 8}
-    assert summarise(sound)["nonfinite_examples"] == {}
+    assert summarise(spoilt, tables).nonfinite_examples == {"1-2": 8}
+    assert summarise(sound).nonfinite_examples == {}
 
 
 def test_an_intact_model_that_is_not_finite_is_refused(make_results):
@@ -216,8 +216,7 @@ def judged(make_results):
 def test_what_learned_something_has_no_warning(judged):
     results = judged([58, 50, 41, 55])
     found = summarise(results, ablation_tables(results))
-    assert next(iter(found)) == "warning"
-    assert found["warning"] is None
+    assert found.warning is None
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "f1", "macro_f1", "mcc"])
@@ -227,27 +226,27 @@ def test_a_model_that_says_the_commonest_class_is_told_first(judged, metric):
     logits[:, :, 0] = 1  # whatever is switched off
     results = dataclasses.replace(results, logits=logits)
     found = summarise(results, ablation_tables(results))
-    assert found["warning"].startswith(
+    assert found.warning.startswith(
         "The intact model is not better than always answering with the most frequent"
     )
 
 
 def test_a_little_better_than_the_commonest_class_is_not_beyond_it(judged):
     found = judged([43, 50, 41, 20])
-    assert summarise(found, ablation_tables(found))["warning"] is not None
+    assert summarise(found, ablation_tables(found)).warning is not None
 
 
 @pytest.mark.parametrize("removed", [58, 57, 59])
 def test_adapters_that_are_not_missed_are_told_first(judged, removed):
     results = judged([58, 50, removed, 55])  # intact, 0-0, 0-1, 1-1
     found = summarise(results, ablation_tables(results))
-    assert found["warning"].startswith("The model is not worse with all of these adapters off")
+    assert found.warning.startswith("The model is not worse with all of these adapters off")
 
 
 def test_a_regression_that_learned_nothing(make_results):
     results = make_results(2, n_labels=1, metric="spearman")  # random
     found = summarise(results, ablation_tables(results))
-    assert found["warning"].startswith("The intact model is not better than a constant answer")
+    assert found.warning.startswith("The intact model is not better than a constant answer")
 
 
 @pytest.mark.parametrize("gone", [[0], [2], [4], [0, 2], [1, 2]])
@@ -258,7 +257,9 @@ def test_layers_without_adapters_are_no_spans_and_no_tests(make_results, gone):
     rows = [whole.row_names.index(name) for name in variants.names]
     left = [layer for layer in range(5) if layer not in gone]
     assert set(variants.names) == {"intact"} | {f"{a}-{b}" for i, a in enumerate(left) for b in left[i:]}
-    settings = {"site_parameters": [0 if layer in gone else 7 for layer in range(5) for _ in range(2)]}
+    settings = whole.settings | {
+        "site_parameters": [0 if layer in gone else 7 for layer in range(5) for _ in range(2)]
+    }
     bare = dataclasses.replace(
         whole,
         masks=variants.masks,
@@ -271,17 +272,17 @@ def test_layers_without_adapters_are_no_spans_and_no_tests(make_results, gone):
         bare,
         masks=span_variants(len(left)).masks,
         spans=np.array([(-1, -1)] + [(i, j) for i in range(len(left)) for j in range(i, len(left))]),
-        settings={},
+        settings=whole.settings,
     )
     found, expected = ablation_tables(bare), ablation_tables(small)
     places = ["first", "last", "n_layers"]
     pd.testing.assert_frame_equal(found.spans.drop(columns=places), expected.spans.drop(columns=places))
     said, told = summarise(bare, found), summarise(small, expected)
     for name in ("tested_spans", "significant_spans", "warning"):
-        assert said[name] == told[name]
-    for tolerance, span in told["longest_removable"].items():
-        ends = span and {**span, "first": left[span["first"]], "last": left[span["last"]]}
-        assert said["longest_removable"][tolerance] == ends
+        assert getattr(said, name) == getattr(told, name)
+    for tolerance, span in told.longest_removable.items():
+        ends = span and dataclasses.replace(span, first=left[span.first], last=left[span.last])
+        assert said.longest_removable[tolerance] == ends
     assert found.removable["n_layers"].equals(expected.removable["n_layers"])
     shares = found.layers["share_points"]
     assert shares[left].tolist() == pytest.approx(expected.layers["share_points"].tolist())

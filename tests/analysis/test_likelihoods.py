@@ -53,7 +53,8 @@ def results_of(metric: str, n_examples: int = 40, n_layers: int = 3) -> Ablation
     greedy = generator.random(sums.shape[:2]) < 0.5 if metric == "greedy_accuracy" else None
     spans = [(-1, -1) if s is None else (s.first, s.last) for s in variants.spans]
     return AblationResults(
-        variants.masks, np.array(spans, np.int64), variants.names, sums, labels, metric, "causal", (), {}, {},
+        variants.masks, np.array(spans, np.int64), variants.names, sums, labels, metric, "causal", (), {},
+        {"task": "made up", "split": "validation"},
         counts=counts, groups=np.array([f"part {i % 2}" for i in range(n_examples)]), greedy=greedy,
     )  # fmt: skip
 
@@ -122,8 +123,8 @@ def test_the_intact_row_has_the_choices_drawn_at_random_beside_it():
     results = results_of("acc_norm")
     n_choices = (results.counts[..., 0] > 0).sum(axis=1)
     found = summarise(results, ablation_tables(results, n_resamples=100))
-    assert found["majority_score"] == pytest.approx(np.mean(1 / n_choices))
-    assert summarise(results_of("nll"))["majority_score"] is None
+    assert found.majority_score == pytest.approx(np.mean(1 / n_choices))
+    assert summarise(results_of("nll")).majority_score is None
 
 
 @pytest.mark.filterwarnings("error")
@@ -136,7 +137,7 @@ def test_a_single_text_has_no_interval_and_no_p():
     assert not tables.spans["significant"].any()
     assert not tables.spans["non_monotone"].any()
     told = summarise(results, tables)
-    assert told["longest_removable_surely"] == dict.fromkeys(("0.5", "1", "2"))
+    assert told.longest_removable_surely == dict.fromkeys(("0.5", "1", "2"))
 
 
 def test_a_sum_that_is_not_finite_is_no_choice():

@@ -63,10 +63,10 @@ def test_groups_are_the_layers_of_a_smaller_model(make_results):
     same = ["delta_points", "p_holm", "share_points", "share_low_points", "share_high_points"]
     pd.testing.assert_frame_equal(found.layers[same], expected.layers[same])
     told, small_told = summarise(grouped, found), summarise(small, expected)
-    single = small_told["largest_single_layer_drop"]
-    first = 2 * single["layer"]
-    assert told["largest_single_layer_drop"] == {**single, "layer": first, "last_layer": first + 1}
-    assert (told["n_layers"], small_told["n_layers"]) == (6, 3)
+    single = small_told.largest_single_layer_drop
+    first = 2 * single.layer
+    assert told.largest_single_layer_drop == replace(single, layer=first, last_layer=first + 1)
+    assert (told.n_layers, small_told.n_layers) == (6, 3)
 
 
 def test_a_range_of_layers_is_a_model_of_its_own(make_results):
@@ -83,12 +83,12 @@ def test_what_no_layer_was_studied_by_itself_for_has_no_single_layer(make_result
     whole = make_results(4)
     for spans in ("prefix", "suffix", "2..3"):
         some = part_of(whole, spans)
-        assert summarise(some, ablation_tables(some, n_resamples=50))["largest_single_layer_drop"] is None
+        assert summarise(some, ablation_tables(some, n_resamples=50)).single_layer is None
         assert span_units(ablation_tables(some, n_resamples=50).spans) is None
 
 
 def test_everything_off_is_in_every_study(make_results):
     whole = make_results(4)
-    expected = summarise(whole)["removed_score"]
+    expected = summarise(whole).removed_score
     for spans in ("single", "prefix", "suffix", "2..3"):
-        assert summarise(part_of(whole, spans))["removed_score"] == expected
+        assert summarise(part_of(whole, spans)).removed_score == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adapter_probe.analysis.notable_spans import SpanDrop
 from adapter_probe.analysis.peft_settings import layers_to_transform, next_lora, rank_pattern
 from adapter_probe.spans import Span
 
@@ -48,13 +50,18 @@ def test_peft_matches_the_patterns():
     assert other.get_pattern_key(patterns, "model.layers.21.mlp.up_proj") == "model.layers.21.mlp.up_proj"
 
 
+def studied(settings: dict, switched: np.ndarray) -> SimpleNamespace:
+    """What is asked of the results of an ablation: its settings, and the sites that a variant switches."""
+    return SimpleNamespace(settings=settings, masks=np.stack([np.ones_like(switched), ~switched]))
+
+
 def test_only_what_was_studied_is_changed():
     """Of layers 2 to 4 of six, layer 3 may go: the others stay, and ranks are moved among the three."""
-    found = {"longest_removable": {"1": {"first": 3, "last": 3}}}
+    spans = {"longest_removable": {"1": SpanDrop(3, 3, 1, 0.0)}}
     layers = pd.DataFrame({"layer": range(6), "share_points": [np.nan, np.nan, 1.0, 0.0, 5.0, np.nan]})
     settings = {"lora_rank": 4, "site_parameters": [8, 8] * 6}
-    studied = np.repeat([False, False, True, True, True, False], 2)
-    lines = next_lora(found, layers, settings, studied)
+    switched = np.repeat([False, False, True, True, True, False], 2)
+    lines = next_lora(studied(settings, switched), layers, spans)
     assert read(lines["layers_to_transform"]) == {"layers_to_transform": [0, 1, 2, 4, 5]}
     ranks = read(lines["rank_pattern"])["rank_pattern"]
     assert list(ranks) == [r"2\..*", r"3\..*", r"4\..*"]
@@ -65,7 +72,7 @@ def test_only_what_was_studied_is_changed():
     ("counts", "lines"), [([8, 8], 0), ([8, 0], 2)], ids=["both sites", "attention only"]
 )
 def test_settings_of_whole_layers_follow_from_whole_layers_alone(counts: list[int], lines: int):
-    found = {"longest_removable": {"1": {"first": 0, "last": 0}}}
+    spans = {"longest_removable": {"1": SpanDrop(0, 0, 1, 0.0)}}
     layers = pd.DataFrame({"layer": range(2), "share_points": [0.0, 5.0]})
     settings = {"lora_rank": 4, "site_parameters": counts * 2}
-    assert len(next_lora(found, layers, settings, np.array([True, False] * 2))) == lines
+    assert len(next_lora(studied(settings, np.array([True, False] * 2)), layers, spans)) == lines

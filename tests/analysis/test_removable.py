@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adapter_probe.analysis.notable_spans import notable_spans
 from adapter_probe.analysis.removable import (
     longest_removable,
     non_monotone,
     removable_table,
     spans_with_adapters,
 )
-from adapter_probe.analysis.summary import span_summary
 from adapter_probe.spans import contiguous_spans
 
 SPANS = np.array([(span.first, span.last) for span in contiguous_spans(5)])
@@ -55,7 +55,7 @@ def test_scores_that_differ_by_rounding_alone_tie():
     for row, delta in ((1, -0.1 - 0.2), (6, -0.3)):  # spans 0-1 and 1-2; -0.30000000000000004 and -0.3
         frame.loc[row, "delta_points"] = delta
     assert longest_removable(frame, 1.0)["first"] == 0
-    assert span_summary(frame)["longest_removable"]["1"]["first"] == 0
+    assert notable_spans(frame)["longest_removable"]["1"].first == 0
 
 
 def test_both_bases_at_each_tolerance():

@@ -8,13 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from adapter_probe.analysis.notable_spans import LayerDrop, SpanDrop, notable_spans
 from adapter_probe.analysis.published import (
     published_ablation,
     published_aggregate,
     published_init_sweep,
     published_tradeoff,
 )
-from adapter_probe.analysis.summary import span_summary, summarise
+from adapter_probe.analysis.summary import summarise
 from adapter_probe.spans import contiguous_spans
 
 
@@ -23,11 +24,11 @@ def frame_of(*rows: tuple[int, int, float]) -> pd.DataFrame:
     return frame.assign(n_layers=frame["last"] - frame["first"] + 1)
 
 
-def span(first: int, last: int, delta: float) -> dict:
-    return {"first": first, "last": last, "n_layers": last - first + 1, "delta_points": delta}
+def span(first: int, last: int, delta: float) -> SpanDrop:
+    return SpanDrop(first, last, last - first + 1, delta)
 
 
-def best_by_brute_force(frame: pd.DataFrame, tolerance: float, longest: bool) -> dict | None:
+def best_by_brute_force(frame: pd.DataFrame, tolerance: float, longest: bool) -> SpanDrop | None:
     best, best_key = None, None
     for row in frame.to_dict("records"):
         drop = round(-row["delta_points"], 9)
@@ -41,12 +42,12 @@ def best_by_brute_force(frame: pd.DataFrame, tolerance: float, longest: bool) ->
 
 def test_a_grid_made_by_hand():
     frame = frame_of((0, 0, -0.2), (0, 1, -0.9), (0, 2, -6.0), (1, 1, -3.0), (1, 2, 0.4), (2, 2, -1.0))
-    assert span_summary(frame) == {
-        "largest_single_layer_drop": {"layer": 1, "delta_points": -3.0},
+    assert notable_spans(frame) == {
+        "largest_single_layer_drop": LayerDrop(1, -3.0),
         "longest_removable": {"0.5": span(1, 2, 0.4), "1": span(1, 2, 0.4), "2": span(1, 2, 0.4)},
     }
-    assert span_summary(frame, "kept", [1.0]) == {
-        "best_single_layer": {"layer": 0, "delta_points": -0.2},
+    assert notable_spans(frame, "kept", [1.0]) == {
+        "best_single_layer": LayerDrop(0, -0.2),
         "shortest_sufficient": {"1": span(0, 0, -0.2)},
     }
 
@@ -55,15 +56,15 @@ def test_ties_go_to_the_smaller_drop_then_to_the_lower_layer():
     frame = frame_of(
         (0, 1, -0.4), (1, 2, -0.1), (2, 3, -0.1), (0, 0, -0.5), (1, 1, 0.0), (2, 2, 0.0), (3, 3, -0.5)
     )
-    found = span_summary(frame, tolerances=[0.5])
+    found = notable_spans(frame, tolerances=[0.5])
     assert found["longest_removable"]["0.5"] == span(1, 2, -0.1)
-    assert found["largest_single_layer_drop"]["layer"] == 0
+    assert found["largest_single_layer_drop"].layer == 0
 
 
 def test_nothing_within_the_tolerance_is_none():
-    found = span_summary(frame_of((0, 0, -3.0), (0, 1, float("nan")), (1, 1, float("nan"))))
+    found = notable_spans(frame_of((0, 0, -3.0), (0, 1, float("nan")), (1, 1, float("nan"))))
     assert found["longest_removable"] == {"0.5": None, "1": None, "2": None}
-    assert found["largest_single_layer_drop"] == {"layer": 0, "delta_points": -3.0}
+    assert found["largest_single_layer_drop"] == LayerDrop(0, -3.0)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -73,7 +74,7 @@ def test_spans_equal_a_search_through_all(seed, study):
     deltas = generator.integers(-8, 3, size=21) / 4  # many ties
     frame = frame_of(*((s.first, s.last, d) for s, d in zip(contiguous_spans(6), deltas)))
     frame = frame.sample(frac=1, random_state=seed)
-    found = span_summary(frame, study)
+    found = notable_spans(frame, study)
     key = "longest_removable" if study == "ablated" else "shortest_sufficient"
     for tolerance in (0.5, 1.0, 2.0):
         assert found[key][f"{tolerance:g}"] == best_by_brute_force(frame, tolerance, study == "ablated")
@@ -88,6 +89,9 @@ def test_scores_of_an_ablation(make_results):
         logits[row, np.arange(40), np.where(right, labels, 1 - labels)] = 1
     found = summarise(dataclasses.replace(results, labels=labels, logits=logits))
     expected = {
+        "task": "made up",
+        "split": "validation",
+        "warning": None,
         "study": "ablated",
         "metric": "accuracy",
         "n_examples": 40,
@@ -100,9 +104,12 @@ def test_scores_of_an_ablation(make_results):
         "nonfinite_examples": {},
         "layer_parameters": None,
         "largest_single_layer_drop": {"layer": 1, "delta_points": pytest.approx(-5.0)},
-        "longest_removable": dict.fromkeys(("0.5", "1", "2"), span(1, 2, pytest.approx(0.0, abs=1e-9))),
+        "longest_removable": {
+            tolerance: {"first": 1, "last": 2, "n_layers": 2, "delta_points": pytest.approx(0.0, abs=1e-9)}
+            for tolerance in ("0.5", "1", "2")
+        },
     }
-    assert found == expected
+    assert found.to_dict() == expected
 
 
 @pytest.mark.parametrize(
@@ -113,14 +120,15 @@ def test_parameters_of_the_sites_that_are_switched(sites, counts, make_results):
     results = dataclasses.replace(
         results, settings={**results.settings, "site_parameters": [1, 2, 10, 20, 100, 200]}
     )
-    assert summarise(results)["layer_parameters"] == counts
+    assert summarise(results).layer_parameters == tuple(counts)
 
 
 def test_undefined_scores_are_null_in_json(make_results):
     results = make_results(2, n_labels=1, metric="pearson")
     constant = results.logits.copy()
     constant[results.row_names.index("0-1")] = 1.0
-    found = json.loads(json.dumps(summarise(dataclasses.replace(results, logits=constant)), allow_nan=False))
+    summary = summarise(dataclasses.replace(results, logits=constant))
+    found = json.loads(json.dumps(summary.to_dict(), allow_nan=False))
     assert found["removed_score"] is None
     assert found["removed_delta_points"] is None
     assert found["majority_score"] is None
@@ -135,8 +143,8 @@ def test_the_published_mnli_grid():
     assert delta[0, 10] < delta[0, 11]
     singles = [-1.16, -0.268, -0.268, -0.089, -0.089, -0.268, -0.625, -1.874, -1.16, -1.339, -1.874, -0.625]
     assert [delta[layer, layer] for layer in range(12)] == singles
-    found = span_summary(frame)
-    assert found["largest_single_layer_drop"] == {"layer": 7, "delta_points": -1.874}
+    found = notable_spans(frame)
+    assert found["largest_single_layer_drop"] == LayerDrop(7, -1.874)
     assert found["longest_removable"] == {
         "0.5": span(0, 1, -0.446),
         "1": span(0, 2, -0.982),
@@ -147,8 +155,8 @@ def test_the_published_mnli_grid():
 def test_the_published_cola_grid():
     frame = published_ablation("cola")
     assert len(frame) == 78
-    found = span_summary(frame)
-    assert found["largest_single_layer_drop"] == {"layer": 7, "delta_points": -2.62}
+    found = notable_spans(frame)
+    assert found["largest_single_layer_drop"] == LayerDrop(7, -2.62)
     assert found["longest_removable"]["1"] == span(0, 2, -0.979)
 
 

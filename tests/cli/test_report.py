@@ -102,7 +102,7 @@ def write_ablation(folder: Path, split: Any, delta: str = "ab" * 32) -> None:
     )
     write_spans(folder, span_scores(results))
     save_predictions(folder, results)
-    write_json(folder / "summary.json", {"task": "tiny", "split": "validation", **summarise(results)})
+    write_json(folder / "summary.json", summarise(results).to_dict())
     write_json(folder / "manifest.json", {"schema": 1, "identity": identity})
 
 
@@ -275,8 +275,7 @@ def test_questions_bring_contexts_and_true_answers(run, tmp_path: Path):
     )  # fmt: skip
     write_spans(folder / "ablation", span_scores(results))
     save_predictions(folder / "ablation", results)
-    summary = {"task": "squad", "split": "validation", **summarise(results)}
-    write_json(folder / "ablation" / "summary.json", summary)
+    write_json(folder / "ablation" / "summary.json", summarise(results).to_dict())
     assert run(folder, "--examples").exit_code == 0
     examples = data_of(tmp_path / "report.html")["studies"][0]["examples"]
     assert examples["texts"] == ["what 1?", "what 2?"]

@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
+from ablation_facts import record_of
 from matplotlib.colors import to_hex
 
 from adapter_probe import wording
 from adapter_probe.analysis.published import published_ablation
-from adapter_probe.analysis.studies import AblationOverview
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import ablation_words, style
 from adapter_probe.figures.heatmap import heatmap_figure
@@ -44,22 +44,25 @@ def test_fonts_in_the_pdf_are_type_42(tmp_path):
     ("changes", "expected"),
     [
         ({}, ("intact 90.0% accuracy", "all switched off: drop 15.0", "majority class 75.0%")),
-        ({"removed_delta": 2.5}, (..., "all switched off: gain 2.5", ...)),
-        ({"removed_delta": 0.0}, (..., "all switched off: drop 0.0", ...)),
-        ({"removed_delta": None}, (..., "all switched off: undefined", ...)),
-        ({"removed": "all attention switched off"}, (..., "all attention switched off: drop 15.0", ...)),
-        ({"majority": None}, (..., "all switched off: drop 15.0")),
+        ({"removed_delta_points": 2.5}, (..., "all switched off: gain 2.5", ...)),
+        ({"removed_delta_points": 0.0}, (..., "all switched off: drop 0.0", ...)),
+        ({"removed_delta_points": None}, (..., "all switched off: undefined", ...)),
+        ({"switched": "attention"}, (..., "all attention switched off: drop 15.0", ...)),
+        ({"majority_score": None}, (..., "all switched off: drop 15.0")),
         ({"warning": "?"}, (..., ..., ..., "no better than the majority class:", "spans not informative")),
-        ({"metric": "nll", "majority": None}, (..., "all switched off: rise 0.150 nats")),
+        ({"metric": "nll", "majority_score": None}, (..., "all switched off: rise 0.150 nats")),
         (
-            {"metric": "mcc", "intact": 1.0, "majority": 0.0},
+            {"metric": "mcc", "intact_score": 1.0, "majority_score": 0.0},
             ("intact Matthews correlation 1.000", ..., "majority class 0.000"),
         ),
     ],
 )
 def test_notes_tell_what_a_reader_wants_to_know(changes, expected):
-    facts = AblationOverview("CoLA$", "validation", "ablated", "accuracy", 40, 0.9, -15.0, majority=0.75)
-    task, *lines = ablation_words.ablation_notes(replace(facts, **changes))
+    facts = {
+        "task": "CoLA$", "n_examples": 40, "intact_score": 0.9, "removed_delta_points": -15.0,
+        "majority_score": 0.75,
+    }  # fmt: skip
+    task, *lines = ablation_words.ablation_notes(record_of(pd.DataFrame(), **{**facts, **changes}))
     assert task == r"CoLA\$, n = 40"
     assert len(lines) == len(expected)
     assert all(want in (..., line) for line, want in zip(lines, expected))
@@ -77,8 +80,8 @@ def test_notes_tell_what_a_reader_wants_to_know(changes, expected):
     ],
 )
 def test_the_bar_says_what_is_dropped_on_which_data(metric, data, expected):
-    facts = AblationOverview("CoLA$", "test", "ablated", metric, 40, 0.9, -15.0, data=data)
-    assert ablation_words.drop_label([facts], metric) == expected
+    study = record_of(pd.DataFrame(), split="test", data=data or None)
+    assert ablation_words.drop_label([study], metric) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,29 +1,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from ablation_facts import record_of
 from matplotlib.figure import Figure
 
-from adapter_probe.analysis.studies import AblationOverview, AblationRecord
+from adapter_probe.analysis.studies import AblationRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures.attribution import attribution, attribution_figure, drawings, interaction_map
 from adapter_probe.figures.heatmap import heatmap
 from adapter_probe.figures.venues import PAPER, FigureOptions
-
-OVERVIEW = AblationOverview("cola", "validation", "ablated", "accuracy", 1043, 0.74, -5.5, majority=0.69)
 
 
 @pytest.fixture
 def record(make_frame, with_statistics):
     def make(n_layers: int = 6, seed: int = 0, task: str = "cola", width: float = 1.0) -> AblationRecord:
         spans, layers = with_statistics(make_frame(n_layers, seed=seed), width)
-        overview = AblationOverview(**{**vars(OVERVIEW), "task": task})
-        return AblationRecord(Path("results"), spans, layers, None, overview, {}, {})
+        return record_of(spans, layers, task=task)
 
     return make
 

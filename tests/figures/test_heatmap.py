@@ -1,25 +1,20 @@
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from ablation_facts import record_of as record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 
 from adapter_probe.analysis.comparing import ComparisonRecord
-from adapter_probe.analysis.studies import AblationOverview, AblationRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import style
 from adapter_probe.figures.heatmap import heatmap
 from adapter_probe.figures.levels import DivergingScale, DropScale
 from adapter_probe.figures.span_grid import Grid, draw, scale_of
-
-OVERVIEW = AblationOverview("cola", "validation", "ablated", "accuracy", 1043, 0.744, -5.5, majority=0.689)
 
 
 @pytest.fixture(autouse=True)
@@ -30,18 +25,13 @@ def _no_figure_stays_open():
 
 def drawn(frame: pd.DataFrame, inches: float = 3.0, *, notes=(), tolerance=1.0, shows="drops", **said):
     """One grid on its own axes, without a colour bar; `said` are facts of an ablation."""
-    grid = Grid(frame, notes, replace(OVERVIEW, **said) if said else None, shows=shows)
+    grid = Grid(frame, notes, record(frame, **said) if said else None, shows=shows)
     with style.paper_style():
         figure = plt.figure(figsize=(inches, inches), dpi=300)
         ax = figure.add_axes((0.1, 0.1, 0.8, 0.8))
         draw(grid, ax, tolerance=tolerance, notes=True, scale=scale_of([grid]))
     figure.draw_without_rendering()
     return ax
-
-
-def record(frame: pd.DataFrame, **changes: object) -> AblationRecord:
-    overview = AblationOverview(**{**vars(OVERVIEW), **changes})
-    return AblationRecord(Path("results"), frame, None, None, overview, {}, {})
 
 
 def collection(ax, label: str):
@@ -366,7 +356,7 @@ def test_a_model_that_learned_nothing_is_said_to_have(make_frame):
     ax = heatmap(record(make_frame(12), warning=warning), plt.figure(figsize=(6, 5)).gca())
     ax.figure.draw_without_rendering()
     assert "no better than with all switched off:" in notes(ax)
-    part = record(make_frame(12), warning=warning, removed="all attention switched off")
+    part = record(make_frame(12), warning=warning, switched="attention")
     ax = heatmap(part, plt.figure(figsize=(6, 5)).gca())
     ax.figure.draw_without_rendering()
     assert "no better than with all attention switched off:" in notes(ax)

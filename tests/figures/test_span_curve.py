@@ -9,12 +9,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from ablation_facts import summary_of
 from matplotlib.colors import to_hex
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import span_order
 from adapter_probe.analysis.published import published_ablation
-from adapter_probe.analysis.studies import AblationOverview, AblationRecord
+from adapter_probe.analysis.studies import AblationRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import joint
 from adapter_probe.figures.drawing import Drawing
@@ -23,7 +24,7 @@ from adapter_probe.figures.span_curve import curve, drawings, plot
 from adapter_probe.figures.venues import VENUES, FigureOptions
 from adapter_probe.spans import choose_spans
 
-OVERVIEW = AblationOverview("cola", "validation", "ablated", "accuracy", 500, 0.8, -12.0, majority=0.69)
+SUMMARY = summary_of(n_examples=500, intact_score=0.8, removed_delta_points=-12.0, majority_score=0.69)
 SHAPES = [("suffix", 30, 1), ("prefix", 12, 1), ("single", 30, 3), ("suffix", 80, 1), ("single", 80, 1)]
 
 
@@ -50,7 +51,7 @@ def frame_of(spans: str, n_layers: int, group: int = 1, seed: int = 0) -> pd.Dat
 
 
 def record_of(frame: pd.DataFrame, folder: str = "a") -> AblationRecord:
-    return AblationRecord(Path(folder), frame, None, None, OVERVIEW, {}, {})
+    return AblationRecord(Path(folder), frame, None, None, SUMMARY, {})
 
 
 def curve_drawing(records, options: FigureOptions) -> Drawing:
@@ -204,8 +205,8 @@ def test_the_papers_drops_stand_beside_those_of_the_same_spans():
 def test_the_papers_drops_name_their_task_and_stand_once():
     options = FigureOptions(VENUES["paper"], paper=True)
     cola = [record_of(frame_of("suffix", 12, seed=seed), f"f{seed}") for seed in (0, 1)]
-    cola = [replace(one, overview=replace(OVERVIEW, label=one.folder.name)) for one in cola]
-    mnli = replace(cola[0], overview=replace(OVERVIEW, task="mnli"))
+    cola = [replace(one, label=one.folder.name) for one in cola]
+    mnli = replace(cola[0], summary=replace(SUMMARY, task="mnli"), label="")
     drawn = curve_drawing([*cola, mnli], options).frame
     theirs = ["CoLA (Houlsby et al. 2019)", "MNLI-m (Houlsby et al. 2019)"]
     names = ["f0", "f1", "MNLI-m", *theirs]
@@ -241,12 +242,12 @@ def test_a_caption_names_a_first_layer_only_if_all_studies_share_it():
 
 
 def test_titles_say_what_is_drawn():
-    options, lower = FigureOptions(VENUES["paper"]), replace(OVERVIEW, metric="nll")
+    options, lower = FigureOptions(VENUES["paper"]), replace(SUMMARY, metric="nll")
     for spans in ("suffix", "all"):
         one = record_of(frame_of(spans, 6))
         (drawing,) = figures_of([one], options)
         assert drawing.title == "CoLA: drop by span of layers switched off"
-        (drawing,) = figures_of([replace(one, overview=lower)], options)
+        (drawing,) = figures_of([replace(one, summary=lower)], options)
         assert drawing.title == "CoLA: rise by span of layers switched off"
 
 
@@ -286,7 +287,7 @@ def test_means_and_differences_are_curves_as_well():
 
 
 def test_what_was_kept_is_said(assert_tidy):
-    kept = replace(record_of(frame_of("prefix", 6)), overview=replace(OVERVIEW, study="kept"))
+    kept = replace(record_of(frame_of("prefix", 6)), summary=replace(SUMMARY, study="kept"))
     drawing = curve_drawing([kept], FigureOptions(VENUES["paper"]))
     assert drawing.figure.axes[0].get_xlabel() == "last layer kept on (first: 0)"
     assert "from layer 0 up to the layer on the axis are the only ones kept on" in drawing.caption

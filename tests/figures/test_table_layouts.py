@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from ablation_facts import record_of
 
 from adapter_probe.analysis import sweeps
 from adapter_probe.analysis.published import published_glue, published_tasks
-from adapter_probe.analysis.studies import AblationOverview
 from adapter_probe.figures.paper_tables import glue_table, tasks_table
 from adapter_probe.figures.table_layouts import (
     lay_out_removable,
@@ -78,8 +78,7 @@ def test_removable_spans():
             {"tolerance_points": 1, "basis": "interval"},
         ]
     ).astype(dict.fromkeys(("first", "last", "n_layers"), "Int64"))  # fmt: skip
-    facts = AblationOverview("cola", "validation", "ablated", "accuracy", 40, 0.9, -15.0)
-    rows = lay_out_removable(frame, facts).text.to_numpy().tolist()
+    rows = lay_out_removable(frame, record_of(pd.DataFrame())).text.to_numpy().tolist()
     assert rows == [
         ["0.5 points", "estimate", "1–3", "3", "0.2", "1.5"],
         ["1 point", "estimate", "2", "1", "−0.3", "–"],

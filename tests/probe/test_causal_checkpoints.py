@@ -175,23 +175,23 @@ def test_scores_are_those_of_the_sums(checkpoint, ablated):
     }
     for metric, divided_by in sizes.items():
         expected = np.mean([int(np.argmax(s / d)) == g for s, d, g in zip(sums, divided_by, gold)])
-        assert ablated(CHOICES, metric=metric).summary["intact_score"] == pytest.approx(expected)
+        assert ablated(CHOICES, metric=metric).summary.intact_score == pytest.approx(expected)
     nats = sum(-reference.sums(row)[0] for row in TEXTS)
     n_bytes = sum(len(row["text"].encode()) for row in TEXTS)
-    assert ablated(TEXTS).summary["intact_score"] == pytest.approx(nats / n_bytes / np.log(2), rel=ROUNDING)
-    assert ablated(TEXTS).summary["metric"] == "bits_per_byte"
-    assert ablated(COMPLETIONS).summary["metric"] == "nll"
+    assert ablated(TEXTS).summary.intact_score == pytest.approx(nats / n_bytes / np.log(2), rel=ROUNDING)
+    assert ablated(TEXTS).summary.metric == "bits_per_byte"
+    assert ablated(COMPLETIONS).summary.metric == "nll"
     nats_a_word = nats / sum(len(row["text"].split()) for row in TEXTS)
-    assert ablated(TEXTS, metric="word_perplexity").summary["intact_score"] == pytest.approx(
+    assert ablated(TEXTS, metric="word_perplexity").summary.intact_score == pytest.approx(
         np.exp(nats_a_word), rel=float32_bound(nats_a_word, layers=3)
     )
 
 
 def test_the_baseline_is_a_choice_at_random(ablated):
     study = ablated(CHOICES)
-    assert study.summary["majority_score"] == pytest.approx((1 / 3 + 3 / 2) / 4)
-    assert study.record.overview.baseline == "random choice"
-    assert ablated(TEXTS).record.overview.majority is None
+    assert study.summary.majority_score == pytest.approx((1 / 3 + 3 / 2) / 4)
+    assert study.summary.baseline == "random choice"
+    assert ablated(TEXTS).summary.majority_score is None
 
 
 def test_groups_of_the_data_are_kept(ablated):
@@ -211,7 +211,7 @@ def test_groups_of_the_data_are_kept(ablated):
         assert found.score == own[off[found.variant]]
         assert found.delta_points == pytest.approx(100 * (own[off[found.variant]] - own[0]))
     assert list(groups["variant"][:2]) == ["intact", "all off"]
-    assert study.summary["groups"]["a/0"]["removed_score"] == right[off["all off"], [0, 2]].mean()
+    assert study.summary.groups["a/0"].removed_score == right[off["all off"], [0, 2]].mean()
     pd.testing.assert_frame_equal(adapter_probe.load(study.folder).groups, groups, check_dtype=False)
 
 
@@ -224,7 +224,7 @@ def test_other_metrics_on_the_same_folder_need_no_new_pass(checkpoint, tmp_path)
     again = adapter_probe.ablate(checkpoint, data=data, out=out, progress=False, metric="acc_norm")
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*part*")} == parts
     np.testing.assert_array_equal(first.results.logits, again.results.logits)
-    assert again.summary["metric"] == "acc_norm"
+    assert again.summary.metric == "acc_norm"
 
 
 def test_suffixes_in_bfloat16(checkpoint, ablated):
@@ -275,7 +275,7 @@ def test_lm_evals_own_run_scores_the_same(rows, checkpoint, ablated, tmp_path):
         found = lm_eval.simple_evaluate(model, tasks=[task], bootstrap_iters=0)["results"]["rows"]
         for metric in metrics:
             spans = ablated(rows, metric="accuracy" if metric == "acc" else metric)
-            ours = spans.summary["intact_score"]
+            ours = spans.summary.intact_score
             if off:
                 ours = float(spans.spans.set_index(["first", "last"]).loc[(1, 2), "score"])
             assert ours == pytest.approx(found[f"{metric},none"], rel=ROUNDING)
@@ -298,7 +298,7 @@ def test_a_pruned_checkpoint_is_the_one_with_the_span_off(rows, checkpoint, abla
     assert given.delta_points == pytest.approx(row["delta_points"], abs=1e-3)
     assert (tmp_path / "q" / "adapter_config.json").exists()  # PEFT's, as it was, which remembers no data
     again = adapter_probe.ablate(tmp_path / "q", data=data, progress=False)
-    assert again.summary["intact_score"] == pytest.approx(row["score"], rel=ROUNDING)
+    assert again.summary.intact_score == pytest.approx(row["score"], rel=ROUNDING)
 
 
 def test_the_summary_says_the_next_lora_in_pefts_words(ablated: Callable[..., adapter_probe.Ablation]):
@@ -306,8 +306,8 @@ def test_the_summary_says_the_next_lora_in_pefts_words(ablated: Callable[..., ad
     words = [f"{a}{b}" for a in "abcdo" for b in "nrtew"]
     rows = [{"context": f"{word} {n}", "choices": words[:6], "gold": 0} for n in range(4) for word in words]
     before = ablated(rows)
-    assert before.summary["warning"]
-    assert "peft" not in before.summary
+    assert before.summary.warning
+    assert before.summary.peft is None
     # Where the LoRA decides, its answers are the truth from now on: so it is worth something.
     intact, without = (
         before.predictions[0],
@@ -316,15 +316,13 @@ def test_the_summary_says_the_next_lora_in_pefts_words(ablated: Callable[..., ad
     kept = [{**rows[n], "gold": int(intact[n])} for n in np.flatnonzero(intact != without)]
     assert len(kept) >= 10
     summary = ablated(kept).summary
-    assert (summary["intact_score"], summary["warning"]) == (1.0, None)
-    made = eval(
-        f"LoraConfig(r=4, target_modules=['v_proj'], {', '.join(summary['peft'].values())})", vars(peft)
-    )
+    assert (summary.intact_score, summary.warning) == (1.0, None)
+    made = eval(f"LoraConfig(r=4, target_modules=['v_proj'], {', '.join(summary.peft.values())})", vars(peft))
     assert sum(made.rank_pattern.values()) == 4 * LAYERS
-    grouped = eval(f"dict({ablated(kept, group=2).summary['peft']['rank_pattern']})")["rank_pattern"]
+    grouped = eval(f"dict({ablated(kept, group=2).summary.peft['rank_pattern']})")["rank_pattern"]
     assert sum(grouped.values()) == 4 * LAYERS
     lowest, second, _ = grouped.values()  # 0-1 are a group
     assert abs(lowest - second) <= 1
-    if removable := summary["longest_removable"]["1"]:
-        gone = range(removable["first"], removable["last"] + 1)
+    if removable := summary.longest_removable["1"]:
+        gone = range(removable.first, removable.last + 1)
         assert made.layers_to_transform == [n for n in range(LAYERS) if n not in gone]

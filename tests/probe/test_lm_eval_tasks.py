@@ -146,10 +146,10 @@ def test_numbers_are_those_of_the_librarys_own_run(rows, about, checkpoint, tmp_
             checkpoint, task=f"lm-eval:{task}", metric=ours, out=tmp_path / "out", progress=False
         )
         span = float(study.spans.set_index(["first", "last"]).loc[(1, 1), "score"])
-        found = {(0, 0): study.summary["intact_score"], (1, 2): span}
+        found = {(0, 0): study.summary.intact_score, (1, 2): span}
         for off, score in found.items():
             assert score == pytest.approx(expected[off][f"{theirs},none"], rel=1e-5), (theirs, off)
-        assert study.summary["metric"] == ours
+        assert study.summary.metric == ours
         if ours == "greedy_accuracy":
             assert 0 < study.results.greedy.mean() < 1
         assert adapter_probe.load(study.folder).results.predictions.tolist() == study.predictions.tolist()
@@ -185,7 +185,7 @@ def test_several_tasks_are_groups_and_a_folder_is_all_its_tasks(checkpoint, tmp_
     assert sorted(whole.results.groups) == sorted(named.results.groups)
     with pytest.raises(DataError, match="lm-eval task 'one' is given twice"):
         adapter_probe.ablate(checkpoint, task=f"lm-eval:{one},{folder}", **options)
-    assert whole.summary["intact_score"] == named.summary["intact_score"]
+    assert whole.summary.intact_score == named.summary.intact_score
 
 
 @pytest.mark.slow
@@ -208,7 +208,7 @@ def test_a_tasks_own_counts_are_kept(checkpoint, tmp_path):
     expected = harness(checkpoint, task, range(0))
     study = adapter_probe.ablate(checkpoint, task=f"lm-eval:{task}", out=tmp_path / "out", progress=False)
     assert study.results.labels.tolist() == [3, 3]
-    assert study.summary["intact_score"] == pytest.approx(expected["word_perplexity,none"], rel=1e-5)
+    assert study.summary.intact_score == pytest.approx(expected["word_perplexity,none"], rel=1e-5)
 
 
 @pytest.mark.slow

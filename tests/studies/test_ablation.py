@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import matplotlib
 import numpy as np
 import pandas as pd
@@ -22,10 +20,9 @@ def test_loading_gives_what_was_computed(study):
     loaded = ap.load(study.folder)
     for name in ("spans", "layers", "removable"):
         pd.testing.assert_frame_equal(getattr(loaded, name), getattr(study, name), check_dtype=False)
-    assert loaded.summary == read_json(study.folder / "summary.json")
-    assert loaded.summary == json.loads(json.dumps(study.summary))
+    assert loaded.summary.to_dict() == read_json(study.folder / "summary.json")
+    assert loaded.summary == study.summary
     np.testing.assert_array_equal(loaded.predictions, study.predictions)
-    assert loaded.record.overview == study.record.overview
     assert loaded.record.identity == study.record.identity
 
 
@@ -110,9 +107,9 @@ def test_f1_names_its_positive_class(checkpoint, tmp_path):
     name, results = dict(study.rows())["positive class"], study.results
     assert name in results.label_names
     truth, said = (np.array(results.label_names)[row] for row in (results.labels, study.predictions[0]))
-    assert study.summary["intact_score"] == pytest.approx(f1_score(truth, said, pos_label=name))
+    assert study.summary.intact_score == pytest.approx(f1_score(truth, said, pos_label=name))
     other = next(other for other in results.label_names if other != name)
-    assert study.summary["intact_score"] != pytest.approx(f1_score(truth, said, pos_label=other))
+    assert study.summary.intact_score != pytest.approx(f1_score(truth, said, pos_label=other))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +127,7 @@ def test_f1_names_its_positive_class(checkpoint, tmp_path):
 def test_what_is_off_in_a_study_of_a_part_is_not_called_all(checkpoint, tmp_path, settings, part, removed):
     part_of = ap.ablate(checkpoint, out=tmp_path / "a", progress=False, **settings)
     assert dict(part_of.rows())["all switched off"].endswith(f" points), {part} only")
-    assert part_of.record.overview.removed == ap.load(tmp_path / "a").record.overview.removed == removed
+    assert part_of.summary.removed == ap.load(tmp_path / "a").summary.removed == removed
     if "layers" not in settings:
         (drawing,) = attribution.drawings([part_of.record], FigureOptions(PAPER))
         assert removed in drawing.caption
@@ -179,9 +176,9 @@ def test_a_function_as_the_metric(study, checkpoint, tmp_path):
 
     own = ap.ablate(checkpoint, metric=balanced, max_examples=12, out=tmp_path, progress=False)
     labels, predictions = own.results.labels, own.results.predictions
-    assert own.summary["metric"] == "custom:balanced"
-    assert own.summary["intact_score"] == pytest.approx(balanced(labels, predictions[0]))
-    assert ap.load(tmp_path).summary["metric"] == "custom:balanced"
+    assert own.summary.metric == "custom:balanced"
+    assert own.summary.intact_score == pytest.approx(balanced(labels, predictions[0]))
+    assert ap.load(tmp_path).summary.metric == "custom:balanced"
     assert "balanced" in repr(own)
 
 

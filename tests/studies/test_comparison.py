@@ -70,7 +70,7 @@ def test_a_mean_says_what_everything_off_costs(study, other, checkpoint, tmp_pat
         ap.ablate(one, out=tmp_path / name, progress=False, **settings)
         for one, name in ((checkpoint, "one"), (other.folder.parent, "two"))
     ]
-    deltas = [one.summary["removed_delta_points"] for one in (study, other)]
+    deltas = [one.summary.removed_delta_points for one in (study, other)]
     mean, spread = np.mean(deltas), np.std(deltas, ddof=1)
     drop = f"{'drop' if mean <= 0 else 'gain'} {abs(mean):.1f} points"
     told = f"{drop}, standard deviation over studies {spread:.1f} points"

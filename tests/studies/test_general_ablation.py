@@ -108,7 +108,7 @@ def test_a_language_model_that_the_packed_engine_does_not_know(kind, tmp_path):
     plan = adapter_probe.ablate.plan(checkpoint, data=data, progress=False)
     assert plan.engine.startswith("general: ")
     study = adapter_probe.ablate(checkpoint, data=data, progress=False)
-    assert study.summary["engine"]["name"] == "general"
+    assert study.summary.engine["name"] == "general"
     model, layers = reference(checkpoint, "CAUSAL_LM")
     tokenizer = AutoTokenizer.from_pretrained(checkpoint.parent / "base")
     for (first, last), found in zip(study.results.spans.tolist(), study.results.logits):
@@ -161,7 +161,7 @@ def test_a_quantised_base_runs_as_it_is(tmp_path):
     )  # fmt: skip
     base.save_pretrained(tmp_path / "base")
     study = adapter_probe.ablate(checkpoint, data=written(tmp_path, CHOICES), progress=False)
-    assert "quantised" in study.summary["engine"]["reason"]
+    assert "quantised" in study.summary.engine["reason"]
     model, tokenizer = peft.PeftModel.from_pretrained(base, checkpoint).eval(), byte_tokenizer(True)
     off = study.results.row_names.index("0-1")
     for row, intact, bare in zip(CHOICES, study.results.logits[0], study.results.logits[off]):

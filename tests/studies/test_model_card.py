@@ -29,7 +29,7 @@ def test_hubs_read_the_scores(ablated: Path, study: ap.Ablation):
     card = ModelCard(model_card([ablated]))
     (result,) = card.data.eval_results
     assert card.data.model_name == "my-adapter"
-    assert result.metric_value == pytest.approx(study.summary["intact_score"], abs=1e-6)
+    assert result.metric_value == pytest.approx(study.summary.intact_score, abs=1e-6)
     assert (result.metric_type, result.dataset_split) == ("accuracy", "validation")
     assert result.task_type == "text-classification"
     assert card.data.base_model is None  # a folder on this machine
@@ -57,7 +57,7 @@ def test_the_base_is_named_by_its_hub_id(ablated: Path):
 def test_scores_on_several_data_sets_stay_apart(ablated: Path):
     record = ap.load(ablated).record
     tasks = ["cola", "MNLI-m", "airline", "disasters", "airline"]
-    records = [replace(record, overview=replace(record.overview, task=task)) for task in tasks]
+    records = [replace(record, summary=replace(record.summary, task=task)) for task in tasks]
     card = ModelCard(model_card([ap.Ablation(record) for record in records]))
     told = [
         (r.dataset_name, r.dataset_type, r.dataset_config, r.dataset_split) for r in card.data.eval_results
@@ -74,7 +74,7 @@ def test_scores_on_several_data_sets_stay_apart(ablated: Path):
 def test_a_score_on_other_data_is_not_the_tasks(checkpoint, tiny_task: Path, tmp_path: Path):
     """A task that is known by its name, but scored on a file given with `--data`."""
     other = ap.ablate(checkpoint, data=tiny_task / "train.jsonl", out=tmp_path, progress=False)
-    record = replace(other.record, overview=replace(other.record.overview, task="cola"))
+    record = replace(other.record, summary=replace(other.summary, task="cola"))
     (result,) = ModelCard(model_card(ap.Ablation(record))).data.eval_results
     assert (result.dataset_type, result.dataset_config) == ("unknown", None)
 
@@ -84,7 +84,7 @@ def test_a_subset_of_the_own_split_is_the_tasks(checkpoint, tmp_path: Path):
     study = ap.ablate(checkpoint, max_examples=20, out=tmp_path / "subset", progress=False)
     held = Path(shutil.copytree(checkpoint, tmp_path / "adapter"))
     folder = Path(shutil.copytree(study.folder, held / "subset"))
-    record = replace(study.record, folder=folder, overview=replace(study.record.overview, task="cola"))
+    record = replace(study.record, folder=folder, summary=replace(study.summary, task="cola"))
 
     def dataset() -> str:
         (result,) = ModelCard(model_card(ap.Ablation(record))).data.eval_results

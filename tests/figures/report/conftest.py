@@ -63,7 +63,7 @@ def make_ablation(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
             layers.to_csv(folder / "layers.csv", index=False)
         write_spans(folder, frame)
         save_predictions(folder, results)
-        write_json(folder / "summary.json", {"task": task, "split": "validation", **summarise(results)})
+        write_json(folder / "summary.json", summarise(results).to_dict())
         identity = {**results.identity, "settings": results.settings}
         write_json(folder / "manifest.json", {"schema": 1, "identity": identity, "created_with": {"x": "1"}})
         return folder
@@ -142,7 +142,7 @@ def questions(make_ablation: Callable[..., Path], tmp_path_factory) -> tuple[Pat
     folder = tmp_path_factory.mktemp("questions")
     write_spans(folder, span_scores(results))
     save_predictions(folder, results)
-    write_json(folder / "summary.json", {"task": "t", "split": "validation", **summarise(results)})
+    write_json(folder / "summary.json", summarise(results).to_dict())
     contexts = tuple(f"red green blue {'and so on ' * 40}{i}" for i in range(30))
     asked = tuple(f"which {i}?" for i in range(30))
     return folder, ExampleTexts(asked, contexts, tuple(("red", "green", "blue")[t] for t in truth))
@@ -306,8 +306,8 @@ def make_loss(make_ablation: Callable[..., Path], tmp_path_factory) -> Callable[
         write_spans(folder, frame)
         _layers(frame, 4).to_csv(folder / "layers.csv", index=False)
         save_predictions(folder, results)
-        found = summarise(results)
-        write_json(folder / "summary.json", {"task": "texts", "split": "test", **found})
+        found = replace(summarise(results), task="texts", split="test")
+        write_json(folder / "summary.json", found.to_dict())
         return folder
 
     return make

@@ -336,7 +336,7 @@ def test_spans_in_a_line_are_strips_of_a_curve(study_of, make_ablation, order: s
 
 def test_a_label_distinguishes_equal_names(reported, make_ablation):
     one = reported(make_ablation(n_layers=2))
-    labelled = replace(one.record, overview=replace(one.record.overview, label="by hand"))
+    labelled = replace(one.record, label="by hand")
     assert map_studies([replace(one, record=labelled)])[0].title == "by hand"
 
 

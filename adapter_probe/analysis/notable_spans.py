@@ -1,0 +1,69 @@
+"""The spans of a grid that stand out: the longest that costs little, the layer that costs most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from adapter_probe.analysis.deltas import StudyKind, drop_points, span_units
+from adapter_probe.analysis.removable import TOLERANCES, longest_removable, shortest_sufficient
+
+
+@dataclass(frozen=True)
+class SpanDrop:
+    """A span of layers, and the score without its adapters minus the intact score, in points."""
+
+    first: int
+    last: int
+    n_layers: int
+    delta_points: float
+
+
+@dataclass(frozen=True)
+class LayerDrop:
+    """A layer alone, or a group of layers up to `last_layer`; `delta_points` as of a span."""
+
+    layer: int
+    delta_points: float
+    last_layer: int | None = None
+
+
+def notable_spans(
+    frame: pd.DataFrame, study: StudyKind = "ablated", tolerances: Sequence[float] = TOLERANCES
+) -> dict[str, Any]:
+    """The notable spans of a grid.
+
+    Args:
+        frame: columns `first`, `last`, `n_layers`, `delta_points`.
+        study: what was done to the spans.
+        tolerances: drops in points.
+
+    Returns:
+        the fields `largest_single_layer_drop` and `longest_removable` of the summary, or for `kept`
+        `best_single_layer` and `shortest_sufficient`. Ties go to the smaller drop, then to the lower first
+        layer.
+    """
+    frame = frame.assign(drop=drop_points(frame["delta_points"]))
+    ablated = study == "ablated"
+    units = span_units(frame)
+    known = frame[frame["drop"].notna()]
+    singles = known.iloc[:0] if units is None else known.merge(pd.DataFrame(units, columns=["first", "last"]))
+    single = singles.sort_values(["drop", "first"], ascending=[not ablated, True])
+    best = longest_removable if ablated else shortest_sufficient
+    spans = {f"{t:g}": span_of(best(frame, t)) for t in tolerances}
+    found = None if single.empty else span_of(single.iloc[0])
+    layer = found and LayerDrop(found.first, found.delta_points, found.last if found.n_layers > 1 else None)
+    if ablated:
+        return {"largest_single_layer_drop": layer, "longest_removable": spans}
+    return {"best_single_layer": layer, "shortest_sufficient": spans}
+
+
+def span_of(row: pd.Series | None) -> SpanDrop | None:
+    """The span of a table's row, None if it has none."""
+    if row is None or row.isna()["first"]:
+        return None
+    whole = (int(row[name]) for name in ("first", "last", "n_layers"))
+    return SpanDrop(*whole, delta_points=float(row["delta_points"]))
