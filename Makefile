@@ -26,7 +26,7 @@ AVX2  := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTION
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-all test-processors lint format bench package docs types
+.PHONY: help demo test test-slow test-all test-processors lint format bench study package docs types
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -63,6 +63,9 @@ format: $(VENV)/.installed-dev ## format the code and fix what ruff can fix
 
 bench: $(VENV)/.installed-dev ## compare with other tools, about 20 minutes; ARGS=--all for every case
 	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+study: $(VENV)/.installed-dev ## repeat a study of the documentation: NAME=heatmap DATA=... GTE_SMALL=... MPNET=...
+	@$(BIN)/python docs/studies/study.py $(NAME)
 
 docs: $(VENV)/.installed-docs types ## execute the notebooks and build the documentation; ARGS=--tiny for a fast demo
 	@$(BIN)/python docs/execute.py build/notebooks $(ARGS)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -25,6 +30,8 @@ def module(name: str) -> ModuleType:
 
 
 SUPPORTED = module("supported")
+STUDY = module("studies/study")
+STUDIES = [page for page in sorted((DOCS / "studies").glob("*.md")) if STUDY.commands(page)]
 
 
 @pytest.mark.slow
@@ -132,3 +139,67 @@ def test_update_changes_the_sections_alone(tmp_path: Path):
     assert text.endswith("\nafter\n")
     assert "old" not in text
     assert SUPPORTED.support_sections() in text
+
+
+def test_most_studies_have_a_command():
+    assert len(STUDIES) >= 8
+
+
+@pytest.mark.parametrize("page", STUDIES, ids=lambda page: page.stem)
+def test_the_commands_of_a_study_exist(page: Path, tmp_path: Path):
+    import typer
+
+    from adapter_probe.cli.main import app
+
+    script = STUDY.commands(page)
+    named = set(re.findall(r"\$([A-Z_0-9]+)", script)) - {"STUDIES"}
+    assert named <= set(STUDY.PLACES)
+    assert all((DOCS / "studies" / name).exists() for name in re.findall(r"\$STUDIES/([\w./-]+)", script))
+    commands, program = typer.main.get_command(app).commands, []
+    for line in script.replace("\\\n", " ").splitlines():
+        if line.strip().startswith("adapter-probe "):
+            _, name, *rest = shlex.split(
+                line.replace("$seed", "0").replace("$dtype", "float32"), comments=True
+            )
+            program.append(commands[name].make_context(name, rest, resilient_parsing=False))
+    assert program or "python $STUDIES/" in script
+
+
+def test_a_study_says_what_it_needs(tmp_path: Path):
+    def run(*arguments: str, **places: str) -> subprocess.CompletedProcess:
+        environment = {"PATH": os.environ["PATH"], **places}
+        script = [sys.executable, str(DOCS / "studies" / "study.py"), *arguments, str(tmp_path / "out")]
+        return subprocess.run(script, env=environment, capture_output=True, text=True)
+
+    unknown, lacking = run("maps"), run("init-sweep", DATA=str(tmp_path))
+    assert (unknown.returncode, lacking.returncode) == (2, 2)
+    assert "'maps'" in unknown.stderr
+    assert "init-sweep" in unknown.stderr
+    assert "GTE_SMALL" in lacking.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_study_runs_from_data_to_figures_and_is_resumed(tiny_base: Callable, tmp_path: Path):
+    data, out = tmp_path / "data", tmp_path / "out"
+    for task, (_, *splits) in module("studies/subsets").TASKS.items():
+        (data / task).mkdir(parents=True)
+        for file in (name for names in splits for name in names):
+            rows = [("good film", 1), ("bad film", 0)] * 8
+            text = "".join(
+                f"x\t{label}\t\t{sentence}\n"
+                if file.endswith(".tsv")
+                else json.dumps({"text" if "crowd" in task else "sentence": sentence, "label": label}) + "\n"
+                for sentence, label in rows
+            )
+            (data / task / file).write_text(text, encoding="utf-8")
+    places = {"DATA": str(data), "GTE_SMALL": str(tiny_base("bert"))}
+    command = [sys.executable, str(DOCS / "studies" / "study.py"), "init-sweep", str(out)]
+    first = subprocess.run(command, env=os.environ | places, capture_output=True, text=True)
+    assert first.returncode == 0, first.stderr[-2000:]
+    drawn = out / "init" / "init-sweep" / "init-sweep.png"
+    assert drawn.exists(), sorted(path for path in out.rglob("*.png"))
+    trials = (out / "init" / "init-sweep" / "trials.csv").read_bytes()
+    assert trials.count(b"\n") == 37
+    assert subprocess.run(command, env=os.environ | places, capture_output=True).returncode == 0
+    assert (out / "init" / "init-sweep" / "trials.csv").read_bytes() == trials

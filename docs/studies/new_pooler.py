@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 def main(base: Path, out: Path) -> None:
     """Write the copy, and print what shows that the pooler was never trained."""
-    shutil.copytree(base, out)
+    shutil.copytree(base, out, dirs_exist_ok=True)
     tensors = load_file(base / "model.safetensors")
     pooler = {name: tensor for name, tensor in tensors.items() if "pooler." in name}
     for name, tensor in pooler.items():
