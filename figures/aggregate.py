@@ -41,7 +41,7 @@ from .naming import suffix_of
 from .sweep_words import ARROWS, BASELINE_WORDS
 from .venues import FigureOptions
 
-_ASPECT, _LOWEST_ROW, _LEGEND = 0.62, 1.2, 1.4  # height over width of a panel; inches
+_ASPECT, _LOWEST_ROW, _LEGEND = 0.62, 1.8, 1.4  # height over width of a panel; inches
 _ZERO_BELOW = 6.0  # methods without trained parameters are drawn this factor left of the fewest
 
 

@@ -35,15 +35,17 @@ from .curves import (
     tidy_axes,
 )
 from .drawing import SOURCE, Drawing, caption_of, identity_of, undefined_text
-from .layout import one_panel
+from .layout import before_drawing, one_panel, size_in_points
 from .style import escape_mathtext
 from .sweep_words import MEANS, diverged_text, dots_text, runs_text
 from .venues import FigureOptions
 
 _POINT = ["task", "metric", "method", "size", "init_std"]
 DEFAULT_STD = 1e-2  # the paper's
+_ASPECT = 0.66  # height over width of the panel in a narrow figure
 _DODGE = 0.07  # decades between the raw trials of two series
 _ROW = 0.08  # of the axes' height: a row at the foot, where a series' diverged trials are marked
+_NUMBER = 0.9  # of a tick label's size: the number of diverged trials
 
 
 def sweep_series(sweep: pd.DataFrame, trials: pd.DataFrame | None, paper: bool) -> list[ScoreSeries]:
@@ -95,7 +97,7 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
         draw(series, ax, legend=False)
         return legend_entries(series)
 
-    figure = one_panel(panel, options, 0.66, 0.45, lowest=3.4)
+    figure = one_panel(panel, options, _ASPECT, 0.45, lowest=3.4)
     names = " and ".join(dict.fromkeys(one.name for one in series))
     title, numbers = f"{names}: score against initialisation std", numbers_of(series)
     yield Drawing("init-sweep", title, figure, numbers, _caption(series), identity_of(sweeps))
@@ -159,9 +161,16 @@ def _set_limits(ax: Axes, series: Sequence[ScoreSeries], factor: float) -> None:
     values = factor * np.concatenate([values.to_numpy(float) for values in shown])
     values = values[np.isfinite(values)]
     low, high = (values.min(), values.max()) if values.size else (0.0, factor)
-    foot = 0.06 + _ROW * len(_with_diverged(series))  # of the axes' height
+    width, height = size_in_points(ax)
+    height = min(height, _ASPECT * width)  # what the layout will leave of it
+    foot = 0.06 + _row_height(height) * len(_with_diverged(series))  # of the axes' height
     inside = max(high - low, 0.02 * factor) / (1 - foot - 0.06)
     ax.set_ylim(low - foot * inside, high + 0.06 * inside)
+
+
+def _row_height(height: float) -> float:
+    """A row's share of axes of a height in points: at least a line of text, or rows would touch."""
+    return max(_ROW, 1.1 * _NUMBER * style.tick_size() / height)
 
 
 def _with_diverged(series: Sequence[ScoreSeries]) -> list[int]:
@@ -173,15 +182,26 @@ def _draw_diverged(ax: Axes, series: Sequence[ScoreSeries]) -> None:
     """A cross per point with diverged trials and their number of all trials; one row per series."""
     unit, across = style.scale_factor(), ax.get_xaxis_transform()
     cross = {"marker": "x", "markersize": 3.4 * unit, "markeredgewidth": 0.9 * unit, "linestyle": ""}
-    words = {"ha": "right", "va": "center_baseline", "size": 0.9 * style.tick_size()}
-    for row, index in enumerate(_with_diverged(series)):
+    words = {"ha": "right", "va": "center_baseline", "size": _NUMBER * style.tick_size()}
+    rows = []
+    for index in _with_diverged(series):
         points, colour = series[index].points, _marks(series)[index].colour
-        level = 0.03 + (row + 0.5) * _ROW
-        for one in points[points["diverged"] > 0].itertuples():
-            ax.plot([one.init_std], [level], transform=across, color=colour, zorder=4, **cross)
+        points, marked = points[points["diverged"] > 0], []
+        for one in points.itertuples():
+            (mark,) = ax.plot([one.init_std], [0], transform=across, color=colour, zorder=4, **cross)
             at = {"xycoords": across, "xytext": (-2.4 * unit, 0), "textcoords": "offset points"}
             text = f"{one.diverged}/{one.n + one.diverged} "
-            ax.annotate(text, (one.init_std, level), color=colour, **at, **words)
+            marked.append((mark, ax.annotate(text, (one.init_std, 0), color=colour, **at, **words)))
+        rows.append(marked)
+
+    def set_levels(ax: Axes) -> None:
+        high = _row_height(size_in_points(ax)[1])
+        for row, marked in enumerate(rows):
+            for mark, text in marked:
+                mark.set_ydata([0.03 + (row + 0.5) * high])
+                text.xy = (text.xy[0], 0.03 + (row + 0.5) * high)
+
+    before_drawing(ax, set_levels)
 
 
 def _std_limits(series: Sequence[ScoreSeries]) -> tuple[float, float]:
