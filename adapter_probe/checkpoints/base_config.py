@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import logging
-import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,13 +23,13 @@ from transformers import logging as transformers_logging
 from adapter_probe.errors import AdapterProbeError, CheckpointError, ModelError, one_line, reason_of
 from adapter_probe.models.bases.anatomy import anatomy_for
 from adapter_probe.models.bases.family import Anatomy
+from adapter_probe.reads import report, report_base, report_unknown
 from adapter_probe.results.fingerprints import describe_changes
 
-from .files import quote, read_json_file, refuse_unreadable
+from .files import COMMIT, base_files, folder_of_base, quote, read_json_file, refuse_unreadable
 from .identity import config_settings, forward_settings
 from .quantised import twin_of
 
-_COMMIT = re.compile("[0-9a-f]{40}")
 _HUB_TIMEOUT = 10.0  # seconds
 _MOST_SAID = 300
 _MOST_LABELS = 1_000_000  # transformers makes a name for each
@@ -83,6 +82,7 @@ def resolve_base(name: str, revision: str | None = None) -> tuple[str, str | Non
     """
     if not name.strip():
         raise CheckpointError(f"base {name!r} is empty; give a folder or a hub id, or omit --base")
+    _report(name, revision)
     try:
         folder = Path(name).expanduser()
         if folder.is_dir():
@@ -94,8 +94,18 @@ def resolve_base(name: str, revision: str | None = None) -> tuple[str, str | Non
         raise CheckpointError(f"base {name} is a file; a folder with config.json and weights is needed")
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise CheckpointError(f"base {name}: no such folder")
-    commit = _cached_commit(name, revision) if revision and _COMMIT.fullmatch(revision) else None
+    commit = _cached_commit(name, revision) if revision and COMMIT.fullmatch(revision) else None
     return name, commit or _ask_hub(name, revision) or _cached_commit(name, revision) or _not_found(name)
+
+
+def _report(name: str, revision: str | None) -> None:
+    """Report the files of a base to `adapter_probe.reads`."""
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # an invalid name is refused below
+        report_base(name, revision)
+        if (folder := folder_of_base(name, revision)) is None:
+            report_unknown()
+        else:
+            report("base", lambda: base_files(folder))
 
 
 def place_of_base(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,10 @@ _MOST_SHOWN = 40
 _DAMAGE = (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, TypeError)
 
 
+COMMIT = re.compile("[0-9a-f]{40}")
+_OTHER_WEIGHTS = frozenset(
+    (".bin", ".h5", ".msgpack", ".ot", ".onnx", ".pt", ".pth", ".gguf", ".ckpt", ".tflite")
+)
 _READ = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 
 
@@ -37,6 +42,37 @@ def refuse_unreadable(folder: Path) -> None:
     """
     for path in (path for pattern in _READ for path in sorted(folder.glob(pattern))):
         refuse_irregular(path)
+
+
+def checkpoint_files(folder: Path) -> dict[str, Path]:
+    """The files of a checkpoint by name, with those of adapters in subfolders but not those of results."""
+    return _files_in(folder, [path.parent for path in folder.glob(f"*/{CONFIG}")])
+
+
+def base_files(folder: Path) -> dict[str, Path]:
+    """The files of a base by name, with further chat templates; of its weights only safetensors are read."""
+    found = _files_in(folder, folder.glob("*_templates"))
+    return {name: path for name, path in found.items() if path.suffix.lower() not in _OTHER_WEIGHTS}
+
+
+def _files_in(folder: Path, below: Iterable[Path]) -> dict[str, Path]:
+    """The files in a folder and in some of its subfolders, by their names relative to it."""
+    places = (folder, *sorted(below))
+    found = (path for place in places for path in sorted(place.iterdir()) if path.is_file())
+    return {path.relative_to(folder).as_posix(): path for path in found}
+
+
+def folder_of_base(name: str, commit: str | None) -> Path | None:
+    """The folder of a base, also in the cache of the hub; None if finding it requires access to the hub."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder.resolve()
+    if commit is None or not COMMIT.fullmatch(commit):
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(name, "config.json", revision=commit)
+    return Path(found).parent.resolve() if isinstance(found, str) else None
 
 
 class Unsupported(CheckpointError):

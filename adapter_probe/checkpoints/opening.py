@@ -15,13 +15,14 @@ from adapter_probe.metrics import Kind, default_metric
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.bases.anatomy import length_limit
 from adapter_probe.models.bases.family import Anatomy
+from adapter_probe.reads import report
 
 from . import adapter_bert, adapterhub, native, peft
 from .base import LoadedBase, load_base, load_tokenizer
 from .base_config import FoundBase, find_base, place_of_base, read_fields
 from .description import Description
 from .engines import Engine, choose_engine
-from .files import CONFIG, DESCRIPTION, first_of, read_json_file
+from .files import CONFIG, DESCRIPTION, checkpoint_files, first_of, read_json_file
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, names_of_outputs
 from .identity import tokenizer_parts
 from .kinds import kind_of_class
@@ -50,6 +51,8 @@ def open_any(
         CheckpointError: see `open_checkpoint` and `open_with_peft`.
     """
     folder = Path(folder)
+    if folder.is_dir():
+        report("checkpoint", lambda: checkpoint_files(folder))
     if (folder / DESCRIPTION).is_file() or not folder.is_dir():
         return open_checkpoint(folder, base, dtype=dtype)
     inside, library = _recognise(folder)

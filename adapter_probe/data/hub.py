@@ -15,10 +15,12 @@ import numpy as np
 
 from adapter_probe.data.formats import Rows
 from adapter_probe.errors import DataError, install_extra
+from adapter_probe.reads import report_unknown
 
 _ENTRY = re.compile(
     r"hub:(?P<dataset>[^:@]+)(:(?P<config>[^:@]+))?:(?P<split>[^:@]+)(@(?P<revision>[^:@]+))?"
 )
+_COMMIT = re.compile("[0-9a-f]{40}")
 _TIMEOUT = 10.0  # seconds
 _MOST_SHOWN = 160
 
@@ -76,6 +78,8 @@ def read_hub(source: HubSplit) -> Rows:
         DataError: `datasets` is not installed, or the split can neither be downloaded nor is cached.
     """
     datasets = _library(str(source))
+    if not _COMMIT.fullmatch(source.revision or ""):
+        report_unknown()
     _, silence = _ask_hub(source.dataset)
     try:
         with _offline(datasets) if silence else contextlib.nullcontext():

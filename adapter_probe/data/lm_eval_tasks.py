@@ -21,6 +21,7 @@ from adapter_probe.data.requests_encoding import measure_text
 from adapter_probe.errors import DataError, install_extra, listed, one_line
 from adapter_probe.metrics import LOSSES, PROPORTIONS, score
 from adapter_probe.predictions import predictions_from_likelihoods
+from adapter_probe.reads import report_unknown
 
 PREFIX = "lm-eval:"
 _FEWSHOT_SEED = 1234  # the library's own default
@@ -63,6 +64,7 @@ def load_tasks(entries: Sequence[str], name: str, max_examples: int | None = Non
         DataError: lm-eval is not installed, does not know a task or cannot read its data, or a task cannot be
             scored here; the message names it.
     """
+    report_unknown()  # a task may read anything
     tasks: dict[str, Any] = {}
     for entry in entries:
         if not is_task(entry):

@@ -6,6 +6,7 @@ Text is UTF-8, with or without a byte order mark, unless another encoding is giv
 from __future__ import annotations
 
 import codecs
+import os
 import re
 import stat
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from adapter_probe.data.formats import PARQUET, READERS, Rows, looks_like_cola, read_parquet
 from adapter_probe.errors import DataError, listed, reason_of, shown
+from adapter_probe.reads import report
 
 SPLITS = ("train", "validation", "test")
 _SPLIT_WORDS = {
@@ -155,7 +157,8 @@ def _choose_files(folder: Path, split: str, names: list[str], mismatched: bool) 
 
 
 def refuse_unreadable(path: Path) -> None:
-    """Refuse pipes, which would block for ever, and folders."""
+    """Refuse pipes, which would block for ever, and folders; every reader of data calls this first."""
+    report("data", lambda: {os.path.abspath(path): path})
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:

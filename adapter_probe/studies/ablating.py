@@ -14,6 +14,7 @@ from adapter_probe.analysis.studies import AblationRecord, ablation_record
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.metrics import CustomMetric
 from adapter_probe.progress import activity, print_message, progress_bar
+from adapter_probe.reads import recorded
 from adapter_probe.results import schema
 from adapter_probe.results.ablation_files import AblationResults, save_predictions, write_spans
 from adapter_probe.results.atomic import write_csv, write_json
@@ -117,13 +118,12 @@ def _run(
     """Run `ablate` into a folder, or read its results back."""
     from adapter_probe.device import check_threads, choose_device, use_threads
 
-    from .reopening import Sources, record_sources, reopen_ablation
+    from .reopening import record_reads, reopen_ablation
 
-    asked = [(arguments, folder)]
+    runs = [(arguments, folder)]
     if against:
         other = replace(arguments, data=tuple(against), split="validation", metric=None)
-        asked.append((other, folder / f"{BESIDE}{Path(against[0]).stem}"))
-    runs = [(one, Sources.find(one), place) for one, place in asked]
+        runs.append((other, folder / f"{BESIDE}{Path(against[0]).stem}"))
     if device in _ANY_DEVICE and cluster is None:
         check_threads(threads)
         with activity("ablate: checking for changes since the last run", progress):
@@ -132,7 +132,7 @@ def _run(
             return _with_against(finished)
     from adapter_probe.probe.request import on_other_data, prepare_ablation
 
-    with activity(f"ablate: opening {arguments.checkpoint}", progress):
+    with activity(f"ablate: opening {arguments.checkpoint}", progress), recorded() as reads:
         if cluster is None:
             use_threads(threads)
         request = prepare_ablation(arguments, choose_device(device if cluster is None else "auto"))
@@ -143,11 +143,12 @@ def _run(
         resources = Resources(threads=threads, device=device, cluster=cluster)
         compute_in_shards(arguments, request, folder, resources, cluster, progress)
     studies = []
-    for one, sources, place in runs:
+    for one, place in runs:
         if one is not arguments:
-            request = on_other_data(request, one)
+            with recorded(reads.of_model()) as reads:
+                request = on_other_data(request, one)
         studies.append(run_ablation(request, place, progress=progress))
-        record_sources(one, sources, place, request.checkpoint.description.base)
+        record_reads(one, reads, place)
     return _with_against(studies)
 
 

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 import adapter_probe as ap
 from adapter_probe.probe import request
 from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments
+from adapter_probe.reads import recorded
 from adapter_probe.results import fingerprints
 from adapter_probe.results.sealing import CHECKSUMS, FIGURES, MADE_FROM, read_note
 from adapter_probe.studies import gallery
@@ -221,6 +223,25 @@ def test_what_was_written_while_it_ran_is_not_trusted(place, monkeypatch):
     monkeypatch.setattr(request, "prepare_ablation", edited_meanwhile)
     place.ablate()
     assert read_note(place.results, MADE_FROM) == {}
+
+
+def test_every_file_that_opening_opens_is_reported(place):
+    """By Python's own record of what is opened."""
+    opened, watching = set(), True
+
+    def hook(event: str, given: tuple) -> None:
+        if watching and event == "open" and isinstance(given[0], str | os.PathLike):
+            opened.add(Path(given[0]).resolve())
+
+    sys.addaudithook(hook)
+    with recorded() as reads:
+        request.prepare_ablation(AblationArguments(str(place.checkpoint)), torch.device("cpu"))
+    watching = False
+    inside = {path for path in opened if path.is_relative_to(place.checkpoint.parent)}
+    assert {"adapter_probe.json", "config.json", "tokenizer.json"} <= {path.name for path in inside}
+    assert inside <= {path.resolve() for path in reads.files.values()}
+    assert reads.known
+    assert not reads.rewritten
 
 
 def test_a_moved_checkpoint_is_still_the_same(closed, tmp_path):
