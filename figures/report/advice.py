@@ -42,7 +42,7 @@ def slider_steps(
     Returns:
         of each `tolerance` in points its `words`; `estimate` and `bound`, rows of the best span by either
         basis, or None; `within`, number of spans within the tolerance; `advice`, paragraphs (lead, text
-        before the span, its row, its name, text after it); `note`, and the command `prune`, or None; `line`,
+        before the span, its row, its name, text after it); `note`, and the span for `prune`, or None; `line`,
         `bar` and `at`, places of the tolerance in the drawing, on its colour bar and on the card's axis.
     """
     frame, drops = frame.reset_index(drop=True), drop_points(frame["delta_points"])
@@ -66,7 +66,7 @@ def slider_steps(
                 for row, basis in zip(rows, bases)
             ],
             "note": f"{count} within {limit}." + ("" if has_intervals else " This folder has no intervals."),
-            "prune": span and f"adapter-probe prune CHECKPOINT --span {span} --out FOLDER",
+            "prune": span,
             "line": view.line_at(tolerance) if view and view.line_at else None,
             "bar": round(view.bar_at(tolerance), 1) if view and view.bar_at else None,
             "at": axis and round(3 + 94 * (tolerance - axis[0]) / axis[1], 1),

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
 from adapter_probe.figures import style
@@ -25,7 +26,10 @@ _OWN_GROUND = (NUMBER, "dashes", "rings", "triangles")  # drawn on cells, not on
 _HIDDEN = ("halo", "tolerance border", "tolerance")  # drawn over the figure, because the slider moves them
 _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 _LONG = re.compile(r"-?\d+\.\d{3,}")
-_MOVE, _GAPS = re.compile(r"translate\([^)]*\)"), re.compile(r"\s*([A-Za-z])\s*")
+_MOVE, _MOVED = re.compile(r"translate\([^)]*\)"), re.compile(r"translate\(([-\d.]+) ([-\d.]+)\)")
+_COMMAND = re.compile(r"([A-Za-z])([^A-Za-z]*)")
+_CELLS = "cells"  # id of the squares of a grid
+_INHERITED = ("fill", "stroke", "stroke-width")
 _REFERENCE = re.compile(r"(?<=#)[\w.-]+")
 _ROUNDED = ("d", "x", "y", "width", "height", "cx", "cy", "x1", "x2", "y1", "y2")
 
@@ -42,8 +46,15 @@ def inline(figure: Figure, name: str, title: str, lay_over: Callable[[], str] | 
     for number, artist in enumerate(figure.findobj(lambda one: one.get_label() in (*_OWN_GROUND, *_HIDDEN))):
         artist.set_visible(artist.get_visible() and artist.get_label() not in _HIDDEN)
         artist.set_gid(f"own-{number}")
+    for mesh in figure.findobj(QuadMesh):
+        mesh.set_gid(_CELLS)
     root = ElementTree.fromstring(style.render(figure, "svg", title, ""))
     for parent in root.iter():
+        if (
+            parent.attrib.get("id") == _CELLS
+        ):  # the other half of a grid: squares of nothing, framed by ground
+            for child in [one for one in parent if "fill: none" in one.attrib.get("style", "")]:
+                parent.remove(child)
         for child in [one for one in parent if one.tag.endswith(("}metadata", "}style", "}title"))]:
             parent.remove(child)
     over = lay_over() if lay_over else ""
@@ -56,8 +67,9 @@ def inline(figure: Figure, name: str, title: str, lay_over: Callable[[], str] | 
         node.attrib = {key: _shortened(key, value, short) for key, value in node.attrib.items()}
     while _without_empty_groups(root):
         pass
+    _share_attributes(root)
     inside = "".join(ElementTree.tostring(child, encoding="unicode") for child in root)
-    inside = inside.encode("ascii", "xmlcharrefreplace").decode()
+    inside = inside.replace(" />", "/>").encode("ascii", "xmlcharrefreplace").decode()
     box = " ".join(f"{float(part):g}" for part in root.attrib["viewBox"].split())
     return Html(
         f'<svg viewBox="{box}" role="{"group" if over else "img"}" aria-label="{plain(title)}" fill="{INK}"'
@@ -84,6 +96,9 @@ def _convert(node: ElementTree.Element, own: bool) -> None:
         node.attrib[key.strip()] = value.strip()
     if _LINK in node.attrib:
         node.attrib["href"] = node.attrib.pop(_LINK)
+    if node.tag == "use" and (moved := _MOVED.fullmatch(node.attrib.get("transform", ""))):
+        del node.attrib["transform"]  # the same, and shorter
+        node.attrib.update({key: place for key, place in zip("xy", moved.groups()) if float(place)})
     if not own:
         for key in ("fill", "stroke"):
             theirs = {style.INK: INK, style.WHITE: GROUND}
@@ -109,6 +124,36 @@ def _without_empty_groups(root: ElementTree.Element) -> bool:
     return bool(found)
 
 
+def _share_attributes(node: ElementTree.Element) -> None:
+    """Give a group the properties that all its children have: the cells of a grid differ in little."""
+    for child in node:
+        _share_attributes(child)
+    if node.tag != "g" or len(node) < 2:
+        return
+    moved = any("transform" in child.attrib for child in node)  # clipping areas move with what they clip
+    for key in _INHERITED if moved or "clip-path" in node.attrib else (*_INHERITED, "clip-path"):
+        (first, *others) = {child.attrib.get(key) for child in node}
+        if first is not None and not others:
+            node.attrib[key] = first
+            for child in node:
+                del child.attrib[key]
+
+
+def _path(text: str) -> str:
+    """The same path, in short: lines along an axis have one number."""
+    parts, here = [], None
+    for command, numbers in _COMMAND.findall(text):
+        values = numbers.split()
+        if command == "L" and len(values) == 2 and here is not None and here[1] == values[1]:
+            parts.append(f"H{values[0]}")
+        elif command == "L" and len(values) == 2 and here is not None and here[0] == values[0]:
+            parts.append(f"V{values[1]}")
+        else:
+            parts.append(command + " ".join(values))
+        here = tuple(values[-2:]) if len(values) > 1 else None
+    return "".join(parts)
+
+
 def _shortened(key: str, value: str, short: Mapping[str, str]) -> str:
     """An attribute with short ids that no other figure has, and with short numbers."""
     if key == "id":
@@ -119,7 +164,7 @@ def _shortened(key: str, value: str, short: Mapping[str, str]) -> str:
         return _MOVE.sub(lambda found: _LONG.sub(_rounded, found[0]), value)
     if key in _ROUNDED:
         value = _LONG.sub(_rounded, value)
-    return _GAPS.sub(r"\1", value).strip() if key == "d" else value
+    return _path(value) if key == "d" else value
 
 
 def _rounded(number: re.Match) -> str:

@@ -158,7 +158,8 @@ def _control(study: MapStudy) -> Html:
             tag("button", {"type": "button", "class": "span-link"}), tag("span"))
         for _ in study.steps[0]["advice"]
     ]  # fmt: skip
-    prune = tag("p", {"class": "note prune"}, "To remove these adapters: ", tag("code"))
+    command = "adapter-probe prune CHECKPOINT --span ", tag("span"), " --out FOLDER"
+    prune = tag("p", {"class": "note prune"}, "To remove these adapters: ", tag("code", None, *command))
     note = tag("p", {"class": "note within"})
     return tag(
         "div",

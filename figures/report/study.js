@@ -97,7 +97,7 @@ function fillStep(section, data, at, choose) {
   });
   one(".within").textContent = step.note;
   show(one(".prune"), step.prune);
-  one(".prune code").textContent = step.prune || "";
+  one(".prune code span").textContent = step.prune || "";
   for (const view of all(section, ".view")) {
     for (const kind of ["estimate", "bound"]) {
       const row = kind === "estimate" && step.estimate === step.bound ? null : step[kind];

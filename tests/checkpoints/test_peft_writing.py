@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from exact import Float64, assert_close_in_float64, to_float64
+from tiers import slow_unless
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForQuestionAnswering,
@@ -52,7 +53,10 @@ def by_peft(folder: Path, base: str, n_outputs: int = 3) -> np.ndarray:
     return np.stack([o.logits[0].numpy() for o in outputs])
 
 
-@pytest.mark.parametrize("case", ENCODERS)
+QUICK = ("ia3", "lora-everywhere", "lora-patterns", "norms", "qa")
+
+
+@pytest.mark.parametrize("case", slow_unless(QUICK.__contains__, ENCODERS))
 def test_what_peft_wrote_is_written_again(case: str, tmp_path: Path):
     folder = FIXTURES / "peft" / case
     base = base_of(folder)

@@ -307,7 +307,7 @@ rundir.RunDirectory.write_part = write_part
 """
 
 
-@pytest.mark.parametrize("command", ["ablate", "train"])
+@pytest.mark.parametrize("command", ["ablate", pytest.param("train", marks=pytest.mark.slow)])
 def test_two_runs_on_one_folder(command, check, program, train_arguments, trained, tmp_path):
     arguments = ("ablate", trained) if command == "ablate" else train_arguments
     arguments, started, go_on = (*arguments, "--out", tmp_path / "out"), tmp_path / "started", tmp_path / "go"

@@ -98,9 +98,15 @@ def test_signed(points, text):
     assert wording.signed(points) == text
 
 
-@pytest.mark.parametrize("venue", ["neurips", "talk"])
-@pytest.mark.parametrize("column", ["half", "full"])
-@pytest.mark.parametrize("n_layers", [1, 2, 24])
+@pytest.mark.parametrize(
+    ("n_layers", "column", "venue"),
+    [
+        pytest.param(n, column, venue, marks=() if (n, column) == (24, "half") else pytest.mark.slow)
+        for n in (1, 2, 24)
+        for column in ("half", "full")
+        for venue in ("neurips", "talk")
+    ],
+)
 def test_everything_lies_inside_the_figure(make_frame, assert_tidy, n_layers, column, venue):
     grid = Grid(make_frame(n_layers, seed=1), NOTES, None)
     label = "drop in validation Matthews correlation (score × 100)"

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from tiers import slow_unless
 
 from adapter_probe.data.packing import PackedBatch, pack
 from adapter_probe.models.adapted import AdaptedModel
@@ -131,8 +132,9 @@ MASKS = {
 }
 
 
-@pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS)
-def test_no_sublayer_takes_more_rows_than_allowed(masks, narrow: Callable, tiny_examples: Callable):
+@pytest.mark.parametrize("name", slow_unless(("spans of 24 layers", "random").__contains__, MASKS))
+def test_no_sublayer_takes_more_rows_than_allowed(name: str, narrow: Callable, tiny_examples: Callable):
+    masks = MASKS[name]
     model, rows = narrow(24)
     batch = pack(tiny_examples("bert", [4, 2, 4]), range(3))
     for tokens_per_pass in (95, 10 * len(masks)):
@@ -179,14 +181,15 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     return seen
 
 
-@pytest.mark.parametrize(
-    "masks",
-    [pytest.param(masks, id=name) for name, masks in MASKS.items() if name != "only a span on"],
-)
+WAITING = [name for name in MASKS if name != "only a span on"]
+
+
+@pytest.mark.parametrize("name", slow_unless(("spans of 24 layers", "random").__contains__, WAITING))
 def test_what_waits_is_bounded_by_the_logarithm_of_the_variants(
-    masks, waiting: list[int], narrow: Callable, tiny_examples: Callable
+    name: str, waiting: list[int], narrow: Callable, tiny_examples: Callable
 ):
     """Half a pass for each time that the variants can be halved, however many layers there are."""
+    masks = MASKS[name]
     model, _ = narrow(24)
     batch = pack(tiny_examples("bert", [4, 2, 4]), range(3))
     n_variants = len(np.unique(masks, axis=0))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from tiers import slow_unless
 
 import adapter_probe as ap
 from adapter_probe.probe import request
@@ -149,7 +150,10 @@ def test_neither_torch_nor_matplotlib_is_loaded_for_it(place):
     assert json.loads("\n".join(report))["files"]["heatmap_pdf"].endswith("heatmap.pdf")
 
 
-@pytest.mark.parametrize("what", CHANGES)
+QUICK = ("weights", "delta", "data", "a part", "the predictions", "no seal")
+
+
+@pytest.mark.parametrize("what", slow_unless(QUICK.__contains__, CHANGES))
 def test_after_any_change_the_checkpoint_is_opened(closed, what):
     CHANGES[what](closed)
     with pytest.raises(Opened):

@@ -128,7 +128,7 @@ def test_the_drawing_is_the_projects_figure(study: MapStudy):
     root = ElementTree.fromstring(study.views[0].svg)
     painted = {}
     for node in root.iter("path"):
-        corner = re.match(r"M([\d.]+) ([\d.]+)L", node.get("d", ""))
+        corner = re.match(r"M([\d.]+) ([\d.]+)H", node.get("d", ""))
         if corner and node.get("fill") in colours:
             painted[tuple(float(n) for n in corner.groups())] = node.get("fill")
     for row, (x, y, *_) in cells_of(study.views[0].svg).items():

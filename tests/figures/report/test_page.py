@@ -116,9 +116,8 @@ def test_equal_results_give_equal_bytes(make_ablation, reported, sweep_folder, t
     assert str(tmp_path.parent) not in first.read_text("utf-8")
 
 
-@pytest.mark.slow
 def test_the_page_stays_light(make_ablation: Callable[..., Path], reported):
-    assert len(page_html(map_studies([reported(make_ablation(n_layers=12))])).encode()) < 400_000
+    assert len(page_html(map_studies([reported(make_ablation(n_layers=12))])).encode()) < 300_000
 
 
 def test_control_characters_do_not_reach_the_markup(make_ablation: Callable[..., Path], reported):

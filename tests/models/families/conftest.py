@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 import pytest
 import torch
 from exact import Float64
+from tiers import slow_unless
 from torch import nn
 from torch.nn import functional as F
 from transformers import (
@@ -27,7 +29,6 @@ from transformers import (
 
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.bases.anatomy import anatomy_for
 from adapter_probe.models.methods import Adapters, Method
 
 LAYERS, WORDS = 3, 35
@@ -374,9 +375,24 @@ class Separate:
         return logits
 
 
+QUICK = ("distilbert", "albert, two groups", "deberta-v3", "gpt2", "llama", "gemma2")
+"""Kinds of layers, for the quick tests: norms after the sublayers, weights shared by layers, disentangled
+attention, and decoders with learnt positions, with rotations, and with norms on both sides."""
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    asked = {
-        "span_family": [name for name in FAMILIES if _has_span_head(name)],
+    for argument, names in _asked().items():
+        if argument in metafunc.fixturenames:
+            metafunc.parametrize(argument, slow_unless(QUICK.__contains__, names))
+
+
+@cache
+def _asked() -> dict[str, list[str]]:
+    """The families that a test's argument goes through."""
+    return {
+        "span_family": [
+            name for name in FAMILIES if type(_config(name)) in MODEL_FOR_QUESTION_ANSWERING_MAPPING
+        ],
         "family": list(FAMILIES),
         "encoder": [name for name, family in FAMILIES.items() if not family.pre_norm],
         "kind": [
@@ -395,19 +411,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         ],
         "decoder": [name for name, family in FAMILIES.items() if family.causal],
     }
-    for argument, names in asked.items():
-        if argument in metafunc.fixturenames:
-            quick = {anatomy_for(_config(name)): name for name in reversed(names)}.values()
-            if argument == "kind":
-                quick = ("distilbert", "albert, two groups", "deberta-v3", "gpt2", "llama")
-            marks = [() if name in quick else pytest.mark.slow for name in names]
-            metafunc.parametrize(
-                argument, [pytest.param(name, marks=mark) for name, mark in zip(names, marks)]
-            )
-
-
-def _has_span_head(name: str) -> bool:
-    return type(_config(name)) in MODEL_FOR_QUESTION_ANSWERING_MAPPING
 
 
 @pytest.fixture
