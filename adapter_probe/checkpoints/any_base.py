@@ -6,7 +6,7 @@ import contextlib
 import copy
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,8 @@ _MAPPINGS: dict[Head, Any] = {
     "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING,
     "seq2seq": modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
 }
+Load = Callable[[AnyBase, type[PreTrainedModel], int | None, torch.dtype], "AnyLoaded"]
+"""Loads a base, see `load_any_base`."""
 _MOST_TOKENS = 1 << 20  # where neither model nor tokenizer has a limit
 
 
@@ -45,6 +47,7 @@ class AnyLoaded:
         identity: identity of the base.
         quantised: the method of its quantisation, None for a base in full.
         max_length: number of tokens that it can read.
+        shared: whether its tensors are in use elsewhere, so that they must not change.
     """
 
     model: PreTrainedModel
@@ -52,6 +55,7 @@ class AnyLoaded:
     identity: BaseIdentity
     quantised: str | None
     max_length: int
+    shared: bool = False
 
 
 def head_of_base(config: PretrainedConfig) -> Head | None:

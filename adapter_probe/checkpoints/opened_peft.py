@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adapter_probe.data.spec import TaskSpec
@@ -27,6 +28,7 @@ class OpenedPeft:
         head: what the model computes. The task's kind of a ``seq2seq`` model is ``causal``.
         trained: names of the parameters in the checkpoint's file.
         missing: names of the parameters that the base lacks, all of which are in the file.
+        folder: the folder with its files.
         notes: remarks on how it was read, one sentence each.
         own_tokenizer: whether the tokenizer is the checkpoint's, which encodes differently from the base's.
         quantised: the method of the base's quantisation, or None.
@@ -40,6 +42,7 @@ class OpenedPeft:
     head: Head
     trained: frozenset[str]
     missing: frozenset[str]
+    folder: Path
     notes: tuple[str, ...] = ()
     own_tokenizer: bool = False
     quantised: str | None = None

@@ -18,6 +18,7 @@ from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.reads import report
 
 from . import adapter_bert, adapterhub, native, peft
+from .any_base import load_any_base
 from .base import LoadedBase, load_base, load_tokenizer
 from .base_config import FoundBase, find_base, place_of_base, read_fields
 from .description import Description
@@ -38,14 +39,21 @@ NO_COLUMNS = Columns("", None, "")
 
 
 def open_any(
-    folder: str | Path, base: str | None = None, *, dtype: torch.dtype = torch.float32
+    folder: str | Path,
+    base: str | None = None,
+    *,
+    anatomy: Anatomy | None = None,
+    dtype: torch.dtype = torch.float32,
+    shared: SharedBase | None = None,
 ) -> OpenedCheckpoint | OpenedPeft:
     """Open a checkpoint for the engine that runs it; see `choose_engine`.
 
     Args:
         folder: checkpoint folder, of this project or another library.
         base: folder or hub id to use instead of the recorded base.
+        anatomy: see `open_checkpoint`; the packed engine runs what is given one.
         dtype: precision of the model in memory.
+        shared: see `open_checkpoint`.
 
     Raises:
         CheckpointError: see `open_checkpoint` and `open_with_peft`.
@@ -53,15 +61,16 @@ def open_any(
     folder = Path(folder)
     if folder.is_dir():
         report("checkpoint", lambda: checkpoint_files(folder))
-    if (folder / DESCRIPTION).is_file() or not folder.is_dir():
-        return open_checkpoint(folder, base, dtype=dtype)
-    inside, library = _recognise(folder)
-    if library is peft and (engine := engine_of(inside, base)).name == "general":
-        with quiet_quantisers():
-            from .peft_opening import open_with_peft
+    if anatomy is None and folder.is_dir() and not (folder / DESCRIPTION).is_file():
+        inside, library = _recognise(folder)
+        if library is peft and (engine := engine_of(inside, base)).name == "general":
+            with quiet_quantisers():
+                from .peft_opening import open_with_peft
 
-        return replace(open_with_peft(inside, base, dtype=dtype, given=folder), reason=engine.reason)
-    return open_checkpoint(folder, base, dtype=dtype)
+            load = load_any_base if shared is None else shared.load_any
+            opened = open_with_peft(inside, base, dtype=dtype, given=folder, load=load)
+            return replace(opened, reason=engine.reason)
+    return open_checkpoint(folder, base, anatomy=anatomy, dtype=dtype, shared=shared)
 
 
 def engine_of(folder: Path, base: str | None) -> Engine:

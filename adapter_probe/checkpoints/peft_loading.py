@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,9 @@ def put_adapter(
         torch.manual_seed(0)  # starts that are drawn and not stored are the same every time
         model = _wrapped(loaded, config, path)
         saved = _saved(model)
+        if loaded.shared:
+            _unshare(model, own, saved.keys() | tensors.keys())
+            saved = _saved(model)
         with torch.no_grad():
             for tensor in saved.values():
                 if tensor.is_floating_point():
@@ -141,6 +144,22 @@ def _fill(
             f"{base_name} with this configuration"
         )
     return placed
+
+
+def _unshare(model: PeftModel, own: Set[str], stored: Set[str]) -> None:
+    """Give parameters of the base that an adapter's file replaces memory of their own; ties are kept."""
+    replaced = {
+        id(parameter)
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if _own_name(name) in own and _stored_name(name) in stored
+    }
+    copies: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, one in module.named_parameters(recurse=False, remove_duplicate=False):
+            if id(one) in replaced:
+                if id(one) not in copies:
+                    copies[id(one)] = nn.Parameter(one.detach().clone(), requires_grad=False)
+                setattr(module, name, copies[id(one)])
 
 
 def _stored_name(name: str) -> str:

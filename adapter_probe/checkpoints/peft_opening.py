@@ -18,7 +18,7 @@ from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.metrics import default_metric
 from adapter_probe.models.adapters.imported import ImportedMethod
 
-from .any_base import AnyLoaded, choose_class, head_of_base, limit_length, load_any_base
+from .any_base import AnyLoaded, Load, choose_class, head_of_base, limit_length, load_any_base
 from .base import load_tokenizer
 from .base_config import AnyBase, find_any_base, place_of_base
 from .description import Description
@@ -39,7 +39,12 @@ _PARTS = ("lora_", "ia3_", "ln_tuning_", "oft_", "hada_", "lokr_", "vera_")
 
 
 def open_with_peft(
-    folder: Path, base: str | None = None, *, dtype: torch.dtype = torch.float32, given: Path | None = None
+    folder: Path,
+    base: str | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    given: Path | None = None,
+    load: Load = load_any_base,
 ) -> OpenedPeft:
     """Open a checkpoint of PEFT on a base of any class, by PEFT's own loader.
 
@@ -48,6 +53,7 @@ def open_with_peft(
         base: folder or hub id to use instead of the recorded base.
         dtype: precision of the model in memory; of a quantised base, of what is not quantised.
         given: the folder that the user named, if it is the one above.
+        load: loads the base.
 
     Raises:
         CheckpointError: damaged files, tensors that do not belong to this configuration and base, a base that
@@ -64,7 +70,7 @@ def open_with_peft(
     outputs = _outputs(tensors)
     head = _head(config, found, outputs)
     cls = choose_class(found.name, found.config, head, _modules(tensors))
-    loaded = load_any_base(found, cls, None if head in ("causal", "seq2seq") else outputs, dtype)
+    loaded = load(found, cls, None if head in ("causal", "seq2seq") else outputs, dtype)
     refuse_slow_patterns(path, document, [name for name, _ in loaded.model.named_modules()])
     _save_heads(config, loaded, tensors)
     model, said = put_adapter(loaded, config, tensors, file, dtype)
@@ -105,6 +111,7 @@ def open_with_peft(
         head,
         frozenset(tensors),
         loaded.missing,
+        folder,
         tuple(notes),
         bool(changed),
         loaded.quantised,

@@ -9,10 +9,12 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from adapter_probe.errors import ModelError
+from adapter_probe.errors import CheckpointError, ModelError
+from adapter_probe.replay.sharing import sharing
 
+from .any_base import AnyLoaded, load_any_base
 from .base import ARCHITECTURES, LoadedBase, initialise, load_base, load_tokenizer
-from .base_config import FoundBase
+from .base_config import AnyBase, FoundBase
 
 
 class SharedBase:
@@ -35,6 +37,7 @@ class SharedBase:
         self._pristine: LoadedBase | None = None
         self._kind = ""
         self._tokenizer: PreTrainedTokenizerBase | None = None
+        self._any: dict[tuple[object, ...], AnyLoaded] = {}
 
     def tokenizer(self, name: str, revision: str | None) -> PreTrainedTokenizerBase:
         """The base's tokenizer, read once; see `load_tokenizer`."""
@@ -65,6 +68,28 @@ class SharedBase:
             initialise(model, resized, seed=0)
             missing |= resized
         return replace(loaded, model=model, missing=missing, shared=True, checked=checked)
+
+    def load_any(
+        self, found: AnyBase, cls: type[PreTrainedModel], n_outputs: int | None, dtype: torch.dtype
+    ) -> AnyLoaded:
+        """Like `load_any_base`, but uses the weights in memory if there are any.
+
+        Raises:
+            CheckpointError: it is another base than the one in memory.
+        """
+        key = (found.name, found.revision, cls, n_outputs)
+        if key not in self._any:
+            loaded = load_any_base(found, cls, n_outputs, dtype)
+            first = next(iter(self._any.values()), loaded).identity
+            if loaded.identity.weights_sha256 != first.weights_sha256:
+                raise CheckpointError(
+                    f"the weights of base {found.name} differ from those of the base in memory, "
+                    f"{first.name}; open the checkpoint separately"
+                )
+            if loaded.quantised is None:
+                loaded.model.to(self._device)
+            self._any[key] = loaded
+        return replace(self._any[key], model=sharing(self._any[key].model), shared=True)
 
 
 def _views(model: PreTrainedModel) -> PreTrainedModel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from typing import TYPE_CHECKING, get_args
 
@@ -115,9 +116,22 @@ class AdaptedModel(nn.Module):
         return [site for layer in self.layers for site in layer.sites]
 
     @property
+    def site_modules(self) -> list[list[nn.Module]]:
+        """The adapters that each site switches."""
+        return [site.modules for site in self.sites]
+
+    @property
     def has_adapter(self) -> np.ndarray:
         """Bool ``[sites]``: which sites hold an adapter that can be switched off."""
-        return np.array([bool(site.modules) for site in self.sites])
+        return np.array(list(map(bool, self.site_modules)))
+
+    @contextmanager
+    def switched_off(self, mask: np.ndarray) -> Iterator[None]:
+        """Inside, the adapters of some sites are off: those where the mask, bool ``[sites]``, is false."""
+        with ExitStack() as stack:
+            for site in np.flatnonzero(~mask):
+                stack.enter_context(self.sites[site].switched(False))
+            yield
 
     @property
     def numbers_layers_as_peft(self) -> bool:
@@ -392,6 +406,11 @@ class AdaptedModel(nn.Module):
         for module, name, buffer in kept:
             setattr(module, name, buffer.to(getattr(module, name).device))
         return self
+
+    @property
+    def adapter_parameters(self) -> int:
+        """Number of parameters of all adapters."""
+        return self.parameter_counts()["adapters"]
 
     def parameter_counts(self) -> dict[ParameterRole, int]:
         """Parameters by role (see `named_roles`)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +48,13 @@ class GeneralRunner:
         self._device, self._dtype = _place(replay.model)
         self._most = 1 if getattr(request.checkpoint, "alone", False) else None  # tokens of a batch
         self._passes = 0
+        self._width = request.model.inner_size
+
+    def on(self, request: AblationRequest) -> GeneralRunner:
+        """The same on other examples of the same kind."""
+        other = copy(self)
+        other._request = request
+        return other
 
     def twin(self) -> GeneralRunner:
         """The same on a copy that shares all weights."""
@@ -121,7 +129,7 @@ class GeneralRunner:
 
     def _step(self, tokens_per_pass: int, each_pass: Callable[[], None]) -> Callable[[], None]:
         """What happens before every pass."""
-        widest = tokens_per_pass * self._request.model.inner_size * self._dtype.itemsize
+        widest = tokens_per_pass * self._width * self._dtype.itemsize
 
         def step() -> None:
             each_pass()
@@ -179,6 +187,18 @@ def _may_share(request: AblationRequest, module: nn.Module) -> bool:
         return False
     exact = cast_copy(module, torch.float32)
     return choose_layout(exact, request.encoded, torch.float32, device, alone=False)[0] == "shared"
+
+
+def general_forward(request: AblationRequest, model: GeneralModel, items: np.ndarray) -> Callable[[], Tensor]:
+    """The model's own forward of some items, which returns all numbers that are read of it."""
+    module = model.module if model.fixed else model.module.to(request.device)
+    encoded, (device, dtype) = request.encoded, _place(module)
+    if isinstance(encoded, EncodedRequests):
+        batches = [rows.inputs for rows in rows_of(encoded, items, "alone", dtype, device)]
+    else:
+        batches = [inputs_of(module, encoded, group, device) for group in alike(encoded.lengths, items)]
+    read = reader(request)
+    return lambda: torch.cat([read(module, lambda x=x: module(**x), 1).flatten() for x in batches])
 
 
 def _place(module: nn.Module) -> tuple[torch.device, torch.dtype]:

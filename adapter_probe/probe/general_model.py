@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +16,7 @@ from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import ModelError
 from adapter_probe.replay.recording import Inputs
 from adapter_probe.replay.replay import layers_in_order
+from adapter_probe.replay.switches import Switches
 from adapter_probe.spans import NormChoice, SiteChoice
 
 if TYPE_CHECKING:
@@ -43,7 +46,45 @@ class GeneralModel:
     @property
     def has_adapter(self) -> np.ndarray:
         """Bool ``[sites]``: which sites hold an adapter that can be switched off."""
-        return np.array([bool(part) for layer in self.layers for part in layer.parts])
+        return np.array(list(map(bool, self.site_modules)))
+
+    @property
+    def site_modules(self) -> list[tuple[nn.Module, ...]]:
+        """The modules that each site switches; a layer that is called again has the same ones again."""
+        return [part for layer in self.layers for part in layer.parts]
+
+    @property
+    def adapter_parameters(self) -> int:
+        """Number of parameters that the tuners add, those outside the layers included."""
+        return sum(_added(tuple(Switches().inside(self.module).values())).values())
+
+    @contextmanager
+    def switched_off(self, mask: np.ndarray) -> Iterator[None]:
+        """Inside, the adapters of some sites are off: those where the mask, bool ``[sites]``, is false.
+
+        Raises:
+            ModelError: a layer that is called several times would be on in one call and off in another.
+        """
+        both = (
+            {m for own, on in zip(self.site_modules, mask) if on == state for m in own} for state in (0, 1)
+        )
+        off, on = both
+        if off & on:
+            raise ModelError(
+                "several layers share their adapters, which are switched off together here; switch off all "
+                "of these layers"
+            )
+        needed = [(parameter, parameter.requires_grad) for parameter in self.module.parameters()]
+        was = [(module, module.disable_adapters) for module in off]
+        try:
+            for module in off:
+                Switches().set(module, False)
+            yield
+        finally:
+            for module, disabled in was:
+                Switches().set(module, not disabled)
+            for parameter, grad in needed:  # which PEFT changes with its switches
+                parameter.requires_grad_(grad)
 
     @property
     def forks_early(self) -> np.ndarray:
@@ -59,7 +100,7 @@ class GeneralModel:
     @property
     def site_parameters(self) -> tuple[int, ...] | None:
         """Number of parameters of each site's adapter ``[sites]``; None if sites share adapters."""
-        own = [_added(part) for layer in self.layers for part in layer.parts]
+        own = [_added(part) for part in self.site_modules]
         if len(set().union(*own)) < sum(map(len, own)):
             return None
         return tuple(sum(counts.values()) for counts in own)
@@ -70,7 +111,7 @@ class GeneralModel:
         widths = (
             getattr(module, "out_features", 0) for layer in self.layers for module in layer.module.modules()
         )
-        return max(*widths, int(getattr(self.config, "hidden_size", 0)), 1)
+        return max(*(width or 0 for width in widths), int(getattr(self.config, "hidden_size", 0)), 1)
 
     @property
     def config(self) -> object:

@@ -10,16 +10,19 @@ import time
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from adapter_probe import metrics
 from adapter_probe.checkpoints.converting import refuse_full, to_peft
 from adapter_probe.checkpoints.native import OpenedCheckpoint, save_checkpoint
-from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.checkpoints.opened_peft import OpenedPeft
+from adapter_probe.checkpoints.opening import open_any, open_checkpoint
 from adapter_probe.checkpoints.peft import is_peft
-from adapter_probe.data.packing import PackedBatch, cut_by_tokens, pack, pack_requests
+from adapter_probe.data.packing import cut_by_tokens, pack, pack_requests
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.adapted import AdaptedModel
@@ -30,9 +33,11 @@ from adapter_probe.progress import progress_bar
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER, Span, VariantSet
 
-from .outputs import assemble_results, batch_outputs, joined
+from .general_model import GeneralModel
+from .outputs import assemble_results, joined
 from .plan import choose_tokens_per_pass, cut_batches
 from .request import AblationRequest
+from .runners import make_runners
 
 _TIMED_TOKENS, _TIMED_ROUNDS = 1024, 5
 
@@ -74,23 +79,55 @@ def prune_checkpoint(
             else.
         ResultsError: `out` cannot be written.
     """
-    opened = request.checkpoint
-    if not isinstance(opened, OpenedCheckpoint):
-        raise ModelError(
-            f"checkpoint {source} cannot be pruned, because the general engine runs it "
-            f"({request.engine.reason}); give PEFT's layers_to_transform when you train again"
-        )
-    _refuse_unfit(opened, span, source, out)
-    model = opened.model.to(request.device).eval()
-    batch = _timed_batch(request)
-    total = int(request.encoded.lengths.sum()) + 2 * (_TIMED_ROUNDS + 1) * batch.n_tokens
+    opened, model = request.checkpoint, request.model
+    _refuse_unfit(model, span, source, out)
+    items = _timed_items(request)
+    n_tokens = int(request.encoded.lengths[items].sum())
+    total = int(request.encoded.lengths.sum()) + 2 * (_TIMED_ROUNDS + 1) * n_tokens
     with progress_bar("prune", total, "tokens", enabled=progress) as bar:
         results = _results(request, span, bar.update)
-        _save_without(opened, span, source, out, {request.metric: _score(results, 1)})
-        smaller = open_checkpoint(out, opened.description.base.name).model.to(request.device).eval()
-        seconds = _time([model, smaller], batch, bar.update)
-    counts = [m.parameter_counts()["adapters"] for m in (model, smaller)]
+        if isinstance(opened, OpenedCheckpoint):
+            _save_without(opened, span, source, out, {request.metric: _score(results, 1)})
+            smaller = replace(request, checkpoint=open_checkpoint(out, opened.description.base.name))
+        else:
+            smaller = _write_without(opened, request, span, out, items)
+        forwards = [_forward(of, items) for of in (request, smaller)]
+        seconds = _time(forwards, lambda: bar.update(n_tokens))
+    counts = [of.model.adapter_parameters for of in (request, smaller)]
     return PruneMeasurement(span, *counts, *seconds, results)
+
+
+def _write_without(
+    opened: OpenedPeft, request: AblationRequest, span: Span, out: Path, items: np.ndarray
+) -> AblationRequest:
+    """Write in PEFT's format what gives, loaded by PEFT, the outputs of the model with the span off.
+
+    Returns:
+        the request for the new checkpoint.
+
+    Raises:
+        CheckpointError: PEFT's format cannot express it.
+    """
+    from adapter_probe.checkpoints.peft_pruning import write_without
+    from adapter_probe.replay.replay import compare
+
+    model, gone = request.model, _adapters(request.model, span)
+    assert isinstance(model, GeneralModel), "the other engine runs other checkpoints"
+    with TemporaryDirectory() as trial:  # nothing is left in `out` if it fails
+        try:
+            write_without(opened, gone, Path(trial))
+            place = open_any(trial, opened.description.base.name)
+            smaller = replace(request, checkpoint=place)
+            with model.switched_off(_mask(request, span)):
+                own = _forward(request, items)()
+            compare(_forward(smaller, items)(), own)
+        except (CheckpointError, ModelError) as error:
+            said = str(error).replace(trial, "the smaller checkpoint")
+            raise CheckpointError(
+                f"checkpoint {opened.folder} cannot be pruned in PEFT's format: {said}"
+            ) from error
+    write_without(opened, gone, out)
+    return smaller
 
 
 def _save_without(
@@ -99,7 +136,8 @@ def _save_without(
     """Write in PEFT's format if the checkpoint is PEFT's and some adapters remain, else in this project's."""
     description, method, model = opened.description, opened.description.method, opened.model
     assert isinstance(method, Adapters | ImportedMethod), "nothing else has adapters"
-    gone = _adapter_tensors(model, span)
+    adapters = _adapters(model, span)
+    gone = {id(tensor) for one in adapters for tensor in (*one.parameters(), *one.buffers())}
     tensors = {**dict(model.base.named_parameters()), **dict(model.base.named_buffers())}
     kept = {name: tensors[name] for name in opened.trained if id(tensors[name]) not in gone}
     before = (
@@ -116,27 +154,33 @@ def _save_without(
     save_checkpoint(out, kept, replace(description, method=method, training=training, scores=scores))
 
 
-def _refuse_unfit(opened: OpenedCheckpoint, span: Span, source: Path, out: Path) -> None:
-    n_layers, given = len(opened.model.layers), str(span) if span.first < span.last else str(span.first)
+def _refuse_unfit(model: AdaptedModel | GeneralModel, span: Span, source: Path, out: Path) -> None:
+    n_layers, given = len(model.layers), str(span) if span.first < span.last else str(span.first)
     if span.last >= n_layers:
         raise CheckpointError(
             f"--span {given} exceeds checkpoint {source}, whose layers are 0 to {n_layers - 1}"
         )
-    sites = slice(SITES_PER_LAYER * span.first, SITES_PER_LAYER * (span.last + 1))
-    adapted = np.flatnonzero(opened.model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=1)).tolist()
+    adapted = np.flatnonzero(model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=1)).tolist()
     if bare := [str(layer) for layer in dict.fromkeys((span.first, span.last)) if layer not in adapted]:
         raise CheckpointError(
             f"checkpoint {source} has no adapters in layer {' and '.join(bare)}, where --span {given} "
             f"starts or ends; the layers with adapters are {', '.join(map(str, adapted))}"
         )
-    outside = [site for i, site in enumerate(opened.model.sites) if not sites.start <= i < sites.stop]
-    shared = {id(module) for site in outside for module in site.modules}
-    if any(id(module) in shared for site in opened.model.sites[sites] for module in site.modules):
+    if not _adapters(model, span).isdisjoint(_adapters(model, span, outside=True)):
         raise CheckpointError(
             f"checkpoint {source} shares the adapters of layers {span} with other layers; they cannot be "
             "removed alone"
         )
     refuse_full(out)
+
+
+def _adapters(model: AdaptedModel | GeneralModel, span: Span, outside: bool = False) -> set[nn.Module]:
+    """The modules of a span's adapters, or of those outside it."""
+    found: set[nn.Module] = set()
+    for site, modules in enumerate(model.site_modules):
+        if (span.first <= site // SITES_PER_LAYER <= span.last) != outside:
+            found.update(modules)
+    return found
 
 
 def _without(method: Adapters | ImportedMethod, span: Span, kept: Set[str]) -> Adapters | ImportedMethod:
@@ -151,24 +195,23 @@ def _without(method: Adapters | ImportedMethod, span: Span, kept: Set[str]) -> A
     )
 
 
-def _adapter_tensors(model: AdaptedModel, span: Span) -> set[int]:
-    """Identities of the tensors in a span's adapters, running averages included."""
-    sites = [site for layer in model.layers[span.first : span.last + 1] for site in layer.sites]
-    adapters = [module for site in sites for module in site.modules]
-    return {id(tensor) for adapter in adapters for tensor in (*adapter.parameters(), *adapter.buffers())}
+def _mask(request: AblationRequest, span: Span) -> np.ndarray:
+    """Bool ``[sites]`` with the span off."""
+    mask = np.ones(SITES_PER_LAYER * len(request.model.layers), dtype=bool)
+    mask[SITES_PER_LAYER * span.first : SITES_PER_LAYER * (span.last + 1)] = False
+    return mask
 
 
 def _results(request: AblationRequest, span: Span, step: Callable[[int], None]) -> AblationResults:
     """The intact model and the one without the span, on all examples."""
-    model = request.checkpoint.model
-    masks = np.ones((2, len(model.sites)), dtype=bool)
-    masks[1, SITES_PER_LAYER * span.first : SITES_PER_LAYER * (span.last + 1)] = False
+    mask = _mask(request, span)
+    masks = np.stack([np.ones_like(mask), mask])
     items = np.argsort(request.encoded.lengths, kind="stable")
-    tokens = choose_tokens_per_pass(request.tokens_per_pass, request.device.type, model.inner_size)
-    batches = cut_batches(request.encoded.lengths, items, tokens)
+    tokens = choose_tokens_per_pass(request.tokens_per_pass, request.device.type, request.model.inner_size)
+    (runner,) = make_runners(request, torch.float32, 1)
     computed = []
-    for batch in batches:
-        computed.append(batch_outputs(request, model, masks, batch, tokens))
+    for batch in cut_batches(request.encoded.lengths, items, tokens):
+        computed.append(runner.outputs(batch, masks, tokens, lambda: None))
         step(int(request.encoded.lengths[batch].sum()))
     arrays = joined(computed)
     in_order = {name: values[:, np.argsort(items)] for name, values in arrays.items()}
@@ -180,25 +223,37 @@ def _score(results: AblationResults, row: int) -> float | None:
     return None if np.isnan(score) else score
 
 
-def _timed_batch(request: AblationRequest) -> PackedBatch:
+def _timed_items(request: AblationRequest) -> np.ndarray:
     """A few examples at random, the same each time."""
     lengths = request.encoded.lengths
     order = np.argsort(np.random.default_rng(0).random(len(lengths)))
-    items = cut_by_tokens(lengths, order, _TIMED_TOKENS)[0]
-    if isinstance(request.encoded, EncodedRequests):
-        return pack_requests(request.encoded, items, request.device).packed
-    return pack(request.encoded, items).to(request.device)
+    return cut_by_tokens(lengths, order, _TIMED_TOKENS)[0]
 
 
-def _time(models: Sequence[AdaptedModel], batch: PackedBatch, step: Callable[[int], None]) -> list[float]:
+def _forward(request: AblationRequest, items: np.ndarray) -> Callable[[], Tensor]:
+    """The model's own forward of some items, which returns all numbers that it computes."""
+    model, encoded = request.model, request.encoded
+    if isinstance(model, GeneralModel):
+        from .general import general_forward
+
+        return general_forward(request, model, items)
+    model.to(request.device).eval()
+    if isinstance(encoded, EncodedRequests):
+        batch = pack_requests(encoded, items, request.device).packed
+    else:
+        batch = pack(encoded, items).to(request.device)
+    return lambda: model(batch)
+
+
+def _time(forwards: Sequence[Callable[[], Tensor]], step: Callable[[], None]) -> list[float]:
     """Seconds of one evaluation of the same few examples by each model, measured alternately."""
-    seconds: list[list[float]] = [[] for _ in models]
+    seconds: list[list[float]] = [[] for _ in forwards]
     with torch.inference_mode():
         for turn in range(_TIMED_ROUNDS + 1):
-            for model, taken in zip(models, seconds):
+            for forward, taken in zip(forwards, seconds):
                 start = time.perf_counter()
-                model(batch).sum().item()  # wait for the accelerator
+                forward().sum().item()  # wait for the accelerator
                 if turn:  # the first includes set-up costs
                     taken.append(time.perf_counter() - start)
-                step(batch.n_tokens)
+                step()
     return [statistics.median(taken) for taken in seconds]

@@ -136,13 +136,24 @@ def convert(
         ResultsError: the folder cannot be written.
     """
     from adapter_probe.checkpoints.converting import CHECKPOINT_FORMATS, to_adapterhub, to_native, to_peft
-    from adapter_probe.checkpoints.opening import open_checkpoint
+    from adapter_probe.checkpoints.opened_peft import OpenedPeft
+    from adapter_probe.checkpoints.opening import open_any
     from adapter_probe.data.given import given_task
 
     if to not in CHECKPOINT_FORMATS:
         raise CheckpointError(f"--to {to} is not allowed; choose from {', '.join(CHECKPOINT_FORMATS)}")
     source, out, files = Path(source), Path(out), as_tuple(data)
-    opened = open_checkpoint(source, None if base is None else str(base))
+    opened = open_any(source, None if base is None else str(base))
+    if isinstance(opened, OpenedPeft):
+        if to != "peft":
+            raise CheckpointError(
+                f"checkpoint {source} can be written in PEFT's format only (--to peft), because "
+                f"{opened.reason}"
+            )
+        from adapter_probe.checkpoints.peft_pruning import write_without
+
+        write_without(opened, (), out)
+        return []
     if to == "adapterhub":
         return to_adapterhub(opened, out, lossy)
     if to == "peft":

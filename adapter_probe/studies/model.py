@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from adapter_probe.checkpoints.native import OpenedCheckpoint
-from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.shared import SharedBase
-from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.formats import is_text
-from adapter_probe.data.packing import pack
-from adapter_probe.data.splits import Split
 from adapter_probe.device import choose_device
 from adapter_probe.errors import DataError, ModelError, shown
 from adapter_probe.models.bases.family import Anatomy
-from adapter_probe.probe.plan import choose_tokens_per_pass, cut_batches
-from adapter_probe.probe.tree import forward_variants
+from adapter_probe.probe.texts import OpenModel
 from adapter_probe.spans import SITES_PER_LAYER, Span, as_span
 
 from .checked import checked
@@ -50,13 +45,13 @@ class Model:
         notes: remarks on how a checkpoint of another library was read, one sentence each.
     """
 
-    def __init__(self, open_on: Callable[[str | Path], OpenedCheckpoint], checkpoint: str | Path):
+    def __init__(self, open_on: Callable[[str | Path], OpenModel], checkpoint: str | Path):
         self._open_on = open_on
-        self._kept: dict[Path, tuple[_Written, OpenedCheckpoint]] = {}
+        self._kept: dict[Path, tuple[_Written, OpenModel]] = {}
         self.use(checkpoint)
 
     def __repr__(self) -> str:
-        about, sites = self._opened.description, int(self.has_adapter.sum())
+        about, sites = self._opened.opened.description, int(self.has_adapter.sum())
         return (
             f"Model({about.base.name!r}, {about.method.name}, {self.n_layers} layers, adapters at {sites} "
             f"of {self.n_sites} sites, task {about.task.name!r}, on {self._opened.model.device})"
@@ -88,8 +83,9 @@ class Model:
         kept = self._kept.get(place)
         if kept is None or kept[0] != written:
             kept = self._kept[place] = (written, self._open_on(checkpoint))
-        self._opened = opened = kept[1]
-        self.base: PreTrainedModel = opened.model.base
+        self._opened = kept[1]
+        opened = self._opened.opened
+        self.base: PreTrainedModel = self._opened.base
         self.tokenizer: PreTrainedTokenizerBase = opened.tokenizer
         self.label_names = opened.description.task.label_names
         self.notes = opened.notes
@@ -113,7 +109,7 @@ class Model:
     @property
     def n_sites(self) -> int:
         """Number of sites, two per layer (attention, then feed-forward), from the bottom layer up."""
-        return len(self._opened.model.sites)
+        return len(self.has_adapter)
 
     @property
     def has_adapter(self) -> np.ndarray:
@@ -152,23 +148,8 @@ class Model:
         Raises:
             DataError, ModelError: see `logits`.
         """
-        model, encoded = self._opened.model, self._encode(texts)
-        masks = self._checked(masks)
-        width = choose_tokens_per_pass(tokens_per_pass, model.device.type, model.inner_size)
-        order = np.argsort(encoded.lengths, kind="stable")
-        out: np.ndarray | None = None
-        for items in cut_batches(encoded.lengths, order, width):
-            batch = pack(encoded, items).to(model.device)
-            if model.has_adapter.any():
-                logits = forward_variants(model, batch, masks, tokens_per_pass=width)
-            else:
-                with torch.inference_mode():
-                    logits = model(batch)[None].expand(len(masks), -1, -1)
-            if out is None:
-                out = np.empty((len(masks), len(encoded), logits.shape[-1]), np.float32)
-            out[:, batch.index] = logits.float().cpu().numpy()
-        assert out is not None, "encoding raises when there are no examples"
-        return out
+        first, second = self._read(texts)
+        return self._opened.variants(first, second, self._checked(masks), tokens_per_pass)
 
     @contextmanager
     def switched_off(self, first: int | Span | np.ndarray, last: int | None = None) -> Iterator[Model]:
@@ -182,9 +163,7 @@ class Model:
             ModelError: the span or mask does not fit the model.
         """
         off: Any = first if last is None else (first, last)
-        with ExitStack() as stack:
-            for site in np.flatnonzero(~self._mask(off)):
-                stack.enter_context(self._opened.model.sites[site].switched(False))
+        with self._opened.model.switched_off(self._mask(off)):
             yield self
 
     def mask(self, off: Off = None) -> np.ndarray:
@@ -225,8 +204,8 @@ class Model:
             )
         return masks
 
-    def _encode(self, texts: Texts) -> Encoded:
-        about = self._opened.description
+    def _read(self, texts: Texts) -> tuple[Sequence[str], Sequence[str] | None]:
+        about = self._opened.opened.description
         if about.task.kind not in ("classification", "regression"):
             raise ModelError(
                 f"task {about.task.name!r} is of kind {about.task.kind!r}, which has no logits per text; "
@@ -245,11 +224,10 @@ class Model:
         for text in (text for row in rows for text in ([row] if isinstance(row, str) else row)):
             if not is_text(text):
                 raise DataError(f"the text {text!r} is not a string of whole Unicode characters")
-        first: Any
-        second: Any
-        first, second = zip(*rows) if all(pairs) else (tuple(rows), None)
-        split = Split(first, second, np.zeros(len(rows), np.int64), "texts", "")
-        return encode(self.tokenizer, split, about.max_length)
+        if not all(pairs):
+            return rows, None
+        first, second = zip(*rows)
+        return first, second
 
 
 @checked
@@ -280,10 +258,9 @@ def open_model(
     where = choose_device(device)
     shared, place = SharedBase(where), None if base is None else str(base)
 
-    def open_on(folder: str | Path) -> OpenedCheckpoint:
-        opened = open_checkpoint(folder, place, anatomy=anatomy, dtype=getattr(torch, dtype), shared=shared)
-        opened.model.to(where)
-        return opened
+    def open_on(folder: str | Path) -> OpenModel:
+        opened = open_any(folder, place, anatomy=anatomy, dtype=getattr(torch, dtype), shared=shared)
+        return OpenModel(opened, where)
 
     return Model(open_on, checkpoint)
 

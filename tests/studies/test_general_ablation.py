@@ -127,8 +127,14 @@ def test_a_language_model_that_the_packed_engine_does_not_know(kind, tmp_path):
     assert parts == {path: path.stat().st_mtime_ns for path in study.folder.rglob("*part*")}
     np.testing.assert_array_equal(again.results.logits, study.results.logits)
     assert study.heatmap() is not None
-    with pytest.raises(ModelError, match="cannot be pruned"):
-        prune(checkpoint, tmp_path / "pruned", span=1, data=[data], progress=False)
+    pruned = prune(checkpoint, tmp_path / "lora-1", span=1, data=[data], progress=False)
+    assert pruned.adapter_parameters_after * 3 == pruned.adapter_parameters_before * 2
+    (smaller, kept), (model, layers) = (reference(x, "CAUSAL_LM") for x in (pruned.checkpoint, checkpoint))
+    assert len(kept) == 2
+    span_off(layers, 1, 1)
+    ids = torch.tensor([tokenizer.encode("ab ab ab")])
+    with torch.no_grad():
+        assert torch.equal(smaller(ids).logits, model(ids).logits)
 
 
 @pytest.mark.slow

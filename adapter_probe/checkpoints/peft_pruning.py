@@ -1,0 +1,105 @@
+"""Take the adapters of some modules out of a checkpoint of PEFT, in PEFT's own format."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper
+from torch import nn
+
+from adapter_probe.errors import CheckpointError
+from adapter_probe.results.atomic import make_folder, write_bytes, write_json
+
+from .converting import refuse_full
+from .files import CONFIG, first_file, read_json_file, read_tensors
+from .opened_peft import OpenedPeft
+from .peft import WEIGHTS
+
+_PREFIX = "base_model.model."
+# Fields by which PEFT chooses modules; the list of those that are left takes their place.
+_CHOICES = ("layers_to_transform", "layers_pattern", "exclude_modules")
+
+
+def write_without(opened: OpenedPeft, gone: Collection[nn.Module], out: Path) -> None:
+    """Write a folder that PEFT loads, without the adapters of some modules.
+
+    The configuration keeps all its fields but the choice of modules, which becomes a list of full names.
+
+    Args:
+        opened: the checkpoint.
+        gone: modules of PEFT in its model.
+        out: the new folder.
+
+    Raises:
+        CheckpointError: `out` contains a checkpoint, no adapter would be left, or biases of the base were
+            trained with the adapters.
+        ResultsError: the folder cannot be written.
+    """
+    refuse_full(out)
+    document = read_json_file(opened.folder / CONFIG)
+    if gone and document.get("bias", "none") != "none":
+        raise CheckpointError(
+            f"checkpoint {opened.folder} has trained biases of the base (bias {document['bias']!r}), which "
+            "PEFT stores with the adapters of their modules, so that the adapters cannot be removed alone"
+        )
+    left, removed = {}, []
+    for name, module in _switched(opened.model.get_base_model()):
+        if module in gone:
+            removed.append(f"{_PREFIX}{name}.")
+        else:
+            left[name] = module
+    if not any(isinstance(module, BaseTunerLayer) for module in left.values()):
+        raise CheckpointError(
+            f"checkpoint {opened.folder} would have no adapters left, and PEFT's format requires some; use "
+            "the base model instead"
+        )
+    file = first_file(opened.folder, WEIGHTS)
+    assert file is not None, "it was opened"
+    tensors = read_tensors(file, as_stored=True)
+    kept = {name: t.contiguous() for name, t in tensors.items() if not name.startswith(tuple(removed))}
+    make_folder(out)
+    if opened.own_tokenizer:
+        opened.tokenizer.save_pretrained(out)
+    write_bytes(out / WEIGHTS[0], safetensors.torch.save(kept, metadata={"format": "pt"}))
+    write_json(out / CONFIG, {**document, **(_choice(document, left) if gone else {})})
+
+
+def _switched(base: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The modules with an adapter, outermost of what is trained as a whole, by their names in the base."""
+    whole: tuple[str, ...] = ()
+    for name, module in base.named_modules():
+        if name.startswith(whole) and whole:
+            continue
+        if isinstance(module, AuxiliaryTrainingWrapper):
+            whole += (f"{name}.",)
+        if isinstance(module, BaseTunerLayer | AuxiliaryTrainingWrapper):
+            yield name, module
+
+
+def _choice(document: Mapping[str, Any], left: Mapping[str, nn.Module]) -> dict[str, Any]:
+    """The fields of a configuration that choose modules, for the modules that are left."""
+    tuners = {name: module for name, module in left.items() if isinstance(module, BaseTunerLayer)}
+    parameters = {name: getattr(module, "parameter_name", None) for name, module in tuners.items()}
+    fields: dict[str, Any] = dict.fromkeys(field for field in _CHOICES if field in document)
+    fields["target_modules"] = sorted(name for name, parameter in parameters.items() if parameter is None)
+    if document.get("target_parameters"):
+        fields["target_parameters"] = sorted(
+            f"{name.removesuffix('.base_layer')}.{parameter}"
+            for name, parameter in parameters.items()
+            if parameter is not None
+        )
+    if document.get("feedforward_modules"):
+        fields["feedforward_modules"] = sorted(
+            name for name, module in tuners.items() if getattr(module, "is_feedforward", False)
+        )
+    if document.get("modules_to_save"):
+        fields["modules_to_save"] = sorted(set(left) - set(tuners)) or None
+    ranks = document.get("rank_pattern")
+    if document.get("peft_type") == "ADALORA" and ranks:  # by parameters, and PEFT looks up every one
+        own = tuple(f"{name}." for name in tuners)
+        fields["rank_pattern"] = {name: ranks[name] for name in ranks if name.startswith(own)}
+    return fields

@@ -1,0 +1,101 @@
+"""Logits of texts by an open checkpoint, outside a study."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from adapter_probe.checkpoints.native import OpenedCheckpoint
+from adapter_probe.checkpoints.opened_peft import OpenedPeft
+from adapter_probe.data.encoding import Encoded, encode
+from adapter_probe.data.examples import Examples
+from adapter_probe.data.splits import Split
+from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.evaluation import evaluate
+
+from .arguments import AblationSettings
+from .general_model import GeneralModel, model_of
+from .plan import choose_tokens_per_pass, cut_batches
+from .request import AblationRequest
+from .runners import PackedRunner, Runner
+
+
+class OpenModel:
+    """An open checkpoint with the engine that runs it.
+
+    Args:
+        opened: the checkpoint.
+        device: the device.
+
+    Attributes:
+        opened: the checkpoint.
+        model: its model.
+        base: the model of transformers, whose own forward applies the adapters.
+    """
+
+    def __init__(self, opened: OpenedCheckpoint | OpenedPeft, device: torch.device):
+        self.opened = opened
+        self.model: AdaptedModel | GeneralModel
+        self._prepared: Runner | None = None
+        if isinstance(opened, OpenedCheckpoint):
+            self.model, self.base = opened.model.to(device), opened.model.base
+        else:
+            if opened.quantised is None:
+                opened.model.to(device)
+            self.model, self.base = (
+                model_of(opened, self._encoded(("a",), None)),
+                opened.model.get_base_model(),
+            )
+
+    def _encoded(self, first: Sequence[str], second: Sequence[str] | None) -> Encoded:
+        split = Split(tuple(first), second and tuple(second), np.zeros(len(first), np.int64), "texts", "")
+        return encode(self.opened.tokenizer, split, self.opened.description.max_length)
+
+    def variants(
+        self,
+        first: Sequence[str],
+        second: Sequence[str] | None,
+        masks: np.ndarray,
+        tokens_per_pass: int | None,
+    ) -> np.ndarray:
+        """Logits of texts, or of pairs of texts, under every mask.
+
+        Args:
+            first: the texts, or the first ones of the pairs.
+            second: the second texts of the pairs.
+            masks: bool ``[variants, sites]``.
+            tokens_per_pass: see `choose_tokens_per_pass`.
+
+        Returns:
+            float32 ``[variants, examples, labels]``.
+
+        Raises:
+            DataError: a text has no tokens.
+        """
+        encoded, model = self._encoded(first, second), self.model
+        if isinstance(model, AdaptedModel) and not model.has_adapter.any():
+            return evaluate(model, encoded)[None].repeat(len(masks), axis=0)
+        width = choose_tokens_per_pass(tokens_per_pass, model.device.type, model.inner_size)
+        runner = self._runner(encoded)
+        order = np.argsort(encoded.lengths, kind="stable")
+        batches = cut_batches(encoded.lengths, order, width)
+        logits = [runner.outputs(items, masks, width, lambda: None)["logits"] for items in batches]
+        return np.concatenate(logits, axis=1)[:, np.argsort(np.concatenate(batches))]
+
+    def _runner(self, encoded: Encoded) -> Runner:
+        """What computes the outputs of these texts; prepared once."""
+        rows = Split((), None, np.zeros(len(encoded), np.int64), "texts", "")
+        metric = self.opened.description.task.metric
+        request = AblationRequest(
+            self.opened, Examples(rows, encoded), metric, AblationSettings(), self.model.device
+        )
+        if isinstance(self.model, AdaptedModel):
+            return PackedRunner(request, self.model)
+        from .general import GeneralRunner, general_runners
+
+        if self._prepared is None:
+            self._prepared = next(general_runners(request, self.model.dtype, 1))
+        assert isinstance(self._prepared, GeneralRunner)
+        return self._prepared.on(request)

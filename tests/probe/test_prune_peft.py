@@ -1,0 +1,116 @@
+"""A checkpoint that PEFT loads is pruned to one that PEFT loads: its own switches are the reference."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import peft
+import pytest
+import torch
+from byte_tokenizer import byte_tokenizer
+from mask_loop import switched
+from peft import LoraConfig, PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper
+from transformers import AutoModelForCausalLM, MixtralForCausalLM
+
+from adapter_probe.errors import CheckpointError
+from adapter_probe.probe.arguments import AblationArguments
+from adapter_probe.probe.prune import PruneMeasurement, prune_checkpoint
+from adapter_probe.probe.request import prepare_ablation
+from adapter_probe.spans import Span
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
+from peft_cases import IDS, write_adapter, write_base
+
+L = ["q_proj", "o_proj"]
+LM = {"task_type": "CAUSAL_LM"}
+TUNERS = {
+    "lora": lambda: LoraConfig(r=4, target_modules=L, **LM),
+    "some layers": lambda: LoraConfig(r=4, target_modules=L, layers_to_transform=[0, 1, 2], **LM),
+    "all linear maps but one": lambda: LoraConfig(
+        r=4, target_modules="all-linear", exclude_modules=["v_proj"], **LM
+    ),
+    "dora": lambda: LoraConfig(r=4, target_modules=L, use_dora=True, **LM),
+    "modules to save": lambda: LoraConfig(
+        r=4, target_modules=[*L, "embed_tokens"], modules_to_save=["lm_head", "input_layernorm"], **LM
+    ),
+    "tokens": lambda: LoraConfig(r=4, target_modules=L, trainable_token_indices=[7], **LM),
+    "replicated layers": lambda: LoraConfig(r=4, target_modules=L, layer_replication=[[0, 2], [1, 3]], **LM),
+    "experts": lambda: LoraConfig(
+        r=4, target_modules=L, target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"], **LM
+    ),
+    "ia3": lambda: peft.IA3Config(target_modules=L, feedforward_modules=["o_proj"], **LM),
+    "norms": lambda: peft.LNTuningConfig(target_modules=["input_layernorm"], **LM),
+    "vera": lambda: peft.VeraConfig(r=4, target_modules=["q_proj"], **LM),
+    "adalora": lambda: peft.AdaLoraConfig(init_r=6, target_r=4, total_step=10, target_modules=L, **LM),
+    "vblora": lambda: peft.VBLoRAConfig(r=2, num_vectors=8, vector_length=8, topk=2, target_modules=L, **LM),
+    "fourierft": lambda: peft.FourierFTConfig(n_frequency=50, target_modules=L, **LM),
+    "randlora": lambda: peft.RandLoraConfig(r=4, target_modules=["q_proj", "o_proj"], **LM),
+}
+ROWS = [{"context": "the cat", "choices": ["saw a dog", "was"], "gold": n % 2} for n in range(6)]
+Made = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tokenizer = byte_tokenizer(True)
+    folder = tmp_path_factory.mktemp("base")
+    write_base(folder, "mixtral", MixtralForCausalLM, vocab_size=len(tokenizer))
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def made(base: Path, tmp_path: Path) -> Made:
+    def write(config: peft.PeftConfig) -> Path:
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+        return write_adapter(tmp_path / "adapter", base, AutoModelForCausalLM, config)
+
+    return write
+
+
+def prune(checkpoint: Path, span: Span, out: Path) -> PruneMeasurement:
+    data = (str(checkpoint.parent / "rows.jsonl"),)
+    request = prepare_ablation(AblationArguments(str(checkpoint), data=data), torch.device("cpu"))
+    return prune_checkpoint(request, checkpoint, span, out)
+
+
+def by_peft(base: Path, checkpoint: Path) -> PeftModel:
+    return PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), checkpoint).eval()
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n == "lora" else pytest.mark.slow) for n in TUNERS]
+)
+def test_peft_loads_what_is_left_and_computes_the_same(name: str, made: Made, base: Path, tmp_path: Path):
+    checkpoint, out = made(TUNERS[name]()), tmp_path / "pruned"
+    pruned = prune(checkpoint, Span(1, 1), out)
+    whole, smaller = by_peft(base, checkpoint), by_peft(base, out)
+    kinds = (BaseTunerLayer, AuxiliaryTrainingWrapper)
+    with torch.no_grad():
+        intact = whole(IDS).logits
+        layer = whole.get_base_model().model.layers[1]
+        switched([module for module in layer.modules() if isinstance(module, kinds)], False)
+        expected = whole(IDS).logits
+        assert torch.equal(smaller(IDS).logits, expected)
+    assert (intact - expected).abs().max() > 1e-3
+    assert pruned.adapters_after < pruned.adapters_before
+    assert pruned.seconds_after > 0
+
+
+def test_an_adapter_without_layers_or_with_trained_biases_is_not_pruned(made: Made, tmp_path: Path):
+    checkpoint, out = made(LoraConfig(r=2, target_modules=["q_proj"], bias="all", **LM)), tmp_path / "out"
+    with pytest.raises(CheckpointError, match=r"trained biases of the base \(bias 'all'\)"):
+        prune(checkpoint, Span(0, 0), out)
+    assert not out.exists()
+
+
+@pytest.mark.slow
+def test_all_layers_are_not_pruned(made: Made, tmp_path: Path):
+    with pytest.raises(CheckpointError, match="would have no adapters left"):
+        prune(made(TUNERS["lora"]()), Span(0, 2), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
