@@ -1,7 +1,7 @@
 """Draws the aggregate of a trade-off over some of its tasks: `python learnt_tasks.py STUDY OUT TASK ...`.
 
-Averages over tasks mean little where nothing was learnt: on such a task every method is at the majority class,
-and all differences are 0. STUDY is the folder of the trade-off; OUT gets `tradeoff-aggregate` as CSV, PNG and
+Averages over tasks mean little where nothing was learnt: there every method is at the majority class, and all
+differences are 0. STUDY is the folder of the trade-off; OUT gets `tradeoff-aggregate` as CSV, PNG and
 caption.
 """
 
