@@ -127,7 +127,7 @@ def run_shard(folder: Path, device: torch.device, report: Callable[[int], None])
             done += tokens
             report(done)
 
-        run.compute_parts(missing, count)
+        run.compute(count, missing)
 
 
 def gather_shards(out: Path, run: RunDirectory) -> None:

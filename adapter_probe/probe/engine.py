@@ -86,7 +86,9 @@ class Engine:
             CheckpointError: an output of the intact model is NaN or infinite.
         """
         lengths = self._request.encoded.lengths
-        compute = partial(self._mixed_outputs, self._first_band()) if self._mixed else self._fast_outputs
+        compute = partial(self._tree, self._precisions[0])
+        if self._mixed:
+            compute = partial(self._mixed_outputs, self._first_band())
         n_tokens = int(lengths.sum())  # of finished parts too, so that a resumed run has the same batches
         cut = [cut_batches(lengths, p, self.tokens_per_pass, self._lanes.n, n_tokens) for p in parts]
         with closing(self._side_by_side(compute, chain.from_iterable(cut))) as computed:
@@ -98,11 +100,8 @@ class Engine:
                     report(int(lengths[batch].sum()))
                 yield joined(done)
 
-    def _fast_outputs(self, items: np.ndarray) -> Arrays:
-        return self._tree(self._precisions[0], items)
-
     def _mixed_outputs(self, band: float, items: np.ndarray) -> Arrays:
-        arrays = self._fast_outputs(items)
+        arrays = self._tree(self._precisions[0], items)
         logits = arrays["logits"]
         arrays[ERROR] = np.full(logits.shape[:2], np.nan, np.float32)
         chosen = np.nonzero(doubts(logits, band))

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from adapter_probe.results.ablation_files import AblationResults
-from adapter_probe.results.rundir import MANIFEST, RunDirectory
-from adapter_probe.spans import effective_variants, studied_layers
+from adapter_probe.results.rundir import RunDirectory
 
 from .engine import Engine, ProgressCallback
 from .outputs import Arrays, assemble_results
-from .plan import TOKENS_PER_PART, count_work, cut_parts
+from .plan import TOKENS_PER_PART, cut_parts
 from .request import AblationRequest
 
 
@@ -73,27 +70,24 @@ class AblationRun(RunDirectory):
     def _done(self) -> set[int]:
         return {i for i in self.finished() if i < len(self._parts)}
 
-    def compute(self, report: ProgressCallback) -> AblationResults:
-        """Compute the missing parts, then join all parts.
+    def compute(self, report: ProgressCallback, numbers: Iterable[int] | None = None) -> None:
+        """Compute parts.
 
         Args:
             report: called with the number of new tokens after every batch.
+            numbers: of the parts; by default those that are missing.
 
         Raises:
             ResultsError: a part cannot be written.
         """
-        self.compute_parts(self.missing(), report)
-        return self._collect()
-
-    def compute_parts(self, numbers: Iterable[int], report: ProgressCallback) -> None:
-        """Compute some parts; see `compute`."""
-        numbers = list(numbers)
+        numbers = self.missing() if numbers is None else list(numbers)
         parts = [self._parts[number] for number in numbers]
         with closing(self._engine.outputs(parts, report)) as computed:
             for number, part, arrays in zip(numbers, parts, computed):
                 self.write_part(number, {"index": part, **arrays})
 
-    def _collect(self) -> AblationResults:
+    def results(self) -> AblationResults:
+        """All parts as one."""
         parts = [self.read_part(number) for number in range(len(self._parts))]
         order = np.argsort(np.concatenate([part.pop("index") for part in parts]))
         arrays: Arrays = {
@@ -101,62 +95,3 @@ class AblationRun(RunDirectory):
         }
         guard = self._engine.repeat_doubtful_pairs(arrays)
         return assemble_results(self._request, self._request.variants, arrays, guard)
-
-
-def plan_ablation(request: AblationRequest, folder: Path) -> dict[str, Any]:
-    """The estimated cost of an ablation; nothing is written.
-
-    Returns:
-        The attributes of `adapter_probe.AblationPlan` but ``seconds_left``. ``seconds_computing`` is measured
-        with some of the variants on one small batch per lane, and scaled by tokens and layer passes;
-        ``peak_memory_bytes`` is measured meanwhile, and can be somewhat more with more variants.
-
-    Raises:
-        ResultsError: the folder belongs to another run, or is in use.
-    """
-    run = AblationRun(request, folder)
-    if (folder / MANIFEST).exists():
-        with run:  # to see which parts are there, and how the examples are divided
-            pass
-    engine = Engine(request)
-    masks = request.variants.masks
-    per_token = engine.seconds_per_token()
-    seconds = per_token * (run.tokens_total - run.tokens_done)
-    done, parts = run.parts_done()
-    work = count_work(masks, request.encoded.lengths, request.model.forks_early)
-    per_pass = per_token * run.tokens_total / sum(work.layer_evaluations)
-    return {
-        **asdict(work),
-        "choices": _other_choices(request, per_pass),
-        "n_spans": sum(span is not None for span in request.variants.spans),
-        "parts_done": done,
-        "parts": parts,
-        "tokens_per_pass": engine.tokens_per_pass,
-        "seconds_computing": seconds,
-        "peak_memory_bytes": engine.peak_memory(),
-        "device": str(request.device),
-        "engine": f"{request.engine.name}: {request.engine.reason}",
-        "folder": folder,
-    }
-
-
-_CHOICES = (("all", 1), ("all", 3), ("single", 1), ("prefix", 1), ("suffix", 1))
-"""Spans and group of alternative choices whose cost is estimated too."""
-
-
-def _other_choices(request: AblationRequest, seconds_per_pass: float) -> list[dict[str, Any]]:
-    """Spans, group, number of spans, layer passes and seconds of other choices on the same examples."""
-    model, settings = request.model, request.settings
-    found = []
-    studied = studied_layers(len(model.layers), settings.layers)
-    for spans, group in _CHOICES:
-        if (spans, group) == (settings.spans, settings.group) or group > studied.n_layers:
-            continue
-        variants = replace(settings, spans=spans, group=group).variants(len(model.layers))
-        variants = effective_variants(variants, model.has_adapter)
-        passes = count_work(variants.masks, request.encoded.lengths, model.forks_early).layer_evaluations
-        n_spans = sum(span is not None for span in variants.spans)
-        seconds = seconds_per_pass * sum(passes)
-        found.append({"spans": spans, "group": group, "n_spans": n_spans, "layer_evaluations": passes,
-                      "seconds": seconds})  # fmt: skip
-    return found

@@ -23,24 +23,22 @@ from adapter_probe.results.sealing import sealed
 from .ablation import Ablation
 from .arguments import Ablate
 from .checked import planned_by, taking
-from .gallery import SECONDS_OF_DRAWING
-from .planning import AblationPlan
+from .planning import AblationPlan, plan_ablation
+from .reopening import record_reads, reopen_ablation
 from .rows import as_files, categories_of, check_files
 
 if TYPE_CHECKING:
-    from adapter_probe.jobs.slurm_options import SlurmOptions
     from adapter_probe.probe.arguments import AblationArguments
     from adapter_probe.probe.request import AblationRequest
     from adapter_probe.probe.resumable import AblationRun
 
 _ANY_DEVICE = ("auto", "cpu")  # available on every machine
-BESIDE = "against-"
+AGAINST_PREFIX = "against-"
 """Prefix of the subfolder that holds the same variants scored on other data."""
 
 
-@contextmanager
-def _asked(call: Ablate, kept: Path) -> Iterator[tuple[AblationArguments, Path, tuple[str, ...]]]:
-    """The arguments of an ablation, its results folder, and the files of `against`.
+def _asked(call: Ablate, kept: Path) -> list[tuple[AblationArguments, Path]]:
+    """The arguments of an ablation with its results folder, and then those on the data of `against`, if any.
 
     Args:
         call: what the user gave.
@@ -56,7 +54,11 @@ def _asked(call: Ablate, kept: Path) -> Iterator[tuple[AblationArguments, Path, 
         data=_with_task(files, call.task), categories=categories_of(call.data),
     )  # fmt: skip
     check_files(checkpoint, call.encoding, *arguments.data, *others)
-    yield arguments, _folder_of(arguments, call.out), others
+    folder = _folder_of(arguments, call.out)
+    if not others:
+        return [(arguments, folder)]
+    other = replace(arguments, data=tuple(others), split="validation", metric=None)
+    return [(arguments, folder), (other, folder / f"{AGAINST_PREFIX}{Path(others[0]).stem}")]
 
 
 @taking(Ablate)
@@ -66,8 +68,16 @@ def plan(call: Ablate) -> AblationPlan:
     Raises:
         AdapterProbeError: see `ablate`.
     """
-    with TemporaryDirectory() as kept, _asked(call, Path(kept)) as (arguments, folder, _):
-        return _plan(arguments, folder, call.device, call.threads, call.progress)
+    began = time.perf_counter()
+    from adapter_probe.device import choose_device, use_threads
+    from adapter_probe.probe.request import prepare_ablation
+
+    with TemporaryDirectory() as kept:
+        arguments, folder = _asked(call, Path(kept))[0]
+        use_threads(call.threads)
+        request = prepare_ablation(arguments, choose_device(call.device))
+        with activity("ablate: measuring the speed on a small batch", call.progress):
+            return plan_ablation(request, folder, time.perf_counter() - began)
 
 
 @planned_by(plan)
@@ -86,9 +96,44 @@ def ablate(call: Ablate) -> Ablation:
         TrainingError: jobs on the cluster failed.
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
-    kept = Path(call.checkpoint if call.out is None else call.out)
-    with _asked(call, kept) as (arguments, folder, others):
-        return _run(arguments, folder, call.device, call.threads, call.cluster, others, call.progress)
+    asked = _asked(call, Path(call.checkpoint if call.out is None else call.out))
+    if (finished := _finished(asked, call)) is not None:
+        return finished
+    from adapter_probe.device import choose_device, use_threads
+    from adapter_probe.probe.request import on_other_data, prepare_ablation
+
+    arguments, folder = asked[0]
+    with activity(f"ablate: opening {arguments.checkpoint}", call.progress), recorded() as reads:
+        if call.cluster is None:
+            use_threads(call.threads)
+        device = choose_device(call.device if call.cluster is None else "auto")
+        request = prepare_ablation(arguments, device)
+    if call.cluster is not None:
+        from adapter_probe.jobs.running import Resources
+        from adapter_probe.jobs.shards import compute_in_shards
+
+        resources = Resources(threads=call.threads, device=call.device, cluster=call.cluster)
+        compute_in_shards(arguments, request, folder, resources, call.cluster, call.progress)
+    studies = []
+    for one, place in asked:
+        if one is not arguments:
+            with recorded(reads.of_model()) as reads:
+                request = on_other_data(request, one)
+        studies.append(run_ablation(request, place, progress=call.progress))
+        record_reads(one, reads, place)
+    return _with_against(studies)
+
+
+def _finished(asked: Sequence[tuple[AblationArguments, Path]], call: Ablate) -> Ablation | None:
+    """The study, if all of it is there already and nothing that it was made from has changed."""
+    from adapter_probe.device import check_threads
+
+    if call.device not in _ANY_DEVICE or call.cluster is not None:
+        return None
+    check_threads(call.threads)
+    with activity("ablate: checking for changes since the last run", call.progress):
+        finished = [study for one in asked if (study := reopen_ablation(*one)) is not None]
+    return _with_against(finished) if len(finished) == len(asked) else None
 
 
 def _with_task(data: Sequence[str | Path], task: str | None) -> tuple[str, ...]:
@@ -106,72 +151,9 @@ def _with_task(data: Sequence[str | Path], task: str | None) -> tuple[str, ...]:
     return (task,) if task else tuple(map(str, data))
 
 
-def _run(
-    arguments: AblationArguments,
-    folder: Path,
-    device: str,
-    threads: int,
-    cluster: SlurmOptions | None,
-    against: Sequence[str],
-    progress: bool,
-) -> Ablation:
-    """Run `ablate` into a folder, or read its results back."""
-    from adapter_probe.device import check_threads, choose_device, use_threads
-
-    from .reopening import record_reads, reopen_ablation
-
-    runs = [(arguments, folder)]
-    if against:
-        other = replace(arguments, data=tuple(against), split="validation", metric=None)
-        runs.append((other, folder / f"{BESIDE}{Path(against[0]).stem}"))
-    if device in _ANY_DEVICE and cluster is None:
-        check_threads(threads)
-        with activity("ablate: checking for changes since the last run", progress):
-            finished = [study for run in runs if (study := reopen_ablation(*run)) is not None]
-        if len(finished) == len(runs):
-            return _with_against(finished)
-    from adapter_probe.probe.request import on_other_data, prepare_ablation
-
-    with activity(f"ablate: opening {arguments.checkpoint}", progress), recorded() as reads:
-        if cluster is None:
-            use_threads(threads)
-        request = prepare_ablation(arguments, choose_device(device if cluster is None else "auto"))
-    if cluster is not None:
-        from adapter_probe.jobs.running import Resources
-        from adapter_probe.jobs.shards import compute_in_shards
-
-        resources = Resources(threads=threads, device=device, cluster=cluster)
-        compute_in_shards(arguments, request, folder, resources, cluster, progress)
-    studies = []
-    for one, place in runs:
-        if one is not arguments:
-            with recorded(reads.of_model()) as reads:
-                request = on_other_data(request, one)
-        studies.append(run_ablation(request, place, progress=progress))
-        record_reads(one, reads, place)
-    return _with_against(studies)
-
-
 def _with_against(studies: Sequence[Ablation]) -> Ablation:
     """The first study, with the second, if there is one, as its `against`."""
     return replace(studies[0], against=studies[1]) if len(studies) > 1 else studies[0]
-
-
-def _plan(
-    arguments: AblationArguments, folder: Path, device: str, threads: int, progress: bool
-) -> AblationPlan:
-    """Estimate the cost of `ablate`; see `adapter_probe.probe.resumable.plan_ablation`."""
-    began = time.perf_counter()
-    from adapter_probe.device import choose_device, use_threads
-    from adapter_probe.probe.request import prepare_ablation
-    from adapter_probe.probe.resumable import plan_ablation
-
-    use_threads(threads)
-    request = prepare_ablation(arguments, choose_device(device))
-    opening = time.perf_counter() - began
-    with activity("ablate: measuring the speed on a small batch", progress):
-        plan = plan_ablation(request, folder)
-    return AblationPlan(**plan, seconds_left=opening + plan["seconds_computing"] + SECONDS_OF_DRAWING)
 
 
 def _folder_of(arguments: AblationArguments, out: str | Path | None) -> Path:
@@ -197,7 +179,8 @@ def run_ablation(request: AblationRequest, folder: Path, *, progress: bool = Tru
         for damaged in run.damaged:
             print_message(f"{damaged} is damaged or belongs to another run; computing it again", progress)
         with _bar(run, request, progress) as report:
-            results = run.compute(report)
+            run.compute(report)
+        results = run.results()
         with activity("ablate: computing intervals and tests of every span", progress):
             record = ablation_record(results, folder, run.created_with)
             _write(record, results)

@@ -20,7 +20,7 @@ from adapter_probe.analysis.exchange import ExchangeRecord, exchange_of
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.fingerprints import hash_json, refuse_changes
 
-from .ablating import BESIDE
+from .ablating import AGAINST_PREFIX
 from .ablation import Ablation
 from .checked import checked
 from .gallery import DrawnStudy, Style, axes_for
@@ -246,8 +246,8 @@ def exchange(task: Ablation | str | Path, other: Ablation | str | Path) -> Excha
     """
     studies = ablations_of([task, other])
     names = [study.summary.task for study in studies]
-    if studies[1].folder.name.startswith(BESIDE):
-        names[1] = studies[1].folder.name.removeprefix(BESIDE)
+    if studies[1].folder.name.startswith(AGAINST_PREFIX):
+        names[1] = studies[1].folder.name.removeprefix(AGAINST_PREFIX)
     first, second = names if names[0] != names[1] else _names(studies)
     return Exchange(exchange_of(studies[0].results, studies[1].results, (first, second)))
 

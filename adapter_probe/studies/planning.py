@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe.progress import activity
+from adapter_probe.results.schema import MANIFEST
+from adapter_probe.spans import effective_variants, studied_layers
 
 from .gallery import SECONDS_OF_DRAWING
 from .summaries import aligned_columns, duration_text, method_text
@@ -16,7 +18,10 @@ from .summaries import aligned_columns, duration_text, method_text
 if TYPE_CHECKING:
     from adapter_probe.jobs.running import Resources
     from adapter_probe.jobs.trials import Trial
+    from adapter_probe.probe.request import AblationRequest
 
+_CHOICES = (("all", 1), ("all", 3), ("single", 1), ("prefix", 1), ("suffix", 1))
+"""Spans and group of the other choices whose cost is estimated too."""
 _DEEP = 16
 """Number of layers from which the text of an ablation's plan lists other choices of spans."""
 
@@ -116,6 +121,70 @@ class AblationPlan(Plan):
         ]
         deep = self.separate_layer_evaluations // self.n_variants >= _DEEP
         return [*rows, *map(_choice_row, self.choices)] if deep else rows
+
+
+def plan_ablation(request: AblationRequest, folder: Path, seconds_before: float = 0.0) -> AblationPlan:
+    """The estimated cost of an ablation; nothing is written.
+
+    The time is measured with some of the variants on one small batch per lane, and scaled by tokens and layer
+    passes. The peak memory is measured meanwhile, and can be somewhat more with more variants.
+
+    Args:
+        request: the request.
+        folder: the results folder.
+        seconds_before: what opening the checkpoint took.
+
+    Raises:
+        ResultsError: the folder belongs to another run, or is in use.
+    """
+    from adapter_probe.probe.engine import Engine
+    from adapter_probe.probe.plan import count_work
+    from adapter_probe.probe.resumable import AblationRun
+
+    run = AblationRun(request, folder)
+    if (folder / MANIFEST).exists():
+        with run:  # to see which parts are there, and how the examples are divided
+            pass
+    engine = Engine(request)
+    per_token = engine.seconds_per_token()
+    seconds = per_token * (run.tokens_total - run.tokens_done)
+    done, parts = run.parts_done()
+    work = count_work(request.variants.masks, request.encoded.lengths, request.model.forks_early)
+    per_pass = per_token * run.tokens_total / sum(work.layer_evaluations)
+    return AblationPlan(
+        **asdict(work),
+        choices=_other_choices(request, per_pass),
+        n_spans=sum(span is not None for span in request.variants.spans),
+        parts_done=done,
+        parts=parts,
+        tokens_per_pass=engine.tokens_per_pass,
+        seconds_left=seconds_before + seconds + SECONDS_OF_DRAWING,
+        seconds_computing=seconds,
+        peak_memory_bytes=engine.peak_memory(),
+        device=str(request.device),
+        engine=f"{request.engine.name}: {request.engine.reason}",
+        folder=folder,
+    )
+
+
+def _other_choices(request: AblationRequest, seconds_per_pass: float) -> list[dict[str, Any]]:
+    """Spans, group, number of spans, layer passes and seconds of other choices on the same examples."""
+    from adapter_probe.probe.plan import count_work
+
+    model, settings = request.model, request.settings
+    found = []
+    studied = studied_layers(len(model.layers), settings.layers)
+    for spans, group in _CHOICES:
+        if (spans, group) == (settings.spans, settings.group) or group > studied.n_layers:
+            continue
+        variants = replace(settings, spans=spans, group=group).variants(len(model.layers))
+        variants = effective_variants(variants, model.has_adapter)
+        passes = count_work(variants.masks, request.encoded.lengths, model.forks_early).layer_evaluations
+        n_spans = sum(span is not None for span in variants.spans)
+        seconds = seconds_per_pass * sum(passes)
+        found.append({"spans": spans, "group": group, "n_spans": n_spans, "layer_evaluations": passes,
+                      "seconds": seconds})  # fmt: skip
+    return found
 
 
 def _choice_row(choice: dict[str, Any]) -> tuple[str, str]:

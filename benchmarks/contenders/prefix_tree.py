@@ -33,7 +33,8 @@ class PrefixTree(Contender):
         """All variants, whatever the share: the tree lives by what they have in common."""
         shutil.rmtree(self._scratch, ignore_errors=True)
         with AblationRun(self._request, self._scratch) as ablation:
-            results = ablation.compute(lambda tokens: None)
+            ablation.compute(lambda tokens: None)
+            results = ablation.results()
         self._logits = results.logits
         return {"variants": len(self._logits)}
 

@@ -19,10 +19,11 @@ from adapter_probe.probe import engine, resumable, tree
 from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 from adapter_probe.probe.plan import nodes_by_site
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
-from adapter_probe.probe.resumable import AblationRun, plan_ablation
+from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.atomic import read_json
 from adapter_probe.spans import span_variants
+from adapter_probe.studies.planning import plan_ablation
 
 CPU = torch.device("cpu")
 MAX_LENGTH = 11  # shorter than some texts
@@ -53,7 +54,8 @@ def prepared(checkpoint: Path) -> Callable[..., AblationRequest]:
 
 def run(request: AblationRequest, out: Path, report: Callable[[int], None] = lambda _: None):
     with AblationRun(request, out) as ablation:
-        return ablation.compute(report)
+        ablation.compute(report)
+        return ablation.results()
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,8 @@ def test_a_resumed_run_equals_one_that_was_never_interrupted(
     with AblationRun(prepared(), tmp_path / "resumed") as resumed:
         before, tokens = resumed.tokens_done, []
         assert (before > 0) == (after > 3)
-        assert same(resumed.compute(tokens.append), whole)
+        resumed.compute(tokens.append)
+        assert same(resumed.results(), whole)
         assert before + sum(tokens) == resumed.tokens_total  # nothing was computed twice
 
 
@@ -257,18 +260,18 @@ def test_a_plan_counts_and_measures_and_writes_nothing(prepared: Callable, small
     request, out = prepared(), tmp_path / "out"
     plan = plan_ablation(request, out)
     assert not out.exists()
-    assert plan["n_spans"] == 6
-    assert plan["n_variants"] == plan["n_distinct"] == 7
-    assert (plan["n_examples"], plan["n_tokens"]) == (64, request.encoded.lengths.sum())
-    assert tuple(plan["layer_evaluations"]) == (1 + 2 + 4, 2 + 4 + 7)
-    assert plan["separate_layer_evaluations"] == 21
-    assert plan["parts_done"] == 0
-    assert plan["tokens_per_pass"] == 200
-    assert plan["seconds_computing"] > 0
-    choices = {(own["spans"], own["group"]): own for own in plan["choices"]}
+    assert plan.n_spans == 6
+    assert plan.n_variants == plan.n_distinct == 7
+    assert (plan.n_examples, plan.n_tokens) == (64, request.encoded.lengths.sum())
+    assert plan.layer_evaluations == (1 + 2 + 4, 2 + 4 + 7)
+    assert plan.separate_layer_evaluations == 21
+    assert plan.parts_done == 0
+    assert plan.tokens_per_pass == 200
+    assert plan.seconds_computing > 0
+    choices = {(own["spans"], own["group"]): own for own in plan.choices}
     assert choices[("single", 1)]["n_spans"] == 3
     assert ("all", 1) not in choices
-    assert plan["peak_memory_bytes"] > 2**20
+    assert plan.peak_memory_bytes > 2**20
 
 
 def test_the_speed_of_many_variants_is_measured_on_some_of_them(
@@ -298,12 +301,12 @@ def test_a_plan_knows_what_is_done(prepared: Callable, small_parts: None, tmp_pa
     files = sorted(tmp_path.rglob("*"))
     plan = plan_ablation(prepared(), tmp_path)
     done = len(list((tmp_path / "parts").glob("*.npz")))
-    assert 0 < plan["parts_done"] == done < plan["parts"]
+    assert 0 < plan.parts_done == done < plan.parts
     assert sorted(tmp_path.rglob("*")) == files
     run(prepared(), tmp_path)
     plan = plan_ablation(prepared(), tmp_path)
-    assert plan["parts_done"] == plan["parts"]
-    assert plan["seconds_computing"] == 0
+    assert plan.parts_done == plan.parts
+    assert plan.seconds_computing == 0
 
 
 def test_a_plan_of_another_run_is_refused(prepared: Callable, small_parts: None, tmp_path: Path):

@@ -129,7 +129,8 @@ def test_an_ablation_counts_what_the_library_would_count(tmp_path: Path):
     case = "peft/lora-everywhere"
     made = request(case, rows(tmp_path / "d.jsonl", [n % 3 for n in range(12)]), precision="float64")
     with AblationRun(made, tmp_path / "out") as run:
-        results = run.compute(lambda _: None)
+        run.compute(lambda _: None)
+        results = run.results()
     intact = made.checkpoint.model
     assert results.logits.shape == (7, 12, 3)
     own = [

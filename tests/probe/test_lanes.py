@@ -52,7 +52,8 @@ def prepare(case: str, texts: Path, precision: str = "float32") -> AblationReque
 def ablate(request: AblationRequest, out: Path) -> tuple[AblationResults, list[int]]:
     reports: list[int] = []
     with AblationRun(request, out) as ablation:
-        return ablation.compute(reports.append), reports
+        ablation.compute(reports.append)
+        return ablation.results(), reports
 
 
 # What forks at the residual sum, inside a sublayer and in a norm.

@@ -43,7 +43,8 @@ def few_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(request: AblationRequest, out: Path) -> AblationResults:
     with AblationRun(request, out) as ablation:
-        return ablation.compute(lambda _: None)
+        ablation.compute(lambda _: None)
+        return ablation.results()
 
 
 @contextmanager
@@ -128,7 +129,7 @@ def test_a_resumed_run_keeps_its_guard(prepared: Callable, few_sampled: None, tm
     request = prepared("mixed")
     whole = run(request, tmp_path / "whole")
     with AblationRun(request, tmp_path / "half") as half:
-        half.compute_parts(half.missing()[:2], lambda _: None)
+        half.compute(lambda _: None, half.missing()[:2])
     written = (tmp_path / "half" / GUARD).stat().st_mtime_ns
     resumed = run(request, tmp_path / "half")
     assert (tmp_path / "half" / GUARD).stat().st_mtime_ns == written

@@ -67,7 +67,8 @@ def checkpoint(request, tiny_base, squad, tmp_path_factory) -> Path:
 def run(checkpoint: Path, out: Path, **options: object):
     prepared = prepare_ablation(AblationArguments(str(checkpoint), **options), CPU)
     with AblationRun(prepared, out) as ablation:
-        return prepared, ablation.compute(lambda _: None)
+        ablation.compute(lambda _: None)
+        return prepared, ablation.results()
 
 
 def best_answers(model, encoded, windows, mask) -> list[tuple[int, int]]:

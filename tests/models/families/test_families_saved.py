@@ -106,7 +106,8 @@ def test_a_checkpoint_is_trained_opened_and_ablated(
 
     request = prepare_ablation(AblationArguments(str(tmp_path / "c")), CPU)
     with AblationRun(request, tmp_path / "out") as ablation:
-        results = ablation.compute(lambda _: None)
+        ablation.compute(lambda _: None)
+        results = ablation.results()
     encoded = encode(load_tokenizer(str(base)), load_split(find_task(tiny_task), "validation"), 40)
     which = range(0, len(encoded), 8)
     alone = separate(kind, opened.model)
