@@ -161,8 +161,7 @@ def write_row_adapter(row: Row, base: Path, cls: type, folder: Path) -> None:
         document["unsloth_fixed"] = True
     if "revision=unsloth" in row["notes"]:
         document["revision"] = "unsloth"
-    if row["peft_version"]:
-        document["peft_version"] = row["peft_version"]
+    document["peft_version"] = row["peft_version"] or None
     if "hand-edited" in row["reason"]:
         document["trained_on"] = "a field of nobody"
     (folder / "adapter_config.json").write_text(json.dumps(document))

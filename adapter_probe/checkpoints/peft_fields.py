@@ -103,8 +103,9 @@ def read_fields(path: Path, document: Mapping[str, Any]) -> PeftConfig:
             f"{path}: peft_type is {quote(document['peft_type'])}, which {version} does not know; another "
             "version of PEFT may"
         )
-    known = {field.name: field for field in dataclasses.fields(cls)}
-    refuse_unknown(path, document, (*known, *_NO_EFFECT), version)
+    known = {field.name for field in dataclasses.fields(cls)}
+    if document.get("peft_version"):
+        refuse_unknown(path, document, (*known, *_NO_EFFECT), version)
     _check_types(path, document, cls)
     values = {name: value for name, value in document.items() if name in known and name not in _NO_EFFECT}
     try:
@@ -113,6 +114,20 @@ def read_fields(path: Path, document: Mapping[str, Any]) -> PeftConfig:
         raise CheckpointError(f"{path}: {version} refuses it: {one_line(error)}") from error
     config.inference_mode = True
     return config
+
+
+def note_on_fields(document: Mapping[str, Any], config: PeftConfig) -> str:
+    """What to say of set fields that are none of PEFT's; empty if there are none.
+
+    PEFT 0.18 and later record their version, and a field that such a version may know is refused. Without a
+    version, what this PEFT does not know was written by hand or by another program, and PEFT ignores it.
+    """
+    known = {field.name for field in dataclasses.fields(config)} | set(_NO_EFFECT)
+    foreign = [name for name, value in document.items() if name not in known and value]
+    if not foreign:
+        return ""
+    fields = "field" if len(foreign) == 1 else "fields"
+    return f"PEFT ignores the {fields} {', '.join(foreign)} of the configuration, which no PEFT writes."
 
 
 def _check_types(path: Path, document: Mapping[str, Any], cls: type) -> None:

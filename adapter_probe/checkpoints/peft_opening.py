@@ -30,11 +30,12 @@ from .native import library_versions
 from .opened_peft import OpenedPeft
 from .own_tokenizer import note_on_tokenizer, own_tokenizer, use_padding
 from .peft import LIBRARY, WEIGHTS
-from .peft_fields import read_fields, refuse_slow_patterns
+from .peft_fields import note_on_fields, read_fields, refuse_slow_patterns
 from .peft_loading import HEADS as HEAD_MODULES
 from .peft_loading import put_adapter, refuse_unready, tuned_modules
 from .quantised import method_of, mixes_examples
 
+_MOST_NAMED = 5
 _PARTS = ("lora_", "ia3_", "ln_tuning_", "oft_", "hada_", "lokr_", "vera_")
 
 
@@ -93,10 +94,12 @@ def open_with_peft(
         max_length=limit_length(loaded.max_length, tokenizer.model_max_length, found.name),
         versions=_versions(loaded.quantised),
     )
-    notes = [*said]
+    notes = [*said, *filter(None, [note_on_fields(document, config)])]
     if tuned.outside:
-        names = ", ".join(spec.module for spec in tuned.outside)
-        notes.append(f"Changes to {names} are outside the layers and always stay on.")
+        names = [spec.module for spec in tuned.outside]
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        said_of = ", ".join(names[:_MOST_NAMED])
+        notes.append(f"Changes to {said_of}{more} are outside the layers and always stay on.")
     if getattr(config, "bias", "none") != "none":
         notes.append("Trained biases of the base always stay on.")
     if head in ("classification", "regression", "extractive") and not outputs:

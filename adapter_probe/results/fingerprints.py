@@ -33,7 +33,7 @@ _CHUNK = 1 << 20  # bytes
 _PACKAGES = ("adapter_probe", "adapter_probe.figures")  # the latter is elsewhere in a checkout
 _LIBRARIES = (
     "numpy", "pandas", "torch", "transformers", "tokenizers", "safetensors", "matplotlib", "seaborn",
-    "tueplots", "datasets", "pyarrow", "peft",
+    "tueplots", "datasets", "pyarrow", "peft", "bitsandbytes", "torchao",
 )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 PARTS = "parts"
 _PART_NAME = re.compile(r"part-(\d{5}|[1-9]\d{5,})\.npz")
-_VERSIONS_NOTED = ("numpy", "torch", "transformers")
+_VERSIONS_NOTED = ("numpy", "torch", "transformers", "peft", "bitsandbytes", "torchao")
 _SEAL = "sealed_for"
 
 

@@ -173,6 +173,16 @@ def test_a_setting_that_is_off_may_be_unknown(copied):
     assert open_with_peft(edit(copied("lora"), future_switch=None, unsloth_fixed=True)).head == "causal"
 
 
+def test_a_field_of_no_peft_is_noted_where_no_version_is_recorded(copied):
+    """Every PEFT that has a field that this one lacks records its version."""
+    folder = copied("lora")
+    plain = open_with_peft(folder)
+    opened = open_with_peft(edit(folder, peft_version=None, trained_on="my data", seed=3))
+    assert any("ignores the fields trained_on, seed" in note for note in opened.notes)
+    assert torch.equal(opened.model(input_ids=IDS).logits, plain.model(input_ids=IDS).logits)
+    assert "trained_on" in refusal(edit(folder, peft_version="0.99"))
+
+
 def test_adapters_outside_the_layers_only(made: Path, tmp_path: Path):
     config = LoraConfig(r=2, target_modules=["lm_head"], task_type="CAUSAL_LM")
     folder = write_adapter(tmp_path / "head", made / "llama", AutoModelForCausalLM, config)

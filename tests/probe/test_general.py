@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import peft
@@ -14,8 +15,10 @@ from byte_tokenizer import byte_tokenizer
 from exact import assert_close_in_float32
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, BertConfig, LlamaConfig
 
+from adapter_probe.errors import ModelError
 from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 from adapter_probe.probe.engine import Engine
+from adapter_probe.probe.general_model import model_of
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 
 ROWS = {
@@ -140,3 +143,8 @@ def test_mixed_precision_gives_the_predictions_of_float32(classifier, tmp_path):
     np.testing.assert_array_equal(arrays["logits"].argmax(-1), outputs(exact)["logits"].argmax(-1))
     repeated = ~np.isnan(arrays["error"])
     assert_close_in_float32(arrays["logits"][repeated], outputs(exact)["logits"][repeated], layers=3)
+
+
+def test_a_base_whose_outputs_depend_on_the_batch_is_refused():
+    with pytest.raises(ModelError, match=r"outlier threshold.*llm_int8_threshold 0"):
+        model_of(SimpleNamespace(model=torch.nn.Linear(1, 1), alone=True), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from transformers import (
 )
 
 import adapter_probe
-from adapter_probe.errors import ModelError
+from adapter_probe.errors import ModelError, ResultsError
 from adapter_probe.studies.pruning import prune
 
 TOKENIZER = byte_tokenizer(True)
@@ -168,6 +169,9 @@ def test_a_quantised_base_runs_as_it_is(tmp_path):
     base.save_pretrained(tmp_path / "base")
     study = adapter_probe.ablate(checkpoint, data=written(tmp_path, CHOICES), progress=False)
     assert "quantised" in study.summary.engine["reason"]
+    assert study.record.created_with["bitsandbytes"] == version("bitsandbytes")
+    with pytest.raises(ResultsError, match="--precision mixed is not possible with a quantised base"):
+        adapter_probe.ablate(checkpoint, data=tmp_path / "rows.jsonl", precision="mixed", progress=False)
     model, tokenizer = peft.PeftModel.from_pretrained(base, checkpoint).eval(), byte_tokenizer(True)
     off = study.results.row_names.index("0-1")
     for row, intact, bare in zip(CHOICES, study.results.logits[0], study.results.logits[off]):
