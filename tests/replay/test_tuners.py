@@ -42,12 +42,33 @@ TUNERS = {
     "c3a": peft.C3AConfig(block_size=8, target_modules=L),
     "adalora": peft.AdaLoraConfig(init_r=6, target_r=4, total_step=10, target_modules=L),
     "vera": peft.VeraConfig(r=4, target_modules=["q_proj"]),
+    "tokens": LoraConfig(r=4, target_modules=L, trainable_token_indices=[7]),
+    "pissa": LoraConfig(r=4, target_modules=L, init_lora_weights="pissa"),
+    "olora": LoraConfig(r=4, target_modules=L, init_lora_weights="olora"),
+    "psoft": peft.PsoftConfig(r=4, target_modules=L),
+    "pvera": peft.PveraConfig(r=4, target_modules=["q_proj"]),
+    "adamss": peft.AdamssConfig(r=4, num_subspaces=2, subspace_rank=1, target_modules=L),
+    "beft": peft.BeftConfig(target_modules=L),
+    "deft": peft.DeftConfig(r=4, target_modules=L),
+    "delora": peft.DeloraConfig(r=4, target_modules=L),
+    "frod": peft.FrodConfig(target_modules=["q_proj"]),
+    "glora": peft.GloraConfig(r=4, target_modules=L),
+    "gralora": peft.GraloraConfig(r=4, target_modules=TWO, gralora_k=2),
+    "hira": peft.HiraConfig(r=4, target_modules=L),
+    "osf": peft.OSFConfig(effective_rank=4, target_modules=L),
+    "peanut": peft.PeanutConfig(r=4, target_modules=L),
+    "road": peft.RoadConfig(target_modules=L, group_size=8),
+    "supertuning": peft.SupertuningConfig(target_modules=L),
+    "tinylora": peft.TinyLoraConfig(r=2, target_modules=L),
+    "unilora": peft.UniLoraConfig(r=4, theta_d_length=64, target_modules=L),
+    "waveft": peft.WaveFTConfig(n_frequency=50, target_modules=L),
 }
+IN_FLOAT32 = ("pissa", "olora", "psoft")  # whose start PEFT computes in this precision only
 QUICK = ("lora", "ia3", "layer_replication")
 
 
-def tuned(config, std=0.2, name="llama"):
-    base, x = family(name)
+def tuned(config, std=0.2, name="llama", dtype=None):
+    base, x = family(name, dtype)
     model = get_peft_model(base, config).double()
     randomise(model, std)
     return model.eval(), x
@@ -57,13 +78,27 @@ def tuned(config, std=0.2, name="llama"):
     "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in TUNERS]
 )
 def test_every_span_equals_the_loop(name):
-    model, x = tuned(TUNERS[name], 1.0 if name == "vera" else 0.2)
+    dtype = torch.float32 if name in IN_FLOAT32 else None
+    model, x = tuned(TUNERS[name], 1.0 if name == "vera" else 0.2, dtype=dtype)
     replay = Replay(model, x)
     assert_equal_to_loop(replay, x, spans(len(replay.layers)))
     if name not in ("modules_to_save", "embeddings"):  # all that the tuner changes is inside the layers
         off = replay.outputs(x, np.zeros((1, len(replay.has_adapter)), bool))[0]
         with torch.no_grad(), model.disable_adapter():
             assert torch.allclose(model(**x).logits, off, atol=1e-10)
+
+
+@pytest.mark.slow
+def test_of_two_adapters_the_active_one_is_switched():
+    model, x = tuned(TUNERS["lora"])
+    model.add_adapter("other", LoraConfig(r=2, target_modules=TWO, init_lora_weights=False))
+    model.double().eval()
+    replay = Replay(model, x)
+    first = replay.outputs(x, np.ones((1, len(replay.has_adapter)), bool))
+    model.set_adapter("other")
+    replay = Replay(model, x)
+    assert_equal_to_loop(replay, x, spans(len(replay.layers)))
+    assert (replay.outputs(x, np.ones((1, len(replay.has_adapter)), bool)) - first).abs().max() > 1e-3
 
 
 def test_lora_on_the_parameters_of_experts_belongs_to_the_feed_forward_network():
