@@ -1,15 +1,13 @@
 """The program: in this process where it is only called, in one of its own where it is killed or patched.
 
-Processes come cheap: one server imports the libraries and forks a child a call.
+Processes come cheap: they are forked from this one, which has the libraries.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -17,57 +15,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 from unittest.mock import patch
 
 import pytest
 
+from adapter_probe import progress
 from adapter_probe.cli.main import main
-
-SERVER = """
-import json, os, sys, traceback
-
-import matplotlib.backends.backend_agg, matplotlib.backends.backend_pdf, matplotlib.backends.backend_svg
-import matplotlib.style, pandas.io.formats.csvs, tokenizers, torch, transformers
-import transformers.models.bert.modeling_bert, transformers.models.roberta.modeling_roberta
-import adapter_probe.cli.main
-import adapter_probe.figures.gallery, adapter_probe.probe.resumable
-import adapter_probe.progress, adapter_probe.training.checkpoint
-
-adapter_probe.progress.SECONDS_BETWEEN_WORDS = 3600.0  # a slow machine says no more than a fast one
-answers = os.fdopen(os.dup(1), "w")
-
-def child(request):
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    for number, name in ((1, "stdout"), (2, "stderr")):
-        os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    os.environ.update(request["env"])
-    os.chdir(request["folder"])
-    sys.argv = ["adapter-probe", *request["arguments"]]
-    code = 1
-    try:
-        exec(request["before"], {})
-        adapter_probe.cli.main.main()
-        code = 0
-    except SystemExit as stop:
-        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush(), sys.stderr.flush()
-        os._exit(code)
-
-for line in sys.stdin:
-    request = json.loads(line)
-    if "wait" in request:
-        answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
-    elif "ended" in request:
-        answer = int(os.waitid(os.P_PID, request["ended"], os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None)
-    else:
-        answer = os.fork()
-        if answer == 0:
-            child(request)
-    print(answer, file=answers, flush=True)
-"""
 
 
 @dataclass(frozen=True)
@@ -92,7 +46,6 @@ class Outcome:
 class Command:
     """A command that runs."""
 
-    program: Program
     pid: int
     stdout: Path
     stderr: Path
@@ -105,7 +58,7 @@ class Command:
     @property
     def ended(self) -> bool:
         """Whether it has ended by itself or otherwise."""
-        return bool(self.program.ask({"ended": self.pid}))
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def result(self, seconds: float = 300) -> Outcome:
         """Wait for its end; kill it where that does not come."""
@@ -114,7 +67,7 @@ class Command:
             time.sleep(0.01)
         if not in_time:
             self.kill()
-        code = self.program.ask({"wait": self.pid})
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         self.waited = True
         outcome = Outcome(code, self.stdout.read_text("utf-8"), self.stderr.read_text("utf-8"))
         assert in_time, f"not ended within {seconds} s: {outcome}"
@@ -125,36 +78,15 @@ class Program:
     """`adapter-probe`."""
 
     def __init__(self, folder: Path):
-        self._folder, self._started, self._server = folder, [], None
-
-    def ask(self, request: dict) -> int:
-        """One request to the server, and its answer."""
-        if self._server is None:
-            self._server = subprocess.Popen(
-                [sys.executable, "-c", SERVER],
-                env={**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        self._server.stdin.write(json.dumps(request) + "\n")
-        self._server.stdin.flush()
-        return int(self._server.stdout.readline())
+        self._folder, self._started = folder, []
 
     def start(self, *arguments: object, before: str = "", folder: Path | None = None, **env: str) -> Command:
         """Start a command in `folder`; `before` is Python to run in its process first."""
         out, err = (self._folder / f"{len(self._started)}.{name}" for name in ("stdout", "stderr"))
-        pid = self.ask(
-            {
-                "arguments": list(map(str, arguments)),
-                "before": before,
-                "folder": str(folder or self._folder),
-                "stdout": str(out),
-                "stderr": str(err),
-                "env": env,
-            }
-        )
-        self._started.append(Command(self, pid, out, err))
+        pid = os.fork()
+        if pid == 0:
+            _child(arguments, before, folder or self._folder, (out, err), env)
+        self._started.append(Command(pid, out, err))
         return self._started[-1]
 
     def __call__(
@@ -190,9 +122,33 @@ class Program:
             if not command.waited:
                 command.kill()
                 command.result()
-        if self._server is not None:
-            self._server.stdin.close()
-            self._server.wait()
+
+
+def _child(
+    arguments: tuple[object, ...], before: str, folder: Path, streams: tuple[Path, Path], env: dict[str, str]
+) -> NoReturn:
+    """Run the program as a process of its own would, and end."""
+    code = 1
+    try:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for number, path in enumerate(streams, 1):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        for number, name in ((1, "stdout"), (2, "stderr")):
+            setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+        progress.SECONDS_BETWEEN_WORDS = 3600.0  # a slow machine says no more than a fast one
+        os.environ.update(env, MPLBACKEND="agg")
+        os.chdir(folder)
+        sys.argv = ["adapter-probe", *map(str, arguments)]
+        exec(before, {})
+        main()
+        code = 0
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush(), sys.stderr.flush()
+        os._exit(code)
 
 
 @pytest.fixture(scope="session")
