@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from adapter_probe.errors import ModelError
+from adapter_probe.errors import ModelError, must_be
 
 if TYPE_CHECKING:
     import torch
@@ -37,10 +37,8 @@ def check_threads(threads: int) -> None:
     """
     most = os.cpu_count() or 1
     if not 0 <= threads <= most:
-        raise ModelError(
-            f"--threads {threads} is not allowed; give a number from 1 to {most}, the processors of this "
-            "machine, or 0 for PyTorch's default"
-        )
+        words = f"a number from 1 to {most}, the processors of this machine, or 0 for PyTorch's default"
+        raise ModelError(must_be("--threads", words, threads))
 
 
 def use_threads(threads: int) -> None:

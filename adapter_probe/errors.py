@@ -37,6 +37,17 @@ def listed(values: Iterable[object]) -> str:
     return ", ".join(map(shown, values[:_MOST_SHOWN])) + more
 
 
+def must_be(name: str, allowed: str, value: object) -> str:
+    """The message for a value that is not allowed.
+
+    Args:
+        name: of the argument, option or field.
+        allowed: what it must be, such as ``one of accuracy, mcc`` or ``at least 1``.
+        value: what was given; texts are quoted.
+    """
+    return f"{name} must be {allowed}, not {shown(value)}"
+
+
 def install_extra(name: str) -> str:
     """How to install one of this package's extras, for a message about a missing library."""
     return f"install the extra '{name}' (pip install 'adapter-probe[{name}]', or '.[{name}]' in a clone)"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from adapter_probe.errors import AdapterProbeError
 RecordType = TypeVar("RecordType")
 _WORDS = {str: "a string", int: "a whole number", float: "a number", bool: "true or false", dict: "an object"}
 _MOST_SHOWN = 40
+_OPTION = re.compile(r"(?<!\S)--([a-z][a-z-]*)")
 
 
 class RecordError(AdapterProbeError):
@@ -65,7 +67,18 @@ def from_record(
             values[name] = own(record[name]) if own else _read(hints[name], record[name], _join(where, name))
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise RecordError(f"the field {_join(where, name)!r} is missing")
-    return kind(**values)
+    try:
+        return kind(**values)
+    except AdapterProbeError as error:
+        raise type(error)(by_field(str(error), kind, where)) from None
+
+
+def by_field(message: str, kind: type, where: str) -> str:
+    """A message with the dotted names of a dataclass's fields in place of the options of the same names."""
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    return _OPTION.sub(
+        lambda one: _join(where, name) if (name := one[1].replace("-", "_")) in names else one[0], message
+    )
 
 
 def _read(hint: Any, value: object, where: str) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 import adapter_probe
 
-from .errors import AdapterProbeError, shown
+from .errors import AdapterProbeError, must_be
 from .records import to_record
 
 SettingsT = TypeVar("SettingsT", bound="Settings")
@@ -108,11 +108,11 @@ class Settings:
             error: type[AdapterProbeError] = declared_with(type(self), one.name, "error")
             choices = [choice for kind in kinds_of(kinds[one.name]) for choice in choices_of(kind)]
             if choices and isinstance(value, str) and value not in choices:
-                raise error(f"{flag} {shown(value)} is not one of {', '.join(choices)}")
+                raise error(must_be(flag, f"one of {', '.join(choices)}", value))
             least = one.metadata.get("least")
             for number in value if isinstance(value, (list, tuple)) else (value,):
                 if least is not None and number is not None and number < least:
-                    raise error(f"{flag} {number} is not allowed; give at least {least}")
+                    raise error(must_be(flag, f"at least {least}", number))
 
     @classmethod
     def of(cls: type[SettingsT], given: object, **others: Any) -> SettingsT:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from adapter_probe.errors import AdapterProbeError, ResultsError, TrainingError
+from adapter_probe.errors import AdapterProbeError, ResultsError, TrainingError, must_be
 
 DATA, OUTPUT, RUNNING = "Data", "Output", "Running"  # headings of the help
 
@@ -155,4 +155,4 @@ def numbers(text: str, option: str) -> list[float]:
 def check_tolerance(tolerance: float) -> None:
     """Refuse a negative tolerance before anything is computed."""
     if not tolerance >= 0:
-        raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 or more points")
+        raise ResultsError(must_be("tolerance", "0 or more points", tolerance))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from adapter_probe.errors import ResultsError
+from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.studies.summaries import aligned_columns, drop_interval_text, score_text
 
 from . import options
@@ -93,9 +93,7 @@ def _parse(text: str) -> Span:
     try:
         return Span(int(first), int(last if dash else first))
     except ValueError:
-        raise ResultsError(
-            f"--span {text!r} is not allowed; give first and last layer, such as 0-4"
-        ) from None
+        raise ResultsError(must_be("--span", "a first and a last layer, such as 0-4", text)) from None
 
 
 def _record(pruned: Pruning) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from matplotlib.colorbar import Colorbar
 from matplotlib.colors import BoundaryNorm, Colormap, ListedColormap, to_hex
 from matplotlib.ticker import Formatter
 
-from adapter_probe.errors import ResultsError, shown
+from adapter_probe.errors import ResultsError, must_be
 
 from . import style
 from .layout import size_in_points
@@ -174,9 +174,7 @@ def _map_of(colormap: str | Colormap | None) -> Colormap | None:
     if colormap is None or isinstance(colormap, Colormap):
         return colormap
     if not isinstance(colormap, str) or colormap not in colormaps:
-        raise ResultsError(
-            f"cmap {shown(colormap)} is not allowed; give a name, such as 'viridis', or a Colormap"
-        )
+        raise ResultsError(must_be("cmap", "a name, such as 'viridis', or a Colormap", colormap))
     return colormaps[colormap]
 
 

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
-from adapter_probe.errors import CheckpointError
+from adapter_probe.errors import CheckpointError, must_be
 
 from .base import initialise, refuse_not_finite, weights_sha256
 from .base_config import AnyBase, naming_base
-from .files import quote
 from .identity import BaseIdentity, config_settings
 from .kinds import Head, head_of_class
 from .quantised import method_of, quiet_quantisers, refuse_without_package
@@ -230,7 +229,5 @@ def limit_length(positions: int, tokenizer_limit: float, name: str) -> int:
     """
     limit = int(min(positions, tokenizer_limit, _MOST_TOKENS))
     if limit < 1:
-        raise CheckpointError(
-            f"base {name}: a limit of {quote(limit)} tokens is not allowed; give at least 1"
-        )
+        raise CheckpointError(must_be(f"base {name}: the limit of tokens", "at least 1", limit))
     return limit

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from adapter_probe.data.tasks import TaskSpec
-from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsError
+from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsError, must_be
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Method, method_from_json
 from adapter_probe.records import from_record
@@ -111,7 +111,7 @@ def read_description(folder: Path) -> Description:
     except AdapterProbeError as error:
         raise CheckpointError(f"{path}: {error}") from error
     if description.max_length < 1:
-        raise CheckpointError(f"{path}: max_length {description.max_length} is not allowed; give at least 1")
+        raise CheckpointError(must_be(f"{path}: max_length", "at least 1", description.max_length))
     if description.method_sha256 != hash_json(description.method.to_json()):
         raise CheckpointError(
             f"{path}: method was edited after it was written (it does not match "

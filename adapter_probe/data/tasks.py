@@ -32,7 +32,7 @@ from adapter_probe.data.sources import (
 )
 from adapter_probe.data.spec import Columns, TaskSpec, check_name
 from adapter_probe.data.splits import Split, assemble_split
-from adapter_probe.errors import DataError
+from adapter_probe.errors import DataError, must_be
 from adapter_probe.metrics import Kind, check_kind, check_metric, default_metric
 
 __all__ = ["Columns", "Questions", "Split", "TaskSpec", "find_task", "load_split", "locate_task"]
@@ -212,7 +212,7 @@ def _task_files(
 def _split_off(files: dict[str, tuple[str, ...]], share: float) -> dict[str, tuple[str, ...]]:
     """The sources, with those of the training split also used for validation."""
     if not 0 < share < 1:
-        raise DataError(f"--validation-share {share} is not allowed; give a fraction between 0 and 1")
+        raise DataError(must_be("--validation-share", "a fraction between 0 and 1", share))
     if "train" not in files or "validation" in files:
         there = ", ".join(files)
         raise DataError(

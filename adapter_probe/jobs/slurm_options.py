@@ -11,7 +11,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, ClassVar, get_origin
 
-from adapter_probe.errors import AdapterProbeError, TrainingError, reason_of, shown
+from adapter_probe.errors import AdapterProbeError, TrainingError, must_be, reason_of
 from adapter_probe.settings import Settings, annotations_of, flag_of, kinds_of, required, setting
 
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
@@ -64,14 +64,12 @@ class SlurmOptions(Settings):
             value = getattr(self, one.name)
             if not _fits(value, kinds[one.name]):
                 words = next(_ALLOWED[get_origin(kind) or kind] for kind in kinds_of(kinds[one.name]))
-                raise TrainingError(f"{one.name}={shown(value)} is not allowed; give {words}")
+                raise TrainingError(must_be(one.name, words, value))
         super().__post_init__()
         minutes(self.time)
         for name, value in {"partition": self.partition, **self.sbatch}.items():
             if not _NAME.fullmatch(name) or not str(value).isprintable():
-                raise TrainingError(
-                    f"sbatch option {name!r} = {value!r} is not allowed; give a value on one line"
-                )
+                raise TrainingError(must_be(f"the sbatch option {name!r}", "a value on one line", value))
         if self.mem is not None and not _MEMORY.fullmatch(self.mem):
             raise TrainingError(f"mem {self.mem!r} is not a size such as 16G or 500M")
 
@@ -115,7 +113,7 @@ def minutes(time: str) -> int:
     else:
         seconds = first * 60 + second
     if seconds == 0:
-        raise TrainingError(f"time {time!r} is not allowed; give at least one minute")
+        raise TrainingError(must_be("time", "at least one minute", time))
     return math.ceil(seconds / 60)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
-from adapter_probe.errors import AdapterProbeError, ModelError
+from adapter_probe.errors import AdapterProbeError, ModelError, must_be
 from adapter_probe.records import RecordError, from_record, to_record
 from adapter_probe.settings import Settings, SiteChoice, setting
 
@@ -96,20 +96,14 @@ class Adapters(AdapterVariant, _Recorded):
         if any(layer < 0 for layer in self.skip_layers) or list(self.skip_layers) != sorted(
             set(self.skip_layers)
         ):
-            raise ModelError(
-                f"skip_layers {list(self.skip_layers)} is not allowed; give distinct layers from 0, in "
-                "ascending order"
-            )
+            words = "distinct layers from 0, in ascending order"
+            raise ModelError(must_be("skip_layers", words, list(self.skip_layers)))
         if self.init_std == 0:
-            raise ModelError(
-                f"init_std {self.init_std!r} is not allowed; give a positive number (at 0 both matrices "
-                "are zero and neither gets a gradient)"
-            )
+            words = "positive (at 0 both matrices are zero and neither gets a gradient)"
+            raise ModelError(must_be("init_std", words, self.init_std))
         if not STD_RANGE[0] <= self.init_std <= STD_RANGE[1]:
-            raise ModelError(
-                f"init_std {self.init_std!r} is not allowed; give a number from {STD_RANGE[0]:g} to "
-                f"{STD_RANGE[1]:g}"
-            )
+            words = f"a number from {STD_RANGE[0]:g} to {STD_RANGE[1]:g}"
+            raise ModelError(must_be("init_std", words, self.init_std))
         if self.norm == "layernorm" and self.size == 1:
             raise ModelError(
                 "adapter size 1 is not allowed with norm 'layernorm', which maps any single number to zero; "
@@ -261,4 +255,4 @@ def _check_whole(what: str, value: object, least: int, most: int | None = None) 
     fits = isinstance(value, int) and not isinstance(value, bool)
     if not fits or value < least or (most is not None and value > most):
         limits = f"from {least:,} to {most:,}" if most is not None else f"of at least {least}"
-        raise ModelError(f"{what} {value!r} is not allowed; give a whole number {limits}")
+        raise ModelError(must_be(what, f"a whole number {limits}", value))

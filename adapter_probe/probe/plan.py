@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from adapter_probe.data.packing import cut_by_tokens
-from adapter_probe.errors import ResultsError
+from adapter_probe.errors import ResultsError, must_be
 
 # Bytes of the largest states in a pass, which are those inside the feed-forward network. Larger sizes do not
 # speed up a CPU, whose matrix products are already at full rate, and they cost memory: from 32 MiB on, the C
@@ -80,7 +80,7 @@ def choose_tokens_per_pass(asked: int | None, device_type: str, inner_size: int,
     if asked is None:
         return max(1, WIDEST_STATES.get(device_type, WIDEST_STATES["cpu"]) // (inner_size * itemsize))
     if asked < 1:
-        raise ResultsError(f"--tokens-per-pass {asked} is not allowed; give at least 1")
+        raise ResultsError(must_be("--tokens-per-pass", "at least 1", asked))
     return asked
 
 

@@ -21,7 +21,7 @@ from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.requests import Requests, choose_metric
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.data.spec import TaskSpec
-from adapter_probe.errors import CheckpointError, DataError, ResultsError
+from adapter_probe.errors import CheckpointError, DataError, ResultsError, must_be
 from adapter_probe.metrics import check_metric
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.spans import SITES_PER_LAYER, VariantSet, effective_variants
@@ -165,7 +165,7 @@ def _scored_examples(
             "classes can be checked against rounding; give float32, float64 or bfloat16"
         )
     if split not in SPLITS:
-        raise DataError(f"--split {split} is not allowed; choose from {', '.join(SPLITS)}")
+        raise DataError(must_be("--split", f"one of {', '.join(SPLITS)}", split))
     source = task
     if data:
         files = {split: tuple(map(with_absolute_paths, data))}

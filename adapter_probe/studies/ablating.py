@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe.analysis.studies import AblationRecord, ablation_record
-from adapter_probe.errors import DataError, ResultsError
+from adapter_probe.errors import DataError, ResultsError, must_be
 from adapter_probe.metrics import CustomMetric
 from adapter_probe.progress import activity, print_message, progress_bar
 from adapter_probe.reads import recorded
@@ -145,7 +145,7 @@ def _with_task(data: Sequence[str | Path], task: str | None) -> tuple[str, ...]:
     from adapter_probe.data.lm_eval_tasks import PREFIX, is_task
 
     if task and not is_task(task):
-        raise DataError(f"--task {task!r} is not allowed; give {PREFIX}NAME, or data files with --data")
+        raise DataError(f"{must_be('--task', f'{PREFIX}NAME', task)}; data files are given with --data")
     if task and data:
         raise DataError(f"--data {data[0]} and --task {task} cannot be combined; give one of them")
     return (task,) if task else tuple(map(str, data))

@@ -16,7 +16,7 @@ from textwrap import fill
 from types import NoneType
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, get_args, get_origin
 
-from adapter_probe.errors import AdapterProbeError, one_line, reason_of, shown
+from adapter_probe.errors import AdapterProbeError, must_be, one_line, reason_of, shown
 from adapter_probe.settings import Names, annotations_of, evaluated, is_required, kinds_of
 
 P = ParamSpec("P")
@@ -183,7 +183,7 @@ def _fitting(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
                 _refuse_no_path(name, path)
         return fitted
     allowed = _alternatives(_described(kind, kinds) for kind in kinds)
-    raise AdapterProbeError(f"{name}={shown(value)} is not allowed; give {allowed}")
+    raise AdapterProbeError(must_be(name, allowed, value))
 
 
 def _refuse_no_path(name: str, value: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from adapter_probe.errors import CheckpointError
+from adapter_probe.errors import CheckpointError, must_be
 
 from .checked import checked
 from .rows import as_tuple
@@ -141,7 +141,7 @@ def convert(
     from adapter_probe.data.given import given_task
 
     if to not in CHECKPOINT_FORMATS:
-        raise CheckpointError(f"--to {to} is not allowed; choose from {', '.join(CHECKPOINT_FORMATS)}")
+        raise CheckpointError(must_be("--to", f"one of {', '.join(CHECKPOINT_FORMATS)}", to))
     source, out, files = Path(source), Path(out), as_tuple(data)
     opened = open_any(source, None if base is None else str(base))
     if isinstance(opened, OpenedPeft):

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from adapter_probe.errors import ResultsError
+from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.figures.venues import DEFAULT_FORMATS, FIGURE_FORMATS, VENUES, Column, FigureOptions, Venue
 from adapter_probe.progress import stage
 from adapter_probe.results import schema
@@ -53,13 +53,13 @@ def _written(
 
     venue = _venue(style)
     if not tolerance >= 0:
-        raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 or more points")
+        raise ResultsError(must_be("tolerance", "0 or more points", tolerance))
     if column not in (None, *get_args(Column)):
-        raise ResultsError(f"column {column!r} is not allowed; choose from {', '.join(get_args(Column))}")
+        raise ResultsError(must_be("column", f"one of {', '.join(get_args(Column))}", column))
     wanted = tuple(dict.fromkeys(name.strip().lower() for name in as_tuple(formats) if name.strip()))
     if not wanted or any(name not in FIGURE_FORMATS for name in wanted):
         given = ",".join(as_tuple(formats))
-        raise ResultsError(f"formats {given!r} are not allowed; choose from {', '.join(FIGURE_FORMATS)}")
+        raise ResultsError(must_be("formats", f"among {', '.join(FIGURE_FORMATS)}", given))
     options = FigureOptions(venue, column, wanted, tolerance, paper, as_tuple(labels), as_tuple(only))
     with stage("drawing figures"):
         return write_gallery([study.record for study in studies], folder, options)

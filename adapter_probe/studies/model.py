@@ -14,7 +14,7 @@ from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.shared import SharedBase
 from adapter_probe.data.formats import is_text
 from adapter_probe.device import choose_device
-from adapter_probe.errors import DataError, ModelError, shown
+from adapter_probe.errors import DataError, ModelError, must_be, shown
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.probe.texts import OpenModel
 from adapter_probe.spans import SITES_PER_LAYER, Span, as_span
@@ -254,7 +254,7 @@ def open_model(
         ModelError: the base, device or dtype is not supported.
     """
     if dtype not in _DTYPES:
-        raise ModelError(f"dtype {dtype!r} is not allowed; give one of {', '.join(_DTYPES)}")
+        raise ModelError(must_be("dtype", f"one of {', '.join(_DTYPES)}", dtype))
     where = choose_device(device)
     shared, place = SharedBase(where), None if base is None else str(base)
 

@@ -23,7 +23,7 @@ from adapter_probe.analysis.removable import (
 from adapter_probe.analysis.studies import section_of
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.device import choose_device
-from adapter_probe.errors import ResultsError
+from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments
 from adapter_probe.probe.prune import PruneMeasurement, prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
@@ -142,7 +142,7 @@ def prune(
         raise ResultsError("give either --span FIRST-LAST or --within POINTS")
     choice = None if span is None else _Choice(_as_span(span))
     if basis not in get_args(Basis):
-        raise ResultsError(f"--basis {basis} is not allowed; choose from {', '.join(get_args(Basis))}")
+        raise ResultsError(must_be("--basis", f"one of {', '.join(get_args(Basis))}", basis))
     files = tuple(map(str, as_tuple(data)))
     check_files(checkpoint, encoding, *files)
     default = checkpoint / (f"ablation-data-{Path(files[0]).stem}" if files else "ablation")
@@ -170,7 +170,7 @@ def _as_span(span: Span | tuple[int, int] | int) -> Span:
     try:
         return as_span(span)
     except (TypeError, ValueError) as error:
-        raise ResultsError(f"span {span!r} is not allowed; give first and last layer: {error}") from None
+        raise ResultsError(f"{must_be('span', 'a first and a last layer', span)}: {error}") from None
 
 
 def _remembering(request: AblationRequest, data: Sequence[str]) -> AblationRequest:
@@ -187,7 +187,7 @@ def _remembering(request: AblationRequest, data: Sequence[str]) -> AblationReque
 def _ablation(given: Ablation | str | Path, checkpoint: Path, within: float) -> Ablation:
     """The ablation that the span is chosen by."""
     if not within >= 0:
-        raise ResultsError(f"--within {within} is not allowed; give 0 or more points")
+        raise ResultsError(must_be("--within", "0 or more points", within))
     if not isinstance(given, Ablation) and not holds_results(Path(given)):
         raise ResultsError(
             f"{given} contains no finished ablation; run `adapter-probe ablate {checkpoint}` first, "

@@ -10,7 +10,7 @@ from typing import Any
 from adapter_probe.analysis.studies import section_of
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.checkpoints.identity import checkpoint_identity
-from adapter_probe.errors import ResultsError
+from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.figures.report.ablation_section import ReportedAblation
 from adapter_probe.figures.report.page import Reported, write_report
 from adapter_probe.results.atomic import read_json
@@ -77,7 +77,7 @@ def report(
         DataError: the texts cannot be read, or are not those that were evaluated.
     """
     if not 0 <= tolerance <= 100:
-        raise ResultsError(f"tolerance {tolerance} is not allowed; give 0 to 100 points")
+        raise ResultsError(must_be("tolerance", "from 0 to 100 points", tolerance))
     given, files = [Path(c) for c in as_tuple(checkpoints)], [Path(f) for f in as_tuple(data)]
     studies = studies_of(as_tuple(folders))
     for study in studies:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from adapter_probe.errors import ResultsError, TrainingError
 from adapter_probe.jobs.resources import Resources
+from adapter_probe.records import by_field
 from adapter_probe.results.atomic import make_folder, write_csv
 from adapter_probe.results.schema import PARAMETERS_CSV
 
@@ -202,7 +203,7 @@ def _refuse_unfit(part: AblationPart, base: str, file: Path) -> None:
     try:
         part.variants(n_layers)
     except ResultsError as error:
-        raise ResultsError(f"{file}: [ablation] {error}") from error
+        raise ResultsError(f"{file}: [ablation] {by_field(str(error), AblationPart, '')}") from error
 
 
 def _checkpoints(

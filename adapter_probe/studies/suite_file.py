@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from adapter_probe.errors import AdapterProbeError, DataError
 from adapter_probe.probe.arguments import AblationSettings
-from adapter_probe.records import RecordError, from_record
+from adapter_probe.records import RecordError, by_field, from_record
 from adapter_probe.settings import setting
 from adapter_probe.training.settings import StepSettings, TrainingSettings
 
@@ -159,7 +159,8 @@ class SuiteFile:
                     validation_share=one.validation_share,
                 )  # fmt: skip
             except AdapterProbeError as error:
-                raise DataError(f"tasks[{number}]: {error}") from error
+                where = f"tasks[{number}]"
+                raise DataError(f"{where}: {by_field(str(error), SuiteTask, '')}") from error
             if spec.name in (".", "..") or any(sign in spec.name for sign in "/\\"):
                 raise DataError(
                     f"tasks[{number}]: the name {spec.name!r} is no name of a folder; give another `name`"

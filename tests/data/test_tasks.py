@@ -613,7 +613,7 @@ def test_a_share_over_several_files(tmp_path):
 @pytest.mark.parametrize(
     ("share", "message"),
     [
-        (1.5, "--validation-share 1.5 is not allowed; give a fraction between 0 and 1"),
+        (1.5, "--validation-share must be a fraction between 0 and 1, not 1.5"),
         (0.01, "a validation share of 0.01 of 4 rows leaves no rows to validate on"),
         (0.99, "a validation share of 0.99 of 4 rows leaves no rows to train on"),
     ],

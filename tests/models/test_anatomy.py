@@ -88,5 +88,5 @@ def test_the_least_of_all_limits_counts():
 
 
 def test_a_limit_without_room_is_refused():
-    with pytest.raises(ModelError, match="max_length 2 is not allowed; give at least 3"):
+    with pytest.raises(ModelError, match="max_length must be at least 3, not 2"):
         length_limit(2, AutoConfig.for_model("bert"), 512)

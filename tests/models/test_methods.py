@@ -84,16 +84,16 @@ def refused(make: Callable[[], object], kind: type[AdapterProbeError] = AdapterP
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("size", 0, "adapter size 0 is not allowed; give a whole number from 1 to 16,384"),
-        ("size", -3, "adapter size -3"),
-        ("size", 16_385, "adapter size 16385"),
-        ("init_std", 0.0, "init_std 0.0 is not allowed; give a positive number (at 0 both matrices are zero"),
-        ("init_std", -1e-2, "init_std -0.01 is not allowed; give a number from 1e-12 to 100"),
-        ("init_std", 1e-13, "init_std 1e-13"),
-        ("init_std", 101.0, "init_std 101.0"),
+        ("size", 0, "adapter size must be a whole number from 1 to 16,384, not 0"),
+        ("size", -3, "adapter size must be a whole number from 1 to 16,384, not -3"),
+        ("size", 16_385, "adapter size must be a whole number from 1 to 16,384, not 16385"),
+        ("init_std", 0.0, "init_std must be positive (at 0 both matrices are zero"),
+        ("init_std", -1e-2, "init_std must be a number from 1e-12 to 100, not -0.01"),
+        ("init_std", 1e-13, "init_std must be a number from 1e-12 to 100, not 1e-13"),
+        ("init_std", 101.0, "init_std must be a number from 1e-12 to 100, not 101.0"),
         ("activation", "elu", "gelu, gelu_tanh, relu, swish, tanh"),
-        ("hidden_layers", 0, "hidden_layers 0 is not allowed; give a whole number from 1 to 16"),
-        ("hidden_layers", 17, "hidden_layers 17"),
+        ("hidden_layers", 0, "hidden_layers must be a whole number from 1 to 16, not 0"),
+        ("hidden_layers", 17, "hidden_layers must be a whole number from 1 to 16, not 17"),
     ],
 )
 def test_a_value_out_of_range_is_named(field: str, value: object, words: str):
@@ -104,16 +104,16 @@ def test_a_value_out_of_range_is_named(field: str, value: object, words: str):
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("size", 2.5, "adapter size 2.5"),
-        ("size", "64", "adapter size '64'"),
-        ("size", True, "adapter size True"),
-        ("init_std", float("nan"), "init_std nan"),
-        ("init_std", float("inf"), "init_std inf"),
-        ("hidden_layers", 1.0, "hidden_layers 1.0"),
-        ("sites", "all", "--sites 'all' is not one of both, attention, ffn"),
-        ("placement", "before", "--placement 'before' is not one of sequential, parallel"),
-        ("interaction", "gate", "--interaction 'gate' is not one of add, multiply"),
-        ("norm", "rms", "--norm 'rms' is not one of none, layernorm, batchnorm"),
+        ("size", 2.5, "adapter size must be a whole number from 1 to 16,384, not 2.5"),
+        ("size", "64", "adapter size must be a whole number from 1 to 16,384, not '64'"),
+        ("size", True, "adapter size must be a whole number from 1 to 16,384, not True"),
+        ("init_std", float("nan"), "init_std must be a number from 1e-12 to 100, not nan"),
+        ("init_std", float("inf"), "init_std must be a number from 1e-12 to 100, not inf"),
+        ("hidden_layers", 1.0, "hidden_layers must be a whole number from 1 to 16, not 1.0"),
+        ("sites", "all", "--sites must be one of both, attention, ffn, not 'all'"),
+        ("placement", "before", "--placement must be one of sequential, parallel, not 'before'"),
+        ("interaction", "gate", "--interaction must be one of add, multiply, not 'gate'"),
+        ("norm", "rms", "--norm must be one of none, layernorm, batchnorm, not 'rms'"),
     ],
 )
 def test_an_unfit_value_is_named(field: str, value: object, words: str):
@@ -160,7 +160,7 @@ def test_what_is_no_record_is_refused(record: object):
 
 @pytest.mark.parametrize("k", [-1, 2.0, "2", True, None])
 def test_a_k_that_is_no_number_of_layers_is_refused(k: object):
-    assert f"k {k!r} is not allowed" in refused(lambda: TopLayers(k), ModelError)
+    assert f"k must be a whole number of at least 0, not {k!r}" in refused(lambda: TopLayers(k), ModelError)
     refused(lambda: method_from_json({"name": "top_layers", "k": k}))
 
 

@@ -249,7 +249,7 @@ def test_names_are_settled_and_mistakes_are_one_line(checkpoint, tmp_path, monke
     assert with_absolute_paths("lm-eval:piqa,own/t.yaml") == f"lm-eval:piqa,{tmp_path / 'own' / 't.yaml'}"
     assert with_absolute_paths("rows.jsonl") == str(tmp_path / "rows.jsonl")
     for options, message in (
-        ({"task": "piqa"}, "--task 'piqa' is not allowed; give lm-eval:NAME, or data files with --data"),
+        ({"task": "piqa"}, "--task must be lm-eval:NAME, not 'piqa'; data files are given with --data"),
         (
             {"task": "lm-eval:piqa", "data": "a.jsonl"},
             "--data a.jsonl and --task lm-eval:piqa cannot be combined",

@@ -82,5 +82,5 @@ def test_tokens_per_pass_follow_device_and_width_unless_asked_for():
     assert choose_tokens_per_pass(None, "mps", 10**9) == 1
     assert choose_tokens_per_pass(1, "cpu", 1024) == 1
     for asked in (0, -5):
-        with pytest.raises(ResultsError, match=f"--tokens-per-pass {asked} is not allowed; give at least 1"):
+        with pytest.raises(ResultsError, match=f"--tokens-per-pass must be at least 1, not {asked}"):
             choose_tokens_per_pass(asked, "cpu", 1024)

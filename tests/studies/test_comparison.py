@@ -200,7 +200,7 @@ def test_reports_and_cards_take_studies(study, other, tmp_path):
     assert given.path.read_bytes() == flags.path.read_bytes()
     with pytest.raises(
         ap.AdapterProbeError,
-        match=r"^folders=3 is not allowed; give a study, a string, a path, or a list of these$",
+        match=r"^folders must be a study, a string, a path, or a list of these, not 3$",
     ):
         ap.report(3)
 

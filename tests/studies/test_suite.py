@@ -207,7 +207,18 @@ def test_a_sweep_of_nothing_is_refused(file, tmp_path, old, new, part):
         ("size = 2\nseeds = 2", "seeds = 1000000000", r"seeds is 1000000000, expected 1 to 100,000"),
         ("size = 2\nseeds = 2", 'layers = "0-30"', r"bad\.toml: \[ablation\] .*0-30"),
         ("size = 2\nseeds = 2", 'spans = "9..9"', r"bad\.toml: \[ablation\] .*9"),
-        ("size = 2\nseeds = 2", "max_examples = 0", r"bad\.toml: .*max-examples 0"),
+        (
+            "size = 2\nseeds = 2",
+            "max_examples = 0",
+            r"l: ablation\.max_examples must be at least 1, not 0$",
+        ),
+        ("size = 2\nseeds = 2", "warmup = 2.0", r"bad\.toml: ablation\.warmup .*2\.0"),
+        ("size = 2\nseeds = 2", 'spans = "x"', r"bad\.toml: ablation\.spans 'x'"),
+        (
+            "max_train = 40",
+            "max_train = 40\nvalidation_share = 1.5",
+            r"^tasks\[1\]: validation_share must be a fraction between 0 and 1, not 1\.5",
+        ),
         ("seeds = 2\ntuning_seeds = 1", "seeds = 1000000000", r"1,000,000,000 trials, more than 100,000"),
         (
             "size = 2\nseeds = 2",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from transformers import PretrainedConfig
 
-from adapter_probe.errors import ModelError
+from adapter_probe.errors import ModelError, must_be
 
 from .decoders import DECODERS
 from .encoders import ENCODERS
@@ -67,12 +67,12 @@ def length_limit(
             tokenizer none for any.
     """
     if asked is not None and asked < 3:
-        raise ModelError(f"max_length {asked} is not allowed; give at least 3")
+        raise ModelError(must_be("max_length", "at least 3", asked))
     anatomy = anatomy or anatomy_for(config)
     positions = int(config.max_position_embeddings) - anatomy.positions_lost
     if anatomy.positions_follow_padding:
         positions -= int(config.pad_token_id) + 1
     limit = int(min(limit for limit in (asked, positions, tokenizer_limit) if limit is not None))
     if limit < 1:
-        raise ModelError(f"max_length {limit} is not allowed; give at least 1")
+        raise ModelError(must_be("max_length", "at least 1", limit))
     return limit
