@@ -17,10 +17,11 @@ from slurm_cluster import cluster, session_cluster  # noqa: F401 (fixtures)
 if TYPE_CHECKING:
     from adapter_probe.data.encoding import Encoded
 
-# Set before anything imports transformers: no test may reach for a hub, and the tokenizers' own threads
-# must not outlive a fork.
+# Set before anything imports torch and transformers: no test may reach for a hub, and neither OpenMP's
+# threads nor the tokenizers' own may be there at a fork, after which the child would wait for them.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 settings.register_profile("quick", max_examples=20)
