@@ -63,11 +63,11 @@ def matthews(counts: ClassCounts) -> np.ndarray:
 
 
 def loss_terms(metric: str, nats: np.ndarray, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numerators and denominators of a loss, by example.
+    """Numerators and denominators of a loss or another ratio, by example.
 
     Args:
-        metric: one of `adapter_probe.metrics.LOSSES`.
-        nats: ``[..., examples]``, negative log-likelihoods.
+        metric: one of `adapter_probe.metrics.RATIOS`.
+        nats: ``[..., examples]``, negative log-likelihoods or other sums.
         units: ``[examples]``, tokens, bytes or words.
 
     Returns:
@@ -79,7 +79,7 @@ def loss_terms(metric: str, nats: np.ndarray, units: np.ndarray) -> tuple[np.nda
 
 
 def loss(metric: str, numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    """A loss from the sums of its terms."""
+    """A loss or another ratio from the sums of its terms."""
     nats = numerator / denominator
     if metric.endswith("perplexity"):
         return np.exp(nats)

@@ -3,7 +3,8 @@
 Scores are fractions in [-1, 1]; a figure's "points" are 100 times these. Classification scores are functions
 of three counts a class, regression scores of sums over examples, and scores of extractive question answering
 plain means over questions. Reweighting examples therefore reweights the counts or sums and leaves the
-formulas unchanged. Losses of language models are ratios of sums in nats or bits, or perplexities.
+formulas unchanged. Losses of language models are ratios of sums in nats or bits, or perplexities; so are the
+comparisons with the intact model's outputs, which need no labels.
 """
 
 from __future__ import annotations
@@ -40,20 +41,27 @@ METRICS: dict[str, tuple[str, ...]] = {
         "nll", "perplexity", "bits_per_byte", "byte_perplexity", "word_perplexity", "continuation_perplexity",
     ),
 }  # fmt: skip
-PROPORTIONS, LOSSES = METRICS["causal"][:4], METRICS["causal"][4:]
-"""Metrics of language models: shares of right examples, and losses."""
+COMPARISONS = ("kl", "agreement")
+"""Metrics of an ablation that compare with the intact model's outputs and need no labels."""
+COMPARABLE = ("classification", "causal")
+"""Kinds of tasks that have them."""
+PROPORTIONS, LOSSES = METRICS["causal"][:4], (*METRICS["causal"][4:], "kl")
+"""Shares of right examples; and metrics in nats or bits, or perplexities, of which less is closer."""
+RATIOS = (*LOSSES, "agreement")
+"""Metrics that are a ratio of two sums over examples: of `predictions` and of `labels`, see `score`."""
 
 COUNTED = ("tokens", "characters", "bytes", "words")
 """What is counted of every continuation of a language model's example."""
 _DIVIDED_BY = {
     "acc_norm": "characters", "acc_bytes": "bytes", "nll": "tokens", "perplexity": "tokens",
     "bits_per_byte": "bytes", "byte_perplexity": "bytes", "word_perplexity": "words",
+    "kl": "tokens", "agreement": "tokens",
 }  # fmt: skip
 
-IN_PERCENT = ("f1", "macro_f1", *METRICS["extractive"], *PROPORTIONS)
+IN_PERCENT = ("f1", "macro_f1", *METRICS["extractive"], *PROPORTIONS, "agreement")
 """Metrics that are printed as percentages; the others are correlations and losses."""
 
-LOSS_UNITS = {"nll": "nats", "bits_per_byte": "bits"}
+LOSS_UNITS = {"nll": "nats", "bits_per_byte": "bits", "kl": "nats"}
 """Units of the losses, except for perplexities, which have none."""
 
 _WORDS = {
@@ -74,6 +82,8 @@ _WORDS = {
     "word_perplexity": "word perplexity",
     "greedy_accuracy": "accuracy of greedy continuations",
     "continuation_perplexity": "continuation perplexity",
+    "kl": "KL divergence from the intact model",
+    "agreement": "agreement with the intact model",
 }
 
 
@@ -212,18 +222,19 @@ def check_kind(kind: str) -> Kind:
     return kind
 
 
-def check_metric(metric: str, kind: str, n_labels: int | None = None) -> None:
+def check_metric(metric: str, kind: str, n_labels: int | None = None, *, compared: bool = False) -> None:
     """Check that a metric exists and fits the task.
 
     Args:
         metric: the metric's name.
         kind: classification, regression, extractive or causal.
         n_labels: number of classes, where known.
+        compared: whether there is an intact model to compare with.
 
     Raises:
         DataError: the metric is unknown, belongs to the other kind, or is F1 with other than two classes.
     """
-    allowed = METRICS[check_kind(kind)]
+    allowed = METRICS[check_kind(kind)] + (COMPARISONS if compared and kind in COMPARABLE else ())
     if isinstance(metric, CustomMetric) and kind in ("classification", "regression"):
         return
     if metric.startswith(CUSTOM):
@@ -251,13 +262,14 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
     Args:
         metric: a `CustomMetric`, or accuracy, mcc, f1 (of two classes; the last is the positive one:
             ``equivalent`` in MRPC, ``duplicate`` in QQP, ``1`` of 0 and 1), macro_f1, pearson, spearman,
-            squad_f1, exact_match, or one of a language model's.
+            squad_f1, exact_match, kl, agreement, or one of a language model's.
         predictions: ``[..., examples]``: class indices, or those of the most likely choices; numbers for
             the correlations; for squad_f1 and exact_match the score of each question, in [0, 1]; for losses
-            the negative log-likelihood of each example, in nats.
+            the negative log-likelihood of each example, in nats; for kl its summed divergences in nats, for
+            agreement how many of its predictions agree.
         labels: ``[examples]``, of the same kind; for squad_f1 and exact_match any array of that length (such
             as the questions' paragraphs), since the questions' scores already account for the true answers;
-            for losses the number of tokens, bytes or words in each example.
+            for losses and comparisons the number of tokens, bytes or words in each example.
 
     Returns:
         float64 ``[...]``, fractions in [-1, 1] or nan; losses in nats a token (``nll``, the mean over
@@ -296,7 +308,7 @@ def _score_complete(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
         raise _only_the_name(metric)
     if metric in PROPORTIONS:
         metric = "accuracy"
-    if metric in LOSSES:
+    if metric in RATIOS:
         return loss(metric, *(terms.sum(axis=-1) for terms in loss_terms(metric, predictions, labels)))
     if metric in METRICS["classification"]:
         return score_counts(metric, class_counts(predictions, labels))

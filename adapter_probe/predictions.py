@@ -35,6 +35,34 @@ def predictions_from_logits(logits: np.ndarray, kind: str) -> np.ndarray:
     return np.where(np.isfinite(values), values, np.nan)
 
 
+def differences_from_logits(metric: str, logits: np.ndarray, intact: np.ndarray) -> np.ndarray:
+    """How far a classifier's outputs are from the intact model's, by example.
+
+    Args:
+        metric: ``kl`` or ``agreement``.
+        logits: ``[..., examples, labels]``.
+        intact: ``[examples, labels]``, the intact model's.
+
+    Returns:
+        float64 ``[..., examples]``: the Kullback-Leibler divergence of the variant's distribution over the
+        classes from the intact model's, KL(intact || variant) in nats, or 1 where the likeliest class is the
+        same and 0 elsewhere; NaN where a logit is NaN or infinite.
+    """
+    finite = np.isfinite(logits).all(axis=-1) & np.isfinite(intact).all(axis=-1)
+    if metric == "agreement":
+        return np.where(finite, logits.argmax(axis=-1) == intact.argmax(axis=-1), np.nan)
+    with np.errstate(invalid="ignore"):
+        own, other = (_log_softmax(values.astype(np.float64)) for values in (intact, logits))
+        divergence = (np.exp(own) * (own - other)).sum(axis=-1)
+    return np.where(finite, np.maximum(divergence, 0.0), np.nan)  # rounding may leave less than 0
+
+
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    found: np.ndarray = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return found
+
+
 def predictions_from_likelihoods(metric: str, sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Predictions of a language model, from the log-likelihoods of continuations.
 

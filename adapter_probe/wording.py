@@ -26,6 +26,9 @@ METHOD_LABELS = {
 BASELINE = "tfidf"
 """The baseline without pretraining."""
 
+_DISTANCES = {"kl": "KL divergence", "agreement": "disagreement"}
+"""Changes of the metrics that compare with the intact model: they have a size, and no better or worse."""
+
 ALL_OFF = "all switched off"
 """What a study with every adapter switched off is called."""
 
@@ -81,8 +84,15 @@ def is_loss(metric: str | None) -> bool:
     return _written(metric).loss_unit is not None
 
 
+def is_distance(metric: str | None) -> bool:
+    """Whether changes are distances from the intact model's outputs, which are neither better nor worse."""
+    return metric in _DISTANCES
+
+
 def drop_name(metric: str | None) -> str:
-    """The name of a change for the worse: a drop of a score, a rise of a loss."""
+    """The name of a change for the worse: a drop of a score, a rise of a loss; or that of a distance."""
+    if metric in _DISTANCES:
+        return _DISTANCES[metric]
     return "rise" if is_loss(metric) else "drop"
 
 
@@ -122,12 +132,16 @@ def amount_text(points: float, metric: str | None) -> str:
 def drop_text(drop: float | None, metric: str | None) -> str:
     """A drop in a sentence: `drop 38.9 points`, `gain 0.3 points`; of a loss, `rise 0.017 nats`, `fall ...`.
 
+    A distance has one name for all sizes: `KL divergence 0.017 nats`, `disagreement 3.1 points`.
+
     Args:
         drop: points, positive for the worse; None or NaN if undefined.
         metric: the metric.
     """
     if drop is None or math.isnan(drop):
         return "undefined"
+    if metric in _DISTANCES:
+        return f"{_DISTANCES[metric]} {amount_text(drop, metric)}"
     worse, better = ("rise", "fall") if is_loss(metric) else ("drop", "gain")
     size = amount_text(abs(drop), metric)
     gained = drop < 0 and float(size.split()[0]) != 0
@@ -166,7 +180,25 @@ def drop_label(metric: str | None, scored: str = "") -> str:
         metric: the metric; None if it differs between panels.
         scored: the metric with its data; by default its name alone.
     """
-    return f"{drop_name(metric)} in {scored or metric_name(metric)} ({unit_name(metric)})"
+    return f"{change_of(metric, scored)} ({unit_name(metric)})"
+
+
+def change_of(metric: str | None, scored: str = "") -> str:
+    """What is drawn of a metric: `drop in validation accuracy`, `disagreement with the intact model`.
+
+    Args:
+        metric: the metric; None if it differs between panels.
+        scored: the metric with its data; by default its name alone.
+    """
+    name = scored or metric_name(metric)
+    if is_distance(metric):
+        return name.replace("agreement", "disagreement", 1)
+    return f"{drop_name(metric)} in {name}"
+
+
+def sentence(text: str) -> str:
+    """A text with its first letter in upper case; `str.capitalize` would change the others."""
+    return text[:1].upper() + text[1:]
 
 
 def score_axis(metric: str | None) -> tuple[float, str]:
@@ -209,6 +241,6 @@ def significance_test(metric: str | None) -> str | None:
     """The test behind the p-values of an ablation, as `adapter_probe.analysis.significance` chooses it."""
     from adapter_probe.metrics import PROPORTIONS
 
-    if metric is None:
+    if metric is None or is_distance(metric):
         return None
     return "McNemar" if metric in PROPORTIONS else "bootstrap"

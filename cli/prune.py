@@ -9,6 +9,7 @@ import typer
 
 from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.studies.summaries import aligned_columns, drop_interval_text, score_text
+from adapter_probe.wording import is_distance
 
 from . import options
 from .console import command, show, show_json
@@ -104,6 +105,13 @@ def _record(pruned: Pruning) -> dict[str, Any]:
     return to_plain(plain)  # type: ignore[return-value]
 
 
+def _outcome(metric: str, cost: str, scores: str, examples: str) -> list[tuple[str, str]]:
+    """What pruning changed: a score, or the distance from the outputs before it."""
+    if is_distance(metric):
+        return [("difference", f"{cost} ({examples}, compared with the outputs before)")]
+    return [("score", f"{scores} ({metric}, {examples})"), ("cost", cost)]
+
+
 def _text(pruned: dict[str, Any]) -> str:
     first, last = pruned["span"]["first"], pruned["span"]["last"]
     metric, others = pruned["metric"], "other " if pruned["chosen_on"] == "half" else ""
@@ -118,8 +126,7 @@ def _text(pruned: dict[str, Any]) -> str:
     rows = [
         ("pruned", f"adapters of layer {first}" if first == last else f"adapters of layers {first}-{last}"),
         ("chosen on", how.get(pruned["chosen_on"], "")),
-        ("score", f"{before} to {after} ({metric}, {pruned['n_examples']:,} {others}examples)"),
-        ("cost", cost),
+        *_outcome(metric, cost, f"{before} to {after}", f"{pruned['n_examples']:,} {others}examples"),
         ("removed", f"{held - pruned['adapter_parameters_after']:,} of {held:,} adapter parameters"),
         ("time", f"{100 * saved:.1f}% less per evaluation on this machine"),
         ("checkpoint", pruned["checkpoint"]),

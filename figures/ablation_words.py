@@ -11,7 +11,7 @@ from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import StudyKind
 from adapter_probe.analysis.studies import AblationRecord, section_of
-from adapter_probe.analysis.summary import NOT_WORSE, AblationSummary
+from adapter_probe.analysis.summary import NOT_DIFFERENT, NOT_WORSE, AblationSummary
 from adapter_probe.settings import texts_of
 from adapter_probe.wording import (
     common_value,
@@ -72,9 +72,10 @@ def ablation_notes(record: AblationRecord) -> list[str]:
     """The notes in a grid: the task, the intact score, everything switched off, the majority class."""
     said, delta = record.summary, record.summary.removed_delta_points
     lost = None if delta is None else -delta
+    intact = f"intact {named_score(said.intact_score, said.metric)}"
     notes = [
         f"{escape_mathtext(study_label(record))}, n = {said.n_examples:,}",
-        f"intact {named_score(said.intact_score, said.metric)}",
+        *([] if wording.is_distance(said.metric) else [intact]),
         f"{said.removed}: {drop_text(lost, said.metric).removesuffix(' points')}",
     ]
     if said.majority_score is not None:
@@ -97,18 +98,24 @@ def joint_notes(record: AverageRecord | ComparisonRecord) -> list[str]:
         scores = [score_text(score, record.metric) for score in record.intact_scores]
         names = [escape_mathtext(name) for name in record.names]
         notes = [f"{names[1]} minus {names[0]}", f"n = {record.n_examples:,}, {metric_name(record.metric)}"]
+        if wording.is_distance(record.metric):
+            return notes
         return notes + [f"{name}: intact {score}" for name, score in zip(names, scores)]
     ends = min(record.intact_scores), max(record.intact_scores)
     low, high = (score_text(score, record.metric) for score in ends)
+    studies = [f"mean ± s.d. of {len(record.names)} studies"]
+    if wording.is_distance(record.metric):
+        return [*studies, f"n = {record.n_examples:,}"]
     intact = low if low == high else f"{low} to {high}"
-    return [f"mean ± s.d. of {len(record.names)} studies", f"n = {record.n_examples:,}",
-            f"intact {metric_name(record.metric)} {intact}"]  # fmt: skip
+    return [*studies, f"n = {record.n_examples:,}", f"intact {metric_name(record.metric)} {intact}"]
 
 
 def why_spans_mean_nothing(summary: AblationSummary) -> str | None:
     """Why the spans of a study are not informative by its tests; None if they are."""
     if summary.warning is None:
         return None
+    if summary.warning.startswith(NOT_DIFFERENT):
+        return f"not different with {summary.removed}"
     if summary.warning.startswith(NOT_WORSE):
         return f"no better than with {summary.removed}"
     article = "the" if summary.baseline == "majority class" else "a"
@@ -128,7 +135,10 @@ def checkpoint_sentence(record: AblationRecord) -> str:
     """A sentence on one checkpoint."""
     found = record.summary
     intact = score_text(found.intact_score, found.metric)
-    said = [count_text(found.n_examples, "example"), f"intact {metric_name(found.metric)} {intact}"]
+    what = f"intact {metric_name(found.metric)} {intact}"
+    if wording.is_distance(found.metric):
+        what = "compared with its own intact outputs"
+    said = [count_text(found.n_examples, "example"), what]
     if found.majority_score is not None:
         said.append(f"{found.baseline} {score_text(found.majority_score, found.metric)}")
     return f"{study_label(record)}: one trained checkpoint, {', '.join(said)}."

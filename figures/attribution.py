@@ -19,7 +19,7 @@ from matplotlib.patches import Patch
 from adapter_probe.analysis.significance import ALPHA
 from adapter_probe.analysis.studies import AblationRecord, StudyRecord
 from adapter_probe.errors import ResultsError
-from adapter_probe.wording import ALL_OFF, cell_text, drop_name, drop_text, rounded, unit_name
+from adapter_probe.wording import ALL_OFF, cell_text, drop_name, drop_text, is_distance, rounded, unit_name
 
 from . import style
 from .ablation_words import (
@@ -271,7 +271,7 @@ def _caption(records: Sequence[AblationRecord]) -> str:
     layers = pd.concat([record.shares for record in records], ignore_index=True)
     spans = pd.concat([record.spans for record in records], ignore_index=True)
     metric = common_metric(records)
-    drop = drop_name(metric)
+    drop, loss = drop_name(metric), "" if is_distance(metric) else " loss"
     told = dict.fromkeys(record.summary.removed for record in records)
     whole = " or ".join("all adapters switched off" if one == ALL_OFF else one for one in told)
     parts = [
@@ -279,7 +279,7 @@ def _caption(records: Sequence[AblationRecord]) -> str:
         f"Attribution to layers of the {drop_label(records, metric)} with {whole}.",
         f"Grid: interaction of each span of layers, the part of its {drop} that shorter spans do not explain,"
         f" m(a,b) = d(a,b) − d(a+1,b) − d(a,b−1) + d(a+1,b−1) with d(a,b) the {drop} of span a to b; red:"
-        " more loss than additive, blue: less loss than additive.",
+        f" more{loss} than additive, blue: less{loss} than additive.",
         "Bars: each layer's share, the sum of m(a,b)/(b−a+1) over the spans that contain it (the Myerson"
         f" value on the chain of layers); the shares sum to the total {drop}.",
         f"Diamonds: the {drop} of the layer alone.",

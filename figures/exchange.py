@@ -11,7 +11,15 @@ from matplotlib.lines import Line2D
 
 from adapter_probe.analysis.exchange import ExchangeRecord
 from adapter_probe.analysis.studies import StudyRecord
-from adapter_probe.wording import count_text, drop_name, metric_name, span_text, task_label, unit_name
+from adapter_probe.wording import (
+    change_of,
+    count_text,
+    drop_name,
+    is_distance,
+    span_text,
+    task_label,
+    unit_name,
+)
 
 from . import style
 from .ablation_words import axis_words
@@ -107,6 +115,14 @@ def _state(record: ExchangeRecord) -> str:
     return axis_words(record.study)
 
 
+def _directions(first: str, second: str) -> str:
+    """What left and down mean: a distance from the intact model says nothing of better or worse."""
+    left, down = ("closer to the intact model" if is_distance(one) else "better" for one in (first, second))
+    if left == down:
+        return f"Left and down is {left}{'' if is_distance(first) else '; gains are negative'}."
+    return f"Left is {left}, down is {down}; gains are negative."
+
+
 def _short(name: str) -> str:
     """The name, shortened to fit an axis label."""
     label = task_label(name)
@@ -153,9 +169,9 @@ def _caption(record: ExchangeRecord) -> str:
     off = record.study == "ablated"
     done = "the span's adapters are switched off" if off else "only the span's adapters are kept on"
     return (
-        f"Each point is a contiguous span of layers: the {drop_name(first)} in {metric_name(first)} on"
-        f" {task} ({unit_name(first)}, n = {n:,}) against the {drop_name(second)} in {metric_name(second)} on"
+        f"Each point is a contiguous span of layers: the {change_of(first)} on"
+        f" {task} ({unit_name(first)}, n = {n:,}) against the {change_of(second)} on"
         f" {other} ({unit_name(second)}, n = {m:,}) when {done}, without retraining."
-        " Left and down is better; gains are negative. The cross marks the intact model; the line is the"
+        f" {_directions(first, second)} The cross marks the intact model; the line is the"
         f" Pareto frontier; bars are 95% paired bootstrap intervals.{shades}"
     )

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from adapter_probe.analysis.comparing import AverageRecord
 from adapter_probe.analysis.deltas import drop_points, span_order
 from adapter_probe.analysis.studies import AblationRecord, StudyRecord
-from adapter_probe.wording import common_value, drop_name, metric_name, tolerance_text, unit_name
+from adapter_probe.wording import common_value, drop_name, is_distance, metric_name, sentence, tolerance_text
 
 from . import style
 from .ablation_words import (
@@ -27,7 +27,6 @@ from .ablation_words import (
     common_metric,
     drop_label,
     over_spans,
-    scored,
     study_label,
     tests_of,
     warnings_of,
@@ -236,14 +235,16 @@ def _caption(
     return caption_of(
         [
             *warnings_of(records),
-            f"{drop.capitalize()} in {scored(records, metric)} ({unit_name(metric)}) when {DONE[study]}.",
+            f"{sentence(drop_label(records, metric))} when {DONE[study]}.",
             f"Rows: the first layer {axis_words(study)}, columns: the last; green frames mark single layers.",
             f"The black line separates spans with a {drop} of at most"
             f" {tolerance_text(tolerance, metric)} from the others."
             if line is not None
             else "",
             *map(checkpoint_sentence, records),
-            f"Blue cells, with a minus sign: the {metric_name(metric)} improves." if gains else "",
+            f"Blue cells, with a minus sign: the {metric_name(metric)} improves."
+            if gains and not is_distance(metric)
+            else "",
             *marked,
             "Right: each layer's share of the whole and the layer alone." if with_shares else "",
             PUBLISHED if len(records) < len(grids) else "",

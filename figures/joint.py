@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import span_order
 from adapter_probe.analysis.studies import StudyRecord
-from adapter_probe.wording import count_text, drop_label, drop_name, score_text, tolerance_text
+from adapter_probe.wording import count_text, drop_label, drop_name, is_distance, score_text, tolerance_text
 
 from . import style
 from .ablation_words import DONE, over_spans
@@ -77,7 +77,8 @@ def _caption(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], to
     metric, names, is_grid = record.metric, record.names, span_order(record.spans) is None
     drop = drop_label(metric)
     scores = ", ".join(score_text(score, metric) for score in record.intact_scores)
-    about = f"{count_text(record.n_examples, 'example')}, intact {scores}"
+    about = count_text(record.n_examples, "example")
+    about += "" if is_distance(metric) else f", intact {scores}"
     done = DONE[record.study] if is_grid else of_lines([record.spans], record.study)
     mark = "A ring" if is_grid else "A hollow dot"
     if isinstance(record, ComparisonRecord):
@@ -91,7 +92,9 @@ def _caption(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], to
             drawn,
             *(_grid_marks(record, grids, tolerance) if is_grid else _curve_marks(record, tolerance)),
             f"{mark} marks a span whose {what} is not significant at 0.05 by {test}, Holm-corrected"
-            f"{over_spans([record.spans])}.",
+            f"{over_spans([record.spans])}."
+            if "significant" in record.spans
+            else "",
             PUBLISHED if _has_published(grids) else "",
         ]
     )

@@ -38,6 +38,7 @@ DIVERGING_EDGES = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 
 _NEUTRAL = "#f4f4f2"
 _MORE = DROP_COLOURS[1:7]  # colours of the drops between the same edges
+_EXTENDED = {(True, True): "both", (True, False): "min", (False, True): "max", (False, False): "neither"}
 _LESS = (*GAIN_COLOURS, "#1c6099", "#08306b")
 
 
@@ -49,7 +50,7 @@ class DropScale:
     to 1 point, -2 up to 2, ... The last level shown on either side is open.
 
     Attributes:
-        n_gains: gain levels shown, at least 1.
+        n_gains: gain levels shown; 0 where there cannot be any.
         beyond: whether the level beyond the last edge is shown.
         colormap: a map to take the colours from instead of this project's.
     """
@@ -66,13 +67,24 @@ class DropScale:
         """
         return replace(self, colormap=_map_of(colormap))
 
+    @property
+    def below(self) -> bool:
+        """Whether there is a level below the first edge."""
+        return self.n_gains > 0
+
     @classmethod
-    def spanning(cls, drops: np.ndarray) -> DropScale:
-        """The smallest scale that covers all `drops` (any shape; NaN is skipped)."""
+    def spanning(cls, drops: np.ndarray, gains: bool = True) -> DropScale:
+        """The smallest scale that covers all `drops` (any shape; NaN is skipped).
+
+        Args:
+            drops: points.
+            gains: whether there can be gains, which distances from the intact model have not.
+        """
         finite = np.asarray(drops)[np.isfinite(drops)]
         gain = float(-finite.min(initial=0.0))
         loss = float(finite.max(initial=0.0))
-        return cls(1 + sum(edge < gain for edge in GAIN_EDGES), loss > DROP_EDGES[-1])
+        n_gains = 1 + sum(edge < gain for edge in GAIN_EDGES) if gains else 0
+        return cls(n_gains, loss > DROP_EDGES[-1])
 
     def levels(self, drops: np.ndarray) -> np.ndarray:
         """Level of each drop, int64 of the same shape. NaN is not allowed."""
@@ -81,7 +93,7 @@ class DropScale:
             raise ValueError("an undefined drop has no level")
         loss = np.maximum(np.searchsorted(DROP_EDGES, drops, side="left"), 1)
         gain = np.minimum(np.searchsorted(GAIN_EDGES, -drops, side="left") + 1, self.n_gains)
-        return np.where(drops < 0, -gain, loss)
+        return np.where((drops < 0) & self.below, -gain, loss)
 
     def colours(self, drops: np.ndarray) -> list[str]:
         """Colour of each drop `[drops]`, as hex; NaN is not allowed."""
@@ -94,7 +106,7 @@ class DropScale:
     @property
     def edges(self) -> tuple[float, ...]:
         """Edges on the colour bar in ascending order of drop; gains are negative."""
-        return (*(-edge for edge in reversed(GAIN_EDGES[: self.n_gains - 1])), *DROP_EDGES)
+        return (*(-edge for edge in reversed(GAIN_EDGES[: max(0, self.n_gains - 1)])), *DROP_EDGES)
 
     @property
     def shown(self) -> list[str]:
@@ -128,6 +140,11 @@ class DivergingScale:
     def recoloured(self, colormap: str | Colormap | None) -> DivergingScale:
         """The same levels in other colours; see `DropScale.recoloured`."""
         return replace(self, colormap=_map_of(colormap))
+
+    @property
+    def below(self) -> bool:
+        """Always: the level below the first edge is shown."""
+        return True
 
     @property
     def beyond(self) -> bool:
@@ -191,7 +208,7 @@ def _colours(scale: Scale, values: np.ndarray) -> list[str]:
 def mappable(scale: Scale) -> ScalarMappable:
     """The scale as Matplotlib's norm and colour map, for values that went through `as_drawn`."""
     shown = scale.shown
-    inner = ListedColormap(shown[1:-1] if scale.beyond else shown[1:])
+    inner = ListedColormap(shown[scale.below : len(shown) - scale.beyond])
     inner = inner.with_extremes(under=shown[0], over=shown[-1])
     return ScalarMappable(BoundaryNorm(scale.edges, inner.N), inner)
 
@@ -231,9 +248,9 @@ def draw_colorbar(
 ) -> Colorbar:
     """A colour bar that takes its space from the given axes, with the tolerance marked as in the grid.
 
-    The lower end is open; the other one is open only if a value lies beyond the last edge. The label is
-    broken into lines of at most `length` points, by default four fifths of the axes' height. `tolerance` is
-    None where the grids have no black line.
+    The lower end is open where there can be gains, the other one if a value lies beyond the last edge. The
+    label is broken into lines of at most `length` points, by default four fifths of the axes' height.
+    `tolerance` is None where the grids have no black line.
     """
     length = 0.8 * size_in_points(axes[0])[1] if length is None else length
     label = style.wrap_text(label, style.label_size(), length)
@@ -243,7 +260,7 @@ def draw_colorbar(
         room = {"fraction": min(0.5, words / size_in_points(axes[0])[not upright])}
     bar = axes[0].figure.colorbar(
         mappable(scale), ax=axes[0] if len(axes) == 1 else tuple(axes), location=location, ticks=scale.edges,
-        format=_EdgeFormatter(scale.edges), extend="both" if scale.beyond else "min", extendfrac=0.05,
+        format=_EdgeFormatter(scale.edges), extend=_EXTENDED[scale.below, scale.beyond], extendfrac=0.05,
         spacing="uniform", shrink=0.8 if upright or len(axes) > 1 else 1.0, aspect=25 if upright else 35,
         **room,
     )  # fmt: skip
@@ -253,7 +270,7 @@ def draw_colorbar(
             line = bar.ax.axhline if upright else bar.ax.axvline
             line(tolerance, color=colour, linewidth=width * style.scale_factor())
     bar.set_label(label, linespacing=0.95)
-    if isinstance(scale, DropScale):
+    if isinstance(scale, DropScale) and scale.below:
         _name_gains(bar, upright)
     return bar
 

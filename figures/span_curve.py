@@ -21,15 +21,15 @@ from matplotlib.patches import Patch
 
 from adapter_probe.analysis.deltas import StudyKind, drop_points, span_order
 from adapter_probe.analysis.studies import AblationRecord, StudyRecord
-from adapter_probe.wording import drop_name, tolerance_text, unit_name
+from adapter_probe.wording import drop_name, sentence, tolerance_text
 
 from . import style
 from .ablation_words import (
     axis_words,
     checkpoint_sentence,
     common_metric,
+    drop_label,
     over_spans,
-    scored,
     study_label,
     tests_of,
     units_of,
@@ -293,8 +293,7 @@ def _caption(records: Sequence[AblationRecord], tolerance: float, paper: bool) -
     return caption_of(
         [
             *warnings_of(records),
-            f"{drop.capitalize()} in {scored(records, metric)} ({unit_name(metric)}) when"
-            f" {of_lines(frames, records[0].summary.study)}.",
+            f"{sentence(drop_label(records, metric))} when {of_lines(frames, records[0].summary.study)}.",
             f"The dashed line is a {drop} of {tolerance_text(tolerance, metric)}.",
             *map(checkpoint_sentence, records),
             *marked,

@@ -57,6 +57,7 @@ class Grid:
         label: label of the colour bar, with the unit.
         shows: what is drawn: drops, their standard deviation, or the difference of two. Only drops have a
             tolerance, and only differences a scale with a neutral middle.
+        gains: whether drops can be negative.
         joint_study: without a record, what was done to the spans.
     """
 
@@ -66,6 +67,7 @@ class Grid:
     label: str = "drop (points)"
     shows: Literal["drops", "spread", "differences"] = "drops"
     joint_study: StudyKind = "ablated"
+    gains: bool = True
 
     @property
     def name(self) -> str:
@@ -93,10 +95,13 @@ class Grid:
 def grid_of(record: SpanRecord) -> Grid:
     """The drops of an ablation, their mean over several ablations, or the difference of two."""
     if isinstance(record, AblationRecord):
-        return Grid(record.spans, ablation_notes(record), record, drop_label([record], record.summary.metric))
+        metric = record.summary.metric
+        label, gains = drop_label([record], metric), not wording.is_distance(metric)
+        return Grid(record.spans, ablation_notes(record), record, label, gains=gains)
     frame, notes = record.spans, joint_notes(record)
     if isinstance(record, AverageRecord):
-        return Grid(frame, notes, label=f"mean {wording.drop_label(record.metric)}", joint_study=record.study)
+        label, gains = f"mean {wording.drop_label(record.metric)}", not wording.is_distance(record.metric)
+        return Grid(frame, notes, label=label, joint_study=record.study, gains=gains)
     frame = frame.assign(delta_points=-frame["difference_points"])
     label = f"difference of {drop_name(record.metric)}s ({unit_name(record.metric)})"
     return Grid(frame, notes, label=label, shows="differences", joint_study=record.study)
@@ -107,7 +112,8 @@ def spread_grid(record: AverageRecord) -> Grid:
     frame = record.spans[["first", "last"]].assign(delta_points=-record.spans["sd_points"])
     label = f"s.d. of {wording.drop_label(record.metric)}"
     notes = [f"s.d. over {len(record.names)} studies"]
-    return Grid(frame, notes, label=label, shows="spread", joint_study=record.study)
+    gains = not wording.is_distance(record.metric)
+    return Grid(frame, notes, label=label, shows="spread", joint_study=record.study, gains=gains)
 
 
 def published_grid(record: AblationRecord) -> Grid | None:
@@ -125,8 +131,9 @@ def scale_of(grids: Sequence[Grid]) -> Scale:
     """The smallest scale that covers all grids, with the spread where it is printed."""
     shown = [drop_points(grid.frame["delta_points"]) for grid in grids]
     shown += [grid.frame["sd_points"].to_numpy(float) for grid in grids if "sd_points" in grid.frame]
-    kind = DivergingScale if grids[0].shows == "differences" else DropScale
-    return kind.spanning(np.concatenate(shown))
+    if grids[0].shows == "differences":
+        return DivergingScale.spanning(np.concatenate(shown))
+    return DropScale.spanning(np.concatenate(shown), any(grid.gains for grid in grids))
 
 
 def drawn_tolerance(grids: Sequence[Grid], tolerance: float) -> float | None:
@@ -155,7 +162,8 @@ def draw(grid: Grid, ax: Axes, *, tolerance: float, notes: bool, scale: Scale, n
     if (marked := marked_cells(frame, "non_monotone", True)).any():
         inks = [style.text_colour(colour) for colour in scale.colours(drops[marked])]
         draw_triangles(ax, cells.positions[marked], inks)
-        said.append(f"◣ shorter span inside {drop_name(grid.metric)}s more")
+        more = "differs" if wording.is_distance(grid.metric) else f"{drop_name(grid.metric)}s"
+        said.append(f"◣ shorter span inside {more} more")
     if (unsure := marked_cells(frame, "significant", False)).any():
         draw_rings(ax, cells.positions[unsure])
         test = significance_test(grid.metric) if grid.metric else None

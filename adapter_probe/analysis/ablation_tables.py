@@ -22,11 +22,12 @@ from adapter_probe.analysis.deltas import (
 from adapter_probe.analysis.removable import TOLERANCES, non_monotone, removable_table, spans_with_adapters
 from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores
 from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, percentile_interval, span_p
-from adapter_probe.metrics import METRICS, PROPORTIONS, to_points
+from adapter_probe.metrics import COMPARISONS, METRICS, PROPORTIONS, to_points
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER
 
 _INTERACTION = ("interaction_points", "interaction_low_points", "interaction_high_points")
+_TEST = ("p_value", "p_holm", "significant")
 _SHARE = ("share_points", "share_low_points", "share_high_points")
 
 
@@ -37,10 +38,11 @@ class AblationTables:
     Attributes:
         spans: one row per span: `span_scores`, then `ci_low_points`, `ci_high_points` (95% paired bootstrap
             interval of `delta_points`), `p_value` against the intact model, `p_holm` (over all spans),
-            `significant` (below 0.05), `n_nonfinite` (examples whose outputs are NaN or infinite; a span with
-            any has no score), `interaction_points` with its interval `interaction_low_points`,
-            `interaction_high_points` (of the drop: positive = the span costs beyond its parts) and
-            `non_monotone`, see the function of that name.
+            `significant` (below 0.05; `metrics.COMPARISONS` have no test and none of the three),
+            `n_nonfinite` (examples whose outputs are NaN or infinite; a span with any has no score),
+            `interaction_points` with its interval `interaction_low_points`, `interaction_high_points` (of
+            the drop: positive = the span costs beyond its parts) and `non_monotone`, see the function of
+            that name.
         layers: one row per layer: the single-layer span, and the layer's share of the total drop with its
             interval. Where groups of layers were switched, a row a group, `layer` to `last_layer`. A layer
             without adapters has no single-layer span, and the share 0.
@@ -65,7 +67,8 @@ def resamples_for(results: AblationResults) -> int:
     100 resamples a span it can fall to 0.02. The exact test of accuracy needs no more than the intervals do.
     """
     n_spans = int((results.spans[:, 0] >= 0).sum())
-    return N_RESAMPLES if results.metric in PROPORTIONS else max(N_RESAMPLES, 100 * n_spans)
+    untested = (*PROPORTIONS, *COMPARISONS)  # by the bootstrap
+    return N_RESAMPLES if results.metric in untested else max(N_RESAMPLES, 100 * n_spans)
 
 
 def ablation_tables(
@@ -99,6 +102,8 @@ def ablation_tables(
         ci_low_points=low, ci_high_points=high, p_value=p, p_holm=adjusted, significant=adjusted < ALPHA,
         n_nonfinite=results.nonfinite[rows],
     )  # fmt: skip
+    if results.metric in COMPARISONS:
+        frame = frame.drop(columns=list(_TEST))
     n_layers = results.masks.shape[1] // SITES_PER_LAYER
     if study_kind(results) != "ablated":
         spans = frame.assign(**dict.fromkeys(_INTERACTION, np.nan), non_monotone=False)
@@ -122,7 +127,7 @@ def _resampled(
 
     The chance score of a correlation is 0; it is NaN if the score of guessing is not known.
     """
-    if results.kind == "classification":
+    if results.kind == "classification" and results.metric not in COMPARISONS:
         constant = np.full(len(results.labels), np.bincount(results.labels).argmax())
         sampled = bootstrap_scores(results, n_resamples, seed, more=constant[None])
         return sampled[:, :-1], sampled[:, -1]
@@ -181,7 +186,7 @@ def _with_shares(results: AblationResults, layers: pd.DataFrame, grids: _DropGri
 
 def _single_layers(frame: pd.DataFrame, n_layers: int) -> pd.DataFrame:
     """One row per layer or group of layers, empty if the study has no such span."""
-    wanted = ["delta_points", "ci_low_points", "ci_high_points", "p_holm"]
+    wanted = ["delta_points", "ci_low_points", "ci_high_points", *({"p_holm"} & {*frame})]
     units = span_units(frame)
     if units is None or (units[:, 0] == units[:, 1]).all():
         singles = frame[frame["n_layers"] == 1].set_index("first")[wanted]

@@ -41,7 +41,8 @@ class JointRecord:
         names: distinct names of the studies.
         spans: one row per span: `first`, `last`, `n_layers`; the 95% paired bootstrap interval of the drawn
             quantity `ci_low_points`, `ci_high_points`; `p_value`, `p_holm` over all spans, and `significant`
-            (below 0.05); further columns by kind of record.
+            (below 0.05), except for the mean of a distance from the intact model; further columns by kind of
+            record.
         metric: metric of all scores.
         n_examples: number of examples.
         intact_scores: intact score of each study.
@@ -149,7 +150,8 @@ def average_ablations(
         sd_points=deltas.std(axis=0, ddof=1), min_points=deltas.min(axis=0), max_points=deltas.max(axis=0),
         ci_low_points=low, ci_high_points=high,
     )  # fmt: skip
-    spans = _with_tests(spans, spans["delta_points"].to_numpy(), means)
+    if studies[0].metric not in metrics.COMPARISONS:  # which differ from the intact model in any case
+        spans = _with_tests(spans, spans["delta_points"].to_numpy(), means)
     spans = spans.assign(n_studies=len(studies), n_examples=len(studies[0].labels))
     removed = tuple(_removed_points(results) for results in studies)
     return AverageRecord(names, spans, *_common_fields(studies, names), task, removed, deltas)

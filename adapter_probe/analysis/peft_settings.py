@@ -70,7 +70,8 @@ def next_lora(results: AblationResults, layers: pd.DataFrame, spans: Mapping[str
     lines = {}
     if removable:
         span = Span(removable.first, removable.last)
-        lines["layers_to_transform"] = layers_to_transform(with_adapters, span)
+        if any(not span.first <= layer <= span.last for layer in with_adapters):  # else nothing is left
+            lines["layers_to_transform"] = layers_to_transform(with_adapters, span)
     shares = _shares_by_layer(layers).reindex(ranked)
     if shares.notna().all():
         lines["rank_pattern"] = rank_pattern(ranked, shares.tolist(), rank)

@@ -16,7 +16,7 @@ import numpy as np
 
 from adapter_probe import metrics
 from adapter_probe.formulas import ClassCounts, loss, loss_terms
-from adapter_probe.metrics import LOSSES, METRICS, PROPORTIONS, CustomMetric
+from adapter_probe.metrics import METRICS, PROPORTIONS, RATIOS, CustomMetric
 from adapter_probe.results.ablation_files import AblationResults
 
 N_RESAMPLES = 10_000
@@ -98,7 +98,7 @@ def weighted_scorer(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
         return _custom_scores(metric, predictions, labels)
     if metric in PROPORTIONS:
         return _means((predictions == labels).astype(np.float32))  # whole numbers: exact
-    if metric in LOSSES:
+    if metric in RATIOS:
         return _ratios(metric, predictions, labels)
     if metric in METRICS["extractive"]:
         return _means(predictions.astype(np.float64))
@@ -131,7 +131,7 @@ def _means(values: np.ndarray) -> Scorer:
 
 
 def _ratios(metric: str, nats: np.ndarray, units: np.ndarray) -> Scorer:
-    """Losses, which are ratios of two sums over examples; arguments as in `loss_terms`."""
+    """Metrics that are ratios of two sums over examples; arguments as in `loss_terms`."""
     numerators, denominators = loss_terms(metric, nats, units)
     columns = np.ascontiguousarray(numerators.T)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from adapter_probe.analysis.deltas import without_noise
-from adapter_probe.metrics import PROPORTIONS
+from adapter_probe.metrics import COMPARISONS, PROPORTIONS
 from adapter_probe.results.ablation_files import AblationResults
 
 LEVEL = 0.95
@@ -96,6 +96,9 @@ def holm(p: np.ndarray) -> np.ndarray:
 def span_p(results: AblationResults, rows: np.ndarray, intact: int, differences: np.ndarray) -> np.ndarray:
     """The p-value of each row against the intact model: McNemar for accuracy, bootstrap for other scores.
 
+    There is none for a comparison with the intact model: any change of a weight makes the outputs differ, so
+    that they are equal is no hypothesis.
+
     Args:
         results: predictions and labels.
         rows: int ``[spans]``, the variants to test.
@@ -105,6 +108,8 @@ def span_p(results: AblationResults, rows: np.ndarray, intact: int, differences:
     Returns:
         float64 ``[spans]``; NaN where the difference is undefined.
     """
+    if results.metric in COMPARISONS:
+        return np.full(len(rows), np.nan)
     if results.metric not in PROPORTIONS:
         return bootstrap_p(differences)
     right = results.predictions == results.labels

@@ -38,6 +38,8 @@ _GUESSES = {
     "regression": "a constant answer",
     "causal": "a choice at random",
 }
+NOT_DIFFERENT = "The model's outputs do not differ with all of these adapters off"
+_ROUNDING = 1e-6  # nats
 NOT_WORSE = "The model is not worse with all of these adapters off"
 _NOTHING = "at the 5% level, so the differences between spans are not informative."
 _SITES = {"attention": "attention", "ffn": "feed-forward"}
@@ -224,6 +226,9 @@ def _switched_part(settings: Mapping[str, object]) -> str:
 
 def _warning(tables: AblationTables, intact: float, removed: float, results: AblationResults) -> str | None:
     """Why the spans are not informative, or None; shown to readers first."""
+    if results.metric in metrics.COMPARISONS:
+        same = abs(removed - intact) <= _ROUNDING
+        return f"{NOT_DIFFERENT}, so the differences between spans are not informative." if same else None
     if tables.chance_p >= ALPHA or intact < results.chance_score:
         return f"The intact model is not better than {_GUESSES[results.kind]} {_NOTHING}"
     if tables.removed_p >= ALPHA or metrics.to_points(results.metric, removed - intact) > 0:
@@ -242,8 +247,10 @@ def _layer_parameters(results: AblationResults) -> tuple[int, ...] | None:
 
 def _statistics(tables: AblationTables, study: StudyKind) -> dict[str, Any]:
     removable = tables.removable
-    tested = int(tables.spans["p_holm"].count())
-    counts = {"significant_spans": int(tables.spans["significant"].sum()), "tested_spans": tested}
+    counts = {}
+    if "p_holm" in tables.spans:
+        tested = int(tables.spans["p_holm"].count())
+        counts = {"significant_spans": int(tables.spans["significant"].sum()), "tested_spans": tested}
     if study != "ablated":
         return counts
     sure = removable[removable["basis"] == "interval"]

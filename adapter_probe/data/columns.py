@@ -100,6 +100,26 @@ def _checked(rows: Rows, text: str | None, text_b: str | None, label: str | None
     return columns
 
 
+def text_columns(rows: Rows) -> Columns:
+    """The columns of texts without labels, found by their usual names; `Columns.label` is empty.
+
+    Raises:
+        DataError: there are none, or it is not clear whether the texts are pairs.
+    """
+    free = {name.lower(): name for name in reversed(rows.names)}
+    pair = next(((free[a], free[b]) for a, b in _PAIRS if a in free and b in free), None)
+    if pair is not None:
+        return Columns(*pair, "")
+    text = next((free[name] for name in (*_TEXTS, "prompt") if name in free), None)
+    if text is None:
+        raise DataError(
+            f"{rows.path}: no text column found (columns: {listed(rows.names)}); rename it 'text', or of "
+            "pairs 'text_a' and 'text_b'"
+        )
+    _refuse_second(rows, text, next((free[name] for name in LABEL_COLUMNS if name in free), None))
+    return Columns(text, None, "")
+
+
 def lacks_labels(tables: Sequence[Rows], columns: Columns) -> bool:
     """Whether a file lacks these columns, or has no label (or answer) in any row."""
     return any(

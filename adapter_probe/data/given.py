@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from adapter_probe.data.columns import text_columns
 from adapter_probe.data.lm_eval_tasks import PREFIX, is_task
 from adapter_probe.data.readers import SPLITS
+from adapter_probe.data.sources import read_source
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError, DataError
@@ -26,6 +28,7 @@ def given_task(
     encoding: str = "utf-8",
     label_names: Sequence[str] = (),
     categories: Sequence[str] = (),
+    unlabelled: bool = False,
 ) -> TaskSpec:
     """The task of a checkpoint, or that of the given files if the checkpoint does not record its data.
 
@@ -38,6 +41,7 @@ def given_task(
         label_names: names of the head's outputs, in their order, for a checkpoint that does not name them.
         categories: names that hold where neither `label_names` nor the checkpoint gives any, and they are as
             many as the outputs.
+        unlabelled: whether the files are read without labels, whether they hold any or not.
 
     Raises:
         CheckpointError: neither files are given nor does the checkpoint record any.
@@ -53,6 +57,9 @@ def given_task(
         label_names = categories
     if label_names:
         task = _named(task, tuple(label_names), checkpoint)
+    if unlabelled and files and task.kind == "classification":
+        columns = task.columns if task.files else text_columns(read_source(files[0], (), encoding))
+        return replace(task, columns=replace(columns, label=""), preset=None)
     if task.files or split not in SPLITS:
         return task
     if not files:

@@ -16,13 +16,13 @@ from adapter_probe.data.formats import READERS, Rows, is_text
 from adapter_probe.data.readers import read_rows, read_text
 from adapter_probe.data.sources import subset
 from adapter_probe.errors import DataError, listed, one_line, shown
-from adapter_probe.metrics import LOSSES, PROPORTIONS
+from adapter_probe.metrics import COMPARISONS, LOSSES, PROPORTIONS
 
 Form = Literal["choice", "completion", "text"]
 FORM_METRICS: dict[Form, tuple[str, ...]] = {
     "choice": PROPORTIONS[:3],
-    "completion": (*LOSSES, "greedy_accuracy"),
-    "text": ("bits_per_byte", "byte_perplexity", "word_perplexity", "nll", "perplexity"),
+    "completion": (*LOSSES, "greedy_accuracy", "agreement"),
+    "text": ("bits_per_byte", "byte_perplexity", "word_perplexity", "nll", "perplexity", *COMPARISONS),
 }
 """Metrics that fit each form; the first is the default."""
 
@@ -83,7 +83,7 @@ def load_requests(
 
     Forms by their columns: `context`, `choices`, `gold` (or `question`, `choices`, `answer`, put to the model
     as ``Question: ... Answer:``), `sentence_good` and `sentence_bad`, `prompt` and `completion`, `messages`
-    of a chat, `text`. A ``.txt`` file is one text.
+    of a chat, `prompt` alone, `text`. A prompt alone and a ``.txt`` file are one text each.
 
     Args:
         tokenizer: writes chats by its template.
@@ -231,6 +231,10 @@ def _text(row: _Row, tokenizer: Any) -> Request:
     return Request("", (row.filled("text"),))
 
 
+def _prompt(row: _Row, tokenizer: Any) -> Request:
+    return Request("", (row.filled("prompt"),))
+
+
 _Reader = Callable[[_Row, Any], Request]
 _FORMS: dict[tuple[str, ...], tuple[Form, _Reader]] = {
     ("context", "choices", "gold"): ("choice", _asked),
@@ -239,13 +243,14 @@ _FORMS: dict[tuple[str, ...], tuple[Form, _Reader]] = {
     ("prompt", "completion"): ("completion", _completion),
     ("messages",): ("completion", _chat),
     ("text",): ("text", _text),
+    ("prompt",): ("text", _prompt),
 }
 
 
 def _reader_of(row: _Row) -> tuple[tuple[str, ...], _Reader]:
     found = [columns for columns in _FORMS if set(columns) <= set(row.record)]
-    # If there are the columns of another kind, a text column often repeats their content.
-    found = [columns for columns in found if columns != ("text",)] or found
+    # If there are the columns of another kind, a text or prompt column often repeats their content.
+    found = [columns for columns in found if _FORMS[columns][0] != "text"] or found[:1]
     if len(found) > 1:
         kinds = " and ".join(f"({listed(columns)})" for columns in found)
         raise DataError(

@@ -15,7 +15,7 @@ _LONGEST_NAME = 255  # bytes of a folder's name, on every common file system
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of the text, the second text of a pair (or None) and the label.
+    """The columns of the text, the second text of a pair (or None) and the label (empty for texts alone).
 
     For question answering: the question, its context, and the answers.
     """
@@ -27,7 +27,7 @@ class Columns:
     @property
     def names(self) -> tuple[str, ...]:
         """The columns in use."""
-        return tuple(name for name in (self.text, self.text_b, self.label) if name is not None)
+        return tuple(name for name in (self.text, self.text_b, self.label) if name)
 
 
 @dataclass(frozen=True)

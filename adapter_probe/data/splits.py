@@ -38,6 +38,8 @@ class Split:
 def assemble_split(spec: TaskSpec, split: str, rows: Rows) -> Split:
     """The texts and labels of some rows of a split; the fingerprint has classes by name.
 
+    Without a column of labels, every label is 0.
+
     Raises:
         DataError: a text or label does not fit the task.
     """
@@ -45,6 +47,10 @@ def assemble_split(spec: TaskSpec, split: str, rows: Rows) -> Split:
         None if column is None else tuple(rows.texts(column))
         for column in (spec.columns.text, spec.columns.text_b)
     )
+    if not spec.columns.label:
+        content = json.dumps([texts, texts_b]).encode()
+        nothing = np.zeros(len(rows.records), dtype=np.int64)
+        return Split(texts, texts_b, nothing, split, hashlib.sha256(content).hexdigest())
     values, names = label_texts(rows, spec.columns.label), spec.label_names
     if spec.kind == "regression":
         labels = target_numbers(rows, values)

@@ -176,7 +176,8 @@ def _assembled(spec: TaskSpec, split: str, rows: Rows) -> Split | Questions:
 def _all_rows(spec: TaskSpec, split: str, rows: Rows) -> Split | Questions:
     """All rows of a split; refused if their labels are all equal, which is possible only in a test split."""
     loaded = _assembled(spec, split, rows)
-    if isinstance(loaded, Split) and split != "test" and (loaded.labels == loaded.labels[0]).all():
+    labelled = split != "test" and spec.columns.label
+    if isinstance(loaded, Split) and labelled and (loaded.labels == loaded.labels[0]).all():
         value = label_texts(rows, spec.columns.label)[0]
         raise DataError(f"{rows.path}: every {split} label is {value!r}; expected two or more labels")
     return loaded

@@ -109,14 +109,15 @@ class GeneralRunner:
         """Sums of log-likelihoods; see `likelihoods.request_outputs`."""
         assert self._layout is not None, "a language model has a layout"
         layout, is_last = self._layout
-        sums, greedy = 0.0, np.True_
+        summed: Arrays = {}
         for rows in rows_of(encoded, items, layout, self._dtype, self._device):
-            scored = self._replay.outputs(
-                rows.inputs, masks, rows=tokens_per_pass, read=Scorer(rows, is_last), each_pass=step
-            )
-            found = summed_by_continuation(rows.batch, scored, len(items))
-            sums, greedy = sums + found["logits"], greedy & found["greedy"]
-        return {"logits": np.asarray(sums, np.float32), "greedy": np.asarray(greedy)}
+            read = Scorer(rows, is_last, [] if self._request.compares_tokens else None)
+            scored = self._replay.outputs(rows.inputs, masks, rows=tokens_per_pass, read=read, each_pass=step)
+            for name, found in summed_by_continuation(rows.batch, scored, len(items)).items():
+                if name in summed:  # of other continuations
+                    found = summed[name] & found if name == "greedy" else summed[name] + found
+                summed[name] = found
+        return summed
 
     def _read(self, items: np.ndarray, out: Tensor) -> Arrays:
         """Outputs of items of one length ``[variants, items, ...]``."""

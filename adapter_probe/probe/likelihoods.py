@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ def request_outputs(
     tokens_per_pass: int,
     norms: NormChoice = "trained",
     each_pass: Callable[[], None] = lambda: None,
+    compared: bool = False,
 ) -> dict[str, np.ndarray]:
     """Log-likelihoods of the continuations of some items under every variant.
 
@@ -42,22 +43,28 @@ def request_outputs(
         tokens_per_pass: see `forward_variants`.
         norms: see `forward_variants`.
         each_pass: see `forward_variants`.
+        compared: whether every variant is compared with the intact model.
 
     Returns:
         ``logits`` float32 ``[variants, items, continuations]``, summed log-likelihoods in nats, 0 where an
         item has fewer continuations; ``greedy`` bool of the same shape, whether every token of the
-        continuation is the most likely one.
+        continuation is the most likely one; and, if compared, ``differences`` float64
+        ``[variants, items, 2]``, see `compare_states`, summed over the tokens of the first continuation.
     """
     batch = pack_requests(encoded, items, model.device)
-    scored = forward_variants(
-        model,
-        batch.packed,
-        masks,
-        tokens_per_pass=tokens_per_pass,
-        norms=norms,
-        each_pass=each_pass,
-        head=lambda hidden: score_states(model.logits_in_parts, batch, model.final_states(hidden)),
-    )
+
+    def run(masks: np.ndarray, head: Callable[[Tensor], Tensor]) -> Tensor:
+        return forward_variants(
+            model, batch.packed, masks, tokens_per_pass=tokens_per_pass, norms=norms, each_pass=each_pass,
+            head=lambda hidden: head(model.final_states(hidden)),
+        )  # fmt: skip
+
+    parts = model.logits_in_parts
+    if compared:
+        intact = run(np.ones_like(masks[:1]), torch.clone)[0]
+        scored = run(masks, lambda states: compare_states(parts, batch, [states], intact)[0])
+    else:
+        scored = run(masks, lambda states: score_states(parts, batch, states))
     return summed_by_continuation(batch, scored, len(items))
 
 
@@ -66,16 +73,17 @@ def summed_by_continuation(batch: RequestBatch, scored: Tensor, n_items: int) ->
 
     Args:
         batch: what is scored.
-        scored: see `score_states`, ``[variants, scored, 2]``.
+        scored: see `score_states`, ``[variants, scored, 2]``, or `compare_states`, ``[..., 4]``.
         n_items: number of items.
     """
-    shape = (len(scored), n_items, batch.n_continuations)
-    sums = torch.zeros(len(scored), n_items * batch.n_continuations, 2, dtype=torch.float64)
-    members = scored[:, batch.members].double().cpu()  # [variants, members, 2]
+    shape, size = (len(scored), n_items, batch.n_continuations), scored.shape[-1]
+    sums = torch.zeros(len(scored), n_items * batch.n_continuations, size, dtype=torch.float64)
+    members = scored[:, batch.members].double().cpu()  # [variants, members, 2 or 4]
     members[..., 1] = 1 - members[..., 1]
     sums.index_add_(1, batch.slots, members)
-    values = sums.view(*shape, 2).numpy()
-    return {"logits": values[..., 0].astype(np.float32), "greedy": values[..., 1] == 0}
+    values = sums.view(*shape, size).numpy()
+    found = {"logits": values[..., 0].astype(np.float32), "greedy": values[..., 1] == 0}
+    return found if size == 2 else {**found, "differences": values[:, :, 0, 2:]}
 
 
 def score_states(parts: LogitsInParts, batch: RequestBatch, states: Tensor) -> Tensor:
@@ -103,6 +111,99 @@ def score_states(parts: LogitsInParts, batch: RequestBatch, states: Tensor) -> T
     return torch.cat(scores)
 
 
+def compare_states(
+    parts: LogitsInParts, batch: RequestBatch, states: Sequence[Tensor], intact: Tensor
+) -> Tensor:
+    """Scores of every token, and how the distributions over the vocabulary differ from the intact model's.
+
+    The logits are computed for a part of the vocabulary and a few positions at a time, the intact model's
+    once for all variants, so that memory depends neither on the variants nor on the vocabulary.
+
+    Args:
+        parts: the output embedding.
+        batch: the tokens to score.
+        states: of each variant ``[read, hidden]``, see `score_states`.
+        intact: the intact model's ``[read, hidden]``.
+
+    Returns:
+        float ``[variants, scored, 4]``: the two of `score_states`; the Kullback-Leibler divergence
+        KL(intact || variant) of the prediction of the token, in nats; and 1 where both models find the same
+        token the most likely one, else 0.
+    """
+    dtype = torch.promote_types(intact.dtype, torch.float32)
+    scores, done = [], 0
+    for begin in range(0, len(intact), _ROWS_PER_CHUNK):
+        chunk = slice(begin, begin + _ROWS_PER_CHUNK)
+        end = int(batch.ends[min(chunk.stop, len(intact)) - 1])
+        inside, done = slice(done, end), end
+        rows, targets = batch.after[inside] - begin, batch.targets[inside]
+        own, *others = (_Predictions(rows, targets, dtype) for _ in (intact, *states))
+        most = LOGITS_PER_CHUNK.get(intact.device.type, LOGITS_PER_CHUNK["cpu"])
+        size = max(1, most // len(intact[chunk]))
+        theirs = [parts(some[chunk], size) for some in states]
+        for first, logits in parts(intact[chunk], size):
+            reference = logits.to(dtype)
+            weights = own.add(first, reference)
+            for other, logits_in_parts in zip(others, theirs):
+                part = next(logits_in_parts)[1].to(dtype)
+                other.add(first, part)
+                apart = (reference - part).masked_fill_(weights == 0, 0.0)  # 0 log 0 = 0
+                other.apart.append(weights.mul(apart).sum(dim=-1))
+        scores.append(torch.stack([other.compared(own) for other in others]))
+    return torch.cat(scores, dim=1)
+
+
+class _Predictions:
+    """The predictions of a model after some positions, from its logits in parts of the vocabulary.
+
+    Args:
+        rows: int64 ``[scored]``, the position that every scored token follows.
+        targets: int64 ``[scored]``, the tokens.
+        dtype: precision of the logits.
+
+    Attributes:
+        tops, places, totals: of each part ``[positions]``: the largest logit, its token, and the logarithm of
+            the sum of exponentials.
+        apart: of each part, the sum of logit differences to the intact model, weighted by its exponentials.
+    """
+
+    def __init__(self, rows: Tensor, targets: Tensor, dtype: torch.dtype):
+        self.rows, self.targets = rows, targets
+        self.chosen = torch.empty(len(rows), dtype=dtype, device=rows.device)
+        self.tops: list[Tensor] = []
+        self.places: list[Tensor] = []
+        self.totals: list[Tensor] = []
+        self.apart: list[Tensor] = []
+
+    def add(self, first: int, part: Tensor) -> Tensor:
+        """Add the logits ``[positions, tokens]`` from a token on; their exponentials over the largest."""
+        top, place = part.max(dim=-1)
+        at = self.targets - first
+        found = part[self.rows, at.clamp(0, part.shape[1] - 1)]
+        self.chosen = torch.where((at >= 0) & (at < part.shape[1]), found, self.chosen)
+        weights = (part - top[:, None]).exp_()
+        self.tops.append(top)
+        self.places.append(place + first)
+        self.totals.append(weights.sum(dim=-1).log_().add_(top))
+        return weights
+
+    def compared(self, intact: _Predictions) -> Tensor:
+        """The scores of `compare_states`, ``[scored, 4]``."""
+        total, own = (torch.logsumexp(torch.stack(one.totals), dim=0) for one in (self, intact))
+        shares = (torch.stack(intact.tops) - own).exp()  # of what is 1 in each part's weights
+        apart = (shares * torch.stack(self.apart)).sum(dim=0)
+        divergence = apart - own + total
+        same = self._likeliest() == intact._likeliest()
+        greedy = self.chosen >= torch.stack(self.tops).amax(dim=0)[self.rows]
+        columns = (self.chosen - total[self.rows], greedy, divergence[self.rows], same[self.rows])
+        return torch.stack([column.to(total.dtype) for column in columns], dim=1)
+
+    def _likeliest(self) -> Tensor:
+        """The most likely token of every position."""
+        part = torch.stack(self.tops).argmax(dim=0, keepdim=True)
+        return torch.stack(self.places).gather(0, part)[0]
+
+
 def _normalised(
     parts: LogitsInParts, states: Tensor, rows: Tensor, targets: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -127,14 +228,14 @@ def _normalised(
 
 
 def summed_windows(encoded: EncodedRequests, sums: np.ndarray) -> np.ndarray:
-    """Log-likelihoods of examples, as sums over their windows.
+    """Log-likelihoods of examples, or what else is summed, as sums over their windows.
 
     Args:
         encoded: the requests.
-        sums: log-likelihoods ``[variants, items, continuations]``; the items are windows.
+        sums: ``[variants, items, ...]``; the items are windows.
 
     Returns:
-        float32 ``[variants, examples, continuations]``.
+        ``[variants, examples, ...]``, of the same type.
     """
     first = np.flatnonzero(np.diff(encoded.example, prepend=-1))  # the windows of an example are adjacent
-    return np.add.reduceat(sums.astype(np.float64), first, axis=1).astype(np.float32)
+    return np.add.reduceat(sums.astype(np.float64), first, axis=1).astype(sums.dtype)

@@ -17,7 +17,7 @@ from adapter_probe.data.questions import Questions
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import EncodedRequests, count_texts
 from adapter_probe.errors import CheckpointError
-from adapter_probe.metrics import LOSSES, continuation_sizes
+from adapter_probe.metrics import COMPARISONS, RATIOS, continuation_sizes
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Method
@@ -57,8 +57,9 @@ def batch_outputs(
     norms, encoded = request.settings.layernorm, request.encoded
     if isinstance(encoded, EncodedRequests):
         return request_outputs(
-            model, encoded, items, masks, tokens_per_pass=tokens_per_pass, norms=norms, each_pass=each_pass
-        )
+            model, encoded, items, masks, tokens_per_pass=tokens_per_pass, norms=norms, each_pass=each_pass,
+            compared=request.compares_tokens,
+        )  # fmt: skip
     batch = pack(encoded, items).to(request.device)
     out = forward_variants(
         model, batch, masks, tokens_per_pass=tokens_per_pass, norms=norms, each_pass=each_pass
@@ -71,7 +72,10 @@ def batch_outputs(
 def nonfinite(arrays: Arrays) -> np.ndarray:
     """Bool ``[variants, items]``: where an output is NaN or infinite."""
     if "logits" in arrays:
-        return ~np.isfinite(arrays["logits"]).all(axis=-1)
+        finite = np.isfinite(arrays["logits"]).all(axis=-1)
+        if "differences" in arrays:
+            finite &= np.isfinite(arrays["differences"]).all(axis=-1)
+        return ~finite
     return np.isnan(arrays["score"])  # of a window, see `Answers`
 
 
@@ -141,10 +145,15 @@ def assemble_results(
     refuse_nonfinite_intact(request, arrays)
     task, rows = request.checkpoint.description.task, request.examples.rows
     labels, answers, counts, groups, greedy = request.examples.labels, None, None, None, None
+    differences = None
+    if request.metric in COMPARISONS:
+        labels = np.ones(len(rows), dtype=np.int64)
     if isinstance(rows, Requests):
         logits = summed_windows(request.encoded, arrays["logits"])
         counts = count_texts(rows, request.encoded)
-        if request.metric in LOSSES:
+        if request.compares_tokens:
+            differences = _differences(request, arrays["differences"], variants)
+        if request.metric in RATIOS:
             labels = continuation_sizes(request.metric, counts)[:, 0]
         if request.metric == "greedy_accuracy":  # of completions, which are one item each
             greedy = arrays["greedy"][..., 0]
@@ -173,4 +182,14 @@ def assemble_results(
         counts=counts,
         groups=groups,
         greedy=greedy,
+        differences=differences,
     )
+
+
+def _differences(request: AblationRequest, items: np.ndarray, variants: VariantSet) -> np.ndarray:
+    """How examples differ from the intact model, from their windows; the intact model not at all."""
+    found = summed_windows(request.encoded, items)
+    found[..., 0] = np.maximum(found[..., 0], 0.0)  # rounding may leave less than 0; NaN stays
+    intact = variants.masks.all(axis=1)
+    found[intact, :, 0], found[intact, :, 1] = 0.0, request.encoded.n_tokens[:, 0]
+    return found

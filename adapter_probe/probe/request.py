@@ -22,7 +22,7 @@ from adapter_probe.data.requests import Requests, choose_metric
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import CheckpointError, DataError, ResultsError, must_be
-from adapter_probe.metrics import check_metric
+from adapter_probe.metrics import COMPARISONS, check_metric
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.spans import SITES_PER_LAYER, VariantSet, effective_variants
 
@@ -75,6 +75,11 @@ class AblationRequest:
             return PACKED
         return Engine("general", getattr(self.checkpoint, "reason", ""))
 
+    @property
+    def compares_tokens(self) -> bool:
+        """Whether every predicted token is compared with the intact model's prediction."""
+        return self.metric in COMPARISONS and isinstance(self.encoded, EncodedRequests)
+
     @cached_property
     def variants(self) -> VariantSet:
         """The variants of the study, the intact model first; every span switches off other adapters."""
@@ -91,6 +96,7 @@ class AblationRequest:
             "tokens": {"fingerprint": self.examples.encoded.fingerprint},
             "settings": self.settings.to_json(),
             **({} if self.engine == PACKED else {"engine": self.engine.name}),
+            **({"compared": "intact"} if self.compares_tokens else {}),
         }
 
 
@@ -154,15 +160,23 @@ def _scored_examples(
 ) -> tuple[TaskSpec, Examples, str]:
     """The task of the examples, the examples, and the name of their metric."""
     split, about, data = arguments.split, opened.description, arguments.data
+    if compares := arguments.metric in COMPARISONS:
+        check_metric(str(arguments.metric), about.task.kind, compared=True)
     task = given_task(
         about.task, data, split, arguments.checkpoint, arguments.encoding, arguments.label_names,
-        arguments.categories,
+        arguments.categories, unlabelled=compares,
     )  # fmt: skip
-    check_metric(arguments.metric or task.metric, task.kind, len(task.label_names) or None)
+    metric = arguments.metric or task.metric
+    check_metric(metric, task.kind, len(task.label_names) or None, compared=True)
     if arguments.settings.precision == "mixed" and task.kind != "classification":
         raise ResultsError(
             f"--precision mixed is not possible for task {task.name!r} of kind {task.kind}: only predicted "
             "classes can be checked against rounding; give float32, float64 or bfloat16"
+        )
+    if arguments.settings.precision == "mixed" and metric == "kl":
+        raise ResultsError(
+            "--precision mixed is not possible with --metric kl: only predicted classes are checked against "
+            "rounding, and not their probabilities; give float32, float64 or bfloat16, or --metric agreement"
         )
     if split not in SPLITS:
         raise DataError(must_be("--split", f"one of {', '.join(SPLITS)}", split))
@@ -177,7 +191,7 @@ def _scored_examples(
     refuse_unknown_tokens(examples.encoded, about.base)
     if isinstance(examples.rows, Requests):
         return task, examples, choose_metric(arguments.metric, examples.rows)
-    return task, examples, arguments.metric or task.metric
+    return task, examples, metric
 
 
 def _without_adapters(

@@ -24,7 +24,7 @@ from adapter_probe.errors import ModelError
 from adapter_probe.replay.recording import Stop
 from adapter_probe.replay.two_weights import TwoWeights
 
-from .likelihoods import LogitsInParts, score_states
+from .likelihoods import LogitsInParts, compare_states, score_states
 
 Layout = Literal["shared", "texts", "alone"]
 """A row for a context with all its continuations; for each continuation; or that, and never padded."""
@@ -155,13 +155,23 @@ class Scorer:
         rows: the rows.
         is_last: whether the model returns its output embedding's results unchanged, so that they need not
             exist at the same time.
+        intact: where the intact model's states, or logits, are kept, to compare every variant with them:
+            those of the first reading, which is `Replay`'s recorded forward; None to compare nothing.
     """
 
     rows: Rows
     is_last: bool
+    intact: list[Tensor] | None = None
+
+    def numbers(self, scores: Tensor) -> Tensor:
+        """The log-likelihoods and divergences; which token is likeliest, rounding may decide."""
+        return scores[..., ::2]
 
     def __call__(self, model: nn.Module, run: Callable[[], Any], copies: int) -> Tensor:
-        """Log-likelihood of every scored token, and whether it is the likeliest, ``[copies, scored, 2]``."""
+        """The scores of every scored token, ``[copies, scored, 2]``, or 4 if compared with the intact model.
+
+        See `score_states` and `compare_states`.
+        """
         head, found = output_embedding(model), []
         own, had = head.forward, head.__dict__.get("forward")
 
@@ -182,9 +192,16 @@ class Scorer:
             if had is not None:
                 head.forward = had
         if self.is_last:
-            return torch.stack([score_states(_in_parts(head), self.rows.batch, states) for states in found])
-        logits = out["logits"][0].unflatten(0, (copies, -1))  # [copies, read, vocabulary]
-        return torch.stack([score_states(_whole, self.rows.batch, own) for own in logits])
+            return self._scored(_in_parts(head), found)
+        return self._scored(_whole, list(out["logits"][0].unflatten(0, (copies, -1))))
+
+    def _scored(self, parts: LogitsInParts, states: list[Tensor]) -> Tensor:
+        """The scores of copies, from the states ``[read, hidden]`` or the logits ``[read, vocabulary]``."""
+        if self.intact is None:
+            return torch.stack([score_states(parts, self.rows.batch, own) for own in states])
+        if not self.intact:
+            self.intact.append(states[0].clone())
+        return compare_states(parts, self.rows.batch, states, self.intact[0])
 
 
 def _in_parts(head: nn.Module) -> LogitsInParts:

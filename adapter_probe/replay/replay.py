@@ -138,7 +138,7 @@ class Replay:
         ends = np.array([[True], [False]]).repeat(n, axis=1)
         masks = np.concatenate([ends, np.random.default_rng(seed).random((2, n)) < 0.5])
         own = torch.stack([self.own(inputs, mask, read) for mask in masks])
-        return compare(self.outputs(inputs, masks, read=read), own)
+        return compare(*(numbers_of(read, out) for out in (self.outputs(inputs, masks, read=read), own)))
 
     def own(self, inputs: Inputs, mask: np.ndarray, read: Reader = logits) -> Tensor:
         """The output under one mask, by the model's own forward."""
@@ -179,7 +179,7 @@ class Replay:
             found = walk.outputs(masks | ~self.has_adapter)
         for number in np.flatnonzero((masks | ~self.has_adapter).all(axis=1))[:1]:
             try:
-                compare(found[number], intact)
+                compare(*(numbers_of(read, out) for out in (found[number], intact)))
             except ModelError:
                 if self._last is None:
                     raise
@@ -299,6 +299,12 @@ def _refused() -> Iterator[None]:
 
 def _shape(x: Any) -> object:
     return x.shape if isinstance(x, Tensor) else x
+
+
+def numbers_of(read: Reader, out: Tensor) -> Tensor:
+    """What can be compared within rounding: a reader may return flags too, which its `numbers` leaves out."""
+    own: Callable[[Tensor], Tensor] | None = getattr(read, "numbers", None)
+    return out if own is None else own(out)
 
 
 def compare(ours: Tensor, own: Tensor) -> float:

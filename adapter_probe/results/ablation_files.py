@@ -12,7 +12,11 @@ import pandas as pd
 
 from adapter_probe import metrics
 from adapter_probe.errors import ResultsError, one_line
-from adapter_probe.predictions import predictions_from_likelihoods, predictions_from_logits
+from adapter_probe.predictions import (
+    differences_from_logits,
+    predictions_from_likelihoods,
+    predictions_from_logits,
+)
 from adapter_probe.results.atomic import read_arrays, write_arrays, write_csv
 from adapter_probe.results.fingerprints import canonical_json
 from adapter_probe.results.schema import (
@@ -30,7 +34,7 @@ QUESTION_SCORES = ("squad_f1", "exact_match")
 """What the columns of `AblationResults.logits` hold in question answering."""
 
 _ARRAYS = ("masks", "spans", "logits", "labels")
-_OPTIONAL = ("answers", "counts", "groups", "greedy")
+_OPTIONAL = ("answers", "counts", "groups", "greedy", "differences")
 _TEXTS = ("row_names", "metric", "kind", "label_names", "identity", "settings")
 
 
@@ -48,7 +52,8 @@ class AblationResults:
             ``[variants, examples, continuations]``, 0 where an example has fewer.
         labels: ``[examples]``: int64 indices into `label_names`, float64 targets of a regression, int64
             numbers of the questions' paragraphs, or of a language model's int64 right choices; for its losses
-            the int64 number of tokens, bytes or words by which the metric divides.
+            the int64 number of tokens, bytes or words by which the metric divides. For a comparison with the
+            intact model the int64 number of predictions compared: of tokens, or 1 of a classifier.
         metric: name of the metric.
         kind: ``classification``, ``regression``, ``extractive`` or ``causal``.
         label_names: names in the order of the logits; empty for a regression.
@@ -61,6 +66,9 @@ class AblationResults:
         groups: str ``[examples]``, group of each example; None if the data has no groups.
         greedy: bool ``[variants, examples]``, whether every token of the continuation is the most likely
             one; None for other metrics than ``greedy_accuracy``.
+        differences: float64 ``[variants, examples, 2]``, of a language model compared with the intact model:
+            divergences in nats summed over the scored tokens, and the number of tokens with the same
+            likeliest next token; None for other metrics and kinds.
     """
 
     masks: np.ndarray
@@ -77,6 +85,7 @@ class AblationResults:
     counts: np.ndarray | None = None
     groups: np.ndarray | None = None
     greedy: np.ndarray | None = None
+    differences: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in metrics.METRICS:
@@ -85,6 +94,9 @@ class AblationResults:
             raise ValueError(f"kind {self.kind!r} does not go with counts {self.counts is not None}")
         if (self.metric == "greedy_accuracy") != (self.greedy is not None):
             raise ValueError(f"metric {self.metric!r} does not go with greedy {self.greedy is not None}")
+        compares = self.kind == "causal" and self.metric in metrics.COMPARISONS
+        if compares != (self.differences is not None):
+            raise ValueError(f"metric {self.metric!r} does not go with differences {not compares}")
         n_variants, n_examples, n_outputs = (*self.logits.shape, 0, 0, 0)[:3]
         if self.kind != "causal":
             n_outputs = {"regression": 1, "extractive": 2}.get(self.kind, len(self.label_names))
@@ -97,6 +109,7 @@ class AblationResults:
             "counts": (np.int64, (n_examples, n_outputs, len(metrics.COUNTED))),
             "groups": (np.str_, (n_examples,)),
             "greedy": (np.bool_, (n_variants, n_examples)),
+            "differences": (np.float64, (n_variants, n_examples, 2)),
         }
         for name, (kind, shape) in expected.items():
             array = getattr(self, name)
@@ -106,7 +119,8 @@ class AblationResults:
                 )
         if len(self.row_names) != n_variants:
             raise ValueError(f"{n_variants} variants have {len(self.row_names)} row names")
-        if self.kind == "classification" and not np.all((self.labels >= 0) & (self.labels < n_outputs)):
+        classes = self.kind == "classification" and self.metric not in metrics.COMPARISONS
+        if classes and not np.all((self.labels >= 0) & (self.labels < n_outputs)):
             raise ValueError(f"labels should lie in 0..{n_outputs - 1}")
 
     @cached_property
@@ -115,7 +129,10 @@ class AblationResults:
 
         A variant with any has no score.
         """
-        return (~np.isfinite(self.logits).all(axis=-1)).sum(axis=1)
+        finite = np.isfinite(self.logits).all(axis=-1)
+        if self.differences is not None:
+            finite &= np.isfinite(self.differences).all(axis=-1)
+        return (~finite).sum(axis=1)
 
     @cached_property
     def predictions(self) -> np.ndarray:
@@ -123,9 +140,17 @@ class AblationResults:
 
         Class numbers or regression values; of question answering, what each question scores by the metric; of
         a language model the most likely choices, or for a loss each example's negative log-likelihood in
-        nats; for ``greedy_accuracy`` 0 where the model's greedy output is the continuation, else 1. -1 or NaN
-        where an output is not finite.
+        nats; for ``greedy_accuracy`` 0 where the model's greedy output is the continuation, else 1; compared
+        with the intact model, each example's summed divergence in nats, or its number of predictions that
+        agree. -1 or NaN where an output is not finite.
         """
+        if self.differences is not None:
+            return np.where(np.isfinite(self.differences), self.differences, np.nan)[
+                ..., metrics.COMPARISONS.index(self.metric)
+            ]
+        if self.metric in metrics.COMPARISONS:
+            intact = self.logits[np.argmax(self.masks.all(axis=1))]
+            return differences_from_logits(self.metric, self.logits, intact)
         if self.greedy is not None:
             finite = np.isfinite(self.logits).all(axis=-1)
             return np.where(finite, 1 - self.greedy, metrics.NO_CLASS).astype(np.int64)
@@ -140,6 +165,8 @@ class AblationResults:
     @property
     def chance_score(self) -> float:
         """The score of guessing: of the most frequent class, or of a random choice; else NaN."""
+        if self.metric in metrics.COMPARISONS:
+            return float("nan")
         if self.counts is None:
             return metrics.majority_score(self.metric, self.labels)
         if self.metric in metrics.LOSSES or self.greedy is not None:

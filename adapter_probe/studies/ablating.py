@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapter_probe.analysis.studies import AblationRecord, ablation_record
 from adapter_probe.errors import DataError, ResultsError, must_be
-from adapter_probe.metrics import CustomMetric
+from adapter_probe.metrics import COMPARISONS, CustomMetric
 from adapter_probe.progress import activity, print_message, progress_bar
 from adapter_probe.reads import recorded
 from adapter_probe.results import schema
@@ -47,7 +47,8 @@ def _asked(call: Ablate, kept: Path) -> list[tuple[AblationArguments, Path]]:
     from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 
     checkpoint = Path(call.checkpoint)
-    files, others = (as_files(one, kept, checkpoint) for one in (call.data, call.against))
+    files = as_files(call.data, kept, checkpoint, texts=call.metric in COMPARISONS)
+    others = as_files(call.against, kept, checkpoint)
     metric = CustomMetric(call.metric) if callable(call.metric) else call.metric
     arguments = AblationArguments.of(
         call, checkpoint=str(checkpoint), settings=AblationSettings.of(call), metric=metric,
@@ -163,7 +164,9 @@ def _folder_of(arguments: AblationArguments, out: str | Path | None) -> Path:
     said, data = arguments.slugs(), arguments.data
     if data:
         said["data"] = f"data-{Path(data[0]).stem}"
-    last = [said[name] for name in ("split", "data", "max_examples") if name in said]
+    if arguments.metric in COMPARISONS:
+        said["metric"] = str(arguments.metric)
+    last = [said[name] for name in ("split", "data", "max_examples", "metric") if name in said]
     return Path(arguments.checkpoint) / "-".join(["ablation", *arguments.settings.slugs().values(), *last])
 
 

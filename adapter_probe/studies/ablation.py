@@ -18,7 +18,7 @@ from adapter_probe.results.schema import PREDICTIONS
 
 from .checked import checked
 from .gallery import StoredStudy, Style, axes_for
-from .summaries import ablation_rows
+from .summaries import ablation_rows, both_scores
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -210,7 +210,7 @@ class Ablation(StoredStudy):
         return "\n".join(
             [
                 f"Ablation of {rows.get('task', self.folder)}",
-                f"intact {rows.get('intact')}, all switched off {rows.get('all switched off')}",
+                both_scores(rows),
                 rows.get("note") or (advice[1] if len(advice) > 1 else ", ".join(advice)),
             ]
         )

@@ -54,10 +54,11 @@ class _Given(Shown, Machine, Evaluation, AblationSettings):
         "default.", panel="Running",
     )  # fmt: skip
     data: ExampleSource = setting(
-        (), "file of labelled examples to use instead of the checkpoint's own task. In Python also several "
+        (), "file of labelled examples to use instead of the checkpoint's own task (the metrics kl and "
+        "agreement need no labels). In Python also several "
         "files, a DataFrame, a list of rows (mappings from column to value), or a pair ``(texts, labels)``, "
-        "in which a text may be a pair of texts. Data that is not a file is saved in a folder ``data/`` next "
-        "to the results, under a name derived from its content.",
+        "in which a text may be a pair of texts; for kl and agreement also a list of texts. Data that is not "
+        "a file is saved in a folder ``data/`` next to the results, under a name derived from its content.",
         panel="Data", shell=list[Path],
     )  # fmt: skip
     task: str = setting(
@@ -67,9 +68,10 @@ class _Given(Shown, Machine, Evaluation, AblationSettings):
         panel="Data", metavar="lm-eval:NAME[,NAME]",
     )  # fmt: skip
     metric: str | Callable[[Any, Any], float] | None = setting(
-        None, "evaluation metric; by default that of the task. In Python also a function from labels and "
-        "predictions (class indices or regression values, ``[examples]`` each) to a score of which more is "
-        "better; the bootstrap calls it 10,000 times per variant.",
+        None, "evaluation metric; by default that of the task. Without labels: kl, the divergence of the "
+        "predictions from the intact model's, or agreement with them. In Python also a function from labels "
+        "and predictions (class indices or regression values, ``[examples]`` each) to a score of which more "
+        "is better; the bootstrap calls it 10,000 times per variant.",
         panel="Data",
     )  # fmt: skip
     against: ExampleSource = setting(

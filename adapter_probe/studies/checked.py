@@ -179,14 +179,16 @@ def _comparable(kind: Any) -> bool:
 def _fitting(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
     if (fitted := _fitted_one(value, kinds)) is not _UNKNOWN:
         if Path in kinds or any(Path in kinds_of(get_args(kind)[0]) for kind in kinds if _of_many(kind)):
-            for path in fitted if isinstance(fitted, (tuple, list)) else (fitted,):
-                _refuse_no_path(name, path)
+            named = any(Path in kinds_of(get_args(kind)[0]) for kind in kinds if _of_many(kind))
+            several = fitted if named and isinstance(fitted, (tuple, list)) else (fitted,)
+            for path in several:
+                refuse_no_path(name, path)
         return fitted
     allowed = _alternatives(_described(kind, kinds) for kind in kinds)
     raise AdapterProbeError(must_be(name, allowed, value))
 
 
-def _refuse_no_path(name: str, value: Any) -> None:
+def refuse_no_path(name: str, value: Any) -> None:
     """Refuse a name that no file of this system can have, or that cannot be printed; other values pass.
 
     Raises:

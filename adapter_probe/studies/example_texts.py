@@ -15,7 +15,7 @@ from adapter_probe.data.sources import read_split, subset
 from adapter_probe.data.tasks import Columns, Split, TaskSpec, load_split
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.figures.report.examples import ExampleTexts
-from adapter_probe.metrics import PROPORTIONS, check_kind, default_metric
+from adapter_probe.metrics import COMPARISONS, PROPORTIONS, check_kind, default_metric
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.sealing import MADE_FROM, read_note
 
@@ -31,7 +31,7 @@ def texts_of(
     data: Sequence[Path],
     encoding: str,
 ) -> ExampleTexts | None:
-    """The texts of an ablation's examples; None for regressions and losses, for which the page shows none.
+    """The texts of an ablation's examples; None for regressions, losses and comparisons, which have no list.
 
     Args:
         folder: results folder, which may record the files that were evaluated.
@@ -46,7 +46,8 @@ def texts_of(
         DataError: the texts cannot be read, or are not those that were evaluated.
     """
     choices = results.kind == "causal" and results.metric in _CHOICE_METRICS
-    if results.kind not in ("classification", "extractive") and not choices:
+    listed = results.kind in ("classification", "extractive") and results.metric not in COMPARISONS
+    if not listed and not choices:
         return None
     asked = read_note(folder, MADE_FROM).get("asked") or {}
     noted = [Path(str(entry)) for entry in asked.get("data") or () if not is_task(str(entry))]

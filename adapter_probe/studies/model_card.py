@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapter_probe.analysis.deltas import span_order
 from adapter_probe.analysis.studies import AblationRecord, section_of
+from adapter_probe.analysis.summary import AblationSummary
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.data.presets import preset_named
 from adapter_probe.data.tasks import TaskSpec, load_split
@@ -22,7 +23,7 @@ from adapter_probe.figures.tables import escape_markdown, markdown_text
 from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.results.atomic import make_folder, read_json, write_text
 from adapter_probe.version import __version__
-from adapter_probe.wording import count_text, metric_name, named_score, task_label
+from adapter_probe.wording import count_text, is_distance, metric_name, named_score, task_label
 
 from .ablation import Ablation
 from .checked import checked
@@ -104,7 +105,7 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
     lines = [
         f"## Which adapters the model needs: {escape_markdown(study_label(record))}",
         "",
-        f"The intact model has {escape_markdown(score)} on {count_text(said.n_examples, 'example')}. Each "
+        f"{_compared(said, score)} on {count_text(said.n_examples, 'example')}. Each "
         f"{part} of the figure is one contiguous span of layers whose adapters {done}, without "
         f"retraining{how}.",
         "",
@@ -124,6 +125,13 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
     return "\n".join([*lines, f"Measured with adapter-probe {__version__}.", ""])
 
 
+def _compared(said: AblationSummary, score: str) -> str:
+    """What the figure is relative to, as the beginning of a sentence."""
+    if is_distance(said.metric):
+        return "The outputs are compared with the intact model's, without labels,"
+    return f"The intact model has {escape_markdown(score)}"
+
+
 def _metadata(records: Sequence[AblationRecord]) -> str:
     """The card's YAML: base, library, and the intact scores as hub metadata."""
     from huggingface_hub import CardData
@@ -131,6 +139,7 @@ def _metadata(records: Sequence[AblationRecord]) -> str:
 
     described, library = _described(records[0])
     said = [record for record in records if record.summary.intact_score is not None]
+    said = [record for record in said if not is_distance(record.summary.metric)]
     # One at a time: in one call, scores on several data sets that no hub has would be listed as of the first.
     entries = [eval_results_to_model_index(_name(records[0]), [_score(r)])[0]["results"][0] for r in said]
     results = [entry for i, entry in enumerate(entries) if entry not in entries[:i]]

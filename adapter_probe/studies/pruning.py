@@ -55,7 +55,7 @@ class Pruning:
         score_before, score_after: fractions; NaN where undefined.
         delta_points: score after minus score before, in percentage points.
         delta_interval_points: 95% paired bootstrap interval of `delta_points`.
-        p_value: p-value of the difference.
+        p_value: p-value of the difference; NaN for a distance from the outputs before, which has no test.
         adapter_parameters_before, adapter_parameters_after: numbers of adapter parameters.
         seconds_before, seconds_after: time of one evaluation of a few examples on this machine.
         checkpoint: folder of the new checkpoint.
@@ -269,6 +269,6 @@ def _measured(pruned: PruneMeasurement, choice: _Choice, out: Path) -> Pruning:
     return Pruning(
         pruned.span, choice.chosen_on, choice.n_examples, len(results.labels), results.metric, before, after,
         float(row["delta_points"]), (float(row["ci_low_points"]), float(row["ci_high_points"])),
-        float(row["p_value"]), pruned.adapters_before, pruned.adapters_after, pruned.seconds_before,
-        pruned.seconds_after, out, choice.warning,
+        float(row.get("p_value", np.nan)), pruned.adapters_before, pruned.adapters_after,
+        pruned.seconds_before, pruned.seconds_after, out, choice.warning,
     )  # fmt: skip

@@ -5,17 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION, read_json_file
 from adapter_probe.data.columns import LABEL_COLUMNS
+from adapter_probe.data.formats import PARQUET, READERS
 from adapter_probe.data.given import records_no_data
 from adapter_probe.data.lm_eval_tasks import is_task
 from adapter_probe.data.readers import refuse_unreadable
-from adapter_probe.errors import DataError
+from adapter_probe.errors import DataError, shown
 from adapter_probe.results.atomic import make_folder, read_json, write_bytes
+
+from .checked import refuse_no_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +29,10 @@ FOLDER = "data"
 _DEEPEST = 20
 
 ExampleSource: TypeAlias = "str | Path | Sequence[Any] | pd.DataFrame"
-"""A file, several files, a DataFrame, a list of mappings from column to value, or a pair (texts, labels)."""
+"""A file, several files, a DataFrame, a list of mappings from column to value, or a pair (texts, labels).
+
+For metrics without labels also a list of texts.
+"""
 
 
 def as_tuple(value: Any) -> tuple[Any, ...]:
@@ -32,7 +40,7 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
     return (value,) if isinstance(value, (str, Path)) or not hasattr(value, "__iter__") else tuple(value)
 
 
-def as_files(data: ExampleSource, folder: Path, checkpoint: Path) -> tuple[str, ...]:
+def as_files(data: ExampleSource, folder: Path, checkpoint: Path, texts: bool = False) -> tuple[str, ...]:
     """The paths of the examples; examples in memory are written to a file first.
 
     With a file, everything that a study does with data works as usual: fingerprints, cluster jobs, resuming.
@@ -42,9 +50,11 @@ def as_files(data: ExampleSource, folder: Path, checkpoint: Path) -> tuple[str, 
         data: see `ExampleSource`.
         folder: where ``data/rows-<hash>.jsonl`` is written.
         checkpoint: the checkpoint whose column names a pair (texts, labels) receives.
+        texts: whether labels are not needed, so that strings that name no files are texts.
 
     Raises:
-        DataError: the rows are empty, of unequal length, or contain a value that is no text, number or list.
+        DataError: strings are both files and texts, or the rows are empty, of unequal length, or contain a
+            value that is no text, number or list.
         ResultsError: the file cannot be written.
     """
     if isinstance(data, (str, Path)):
@@ -52,7 +62,12 @@ def as_files(data: ExampleSource, folder: Path, checkpoint: Path) -> tuple[str, 
     if isinstance(data, tuple) and not data:
         return ()
     if is_column(data) and len(data) and all(isinstance(one, (str, Path)) for one in data):
-        return tuple(map(str, data))
+        if not (texts and _are_texts(data)):
+            for one in data:
+                refuse_no_path("data", one)
+            return tuple(map(str, data))
+        column = "text" if _is_language_model(checkpoint) else _columns(checkpoint, False)[0]
+        data = [{column: str(one)} for one in data]
     if not checkpoint.is_dir():  # opening reports it; nothing may be written into it
         return ()
     lines = [json.dumps(row) + "\n" for row in _rows(_in_memory(data), checkpoint)]
@@ -64,6 +79,30 @@ def as_files(data: ExampleSource, folder: Path, checkpoint: Path) -> tuple[str, 
         make_folder(path.parent)
         write_bytes(path, content)
     return (str(path),)
+
+
+def _are_texts(strings: Sequence[str | Path]) -> bool:
+    """Whether strings are texts and not files.
+
+    Raises:
+        DataError: some are.
+    """
+    files = [one for one in strings if _names_file(one)]
+    if files and len(files) < len(strings):
+        raise DataError(
+            f"data holds the file {shown(str(files[0]))} beside texts; give files, or texts, not both"
+        )
+    return not files
+
+
+def _names_file(value: str | Path) -> bool:
+    """Whether a string names a file: there is one, or it ends like one."""
+    if isinstance(value, Path):
+        return True
+    with suppress(OSError, ValueError):
+        if Path(value).is_file():
+            return True
+    return not re.search(r"\s", value) and Path(value).suffix.lower() in (*READERS, PARQUET, ".txt")
 
 
 def categories_of(data: ExampleSource) -> tuple[str, ...]:
@@ -151,7 +190,7 @@ def _columns(checkpoint: Path, pairs: bool) -> tuple[str, str, str]:
     Raises:
         DataError: the task has other columns, or is a language model's, which would read the texts alone.
     """
-    if (checkpoint / CONFIG).is_file() and _is_language_model(checkpoint):
+    if _is_language_model(checkpoint):
         raise DataError(
             f"checkpoint {checkpoint} is of a language model, which has no labels, but data is a pair "
             "(texts, labels); give rows, such as mappings with prompt and completion"
@@ -194,7 +233,8 @@ def _plain(value: Any, row: int, column: str, depth: int = 0) -> Any:
 
 def _is_language_model(checkpoint: Path) -> bool:
     """Whether PEFT's configuration names a language model's task."""
-    return read_json_file(checkpoint / CONFIG).get("task_type") == "CAUSAL_LM"
+    path = checkpoint / CONFIG
+    return path.is_file() and read_json_file(path).get("task_type") == "CAUSAL_LM"
 
 
 def check_files(checkpoint: str | Path, encoding: str, *files: str | Path) -> None:

@@ -24,6 +24,7 @@ from .gallery import draw_into_folder
 from .init_sweep import INIT_SWEEP, InitSweep, run_init_sweep
 from .planning import SuitePlan, plan_sweep
 from .suite_file import AblationPart, SuiteFile, SweepPart, chosen_tasks, path_beside_file, read_suite
+from .summaries import both_scores
 from .sweeps import requests_of
 from .tradeoff import TRADEOFF, Tradeoff, methods_of, run_tradeoff
 from .tuning import foreseen_trials, tuned_trials
@@ -82,8 +83,7 @@ class Suite:
         ]
         for task, seeds in self.ablations.items():
             for seed, study in enumerate(seeds):
-                found = dict(study.rows())
-                both = f"intact {found['intact']}, all switched off {found['all switched off']}"
+                both = both_scores(dict(study.rows()))
                 rows.append((f"{task}: seed {seed}", both))
         if self.parameters is not None:
             last = self.parameters.iloc[-1]

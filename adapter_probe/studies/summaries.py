@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from adapter_probe import wording
 if TYPE_CHECKING:
     from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
     from adapter_probe.analysis.exchange import ExchangeRecord
+    from adapter_probe.analysis.groups import GroupScores
     from adapter_probe.analysis.notable_spans import SpanDrop
     from adapter_probe.analysis.summary import AblationSummary
 
@@ -84,10 +85,14 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     rows = [
         *([] if warning is None else [("note", warning)]),
         ("task", f"{summary.task}, {summary.split}, {_examples(summary.n_examples)}, {metric}"),
-        ("intact", score_text(summary.intact_score, metric)),
-        ("all switched off", f"{score_text(summary.removed_score, metric)} ({removed}){part}"),
     ]
-    if not wording.is_loss(metric):
+    if wording.is_distance(metric):
+        rows += [("compared with", "the intact model's outputs"), ("all switched off", f"{removed}{part}")]
+    else:
+        rows.append(("intact", score_text(summary.intact_score, metric)))
+        score = score_text(summary.removed_score, metric)
+        rows.append(("all switched off", f"{score} ({removed}){part}"))
+    if not (wording.is_loss(metric) or wording.is_distance(metric)):
         baseline = "random choice" if summary.kind == "causal" else "majority class"
         rows.append((baseline, score_text(summary.majority_score, metric)))
     if summary.positive_class is not None:
@@ -106,7 +111,8 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     rows += _group_rows(summary)
     lines = summary.peft or {}
     if "layers_to_transform" in lines:
-        rows.append(("PEFT, span within 1 point removed", lines["layers_to_transform"]))
+        within = wording.tolerance_text(1, metric)
+        rows.append((f"PEFT, span within {within} removed", lines["layers_to_transform"]))
     if "rank_pattern" in lines:
         rows.append(("PEFT, ranks by attribution", lines["rank_pattern"]))
     if nonfinite := summary.nonfinite_examples:
@@ -119,6 +125,11 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     return rows + (guard_rows(summary.guard) if summary.guard else [])
 
 
+def both_scores(rows: Mapping[str, str]) -> str:
+    """The intact score, if it says anything, and that with everything off, from `ablation_rows`."""
+    return ", ".join(f"{name} {rows[name]}" for name in ("intact", "all switched off") if name in rows)
+
+
 def _group_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     """One row per top-level group of the data; all groups are in ``groups.csv``."""
     groups, metric = summary.groups or {}, summary.metric
@@ -126,13 +137,18 @@ def _group_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     rows = [
         (
             f"on {name}",
-            f"{score_text(own.intact_score, metric)} of {_examples(own.n_examples)}, all switched off "
+            f"{_intact_of(own, metric)}{_examples(own.n_examples)}, all switched off "
             f"{drop_text(own.removed_delta_points, metric)}",
         )
         for name, own in list(wholes.items())[:_MOST_GROUPS]
     ]
     more = len(wholes) - _MOST_GROUPS
     return rows if more <= 0 else [*rows, ("more groups", f"{more} in groups.csv")]
+
+
+def _intact_of(group: GroupScores, metric: str) -> str:
+    """The intact score before the number of examples; nothing where it is a distance from itself."""
+    return "" if wording.is_distance(metric) else f"{score_text(group.intact_score, metric)} of "
 
 
 def _span_rows(summary: AblationSummary) -> list[tuple[str, str]]:
@@ -171,7 +187,7 @@ def comparison_rows(record: ComparisonRecord) -> list[tuple[str, str]]:
     frame, counted = record.spans, int(record.spans["significant"].sum())
     rows = [
         ("comparison", f"{a} (a) with {b} (b), {record.metric} on the same {_examples(record.n_examples)}"),
-        ("intact", f"{scores[0]} (a), {scores[1]} (b)"),
+        *([] if wording.is_distance(record.metric) else [("intact", f"{scores[0]} (a), {scores[1]} (b)")]),
         ("significant differences", f"{counted} of {len(frame)} spans (p < 0.05 after Holm)"),
     ]
     for what, sign in (("largest excess in b", 1), ("largest excess in a", -1)):
@@ -211,14 +227,13 @@ def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
     scores, frame = record.intact_scores, record.spans
     low, high = (score_text(score, record.metric) for score in (min(scores), max(scores)))
     removed, apart = statistics.fmean(record.removed_points), statistics.stdev(record.removed_points)
-    counted = int(frame["significant"].sum())
     spread = _amount_text(frame["sd_points"].median(), record.metric)
-    return [
+    rows = [
         (
             "average",
             f"{len(record.names)} studies, {record.metric} on the same {_examples(record.n_examples)}",
         ),
-        ("intact", f"{low} to {high}"),
+        *([] if wording.is_distance(record.metric) else [("intact", f"{low} to {high}")]),
         (
             "all switched off",
             "undefined"
@@ -227,8 +242,11 @@ def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
             f"{_amount_text(apart, record.metric)}",
         ),
         ("spread over studies", f"median standard deviation {spread} per span"),
-        ("beyond chance", f"{counted} of {len(frame)} spans (p < 0.05 after Holm)"),
     ]
+    if "significant" in frame:
+        counted = int(frame["significant"].sum())
+        rows.append(("beyond chance", f"{counted} of {len(frame)} spans (p < 0.05 after Holm)"))
+    return rows
 
 
 def file_lists(groups: Iterable[Iterable[str | Path]]) -> str:

@@ -20,7 +20,7 @@ from adapter_probe.figures.levels import DivergingScale, Scale
 from adapter_probe.figures.span_grid import grid_of
 from adapter_probe.figures.span_line import line_of_spans
 from adapter_probe.results.ablation_files import AblationResults
-from adapter_probe.wording import count_text, drop_text, is_loss, metric_name, score_text
+from adapter_probe.wording import count_text, drop_text, is_distance, is_loss, metric_name, score_text
 
 from .advice import percent_text, slider_steps
 from .examples import ExampleTexts, confusion, confusion_card, examples_card, examples_content, flip_counts
@@ -126,9 +126,9 @@ def _facts(ablation: ReportedAblation, words: Words, readings: list, n_views: in
     frame, record, results = ablation.record.spans, ablation.record, ablation.results
     said = record.summary.intact_score
     intact = "" if said is None else f"intact {score_text(said, words.metric)}"
-    facts: dict[str, list] = {
-        "score": [fact(score_text(score, words.metric), intact) for score in frame["score"]]
-    }
+    facts: dict[str, list] = {}
+    if not is_distance(words.metric):
+        facts["score"] = [fact(score_text(score, words.metric), intact) for score in frame["score"]]
     if "p_holm" in frame:
         facts["significance"] = significance(frame)
     if results is not None:
@@ -166,6 +166,21 @@ def _switched(record: AblationRecord) -> str:
 
 
 def _tiles(record: AblationRecord, words: Words) -> list[tuple[str, str, str]]:
+    said = record.summary
+    if is_distance(words.metric):
+        far = None if said.removed_delta_points is None else -said.removed_delta_points
+        tiles = [(f"all {_switched(record) or 'adapters'} off", drop_text(far, words.metric), "")]
+    else:
+        tiles = _score_tiles(record, words)
+    if parameters := said.layer_parameters:
+        adapted = sum(number > 0 for number in parameters)
+        where = f"in {adapted} {'layer' if adapted == 1 else 'layers'}"
+        tiles.append(("adapter parameters", f"{sum(parameters):,}", where))
+    return tiles
+
+
+def _score_tiles(record: AblationRecord, words: Words) -> list[tuple[str, str, str]]:
+    """The intact score, that with everything off, and that of guessing."""
     said, hundred = record.summary, -100 if is_loss(words.metric) else 100
     tiles = [] if said.intact_score is None else [("intact", score_text(said.intact_score, words.metric), "")]
     if said.intact_score is not None and said.removed_delta_points is not None:
@@ -174,10 +189,6 @@ def _tiles(record: AblationRecord, words: Words) -> list[tuple[str, str, str]]:
         tiles.append((f"all {_switched(record) or 'adapters'} off", removed, change))
     if said.majority_score is not None:
         tiles.append((said.baseline, score_text(said.majority_score, words.metric), ""))
-    if parameters := said.layer_parameters:
-        adapted = sum(number > 0 for number in parameters)
-        where = f"in {adapted} {'layer' if adapted == 1 else 'layers'}"
-        tiles.append(("adapter parameters", f"{sum(parameters):,}", where))
     return tiles
 
 

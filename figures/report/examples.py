@@ -11,7 +11,7 @@ import pandas as pd
 
 from adapter_probe.analysis.deltas import intact_row
 from adapter_probe.errors import ResultsError
-from adapter_probe.metrics import PROPORTIONS, continuation_sizes
+from adapter_probe.metrics import COMPARISONS, PROPORTIONS, continuation_sizes
 from adapter_probe.results.ablation_files import QUESTION_SCORES, AblationResults
 
 from .markup import Html, choice, tag
@@ -43,8 +43,10 @@ class ExampleTexts:
 def is_correct(results: AblationResults) -> np.ndarray | None:
     """Whether each example is right under each variant, bool `[variants, examples]`.
 
-    An answer is right if it matches a correct answer exactly. None for regressions and losses.
+    An answer is right if it matches a correct answer exactly. None for regressions, losses and comparisons.
     """
+    if results.metric in COMPARISONS:
+        return None
     if results.kind == "classification" or (results.kind == "causal" and results.metric in PROPORTIONS):
         labels = 0 if results.greedy is not None else results.labels
         return results.predictions == labels
@@ -79,7 +81,7 @@ def confusion(results: AblationResults, spans: pd.DataFrame) -> dict[str, Any] |
         `names` of the classes, in which the rarest of many are one; `intact`, and `rows`, one per span (None
         where an output is not finite): numbers of examples by true (slow) and predicted class (fast).
     """
-    if results.kind != "classification":
+    if results.kind != "classification" or results.metric in COMPARISONS:
         return None
     names, places = list(results.label_names), np.arange(len(results.label_names))
     if len(names) > _MOST_CLASSES:

@@ -12,7 +12,7 @@ from adapter_probe.analysis.deltas import drop_points, span_order
 from adapter_probe.figures.levels import Scale
 from adapter_probe.figures.span_grid import grid_of, scale_of, spread_grid
 from adapter_probe.figures.span_line import line_of_spans
-from adapter_probe.wording import metric_name, score_text, task_label
+from adapter_probe.wording import is_distance, metric_name, score_text, task_label
 
 from .advice import slider_steps
 from .map_section import MapStudy
@@ -40,8 +40,9 @@ def average_study(
         "mean score": [fact(score_text(score, words.metric)) for score in frame["score"]],
         "s.d.": [fact(words.amount(sd), f"over {len(record.names)} studies") for sd in frame["sd_points"]],
         "smallest to largest": [fact(words.interval(low, high)) for low, high in ends],
-        "significance": significance(frame),
     }
+    if "significant" in frame:
+        facts["significance"] = significance(frame)
     steps = slider_steps(frame, words, tolerance, view=views[0], reading=mean, others=others)
     legend = [
         ("key-stairs", f"tolerated {words.drop}"),
@@ -50,7 +51,7 @@ def average_study(
         ("key-seed", "single studies (on the card)"),
     ]
     tiles = [
-        ("intact", _scores(record, words), ""),
+        *([] if is_distance(words.metric) else [("intact", _scores(record, words), "")]),
         ("studies", f"{len(record.names)}", ", ".join(record.names)),
     ]
     title = f"{task_label(record.task) if record.task else 'Ablations'}: mean of {len(record.names)} studies"
@@ -77,6 +78,7 @@ def comparison_study(record: ComparisonRecord, prefix: str) -> MapStudy:
     tiles = [
         (f"{name}, intact", score_text(score, words.metric), "")
         for name, score in zip((a, b), record.intact_scores)
+        if not is_distance(words.metric)
     ]
     single = "single layer" if (frame["first"] == frame["last"]).any() else "one group"
     return MapStudy(
@@ -97,7 +99,8 @@ def _views(
 
 
 def _told(frame: pd.DataFrame, reading: Reading, words: Words) -> list[str]:
-    pairs = zip(frame["first"], frame["last"], reading.said(words), frame["significant"])
+    sure = frame["significant"] if "significant" in frame else [True] * len(frame)
+    pairs = zip(frame["first"], frame["last"], reading.said(words), sure)
     return [f"{words.span(a, b)}: {said}{'' if sure else ', not significant'}" for a, b, said, sure in pairs]
 
 

@@ -21,6 +21,7 @@ from adapter_probe.figures.ablation_words import settings_text
 from adapter_probe.figures.levels import DivergingScale, DropScale
 from adapter_probe.results.atomic import make_folder, write_text
 from adapter_probe.version import __version__
+from adapter_probe.wording import is_distance
 
 from .ablation_section import ReportedAblation, ablation_study
 from .joint_section import average_study, comparison_study
@@ -59,7 +60,11 @@ def write_report(
 def map_studies(studies: Sequence[Reported], tolerance: float = 1.0) -> list[MapStudy]:
     """The studies of spans, ready for the page; all grids share one scale, and equal spans the tolerances."""
     drops = [_drops(one) for one in studies]
-    scale = DropScale.spanning(np.concatenate(drops or [np.zeros(0)]))
+    metrics = [
+        one.record.summary.metric if isinstance(one, ReportedAblation) else one.metric for one in studies
+    ]
+    gains = not metrics or not all(map(is_distance, metrics))
+    scale = DropScale.spanning(np.concatenate(drops or [np.zeros(0)]), gains)
     interactions = [one.interactions for one in studies if isinstance(one, ReportedAblation)]
     diverging = DivergingScale.spanning(np.concatenate(interactions or [np.zeros(0)]))
     made = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from adapter_probe.data.requests_encoding import EncodedRequests, grow_tree
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.adapters.imported import ImportedMethod, InnerSpec
 from adapter_probe.probe import likelihoods
-from adapter_probe.probe.likelihoods import request_outputs
+from adapter_probe.probe.likelihoods import compare_states, request_outputs, score_states
 
 WORDS, LAYERS, RANK, SCALE = 50, 3, 2, 1.5
 SMALL = {"vocab_size": WORDS, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -181,3 +182,43 @@ def test_texts_that_part_do_not_see_each_other():
     assert tree.sees.astype(int).tolist() == [
         [1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 0, 0, 1, 0], [1, 0, 0, 1, 1],
     ]  # fmt: skip
+
+
+def test_divergences_in_parts_are_those_of_whole_distributions(monkeypatch):
+    """Of tokens that share positions, with logits of minus infinity and parts of a few tokens."""
+    generator = torch.Generator().manual_seed(0)
+    read, variants, words = 5, 3, 23
+    after = torch.tensor([0, 0, 1, 2, 3, 4, 4])
+    batch = SimpleNamespace(
+        after=after, targets=torch.tensor([3, 0, 22, 7, 9, 11, 2]), ends=np.array([2, 3, 4, 5, 7])
+    )
+    logits = torch.randn(variants + 1, read, words, generator=generator, dtype=torch.float64)
+    logits[:, 1, 4] = logits[0, 2, 5] = -torch.inf  # of all models; of the intact one
+    logits[3, 4, 6] = -torch.inf  # of a variant only: infinitely far
+    made = []
+
+    def parts(states: torch.Tensor, size: int):
+        """The states are places among the logits."""
+        for first in range(0, words, size):
+            made.append(states.shape[0] * min(size, words - first))
+            yield first, logits[states[:, 0].long(), states[:, 1].long(), first : first + size].clone()
+
+    places = torch.stack(torch.meshgrid(torch.arange(4.0), torch.arange(5.0), indexing="ij"), -1).double()
+    for rows, most in ((1024, 12), (2, 8), (1024, 1 << 20)):
+        monkeypatch.setattr(likelihoods, "_ROWS_PER_CHUNK", rows)
+        monkeypatch.setitem(likelihoods.LOGITS_PER_CHUNK, "cpu", most)
+        made.clear()
+        found = compare_states(parts, batch, list(places[1:]), places[0])
+        assert max(made) <= max(most, min(rows, read))  # logits at a time, with any number of variants
+        assert sum(made) == (variants + 1) * read * words  # and the intact model's once for all of them
+        own = logits.log_softmax(-1)
+        apart = (own[0].exp() * (own[0] - own[1:]).masked_fill(own[0].exp() == 0, 0)).sum(
+            -1
+        )  # [variants, read]
+        torch.testing.assert_close(found[..., 2], apart[:, after], rtol=1e-12, atol=1e-12)
+        same = (logits[1:].argmax(-1) == logits[0].argmax(-1))[:, after]
+        assert torch.equal(found[..., 3], same.double())
+        assert 0 < same.sum() < same.numel()
+        plain = torch.stack([score_states(parts, batch, states) for states in places[1:]])
+        torch.testing.assert_close(found[..., :2], plain, rtol=1e-12, atol=1e-12)
+    assert torch.isinf(found[2, after == 4, 2]).all()

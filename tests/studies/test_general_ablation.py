@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
 import peft
@@ -13,11 +11,9 @@ import torch
 from byte_tokenizer import byte_tokenizer
 from mask_loop import switched
 from peft.tuners.tuners_utils import BaseTunerLayer
-from tokenizers.processors import TemplateProcessing
+from peft_folders import KV, T5, reference, saved, span_off, written
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
     AutoTokenizer,
     BitsAndBytesConfig,
 )
@@ -26,22 +22,12 @@ import adapter_probe
 from adapter_probe.errors import ModelError, ResultsError
 from adapter_probe.studies.pruning import prune
 
-TOKENIZER = byte_tokenizer(True)
-IDS = {
-    "vocab_size": len(TOKENIZER), "bos_token_id": TOKENIZER.bos_token_id,
-    "eos_token_id": TOKENIZER.eos_token_id, "pad_token_id": TOKENIZER.eos_token_id,
-}  # fmt: skip
-KV = {
-    "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 64,
-}  # fmt: skip
 CAUSAL = {
     "mixtral": (KV | {"num_local_experts": 4, "num_experts_per_tok": 2}, ["q_proj", "v_proj"]),
     "olmo2": (KV, ["q_proj", "down_proj"]),
     "mamba": ({"hidden_size": 24, "num_hidden_layers": 3, "state_size": 4, "time_step_rank": 4}, ["in_proj"]),
     "gpt_bigcode": ({"n_embd": 24, "n_layer": 3, "n_head": 4, "n_positions": 64}, ["c_attn", "c_proj"]),
 }
-T5 = {"d_model": 24, "d_kv": 6, "d_ff": 40, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0}
 CHOICES = [
     {"context": "ab ab", "choices": [" ab", " c", " abab ab"], "gold": 1},
     {"context": "one two", "choices": [" three", " ab"], "gold": 0},
@@ -49,55 +35,6 @@ CHOICES = [
 ] * 2
 WORDS = ["ab", "cd ab", "ba", "ab cd", "x", "a longer one"]
 LABELLED = [{"text": text, "label": n % 2} for n, text in enumerate(WORDS * 2)]
-HEADS = {"CAUSAL_LM": AutoModelForCausalLM, "SEQ_CLS": AutoModelForSequenceClassification}
-
-
-def saved(folder: Path, kind: str, settings: dict, task: str, targets: list[str]) -> Path:
-    """A LoRA far from the identity on a tiny random model, both in folders."""
-    torch.manual_seed(0)
-    base = HEADS[task].from_config(AutoConfig.for_model(kind, **(settings | IDS)))
-    base.save_pretrained(folder / "base")
-    tokenizer = byte_tokenizer(True)
-    if task == "SEQ_CLS":  # T5 reads the text's end
-        ends = [("</s>", tokenizer.eos_token_id)]
-        tokenizer.backend_tokenizer.post_processor = TemplateProcessing("$A </s>", special_tokens=ends)
-    tokenizer.save_pretrained(folder / "base")
-    base = HEADS[task].from_pretrained(folder / "base")
-    model = peft.get_peft_model(base, peft.LoraConfig(task_type=task, r=4, target_modules=targets))
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "lora_" in name:
-                parameter.copy_(0.4 * torch.randn_like(parameter))
-    model.save_pretrained(folder / "lora")
-    return folder / "lora"
-
-
-def written(folder: Path, rows: list[dict]) -> Path:
-    path = folder / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
-def reference(checkpoint: Path, task: str) -> tuple[torch.nn.Module, list[list[torch.nn.Module]]]:
-    """PEFT's own model, and the switches of every layer."""
-    base = HEADS[task].from_pretrained(checkpoint.parent / "base", dtype=torch.float32)
-    model = peft.PeftModel.from_pretrained(base, checkpoint).eval()
-    layers: dict[tuple[str, int], list[torch.nn.Module]] = {}
-    for name, module in model.named_modules():
-        if isinstance(module, peft.tuners.tuners_utils.BaseTunerLayer):
-            before, _, number = next(
-                (".".join(parts[:n]), None, parts[n])
-                for parts in [name.split(".")]
-                for n, part in enumerate(parts)
-                if part.isdigit()
-            )
-            layers.setdefault((before, int(number)), []).append(module)
-    return model, [layers[key] for key in sorted(layers, key=lambda key: ("decoder" in key[0], key[1]))]
-
-
-def span_off(layers: list[list[torch.nn.Module]], first: int, last: int) -> None:
-    for number, modules in enumerate(layers):
-        switched(modules, not first <= number <= last)
 
 
 @pytest.mark.parametrize(
