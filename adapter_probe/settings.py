@@ -27,6 +27,10 @@ NormChoice = Literal["trained", "pretrained"]
 Precision = Literal["float32", "float64", "bfloat16", "mixed"]
 Dtype = Literal["float32", "bfloat16"]
 Split = Literal["train", "validation", "test"]
+Style = Literal["paper", "icml", "neurips", "acl", "aaai", "jmlr", "tmlr", "talk"]
+Column = Literal["half", "full"]
+FIGURE_FORMATS = ("pdf", "svg", "png", "pgf")
+DEFAULT_FORMATS = ("pdf", "svg", "png")
 
 
 def setting(
@@ -40,6 +44,9 @@ def setting(
     least: int | None = None,
     slug: str = "",
     note: str = "",
+    flags: Sequence[str] = (),
+    place: str = "",
+    positional: bool = False,
 ) -> Any:
     """A field of a dataclass with a default, and everything that follows from it.
 
@@ -53,9 +60,13 @@ def setting(
         least: the least allowed number.
         slug: how a value other than the default reads in a folder's name, with ``{}`` for the value.
         note: how it reads in a figure's note.
+        flags: names of the option, where they are not that of the keyword.
+        place: as of `required`.
+        positional: whether the function also takes it by position.
     """
     about = {"help": help, "panel": panel, "metavar": metavar, "shell": shell, "text": text, "least": least}
-    return field(default=default, metadata={**about, "slug": slug, "note": note})
+    named = {"flags": tuple(flags), "place": place, "positional": positional}
+    return field(default=default, metadata={**about, **named, "slug": slug, "note": note})
 
 
 def required(
@@ -75,8 +86,8 @@ def required(
         metavar: name of the value in the command's help.
         shell: type in a shell, where the annotation has none.
         argument: whether the command takes it as an argument instead of as an option.
-        place: ``checkpoint`` or ``file`` for a path that has to exist, which the command checks before it
-            loads anything.
+        place: ``checkpoint``, ``results`` or ``file`` for a path that has to exist, which the command checks
+            before it loads anything.
     """
     about = {"help": help, "panel": panel, "metavar": metavar, "shell": shell}
     return {**about, "argument": argument, "place": place}
@@ -161,11 +172,17 @@ def is_required(one: Field[Any]) -> bool:
 
 
 @cache
-def annotations_of(kind: type) -> dict[str, Any]:
-    """The types of a dataclass's fields; names that are imported for type checkers only are `Any`."""
+def annotations_of(kind: type, user: str = "") -> dict[str, Any]:
+    """The types of a dataclass's fields; names that are imported for type checkers only are `Any`.
+
+    Args:
+        kind: the dataclass.
+        user: name of a module that may have imported them.
+    """
     found: dict[str, Any] = {}
+    known = vars(sys.modules[user]) if user else {}
     for owner in reversed(kind.__mro__):
-        names = Names({**vars(builtins), **vars(sys.modules[owner.__module__])})
+        names = Names({**vars(builtins), **known, **vars(sys.modules[owner.__module__])})
         for name, annotation in vars(owner).get("__annotations__", {}).items():
             found[name] = evaluated(annotation, names)
     return found

@@ -99,18 +99,20 @@ def _option(one: Field[Any], annotation: Any, panel: str) -> _Option | None:
     if get_origin(kind) is list:
         metavar, read = about.get("metavar") or "FILE", tuple
         default = default if is_required(one) else None
-    elif kind in (options.numbers, options.whole_numbers):
+    elif kind in (options.numbers, options.whole_numbers, options.texts):
         parse, metavar = kind, about.get("metavar") or "LIST"
         read = lambda text: parse(text, flag_of(one.name))  # noqa: E731
-        default, kind = about.get("text") or ",".join(f"{number:g}" for number in default), str
+        written = (one if isinstance(one, str) else f"{one:g}" for one in default or ())
+        default, kind = about.get("text") or ",".join(written), str
     elif default is None or default == "":
         default, kind = None, kind | None
-    told = {"help": _in_words(about["help"], get_origin(kind) is list), "metavar": metavar}
+    repeatable = get_origin(kind) is list and not about.get("argument")
+    told = {"help": _in_words(about["help"], repeatable), "metavar": metavar}
     if about.get("argument"):
         made: Any = typer.Argument(**told)
     else:
-        flag = [flag_of(one.name)] if kind is bool and not default else []
-        made = typer.Option(*flag, **told, rich_help_panel=about.get("panel") or panel or None)
+        flags = about.get("flags") or ([flag_of(one.name)] if kind is bool and not default else [])
+        made = typer.Option(*flags, **told, rich_help_panel=about.get("panel") or panel or None)
     parameter = inspect.Parameter(
         one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made]
     )
@@ -127,7 +129,7 @@ def _in_shell(annotation: Any) -> Any:
     """The type of a shell's value for an annotation: a list of numbers is one text."""
     for kind in kinds_of(annotation):
         if is_list(kind):
-            return options.whole_numbers if get_args(kind)[0] is int else options.numbers
+            return {int: options.whole_numbers, float: options.numbers}.get(get_args(kind)[0], options.texts)
         if any(choices_of(kind)):
             return kind
     kinds = kinds_of(annotation)

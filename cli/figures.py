@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from adapter_probe.progress import print_message
+from adapter_probe.studies.look import Draw
 from adapter_probe.studies.summaries import file_lists
 
 from . import options
@@ -18,55 +16,7 @@ if TYPE_CHECKING:
 
 
 @command
-def figures(
-    results: options.Results,
-    style: options.Style = "paper",
-    column: Annotated[
-        Literal["half", "full"] | None,
-        typer.Option(
-            help="Figure width: one column or the full text width; by default chosen per figure.",
-            rich_help_panel=options.OUTPUT,
-        ),
-    ] = None,
-    formats: options.Formats = "pdf,svg,png",
-    average: Annotated[
-        bool,
-        typer.Option(
-            "--average",
-            help="Draw the mean over ablations that differ in the training seed.",
-            rich_help_panel=options.OUTPUT,
-        ),
-    ] = False,
-    tolerance: options.Tolerance = 1.0,
-    label: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Panel label, once per ablation in the order of the folders; by default the task, and the "
-            "settings where they differ.",
-            metavar="TEXT",
-            rich_help_panel=options.OUTPUT,
-        ),
-    ] = None,
-    only: Annotated[
-        str,
-        typer.Option(
-            help="Comma-separated figures and tables to write, such as heatmap,table-removable; by default "
-            "all.",
-            metavar="LIST",
-            rich_help_panel=options.OUTPUT,
-        ),
-    ] = "",
-    paper: options.Paper = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Output folder; by default the results folder, or ./figures for several results folders.",
-            metavar="FOLDER",
-            rich_help_panel=options.OUTPUT,
-        ),
-    ] = None,
-    json: options.Json = False,
-) -> None:
+def figures(asked: Draw, json: options.Json = False) -> None:
     """Redraw the figures and tables of finished studies from their results folders.
 
     Several ablations are drawn as panels of one figure, several initialisation sweeps as lines in one plot.
@@ -77,11 +27,8 @@ def figures(
     """
     from adapter_probe.studies.gallery import draw
 
-    made = draw(
-        results, out, average=average, style=style, column=column, formats=formats.split(","),
-        tolerance=tolerance, paper=paper, labels=label or (), only=only.split(","),
-    )  # fmt: skip
-    if paper and not any("Houlsby et al. (2019)" in one.caption for one in made):
+    made = draw(**vars(asked))
+    if asked.paper and not any("Houlsby et al. (2019)" in one.caption for one in made):
         print_message(
             "Houlsby et al. (2019) published no values for these tasks and metrics; --paper is ignored"
         )

@@ -68,11 +68,6 @@ GivenFiles = Annotated[
     ),
     PLACES["file"],
 ]  # fmt: skip
-Results = Annotated[
-    list[Path],
-    typer.Argument(help="Results folders, or checkpoints that contain ablations.", metavar="FOLDER..."),
-    PLACES["results"],
-]
 GivenEncoding = Annotated[
     str,
     typer.Option(
@@ -117,6 +112,11 @@ DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Estimate the cost without running the study.", rich_help_panel=RUNNING),
 ]
+
+
+def texts(text: str, option: str) -> list[str]:
+    """``pdf,svg`` as texts."""
+    return text.split(",")
 
 
 def whole_numbers(text: str, option: str) -> list[int]:

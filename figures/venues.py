@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from tueplots import figsizes, fontsizes
 
-Column = Literal["half", "full"]
-FIGURE_FORMATS = ("pdf", "svg", "png", "pgf")
-DEFAULT_FORMATS = ("pdf", "svg", "png")
+from adapter_probe.settings import DEFAULT_FORMATS, Column
 
 _GUTTER = 0.25  # inches between two figures side by side in a single text column
 _SMALLEST_TICK = 7.0  # points; some sizes in tueplots are as small as 6, hard to read on a light cell

@@ -63,7 +63,7 @@ class AblationSummary:
         metric: metric of the scores.
         kind: kind of the task: ``classification``, ``regression``, ``extractive`` or ``causal``.
         n_examples: number of evaluated examples.
-        n_layers: number of layers of the model.
+        n_layers: number of layers of the model; None in a folder that was made by hand without it.
         intact_score: score with every adapter on.
         removed_score: score with every adapter off that the study switches.
         removed_delta_points: the difference of the two.
@@ -96,9 +96,9 @@ class AblationSummary:
     metric: str
     kind: str = ""
     n_examples: int
-    n_layers: int
+    n_layers: int | None = None
     intact_score: float | None
-    removed_score: float | None
+    removed_score: float | None = None
     removed_delta_points: float | None
     majority_score: float | None
     nonfinite_examples: dict[str, int] = field(default_factory=dict)

@@ -15,9 +15,10 @@ from adapter_probe.analysis.summary import AblationSummary
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.schema import PREDICTIONS
+from adapter_probe.settings import Style
 
 from .checked import checked
-from .gallery import StoredStudy, Style, axes_for
+from .gallery import StoredStudy, axes_for
 from .summaries import ablation_rows, both_scores
 
 if TYPE_CHECKING:

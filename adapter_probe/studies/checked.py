@@ -74,7 +74,7 @@ def taking(
     """A public function whose arguments are the fields of a dataclass; see `adapter_probe.settings.setting`.
 
     Its signature, the description of its arguments, and their types follow from the fields: those without a
-    default may be given by position, the others by name.
+    default, and those that are declared so, may be given by position, the others by name.
     """
     declared: Any = arguments
 
@@ -86,7 +86,7 @@ def taking(
             except TypeError as error:
                 fault = _unknown_argument(call, kwargs) or f"{function.__name__}() {error}"
                 raise TypeError(fault) from None
-            kinds = _kinds_of_fields(declared)
+            kinds = _kinds_of_fields(declared, function.__module__)
             values = {k: _fitting(k, v, kinds[k]) if k in kinds else v for k, v in bound.arguments.items()}
             return function(declared(**values))
 
@@ -101,12 +101,16 @@ def taking(
 
 def _parameters(declared: type) -> Iterator[inspect.Parameter]:
     """The parameters of a function that takes a dataclass: its fields, those without a default first."""
-    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-    for one in sorted(fields(declared), key=lambda one: not is_required(one)):
-        if is_required(one):
-            yield inspect.Parameter(one.name, kinds[0], annotation=one.type)
-        else:
-            yield inspect.Parameter(one.name, kinds[1], default=one.default, annotation=one.type)
+    required = {one.name: is_required(one) for one in fields(declared)}
+    by_name = {
+        one.name: not (required[one.name] or one.metadata.get("positional")) for one in fields(declared)
+    }
+    for one in sorted(fields(declared), key=lambda one: (not required[one.name], by_name[one.name])):
+        kind = (
+            inspect.Parameter.KEYWORD_ONLY if by_name[one.name] else inspect.Parameter.POSITIONAL_OR_KEYWORD
+        )
+        default = inspect.Parameter.empty if required[one.name] else one.default
+        yield inspect.Parameter(one.name, kind, default=default, annotation=one.type)
 
 
 def _with_arguments(text: str, declared: type) -> str:
@@ -121,9 +125,9 @@ def _with_arguments(text: str, declared: type) -> str:
 
 
 @cache
-def _kinds_of_fields(declared: type) -> dict[str, tuple[Any, ...]]:
-    """The allowed kinds of a dataclass's fields, where they can be compared."""
-    return _comparables({name: kinds_of(kind) for name, kind in annotations_of(declared).items()})
+def _kinds_of_fields(declared: type, user: str) -> dict[str, tuple[Any, ...]]:
+    """The allowed kinds of a dataclass's fields, where they can be compared; see `annotations_of`."""
+    return _comparables({name: kinds_of(kind) for name, kind in annotations_of(declared, user).items()})
 
 
 class Plannable(Protocol[P, StudyT, PlanT]):

@@ -19,11 +19,12 @@ from adapter_probe.analysis.comparing import (
 from adapter_probe.analysis.exchange import ExchangeRecord, exchange_of
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.fingerprints import hash_json, refuse_changes
+from adapter_probe.settings import Style
 
 from .ablating import AGAINST_PREFIX
 from .ablation import Ablation
 from .checked import checked
-from .gallery import DrawnStudy, Style, axes_for
+from .gallery import DrawnStudy, axes_for
 from .loading import ablations_of
 from .rows import as_tuple
 from .summaries import average_rows, comparison_rows, exchange_rows

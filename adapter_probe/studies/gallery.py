@@ -8,16 +8,17 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 from adapter_probe.errors import ResultsError, must_be
-from adapter_probe.figures.venues import DEFAULT_FORMATS, FIGURE_FORMATS, VENUES, Column, FigureOptions, Venue
 from adapter_probe.progress import stage
 from adapter_probe.results import schema
 from adapter_probe.results.fingerprints import code_identity, hash_files, hash_json
 from adapter_probe.results.sealing import FIGURES, add_note, read_note, sealed_tables
+from adapter_probe.settings import DEFAULT_FORMATS, FIGURE_FORMATS, Column, Style
 
-from .checked import checked
+from .checked import checked, taking
+from .look import Draw, Look
 from .rows import as_tuple
 from .summaries import aligned_columns
 
@@ -33,42 +34,26 @@ if TYPE_CHECKING:
 
 SEVERAL = "figures"
 """Output folder for figures of several studies, unless another one is given."""
-Style = Literal["paper", "icml", "neurips", "acl", "aaai", "jmlr", "tmlr", "talk"]
 SECONDS_OF_DRAWING = 3.0  # per study, including its statistics; measured on two cores, used in estimates
 
 
-def _written(
-    studies: Sequence[DrawnStudy],
-    folder: str | Path,
-    style: str,
-    column: Column | None,
-    formats: Sequence[str],
-    tolerance: float,
-    paper: bool,
-    labels: Sequence[str],
-    only: Sequence[str],
-) -> list[GalleryItem]:
-    """Write all figures and tables of some studies into one folder; arguments as of `DrawnStudy.save`."""
+def _written(studies: Sequence[DrawnStudy], folder: str | Path, look: Look) -> list[GalleryItem]:
+    """Write all figures and tables of some studies into one folder."""
     from adapter_probe.figures.gallery import write_gallery
+    from adapter_probe.figures.venues import VENUES, FigureOptions
 
-    venue = _venue(style)
-    if not tolerance >= 0:
-        raise ResultsError(must_be("tolerance", "0 or more points", tolerance))
-    if column not in (None, *get_args(Column)):
-        raise ResultsError(must_be("column", f"one of {', '.join(get_args(Column))}", column))
-    wanted = tuple(dict.fromkeys(name.strip().lower() for name in as_tuple(formats) if name.strip()))
+    if not look.tolerance >= 0:
+        raise ResultsError(must_be("tolerance", "0 or more points", look.tolerance))
+    wanted = tuple(dict.fromkeys(name.strip().lower() for name in as_tuple(look.formats) if name.strip()))
     if not wanted or any(name not in FIGURE_FORMATS for name in wanted):
-        given = ",".join(as_tuple(formats))
+        given = ",".join(as_tuple(look.formats))
         raise ResultsError(must_be("formats", f"among {', '.join(FIGURE_FORMATS)}", given))
-    options = FigureOptions(venue, column, wanted, tolerance, paper, as_tuple(labels), as_tuple(only))
+    options = FigureOptions(
+        VENUES[look.style], look.column, wanted, look.tolerance, look.paper, as_tuple(look.labels),
+        as_tuple(look.only),
+    )  # fmt: skip
     with stage("drawing figures"):
         return write_gallery([study.record for study in studies], folder, options)
-
-
-def _venue(style: str) -> Venue:
-    if style not in VENUES:
-        raise ResultsError(f"style {style!r} is not known; choose from {', '.join(VENUES)}")
-    return VENUES[style]
 
 
 @contextmanager
@@ -86,8 +71,9 @@ def axes_for(ax: Axes | None, style: Style | None) -> Iterator[Axes]:
     if ax is not None:
         raise ResultsError(f"style {style!r} draws a new figure and cannot be combined with ax; omit one")
     from adapter_probe.figures.style import paper_style
+    from adapter_probe.figures.venues import VENUES
 
-    venue = _venue(style)
+    venue = VENUES[Look(style=style).style]
     with paper_style(venue):
         yield plt.figure(figsize=(venue.half, venue.half), layout="constrained").add_subplot()
 
@@ -125,7 +111,9 @@ class DrawnStudy:
         Raises:
             ResultsError: an argument is not allowed, or a file cannot be written.
         """
-        items = _written([self], folder, style, column, formats, tolerance, paper, labels, only)
+        look = Look(style=style, column=column, formats=formats, tolerance=tolerance, paper=paper,
+                    labels=labels, only=only)  # fmt: skip
+        items = _written([self], folder, look)
         return [path for item in items for path in item.files]
 
     def rows(self) -> list[tuple[str, str]]:
@@ -200,35 +188,11 @@ def _as_drawn(folder: Path, of: str) -> list[str]:
     return list(sums) if whole else []
 
 
-@checked
-def draw(
-    studies: DrawnStudy | str | Path | Sequence[DrawnStudy | str | Path],
-    out: str | Path | None = None,
-    *,
-    average: bool = False,
-    style: Style = "paper",
-    column: Column | None = None,
-    formats: str | Sequence[str] = DEFAULT_FORMATS,
-    tolerance: float = 1.0,
-    paper: bool = False,
-    labels: str | Sequence[str] = (),
-    only: str | Sequence[str] = (),
-) -> list[GalleryItem]:
+@taking(Draw)
+def draw(call: Draw) -> list[GalleryItem]:
     """Write the figures and tables of one or several studies into one folder.
 
     Several ablations become panels of one figure, several initialisation sweeps lines in one plot.
-
-    Args:
-        studies: studies, results folders, or checkpoints that contain ablations.
-        out: output folder; by default the results folder of a single study, and otherwise ``figures``.
-        average: whether to draw the mean over ablations that differ in the training seed.
-        style: sizes and fonts of a venue; this and the other arguments are those of `DrawnStudy.save`.
-        column: figure width.
-        formats: some of pdf, svg, png, pgf.
-        tolerance: tolerated drop, in percentage points.
-        paper: overlay the values that Houlsby et al. (2019) published.
-        labels: panel labels, one per ablation, in the order of the studies.
-        only: names of the figures and tables to write; by default all.
 
     Returns:
         one entry per figure and table, with its `kind`, `stem`, `caption` and `files`.
@@ -237,14 +201,14 @@ def draw(
         ResultsError: a study cannot be read, an argument is not allowed, the studies cannot be drawn together
             or averaged, or a file cannot be written.
     """
-    from .comparison import average as average_of
+    from .comparison import average
     from .loading import studies_of
 
-    given = as_tuple(studies)
-    found = [average_of(given)] if average else studies_of(given)
-    if out is None:
-        out = found[0].folder if len(found) == 1 and isinstance(found[0], StoredStudy) else SEVERAL
-    return _written(found, out, style, column, formats, tolerance, paper, labels, only)
+    given = as_tuple(call.studies)
+    found = [average(given)] if call.average else studies_of(given)
+    alone = len(found) == 1 and isinstance(found[0], StoredStudy)
+    out = call.out if call.out is not None else found[0].folder if alone else SEVERAL
+    return _written(found, out, call)
 
 
 def ablation_report(study: Ablation, tolerance: float = 1.0) -> dict[str, Any]:

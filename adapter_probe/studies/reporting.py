@@ -18,13 +18,12 @@ from adapter_probe.results.fingerprints import refuse_changes
 from adapter_probe.results.schema import PREDICTIONS
 
 from .ablation import Ablation
-from .checked import checked
-from .comparison import Average, Comparison
-from .comparison import average as average_studies
-from .comparison import compare as compare_studies
+from .checked import taking
+from .comparison import Average, Comparison, average, compare
 from .example_texts import texts_of
 from .gallery import DrawnStudy
 from .loading import studies_of
+from .look import Report
 from .rows import as_tuple
 from .sweeps import Sweep
 
@@ -42,44 +41,21 @@ class ReportPage:
     n_texts: int
 
 
-@checked
-def report(
-    folders: DrawnStudy | str | Path | Sequence[DrawnStudy | str | Path],
-    out: str | Path = "report.html",
-    *,
-    examples: bool = False,
-    checkpoints: str | Path | Sequence[str | Path] = (),
-    data: str | Path | Sequence[str | Path] = (),
-    encoding: str = "utf-8",
-    tolerance: float = 1.0,
-    average: bool = False,
-    compare: bool = False,
-) -> ReportPage:
+@taking(Report)
+def report(call: Report) -> ReportPage:
     """Write a self-contained interactive HTML report of one or more studies.
 
     Studies of the same spans stand side by side: what is selected in one is selected in all.
-
-    Args:
-        folders: ablations, their averages and comparisons, and sweeps: one or several, as studies or results
-            folders, or checkpoints that contain ablations.
-        out: output file.
-        examples: whether to include the texts of examples whose prediction changes.
-        checkpoints: checkpoints of ablations that are neither inside nor next to them.
-        data: files of the evaluated examples, if an ablation was run with `data`.
-        encoding: text encoding of these files.
-        tolerance: initial position of the tolerance slider, in percentage points.
-        average: whether to begin with the mean over the ablations, which differ in the training seed.
-        compare: whether to begin with the difference of the two ablations, second minus first.
 
     Raises:
         ResultsError: results, checkpoints or predictions are missing or damaged, the ablations cannot be
             averaged or compared, or the page cannot be written.
         DataError: the texts cannot be read, or are not those that were evaluated.
     """
-    if not 0 <= tolerance <= 100:
-        raise ResultsError(must_be("tolerance", "from 0 to 100 points", tolerance))
-    given, files = [Path(c) for c in as_tuple(checkpoints)], [Path(f) for f in as_tuple(data)]
-    studies = studies_of(as_tuple(folders))
+    if not 0 <= call.tolerance <= 100:
+        raise ResultsError(must_be("tolerance", "from 0 to 100 points", call.tolerance))
+    given, files = [Path(c) for c in as_tuple(call.checkpoints)], [Path(f) for f in as_tuple(call.data)]
+    studies: list[DrawnStudy] = studies_of(as_tuple(call.folders))
     for study in studies:
         if not isinstance(study, (Ablation, Average, Comparison, Sweep)):
             raise ResultsError(
@@ -88,29 +64,31 @@ def report(
             )
     ablations = [study for study in studies if isinstance(study, Ablation)]
     _refuse_strangers(given, ablations)
-    parts: list[Reported] = _joint(ablations, average, compare)
+    parts: list[Reported] = _joint(ablations, call.average, call.compare)
     n_texts = 0
     for study in studies:
         if isinstance(study, Ablation):
-            part = _completed(study, given, files, encoding, examples)
+            part = _completed(study, given, files, call.encoding, call.examples)
             parts.append(part)
             n_texts += len(part.texts.texts) if part.texts else 0
         elif isinstance(study, (Average, Comparison)):
             parts.append(study.record)
     sweeps = [study.record for study in studies if isinstance(study, Sweep)]
-    return ReportPage(write_report(out, parts, sweeps, tolerance=tolerance), n_texts)
+    return ReportPage(
+        write_report(call.out or "report.html", parts, sweeps, tolerance=call.tolerance), n_texts
+    )
 
 
-def _joint(ablations: Sequence[Ablation], average: bool, compare: bool) -> list[Reported]:
+def _joint(ablations: Sequence[Ablation], mean: bool, difference: bool) -> list[Reported]:
     """The mean or the difference of the ablations, if it is wanted.
 
     Raises:
         ResultsError: there are too few or too many of them, or they do not fit each other.
     """
-    if compare and len(ablations) != 2:
+    if difference and len(ablations) != 2:
         raise ResultsError(f"--compare needs two ablations, got {len(ablations)}")
-    joint: list[Reported] = [average_studies(ablations).record] if average else []
-    return [*joint, compare_studies(*ablations).record] if compare else joint
+    joint: list[Reported] = [average(ablations).record] if mean else []
+    return [*joint, compare(*ablations).record] if difference else joint
 
 
 def _delta_of(study: Ablation) -> str | None:

@@ -16,10 +16,11 @@ from adapter_probe.results import schema
 from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.sealing import sealed
 from adapter_probe.results.trial_files import study_identity
+from adapter_probe.settings import Style
 
 from .arguments import TOP_K, OnTrial, RunTradeoff, TradeoffSettings
 from .checked import checked, planned_by, taking
-from .gallery import Style, axes_for
+from .gallery import axes_for
 from .planning import SweepPlan, plan_sweep
 from .rows import as_tuple
 from .sweeps import Sweep, find_trials, majority_rows, plain_rows, run_trials, spread_text

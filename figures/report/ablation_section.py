@@ -104,7 +104,7 @@ def ablation_study(
     return MapStudy(
         name, name, " · ".join(filter(None, [*about, short_name(record.folder)])), words, frame, views,
         readings[: len(views)], _facts(ablation, words, readings, len(views)), _tiles(record, words),
-        _legend(frame, words), said.n_layers, said.warning,
+        _legend(frame, words), said.n_layers or int(frame["last"].max() + 1), said.warning,
         steps, tolerance,
         [matrices and confusion_card(matrices), examples and examples_card(examples),
          _layers(record, prefix, words)],

@@ -12,14 +12,10 @@ import pytest
 import adapter_probe as ap
 from adapter_probe.cli.compare import compare
 from adapter_probe.cli.convert import convert
-from adapter_probe.cli.figures import figures
 from adapter_probe.cli.inspect import inspect as show
 from adapter_probe.cli.prune import prune
-from adapter_probe.cli.report import report
 
 PRINTED = {"json"}  # how it is printed
-CALLED = {"label": "labels"}  # as the keyword is called
-CALLED_BY_REPORT = {"checkpoint": "checkpoints", "results": "folders"}
 
 
 def parameters(function: Callable) -> dict[str, inspect.Parameter]:
@@ -51,25 +47,21 @@ def choices_of(parameter: inspect.Parameter, function: Callable) -> set[object]:
         (prune, (ap.prune,), set()),
         (convert, (ap.convert,), set()),
         (show, (ap.inspect,), set()),
-        (report, (ap.report, ap.model_card), {"out", "model_card"}),  # the latter names the function
         (compare, (ap.compare, ap.Comparison.save), {"out"}),  # the folder of `save`
-        (figures, (ap.draw,), {"results"}),  # the studies
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_every_option_is_a_keyword(command, functions, otherwise):
     wanted = parameters(command)
     known = {name: found for function in functions[::-1] for name, found in parameters(function).items()}
-    renamed = CALLED_BY_REPORT if command is report else CALLED
     for name, option in wanted.items():
-        keyword = name if name in known else renamed.get(name, name)
         if name in PRINTED | otherwise:
             continue
-        assert keyword in known, f"--{name} has no keyword"
-        owner = next(function for function in functions if keyword in parameters(function))
-        allowed = choices_of(known[keyword], owner)
+        assert name in known, f"--{name} has no keyword"
+        owner = next(function for function in functions if name in parameters(function))
+        allowed = choices_of(known[name], owner)
         assert allowed in (set(), choices_of(option, command)), name
-        theirs, ours = known[keyword].default, option.default
+        theirs, ours = known[name].default, option.default
         if inspect.Parameter.empty in (theirs, ours) or theirs is None:
             assert ours in (inspect.Parameter.empty, None)
         elif name == "formats":

@@ -1,0 +1,111 @@
+"""The arguments of the functions that draw and report finished studies; see `adapter_probe.settings`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from adapter_probe.errors import AdapterProbeError, ResultsError
+from adapter_probe.settings import DEFAULT_FORMATS, Column, Settings, Style, required, setting
+
+if TYPE_CHECKING:
+    from .gallery import DrawnStudy
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Look(Settings):
+    """How figures and tables look, and which are written."""
+
+    panel = "Output"
+    error: ClassVar[type[AdapterProbeError]] = ResultsError
+
+    style: Style = setting("paper", "figure sizes and fonts of a publication venue, or of slides.")
+    column: Column | None = setting(
+        None, "figure width: one column or the full text width; by default chosen per figure."
+    )
+    formats: str | Sequence[str] = setting(
+        DEFAULT_FORMATS, "figure formats, some of pdf, svg, png and pgf.", flags=("--format",)
+    )
+    tolerance: float = setting(
+        1.0, "tolerated drop, in percentage points, marked by the black line of an ablation.",
+        metavar="POINTS",
+    )  # fmt: skip
+    labels: str | Sequence[str] = setting(
+        (), "panel label, once per ablation in the order of the studies; by default the task, and the "
+        "settings where they differ.", flags=("--label",), shell=list[str], metavar="TEXT",
+    )  # fmt: skip
+    only: str | Sequence[str] = setting(
+        (), "figures and tables to write, such as heatmap,table-removable; by default all."
+    )
+    paper: bool = setting(False, "overlay the values published by Houlsby et al. (2019).")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class _Draw(Look):
+    """The arguments of `draw` that have defaults."""
+
+    out: str | Path | None = setting(
+        None, "output folder; by default the results folder of a single study, and otherwise ``figures``.",
+        metavar="FOLDER", positional=True,
+    )  # fmt: skip
+    average: bool = setting(False, "draw the mean over ablations that differ in the training seed.")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Draw(_Draw):
+    """The arguments of `adapter_probe.draw`."""
+
+    studies: DrawnStudy | str | Path | Sequence[DrawnStudy | str | Path] = field(
+        metadata=required(
+            "results folders, or checkpoints that contain ablations. In Python also studies.",
+            metavar="FOLDER...", shell=list[Path], argument=True, place="results",
+        )
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class _Report(Settings):
+    """The arguments of `report` that have defaults."""
+
+    panel = "Output"
+    error: ClassVar[type[AdapterProbeError]] = ResultsError
+
+    out: str | Path | None = setting(
+        None, "output file; by default report.html.", metavar="FILE", flags=("--out", "-o"), positional=True
+    )
+    examples: bool = setting(
+        False,
+        "include the texts of examples whose prediction changes. Omit it for private data.",
+        panel="Data",
+    )
+    checkpoints: str | Path | Sequence[str | Path] = setting(
+        (), "checkpoint of an ablation whose results folder is no longer inside it.", panel="Data",
+        metavar="FOLDER", shell=list[Path], flags=("--checkpoint",), place="checkpoint",
+    )  # fmt: skip
+    data: str | Path | Sequence[str | Path] = setting(
+        (), "file of the evaluated examples, if the ablation was given `data`.", panel="Data",
+        shell=list[Path], place="file",
+    )  # fmt: skip
+    encoding: str = setting(
+        "utf-8", "text encoding of the given data files, such as latin-1.", panel="Data", metavar="NAME"
+    )
+    tolerance: float = setting(
+        1.0, "initial position of the tolerance slider, in percentage points.", metavar="POINTS"
+    )
+    average: bool = setting(False, "begin with the mean over ablations that differ in the training seed.")
+    compare: bool = setting(False, "begin with the difference of two ablations, second minus first.")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Report(_Report):
+    """The arguments of `adapter_probe.report`."""
+
+    folders: DrawnStudy | str | Path | Sequence[DrawnStudy | str | Path] = field(
+        metadata=required(
+            "results folders, or checkpoints that contain ablations. In Python also ablations, their "
+            "averages and comparisons, and sweeps.",
+            metavar="FOLDER...", shell=list[Path], argument=True, place="results",
+        )
+    )  # fmt: skip
