@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from exact import Float64, assert_close_in_float32, assert_close_in_float64, to_float64
+from tiers import slow_unless
 
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.checkpoints.shared import SharedBase
@@ -57,7 +58,17 @@ def test_there_are_cases_of_both_libraries():
     assert sum(case.startswith("peft/") for case in CASES) >= 11
 
 
-@pytest.mark.parametrize("case", CASES)
+# Each way of adapting, of joining and of heading, once.
+QUICK = """
+    adapterhub/1.0-lora adapterhub/adapter-plus adapterhub/distilbert-flex adapterhub/flex-pooled
+    adapterhub/gated-channel adapterhub/gpt2-pfeiffer adapterhub/houlsby adapterhub/ia3 adapterhub/left-out
+    adapterhub/llama-lora adapterhub/lora-everywhere adapterhub/norms-per-layer adapterhub/parallel-learned
+    adapterhub/pfeiffer adapterhub/qa-flex adapterhub/union
+    peft/deberta-lora peft/gpt2-ia3 peft/lora-everywhere peft/lora-patterns peft/norms peft/qa peft/qwen2-lora
+""".split()
+
+
+@pytest.mark.parametrize("case", slow_unless(QUICK.__contains__, CASES))
 def test_logits_are_the_librarys_own(case: str):
     folder = FIXTURES / case
     model = open_checkpoint(folder, base_of(folder)).model

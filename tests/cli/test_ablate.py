@@ -132,9 +132,17 @@ def check_spans(ablated: Ablated, logits: dict[tuple[int, int], np.ndarray], int
     ("options", "places", "complement", "pretrained"),
     [
         ((), ("attention", "ffn"), False, False),
-        (("--sites", "attention", "--tokens-per-pass", 1), ("attention",), False, False),
-        (("--sites", "ffn", "--layernorm", "pretrained"), ("ffn",), False, True),
-        (("--complement",), ("attention", "ffn"), True, False),
+        pytest.param(
+            ("--sites", "attention", "--tokens-per-pass", 1),
+            ("attention",),
+            False,
+            False,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ("--sites", "ffn", "--layernorm", "pretrained"), ("ffn",), False, True, marks=pytest.mark.slow
+        ),
+        pytest.param(("--complement",), ("attention", "ffn"), True, False, marks=pytest.mark.slow),
         (("--complement", "--sites", "ffn", "--layernorm", "pretrained"), ("ffn",), True, True),
     ],
 )

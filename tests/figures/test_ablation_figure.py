@@ -116,7 +116,7 @@ def test_everything_lies_inside_the_figure(make_frame, assert_tidy, n_layers, co
     assert figure.get_figheight() <= VENUES[venue].tallest + 1e-9
 
 
-@pytest.mark.parametrize("n_panels", [2, 3])
+@pytest.mark.parametrize("n_panels", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_panels_share_one_scale_and_one_bar(make_frame, assert_tidy, n_panels):
     frames = [make_frame(6, [0.3] * 21), make_frame(12, np.linspace(-3, 60, 78)), published_ablation("cola")]
     grids = [Grid(frame, NOTES, None) for frame in frames[:n_panels]]
@@ -134,7 +134,7 @@ def test_panels_share_one_scale_and_one_bar(make_frame, assert_tidy, n_panels):
     assert {to_hex(c) for c in cells.get_facecolors() if c[3]} == {"#f9e5d4"}
 
 
-@pytest.mark.parametrize("n_grids", [1, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (5, 9))])
+@pytest.mark.parametrize("n_grids", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 5, 9))])
 @pytest.mark.parametrize("venue", ["icml", pytest.param("talk", marks=pytest.mark.slow)])
 def test_grids_never_overlap_and_stay_on_the_page(make_frame, assert_tidy, n_grids, venue):
     grids = [Grid(make_frame(4, seed=index), ["a task"], None) for index in range(n_grids)]

@@ -50,7 +50,7 @@ def test_one_folder_of_each_kind(tmp_path, ablation_folder, sweep_folder, tradeo
 
 
 def test_ablations_stand_side_by_side(tmp_path, ablation_folder):
-    folders = [ablation_folder(tmp_path / t, t, seed=i) for i, t in enumerate(["cola", "mnli", "cola2"])]
+    folders = [ablation_folder(tmp_path / t, t, 4, seed=i) for i, t in enumerate(["cola", "mnli", "cola2"])]
     heatmap, attribution = drawn(folders)
     assert len([ax for ax in heatmap.figure.axes if "last" in ax.get_xlabel()]) == 3
     assert list(heatmap.frame["grid"].unique()) == ["CoLA", "MNLI-m", "cola2"]
@@ -61,7 +61,7 @@ def test_ablations_stand_side_by_side(tmp_path, ablation_folder):
 
 
 def test_one_task_twice_is_told_apart_by_folder(tmp_path, ablation_folder):
-    folders = [ablation_folder(tmp_path / name, "cola") for name in ("small", "large")]
+    folders = [ablation_folder(tmp_path / name, "cola", 2) for name in ("small", "large")]
     heatmap, _ = drawn(folders)
     assert list(heatmap.frame["grid"].unique()) == ["CoLA, small", "CoLA, large"]
     names = stems(tables_of(records_in(folders), OPTIONS))
@@ -148,7 +148,7 @@ def test_one_task_has_no_aggregate(tmp_path, tradeoff_folder):
 
 
 def test_the_tolerance_moves_the_line_and_is_said(tmp_path, ablation_folder):
-    folder = ablation_folder(tmp_path / "a")
+    folder = ablation_folder(tmp_path / "a", n_layers=3)
     heatmap, _ = drawn([folder], FigureOptions(PAPER, formats=("png",), tolerance=2.5))
     assert "at most 2.5 points" in heatmap.caption
 

@@ -131,7 +131,7 @@ def test_numbers_follow_the_axes_when_these_are_resized(make_frame):
     assert numbers(ax) == {}
 
 
-@pytest.mark.parametrize("n_layers", [32, 48, 80])
+@pytest.mark.parametrize("n_layers", [32, *(pytest.param(n, marks=pytest.mark.slow) for n in (48, 80))])
 @pytest.mark.parametrize("inches", [2.5, 6.0])
 def test_deep_models_stay_legible(make_frame, n_layers, inches):
     frame = make_frame(n_layers).assign(significant=False)

@@ -79,7 +79,9 @@ def test_a_deep_average_has_a_grid_of_its_spread(inches, n_grids):
         np.testing.assert_allclose(colours_drawn(ax), expected)
 
 
-@pytest.mark.parametrize(("n_layers", "n_panels"), [(6, 1), (12, 1), (30, 2)])
+@pytest.mark.parametrize(
+    ("n_layers", "n_panels"), [(6, 1), (12, 1), pytest.param(30, 2, marks=pytest.mark.slow)]
+)
 def test_the_average_figure_shows_means_and_spread(n_layers, n_panels):
     record = mean_of(n_layers)
     drawing = next(drawings([record], FigureOptions(PAPER)))

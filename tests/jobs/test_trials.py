@@ -139,7 +139,7 @@ def test_divergence_is_an_outcome(request_for, tmp_path):
     )
 
 
-@pytest.mark.parametrize("pooler", [True, False])
+@pytest.mark.parametrize("pooler", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "method", [Adapters(size=2), TopLayers(0), TopLayers(2), LayerNormOnly(), HeadOnly(), FullFineTuning()]
 )

@@ -148,9 +148,10 @@ def ablated(
 
 @pytest.mark.parametrize(
     "rows",
-    [CHOICES, PAIRS, COMPLETIONS, CHATS, TEXTS],
+    [CHOICES, pytest.param(PAIRS, marks=pytest.mark.slow), pytest.param(COMPLETIONS, marks=pytest.mark.slow),
+     CHATS, TEXTS],
     ids=["choices", "pairs", "completions", "chats", "texts"],
-)
+)  # fmt: skip
 def test_log_likelihoods_are_pefts(rows, checkpoint, ablated):
     results, reference = ablated(rows).results, Reference(checkpoint)
     for (first, last), found in zip(results.spans.tolist(), results.logits):
@@ -281,7 +282,9 @@ def test_lm_evals_own_run_scores_the_same(rows, checkpoint, ablated, tmp_path):
             assert ours == pytest.approx(found[f"{metric},none"], rel=ROUNDING)
 
 
-@pytest.mark.parametrize("rows", [CHOICES, TEXTS], ids=["choices", "texts"])
+@pytest.mark.parametrize(
+    "rows", [CHOICES, pytest.param(TEXTS, marks=pytest.mark.slow)], ids=["choices", "texts"]
+)
 def test_a_pruned_checkpoint_is_the_one_with_the_span_off(rows, checkpoint, ablated, tmp_path: Path):
     study = ablated(rows * 3)
     data = study.folder.parent / "rows.jsonl"

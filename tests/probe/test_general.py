@@ -98,7 +98,14 @@ def outputs(request: AblationRequest) -> dict[str, np.ndarray]:
     return arrays
 
 
-@pytest.mark.parametrize(("rows", "threads"), [("choices", 1), ("texts", 1), ("pairs", 2)])
+@pytest.mark.parametrize(
+    ("rows", "threads"),
+    [
+        pytest.param("choices", 1, marks=pytest.mark.slow),
+        ("texts", 1),
+        pytest.param("pairs", 2, marks=pytest.mark.slow),
+    ],
+)
 def test_scores_of_a_language_model_are_those_of_the_packed_engine(rows, threads, causal, tmp_path):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

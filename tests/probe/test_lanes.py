@@ -59,8 +59,11 @@ def ablate(request: AblationRequest, out: Path) -> tuple[AblationResults, list[i
 # What forks at the residual sum, inside a sublayer and in a norm.
 @pytest.mark.parametrize(
     "case",
-    ["adapterhub/houlsby", "peft/lora"]
-    + [pytest.param(case, marks=pytest.mark.slow) for case in ("adapterhub/flex-pooled", "peft/norms")],
+    ["adapterhub/houlsby"]
+    + [
+        pytest.param(case, marks=pytest.mark.slow)
+        for case in ("peft/lora", "adapterhub/flex-pooled", "peft/norms")
+    ],
 )
 @pytest.mark.parametrize("precision", ["float32", "mixed"])
 def test_lanes_change_no_result(case, precision, texts, threads, tmp_path, monkeypatch):

@@ -50,7 +50,7 @@ def differ_everywhere(logits: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize("norms", ["trained", "pretrained"])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "family", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FAMILIES]
 )

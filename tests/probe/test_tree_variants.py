@@ -170,7 +170,12 @@ def known(pair: Callable, tiny_examples: Callable) -> Callable[..., tuple]:
 @pytest.mark.parametrize(
     ("number", "spans"),
     [
-        pytest.param(n, spans, marks=pytest.mark.slow if spans and n % 3 else (), id=f"{chosen}-{spans}")
+        pytest.param(
+            n,
+            spans,
+            marks=pytest.mark.slow if (spans and n % 3) or n in (1, 2, 8) else (),
+            id=f"{chosen}-{spans}",
+        )
         for n, chosen in enumerate(SETTINGS)
         for spans in SPANS
     ],

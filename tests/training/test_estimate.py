@@ -13,7 +13,11 @@ from adapter_probe.training.settings import TrainingSettings
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("method", [Adapters(4), TopLayers(1), LayerNormOnly(), HeadOnly(), FullFineTuning()])
+@pytest.mark.parametrize(
+    "method",
+    [Adapters(4), HeadOnly(),
+     *(pytest.param(m, marks=pytest.mark.slow) for m in (TopLayers(1), LayerNormOnly(), FullFineTuning()))],
+)  # fmt: skip
 def test_every_method_is_estimated_in_both_precisions(method, dtype, tiny_base, short_task):
     request = TrainingRequest(
         str(tiny_base("bert")), find_task(str(short_task)), method, TrainingSettings(dtype=dtype)

@@ -31,7 +31,7 @@ def prepared(tiny_base, short_task):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("family", ["bert", "roberta", "electra"])
+@pytest.mark.parametrize("family", ["bert", pytest.param("roberta", marks=pytest.mark.slow), "electra"])
 def test_outputs_are_those_of_the_model(method, family, prepared):
     model, encoded = prepared(method, family)
     kept, anew = FrozenFeatures(model, encoded), FrozenFeatures(model, encoded, max_bytes=0)

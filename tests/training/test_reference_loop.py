@@ -121,7 +121,10 @@ def write_rows(folder: Path, rows: list[dict]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("family", "options"), [("bert", {}), ("bert", {"pooler": False}), ("roberta", {})])
+@pytest.mark.parametrize(("family", "options"), [
+    ("bert", {}), pytest.param("bert", {"pooler": False}, marks=pytest.mark.slow),
+    pytest.param("roberta", {}, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_classification(family, options, still_base, tiny_task, train, tmp_path):
     base = still_base(family, **options)
     rows = [json.loads(line) for line in (tiny_task / "train.jsonl").read_text().splitlines()][:160]

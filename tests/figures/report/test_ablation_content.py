@@ -340,7 +340,10 @@ def test_a_label_distinguishes_equal_names(reported, make_ablation):
     assert map_studies([replace(one, record=labelled)])[0].title == "by hand"
 
 
-@pytest.mark.parametrize(("counts", "where"), [([0, 500], "in 1 layer"), ([500, 500, 0], "in 2 layers")])
+@pytest.mark.parametrize(
+    ("counts", "where"),
+    [([0, 500], "in 1 layer"), pytest.param([500, 500, 0], "in 2 layers", marks=pytest.mark.slow)],
+)
 def test_only_layers_with_adapters_are_counted(study_of, make_ablation, counts: list[int], where: str):
     folder = make_ablation(n_layers=len(counts))
     summary = json.loads((folder / "summary.json").read_text())
