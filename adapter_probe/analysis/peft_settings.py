@@ -19,20 +19,34 @@ def layers_to_transform(layers: Iterable[int], removed: Span) -> str:
         layers: numbers of the layers that have adapters.
         removed: the removed layers.
     """
-    kept = [layer for layer in sorted(layers) if not removed.first <= layer <= removed.last]
-    return f"layers_to_transform={kept}"
+    return f"layers_to_transform={kept_layers(layers, removed)}"
+
+
+def kept_layers(layers: Iterable[int], removed: Span) -> list[int]:
+    """The layers outside a span, ascending."""
+    return [layer for layer in sorted(layers) if not removed.first <= layer <= removed.last]
 
 
 def rank_pattern(layers: Sequence[int], shares: Sequence[float], rank: int) -> str:
+    """The ranks of `ranks_by_share` as an argument of `LoraConfig`."""
+    pairs = zip(layers, ranks_by_share(shares, rank))
+    return "rank_pattern={" + ", ".join(f'r"{pattern_of(n)}": {r}' for n, r in pairs) + "}"
+
+
+def pattern_of(layer: int) -> str:
+    """The key of a layer in PEFT's patterns, which match the end of a module's name, from a dot on."""
+    return rf"{layer}\..*"
+
+
+def ranks_by_share(shares: Sequence[float], rank: int) -> list[int]:
     """Ranks by layer, in proportion to the layers' shares of the drop, with the same sum as before.
 
     A layer without a share, or with a negative one, gets rank 1, the minimum of LoRA. The ranks
     that remain after rounding go to the layers with the largest remainders.
 
     Args:
-        layers: numbers of the layers with adapters.
         shares: each layer's share of the drop, in points; losses are positive.
-        rank: rank of the LoRA that was ablated, at least 1.
+        rank: mean of the ranks, at least 1.
     """
     weights = np.clip(np.asarray(shares, dtype=float), 0, None)
     weights = weights / weights.sum() if weights.sum() > 0 else np.full(len(weights), 1 / len(weights))
@@ -41,8 +55,8 @@ def rank_pattern(layers: Sequence[int], shares: Sequence[float], rank: int) -> s
     ranks = np.floor(exact).astype(int)
     order = np.argsort(ranks - exact, kind="stable")
     ranks[order[: rank * len(weights) - ranks.sum()]] += 1
-    # PEFT matches a pattern against the end of a module's name, from a dot on.
-    return "rank_pattern={" + ", ".join(rf'r"{n}\..*": {r}' for n, r in zip(layers, ranks)) + "}"
+    found: list[int] = ranks.tolist()
+    return found
 
 
 def next_lora(results: AblationResults, layers: pd.DataFrame, spans: Mapping[str, Any]) -> dict[str, str]:
@@ -56,29 +70,38 @@ def next_lora(results: AblationResults, layers: pd.DataFrame, spans: Mapping[str
         layers: its table of layers.
         spans: its notable spans, see `adapter_probe.analysis.notable_spans`.
     """
-    rank, counts = results.settings.get("lora_rank"), results.settings.get("site_parameters")
-    removable = spans.get("longest_removable", {}).get("1")
-    if not isinstance(rank, int) or not counts:
+    removable, studied = spans.get("longest_removable", {}).get("1"), studied_lora(results)
+    if studied is None:
         return {}
-    switched = (~results.masks).any(axis=0)  # [sites]
-    there, off = (np.reshape(sites, (-1, SITES_PER_LAYER)) for sites in (np.array(counts) > 0, switched))
-    studied = (there & off).any(axis=1)  # [layers]
-    if (there & ~off)[studied].any():
-        return {}
-    with_adapters = np.flatnonzero(there.any(axis=1)).tolist()
-    ranked = np.flatnonzero(studied).tolist()
+    rank, with_adapters, ranked = studied
     lines = {}
     if removable:
         span = Span(removable.first, removable.last)
-        if any(not span.first <= layer <= span.last for layer in with_adapters):  # else nothing is left
+        if kept_layers(with_adapters, span):  # else nothing is left
             lines["layers_to_transform"] = layers_to_transform(with_adapters, span)
-    shares = _shares_by_layer(layers).reindex(ranked)
+    shares = shares_by_layer(layers).reindex(ranked)
     if shares.notna().all():
         lines["rank_pattern"] = rank_pattern(ranked, shares.tolist(), rank)
     return lines
 
 
-def _shares_by_layer(layers: pd.DataFrame) -> pd.Series:
+def studied_lora(results: AblationResults) -> tuple[int, list[int], list[int]] | None:
+    """Of an ablation of PEFT's LoRA, its rank, the layers with adapters, and those that were studied.
+
+    None of anything else, and where the study switched only one of a layer's two adapters.
+    """
+    rank, counts = results.settings.get("lora_rank"), results.settings.get("site_parameters")
+    if not isinstance(rank, int) or not counts:
+        return None
+    switched = (~results.masks).any(axis=0)  # [sites]
+    there, off = (np.reshape(sites, (-1, SITES_PER_LAYER)) for sites in (np.array(counts) > 0, switched))
+    studied = (there & off).any(axis=1)  # [layers]
+    if (there & ~off)[studied].any():
+        return None
+    return rank, np.flatnonzero(there.any(axis=1)).tolist(), np.flatnonzero(studied).tolist()
+
+
+def shares_by_layer(layers: pd.DataFrame) -> pd.Series:
     """Shares in points by layer; the share of a group is divided equally among its layers."""
     last = layers["last_layer"] if "last_layer" in layers else layers["layer"]
     shares = {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,8 @@ from .summaries import ablation_rows, both_scores
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
+
+    from .recipe import Recipe
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -202,6 +205,37 @@ class Ablation(StoredStudy):
 
         with axes_for(ax, style) as place:
             return attribution(self.record, place, legend=legend)
+
+    @checked
+    def recipe(
+        self,
+        out: str | Path,
+        *,
+        rank: int | None = None,
+        keep: Literal["all", "needed"] | Sequence[int] = "all",
+        within: float = 1.0,
+        checkpoint: str | Path | None = None,
+    ) -> Recipe:
+        """Write a configuration for the next LoRA: PEFT's ``adapter_config.json``, with the evidence.
+
+        Nothing shows yet that a LoRA trained in this way is as good; the ``README.md`` says so.
+
+        Args:
+            out: folder of the two files.
+            rank: mean rank, which is distributed over the layers in proportion to their shares of the drop
+                (``rank_pattern``; ``alpha_pattern`` keeps their scale); None keeps the ranks.
+            keep: layers that get adapters (``layers_to_transform``): all that have them now, those that are
+                needed (all but the longest span within `within`), or these numbers.
+            within: with ``needed``, the drop that is tolerated, in percentage points.
+            checkpoint: folder of the ablated LoRA; by default the one that contains the study.
+
+        Raises:
+            ResultsError: the study is not of a LoRA of PEFT, its spans are not informative, or it lacks what
+                the recipe needs.
+        """
+        from .recipe import write_recipe
+
+        return write_recipe(self, out, rank, keep, within, checkpoint)
 
     def __repr__(self) -> str:
         rows = dict(self.rows())

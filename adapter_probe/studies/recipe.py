@@ -1,0 +1,228 @@
+"""What an ablation suggests for the next training, as a configuration of PEFT with its evidence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from adapter_probe.analysis.peft_settings import (
+    kept_layers,
+    pattern_of,
+    ranks_by_share,
+    shares_by_layer,
+    studied_lora,
+)
+from adapter_probe.analysis.removable import longest_removable, spans_with_adapters
+from adapter_probe.checkpoints.files import CONFIG, read_json_file
+from adapter_probe.errors import ResultsError, must_be
+from adapter_probe.results.atomic import make_folder, write_json, write_text
+from adapter_probe.spans import Span
+from adapter_probe.wording import (
+    amount_text,
+    count_text,
+    drop_text,
+    layers_text,
+    metric_name,
+    rounded,
+    tolerance_text,
+    unit_name,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .ablation import Ablation
+
+CARD = "README.md"
+_UNTRAINED = (
+    "Nothing has been trained with this configuration. The ablation tells which of the trained adapters the "
+    "model uses on these examples, without retraining. Whether a LoRA trained in this way does as well is "
+    "not known before it is trained and evaluated."
+)
+Keep = Literal["all", "needed"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A configuration for the next training.
+
+    Attributes:
+        folder: holds ``adapter_config.json`` for PEFT, and the evidence as ``README.md``.
+        layers: the layers that get adapters.
+        ranks: the rank in each of them.
+        removed: the span that gets no adapters, by ``keep="needed"``; else None.
+    """
+
+    folder: Path
+    layers: tuple[int, ...]
+    ranks: tuple[int, ...]
+    removed: Span | None
+
+
+def write_recipe(
+    study: Ablation,
+    out: str | Path,
+    rank: int | None,
+    keep: Keep | Sequence[int],
+    within: float,
+    checkpoint: str | Path | None,
+) -> Recipe:
+    """Write the recipe of a study; see `Ablation.recipe`."""
+    found = Path(study.folder.resolve().parent if checkpoint is None else checkpoint)
+    if not (found / CONFIG).is_file():
+        raise ResultsError(f"{found} contains no {CONFIG}; give the checkpoint of the study with checkpoint=")
+    config, studied = read_json_file(found / CONFIG), studied_lora(study.results)
+    if config.get("peft_type") != "LORA" or studied is None:
+        raise ResultsError(
+            f"{study.folder}: a recipe needs an ablation of whole layers of a LoRA of PEFT, in one stack of "
+            "layers"
+        )
+    if study.summary.warning:
+        raise ResultsError(f"{study.folder}: there is no recipe in this study. {study.summary.warning}")
+    _, adapted, ranked = studied
+    span = _needless(study, within) if keep == "needed" else None
+    layers = _layers(adapted, keep, span, study.folder)
+    shares = None if rank is None else _shares(study, layers, ranked)
+    changed = _configured(found / CONFIG, config, layers, adapted, rank, shares)
+    folder = make_folder(Path(out))
+    if (folder / CONFIG).exists() and folder.resolve() == found.resolve():
+        raise ResultsError(f"{out} is the checkpoint itself; give another folder for the recipe")
+    write_json(folder / CONFIG, changed)
+    ranks = tuple(changed["rank_pattern"].get(pattern_of(layer), changed["r"]) for layer in layers)
+    removed = None if span is None else Span(int(span["first"]), int(span["last"]))
+    recipe = Recipe(folder, tuple(layers), ranks, removed)
+    write_text(folder / CARD, _card(study, found, config, recipe, span, within, shares))
+    return recipe
+
+
+def _needless(study: Ablation, within: float) -> pd.Series:
+    """The longest span that costs at most `within` points."""
+    if not within >= 0:
+        raise ResultsError(must_be("within", "0 or more points", within))
+    adapted = [bool(n) for n in study.summary.layer_parameters or ()]
+    found = longest_removable(spans_with_adapters(study.spans, np.array(adapted)), within)
+    if found is None:
+        limit = tolerance_text(within, study.summary.metric)
+        raise ResultsError(f"{study.folder}: every span costs more than {limit}; give a larger within")
+    return found
+
+
+def _layers(
+    adapted: Sequence[int], keep: Keep | Sequence[int], span: pd.Series | None, folder: Path
+) -> list[int]:
+    """The layers that get adapters."""
+    if span is not None:
+        kept = kept_layers(adapted, Span(int(span["first"]), int(span["last"])))
+        if not kept:
+            raise ResultsError(f"{folder}: no layer would keep an adapter; give a smaller within")
+        return kept
+    if isinstance(keep, str):
+        if keep != "all":
+            raise ResultsError(must_be("keep", "all, needed, or numbers of layers", keep))
+        return list(adapted)
+    if not keep or not set(keep) <= set(adapted):
+        raise ResultsError(must_be("keep", f"layers out of {', '.join(map(str, adapted))}", list(keep)))
+    return sorted(set(keep))
+
+
+def _shares(study: Ablation, layers: Sequence[int], ranked: Sequence[int]) -> dict[int, float]:
+    """Each kept layer's share of the drop, in points."""
+    table = study.record.layers
+    found = {} if table is None else shares_by_layer(table).reindex(layers).to_dict()
+    if not set(layers) <= set(ranked) or any(math.isnan(found.get(layer, math.nan)) for layer in layers):
+        raise ResultsError(
+            f"{study.folder}: ranks need each layer's share of the drop, from an ablation of every span of "
+            "layers with adapters; ablate with --spans all, or leave rank out"
+        )
+    return found
+
+
+def _configured(
+    path: Path,
+    config: Mapping[str, Any],
+    layers: Sequence[int],
+    adapted: Sequence[int],
+    rank: int | None,
+    shares: Mapping[int, float] | None,
+) -> dict[str, Any]:
+    """PEFT's configuration with the layers and ranks; every layer keeps its scale."""
+    changed = {**config, "inference_mode": False}
+    changed |= {name: dict(config.get(name) or {}) for name in ("rank_pattern", "alpha_pattern")}
+    if list(layers) != list(adapted):
+        if not isinstance(config.get("target_modules"), list):
+            raise ResultsError(
+                f"{path}: PEFT allows layers_to_transform only with a list of target_modules, and no pattern"
+            )
+        changed["layers_to_transform"] = list(layers)
+    if rank is None or shares is None:
+        return changed
+    if rank < 1:
+        raise ResultsError(must_be("rank", "at least 1", rank))
+    if changed["rank_pattern"] or changed["alpha_pattern"]:
+        raise ResultsError(f"{path} has a rank_pattern or alpha_pattern of its own; leave rank out")
+    ranks = ranks_by_share([shares[layer] for layer in layers], rank)
+
+    def alpha(own: int) -> float:
+        """The alpha with which a rank is scaled as in the trained LoRA: alpha / r, or alpha / sqrt(r)."""
+        ratio = own / config["r"]
+        value = config["lora_alpha"] * (math.sqrt(ratio) if config.get("use_rslora") else ratio)
+        return int(value) if float(value).is_integer() else value
+
+    changed |= {"r": rank, "lora_alpha": alpha(rank)}
+    changed["rank_pattern"] = {pattern_of(n): own for n, own in zip(layers, ranks) if own != rank}
+    changed["alpha_pattern"] = {pattern_of(n): alpha(own) for n, own in zip(layers, ranks) if own != rank}
+    return changed
+
+
+def _card(
+    study: Ablation,
+    checkpoint: Path,
+    config: Mapping[str, Any],
+    recipe: Recipe,
+    span: pd.Series | None,
+    within: float,
+    shares: Mapping[int, float] | None,
+) -> str:
+    """The evidence, as Markdown."""
+    said = study.summary
+    own = checkpoint.name
+    data = f"{count_text(said.n_examples, 'example')} ({said.task}, {said.split}; {metric_name(said.metric)})"
+    lines = [
+        f"# A LoRA to train after the ablation of {own}",
+        "",
+        f"`{CONFIG}` configures PEFT's LoRA with adapters in {count_text(len(recipe.layers), 'layer')}: "
+        f"{', '.join(map(str, recipe.layers))}. It is that of {own} apart from the layers and ranks, which "
+        f"follow from an ablation on {data}.",
+        "",
+        _UNTRAINED,
+    ]
+    if span is not None:
+        off = layers_text(int(span["first"]), int(span["last"]))
+        interval = ""
+        if "ci_low_points" in span and not math.isnan(span["ci_low_points"]):
+            low, high = (amount_text(-span[f"ci_{end}_points"], said.metric) for end in ("high", "low"))
+            interval = f" (95% interval {low.split()[0]} to {high})"
+        limit, cost = tolerance_text(within, said.metric), drop_text(-span["delta_points"], said.metric)
+        lines += [
+            "",
+            f"Without adapters: {off}, the longest span within {limit}. Switched off without retraining: "
+            f"{cost}{interval}. The span was chosen on these examples, so the number is optimistic.",
+        ]
+    if shares is not None:
+        rows = zip(recipe.layers, recipe.ranks)
+        lines += [
+            "",
+            "Ranks follow each layer's share of the change with all adapters off; every layer keeps its "
+            f"scale (`alpha_pattern`). The mean rank is {rounded(float(np.mean(recipe.ranks)))}; it was "
+            f"{config['r']}.",
+            "",
+            f"| layer | share ({unit_name(said.metric)}) | rank |",
+            "|---:|---:|---:|",
+            *(f"| {layer} | {rounded(shares[layer])} | {own} |" for layer, own in rows),
+        ]
+    return "\n".join([*lines, ""])
