@@ -83,7 +83,7 @@ def loss(metric: str, numerator: np.ndarray, denominator: np.ndarray) -> np.ndar
     nats = numerator / denominator
     if metric.endswith("perplexity"):
         return np.exp(nats)
-    return nats / np.log(2) if metric == "bits_per_byte" else nats
+    return nats / np.log(2) if metric.startswith("bits_per_") else nats
 
 
 def pearson(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -32,37 +32,64 @@ Kind = Literal["classification", "regression", "extractive", "causal"]
 NO_CLASS = -1
 """The prediction of an example whose logits are not all finite: no class, and no score."""
 
-METRICS: dict[str, tuple[str, ...]] = {
-    "classification": ("accuracy", "mcc", "f1", "macro_f1"),
-    "regression": ("pearson", "spearman"),
-    "extractive": ("squad_f1", "exact_match"),
-    "causal": (
-        "accuracy", "acc_norm", "acc_bytes", "greedy_accuracy",
-        "nll", "perplexity", "bits_per_byte", "byte_perplexity", "word_perplexity", "continuation_perplexity",
-    ),
-}  # fmt: skip
+
+class LanguageMetric(NamedTuple):
+    """A metric of language models; everything about it but its formula follows from here.
+
+    Attributes:
+        words: its printed name.
+        forms: forms of the rows that it fits, see `adapter_probe.data.requests`.
+        divided_by: what of a continuation its log-likelihood is divided by, one of `COUNTED`; else empty.
+        loss_unit: unit of a loss, empty for a perplexity; None for a share of right examples.
+    """
+
+    words: str
+    forms: tuple[str, ...]
+    divided_by: str = ""
+    loss_unit: str | None = None
+
+
+_FREE = ("completion", "text")
+LANGUAGE_METRICS = {
+    "accuracy": LanguageMetric("accuracy", ("choice",)),
+    "acc_norm": LanguageMetric("length-normalised accuracy", ("choice",), "characters"),
+    "acc_bytes": LanguageMetric("byte-normalised accuracy", ("choice",), "bytes"),
+    "greedy_accuracy": LanguageMetric("accuracy of greedy continuations", ("completion",)),
+    "nll": LanguageMetric("negative log-likelihood", _FREE, "tokens", "nats"),
+    "perplexity": LanguageMetric("perplexity", _FREE, "tokens", ""),
+    "bits_per_byte": LanguageMetric("bits per byte", _FREE, "bytes", "bits"),
+    "byte_perplexity": LanguageMetric("byte perplexity", _FREE, "bytes", ""),
+    "word_perplexity": LanguageMetric("word perplexity", _FREE, "words", ""),
+    "continuation_perplexity": LanguageMetric("continuation perplexity", ("completion",), "", ""),
+    "kl": LanguageMetric("KL divergence from the intact model", _FREE, "tokens", "nats"),
+    "agreement": LanguageMetric("agreement with the intact model", _FREE, "tokens"),
+}
+"""A new metric of language models is a row here; its formula is in `adapter_probe.formulas.loss`."""
+
 COMPARISONS = ("kl", "agreement")
 """Metrics of an ablation that compare with the intact model's outputs and need no labels."""
 COMPARABLE = ("classification", "causal")
 """Kinds of tasks that have them."""
-PROPORTIONS, LOSSES = METRICS["causal"][:4], (*METRICS["causal"][4:], "kl")
-"""Shares of right examples; and metrics in nats or bits, or perplexities, of which less is closer."""
+METRICS: dict[str, tuple[str, ...]] = {
+    "classification": ("accuracy", "mcc", "f1", "macro_f1"),
+    "regression": ("pearson", "spearman"),
+    "extractive": ("squad_f1", "exact_match"),
+    "causal": tuple(name for name in LANGUAGE_METRICS if name not in COMPARISONS),
+}
+LOSSES = tuple(name for name, one in LANGUAGE_METRICS.items() if one.loss_unit is not None)
+"""Metrics in nats or bits, or perplexities, of which less is closer."""
+PROPORTIONS = tuple(name for name in METRICS["causal"] if name not in LOSSES)
+"""Shares of right examples."""
 RATIOS = (*LOSSES, "agreement")
 """Metrics that are a ratio of two sums over examples: of `predictions` and of `labels`, see `score`."""
+LOSS_UNITS = {name: LANGUAGE_METRICS[name].loss_unit for name in LOSSES}
+"""Units of the losses; empty for perplexities."""
 
 COUNTED = ("tokens", "characters", "bytes", "words")
 """What is counted of every continuation of a language model's example."""
-_DIVIDED_BY = {
-    "acc_norm": "characters", "acc_bytes": "bytes", "nll": "tokens", "perplexity": "tokens",
-    "bits_per_byte": "bytes", "byte_perplexity": "bytes", "word_perplexity": "words",
-    "kl": "tokens", "agreement": "tokens",
-}  # fmt: skip
 
 IN_PERCENT = ("f1", "macro_f1", *METRICS["extractive"], *PROPORTIONS, "agreement")
 """Metrics that are printed as percentages; the others are correlations and losses."""
-
-LOSS_UNITS = {"nll": "nats", "bits_per_byte": "bits", "kl": "nats"}
-"""Units of the losses, except for perplexities, which have none."""
 
 _WORDS = {
     "accuracy": "accuracy",
@@ -73,17 +100,7 @@ _WORDS = {
     "spearman": "Spearman correlation",
     "squad_f1": "answer F1",
     "exact_match": "exact match",
-    "acc_norm": "length-normalised accuracy",
-    "acc_bytes": "byte-normalised accuracy",
-    "nll": "negative log-likelihood",
-    "perplexity": "perplexity",
-    "bits_per_byte": "bits per byte",
-    "byte_perplexity": "byte perplexity",
-    "word_perplexity": "word perplexity",
-    "greedy_accuracy": "accuracy of greedy continuations",
-    "continuation_perplexity": "continuation perplexity",
-    "kl": "KL divergence from the intact model",
-    "agreement": "agreement with the intact model",
+    **{name: one.words for name, one in LANGUAGE_METRICS.items()},
 }
 
 
@@ -177,8 +194,8 @@ def continuation_sizes(metric: str, counts: np.ndarray) -> np.ndarray:
         metric: one of a language model's.
         counts: int64 ``[examples, continuations, 4]``, of what `COUNTED` says; 0 where there is none.
     """
-    if metric in _DIVIDED_BY:
-        return counts[..., COUNTED.index(_DIVIDED_BY[metric])]
+    if unit := LANGUAGE_METRICS[metric].divided_by:
+        return counts[..., COUNTED.index(unit)]
     return (counts[..., 0] > 0).astype(np.int64)
 
 

@@ -54,7 +54,7 @@ class _Metric:
 def _written(metric: str | None) -> _Metric:
     from adapter_probe import metrics
 
-    unit = metrics.LOSS_UNITS.get(str(metric), "") if metric in metrics.LOSSES else None
+    unit = metrics.LOSS_UNITS.get(str(metric))
     name = "score" if metric is None else metrics.metric_label(metric)
     return _Metric(name, metric in metrics.IN_PERCENT, unit)
 

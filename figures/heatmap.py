@@ -99,7 +99,7 @@ def heatmap(
         if spread or (width >= 2 * _NARROWEST and not spread_fits(record, width)):
             other = spread_grid(record)
     elif isinstance(record, AblationRecord) and paper:
-        other = published_grid(record)
+        other = published_grid(record.summary.task, record.summary.study)
     grids += [] if other is None else [other]
     scale = scale_of(grids).recoloured(cmap)
     grids = grids[1:] if spread else grids
@@ -158,7 +158,7 @@ def _drawing(records: Sequence[AblationRecord], options: FigureOptions) -> Drawi
 
 def _with_published(grids: Sequence[Grid]) -> list[Grid]:
     """The grids, with each published grid after the last ablation of its task."""
-    theirs = [published_grid(grid.record) for grid in grids]
+    theirs = [published_grid(grid.record.summary.task, grid.study) for grid in grids]
     names = [None if grid is None else grid.notes[0] for grid in theirs]
     out: list[Grid] = []
     for index, (grid, published) in enumerate(zip(grids, theirs)):

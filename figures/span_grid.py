@@ -116,10 +116,10 @@ def spread_grid(record: AverageRecord) -> Grid:
     return Grid(frame, notes, label=label, shows="spread", joint_study=record.study, gains=gains)
 
 
-def published_grid(record: AblationRecord) -> Grid | None:
+def published_grid(name: str, study: StudyKind = "ablated") -> Grid | None:
     """The paper's grid of the same task, if there is one."""
-    task = known_task(record.summary.task.split(", ")[0])
-    frame = published_ablation(task.name) if task and record.summary.study == "ablated" else None
+    task = known_task(name.split(", ")[0])
+    frame = published_ablation(task.name) if task and study == "ablated" else None
     if frame is None:
         return None
     whole = -float(frame.loc[frame["n_layers"].idxmax(), "delta_points"])

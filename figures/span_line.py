@@ -64,8 +64,9 @@ def span_line(record: SpanRecord, *, paper: bool = False) -> SpanLine | None:
     frame = grid.frame.sort_values(["first", "last"], ignore_index=True)
     if isinstance(record, ComparisonRecord):
         frame["ci_low_points"], frame["ci_high_points"] = -frame["ci_high_points"], -frame["ci_low_points"]
-    if grid.record and paper and (theirs := published_grid(grid.record)) is not None:
-        published = _same_spans(theirs, frame)
+    if grid.record and paper:
+        theirs = published_grid(grid.record.summary.task, grid.study)
+        published = None if theirs is None else _same_spans(theirs, frame)
     return SpanLine(**{**vars(grid), "frame": frame}, published=published)
 
 

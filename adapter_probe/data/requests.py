@@ -16,13 +16,13 @@ from adapter_probe.data.formats import READERS, Rows, is_text
 from adapter_probe.data.readers import read_rows, read_text
 from adapter_probe.data.sources import subset
 from adapter_probe.errors import DataError, listed, one_line, shown
-from adapter_probe.metrics import COMPARISONS, LOSSES, PROPORTIONS
+from adapter_probe.metrics import LANGUAGE_METRICS
 
 Form = Literal["choice", "completion", "text"]
-FORM_METRICS: dict[Form, tuple[str, ...]] = {
-    "choice": PROPORTIONS[:3],
-    "completion": (*LOSSES, "greedy_accuracy", "agreement"),
-    "text": ("bits_per_byte", "byte_perplexity", "word_perplexity", "nll", "perplexity", *COMPARISONS),
+_DEFAULTS: dict[Form, str] = {"choice": "accuracy", "completion": "nll", "text": "bits_per_byte"}
+FORM_METRICS = {
+    form: tuple(dict.fromkeys((default, *(n for n, one in LANGUAGE_METRICS.items() if form in one.forms))))
+    for form, default in _DEFAULTS.items()
 }
 """Metrics that fit each form; the first is the default."""
 

@@ -1,9 +1,9 @@
 // Starts the page, keeps what is seen in its address, filters runs, and saves maps to files.
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const studies = [];
+const studies = [], sweeps = [];
 
-/** Saved as pairs such as span0=2-4, of everything that differs from how the page opens. */
+/** Saved as pairs such as span0=2-4 or seed-runs1=3, of everything that differs from how the page opens. */
 function address() {
   const pairs = studies.flatMap(({ data: own, state, section, examples }, number) => [
     ["span", state.follows ? null : own.spans[state.row].join("-")],
@@ -11,7 +11,7 @@ function address() {
     ["tolerance", known(state.step) && own.steps[state.step].tolerance !== own.start ? own.steps[state.step].tolerance : null],
     ...(examples ? examples.saved() : []),
   ].filter(([, value]) => known(value) && value !== "").map(([name, value]) => [`${name}${number}`, String(value)]));
-  return `#${new URLSearchParams(pairs)}`;
+  return `#${new URLSearchParams([...pairs, ...sweeps.flatMap((sweep) => sweep.saved())])}`;
 }
 
 let restoring = false;
@@ -35,6 +35,7 @@ function restore() {
     if (read("view")) study.view(read("view"));
     study.examples?.restore(read);
   });
+  for (const sweep of sweeps) sweep.restore(pairs);
   restoring = false;
   changed();
 }
@@ -95,8 +96,17 @@ function startSweep(section) {
     for (const run of all(section, ".run")) show(run, passes(run));
     section.querySelector(".run-filters .count").textContent = all(section, "tr.run:not([hidden])").length.toLocaleString("en-US");
   };
-  for (const pick of picks) pick.addEventListener("input", filter);
+  for (const pick of picks) pick.addEventListener("input", () => (filter(), changed()));
   if (readout) filter();
+  const key = ({ name }) => `${name}-runs${section.dataset.sweep}`;
+  const allowed = (pick, value) => [...pick.options].some((option) => option.value === value);
+  sweeps.push({
+    saved: () => picks.filter(({ value }) => value).map((pick) => [key(pick), pick.value]),
+    restore(pairs) {
+      for (const pick of picks) pick.value = allowed(pick, pairs.get(key(pick))) ? pairs.get(key(pick)) : "";
+      if (readout) filter();
+    },
+  });
 }
 
 for (const section of document.querySelectorAll("[data-study]")) {

@@ -91,7 +91,7 @@ def test_empty_and_unreadable_tables(tmp_path, sweep_folder):
     ("change", "words"),
     [
         ({"metric": "magic"}, "magic"),
-        ({"study": "dropped"}, "study is 'dropped'; allowed: ablated, kept"),
+        ({"study": "dropped"}, 'study is "dropped", expected one of ablated, kept'),
         ({"intact_score": "good"}, "good"),
         ({"n_examples": None}, "damaged"),
     ],
@@ -111,7 +111,7 @@ def test_a_summary_that_lacks_a_field(tmp_path, ablation_folder):
     document = json.loads(path.read_text())
     del document["split"]
     path.write_text(json.dumps(document))
-    assert f"{path} is damaged: it lacks 'split'" in refusal(folder)
+    assert f"{path} is damaged: the field 'split' is missing" in refusal(folder)
 
 
 def test_an_ablation_without_its_summary_is_refused(tmp_path, ablation_folder):

@@ -326,6 +326,13 @@ def test_runs_can_be_filtered_and_pointed_at(browser: Browser, everything: Path)
         assert browser.count(points) == browser.count(rows) == int(browser.text(f"{sweep} .count"))
         counts.append(browser.count(points))
     assert sum(counts) == 100
+    kept = browser.run("return location.hash")
+    browser.ask("/url", {"url": "about:blank"})
+    browser.ask("/url", {"url": everything.as_uri() + kept})
+    assert browser.run(f"return document.querySelector('{sweep} [name=seed]').value") == seeds[-1]
+    assert browser.count(points) == browser.count(rows) == counts[-1]
+    browser.open(everything)
+    assert browser.count(points) == 100
     browser.focus(f"{sweep} circle.run:not([hidden])")
     label = browser.run("return document.activeElement.getAttribute('aria-label')")
     assert browser.text(f"{sweep} .readout") == label
