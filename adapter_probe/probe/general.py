@@ -173,7 +173,9 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
         return Replay(module, inputs, read=reader(request), alone=alone, one_position=one), None
     share = dtype.itemsize > 2 or _may_share(request, module)
     layout = choose_layout(module, encoded, dtype, device, alone, share)
-    items = np.argsort(encoded.lengths, kind="stable")[:1]
+    read = np.array([len(tree.read) for tree in encoded.trees])
+    few = 2 * read <= encoded.lengths  # so that positions that are not read can be told
+    items = np.lexsort((encoded.lengths, ~few))[:1]
     rows = rows_of(encoded, items, layout[0], dtype, device)[0]
     return Replay(module, rows.inputs, read=Scorer(rows, layout[1]), alone=alone), layout
 

@@ -58,8 +58,7 @@ def choose_layout(
     first = 2 if alone or _depends_on_length(model) else 0 if share else 1
     worst = float("nan")
     with torch.no_grad():
-        is_last = _is_last(model, encoded, order[0], device)
-        own = _own_scores(model, encoded, items, device)
+        own, is_last = _own_scores(model, encoded, items, device)
         known = ~np.isnan(own)
         for layout in get_args(Layout)[first:]:
             with suppress(RuntimeError, TypeError, ValueError, IndexError):  # a mask that the model refuses
@@ -103,33 +102,32 @@ def _kinds(rope: Any) -> Iterator[object]:
             yield from _kinds(value)
 
 
-def _is_last(model: nn.Module, encoded: EncodedRequests, item: int, device: torch.device) -> bool:
+def _own_scores(
+    model: nn.Module, encoded: EncodedRequests, items: np.ndarray, device: torch.device
+) -> tuple[np.ndarray, bool]:
+    """Log-likelihoods ``[items, continuations]`` by one forward each, and `choose_layout`'s second result.
+
+    Of an item with many continuations the first, the last and the longest are computed, and the others are
+    NaN, as where an item has fewer.
+    """
+    sums = np.full((len(items), encoded.n_continuations), np.nan)
     seen: list[Tensor] = []
     handle = output_embedding(model).register_forward_hook(lambda _module, _args, out: seen.append(out))
     try:
-        out = model(input_ids=_ids(encoded.trees[item].tokens, device))["logits"]
+        for place, item in enumerate(items):
+            sizes = list(map(len, encoded.trees[item].scored))
+            for number in {0, len(sizes) - 1, int(np.argmax(sizes))}:
+                text, before = text_of(encoded.trees[item], number), len(seen)
+                ids = torch.from_numpy(text.tokens[None].copy()).to(device)
+                out = model(input_ids=ids)["logits"]
+                is_last = len(seen) == before + 1 and torch.equal(seen.pop().to(out.dtype), out)
+                states = torch.from_numpy(text.read[text.after])
+                chosen = torch.log_softmax(out[0, states.to(device)].double().cpu(), dim=-1)
+                targets = torch.from_numpy(text.targets)
+                sums[place, number] = chosen[torch.arange(len(states)), targets].sum()
     finally:
         handle.remove()
-    return len(seen) == 1 and torch.equal(seen[0].to(out.dtype), out)
-
-
-def _ids(tokens: np.ndarray, device: torch.device) -> Tensor:
-    return torch.from_numpy(tokens[None].copy()).to(device)
-
-
-def _own_scores(
-    model: nn.Module, encoded: EncodedRequests, items: np.ndarray, device: torch.device
-) -> np.ndarray:
-    """Log-likelihoods ``[items, continuations]`` by one forward for each, NaN where an item has fewer."""
-    sums = np.full((len(items), encoded.n_continuations), np.nan)
-    for place, item in enumerate(items):
-        for number in range(len(encoded.trees[item].scored)):
-            text = text_of(encoded.trees[item], number)
-            logits = model(input_ids=_ids(text.tokens, device))["logits"][0].double()
-            states = torch.from_numpy(text.read[text.after])
-            chosen = torch.log_softmax(logits.cpu()[states], dim=-1)
-            sums[place, number] = chosen[torch.arange(len(states)), torch.from_numpy(text.targets)].sum()
-    return sums
+    return sums, is_last
 
 
 def _scores(

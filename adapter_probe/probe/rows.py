@@ -2,8 +2,8 @@
 
 A context and all its continuations share one row where the model allows it: a token sees its own text only,
 and positions go on from the context. Elsewhere every continuation has a row of its own, with its context.
-Rows are padded at their ends, which no token of a causal model sees. `choose_layout` finds out what is
-allowed.
+Rows of like lengths are padded at their ends, which no token of a causal model sees. `choose_layout` finds
+out what is allowed.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ Layout = Literal["shared", "texts", "alone"]
 Piece = tuple[TokenTree, list[int]]
 """A row, and the slots of its continuations, see `RequestBatch`."""
 
+_FEWEST_TOKENS, _MOST_PADDED = 96, 1.04  # of a batch, and times its tokens
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -50,7 +52,7 @@ class Rows:
 def rows_of(
     encoded: EncodedRequests, items: np.ndarray, layout: Layout, dtype: torch.dtype, device: torch.device
 ) -> list[Rows]:
-    """Lay out some items; one batch of rows, or more if rows must not be padded.
+    """Lay out some items as batches of rows of like lengths.
 
     Args:
         encoded: the requests.
@@ -67,8 +69,22 @@ def rows_of(
             pieces.append((tree, slots[: len(tree.scored)]))
         else:
             pieces += [(text_of(tree, number), [slots[number]]) for number in range(len(tree.scored))]
-    batches = [[piece] for piece in pieces] if layout == "alone" else [pieces]
+    batches = [[piece] for piece in pieces] if layout == "alone" else list(_alike(pieces))
     return [_batch(batch, n, dtype, device) for batch in batches]
+
+
+def _alike(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """Rows in order of length, cut where padding would cost more than smaller batches."""
+    batch: list[Piece] = []
+    tokens = 0
+    for piece in sorted(pieces, key=lambda own: len(own[0].tokens)):
+        length = len(piece[0].tokens)
+        if tokens >= _FEWEST_TOKENS and length * (len(batch) + 1) > _MOST_PADDED * (tokens + length):
+            yield batch
+            batch, tokens = [], 0
+        batch.append(piece)
+        tokens += length
+    yield batch
 
 
 def _batch(pieces: Sequence[Piece], n: int, dtype: torch.dtype, device: torch.device) -> Rows:
@@ -163,6 +179,11 @@ class Scorer:
     is_last: bool
     intact: list[Tensor] | None = None
 
+    @property
+    def reads_intact_first(self) -> bool:
+        """Whether the first output that it reads must be the intact model's."""
+        return self.intact is not None
+
     def numbers(self, scores: Tensor) -> Tensor:
         """The log-likelihoods and divergences; which token is likeliest, rounding may decide."""
         return scores[..., ::2]
@@ -202,6 +223,12 @@ class Scorer:
         if not self.intact:
             self.intact.append(states[0].clone())
         return compare_states(parts, self.rows.batch, states, self.intact[0])
+
+    def where(self, rows: int, length: int) -> Tensor:
+        """The positions that are read in some copies of the rows; see `adapter_probe.replay.last.Where`."""
+        one = len(self.rows.inputs["input_ids"]) * length
+        starts = torch.arange(0, rows * length, one, device=self.rows.read.device)
+        return (starts[:, None] + self.rows.read).flatten()
 
 
 def _in_parts(head: nn.Module) -> LogitsInParts:

@@ -1,8 +1,8 @@
-"""The last layer computed for one position of each text, where the model's head reads no other.
+"""The last layer computed for the positions that the model's head reads, where nothing reads the others.
 
-Which modules of the layer allow it is found out on an example: a module that is given one position of its
-arguments, with NaN at all others in its result, must leave the model's output as it was. Later, the one
-position's result stands in for the others, which nothing reads.
+Which modules of the layer allow it is found out on an example: the result at a position must depend on that
+position of the arguments alone, and the model's output must stay as it was with NaN at all positions that the
+head does not read. So if the head reads others in a later batch, its output is NaN.
 """
 
 from __future__ import annotations
@@ -13,42 +13,100 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map, tree_unflatten
+
+from .describing import Described
+from .recording import Inputs, Runner, flat_result
+from .structure import Reader, Source, rest
+from .tensors import split
 
 Run = Callable[[], Tensor]
-"""The model's output on the example, by the layers' own forward."""
-POSITIONS = (0, -1)  # which a head may read: the first of an encoder, the last of a decoder
+"""The model's output on the example, by the last layer's own forward."""
+Where = Callable[[int, int], Tensor]
+"""Given numbers of rows and of positions in each: int64 ``[read]``, positions in the rows end to end."""
 
 
-def find_positionwise(layer: nn.Module, run: Run, length: int) -> tuple[int, list[nn.Module]] | None:
-    """The position that is read, and the outermost modules that may compute it alone; None if there are none.
+def first_position(rows: int, length: int) -> Tensor:
+    """The first position of every row, which the head of an encoder may read."""
+    return torch.arange(rows) * length
+
+
+def last_position(rows: int, length: int) -> Tensor:
+    """The last position of every row, which the head of a decoder may read."""
+    return torch.arange(1, rows + 1) * length - 1
+
+
+def spared_positions(
+    runner: Runner, inputs: Inputs, read: Reader, found: Described, one_position: bool
+) -> tuple[Where | None, list[str]] | None:
+    """Modules of the last layer that compute only what is read, by their names; None if there are none.
+
+    Args:
+        runner: the model.
+        inputs: the example.
+        read: what is wanted of the model's output.
+        found: what the example showed.
+        one_position: whether the head may read one position of each text.
+
+    Returns:
+        the positions, None if the reader has its own, and the names.
+    """
+    own = getattr(read, "where", None)
+    wheres = (own,) if own is not None else (first_position, last_position) if one_position else ()
+    structure, calls, k = found.structure, found.calls, len(found.calls) - 1
+    if not wheres or len(structure.starts) > 1:
+        return None
+    layer, call, states = runner.layers[structure.layers[k]], calls[k], found.states()
+
+    def run() -> Tensor:
+        given = [x.clone() if isinstance(x, Tensor) else x for x in call.given]
+        args, kwargs = tree_unflatten(given, call.given_spec)
+        out, _ = flat_result(layer(*args, **kwargs), args, kwargs)
+        last = {
+            slot: split(out[slot[1]], structure.out_axes[k][slot[1]], 1) for slot in states if slot[0] == k
+        }
+        return read(
+            runner.model,
+            lambda: rest(runner, inputs, structure, calls, states | last, Source.copies(1)),
+            1,
+        )[0]
+
+    spared = find_positionwise(layer, run, wheres)
+    return None if spared is None else (None if own is not None else spared[0], spared[1])
+
+
+def find_positionwise(layer: nn.Module, run: Run, wheres: Sequence[Where]) -> tuple[Where, list[str]] | None:
+    """The positions that are read, and the names of the outermost modules that may compute them alone.
 
     Args:
         layer: the last layer.
         run: gives the model's output.
-        length: of the example's texts.
+        wheres: what the head may read, one after the other.
+
+    Returns:
+        None if the head reads other positions.
     """
-    if length < 2:
-        return None
     own = run()
-    for position in POSITIONS:
-        if not _same(own, run, [layer], position, whole=True):
-            continue
+    names = {module: name for name, module in layer.named_modules()}
+    for where in wheres:
+        if not _same(own, run, [layer], _only(where, whole=True)):
+            continue  # or every position is read
         found: list[nn.Module] = []
         pending = list(layer.children())
         while pending:
             module = pending.pop(0)
-            if _same(own, run, [*found, module], position) and _reads_one(run, [*found, module], position):
+            if _same(own, run, [*found, module], _only(where)) and _is_positionwise(module, run):
                 found.append(module)
             elif not isinstance(module, nn.Linear):
                 pending += list(module.children())
-        return (position, found) if found else None
+        return (where, [names[module] for module in found]) if found else None
     return None
 
 
-def _same(own: Tensor, run: Run, modules: Sequence[nn.Module], position: int, whole: bool = False) -> bool:
-    """Whether the output stays the same; `whole` runs the modules on all positions and blanks the others."""
+def _same(own: Tensor, run: Run, modules: Sequence[nn.Module], change: Callable[..., Any]) -> bool:
+    """Whether the output stays the same with the modules' forwards changed."""
     try:
-        with only_position(modules, position, lambda x, n: _blanked(x, position, n), whole):
+        with _changed(modules, change):
             found = run()
     except (RuntimeError, TypeError, ValueError, IndexError):
         return False
@@ -56,54 +114,45 @@ def _same(own: Tensor, run: Run, modules: Sequence[nn.Module], position: int, wh
     return found.shape == own.shape and bool((found - own).abs().max() <= tolerance)  # false for NaN
 
 
-def _reads_one(run: Run, modules: Sequence[nn.Module], position: int) -> bool:
-    """Whether the output stays finite with NaN at all other positions of the modules' arguments."""
+def _is_positionwise(module: nn.Module, run: Run) -> bool:
+    """Whether the first and the last position of its result stay finite with NaN at all other positions.
 
-    def poisoned(forward: Callable[..., Any]) -> Callable[..., Any]:
-        def nan(x: Any) -> Any:
-            if not (isinstance(x, Tensor) and x.dim() == 3 and x.is_floating_point()):
-                return x
-            return _blanked(x[:, position].unsqueeze(1), position, x.shape[1])
+    In half precision, the result of an attention that sees some of its keys is not told from its own.
+    """
+    finite: list[bool] = []
 
-        return lambda *args, **kwargs: forward(*map(nan, args), **{k: nan(x) for k, x in kwargs.items()})
+    def probe(forward: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            for where in (first_position, last_position):
+                out = _only(where, poison=True)(forward)(*args, **kwargs)
+                out = out[0] if isinstance(out, tuple) else out
+                at = where(*out.shape[:2]).to(out.device)
+                finite.append(bool(out.flatten(0, 1)[at].isfinite().all()))
+            return forward(*args, **kwargs)
 
-    had = [module.__dict__.get("forward") for module in modules]
+        return called
+
     try:
-        for module in modules:
-            module.forward = poisoned(module.forward)  # type: ignore[method-assign]
-        return bool(run().isfinite().all())
-    finally:
-        for module, forward in zip(modules, had):
-            module.__dict__.pop("forward", None)
-            if forward is not None:
-                module.forward = forward
-
-
-def _blanked(x: Tensor, position: int, length: int) -> Tensor:
-    out = x.new_full((x.shape[0], length, *x.shape[2:]), torch.nan)
-    out[:, position] = x[:, 0]
-    return out
+        with _changed([module], probe):
+            run()
+    except (RuntimeError, TypeError, ValueError, IndexError):
+        return False
+    return bool(finite) and all(finite)
 
 
 @contextmanager
-def only_position(
-    modules: Sequence[nn.Module],
-    position: int,
-    fill: Callable[[Tensor, int], Tensor] = lambda x, n: x.expand(-1, n, *x.shape[2:]),
-    whole: bool = False,
-) -> Iterator[None]:
-    """Inside, the modules compute one position of ``[texts, positions, ...]``.
+def only_positions(modules: Sequence[nn.Module], where: Where) -> Iterator[None]:
+    """Inside, the modules compute some positions of ``[rows, positions, ...]``, and the others are NaN."""
+    with _changed(modules, _only(where)):
+        yield
 
-    Args:
-        modules: the modules.
-        position: the position.
-        fill: makes a result of all positions out of one of it.
-        whole: compute all positions, and forget the others.
-    """
+
+@contextmanager
+def _changed(modules: Sequence[nn.Module], change: Callable[..., Any]) -> Iterator[None]:
     had = [module.__dict__.get("forward") for module in modules]
     try:
         for module in modules:
-            module.forward = _at(module.forward, position, fill, whole)  # type: ignore[method-assign]
+            module.forward = change(module.forward)  # type: ignore[method-assign]
         yield
     finally:
         for module, forward in zip(modules, had):
@@ -112,29 +161,53 @@ def only_position(
                 module.forward = forward
 
 
-def _at(
-    forward: Callable[..., Any], position: int, fill: Callable[[Tensor, int], Tensor], whole: bool
-) -> Any:
-    at = slice(position, position + 1) if position >= 0 else slice(position, None)
+def _only(where: Where, whole: bool = False, poison: bool = False) -> Callable[..., Any]:
+    """Makes a forward of some positions out of a forward.
 
-    def called(*args: Any, **kwargs: Any) -> Any:
-        n = next(
-            (x.shape[1] for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.dim() == 3), None
-        )
-        if n is None:
-            raise TypeError("no argument has positions")
+    Args:
+        where: the positions.
+        whole: compute all positions, and forget the others.
+        poison: compute all positions, with NaN at the others of every argument.
+    """
 
-        def one(x: Any) -> Any:
-            return x[:, at] if isinstance(x, Tensor) and x.dim() == 3 and x.shape[1] == n else x
+    def change(forward: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            given = [x for x in (*args, *kwargs.values()) if _has_positions(x)]
+            if not given or any(x.shape[:2] != given[0].shape[:2] for x in given):
+                raise TypeError("the arguments have no positions")
+            shape = given[0].shape[:2]
+            index = where(*shape).to(given[0].device)
+            if len(index) == shape.numel() and whole:
+                raise ValueError("all positions are read")
 
-        if whole:
-            return _each(forward(*args, **kwargs), lambda x: fill(one(x), n))
-        return _each(forward(*map(one, args), **{k: one(x) for k, x in kwargs.items()}), lambda x: fill(x, n))
+            def some(x: Tensor) -> Tensor:  # [rows, positions, width] -> [1, read, width]
+                return x.flatten(0, 1)[index][None]
 
-    return called
+            def all_(x: Tensor) -> Tensor:
+                out = x.new_full((shape[0] * shape[1], *x.shape[2:]), torch.nan)
+                return out.index_copy_(0, index, x[0]).unflatten(0, shape)
+
+            def blanked(x: Tensor) -> Tensor:
+                return all_(some(x))
+
+            def run(change: Callable[[Tensor], Tensor]) -> Any:
+                args_, kwargs_ = tree_map(lambda x: change(x) if _has_positions(x) else x, (args, kwargs))
+                return forward(*args_, **kwargs_)
+
+            if poison:
+                return run(blanked)
+            return _first(forward(*args, **kwargs), blanked) if whole else _first(run(some), all_)
+
+        return called
+
+    return change
 
 
-def _each(out: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def _has_positions(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dim() == 3 and x.is_floating_point()
+
+
+def _first(out: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """A tensor, or the first tensor of a tuple, changed."""
     if isinstance(out, tuple):
         return (change(out[0]), *out[1:])

@@ -9,28 +9,31 @@ found out, and `Replay.check` for how the result is compared with the model's ow
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from adapter_probe.errors import ModelError, one_line
+from adapter_probe.errors import ModelError
 
-from .last import find_positionwise, only_position
+from .checking import compare, numbers_of, refused
+from .describing import describe, refuse_coupled
+from .last import only_positions, spared_positions
 from .recording import Inputs, Runner, refuse_unknown
 from .sharing import sharing
 from .stacks import Layer, find_layers
-from .structure import Reader, Recorded, describe, measure_axes, record, refuse_coupled
+from .structure import Reader, Recorded, arguments, measure_axes, record
 from .switches import Switches
 from .tensors import split
 from .walk import Walk
 
-# The largest difference to the model's own forward, relative to the largest output.
-_TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 _SHAPES_KEPT = 256
+# Each lane's first batch, the first of every doubling of its sizes, and every so many batches are compared
+# with the model's own forward.
+_BATCHES_BETWEEN_CHECKS = 16
 
 
 def logits(model: nn.Module, run: Callable[[], Any], copies: int) -> Tensor:
@@ -51,7 +54,9 @@ class Replay:
         switches: how adapters are switched.
         alone: whether outputs depend on what else is computed at the same time: each batch must have one
             example then, and variants are computed one at a time.
-        one_position: whether the head may read one position of each text, see `last`.
+        one_position: whether the head may read one position of each text, see `last`. A reader that knows
+            what it reads has a method ``where``, see `last.Where`; one that compares with the intact model
+            is true in its ``reads_intact_first``.
 
     Attributes:
         layers: the layer of every call.
@@ -78,41 +83,40 @@ class Replay:
         self._found = find_layers(model, self._switches)
         self._runner = Runner(model, [layer.module for layer in self._found])
         self._axes: dict[Any, list[list[int | None]]] = {}
-        with self._kept(), _refused():
+        self._seen: set[tuple[int, ...]] = set()
+        self._batches = 0
+        with self._kept(), refused(preparing=True):
             found = describe(self._runner, inputs, read, self._all_on, self._off_from)
             self._structure = found.structure
             refuse_unknown(found.calls, [layer.name for layer in self._found])
             if not alone:
                 refuse_coupled(self._runner, inputs, read, self._all_on, found)
-        self.layers = [self._found[number] for number in self._structure.layers]
-        self.has_adapter = np.array([bool(part) for layer in self.layers for part in layer.parts])
-        self._last: tuple[int, list[str]] | None = None
-        self.check(inputs, read)
-        if one_position and len(self._structure.starts) == 1:
-            self._spare_positions(inputs, read)
+            self.layers = [self._found[number] for number in self._structure.layers]
+            self.has_adapter = np.array([bool(part) for layer in self.layers for part in layer.parts])
+            self._last = spared_positions(self._runner, inputs, read, found, one_position)
+            self._check_prepared(inputs, read, found.one)
 
-    def _spare_positions(self, inputs: Inputs, read: Reader) -> None:
-        """Compute one position in the last layer, if nothing reads the others."""
-        layer = self.layers[-1].module
-        length = next(x.shape[1] for x in inputs.values() if isinstance(x, Tensor))
-        with self._kept():
-            run = partial(record, self._runner, inputs, read, self._all_on)
-            found = find_positionwise(layer, lambda: run()[1][0], length)
-        if found is not None:
-            names = {module: name for name, module in layer.named_modules()}
-            self._last = found[0], [names[module] for module in found[1]]
-            try:
-                self.check(inputs, read)
-            except ModelError:
-                self._last = None
+    def _check_prepared(self, inputs: Inputs, read: Reader, intact: Tensor) -> None:
+        """Compare with the model's own forward, what the layers are given by `arguments` if that is right."""
+        try:
+            self._is_due(inputs)  # so that `arguments` is tried
+            self.check(inputs, read, intact)
+        except ModelError:
+            if self._structure.forms is None:
+                raise
+            self._structure = replace(self._structure, forms=None)
+            self.check(inputs, read, intact)
+        finally:
+            self._seen.clear()
+            self._batches = 0
 
-    def in_last(self) -> AbstractContextManager[None]:
+    def in_last(self, read: Reader) -> AbstractContextManager[None]:
         """What holds while the last layer runs."""
-        if self._last is None:
+        where = None if self._last is None else getattr(read, "where", None) or self._last[0]
+        if self._last is None or where is None:
             return nullcontext()
-        position, names = self._last
         inside = dict(self.layers[-1].module.named_modules())
-        return only_position([inside[name] for name in names], position)
+        return only_positions([inside[name] for name in self._last[1]], where)
 
     def twin(self) -> Replay:
         """The same for a copy of the model that shares its tensors and has switches of its own."""
@@ -121,12 +125,21 @@ class Replay:
         other._found = find_layers(other.model, other._switches)
         other._runner = Runner(other.model, [layer.module for layer in other._found])
         other._alone, other._last = self._alone, self._last
-        other._axes, other.has_adapter = self._axes, self.has_adapter
+        other._axes, other._seen, other._batches = self._axes, self._seen, 0
+        other.has_adapter = self.has_adapter
         other.layers = [other._found[number] for number in self._structure.layers]
         return other
 
-    def check(self, inputs: Inputs, read: Reader = logits, seed: int = 0) -> float:
+    def check(
+        self, inputs: Inputs, read: Reader = logits, intact: Tensor | None = None, seed: int = 0
+    ) -> float:
         """Compare with the model's own forward: intact, all off, and two random masks.
+
+        Args:
+            inputs: a batch.
+            read: what is wanted of the model's output.
+            intact: the intact model's output by its own forward, if it is known.
+            seed: of the random masks.
 
         Returns:
             The largest difference, relative to the largest output.
@@ -137,13 +150,14 @@ class Replay:
         n = len(self.has_adapter)
         ends = np.array([[True], [False]]).repeat(n, axis=1)
         masks = np.concatenate([ends, np.random.default_rng(seed).random((2, n)) < 0.5])
-        own = torch.stack([self.own(inputs, mask, read) for mask in masks])
+        on = self.own(inputs, masks[0], read) if intact is None else intact
+        own = torch.stack([on, *(self.own(inputs, mask, read) for mask in masks[1:])])
         return compare(*(numbers_of(read, out) for out in (self.outputs(inputs, masks, read=read), own)))
 
     def own(self, inputs: Inputs, mask: np.ndarray, read: Reader = logits) -> Tensor:
         """The output under one mask, by the model's own forward."""
         mask = mask | ~self.has_adapter
-        with self._kept(), _refused():
+        with self._kept(), refused():
             return record(self._runner, inputs, read, lambda k, _: self._switch(k, mask[2 * k : 2 * k + 2]))[
                 1
             ][0]
@@ -172,20 +186,19 @@ class Replay:
         Raises:
             ModelError: the intact model's output differs from its own forward's.
         """
-        rows = 1 if self._alone else rows
-        with self._kept(), _refused():
-            recorded, intact = self._recorded(inputs, read)
-            walk = Walk(self, self._runner, self._structure, inputs, recorded, read, rows, each_pass)
-            found = walk.outputs(masks | ~self.has_adapter)
-        for number in np.flatnonzero((masks | ~self.has_adapter).all(axis=1))[:1]:
-            try:
-                compare(*(numbers_of(read, out) for out in (found[number], intact)))
-            except ModelError:
-                if self._last is None:
-                    raise
-                self._last = None  # in this batch, the head reads another position
-                return self.outputs(inputs, masks, rows=rows, read=read, each_pass=each_pass)
-        return found
+        rows, masks = 1 if self._alone else rows, masks | ~self.has_adapter
+
+        def found() -> Tensor:
+            with self._kept(), refused():
+                recorded, intact = self._recorded(inputs, read)
+                walk = Walk(self, self._runner, self._structure, inputs, recorded, read, rows, each_pass)
+                values = walk.outputs(masks)
+            if intact is not None:
+                for number in np.flatnonzero(masks.all(axis=1))[:1]:
+                    compare(*(numbers_of(read, own) for own in (values[number], intact)))
+            return values
+
+        return self._complete(found)
 
     def outputs_of_pairs(
         self,
@@ -208,38 +221,60 @@ class Replay:
         Raises:
             ModelError: the intact model's output differs from its own forward's.
         """
-        own = np.unique(examples)
-        with self._kept(), _refused():
-            recorded, intact = self._recorded(inputs, logits)
-            n = next(len(x) for x in inputs.values() if isinstance(x, Tensor))
-            walk = Walk(self, self._runner, self._structure, inputs, recorded, logits, rows, each_pass, n)
-            found = walk.outputs_of_pairs(examples, masks | ~self.has_adapter)
-            on = walk.outputs_of_pairs(own, np.ones((len(own), masks.shape[1]), dtype=bool))
-        try:  # like every batch
-            compare(on[:, 0], intact[torch.from_numpy(own).to(intact.device)])
-        except ModelError:
-            if self._last is None:
-                raise
-            self._last = None  # in this batch, the head reads another position
-            return self.outputs_of_pairs(inputs, examples, masks, rows=rows, each_pass=each_pass)
-        return found
+        own, masks = np.unique(examples), masks | ~self.has_adapter
+        n = next(len(x) for x in inputs.values() if isinstance(x, Tensor))
+
+        def found() -> Tensor:
+            with self._kept(), refused():
+                recorded, intact = self._recorded(inputs, logits)
+                walk = Walk(self, self._runner, self._structure, inputs, recorded, logits, rows, each_pass, n)
+                values = walk.outputs_of_pairs(examples, masks)
+                if intact is not None:
+                    on = walk.outputs_of_pairs(own, np.ones((len(own), masks.shape[1]), dtype=bool))
+                    compare(on[:, 0], intact[torch.from_numpy(own).to(intact.device)])
+            return values
+
+        return self._complete(found)
+
+    def _complete(self, found: Callable[[], Tensor]) -> Tensor:
+        """What a function finds, with all positions of the last layer if this batch's head reads them."""
+        if self._last is not None:
+            with suppress(ModelError, RuntimeError, TypeError, ValueError, LookupError):
+                values = found()
+                if bool(values.isfinite().all()):
+                    return values
+            self._last = None
+        return found()
 
     def switch(self, call: int, on: Sequence[bool]) -> None:
         """Switch the two parts of a call's layer."""
         self._switch(call, on)
 
-    def _recorded(self, inputs: Inputs, read: Reader) -> tuple[Recorded, Tensor]:
-        """A recorded forward of a batch, with its batch axes, and its output."""
-        structure = self._structure
-        calls, intact = record(self._runner, inputs, read, self._all_on)
-        structure.forget_states(calls)
+    def _recorded(self, inputs: Inputs, read: Reader) -> tuple[Recorded, Tensor | None]:
+        """What the layers are given for a batch; with the intact output where it is to be compared."""
+        structure, intact = self._structure, None
+        due = self._is_due(inputs) or getattr(read, "reads_intact_first", False)
+        calls = None if due else arguments(self._runner, inputs, structure)
+        if calls is None:
+            calls, out = record(self._runner, inputs, read, self._all_on)
+            structure.forget_states(calls)
+            intact = out[0]
         shapes = tuple(_shape(x) for call in calls for x in (*call.given, *call.out))
         axes = self._axes.get(shapes)
         if axes is None:
             if len(self._axes) >= _SHAPES_KEPT:
                 self._axes.clear()
             axes = self._axes[shapes] = measure_axes(self._runner, inputs, structure, calls)
-        return Recorded(calls, axes), intact[0]
+        return Recorded(calls, axes), intact
+
+    def _is_due(self, inputs: Inputs) -> bool:
+        """Whether a batch is to be compared with the model's own forward."""
+        tensors = (x for x in inputs.values() if isinstance(x, Tensor))
+        sizes = tuple(n.bit_length() for x in tensors for n in x.shape[1:])
+        due = sizes not in self._seen or self._batches % _BATCHES_BETWEEN_CHECKS == 0
+        self._seen.add(sizes)
+        self._batches += 1
+        return due
 
     @contextmanager
     def _kept(self) -> Iterator[None]:
@@ -283,47 +318,10 @@ def layers_in_order(model: nn.Module, inputs: Inputs, switches: Switches | None 
         called.append(found[layer])
         return forward(*args, **kwargs)
 
-    with torch.no_grad(), _refused():
+    with torch.no_grad(), refused(preparing=True):
         Runner(model, [layer.module for layer in found]).forward(inputs, handle)
     return called
 
 
-@contextmanager
-def _refused() -> Iterator[None]:
-    """What transformers or PEFT raise without the layers, as a refusal in one line."""
-    try:
-        yield
-    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
-        raise ModelError(f"the model does not run layer by layer: {one_line(error)}") from error
-
-
 def _shape(x: Any) -> object:
     return x.shape if isinstance(x, Tensor) else x
-
-
-def numbers_of(read: Reader, out: Tensor) -> Tensor:
-    """What can be compared within rounding: a reader may return flags too, which its `numbers` leaves out."""
-    own: Callable[[Tensor], Tensor] | None = getattr(read, "numbers", None)
-    return out if own is None else own(out)
-
-
-def compare(ours: Tensor, own: Tensor) -> float:
-    """The largest difference, relative to the largest output.
-
-    Raises:
-        ModelError: it is too large for the precision, or the outputs are not finite in the same places.
-    """
-    if ours.shape != own.shape:
-        raise ModelError(f"the output has shape {list(ours.shape)}, and the model's own {list(own.shape)}")
-    finite = own.isfinite()
-    if not torch.equal(finite, ours.isfinite()):
-        raise ModelError("the output is not finite where that of the model's own forward is, or the reverse")
-    if not finite.any():
-        return 0.0  # whoever reads it finds that
-    error = float((ours - own)[finite].abs().max() / own[finite].abs().max())
-    if error > _TOLERANCE.get(own.dtype, 1e-4):
-        raise ModelError(
-            f"layer by layer, the output differs from the model's own forward by {error:.1e} of the "
-            "largest output"
-        )
-    return error

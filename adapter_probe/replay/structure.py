@@ -1,33 +1,44 @@
-"""What a model's layers hand to each other, found by forwards of an example.
-
-- *links*: arguments that an earlier call returned, by identity;
-- *what varies*: results that depend on the states, and *stages*: calls before which the model's own code
-  turns states into arguments (a decoder after its encoder), by a forward with other states;
-- *batch axes*: by a forward with two copies;
-- *what is read* by the model's own code: by NaN in place of results.
-"""
+"""A model's layers as functions of each other's results, and the model's own code around them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import TreeSpec
 
 from adapter_probe.errors import ModelError
 
-from .recording import Call, Inputs, Runner, Stop, flat, flat_result, refuse_other_calls, unflat_result
-from .tensors import batch_axis, blank, differ, joined, picked, repeated
+from .recording import Call, Inputs, Runner, Stop, flat, flat_result, unflat_result
+from .tensors import batch_axis, blank, joined, picked, repeated
 
 Slot = tuple[int, int]
 """A call, and the position of a tensor in what it returned."""
 Axes = list[list[int | None]]
 Reader = Callable[[torch.nn.Module, Callable[[], Any], int], Tensor]
 """Given the model, a function that runs it, and the number of copies: the wanted ``[copies, ...]``."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A call of the example, without its tensors.
+
+    Attributes:
+        given_spec: structure of its arguments.
+        out_spec: structure of its results.
+        out: its results, None in place of tensors.
+        like: for every tensor among its results, an argument of the same shape; the argument itself for
+            results that do not vary.
+    """
+
+    given_spec: TreeSpec
+    out_spec: TreeSpec | None
+    out: tuple[Any, ...]
+    like: dict[int, int]
 
 
 @dataclass(frozen=True)
@@ -42,6 +53,7 @@ class Structure:
             if nothing does. Only results that vary have an entry.
         through: results that do not vary and are an argument of the same call, by the argument's position.
         out_axes: the batch axis of every result.
+        forms: of all calls; None if only a layer knows the shape of what it returns.
     """
 
     layers: tuple[int, ...]
@@ -50,6 +62,7 @@ class Structure:
     last_use: dict[Slot, int]
     through: dict[Slot, int]
     out_axes: Axes
+    forms: tuple[Form, ...] | None
 
     def forget_states(self, calls: Sequence[Call]) -> None:
         """Blank what varies in a recorded forward: only its shapes are needed.
@@ -57,12 +70,7 @@ class Structure:
         Raises:
             ModelError: the layers hand their results on in another way.
         """
-        found = [call.layer for call in calls]
-        if found != list(self.layers) or any(
-            calls[k].given[p] is not calls[slot[0]].out[slot[1]]
-            for k, links in enumerate(self.links)
-            for p, slot in links.items()
-        ):
+        if [call.layer for call in calls] != list(self.layers) or not self.are_linked(calls):
             raise ModelError("the calls of the layers differ between two batches")
         for k, call in enumerate(calls):
             for p in self.links[k]:
@@ -70,6 +78,14 @@ class Structure:
             for p in range(len(call.out)):
                 if (k, p) in self.last_use:
                     call.out[p] = blank(call.out[p])
+
+    def are_linked(self, calls: Sequence[Call]) -> bool:
+        """Whether the calls are given each other's results as in the example."""
+        return all(
+            calls[k].given[p] is calls[slot[0]].out[slot[1]]
+            for k, links in enumerate(self.links)
+            for p, slot in links.items()
+        )
 
     def stage_end(self, call: int) -> int:
         """The last call of the stage that begins at a call."""
@@ -99,23 +115,6 @@ class Recorded:
         if key not in self.repeats:
             self.repeats[key] = repeated(x, axis, copies)
         return self.repeats[key]
-
-
-@dataclass(frozen=True)
-class Described:
-    """What an example showed.
-
-    Attributes:
-        structure: what is known of the model now.
-        calls: the recorded forward.
-        one: the output of one copy of the batch.
-        two: the output of the first of two copies.
-    """
-
-    structure: Structure
-    calls: list[Call]
-    one: Tensor
-    two: Tensor
 
 
 @dataclass(frozen=True)
@@ -243,6 +242,51 @@ def _result(
     return source.of(x, axis) if through is None else given[through]
 
 
+def arguments(runner: Runner, inputs: Inputs, structure: Structure) -> list[Call] | None:
+    """What `record` gives for a batch, with blank states, by the model's own code without its layers.
+
+    Returns:
+        None if that is not certain to be right: only a layer knows what it returns, or this batch is not
+        handed from layer to layer like the example.
+    """
+    forms, calls = structure.forms, []
+    if forms is None:
+        return None
+
+    def handle(layer: int, forward: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
+        k, (given, spec) = len(calls), flat(args, kwargs)
+        if layer != structure.layers[k] or spec != forms[k].given_spec:
+            raise LookupError
+        out = list(forms[k].out)
+        for p, q in forms[k].like.items():
+            out[p] = blank(given[q]) if (k, p) in structure.last_use else given[q]
+        calls.append(Call(layer, given, spec, out, forms[k].out_spec))
+        if len(calls) == len(forms):
+            raise Stop
+        return unflat_result(out, forms[k].out_spec, args, kwargs)
+
+    with suppress(RuntimeError, TypeError, ValueError, LookupError, AttributeError):
+        with suppress(Stop):
+            runner.forward(inputs, handle)
+        if len(calls) == len(forms) and _handed_on(structure, calls):
+            return calls
+    return None
+
+
+def _handed_on(structure: Structure, calls: Sequence[Call]) -> bool:
+    """Whether blank states reach the calls of the first stage as links alone."""
+    if not structure.are_linked(calls):
+        return False
+    first = calls[: structure.stage_end(0) + 1]
+    others = {
+        id(x): x
+        for call, links in zip(first, structure.links)
+        for p, x in enumerate(call.given)
+        if p not in links and isinstance(x, Tensor) and x.is_floating_point()
+    }
+    return not any(bool(x.isnan().any()) for x in others.values())
+
+
 def measure_axes(runner: Runner, inputs: Inputs, structure: Structure, calls: Sequence[Call]) -> Axes:
     """The batch axes of a recorded forward's arguments, by the model's own code on two copies.
 
@@ -252,175 +296,3 @@ def measure_axes(runner: Runner, inputs: Inputs, structure: Structure, calls: Se
     with suppress(Stop):
         rest(runner, inputs, structure, calls, {}, Source.copies(2), given, last=len(calls) - 1)
     return [[batch_axis(*pair) for pair in zip(call.given, given[k])] for k, call in enumerate(calls)]
-
-
-def describe(
-    runner: Runner,
-    inputs: Inputs,
-    read: Reader,
-    switch: Callable[[int, int], None],
-    off: Callable[[int, int, int], None],
-) -> Described:
-    """Find out all of a `Structure` on an example.
-
-    Args:
-        runner: see `record`.
-        inputs: see `record`.
-        read: see `record`.
-        switch: see `record`; it switches everything on.
-        off: switches everything off from a call on, given that call, a call and its layer.
-
-    Raises:
-        ModelError: something cannot be described.
-    """
-    calls, one = record(runner, inputs, read, switch)
-    links = _identities(calls)
-    starts, varies = _stages(runner, inputs, read, off, calls, links)
-    two, again = record(runner, inputs, read, switch, copies=2)
-    refuse_other_calls(calls, two)
-    varying = tuple({p: slot for p, slot in of.items() if slot in varies} for of in links)
-    structure = Structure(
-        layers=tuple(call.layer for call in calls),
-        links=varying,
-        starts=tuple(starts),
-        last_use=dict.fromkeys(varies, -1),
-        through={
-            (k, p): q
-            for k, call in enumerate(calls)
-            for p, x in enumerate(call.out)
-            for q, y in enumerate(call.given)
-            if x is y and isinstance(x, Tensor) and (k, p) not in varies
-        },
-        out_axes=[[batch_axis(*pair) for pair in zip(a.out, b.out)] for a, b in zip(calls, two)],
-    )
-    read_by_model = _read_by_model(runner, inputs, read, structure, calls, links)
-    used = {slot: k for k, of in enumerate(varying) for slot in of.values()}
-    structure.last_use.update({s: len(calls) if s in read_by_model else used.get(s, -1) for s in varies})
-    return Described(structure, calls, one[0], again[0])
-
-
-def _identities(calls: Sequence[Call]) -> list[dict[int, Slot]]:
-    made: dict[int, Slot] = {}
-    links: list[dict[int, Slot]] = []
-    for k, call in enumerate(calls):
-        links.append({p: made[id(x)] for p, x in enumerate(call.given) if id(x) in made})
-        made.update({id(x): (k, p) for p, x in enumerate(call.out) if isinstance(x, Tensor)})
-    return links
-
-
-def _stages(
-    runner: Runner,
-    inputs: Inputs,
-    read: Reader,
-    off: Callable[[int, int, int], None],
-    calls: Sequence[Call],
-    links: Sequence[dict[int, Slot]],
-) -> tuple[list[int], set[Slot]]:
-    """The first calls of the stages, and the results that vary, by forwards with other states."""
-    starts, varies = [0], set()
-    start: int | None = 0
-    while start is not None:
-        begin = start
-        other, _ = record(runner, inputs, read, partial(off, begin), disturb=noise_from(begin))
-        refuse_other_calls(calls, other)
-        varies |= {
-            (k, p) for k, c in enumerate(calls) for p, x in enumerate(c.out) if differ(x, other[k].out[p])
-        }
-        start = next(
-            (
-                k
-                for k in range(begin + 1, len(calls))
-                for p, x in enumerate(calls[k].given)
-                if p not in links[k] and differ(x, other[k].given[p])
-            ),
-            None,
-        )
-        starts += [] if start is None else [start]
-    return starts, varies
-
-
-def noise_from(begin: int, axes: Axes | None = None) -> Callable[[int, list[Any]], None]:
-    """Noise on the first tensor that the calls from `begin` on return; see `record`.
-
-    Args:
-        begin: the first call.
-        axes: the batch axis of every result; given, the first of two copies has no noise.
-    """
-    generator = torch.Generator().manual_seed(0)
-
-    def disturb(k: int, out: list[Any]) -> None:
-        if k < begin:
-            return
-        p, x = next((p, x) for p, x in enumerate(out) if isinstance(x, Tensor))
-        noise = x.std() * torch.randn(x.shape, generator=generator).to(x)
-        if axes is not None and (axis := axes[k][p]) is not None:
-            noise.narrow(axis, 0, x.shape[axis] // 2).zero_()
-        out[p] = x + noise
-
-    return disturb
-
-
-def _read_by_model(
-    runner: Runner,
-    inputs: Inputs,
-    read: Reader,
-    structure: Structure,
-    calls: Sequence[Call],
-    links: Sequence[dict[int, Slot]],
-) -> set[Slot]:
-    """The varying results that the model's own code reads, by NaN in place of them."""
-    states = {(k, p): calls[k].out[p] for k, p in structure.last_use}
-
-    def run(without: Sequence[Slot]) -> list[Any]:
-        given: dict[int, list[Any]] = {}
-        kept = {
-            slot: _one(x, structure.out_axes[slot[0]][slot[1]])
-            for slot, x in states.items()
-            if slot not in without
-        }
-        out = read(
-            runner.model, lambda: rest(runner, inputs, structure, calls, kept, Source.copies(1), given), 1
-        )
-        return [out, *(x for k, xs in given.items() for p, x in enumerate(xs) if p not in links[k])]
-
-    base = run(())
-
-    def among(slots: list[Slot]) -> set[Slot]:
-        if not slots or not any(map(differ, base, run(slots))):
-            return set()
-        if len(slots) == 1:
-            return set(slots)
-        return among(slots[: len(slots) // 2]) | among(slots[len(slots) // 2 :])
-
-    floating = sorted(slot for slot, x in states.items() if x.is_floating_point())
-    return among(floating) | (states.keys() - set(floating))
-
-
-def _one(x: Tensor, axis: int | None) -> Tensor:
-    return x[None] if axis is None else x.unflatten(axis, (1, -1)).movedim(axis, 0)
-
-
-def refuse_coupled(
-    runner: Runner, inputs: Inputs, read: Reader, switch: Callable[[int, int], None], found: Described
-) -> None:
-    """Refuse a model whose output for a text depends on the other texts of its batch.
-
-    Args:
-        runner: see `record`.
-        inputs: see `record`.
-        read: see `record`.
-        switch: see `record`; it switches everything on.
-        found: what is known of the model.
-
-    Raises:
-        ModelError: it does.
-    """
-    noise = noise_from(0, found.structure.out_axes)
-    _, mixed = record(runner, inputs, read, switch, copies=2, disturb=noise)
-    first, again, beside = (x.nan_to_num() for x in (found.one, found.two, mixed[0]))
-    rounding = max(
-        float((first - again).abs().max()), 4 * torch.finfo(first.dtype).eps * float(first.abs().max())
-    )
-    change = float((beside - again).abs().max())
-    if change > 10 * rounding:
-        raise ModelError(f"the output for a text depends on the other texts of its batch, by {change:.1e}")

@@ -33,8 +33,11 @@ def repeated(x: Any, axis: int | None, copies: int) -> Any:
 
 
 def picked(x: Any, axis: int | None, copies: int, index: Tensor) -> Any:
-    """Some copies, repeats allowed, of an argument with several copies."""
-    return x if axis is None else joined(split(x, axis, copies)[index.to(x.device)], axis)
+    """Some copies, repeats allowed, of an argument with several copies.
+
+    Models leave out a mask where nothing is hidden, as for some examples of a batch.
+    """
+    return x if axis is None or x is None else joined(split(x, axis, copies)[index.to(x.device)], axis)
 
 
 def blank(x: Tensor) -> Tensor:

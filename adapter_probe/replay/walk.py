@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_unflatten
 
+from adapter_probe.errors import ModelError
+
 from .recording import Inputs, Runner, Stop, flat_result
 from .structure import Reader, Recorded, Slot, Source, Structure, rest
 from .tensors import joined, picked, split, taken
@@ -23,7 +25,7 @@ class Switched(Protocol):
     def switch(self, call: int, on: Sequence[bool]) -> None:
         """Switch them."""
 
-    def in_last(self) -> AbstractContextManager[None]:
+    def in_last(self, read: Reader) -> AbstractContextManager[None]:
         """What holds while the last layer runs."""
 
 
@@ -158,6 +160,10 @@ class Walk:
                 self.runner, self.inputs, self.structure, self.recorded.calls, branch.states,
                 Source(self.units, branch.examples), given, k, self.structure.stage_end(k),
             )  # fmt: skip
+        for number, own in given.items():
+            for x, recorded in zip(own, self.recorded.calls[number].given):
+                if isinstance(x, Tensor) and not isinstance(recorded, Tensor):
+                    raise ModelError("the calls of the layers differ between a batch and a part of it")
         return replace(branch, given=given, copies=n, roots=torch.arange(n))
 
     def _advanced(self, branch: Branch, bounds: np.ndarray, bits: np.ndarray) -> Branch:
@@ -199,7 +205,7 @@ class Walk:
                 given.append(picked(branch.given[k][p], axis, branch.copies, branch.roots[rows]))
         args, kwargs = tree_unflatten(given, call.given_spec)
         layer = self.runner.layers[self.structure.layers[k]]
-        with self.switched.in_last() if k == len(self.recorded.calls) - 1 else nullcontext():
+        with self.switched.in_last(self.read) if k == len(self.recorded.calls) - 1 else nullcontext():
             returned = layer(*args, **kwargs)
         out, _ = flat_result(returned, args, kwargs)
         return [

@@ -10,11 +10,13 @@ from transformers import (
     BertConfig,
     BertForSequenceClassification,
     LlamaConfig,
+    LlamaForCausalLM,
     LlamaForSequenceClassification,
 )
 
 from adapter_probe.replay.replay import Replay
 from adapter_probe.replay.stacks import part_of
+from adapter_probe.replay.tensors import split
 
 SIZES = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 
@@ -50,6 +52,36 @@ def test_pairs_of_a_text_whose_head_reads_another_position():
     found = replay.outputs_of_pairs({"input_ids": ids}, examples, masks)[:, 0]
     own = [replay.own({"input_ids": ids}, mask)[example] for example, mask in zip(examples, masks)]
     assert torch.allclose(found, torch.stack(own), atol=1e-10)
+
+
+class Read:
+    """The logits of some positions of every text."""
+
+    def __init__(self, positions):
+        self.positions = positions
+
+    def where(self, rows, length):
+        return (torch.arange(rows)[:, None] * length + torch.tensor(self.positions)).flatten()
+
+    def __call__(self, model, run, copies):
+        return split(run()["logits"][:, self.positions], 0, copies)
+
+
+def test_a_language_model_computes_what_is_read():
+    torch.manual_seed(0)
+    config = LlamaConfig(**SIZES, intermediate_size=64, num_key_value_heads=2)
+    model = tuned(LlamaForCausalLM(config), ["q_proj", "v_proj"], torch.float64)
+    ids = torch.randint(5, 90, (3, 9), generator=torch.Generator().manual_seed(0))
+    replay, rows = Replay(model, {"input_ids": ids[:1, :6]}, read=Read([0, 4])), []
+    replay.layers[-1].module.mlp.gate_proj.register_forward_hook(
+        lambda _, x, out: rows.append(out.shape[:-1])
+    )
+    masks = np.random.default_rng(0).random((6, 4)) < 0.5
+    found = replay.outputs({"input_ids": ids}, masks, read=Read([1, 5, 8]))
+    assert all(shape[0] == 1 and shape[1] % 9 == 0 and shape[1] <= 4 * 9 for shape in rows[1:])
+    own = [replay.own({"input_ids": ids}, mask, Read([1, 5, 8])) for mask in masks]
+    assert torch.allclose(found, torch.stack(own), atol=1e-10)
+    assert all(name.startswith(("mlp", "post_", "self_attn.q_", "self_attn.o_")) for name in replay._last[1])
 
 
 def test_a_norm_after_the_attention_belongs_to_no_sublayer_for_certain():

@@ -69,6 +69,57 @@ def test_model_is_left_as_it_was():
     assert not any("forward" in m.__dict__ for m in model.get_base_model().modules())
 
 
+@pytest.mark.parametrize("rows", [4096, 30, 9])
+def test_pairs_of_two_stages_in_few_rows(rows):
+    """A part of a batch without padding has no mask, where the whole has one."""
+    base, x = family("t5 (labels)")
+    replay = Replay(lora(base), x)
+    generator = np.random.default_rng(0)
+    masks, examples = generator.random((12, len(replay.has_adapter))) < 0.5, generator.integers(0, 3, 12)
+    found = replay.outputs_of_pairs(x, examples, masks, rows=rows)[:, 0]
+    own = torch.stack([replay.own(x, mask)[example] for mask, example in zip(masks, examples)])
+    assert torch.allclose(found, own, atol=1e-10)
+
+
+def test_after_the_first_batch_layers_run_for_variants_alone():
+    base, x = family("llama")
+    replay, called = Replay(lora(base), x), []
+    for layer in replay.layers:
+        layer.module.mlp.register_forward_hook(lambda *_: called.append(1))
+    intact = np.ones((1, len(replay.has_adapter)), dtype=bool)
+    other, counts = {name: values.flip(0) for name, values in x.items()}, []
+    for batch in (x, other, other):
+        found = replay.outputs(batch, intact)
+        counts.append(len(called))
+        assert torch.allclose(found[0], replay.own(batch, intact[0]), atol=1e-10)
+        called.clear()
+    n = len(replay.layers)
+    assert counts == [2 * n, n, n]
+
+
+def test_errors_of_this_package_are_not_said_of_the_model(monkeypatch):
+    base, x = family("llama")
+    replay, masks = Replay(lora(base), x), spans(4).repeat(2, axis=1)
+    with monkeypatch.context() as changed:
+        changed.setattr("adapter_probe.replay.walk.taken", None)
+        with pytest.raises(TypeError, match="not callable"):
+            replay.outputs(x, masks)
+
+    def fails(message):
+        def forward(_):
+            raise RuntimeError(message)
+
+        return forward
+
+    layer = replay.layers[1].module.mlp
+    monkeypatch.setattr(layer, "forward", fails("shapes differ"))
+    with pytest.raises(ModelError, match="layer by layer: shapes differ"):
+        replay.outputs(x, masks)
+    monkeypatch.setattr(layer, "forward", fails("can't allocate memory: you tried to allocate 4 bytes"))
+    with pytest.raises(RuntimeError, match="allocate memory"):
+        replay.outputs(x, masks)
+
+
 def test_training_mode_is_refused():
     base, x = family("llama")
     with pytest.raises(ModelError, match="training mode"):

@@ -1,0 +1,69 @@
+"""Comparison with a model's own forward, and what its code raises without its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from adapter_probe.errors import ModelError, one_line
+
+from .structure import Reader
+
+# The largest difference to the model's own forward, relative to the largest output.
+_TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+_OUT_OF_MEMORY = ("allocate memory", "not enough memory", "out of memory")
+
+
+@contextmanager
+def refused(preparing: bool = False) -> Iterator[None]:
+    """What a model's own code raises without its layers, as a refusal in one line.
+
+    While an example is prepared, also what this package's code raises of shapes that it does not expect;
+    later that is an error of this package.
+    """
+    try:
+        yield
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
+        said = one_line(error)
+        if any(words in said for words in _OUT_OF_MEMORY) or not (preparing or _of_the_model(error)):
+            raise
+        raise ModelError(f"the model does not run layer by layer: {said}") from error
+
+
+def _of_the_model(error: BaseException) -> bool:
+    """Whether an error was raised in another package's code."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame is None or not frame.tb_frame.f_globals["__name__"].startswith("adapter_probe.")
+
+
+def numbers_of(read: Reader, out: Tensor) -> Tensor:
+    """What can be compared within rounding: a reader may return flags too, which its `numbers` leaves out."""
+    own: Callable[[Tensor], Tensor] | None = getattr(read, "numbers", None)
+    return out if own is None else own(out)
+
+
+def compare(ours: Tensor, own: Tensor) -> float:
+    """The largest difference, relative to the largest output.
+
+    Raises:
+        ModelError: it is too large for the precision, or the outputs are not finite in the same places.
+    """
+    if ours.shape != own.shape:
+        raise ModelError(f"the output has shape {list(ours.shape)}, and the model's own {list(own.shape)}")
+    finite = own.isfinite()
+    if not torch.equal(finite, ours.isfinite()):
+        raise ModelError("the output is not finite where that of the model's own forward is, or the reverse")
+    if not finite.any():
+        return 0.0  # whoever reads it finds that
+    error = float((ours - own)[finite].abs().max() / own[finite].abs().max())
+    if error > _TOLERANCE.get(own.dtype, 1e-4):
+        raise ModelError(
+            f"layer by layer, the output differs from the model's own forward by {error:.1e} of the "
+            "largest output"
+        )
+    return error

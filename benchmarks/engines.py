@@ -1,0 +1,163 @@
+"""The general engine beside the packed one, on checkpoints of PEFT that both run, in turn on one thread.
+
+    python -m benchmarks.engines DATA GTE_SMALL [SMOLLM2] [--cases choices,pairs,texts,classes,t5,experts]
+        [--rounds N] [--profile]
+
+DATA is the folder with arc_easy, blimp and sst2. Without SMOLLM2 a random model of its shape is made. The
+last two cases, a T5 and a mixture of experts, run in the general engine only. Times are processor seconds;
+preparing (the forwards that describe and check a model) is timed apart. `--profile` prints where the general
+engine's time goes, by PyTorch's operations and by Python's functions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import pstats
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from peft import LoraConfig, get_peft_model
+
+from adapter_probe.checkpoints.peft_opening import open_with_peft
+from adapter_probe.probe import request as requests
+from adapter_probe.probe.arguments import AblationArguments, AblationSettings
+from adapter_probe.probe.engine import Engine
+from adapter_probe.probe.request import AblationRequest, prepare_ablation
+
+SHAPE = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
+         "num_key_value_heads": 3, "vocab_size": 49152, "tie_word_embeddings": True}  # fmt: skip
+MADE = {
+    "llama": ("AutoModelForCausalLM", transformers.LlamaConfig(**SHAPE)),
+    "experts": ("AutoModelForCausalLM", transformers.Qwen2MoeConfig(
+        hidden_size=256, intermediate_size=512, moe_intermediate_size=256, num_hidden_layers=8, num_experts=8,
+        shared_expert_intermediate_size=256, num_attention_heads=8, num_key_value_heads=4, vocab_size=32000)),
+    "t5": ("AutoModelForSequenceClassification", transformers.T5Config(
+        d_model=256, d_kv=32, d_ff=512, num_layers=4, num_heads=8, num_labels=2, vocab_size=32128)),
+}  # fmt: skip
+CASES = {  # base, file, examples, spans
+    "choices": ("llama", "arc_easy/test.jsonl", 6, {"spans": "single"}),
+    "pairs": ("llama", "blimp/pairs.jsonl", 16, {"spans": "single"}),
+    "texts": ("llama", "texts.jsonl", 3, {"spans": "single"}),
+    "classes": ("gte", "sst2/validation.jsonl", 24, {"spans": "all"}),
+    "t5": ("t5", "sst2/validation.jsonl", 24, {"spans": "all"}),
+    "experts": ("experts", "arc_easy/test.jsonl", 16, {"spans": "all"}),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data", type=Path)
+    parser.add_argument("gte_small", type=Path)
+    parser.add_argument("smollm2", type=Path, nargs="?")
+    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--profile", action="store_true")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in given.cases.split(","):
+            base = CASES[name][0]
+            bases = {"gte": given.gte_small, "llama": given.smollm2 or Path(scratch, "llama")}
+            folder = bases.get(base, Path(scratch, base))
+            if not folder.is_dir():
+                make_base(base, folder, given.gte_small)
+            by_engine = dict(both(name, folder, given.data, Path(scratch, f"lora-{name}")))
+            if given.profile:
+                profile(by_engine["general"])
+            else:
+                print(json.dumps({"case": name, **compared(by_engine, given.rounds)}), flush=True)
+
+
+def make_base(name: str, folder: Path, tokenizer: Path) -> None:
+    torch.manual_seed(0)
+    auto, config = MADE[name]
+    getattr(transformers, auto).from_config(config).save_pretrained(folder)
+    words = transformers.AutoTokenizer.from_pretrained(tokenizer)
+    words.bos_token = words.cls_token
+    words.save_pretrained(folder)
+
+
+def both(name: str, base: Path, data: Path, out: Path) -> Iterator[tuple[str, AblationRequest]]:
+    """The same request for both engines, of a LoRA with random values in every linear map."""
+    auto = {"gte": "AutoModelForSequenceClassification", "llama": "AutoModelForCausalLM"}
+    kind = auto.get(CASES[name][0]) or MADE[CASES[name][0]][0]
+    task = "CAUSAL_LM" if kind == "AutoModelForCausalLM" else "SEQ_CLS"
+    torch.manual_seed(1)
+    model = getattr(transformers, kind).from_pretrained(base, dtype=torch.float32)
+    saved = {"modules_to_save": ["pooler", "classifier"]} if name == "classes" else {}
+    targets = "all-linear" if name != "experts" else ["q_proj", "v_proj", "o_proj"]
+    model = get_peft_model(model, LoraConfig(task_type=task, r=8, target_modules=targets, **saved))
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if "lora_B" in parameter_name:
+                parameter.normal_(std=0.02)
+    model.save_pretrained(out)
+    file, n, spans = CASES[name][1:]
+    rows = data / file
+    if name == "texts":
+        lines = (data / "blimp/pairs.jsonl").read_text().splitlines()[:600]
+        texts = [json.loads(line)["sentence_good"] for line in lines]
+        rows = out / "texts.jsonl"
+        rows.write_text("".join(json.dumps({"text": " ".join(texts[n::50])}) + "\n" for n in range(50)))
+    arguments = AblationArguments(
+        str(out), AblationSettings(**spans), data=(str(rows),), base=str(base), max_examples=n
+    )
+    cpu = torch.device("cpu")
+    opened = open_with_peft(out, str(base))
+    request = prepare_ablation(arguments, cpu)
+    if request.engine == requests.PACKED:
+        yield "packed", request
+    opened = replace(opened.with_task(request.checkpoint.description.task), reason="timed")
+    yield "general", replace(request, checkpoint=opened)
+
+
+def timed(request: AblationRequest) -> tuple[float, float, np.ndarray]:
+    """Processor seconds of preparing and of running, and the logits."""
+    engine, start = Engine(request), time.process_time()
+    engine._prepare()
+    ready = time.process_time()
+    (arrays,) = engine.outputs([np.arange(len(request.encoded))], lambda _: None)
+    return ready - start, time.process_time() - ready, arrays["logits"]
+
+
+def compared(by_engine: dict[str, AblationRequest], rounds: int) -> dict[str, object]:
+    found = {name: [] for name in by_engine}
+    for number in range(rounds):
+        order = list(by_engine) if number % 2 == 0 else list(by_engine)[::-1]
+        for name in order:
+            found[name].append(timed(by_engine[name]))
+    out: dict[str, object] = {"tokens": int(by_engine["general"].encoded.lengths.sum())}
+    for name, runs in found.items():
+        out |= {name: [round(run[1], 2) for run in runs], f"{name}_ready": [round(run[0], 2) for run in runs]}
+    if "packed" in found:
+        ratios = [a[1] / b[1] for a, b in zip(found["general"], found["packed"])]
+        gap = np.abs(found["general"][0][2] - found["packed"][0][2]).max()
+        out |= {"ratio": round(statistics.median(ratios), 3), "gap": float(gap)}
+    return out
+
+
+def profile(request: AblationRequest) -> None:
+    engine = Engine(request)
+    profiler = cProfile.Profile()
+    profiler.runcall(engine._prepare)
+    pstats.Stats(profiler).sort_stats("cumulative").print_stats(25)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        list(engine.outputs([np.arange(len(request.encoded))], lambda _: None))
+    print(seen.key_averages().table(sort_by="self_cpu_time_total", row_limit=25))
+    profiler = cProfile.Profile()
+    profiler.runcall(lambda: list(engine.outputs([np.arange(len(request.encoded))], lambda _: None)))
+    pstats.Stats(profiler).sort_stats("tottime").print_stats(35)
+
+
+if __name__ == "__main__":
+    main()
