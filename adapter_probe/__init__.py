@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # the one list of public names, which `_public_names` reads
     from .errors import ResultsError as ResultsError
     from .errors import TrainingError as TrainingError
     from .jobs.slurm_options import SlurmOptions as SlurmOptions
-    from .studies.ablating import ablate as ablate
     from .studies.ablation import Ablation as Ablation
     from .studies.checkpoints import convert as convert
     from .studies.checkpoints import inspect as inspect
@@ -50,6 +49,7 @@ if TYPE_CHECKING:  # the one list of public names, which `_public_names` reads
     from .studies.planning import SweepPlan as SweepPlan
     from .studies.pruning import prune as prune
     from .studies.reporting import report as report
+    from .studies.span_ablation import ablate as ablate
     from .studies.suite import Suite as Suite
     from .studies.suite import suite as suite
     from .studies.tradeoff import Tradeoff as Tradeoff

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def needless_libraries_hidden() -> Iterator[None]:
+def unneeded_libraries_hidden() -> Iterator[None]:
     """Import as if some libraries were not installed, to start faster.
 
     seaborn and transformers import them where they are there, for what nothing here asks of them, which takes

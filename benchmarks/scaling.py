@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from adapter_probe.analysis.studies import ablation_record
+from adapter_probe.analysis.study_records import ablation_record
 from adapter_probe.probe.plan import count_work
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import span_variants

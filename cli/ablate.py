@@ -27,7 +27,7 @@ def ablate(
     Example: adapter-probe ablate my-checkpoint --spans single --data reviews.csv
     """
     options.check_tolerance(tolerance)
-    from adapter_probe.studies.ablating import ablate as run
+    from adapter_probe.studies.span_ablation import ablate as run
 
     if dry_run:
         show_plan(run.plan(**vars(asked)), json)

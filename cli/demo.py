@@ -55,8 +55,8 @@ def demo(
     """
     from adapter_probe.data.demo import write_demo
     from adapter_probe.device import choose_device
-    from adapter_probe.studies.ablating import ablate
     from adapter_probe.studies.gallery import ablation_report
+    from adapter_probe.studies.span_ablation import ablate
     from adapter_probe.studies.training import train
 
     choose_device(device)  # refused before anything is written

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from adapter_probe.progress import print_message
-from adapter_probe.startup import needless_libraries_hidden
+from adapter_probe.startup import unneeded_libraries_hidden
 from adapter_probe.version import __version__
 
 from .ablate import ablate
@@ -72,7 +72,7 @@ def _options(
 
 def main() -> None:
     """Run the program."""
-    with needless_libraries_hidden():
+    with unneeded_libraries_hidden():
         _run()
 
 

@@ -10,7 +10,7 @@ from adapter_probe import metrics, wording
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import StudyKind
-from adapter_probe.analysis.studies import AblationRecord, section_of
+from adapter_probe.analysis.study_records import AblationRecord, section_of
 from adapter_probe.analysis.summary import NOT_DIFFERENT, NOT_WORSE, AblationSummary
 from adapter_probe.settings import texts_of
 from adapter_probe.wording import (

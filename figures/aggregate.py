@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from adapter_probe.analysis.published import published_aggregate
-from adapter_probe.analysis.studies import StudyRecord, TradeoffRecord
+from adapter_probe.analysis.study_records import StudyRecord, TradeoffRecord
 from adapter_probe.known_tasks import known_task
 from adapter_probe.wording import BASELINE, METHOD_LABELS, count_text, range_text, signed, task_label
 

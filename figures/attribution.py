@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from adapter_probe.analysis.significance import ALPHA
-from adapter_probe.analysis.studies import AblationRecord, StudyRecord
+from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.wording import ALL_OFF, cell_text, drop_name, drop_text, is_distance, rounded, unit_name
 

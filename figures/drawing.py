@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from adapter_probe.analysis.studies import StudyRecord
+from adapter_probe.analysis.study_records import StudyRecord
 from adapter_probe.results.atomic import make_folder, write_csv, write_text
 
 from . import style

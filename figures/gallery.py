@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from adapter_probe.analysis.studies import StudyRecord
+from adapter_probe.analysis.study_records import StudyRecord
 from adapter_probe.errors import ResultsError
 
 from . import (

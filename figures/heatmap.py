@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from adapter_probe.analysis.comparing import AverageRecord
 from adapter_probe.analysis.deltas import drop_points, span_order
-from adapter_probe.analysis.studies import AblationRecord, StudyRecord
+from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
 from adapter_probe.wording import common_value, drop_name, is_distance, metric_name, sentence, tolerance_text
 
 from . import style

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
 from adapter_probe.analysis.published import published_init_sweep
-from adapter_probe.analysis.studies import StudyRecord, SweepRecord
+from adapter_probe.analysis.study_records import StudyRecord, SweepRecord
 from adapter_probe.analysis.sweeps import chosen_trials
 from adapter_probe.known_tasks import known_task
 from adapter_probe.wording import common_value, metric_name, score_axis, score_text, task_label

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import span_order
-from adapter_probe.analysis.studies import StudyRecord
+from adapter_probe.analysis.study_records import StudyRecord
 from adapter_probe.wording import count_text, drop_label, drop_name, is_distance, score_text, tolerance_text
 
 from . import style

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from adapter_probe.analysis.studies import AblationRecord, StudyRecord
+from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.wording import count_text
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe.analysis.published import published_glue, published_tasks
-from adapter_probe.analysis.studies import StudyRecord
+from adapter_probe.analysis.study_records import StudyRecord
 from adapter_probe.known_tasks import KNOWN_TASKS, known_task
 from adapter_probe.wording import BASELINE, METHOD_LABELS
 

@@ -13,7 +13,7 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.ticker import NullLocator
 
 from adapter_probe.analysis.published import published_sizes
-from adapter_probe.analysis.studies import StudyRecord, TradeoffRecord
+from adapter_probe.analysis.study_records import StudyRecord, TradeoffRecord
 from adapter_probe.results.schema import SIZES_COLUMNS
 from adapter_probe.wording import count_text, task_label
 

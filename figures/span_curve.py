@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from adapter_probe.analysis.deltas import StudyKind, drop_points, span_order
-from adapter_probe.analysis.studies import AblationRecord, StudyRecord
+from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
 from adapter_probe.wording import drop_name, sentence, tolerance_text
 
 from . import style

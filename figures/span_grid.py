@@ -22,7 +22,7 @@ from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import StudyKind, drop_points
 from adapter_probe.analysis.published import published_ablation
 from adapter_probe.analysis.removable import Segment, tolerance_border
-from adapter_probe.analysis.studies import AblationRecord
+from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.known_tasks import known_task
 from adapter_probe.wording import (
     ALL_OFF,

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe import metrics
-from adapter_probe.analysis.studies import AblationRecord, StudyRecord, TradeoffRecord
+from adapter_probe.analysis.study_records import AblationRecord, StudyRecord, TradeoffRecord
 from adapter_probe.wording import (
     count_text,
     drop_name,

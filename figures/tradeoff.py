@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from adapter_probe.analysis.published import published_tradeoff
-from adapter_probe.analysis.studies import StudyRecord, TradeoffRecord
+from adapter_probe.analysis.study_records import StudyRecord, TradeoffRecord
 from adapter_probe.analysis.sweeps import chosen_trials
 from adapter_probe.errors import ResultsError
 from adapter_probe.known_tasks import known_task

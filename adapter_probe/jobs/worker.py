@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from adapter_probe.errors import AdapterProbeError, TrainingError
-from adapter_probe.startup import needless_libraries_hidden
+from adapter_probe.startup import unneeded_libraries_hidden
 
 from .job import DONE, FAILED, RUNNING, STOPPED
 
@@ -46,7 +46,7 @@ def main(do: Do | None = None) -> None:
     parser.add_argument("job", type=Path, nargs="?")
     options = parser.parse_args()
     do = do or (lambda job, report: _do(job, report, options.device, options.threads, options.workers))
-    with needless_libraries_hidden():
+    with unneeded_libraries_hidden():
         if options.job is None:
             _answer_stdin(do)
         else:

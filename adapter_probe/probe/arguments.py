@@ -14,7 +14,7 @@ from adapter_probe.records import to_record
 from adapter_probe.settings import Settings, Split, setting
 
 # Increased when a change of the code changes the predictions.
-CODE_SCHEMA = {"float32": 1, "float64": 1, "bfloat16": 3, "mixed": 4}
+PREDICTIONS_VERSION = {"float32": 1, "float64": 1, "bfloat16": 3, "mixed": 4}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from adapter_probe.metrics import COMPARISONS, check_metric
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.spans import SITES_PER_LAYER, VariantSet, effective_variants
 
-from .arguments import CODE_SCHEMA, AblationArguments, AblationSettings
+from .arguments import PREDICTIONS_VERSION, AblationArguments, AblationSettings
 from .general_model import GeneralModel, model_of
 from .plan import choose_tokens_per_pass
 
@@ -90,7 +90,7 @@ class AblationRequest:
     def identity(self) -> dict[str, Any]:
         """Everything that determines the predictions; two runs with the same identity may share parts."""
         return {
-            "code_schema": CODE_SCHEMA[self.settings.precision],
+            "code_schema": PREDICTIONS_VERSION[self.settings.precision],
             **self.checkpoint.description.identity,
             "data": {"fingerprint": self.examples.rows.fingerprint, "n_examples": len(self.examples.rows)},
             "tokens": {"fingerprint": self.examples.encoded.fingerprint},

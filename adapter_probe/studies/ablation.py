@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pandas as pd
 
-from adapter_probe.analysis.studies import AblationRecord
+from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.analysis.summary import AblationSummary
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.ablation_files import AblationResults

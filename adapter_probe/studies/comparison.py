@@ -21,12 +21,12 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.results.fingerprints import hash_json, refuse_changes
 from adapter_probe.settings import Style
 
-from .ablating import AGAINST_PREFIX
 from .ablation import Ablation
 from .checked import checked
 from .gallery import DrawnStudy, axes_for
 from .loading import ablations_of
 from .rows import as_tuple
+from .span_ablation import AGAINST_PREFIX
 from .summaries import average_rows, comparison_rows, exchange_rows
 
 if TYPE_CHECKING:

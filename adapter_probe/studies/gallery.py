@@ -25,7 +25,7 @@ from .summaries import aligned_columns
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from adapter_probe.analysis.studies import StudyRecord
+    from adapter_probe.analysis.study_records import StudyRecord
     from adapter_probe.figures.gallery import GalleryItem
 
     from .ablation import Ablation

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from adapter_probe.analysis.studies import SweepRecord
+from adapter_probe.analysis.study_records import SweepRecord
 from adapter_probe.analysis.sweeps import init_sweep_table
 from adapter_probe.errors import TrainingError
 from adapter_probe.jobs.resources import Resources

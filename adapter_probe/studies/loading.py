@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from adapter_probe.analysis.studies import AblationRecord, SweepRecord, TradeoffRecord
+from adapter_probe.analysis.study_records import AblationRecord, SweepRecord, TradeoffRecord
 from adapter_probe.analysis.summary import AblationSummary
 from adapter_probe.errors import ResultsError
 from adapter_probe.results import schema

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe.analysis.deltas import span_order
-from adapter_probe.analysis.studies import AblationRecord, section_of
+from adapter_probe.analysis.study_records import AblationRecord, section_of
 from adapter_probe.analysis.summary import AblationSummary
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.data.presets import preset_named

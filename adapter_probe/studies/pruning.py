@@ -20,11 +20,11 @@ from adapter_probe.analysis.removable import (
     span_costs,
     spans_with_adapters,
 )
-from adapter_probe.analysis.studies import section_of
+from adapter_probe.analysis.study_records import section_of
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.device import choose_device
 from adapter_probe.errors import ResultsError, must_be
-from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments
+from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
 from adapter_probe.probe.prune import PruneMeasurement, prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.progress import activity
@@ -242,7 +242,7 @@ def _refuse_other(study: Ablation, checkpoint: Path, request: AblationRequest) -
     precision = section_of(study.identity, "settings").get("precision")  # which pruning does not choose
     refuse_changes(
         study.identity,
-        {**request.identity, "code_schema": CODE_SCHEMA.get(str(precision))},
+        {**request.identity, "code_schema": PREDICTIONS_VERSION.get(str(precision))},
         f"{study.folder} is not an ablation of {checkpoint} as it is now",
         f". Remove the folder and run `adapter-probe ablate {checkpoint}` again, or give --span",
         apart=_CHOICE_OF_SPANS,

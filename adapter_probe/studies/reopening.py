@@ -16,7 +16,7 @@ from typing import Any
 from adapter_probe.checkpoints.files import base_files, checkpoint_files, folder_of_base
 from adapter_probe.errors import AdapterProbeError
 from adapter_probe.metrics import CustomMetric
-from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments
+from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
 from adapter_probe.reads import Reads
 from adapter_probe.results import schema
 from adapter_probe.results.atomic import leftover_files
@@ -94,7 +94,7 @@ def _recorded_arguments(arguments: AblationArguments) -> dict[str, Any] | None:
     """
     if isinstance(arguments.metric, CustomMetric):
         return None
-    settled = {**arguments.settled(), "code_schema": CODE_SCHEMA[arguments.settings.precision]}
+    settled = {**arguments.settled(), "code_schema": PREDICTIONS_VERSION[arguments.settings.precision]}
     return {name: value for name, value in settled.items() if name not in ("checkpoint", "tokens_per_pass")}
 
 

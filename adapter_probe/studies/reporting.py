@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adapter_probe.analysis.studies import section_of
+from adapter_probe.analysis.study_records import section_of
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.checkpoints.identity import checkpoint_identity
 from adapter_probe.errors import ResultsError, must_be

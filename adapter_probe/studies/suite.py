@@ -15,7 +15,6 @@ from adapter_probe.records import by_field
 from adapter_probe.results.atomic import make_folder, write_csv
 from adapter_probe.results.schema import PARAMETERS_CSV
 
-from .ablating import ablate
 from .ablation import Ablation
 from .arguments import Ablate, RunSuite
 from .checked import checked, planned_by, taking
@@ -23,6 +22,7 @@ from .comparison import average
 from .gallery import draw_into_folder
 from .init_sweep import INIT_SWEEP, InitSweep, run_init_sweep
 from .planning import SuitePlan, plan_sweep
+from .span_ablation import ablate
 from .suite_file import AblationPart, SuiteFile, SweepPart, chosen_tasks, path_beside_file, read_suite
 from .summaries import both_scores
 from .sweeps import requests_of

@@ -17,7 +17,7 @@ from .summaries import aligned_columns, score_text
 if TYPE_CHECKING:
     import pandas as pd
 
-    from adapter_probe.analysis.studies import SweepRecord, TradeoffRecord
+    from adapter_probe.analysis.study_records import SweepRecord, TradeoffRecord
     from adapter_probe.data.tasks import TaskSpec
     from adapter_probe.jobs.running import Resources
     from adapter_probe.jobs.trials import Trial

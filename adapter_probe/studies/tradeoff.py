@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from adapter_probe.analysis.studies import TradeoffRecord
+from adapter_probe.analysis.study_records import TradeoffRecord
 from adapter_probe.analysis.sweeps import aggregate_table, size_table, tradeoff_table
 from adapter_probe.jobs.resources import Resources
 from adapter_probe.results import schema

@@ -38,7 +38,7 @@ from .settings import TrainingSettings
 # Increased when a code change changes the result of the same settings. In bfloat16 the first version
 # kept the trained matrices of the first step in matrix products. Fused Adam rounds its updates differently.
 # The fourth version in bfloat16 draws other dropout masks on a processor, and rounds attention differently.
-CODE_SCHEMA = {"float32": 2, "bfloat16": 5}
+TRAINING_VERSION = {"float32": 2, "bfloat16": 5}
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def identity_of(request: TrainingRequest, fingerprints: Mapping[str, Any]) -> di
     """
     task = request.task
     return {
-        "code_schema": CODE_SCHEMA[request.settings.dtype],
+        "code_schema": TRAINING_VERSION[request.settings.dtype],
         **fingerprints,
         "method": request.method.to_json(),
         "settings": request.settings.to_json(),

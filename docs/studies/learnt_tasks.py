@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import adapter_probe as ap
-from adapter_probe.analysis.studies import TradeoffRecord
+from adapter_probe.analysis.study_records import TradeoffRecord
 from adapter_probe.analysis.sweeps import aggregate_table, tradeoff_table
 from adapter_probe.studies.tradeoff import Tradeoff
 

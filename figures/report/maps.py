@@ -13,7 +13,7 @@ from matplotlib.colorbar import Colorbar
 
 from adapter_probe.analysis.deltas import drop_points
 from adapter_probe.analysis.removable import tolerance_border
-from adapter_probe.analysis.studies import AblationRecord
+from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.figures import style
 from adapter_probe.figures.attribution import interaction_label, interaction_map
 from adapter_probe.figures.grid import Cells

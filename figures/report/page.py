@@ -16,7 +16,7 @@ import numpy as np
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import drop_points
-from adapter_probe.analysis.studies import SweepRecord, TradeoffRecord
+from adapter_probe.analysis.study_records import SweepRecord, TradeoffRecord
 from adapter_probe.figures.ablation_words import settings_text
 from adapter_probe.figures.levels import DivergingScale, DropScale
 from adapter_probe.results.atomic import make_folder, write_text

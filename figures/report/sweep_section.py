@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from adapter_probe.analysis.studies import SweepRecord, TradeoffRecord
+from adapter_probe.analysis.study_records import SweepRecord, TradeoffRecord
 from adapter_probe.analysis.sweeps import SWEEP_POINT, TRADEOFF_POINT, chosen_trials
 from adapter_probe.figures import gallery
 from adapter_probe.figures.curves import FOOT, METHODS, SERIES

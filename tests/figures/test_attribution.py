@@ -9,7 +9,7 @@ import pytest
 from ablation_facts import record_of
 from matplotlib.figure import Figure
 
-from adapter_probe.analysis.studies import AblationRecord
+from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures.attribution import attribution, attribution_figure, drawings, interaction_map
 from adapter_probe.figures.heatmap import heatmap

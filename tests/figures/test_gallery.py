@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from adapter_probe.analysis.studies import StudyRecord
+from adapter_probe.analysis.study_records import StudyRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import style
 from adapter_probe.figures.gallery import figures_of, tables_of, write_gallery

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapter_probe.analysis.studies import AblationRecord, SweepRecord, TradeoffRecord
+from adapter_probe.analysis.study_records import AblationRecord, SweepRecord, TradeoffRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.results import schema
 from adapter_probe.studies.loading import load, studies_of

@@ -15,7 +15,7 @@ from matplotlib.colors import to_hex
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import span_order
 from adapter_probe.analysis.published import published_ablation
-from adapter_probe.analysis.studies import AblationRecord
+from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import joint
 from adapter_probe.figures.drawing import Drawing

@@ -11,7 +11,7 @@ import pytest
 
 from adapter_probe.analysis import sweeps
 from adapter_probe.analysis.published import published_init_sweep, published_tradeoff
-from adapter_probe.analysis.studies import SweepRecord, TradeoffRecord
+from adapter_probe.analysis.study_records import SweepRecord, TradeoffRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import aggregate, size_robustness
 from adapter_probe.figures import init_sweep as sweep_figure

@@ -18,7 +18,7 @@ from tiers import slow_unless
 
 import adapter_probe as ap
 from adapter_probe.probe import request
-from adapter_probe.probe.arguments import CODE_SCHEMA, AblationArguments
+from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
 from adapter_probe.reads import recorded
 from adapter_probe.results import fingerprints
 from adapter_probe.results.sealing import CHECKSUMS, FIGURES, MADE_FROM, read_note
@@ -191,7 +191,8 @@ def test_a_function_as_the_metric_is_never_answered_with_what_is_there(place, mo
 
 def test_another_version_opens_the_checkpoint(closed, monkeypatch):
     monkeypatch.setattr(
-        "adapter_probe.studies.reopening.CODE_SCHEMA", {name: n + 1 for name, n in CODE_SCHEMA.items()}
+        "adapter_probe.studies.reopening.PREDICTIONS_VERSION",
+        {name: n + 1 for name, n in PREDICTIONS_VERSION.items()},
     )
     with pytest.raises(Opened):
         closed.ablate()

@@ -158,7 +158,7 @@ def test_a_class_with_fewer_rows_than_folds(rows):
 @pytest.mark.slow
 def test_it_finds_scikit_learn_in_a_program_that_hides_it():
     program = (
-        "from adapter_probe.startup import needless_libraries_hidden as hidden\n"
+        "from adapter_probe.startup import unneeded_libraries_hidden as hidden\n"
         "from adapter_probe.training.baseline import _sklearn\n"
         "with hidden():\n"
         "    print(_sklearn('linear_model').Ridge.__name__)\n"

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from adapter_probe.analysis.studies import TradeoffRecord
+from adapter_probe.analysis.study_records import TradeoffRecord
 from adapter_probe.analysis.sweeps import init_sweep_table
 from adapter_probe.figures.gallery import write_gallery
 from adapter_probe.figures.report.sweep_section import sweep_section

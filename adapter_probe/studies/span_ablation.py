@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from adapter_probe.analysis.studies import AblationRecord, ablation_record
+from adapter_probe.analysis.study_records import AblationRecord, ablation_record
 from adapter_probe.errors import DataError, ResultsError, must_be
 from adapter_probe.metrics import COMPARISONS, CustomMetric
 from adapter_probe.progress import activity, print_message, progress_bar
