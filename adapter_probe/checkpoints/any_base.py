@@ -173,7 +173,7 @@ def load_any_base(
             parameter.data = parameter.data.to(dtype)
     model.config.dtype = dtype
     model.requires_grad_(False)
-    return AnyLoaded(model.eval(), missing, identity, method, _positions(model))
+    return AnyLoaded(model.eval(), missing, identity, method, positions_of(model))
 
 
 def _identify(found: AnyBase, model: PreTrainedModel, missing: frozenset[str]) -> BaseIdentity:
@@ -182,8 +182,10 @@ def _identify(found: AnyBase, model: PreTrainedModel, missing: frozenset[str]) -
     return BaseIdentity(
         name=found.name,
         revision=found.revision,
-        weights_sha256=(weights_sha256 if method_of(found.fields) is None else _hash_stored)(
-            model, missing, whole
+        weights_sha256=(
+            weights_sha256(model, missing, whole)
+            if method_of(found.fields) is None
+            else hash_stored(model, missing)
         ),
         n_layers=int(getattr(config, "num_hidden_layers", 0) or 0),
         hidden_size=int(getattr(config, "hidden_size", 0) or embeddings.weight.shape[1]),
@@ -192,8 +194,8 @@ def _identify(found: AnyBase, model: PreTrainedModel, missing: frozenset[str]) -
     )
 
 
-def _hash_stored(model: PreTrainedModel, missing: frozenset[str], _whole: bool) -> str:
-    """SHA-256 of a quantised base's tensors as they are stored, their scales included."""
+def hash_stored(model: nn.Module, missing: frozenset[str]) -> str:
+    """SHA-256 of a model's tensors as they are stored, those of `missing` left out, scales included."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         for part, values in _parts(name, tensor) if name not in missing else ():
@@ -211,7 +213,7 @@ def _parts(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield from _parts(f"{name}.{inner}", getattr(tensor, inner))
 
 
-def _positions(model: PreTrainedModel) -> int:
+def positions_of(model: PreTrainedModel) -> int:
     """The number of tokens for which a model has positions."""
     config = model.config.get_text_config()
     limits = [getattr(config, "max_position_embeddings", None) or _MOST_TOKENS]

@@ -248,11 +248,12 @@ class Tuned:
     outside: tuple[InnerSpec, ...]
 
 
-def tuned_modules(model: PeftModel) -> Tuned:
+def tuned_modules(model: nn.Module) -> Tuned:
     """The modules of the base that PEFT changes, as records."""
+    base = model.get_base_model() if isinstance(model, PeftModel) else model
     found = [
         _spec(_own_name(f"{_PREFIX}{name}"), module)
-        for name, module in model.get_base_model().named_modules()
+        for name, module in base.named_modules()
         if isinstance(module, BaseTunerLayer)
     ]
     inside = tuple(spec for spec in found if _NUMBERED.search(spec.module))
@@ -279,21 +280,21 @@ def _spec(name: str, module: BaseTunerLayer) -> InnerSpec:
 
 
 def refuse_unready(model: nn.Module, place: str) -> None:
-    """Refuse a PEFT model that is not one active, unmerged adapter in evaluation mode.
+    """Refuse a model that has not one active, unmerged adapter of PEFT, or is in training mode.
 
     Args:
-        model: a `PeftModel`, opened here or given by the user.
+        model: opened here or given by the user.
         place: what to call it in the message.
 
     Raises:
-        ModelError: it is none, in training mode, merged, with several adapters active or none, or without an
+        ModelError: it is in training mode, merged, with several adapters active or none, or without an
             adapter inside a list of layers.
     """
-    if not isinstance(model, PeftModel):
-        raise ModelError(f"{place} is a {type(model).__name__}, not a PeftModel")
     if model.training:
         raise ModelError(f"{place} is in training mode; call model.eval() first")
     tuners = [(name, module) for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)]
+    if not tuners:
+        raise ModelError(f"{place} holds no adapter of PEFT, so nothing can be switched off")
     merged = next((name for name, module in tuners if module.merged), None)
     if merged is not None:
         raise ModelError(f"{place} has merged adapters, {merged} first; call model.unmerge_adapter() first")

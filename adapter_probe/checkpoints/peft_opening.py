@@ -92,7 +92,7 @@ def open_with_peft(
         tokenizer=tokenizer_parts(tokenizer),
         task=_task(folder, head, loaded, found.fields),
         max_length=limit_length(loaded.max_length, tokenizer.model_max_length, found.name),
-        versions=_versions(loaded.quantised),
+        versions=versions_of(loaded.quantised),
     )
     notes = [*said, *filter(None, [note_on_fields(document, config)])]
     if tuned.outside:
@@ -172,7 +172,7 @@ def _task(folder: Path, head: Head, loaded: AnyLoaded, fields: Mapping[str, Any]
     return TaskSpec(folder.resolve().name, kind, default_metric(kind), names, columns, {}, {})
 
 
-def _versions(quantised: str | None) -> dict[str, str]:
+def versions_of(quantised: str | None) -> dict[str, str]:
     """The libraries whose code computes the outputs."""
     packages = ("peft", *(("bitsandbytes",) if quantised == "bitsandbytes" else ()))
     return {**library_versions(), **{name: version(name) for name in packages}}

@@ -100,8 +100,15 @@ class AblationRequest:
         }
 
 
-def prepare_ablation(arguments: AblationArguments, device: torch.device) -> AblationRequest:
+def prepare_ablation(
+    arguments: AblationArguments, device: torch.device, given: OpenedPeft | None = None
+) -> AblationRequest:
     """Open a checkpoint and read the examples to evaluate it on.
+
+    Args:
+        arguments: what is asked for.
+        device: the device.
+        given: a model in memory, in place of the checkpoint that the arguments name.
 
     Raises:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
@@ -111,7 +118,9 @@ def prepare_ablation(arguments: AblationArguments, device: torch.device) -> Abla
     settings = arguments.settings
     choose_tokens_per_pass(arguments.tokens_per_pass, device.type, 1)  # refuse a bad value first
     dtype = torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
-    opened = open_any(arguments.checkpoint, arguments.base, dtype=dtype)
+    opened: OpenedCheckpoint | OpenedPeft = given or open_any(
+        arguments.checkpoint, arguments.base, dtype=dtype
+    )
     if settings.precision == "mixed" and getattr(opened, "quantised", None) is not None:
         raise ResultsError(
             "--precision mixed is not possible with a quantised base, which has one precision; give "
@@ -121,8 +130,8 @@ def prepare_ablation(arguments: AblationArguments, device: torch.device) -> Abla
         _refuse_unfit(opened.model, opened, arguments)
     task, examples, metric = _scored_examples(opened, arguments)
     opened = opened.with_task(task)
-    given, tokens = data_name(arguments.data), arguments.tokens_per_pass
-    request = AblationRequest(opened, examples, metric, settings, device, tokens, given)
+    named, tokens = data_name(arguments.data), arguments.tokens_per_pass
+    request = AblationRequest(opened, examples, metric, settings, device, tokens, named)
     if isinstance(request.model, GeneralModel):
         request.model.check_sites(settings.sites)
         _refuse_unfit(request.model, opened, arguments)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -15,6 +17,7 @@ from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.analysis.summary import AblationSummary
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.ablation_files import AblationResults
+from adapter_probe.results.atomic import make_folder
 from adapter_probe.results.schema import PREDICTIONS
 from adapter_probe.settings import Style
 
@@ -42,6 +45,7 @@ class Ablation(StoredStudy):
     record: AblationRecord
     _results: AblationResults | Callable[[], AblationResults] | None = None
     against: Ablation | None = None
+    _temporary: TemporaryDirectory[str] | None = None  # which is removed with the last reference
 
     @property
     def spans(self) -> pd.DataFrame:
@@ -253,6 +257,11 @@ class Ablation(StoredStudy):
     def rows(self) -> list[tuple[str, str]]:
         """The summary as (name, value) pairs of text."""
         return ablation_rows(self.record.summary)
+
+    def _keep(self, folder: str | Path) -> None:
+        """Copy the results out of a temporary folder."""
+        if self._temporary is not None:
+            shutil.copytree(self.folder, make_folder(folder), dirs_exist_ok=True)
 
     def _draw(self, ax: Axes) -> Axes:
         return self.plot(ax)

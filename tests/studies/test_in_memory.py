@@ -1,0 +1,191 @@
+"""A model in memory: ablated and opened like a checkpoint, equal to PEFT's switches, and left as it was."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mask_loop import randomise, switched
+from peft import LoraConfig, PeftModel, get_peft_model, inject_adapter_in_model
+from peft.tuners.tuners_utils import BaseTunerLayer
+from transformers import AutoTokenizer, RoFormerForSequenceClassification
+
+import adapter_probe as ap
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
+from peft_cases import WORDS, small_config
+
+LORA = {"r": 4, "target_modules": ["query", "value"]}
+ROWS = [
+    {"text": text, "label": number % 2}
+    for number, text in enumerate(["the cat saw a dog", "fine", "the house was big", "a cruel bird"] * 2)
+]
+QUIET = {"data": ROWS, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(WORDS)
+
+
+def base_model() -> RoFormerForSequenceClassification:
+    torch.manual_seed(0)
+    return RoFormerForSequenceClassification(small_config("roformer"))
+
+
+@pytest.fixture
+def model() -> PeftModel:
+    """As after training: in training mode, its adapters needing gradients."""
+    made = get_peft_model(base_model(), LoraConfig(**LORA, task_type="SEQ_CLS"))
+    randomise(made, 0.3)
+    return made.train()
+
+
+def state_of(model: torch.nn.Module) -> list[object]:
+    """Everything that a study must leave as it was."""
+    return [
+        [
+            (name, m.training, "forward" in vars(m), len(m._forward_hooks))
+            for name, m in model.named_modules()
+        ],
+        [(n, p.requires_grad, p.data_ptr(), p.dtype, p._version, id(p)) for n, p in model.named_parameters()],
+        [p.grad is None or p.grad.clone() for p in model.parameters()],
+        [m.active_adapters for m in model.modules() if isinstance(m, BaseTunerLayer)],
+        model.base_model.config.pad_token_id if hasattr(model, "base_model") else model.config.pad_token_id,
+    ]
+
+
+def loop(model: torch.nn.Module, tokenizer, study: ap.Ablation) -> np.ndarray:
+    """Logits of every variant by whole forwards of a copy, with PEFT's switches, in float64."""
+    whole = copy.deepcopy(model).double().eval()
+    base = whole.get_base_model() if isinstance(whole, PeftModel) else whole
+    layers = [
+        [m for m in layer.modules() if isinstance(m, BaseTunerLayer)] for layer in base.roformer.encoder.layer
+    ]
+    found = []
+    for first, last in study.results.spans.tolist():
+        for number, modules in enumerate(layers):
+            switched(modules, not first <= number <= last)
+        with torch.no_grad():
+            found.append([whole(**tokenizer(row["text"], return_tensors="pt")).logits[0] for row in ROWS])
+    return np.array([[logits.numpy() for logits in one] for one in found])
+
+
+def test_a_study_of_a_model_after_training_equals_the_loop(model, tokenizer, tmp_path):
+    loss = model(**tokenizer("the cat", return_tensors="pt"), labels=torch.tensor([1])).loss
+    loss.backward()
+    before = state_of(model)
+    study = ap.ablate(model, tokenizer=tokenizer, precision="float64", **QUIET)
+    assert state_of(model)[:2] == before[:2]
+    assert state_of(model)[3:] == before[3:]
+    for one, other in zip(state_of(model)[2], before[2]):
+        assert one is other is True or torch.equal(one, other)
+    np.testing.assert_allclose(study.results.logits, loop(model, tokenizer, study), atol=1e-6)
+    assert np.ptp(study.results.logits, axis=0).max() > 1e-3
+    assert study.folder.is_dir()
+    study.save(tmp_path / "kept", only="heatmap", formats="svg")
+    read = ap.load(tmp_path / "kept")
+    np.testing.assert_array_equal(read.results.logits, study.results.logits)
+    assert (tmp_path / "kept" / "heatmap.svg").is_file()
+    folder = study.folder
+    del study
+    assert not folder.exists()
+
+
+def test_an_open_model_gives_logits_and_removes_nothing(model, tokenizer):
+    before = state_of(model)[:2]
+    opened = ap.open(model, tokenizer=tokenizer)
+    texts = [row["text"] for row in ROWS]
+    intact = opened.logits(texts)
+    whole = copy.deepcopy(model).eval()
+    with torch.no_grad():
+        own = np.stack([whole(**tokenizer(text, return_tensors="pt")).logits[0].numpy() for text in texts])
+    np.testing.assert_allclose(intact, own, atol=1e-5)
+    assert np.abs(opened.logits(texts, off=(0, 2)) - own).max() > 1e-3
+    assert state_of(model)[:2] == before
+    with pytest.raises(ap.ModelError, match="no other checkpoints"):
+        opened.use("elsewhere")
+
+
+@pytest.mark.slow
+def test_tuners_that_were_injected_run_as_well(tokenizer):
+    model = inject_adapter_in_model(LoraConfig(**LORA), base_model())
+    randomise(model, 0.3)
+    study = ap.ablate(model.train(), tokenizer=tokenizer, precision="float64", **QUIET)
+    np.testing.assert_allclose(study.results.logits, loop(model, tokenizer, study), atol=1e-6)
+    assert model.training
+
+
+@pytest.mark.slow
+def test_the_mixed_precision_of_a_trainer_is_not_the_studys(model, tokenizer):
+    """Accelerate, which trains for transformers, replaces the forward of the model itself."""
+    expected = ap.ablate(model, tokenizer=tokenizer, **QUIET).results.logits
+    accelerate = pytest.importorskip("accelerate")
+    prepared = accelerate.Accelerator(mixed_precision="bf16", cpu=True).prepare_model(model)
+    assert "_original_forward" in vars(prepared)
+    before = state_of(prepared)[:2]
+    study = ap.ablate(prepared, tokenizer=tokenizer, **QUIET)
+    np.testing.assert_allclose(study.results.logits, expected, atol=1e-6)
+    assert state_of(prepared)[:2] == before
+
+
+def test_a_study_is_resumed_with_the_same_model_only(model, tokenizer, tmp_path):
+    study = ap.ablate(model, tokenizer=tokenizer, out=tmp_path / "out", **QUIET)
+    parts = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("part*")}
+    again = ap.ablate(model, tokenizer=tokenizer, out=tmp_path / "out", **QUIET)
+    assert parts == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("part*")}
+    np.testing.assert_array_equal(again.results.logits, study.results.logits)
+    with torch.no_grad():
+        next(p for n, p in model.named_parameters() if "lora_B" in n).add_(1e-3)
+    with pytest.raises(ap.ResultsError, match="another run"):
+        ap.ablate(model, tokenizer=tokenizer, out=tmp_path / "out", **QUIET)
+
+
+def merged(model: PeftModel) -> PeftModel:
+    model.merge_adapter()
+    return model
+
+
+def two_active(model: PeftModel) -> PeftModel:
+    model.add_adapter("other", LoraConfig(**LORA))
+    for module in model.modules():
+        if isinstance(module, BaseTunerLayer):
+            module.set_adapter(["default", "other"])
+    return model
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "words"),
+    [
+        (merged, {}, "merged adapters"),
+        (two_active, {}, "2 active adapters"),
+        (lambda _: base_model(), {}, "holds no adapter of PEFT"),
+        (lambda _: torch.nn.Linear(2, 2), {}, "no outputs that adapter-probe knows"),
+        (lambda _: 5, {}, "checkpoint=5 is not allowed; give a string, a path, or a Module"),
+        (lambda model: model, {"tokenizer": None}, "give tokenizer="),
+        (lambda model: model, {"data": ()}, "give data="),
+        (lambda model: model, {"device": "meta:0"}, "device"),
+        (lambda model: model, {"base": "elsewhere"}, "needs a checkpoint on disk"),
+        (lambda model: model, {"layernorm": "pretrained"}, "--layernorm pretrained is not possible"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(change, arguments, words, model, tokenizer):
+    given = change(model)
+    training = getattr(given, "training", None)
+    with pytest.raises(ap.AdapterProbeError, match=words) as caught:
+        ap.ablate(given, **({"tokenizer": tokenizer, **QUIET} | arguments))
+    assert "\n" not in str(caught.value)
+    assert getattr(given, "training", None) == training
+
+
+def test_a_tokenizer_of_another_model_is_refused(model, tokenizer):
+    larger = copy.deepcopy(tokenizer)
+    larger.add_tokens([f"word{number}" for number in range(20)])
+    with pytest.raises(
+        ap.CheckpointError, match=r"the tokenizer has \d+ tokens and the model's embedding 64"
+    ):
+        ap.ablate(model, tokenizer=larger, **QUIET)
