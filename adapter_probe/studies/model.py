@@ -56,10 +56,10 @@ class Model:
             self.use(given)
 
     def __repr__(self) -> str:
-        about, sites = self._opened.opened.description, int(self.has_adapter.sum())
+        about, sites = self._opened.description, int(self.has_adapter.sum())
         return (
             f"Model({about.base.name!r}, {about.method.name}, {self.n_layers} layers, adapters at {sites} "
-            f"of {self.n_sites} sites, task {about.task.name!r}, on {self._opened.model.device})"
+            f"of {self.n_sites} sites, task {about.task.name!r}, on {self._running.model.device})"
         )
 
     @checked
@@ -92,7 +92,8 @@ class Model:
         return self
 
     def _show(self, model: OpenModel) -> None:
-        self._opened, opened = model, model.opened
+        self._running, self._opened = model, model.opened
+        opened = self._opened
         self.base: PreTrainedModel = model.base
         self.tokenizer: PreTrainedTokenizerBase = opened.tokenizer
         self.label_names = opened.description.task.label_names
@@ -111,7 +112,7 @@ class Model:
     @property
     def n_layers(self) -> int:
         """Number of Transformer layers."""
-        return len(self._opened.model.layers)
+        return len(self._running.model.layers)
 
     @property
     def n_sites(self) -> int:
@@ -121,7 +122,7 @@ class Model:
     @property
     def has_adapter(self) -> np.ndarray:
         """Bool ``[sites]``: which sites hold an adapter that can be switched off."""
-        return self._opened.model.has_adapter
+        return self._running.model.has_adapter
 
     def logits(self, texts: Texts, off: Off = None) -> np.ndarray:
         """Logits of texts, in the order given.
@@ -156,7 +157,7 @@ class Model:
             DataError, ModelError: see `logits`.
         """
         first, second = self._read(texts)
-        return self._opened.variants(first, second, self._checked(masks), tokens_per_pass)
+        return self._running.variants(first, second, self._checked(masks), tokens_per_pass)
 
     @contextmanager
     def switched_off(self, first: int | Span | np.ndarray, last: int | None = None) -> Iterator[Model]:
@@ -170,7 +171,7 @@ class Model:
             ModelError: the span or mask does not fit the model.
         """
         off: Any = first if last is None else (first, last)
-        with self._opened.model.switched_off(self._mask(off)):
+        with self._running.model.switched_off(self._mask(off)):
             yield self
 
     def mask(self, off: Off = None) -> np.ndarray:
@@ -212,7 +213,7 @@ class Model:
         return masks
 
     def _read(self, texts: Texts) -> tuple[Sequence[str], Sequence[str] | None]:
-        about = self._opened.opened.description
+        about = self._opened.description
         if about.task.kind not in ("classification", "regression"):
             raise ModelError(
                 f"task {about.task.name!r} is of kind {about.task.kind!r}, which has no logits per text; "

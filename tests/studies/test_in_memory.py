@@ -165,7 +165,7 @@ def two_active(model: PeftModel) -> PeftModel:
         (two_active, {}, "2 active adapters"),
         (lambda _: base_model(), {}, "holds no adapter of PEFT"),
         (lambda _: torch.nn.Linear(2, 2), {}, "no outputs that adapter-probe knows"),
-        (lambda _: 5, {}, "checkpoint=5 is not allowed; give a string, a path, or a Module"),
+        (lambda _: 5, {}, "checkpoint must be a string, a path, or a Module, not 5"),
         (lambda model: model, {"tokenizer": None}, "give tokenizer="),
         (lambda model: model, {"data": ()}, "give data="),
         (lambda model: model, {"device": "meta:0"}, "device"),
