@@ -21,6 +21,12 @@ METHOD_LABELS = {
     "layernorm_only": "LayerNorm only",
     "head_only": "head only",
     "full": "full fine-tuning",
+    "lora": "LoRA",
+    "dora": "DoRA",
+    "ia3": "(IA)³",
+    "vera": "VeRA",
+    "ln_tuning": "LN tuning",
+    "bitfit": "BitFit",
     "tfidf": "TF-IDF, no pretraining",
 }
 BASELINE = "tfidf"
@@ -28,6 +34,21 @@ BASELINE = "tfidf"
 
 _DISTANCES = {"kl": "KL divergence", "agreement": "disagreement"}
 """Changes of the metrics that compare with the intact model: they have a size, and no better or worse."""
+
+# Types of PEFT that are rarer, or another's names for them.
+_OTHER_METHODS = {
+    "rslora": "rsLoRA", "loha": "LoHa", "lokr": "LoKr", "boft": "BOFT", "oft": "OFT", "hra": "HRA",
+    "fourierft": "FourierFT", "vblora": "VB-LoRA", "randlora": "RandLoRA", "shira": "SHiRA", "c3a": "C³A",
+    "prompt_tuning": "prompt tuning", "prefix_tuning": "prefix tuning", "p_tuning": "P-tuning",
+}  # fmt: skip
+
+
+def method_label(method: str) -> str:
+    """A method's printed name: `LoRA`, `DoRA (target_modules=key+query)`."""
+    name, _, settings = method.partition(":")
+    label = METHOD_LABELS.get(name) or _OTHER_METHODS.get(name) or printable(name.replace("_", " "))
+    return f"{label} ({printable(settings)})" if settings else label
+
 
 ALL_OFF = "all switched off"
 """What a study with every adapter switched off is called."""

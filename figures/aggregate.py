@@ -22,14 +22,15 @@ from adapter_probe.wording import BASELINE, METHOD_LABELS, count_text, range_tex
 
 from . import style
 from .curves import (
-    CURVES,
     METHODS,
     LegendEntry,
+    MarkerStyle,
     decade_ticks,
     far_below,
     level_line,
     line_props,
     mark_far_below,
+    marks_of,
     method_entries,
     published_handle,
     tidy_axes,
@@ -144,7 +145,7 @@ def draw(
 
     The baseline without pretraining is a line, or a note if it lies below the axis.
 
-    Adapters and top layers are lines with a band, other methods points with a bar; a black rim marks the
+    Methods of several sizes are lines with a band, others points with a bar; a black rim marks the
     Pareto frontier; the dotted line is full fine-tuning.
 
     Args:
@@ -164,10 +165,10 @@ def draw(
             props = line_props(METHODS[str(method)], published=True)
             ax.plot(rows["trained_parameters"], rows["p50_points"], zorder=2.4, **props)
     x, far = _positions(frame), far_below(frame, VIEWS[0].middle)
-    for method in METHODS:
+    for method, mark in marks_of(frame["method"]).items():
         chosen = (frame["method"] == method).to_numpy() & ~far
         if chosen.any():
-            _draw_method(ax, x[chosen], frame[chosen], method, view)
+            _draw_method(ax, x[chosen], frame[chosen], mark, view)
     values = frame.loc[far, view.middle].to_numpy(float)
     mark_far_below(ax, frame.loc[far, "method"], x[far], values, digits=1)
     _set_ticks(ax, frame, limits)
@@ -181,10 +182,12 @@ def draw(
     title_above(ax, notes)
 
 
-def _draw_method(ax: Axes, x: np.ndarray, rows: pd.DataFrame, method: str, view: AggregatePanel) -> None:
-    unit, mark = style.scale_factor(), METHODS[method]
+def _draw_method(
+    ax: Axes, x: np.ndarray, rows: pd.DataFrame, mark: MarkerStyle, view: AggregatePanel
+) -> None:
+    unit = style.scale_factor()
     low, high, middle = (rows[name].to_numpy(float) for name in (view.low, view.high, view.middle))
-    if method in CURVES and len(rows) > 1:
+    if mark.line and len(rows) > 1:
         ax.fill_between(x, low, high, color=mark.colour, alpha=0.16, linewidth=0, zorder=2)
         for edge in (low, high):
             ax.plot(x, edge, color=mark.colour, alpha=0.6, linewidth=0.5 * unit, zorder=2)

@@ -16,13 +16,12 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-from adapter_probe.wording import METHOD_LABELS
+from adapter_probe.wording import BASELINE, method_label
 
 from . import style
 from .layout import before_drawing, size_in_points
 
 FOOT = 0.06  # fraction of the axes' height: position of marks without a value, or with one below the axis
-CURVES = ("adapters", "top_layers")  # methods that a line joins
 _FAR = 0.6  # of the range of scores
 _LINE, _MOST_ROOM = 1.4, 0.7  # of a legend: a line in units of its font size; share of the axes' height
 _ROUNDS, _WIDEST = 8, 0.93  # in which a legend is fitted to its axes; share of their width
@@ -90,15 +89,15 @@ class MarkerStyle:
     """The style of a series; every series has a different marker, so that colour is not required.
 
     Attributes:
-        colour: hexadecimal colour from Okabe and Ito's palette.
+        colour: hexadecimal colour from the palettes of Okabe and Ito and of Tol.
         marker: Matplotlib's marker.
         line: line style; empty for points that are not joined.
         size: size of the marker, in units.
     """
 
     colour: str
-    marker: str
-    line: str = "-"
+    marker: str | tuple[int, int, int]
+    line: str | tuple[int, tuple[int, ...]] = "-"
     size: float = 3.4
 
 
@@ -108,7 +107,19 @@ METHODS = {
     "layernorm_only": MarkerStyle("#009e73", "D", "", 3.6),
     "head_only": MarkerStyle("#9467a0", "v", "", 4.0),
     "full": MarkerStyle("#000000", "*", "", 6.0),
+    "lora": MarkerStyle("#882255", "^", "-.", 3.8),
+    "dora": MarkerStyle("#cc5599", "P", ":", 4.0),
+    "ia3": MarkerStyle("#b8860b", "X", "", 4.2),
+    "vera": MarkerStyle("#332288", "p", (0, (5, 1)), 4.0),
+    "ln_tuning": MarkerStyle("#117733", "d", "", 4.2),
+    "bitfit": MarkerStyle("#8b4513", "<", "", 4.0),
 }
+_OTHERS = (
+    MarkerStyle("#44757a", ">", (0, (3, 1, 1, 1, 1, 1)), 4.0),
+    MarkerStyle("#6a3d9a", "H", (0, (1, 1)), 4.2),
+    MarkerStyle("#a0522d", "8", (0, (4, 1, 1, 1)), 4.0),
+    MarkerStyle("#2f6f9f", (4, 1, 0), (0, (2, 2)), 4.6),
+)
 SERIES = (
     MarkerStyle("#0072b2", "o"),
     MarkerStyle("#d55e00", "s", "--", 3.1),
@@ -118,6 +129,14 @@ SERIES = (
     MarkerStyle("#b8860b", "P", (0, (3, 1, 1, 1, 1, 1)), 4.0),
 )
 """Styles for series without a fixed style, such as tasks; used in turn."""
+
+
+def marks_of(methods: Iterable[str]) -> dict[str, MarkerStyle]:
+    """The styles of the methods of a figure; those without a fixed style share the others in turn."""
+    present = sorted(map(str, set(methods) - {BASELINE}))
+    others = [name for name in present if name not in METHODS]
+    known = {name: mark for name, mark in METHODS.items() if name in present}
+    return known | {name: _OTHERS[index % len(_OTHERS)] for index, name in enumerate(others)}
 
 
 def level_line(kind: Literal["baseline", "majority"], ax: Axes | None = None, height: float = 0.0) -> Line2D:
@@ -216,8 +235,7 @@ def published_handle() -> Line2D:
 
 def method_entries(points: pd.DataFrame) -> list[LegendEntry]:
     """Legend handles and labels of the methods that the points have."""
-    present = set(points["method"])
-    return [(line_of(mark), METHOD_LABELS[name]) for name, mark in METHODS.items() if name in present]
+    return [(line_of(mark), method_label(name)) for name, mark in marks_of(points["method"]).items()]
 
 
 def has_dots(series: Iterable[ScoreSeries]) -> bool:

@@ -136,7 +136,8 @@ def _caption(curves: Sequence[ScoreSeries]) -> str:
         [
             f"Validation {metric_name(metric)} against the number of parameters trained per task, including"
             f" the head; {axis}.",
-            f"{MEANS}; labels give the adapter size or the number k of fine-tuned top layers.",
+            f"{MEANS}; labels give the size of the adapters, the rank of LoRA and the like, or the number"
+            " k of fine-tuned top layers.",
             f"{runs_text(points, [curve.trials for curve in curves])}.",
             f"Scores: {named}." if metric is None else "",
             dots_text(curves),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,7 @@ from .curves import (
     FOOT,
     METHODS,
     LegendEntry,
+    MarkerStyle,
     ScoreSeries,
     add_legend,
     decade_ticks,
@@ -29,6 +30,7 @@ from .curves import (
     level_line,
     line_props,
     mark_far_below,
+    marks_of,
     method_entries,
     published_handle,
     small_ticks,
@@ -65,6 +67,7 @@ def draw(
         legend: whether to draw a legend, headed by the task's name and scores; otherwise these stand above.
     """
     ax, beside = plt.gca() if ax is None else ax, beside or [curve]
+    marks = marks_of(name for one in beside for name in one.points["method"])
     factor, label = score_axis(curve.metric)
     shares, base = in_shares(beside), curve.base_parameters
     tidy_axes(ax)
@@ -77,8 +80,8 @@ def draw(
     _draw_full(ax, curve, factor)
     _draw_frontier(ax, curve, factor)
     _draw_published(ax, curve, factor)
-    _draw_trials(ax, curve, factor)
-    for method, mark in METHODS.items():
+    _draw_trials(ax, curve, factor, marks)
+    for method, mark in marks.items():
         rows = curve.points[curve.points["method"] == method]
         if len(rows):
             unit = style.scale_factor()
@@ -89,7 +92,7 @@ def draw(
         level_line("baseline", ax, factor * curve.baseline)
     if np.isfinite(curve.majority):
         level_line("majority", ax, factor * curve.majority)
-    _draw_diverged(ax, curve)
+    _draw_diverged(ax, curve, marks)
     points = curve.points[far_below(curve.points, "mean")]
     x = points["trained_parameters"].to_numpy(float)
     values = factor * points["mean"].to_numpy(float)
@@ -100,7 +103,7 @@ def draw(
         add_legend(ax, legend_entries([curve]), _notes(curve))
     else:
         title_above(ax, _notes(curve))
-    label_points(ax, _labels(curve, factor))
+    label_points(ax, _labels(curve, factor, marks))
     return ax
 
 
@@ -169,9 +172,9 @@ def _draw_published(ax: Axes, curve: ScoreSeries, factor: float) -> None:
         ax.plot(rows["trained_parameters"], factor * rows["mean"], zorder=2, label="published", **props)
 
 
-def _draw_trials(ax: Axes, curve: ScoreSeries, factor: float) -> None:
+def _draw_trials(ax: Axes, curve: ScoreSeries, factor: float, marks: Mapping[str, MarkerStyle]) -> None:
     trials = pd.DataFrame(columns=["method"]) if curve.trials is None else curve.trials
-    for method, mark in METHODS.items():
+    for method, mark in marks.items():
         known = trials[trials["method"] == method]
         if len(known := known[known["score"].notna()] if len(known) else known):
             draw_trials(ax, known["trained_parameters"], factor * known["score"], mark.colour)
@@ -196,10 +199,10 @@ def _set_height(ax: Axes, curve: ScoreSeries, factor: float) -> None:
     ax.set_ylim(low - foot * spare, high + 0.12 * spare)
 
 
-def _draw_diverged(ax: Axes, curve: ScoreSeries) -> None:
+def _draw_diverged(ax: Axes, curve: ScoreSeries, marks: Mapping[str, MarkerStyle]) -> None:
     unit = style.scale_factor()
     for row in curve.points[curve.points["diverged"] > 0].itertuples():
-        colour = METHODS[row.method].colour if row.method in METHODS else style.FAINT
+        colour = marks[row.method].colour if row.method in marks else style.FAINT
         ax.plot([row.trained_parameters], [FOOT], marker="x", markersize=3.4 * unit, linestyle="",
                 markeredgewidth=0.9 * unit, color=colour, transform=ax.get_xaxis_transform(),
                 zorder=4)  # fmt: skip
@@ -232,12 +235,12 @@ def _notes(curve: ScoreSeries) -> list[str]:
     return lines
 
 
-def _labels(curve: ScoreSeries, factor: float) -> list[PointLabel]:
+def _labels(curve: ScoreSeries, factor: float, marks: Mapping[str, MarkerStyle]) -> list[PointLabel]:
     """Label some sizes and depths next to their marks."""
     words = named_points(curve.points)
     known = curve.points[curve.points["mean"].notna() & ~far_below(curve.points, "mean")]
     return [
-        PointLabel(words[index], float(count), factor * mean, METHODS[method].colour)
+        PointLabel(words[index], float(count), factor * mean, marks[method].colour)
         for index, count, mean, method in zip(
             known.index, known["trained_parameters"], known["mean"], known["method"]
         )
@@ -266,14 +269,16 @@ def legend_entries(curves: Sequence[ScoreSeries]) -> list[LegendEntry]:
 
 
 def named_points(points: pd.DataFrame) -> dict[int, str]:
-    """Labels of points: `8` for adapters of that size, `k = 1` for that many top layers; some of many."""
-    adapters = points.loc[points["method"] == "adapters", "size"].dropna().astype(int)
-    few = len(adapters) <= _FEW
-    words = {
-        index: f"{size}"
-        for index, size in adapters.items()
-        if few or size in _SIZES_SHOWN or size == adapters.max()
-    }
+    """Labels of points: `8` for that size or rank, `k = 1` for that many top layers; some of many."""
+    words = {}
+    for _, family in points.groupby("method"):
+        sizes = family["size"].dropna().astype(int)
+        few = len(sizes) <= _FEW
+        words |= {
+            index: f"{size}"
+            for index, size in sizes.items()
+            if few or size in _SIZES_SHOWN or size == sizes.max()
+        }
     depths = points.loc[points["method"] == "top_layers", "k"].dropna().astype(int).sort_values()
     shown = {*depths.iloc[:2], *depths.iloc[[len(depths) // 2, -1]]} if len(depths) else set()
     return {**words, **{index: f"k = {k}" for index, k in depths.items() if k in shown}}

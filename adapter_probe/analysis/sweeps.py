@@ -9,6 +9,7 @@ trials of different settings are never averaged.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ import pandas as pd
 from adapter_probe.analysis.deltas import without_noise
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.schema import CHOICE_COLUMNS, SWEEP_COLUMNS
-from adapter_probe.wording import BASELINE, METHOD_LABELS
+from adapter_probe.wording import BASELINE, method_label
 
 from .resampling import N_RESAMPLES
 
@@ -97,12 +98,10 @@ def tradeoff_table(trials: pd.DataFrame) -> pd.DataFrame:
     ]
 
 
-def _label(method: str, size: object, k: object) -> str:
-    if method == "adapters":
-        return f"adapters {int(size)}"
+def _label(method: str, size: Any, k: Any) -> str:
     if method == "top_layers":
         return "pooler and head" if not k else "top layer" if int(k) == 1 else f"top {int(k)} layers"
-    return METHOD_LABELS[method]
+    return method_label(method) if pd.isna(size) else f"{method_label(method)} {int(size)}"
 
 
 def aggregate_table(trials: pd.DataFrame, n_resamples: int = N_RESAMPLES) -> pd.DataFrame:

@@ -22,6 +22,12 @@ DESCRIPTION = "adapter_probe.json"
 CONFIG = "adapter_config.json"
 """The file that describes a checkpoint of PEFT or AdapterHub."""
 
+
+def is_own(folder: Path) -> bool:
+    """Whether a checkpoint is in this project's format, and not in PEFT's with the record of its training."""
+    return (folder / DESCRIPTION).is_file() and not (folder / CONFIG).is_file()
+
+
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _MOST_SHOWN = 40
 _DAMAGE = (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, TypeError)
@@ -229,7 +235,7 @@ def flag_field(path: Path, name: str, value: object) -> bool:
     return bool(value)
 
 
-def refuse_unknown(path: Path, document: Mapping[str, Any], known: Iterable[str], of: str) -> None:
+def refuse_unknown(path: Path | str, document: Mapping[str, Any], known: Iterable[str], of: str) -> None:
     """Refuse fields with unknown effect, unless they are not set (null, false, empty).
 
     Args:

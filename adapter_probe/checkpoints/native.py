@@ -111,11 +111,7 @@ def open_native(
     load = load_base if shared is None else shared.load
     loaded = load(found, n_outputs(task), kind=task.kind, dtype=dtype)
     if loaded.identity.weights_sha256 != recorded.weights_sha256:
-        raise CheckpointError(
-            f"the weights of base {found.name} differ from those of the base that {folder} was trained on, "
-            f"{recorded.name} (sha256 {loaded.identity.weights_sha256[:12]}, wanted "
-            f"{recorded.weights_sha256[:12]})"
-        )
+        raise other_base(folder, recorded, loaded.identity)
     tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(found.name, found.revision)
     actual = replace(description, base=loaded.identity, tokenizer=tokenizer_parts(tokenizer))
     _refuse_changed(folder, description, actual)
@@ -125,6 +121,14 @@ def open_native(
         raise CheckpointError(f"{folder / DESCRIPTION}: {error}") from error
     _load_delta(model, delta, loaded, folder / DELTA)
     return OpenedCheckpoint(model, tokenizer, actual, frozenset(delta), loaded.missing)
+
+
+def other_base(folder: Path, recorded: BaseIdentity, found: BaseIdentity) -> CheckpointError:
+    """The error for a base with other weights than the recorded one."""
+    return CheckpointError(
+        f"the weights of base {found.name} differ from those of the base that {folder} was trained on, "
+        f"{recorded.name} (sha256 {found.weights_sha256[:12]}, wanted {recorded.weights_sha256[:12]})"
+    )
 
 
 def make_model(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 import torch
 from transformers import PretrainedConfig
@@ -21,9 +22,9 @@ from . import adapter_bert, adapterhub, native, peft
 from .any_base import load_any_base
 from .base import LoadedBase, load_base, load_tokenizer
 from .base_config import FoundBase, find_base, place_of_base, read_fields
-from .description import Description
+from .description import Description, read_description
 from .engines import Engine, choose_engine
-from .files import CONFIG, DESCRIPTION, checkpoint_files, first_of, read_json_file
+from .files import CONFIG, DESCRIPTION, checkpoint_files, first_of, is_own, read_json_file
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, names_of_outputs
 from .identity import tokenizer_parts
 from .kinds import kind_of_class
@@ -34,6 +35,7 @@ from .peft_fields import refuse_unswitched
 from .quantised import quiet_quantisers
 from .shared import SharedBase
 
+OpenedT = TypeVar("OpenedT", OpenedCheckpoint, OpenedPeft)
 # Without a recorded task, the columns of a file are inferred.
 NO_COLUMNS = Columns("", None, "")
 
@@ -61,7 +63,7 @@ def open_any(
     folder = Path(folder)
     if folder.is_dir():
         report("checkpoint", lambda: checkpoint_files(folder))
-    if anatomy is None and folder.is_dir() and not (folder / DESCRIPTION).is_file():
+    if anatomy is None and folder.is_dir() and not is_own(folder):
         inside, library = _recognise(folder)
         if library is peft and (engine := engine_of(inside, base)).name == "general":
             with quiet_quantisers():
@@ -69,7 +71,7 @@ def open_any(
 
             load = load_any_base if shared is None else shared.load_any
             opened = open_with_peft(inside, base, dtype=dtype, given=folder, load=load)
-            return replace(opened, reason=engine.reason)
+            return _with_record(folder, replace(opened, reason=engine.reason))
     return open_checkpoint(folder, base, anatomy=anatomy, dtype=dtype, shared=shared)
 
 
@@ -112,10 +114,31 @@ def open_checkpoint(
         ModelError: the base is of an unsupported family.
     """
     folder = Path(folder)
-    if (folder / DESCRIPTION).is_file() or not folder.is_dir():
+    if is_own(folder) or not folder.is_dir():
         return native.open_native(folder, base, anatomy, dtype, shared)
     inside, library = _recognise(folder)
-    return _open_foreign(library.read(inside), library, base, anatomy, dtype, shared, folder)
+    return _with_record(
+        folder, _open_foreign(library.read(inside), library, base, anatomy, dtype, shared, folder)
+    )
+
+
+def _with_record(folder: Path, opened: OpenedT) -> OpenedT:
+    """A checkpoint of PEFT with the task and the settings of its training, if this project trained it.
+
+    Raises:
+        CheckpointError: its files have changed since then, or the base is another one.
+    """
+    if not (folder / DESCRIPTION).is_file():
+        return opened
+    said, found = read_description(folder), opened.description
+    if said.delta_sha256 != found.delta_sha256:
+        raise CheckpointError(
+            f"{folder} was changed after it was written: its files do not match the sha256 in {DESCRIPTION}"
+        )
+    if said.base.weights_sha256 != found.base.weights_sha256:
+        raise native.other_base(folder, said.base, found.base)
+    kept = {name: getattr(said, name) for name in ("task", "max_length", "training", "scores")}
+    return replace(opened, description=replace(found, **kept))
 
 
 def _recognise(folder: Path) -> tuple[Path, ModuleType]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import ImportedMethod, InnerSpec
 
-from .files import CONFIG, DESCRIPTION, first_file, read_json_file, read_tensors
+from .files import CONFIG, first_file, read_json_file, read_tensors
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, refuse_left
 from .peft_config import PeftConfig, read_config
 
@@ -34,7 +34,7 @@ _NORM = {"ln_tuning_layers.weight": "weight", "ln_tuning_layers.bias": "bias"}
 def is_peft(folder: Path) -> bool:
     """Whether PEFT wrote the checkpoint in a folder."""
     path = folder / CONFIG
-    return path.is_file() and not (folder / DESCRIPTION).is_file() and "peft_type" in read_json_file(path)
+    return path.is_file() and "peft_type" in read_json_file(path)
 
 
 def read(folder: Path) -> ForeignCheckpoint:

@@ -92,16 +92,31 @@ def read_fields(path: Path, document: Mapping[str, Any]) -> PeftConfig:
         CheckpointError: a type or a field that this PEFT does not know, a value of the wrong type, or a type
             without a switch.
     """
+    refuse_unswitched(path.parent, document)
+    config = read_config(path, document)
+    config.inference_mode = True
+    return config
+
+
+def read_config(path: Path | str, document: Mapping[str, Any]) -> PeftConfig:
+    """A configuration of any type, as an object of PEFT's class for it.
+
+    Args:
+        path: the file, or what else a message should name.
+        document: the configuration.
+
+    Raises:
+        CheckpointError: a type or a field that this PEFT does not know, or a value that it refuses.
+    """
     import peft
     from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 
-    refuse_unswitched(path.parent, document)
     version = f"PEFT {peft.__version__}"
-    cls = PEFT_TYPE_TO_CONFIG_MAPPING.get(document["peft_type"])
+    kind = document.get("peft_type")
+    cls = PEFT_TYPE_TO_CONFIG_MAPPING.get(kind) if isinstance(kind, str) else None
     if cls is None:
         raise CheckpointError(
-            f"{path}: peft_type is {quote(document['peft_type'])}, which {version} does not know; another "
-            "version of PEFT may"
+            f"{path}: peft_type is {quote(kind)}, which {version} does not know; another version of PEFT may"
         )
     known = {field.name for field in dataclasses.fields(cls)}
     if document.get("peft_version"):
@@ -112,7 +127,6 @@ def read_fields(path: Path, document: Mapping[str, Any]) -> PeftConfig:
         config: PeftConfig = cls(**values)
     except Exception as error:  # whatever the class checks
         raise CheckpointError(f"{path}: {version} refuses it: {one_line(error)}") from error
-    config.inference_mode = True
     return config
 
 
@@ -130,7 +144,7 @@ def note_on_fields(document: Mapping[str, Any], config: PeftConfig) -> str:
     return f"PEFT ignores the {fields} {', '.join(foreign)} of the configuration, which no PEFT writes."
 
 
-def _check_types(path: Path, document: Mapping[str, Any], cls: type) -> None:
+def _check_types(path: Path | str, document: Mapping[str, Any], cls: type) -> None:
     """Refuse values that PEFT would take for something else, such as a string for a number or for true."""
     hints = typing.get_type_hints(cls)
     for name, value in document.items():
@@ -139,7 +153,7 @@ def _check_types(path: Path, document: Mapping[str, Any], cls: type) -> None:
             raise CheckpointError(f"{path}: {name} is {quote(value)}, expected {_words(hints[name])}")
 
 
-def _refuse_not_finite(path: Path, name: str, value: object) -> None:
+def _refuse_not_finite(path: Path | str, name: str, value: object) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise CheckpointError(f"{path}: {name} is {quote(value)}, expected a finite number")
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

@@ -22,7 +22,6 @@ from .description import Description
 from .engines import choose_engine
 from .files import (
     CONFIG,
-    DESCRIPTION,
     first_file,
     read_json_file,
     read_tensors,
@@ -66,7 +65,7 @@ def read_peft_contents(folder: Path, base: str | None = None) -> Contents | None
         CheckpointError: the configuration is damaged, or of a type without a switch in the layers.
     """
     path = folder / CONFIG
-    if (folder / DESCRIPTION).is_file() or not path.is_file():
+    if not path.is_file():
         return None
     document = read_json_file(path)
     if "peft_type" not in document:

@@ -61,16 +61,16 @@ def put_adapter(
         warnings.simplefilter("always")
         torch.manual_seed(0)  # starts that are drawn and not stored are the same every time
         model = _wrapped(loaded, config, path)
-        saved = _saved(model)
+        saved = saved_tensors(model)
         if loaded.shared:
             _unshare(model, own, saved.keys() | tensors.keys())
-            saved = _saved(model)
+            saved = saved_tensors(model)
         with torch.no_grad():
             for tensor in saved.values():
                 if tensor.is_floating_point():
                     tensor.fill_(torch.nan)
         placed = _fill(model, tensors, path, saved, loaded.identity.name)
-        filled = _saved(model)
+        filled = saved_tensors(model)
     if lacking := sorted(n for n, t in filled.items() if t.is_floating_point() and t.isnan().any()):
         raise CheckpointError(
             f"{path} lacks {first_of(lacking)}, which PEFT {peft.__version__} puts on base "
@@ -98,7 +98,7 @@ def _name_of(config: PeftConfig) -> str:
     return str(getattr(config.peft_type, "value", config.peft_type))
 
 
-def _saved(model: PeftModel) -> dict[str, Tensor]:
+def saved_tensors(model: PeftModel) -> dict[str, Tensor]:
     """The tensors that PEFT would save, by the names in its files."""
     found: dict[str, Tensor] = get_peft_model_state_dict(
         model, adapter_name=ADAPTER, save_embedding_layers=False
@@ -151,7 +151,7 @@ def _unshare(model: PeftModel, own: Set[str], stored: Set[str]) -> None:
     replaced = {
         id(parameter)
         for name, parameter in model.named_parameters(remove_duplicate=False)
-        if _own_name(name) in own and _stored_name(name) in stored
+        if own_name(name) in own and _stored_name(name) in stored
     }
     copies: dict[int, nn.Parameter] = {}
     for module in model.modules():
@@ -171,15 +171,15 @@ def _stored_name(name: str) -> str:
     )
 
 
-def _own_name(name: str) -> str:
+def own_name(name: str) -> str:
     """A tensor's name in the base alone."""
-    name = name.removeprefix(_PREFIX).replace(".base_layer.", ".")
+    name = name.removeprefix(_PREFIX).removeprefix("base_model.").replace(".base_layer.", ".")
     return name.replace(f".modules_to_save.{ADAPTER}.", ".").replace(".original_module.", ".")
 
 
 def _refuse_random(loaded: AnyLoaded, placed: Mapping[str, Tensor], path: Path) -> None:
     """Refuse a model in which a parameter that the base lacks was not in the file either."""
-    if random := sorted(loaded.missing - set(map(_own_name, placed))):
+    if random := sorted(loaded.missing - set(map(own_name, placed))):
         if all(name.startswith(HEADS) for name in random):
             raise CheckpointError(
                 f"checkpoint {path.parent} contains no prediction head, and base {loaded.identity.name} has "
@@ -224,7 +224,7 @@ def _cast(model: PeftModel, own: set[str], dtype: torch.dtype | None) -> None:
             parameter.data = parameter.data.to(dtype)
     for module_name, module in model.named_modules():
         for name, buffer in module.named_buffers(recurse=False):
-            whole = _own_name(f"{module_name}.{name}")
+            whole = own_name(f"{module_name}.{name}")
             if buffer is not None and buffer.is_floating_point() and whole not in own:
                 setattr(module, name, buffer.to(dtype))
 
@@ -252,7 +252,7 @@ def tuned_modules(model: nn.Module) -> Tuned:
     """The modules of the base that PEFT changes, as records."""
     base = model.get_base_model() if isinstance(model, PeftModel) else model
     found = [
-        _spec(_own_name(f"{_PREFIX}{name}"), module)
+        _spec(own_name(f"{_PREFIX}{name}"), module)
         for name, module in base.named_modules()
         if isinstance(module, BaseTunerLayer)
     ]

@@ -29,7 +29,7 @@ _TYPES = {
     "scale_output": "IA3",
     "norm": "LN_TUNING",
 }
-_TASKS: dict[Kind, str] = {
+TASK_TYPES: dict[Kind, str] = {
     "classification": "SEQ_CLS",
     "regression": "SEQ_CLS",
     "extractive": "QUESTION_ANS",
@@ -69,7 +69,7 @@ def write_peft(
     changed = {spec.module for spec in specs}
     document = {
         "peft_type": _TYPES[specs[0].kind],
-        "task_type": _TASKS[kind],
+        "task_type": TASK_TYPES[kind],
         "base_model_name_or_path": name,
         "revision": revision,
         "inference_mode": True,

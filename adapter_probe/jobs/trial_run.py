@@ -14,16 +14,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 
 from adapter_probe import metrics
 from adapter_probe.checkpoints.native import library_versions
 from adapter_probe.errors import Diverged, TrainingError
 from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.evaluation import Saving, Trainable
 from adapter_probe.models.methods import TfidfLinear
 from adapter_probe.results.atomic import read_json, remove_leftovers, write_json
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory
 from adapter_probe.results.trial_files import (
+    Cost,
     ParameterCounts,
     TrialRecord,
     read_trial,
@@ -41,6 +44,7 @@ from adapter_probe.training.request import (
     read_request,
 )
 
+from .memory import PeakMemory
 from .trials import REQUEST, trial_id
 
 
@@ -76,7 +80,10 @@ def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: i
             trainer = Trainer(
                 model, inputs.objective, settings=request.settings, run=run, report=report, workers=workers
             )
-            result = {**_train(trainer, clock), "counts": count_parameters(model, inputs.base.missing)}
+            with PeakMemory(device) as memory:
+                result = _train(trainer, clock)
+            result["counts"] = count_parameters(model, inputs.base.missing)
+            result["cost"] = Cost(trainer.seconds_per_step, memory.n_bytes, bytes_of_checkpoint(model))
         common = {
             "trial": folder.name,
             "task": task.name,
@@ -125,7 +132,7 @@ def _fit(
     }
 
 
-def count_parameters(model: AdaptedModel, missing: frozenset[str]) -> ParameterCounts:
+def count_parameters(model: Trainable, missing: frozenset[str]) -> ParameterCounts:
     """Count trained parameters and those of the base, from the tensors.
 
     Args:
@@ -139,7 +146,14 @@ def count_parameters(model: AdaptedModel, missing: frozenset[str]) -> ParameterC
         if parameter.requires_grad:
             trained += parameter.numel()
             without_head += parameter.numel() * (not of_head)
-    return ParameterCounts(trained, without_head, base, len(model.layers))
+    return ParameterCounts(trained, without_head, base, model.n_layers)
+
+
+def bytes_of_checkpoint(model: Trainable) -> int:
+    """Size of the file with the model's trained tensors, as `adapter_probe.train` writes it."""
+    tensors = model.saved() if isinstance(model, Saving) else model.named_delta()
+    cpu = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    return len(safetensors.torch.save(cpu, metadata={"format": "pt"}))
 
 
 class _Clock:

@@ -18,7 +18,7 @@ import torch
 from adapter_probe.checkpoints.base import has_untrained_pooler
 from adapter_probe.checkpoints.identity import BaseIdentity
 from adapter_probe.errors import TrainingError
-from adapter_probe.models.methods import TfidfLinear, check_depth
+from adapter_probe.models.methods import PeftMethod, TfidfLinear, check_depth
 from adapter_probe.results.atomic import make_folder, write_json
 from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.results.trial_files import (
@@ -85,13 +85,22 @@ def identify_trials(requests: Iterable[TrainingRequest]) -> Iterator[Trial]:
         AdapterProbeWarning: a base's pooler was never trained, and a method keeps it frozen.
     """
     known: dict[str, tuple[dict[str, Any], int, BaseIdentity, bool]] = {}
+    fit: set[tuple[object, ...]] = set()
+    last: tuple[str, TrainingInputs] | None = None
     for request in requests:
         if (key := hash_json(_shared(request))) not in known:
             inputs = load_inputs(request)
+            last = key, inputs
             untrained = has_untrained_pooler(inputs.base)
             known[key] = (inputs.fingerprints, len(inputs.objective.train), inputs.base.identity, untrained)
         fingerprints, n_train, base, untrained = known[key]
         check_depth(request.method, base.n_layers)
+        case = base.weights_sha256, request.task.kind, request.method
+        if isinstance(request.method, PeftMethod) and case not in fit and last and last[0] == key:
+            from adapter_probe.training.tuned import refuse_unfit  # whose import takes seconds
+
+            refuse_unfit(last[1].base, request.method, request.task)
+            fit.add(case)
         if untrained:
             warn_of_untrained_pooler(request, base.n_layers)
         identity = identity_of(request, fingerprints)

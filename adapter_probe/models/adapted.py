@@ -121,6 +121,11 @@ class AdaptedModel(nn.Module):
         return [site.modules for site in self.sites]
 
     @property
+    def n_layers(self) -> int:
+        """Number of layers."""
+        return len(self.layers)
+
+    @property
     def has_adapter(self) -> np.ndarray:
         """Bool ``[sites]``: which sites hold an adapter that can be switched off."""
         return np.array(list(map(bool, self.site_modules)))
@@ -365,7 +370,9 @@ class AdaptedModel(nn.Module):
             raise ModelError("this model has no method; call install first")
         n_layers, trained = len(self.layers), {}
         for role, name, parameter in self.named_roles():
-            trains = self.method.trains(role, self._roles.layer(name), n_layers) or name in missing
+            trains = name in missing or self.method.trains(
+                role, self._roles.layer(name), n_layers, name.endswith("bias")
+            )
             parameter.requires_grad_(trains)
             if trains:
                 trained[name] = parameter

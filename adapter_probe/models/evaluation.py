@@ -2,22 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.packing import PackedBatch, cut_by_tokens, pack
 
-from .adapted import AdaptedModel
+from .methods import ParameterRole
 
 TOKENS_PER_BATCH = 4096
 
 
+class Trainable(Protocol):
+    """What the training loop asks of a model: `AdaptedModel`, or a base with a tuner of PEFT."""
+
+    base: Any
+    lowest_trained_layer: int
+
+    @property
+    def layers(self) -> Sequence[Any]:
+        """The Transformer layers that it computes itself, bottom first."""
+
+    @property
+    def n_layers(self) -> int:
+        """Number of layers of the base."""
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the hidden states."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the parameters."""
+
+    @property
+    def reads_all_positions(self) -> bool:
+        """Whether the head reads every token instead of only one of each example."""
+
+    def __call__(self, *batch: Any) -> Any:
+        """Outputs of a batch in its packed order."""
+
+    def to(self, device: torch.device) -> Any:
+        """Move to a device."""
+
+    def train(self, mode: bool = True) -> Any:
+        """Set training or evaluation mode."""
+
+    def eval(self) -> Any:
+        """Set evaluation mode."""
+
+    def frozen_features(self, batch: PackedBatch) -> Tensor:
+        """The input of the lowest trained layer, where layers below it are frozen."""
+
+    def forward_from(self, features: Tensor, batch: PackedBatch) -> Tensor:
+        """The outputs from these features."""
+
+    def named_delta(self) -> dict[str, Tensor]:
+        """Every tensor that training changes, by its name."""
+
+    def named_roles(self) -> Iterator[tuple[ParameterRole, str, nn.Parameter]]:
+        """Every parameter once, as (role, name in the base, parameter)."""
+
+
+@runtime_checkable
+class Saving(Protocol):
+    """A model that is saved in another library's format."""
+
+    def saved(self) -> dict[str, Tensor]:
+        """The tensors of its file, by their names there."""
+
+
 def evaluate(
-    model: AdaptedModel, encoded: Encoded, forward: Callable[[PackedBatch], Tensor] | None = None
+    model: Trainable, encoded: Encoded, forward: Callable[[PackedBatch], Tensor] | None = None
 ) -> np.ndarray:
     """Logits of a dataset, in its order; leaves the model in evaluation mode.
 

@@ -14,6 +14,8 @@ from adapter_probe.errors import AdapterProbeError, ModelError, must_be
 from adapter_probe.records import RecordError, from_record, to_record
 from adapter_probe.settings import Settings, SiteChoice, setting
 
+from .peft_method import PeftMethod
+
 Activation = Literal["gelu", "gelu_tanh", "relu", "swish", "tanh"]
 ACTIVATIONS = get_args(Activation)
 Placement = Literal["sequential", "parallel"]
@@ -34,7 +36,7 @@ class _Recorded:
     name: ClassVar[str]
     trained_roles: ClassVar[tuple[ParameterRole, ...]] = ()
 
-    def trains(self, role: ParameterRole, layer: int, n_layers: int) -> bool:
+    def trains(self, role: ParameterRole, layer: int, n_layers: int, is_bias: bool = False) -> bool:
         """Whether a parameter trains; `layer` is -1 in the embeddings, `n_layers` in pooler and head."""
         return role in self.trained_roles
 
@@ -110,7 +112,7 @@ class Adapters(AdapterVariant, _Recorded):
                 "give a size of at least 2"
             )
 
-    def trains(self, role: ParameterRole, layer: int, n_layers: int) -> bool:
+    def trains(self, role: ParameterRole, layer: int, n_layers: int, is_bias: bool = False) -> bool:
         """Whether a parameter trains; `layer` is -1 in the embeddings, `n_layers` in pooler and head."""
         return role in {"adapters", "layernorms", "head"} or (role == "pooler" and self.train_pooler)
 
@@ -139,7 +141,7 @@ class TopLayers(_Recorded):
     def __post_init__(self) -> None:
         _check_whole("k", self.k, 0)
 
-    def trains(self, role: ParameterRole, layer: int, n_layers: int) -> bool:
+    def trains(self, role: ParameterRole, layer: int, n_layers: int, is_bias: bool = False) -> bool:
         """Whether a parameter trains; `layer` is -1 in the embeddings, `n_layers` in pooler and head."""
         return layer >= n_layers - self.k
 
@@ -150,6 +152,20 @@ class LayerNormOnly(_Recorded):
 
     name: ClassVar[str] = "layernorm_only"
     trained_roles = ("layernorms", "head")
+
+
+@dataclass(frozen=True)
+class Biases(_Recorded):
+    """Only the biases of the base, those of its LayerNorms included, and the head train.
+
+    Source: BitFit, Ben Zaken et al. 2022 (arXiv 2106.10199).
+    """
+
+    name: ClassVar[str] = "bitfit"
+
+    def trains(self, role: ParameterRole, layer: int, n_layers: int, is_bias: bool = False) -> bool:
+        """Whether a parameter trains; `layer` is -1 in the embeddings, `n_layers` in pooler and head."""
+        return is_bias or role == "head"
 
 
 @dataclass(frozen=True)
@@ -178,7 +194,7 @@ class TfidfLinear(_Recorded):
     name: ClassVar[str] = "tfidf"  # which trains no parameter of a base
 
 
-Method = Adapters | TopLayers | LayerNormOnly | FullFineTuning | HeadOnly | TfidfLinear
+Method = Adapters | TopLayers | LayerNormOnly | FullFineTuning | HeadOnly | Biases | PeftMethod | TfidfLinear
 """What trains."""
 
 _BY_NAME: dict[str, type[Method]] = {kind.name: kind for kind in get_args(Method)}
@@ -201,6 +217,8 @@ def method_from_json(record: object, where: str = "method") -> Method:
     name = record.get("name")
     if not isinstance(name, str) or name not in _BY_NAME:
         raise RecordError(f"{where}.name is {name!r}, expected one of {', '.join(METHOD_NAMES)}")
+    if name == PeftMethod.name:
+        return PeftMethod.from_json(record, where)
     return from_record(_BY_NAME[name], {k: v for k, v in record.items() if k != "name"}, where)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .adapted import AdaptedModel
 from .adapters.in_place import PackedMap
 from .adapters.low_rank import LowRank
+from .evaluation import Trainable
 
 
 def can_pack(model: AdaptedModel) -> bool:
@@ -44,7 +45,7 @@ def pack_maps(model: AdaptedModel, drop: bool) -> None:
 
 
 @contextmanager
-def packed_frozen_maps(model: AdaptedModel) -> Iterator[None]:
+def packed_frozen_maps(model: Trainable) -> Iterator[None]:
     """Pack the frozen linear maps of a model's layers as long as the context lasts, for training.
 
     The results are the same; the packed weights take as much memory as those maps in bfloat16.

@@ -46,6 +46,23 @@ class ParameterCounts:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """What a trial cost, apart from its parameters.
+
+    Attributes:
+        seconds_per_step: mean time of an optimiser step, without evaluation and the passes of frozen layers
+            that are computed once; of the steps since the last interruption.
+        peak_memory_bytes: the most memory in use during the training: allocated on an accelerator, or else
+            resident in the process, libraries included; None where the system does not tell.
+        checkpoint_bytes: size of the file with the trained tensors, as `adapter_probe.train` writes it.
+    """
+
+    seconds_per_step: float | None
+    peak_memory_bytes: int | None
+    checkpoint_bytes: int
+
+
+@dataclass(frozen=True)
 class TrialRecord:
     """One finished training run.
 
@@ -62,6 +79,7 @@ class TrialRecord:
         counts: numbers of parameters.
         seconds: time of training and evaluation, summed over interruptions.
         versions: versions of the libraries.
+        cost: what it cost; None in records of older versions, and for the baseline without pretraining.
     """
 
     trial: str
@@ -75,6 +93,7 @@ class TrialRecord:
     counts: ParameterCounts
     seconds: float
     versions: dict[str, str] = field(default_factory=dict)
+    cost: Cost | None = field(default=None, compare=False)
 
     @property
     def best_epoch(self) -> int | None:
@@ -170,14 +189,14 @@ def trial_frame(records: Iterable[TrialRecord]) -> pd.DataFrame:
 
 def _row(record: TrialRecord) -> dict[str, object]:
     counts, settings, best = record.counts, record.settings, record.best_epoch
-    method = {"sites": _DEFAULT_SITES, **record.method} if "size" in record.method else record.method
+    method = {"sites": _DEFAULT_SITES, **record.method} if "activation" in record.method else record.method
     majority, alone = record.majority_score, method["name"] == "tfidf"  # without a base
     if alone:  # it has no learning rate and passes over no data
         settings = {**settings, "learning_rate": math.nan, "epochs": 0}
     return {
         "trial": record.trial,
         "task": record.task,
-        "method": method["name"],
+        "method": method.get("family", method["name"]),
         **{name: method.get(name) for name in _METHOD_FIELDS},
         "base_layers": counts.base_layers,
         **{name: settings[name] for name in ("learning_rate", "epochs", "batch_size", "seed")},

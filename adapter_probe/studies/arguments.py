@@ -6,7 +6,7 @@ prints them, and without the methods for it the program starts faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_chec
 from adapter_probe.errors import AdapterProbeError, ModelError
 from adapter_probe.jobs.resources import Machine, Resources
 from adapter_probe.models.methods import AdapterVariant
+from adapter_probe.models.peft_method import PeftConfig
 from adapter_probe.probe.arguments import AblationSettings, Evaluation
 from adapter_probe.settings import Settings, required, setting
 from adapter_probe.training.settings import StepSettings, TrainingSettings
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 OnTrial = Callable[[dict[str, Any]], None]
 """Callback for finished trials; its argument is a dictionary with the columns of ``trials.csv``."""
-MethodName = Literal["adapters", "top_layers", "layernorm_only", "head_only", "full"]
 STDS = tuple(float(f"1e{power}") for power in range(-7, 1))  # as in Houlsby et al. 2019, section 3.6
 # Houlsby et al. 2019, sections 3.1 and 3.3, for a base of 12 layers.
 ADAPTER_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -172,6 +172,14 @@ class TradeoffSettings(SweepSettings):
         text=",".join(map(str, TOP_K)),
     )  # fmt: skip
     layernorm: bool = setting(True, "whether to include training of only the LayerNorms and the head.")
+    lora_ranks: Sequence[int] = setting(
+        (),
+        "ranks of LoRA; PEFT's other settings are at their defaults, as with the method lora:r=8.",
+    )
+    method: Sequence[str | Mapping | PeftConfig] = setting(
+        (), "other methods, each as in `adapter_probe.train`: bitfit, lora:r=8, ia3, ...", shell=list[str],
+        metavar="METHOD",
+    )  # fmt: skip
     full: bool = setting(
         True, "whether to include full fine-tuning, the reference of the aggregate over tasks."
     )
@@ -271,9 +279,13 @@ class _TrainGiven(Shown, TrainingSettings, AdapterVariant, TaskOptions):
         None, "kind of task; by default inferred from the data.", panel="Data"
     )
     name: str | None = setting(None, "name of the task to record in the checkpoint.", panel="Data")
-    method: MethodName = setting(
-        "adapters", "training method; the options of adapters apply to adapters only."
-    )
+    method: str | Mapping | PeftConfig = setting(
+        "adapters", "training method: adapters, top_layers, layernorm_only, bitfit, head_only or full; or "
+        "any of PEFT, as in lora:r=8, dora:r=8, ia3 or vera:r=64,target_modules=query+value, as peft: with "
+        "JSON, or as a folder with an adapter_config.json. The options of adapters apply to adapters only. "
+        "In Python also a mapping or PEFT's own configuration, such as ``peft.LoraConfig(r=8)``.",
+        shell=str, metavar="METHOD",
+    )  # fmt: skip
     k: int | None = setting(None, "number of top layers to train, with the method top_layers.")
     size: int = setting(64, "bottleneck size of the adapters.", panel="Adapters")
     init_std: float = setting(

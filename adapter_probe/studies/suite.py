@@ -23,7 +23,15 @@ from .gallery import draw_into_folder
 from .init_sweep import INIT_SWEEP, InitSweep, run_init_sweep
 from .planning import SuitePlan, plan_sweep
 from .span_ablation import ablate
-from .suite_file import AblationPart, SuiteFile, SweepPart, chosen_tasks, path_beside_file, read_suite
+from .suite_file import (
+    AblationPart,
+    SuiteFile,
+    SweepPart,
+    check_rates,
+    chosen_tasks,
+    path_beside_file,
+    read_suite,
+)
 from .summaries import both_scores
 from .sweeps import requests_of
 from .tradeoff import TRADEOFF, Tradeoff, methods_of, run_tradeoff
@@ -178,7 +186,9 @@ def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
         return [request for one in lists for request in one]
 
     if part := about.tradeoff:
-        requests[TRADEOFF] = of(part, "tradeoff", methods_of(base, part))
+        methods = methods_of(base, part)
+        requests[TRADEOFF] = of(part, "tradeoff", methods)
+        check_rates(part, methods, file)
     if sweep := about.init_sweep:
         stds = [Adapters(sweep.size, std) for std in sweep.stds]
         requests[INIT_SWEEP] = of(sweep, "init_sweep", stds)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,30 +59,21 @@ class SweepPart(SweepSettings):
         return replace(self, epochs=task.epochs or self.epochs, batch_size=task.batch_size or self.batch_size)
 
 
-@dataclass(frozen=True)
-class Rates:
-    """``[tradeoff.rates]``: learning rates for one family of methods, which override `learning_rates`."""
-
-    adapters: tuple[float, ...] = ()
-    top_layers: tuple[float, ...] = ()
-    layernorm_only: tuple[float, ...] = ()
-    head_only: tuple[float, ...] = ()
-    full: tuple[float, ...] = ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class TradeoffPart(TradeoffSettings, SweepPart):
     """``[tradeoff]``: the settings of `adapter_probe.tradeoff`.
 
     Attributes:
-        rates: see `Rates`; of the families that it leaves out, `learning_rates`.
+        rates: learning rates by family of methods, such as ``adapters``, ``top_layers`` or ``lora``; of the
+            families that it leaves out, `learning_rates`.
     """
 
-    rates: Rates = Rates()
+    rates: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     def on(self, task: SuiteTask, method: Method) -> SweepSettings:
         """See `SweepPart.on`."""
-        rates = getattr(self.rates, method.name, ()) or self.learning_rates
+        given = [self.rates[name] for name in families_of(method) if self.rates.get(name)]
+        rates = given[0] if given else self.learning_rates
         return replace(super().on(task, method), learning_rates=rates)
 
 
@@ -169,6 +160,27 @@ class SuiteFile:
                 raise DataError(f"tasks[{number}]: there are two tasks {spec.name!r}; rename one of them")
             found[spec.name] = (one, spec)
         return found
+
+
+def families_of(method: Method) -> tuple[str, ...]:
+    """The names under which a table of rates may have a method: its own, and that of its kind."""
+    family = getattr(method, "family", method.name)
+    return family, family.partition(":")[0]
+
+
+def check_rates(part: TradeoffPart, methods: Sequence[Method], file: Path) -> None:
+    """Refuse learning rates of a family that the trade-off does not have.
+
+    Raises:
+        RecordError: the message lists the families that it has.
+    """
+    known = dict.fromkeys(
+        name for method in methods for name in families_of(method) if method.name != "tfidf"
+    )
+    if unknown := [name for name in part.rates if name not in known]:
+        raise RecordError(
+            f"{file}: tradeoff.rates has {unknown[0]!r}; the methods of this trade-off are {', '.join(known)}"
+        )
 
 
 def read_suite(file: str | Path) -> SuiteFile:

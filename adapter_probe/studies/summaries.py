@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe import wording
+from adapter_probe.models.peft_method import PeftMethod
 
 if TYPE_CHECKING:
     from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
@@ -262,6 +263,10 @@ def file_lists(groups: Iterable[Iterable[str | Path]]) -> str:
 
 def method_text(method: dict[str, Any]) -> str:
     """A training method and its settings, as text."""
+    if "config" in method:
+        of_peft = PeftMethod.from_json(method, "method").text
+        name, _, settings = of_peft.partition(":")
+        return ", ".join([wording.method_label(name), *filter(None, settings.split(","))])
     # Fine-tuning of no layers on top (k = 0) is a setting too.
     fields = [
         f"{name.replace('_', ' ')} {_field(value)}"

@@ -110,7 +110,7 @@ def find_trials(
     if not methods:
         raise TrainingError(
             "no method is chosen, so there is nothing to train; give at least one of --sizes, --top-k, "
-            "--layernorm, --head-only, --full and --baseline"
+            "--lora-ranks, --method, --layernorm, --head-only, --full and --baseline"
         )
     return plan_trials(requests_of(sweep, base, find_tasks(tasks, data, options), methods, options))
 

@@ -153,6 +153,7 @@ def methods_of(base: str | Path, chosen: TradeoffSettings) -> list[Method]:
         TopLayers,
         possible_top_k,
     )
+    from adapter_probe.training.peft_methods import method_of
 
     possible = possible_top_k(find_base(str(base)).layer_names)
     # The default is the paper's list for 12 layers; only a k that the user gave is refused.
@@ -160,6 +161,8 @@ def methods_of(base: str | Path, chosen: TradeoffSettings) -> list[Method]:
     return [
         *(Adapters(size, chosen.init_std) for size in chosen.sizes),
         *(TopLayers(k) for k in layers),
+        *(method_of(f"lora:r={rank}", "--lora-ranks") for rank in chosen.lora_ranks),
+        *map(method_of, chosen.method),
         *([LayerNormOnly()] if chosen.layernorm else []),
         *([HeadOnly()] if chosen.head_only else []),
         *([FullFineTuning()] if chosen.full else []),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from adapter_probe.errors import ModelError
 from adapter_probe.progress import progress_bar
@@ -81,20 +81,20 @@ def train(call: Train) -> Training:
     return Training(Path(call.out), made.task.name, spec.metric, best, tuple(scores), majority)
 
 
-def _method(name: str, k: int | None, adapters: Adapters) -> Method:
-    """The training method with this name.
+def _method(name: Any, k: int | None, adapters: Adapters) -> Method:
+    """The training method with this name, or of PEFT.
 
     Raises:
-        ModelError: `k` is given without `top_layers`, or `top_layers` without `k`.
+        ModelError: `k` is given without `top_layers`, or `top_layers` without `k`, or the method is unknown.
     """
-    from adapter_probe.models.methods import method_from_json
+    from adapter_probe.training.peft_methods import method_of
 
     if (name == "top_layers") != (k is not None):
         needed = "--method top_layers requires --k, the number of layers to train"
         raise ModelError(needed if k is None else f"--k {k} is only allowed with --method top_layers")
     if name == adapters.name:
         return adapters
-    return method_from_json({"name": name, **({} if k is None else {"k": k})})
+    return method_of(name) if k is None else method_of(name, k=k)
 
 
 @contextmanager

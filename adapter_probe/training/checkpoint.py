@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from adapter_probe.checkpoints.base import has_untrained_pooler
-from adapter_probe.checkpoints.description import Description, read_description
-from adapter_probe.checkpoints.files import DESCRIPTION
-from adapter_probe.checkpoints.native import save_checkpoint
+from adapter_probe.checkpoints.description import Description, read_description, write_description
+from adapter_probe.checkpoints.files import DESCRIPTION, Unsupported
+from adapter_probe.checkpoints.native import library_versions, save_checkpoint
+from adapter_probe.checkpoints.opening import open_any
+from adapter_probe.checkpoints.peft import WEIGHTS
 from adapter_probe.errors import ResultsError
+from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.results.atomic import remove_leftovers
-from adapter_probe.results.fingerprints import refuse_changes
+from adapter_probe.results.fingerprints import refuse_changes, sha256_of
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory, read_manifest
 
 from .loop import OnProgress, Trainer
@@ -67,9 +71,35 @@ def train_checkpoint(
             },
             scores={task.metric: best_score(scores)},
         )
-        save_checkpoint(out, best, description)
+        if isinstance(model, AdaptedModel):
+            save_checkpoint(out, best, description)
+        else:
+            save_tuned(out, model, best, description)
         shutil.rmtree(run.path / PARTS, ignore_errors=True)
         return read_description(out)
+
+
+def save_tuned(out: Path, model: Any, best: Mapping[str, torch.Tensor], description: Description) -> None:
+    """Write a folder of PEFT with the tensors of the best epoch, and beside it the record of its training.
+
+    The record names the adapters as they are opened. A type that has no switch in the layers is recorded as
+    it was trained, and the error of opening it says what it is.
+    """
+    (out / DESCRIPTION).unlink(missing_ok=True)
+    with torch.no_grad():
+        for name, tensor in model.named_delta().items():
+            tensor.copy_(best[name])
+    model.save(out, description.base)
+    training = {**description.training, "method": description.method.to_json()}
+    try:
+        opened = open_any(out, description.base.name).description
+    except Unsupported:
+        opened = replace(description, delta_sha256=sha256_of(out / WEIGHTS[0]))
+    written = replace(
+        description, method=opened.method, delta_sha256=opened.delta_sha256, training=training,
+        versions=library_versions(),
+    )  # fmt: skip
+    write_description(out, written)
 
 
 def best_score(scores: Sequence[float]) -> float | None:

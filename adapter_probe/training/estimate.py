@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from adapter_probe.data.packing import pack
+from adapter_probe.models.evaluation import Trainable
 from adapter_probe.models.packed import packed_frozen_maps
 
 from .features import FrozenFeatures
@@ -52,7 +53,7 @@ def seconds_of(request: TrainingRequest, inputs: TrainingInputs, device: torch.d
     return training + frozen + settings.epochs * float(objective.validation.lengths.sum()) * forward
 
 
-def _seconds_forward(model: torch.nn.Module, objective: Objective, device: torch.device) -> float:
+def _seconds_forward(model: Trainable, objective: Objective, device: torch.device) -> float:
     """Seconds per token of a pass without gradients."""
     model.eval()
     lengths = objective.validation.lengths

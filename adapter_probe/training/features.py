@@ -10,8 +10,7 @@ from torch import Tensor
 
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.packing import PackedBatch, cut_by_tokens, pack
-from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.evaluation import TOKENS_PER_BATCH
+from adapter_probe.models.evaluation import TOKENS_PER_BATCH, Trainable
 
 MAX_BYTES = 4 << 30
 _SHARE = 4  # fraction of the memory for the features of all parallel trainings
@@ -47,7 +46,7 @@ class FrozenFeatures:
         max_bytes: memory limit; features that need more are recomputed in each batch.
     """
 
-    def __init__(self, model: AdaptedModel, encoded: Encoded, max_bytes: int = MAX_BYTES):
+    def __init__(self, model: Trainable, encoded: Encoded, max_bytes: int = MAX_BYTES):
         self._model, self._states = model, None
         frozen = model.lowest_trained_layer
         if frozen < 1:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from adapter_probe.data.packing import pack
 from adapter_probe.errors import Diverged
-from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.evaluation import Trainable
 from adapter_probe.models.packed import packed_frozen_maps
 from adapter_probe.results.rundir import RunDirectory
 
@@ -75,7 +75,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: AdaptedModel,
+        model: Trainable,
         objective: Objective,
         *,
         settings: TrainingSettings,
@@ -91,11 +91,17 @@ class Trainer:
         self._optimizer = torch.optim.Adam(self._trained.values(), lr=settings.learning_rate, fused=True)
         self._state = _State()
         self._n_steps = settings.n_steps(len(objective.train))
+        self._durations: list[float] = []  # of the steps since the last interruption, in seconds
 
     @property
     def scores(self) -> tuple[float, ...]:
         """The validation score after each epoch so far, as fractions."""
         return tuple(self._state.scores)
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """Mean time of a step since the last interruption; None before the first."""
+        return sum(self._durations) / len(self._durations) if self._durations else None
 
     def train(self) -> tuple[dict[str, Tensor], list[float]]:
         """Train, starting from the state in the folder.
@@ -120,7 +126,9 @@ class Trainer:
                 self._validation_features = FrozenFeatures(self._model, self._objective.validation, left)
                 for batch_indices, last_of_epoch in self._remaining():
                     whole = False
+                    start = time.perf_counter()
                     loss = self._step(batch_indices)
+                    self._durations.append(time.perf_counter() - start)
                     if last_of_epoch:
                         self._finish_epoch()
                     whole = True

@@ -16,8 +16,7 @@ from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples
 from adapter_probe.data.packing import PackedBatch
 from adapter_probe.data.questions import Questions
-from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.evaluation import evaluate
+from adapter_probe.models.evaluation import Trainable, evaluate
 from adapter_probe.predictions import predictions_from_logits
 
 from .features import FrozenFeatures
@@ -37,7 +36,7 @@ class Objective(Protocol):
     def loss(self, outputs: Tensor, batch: PackedBatch) -> Tensor:
         """The mean loss of a batch from the model's outputs, a scalar."""
 
-    def score(self, model: AdaptedModel, features: FrozenFeatures) -> float:
+    def score(self, model: Trainable, features: FrozenFeatures) -> float:
         """The validation score, a fraction; NaN where undefined."""
 
 
@@ -63,7 +62,7 @@ class LabelObjective:
             return F.cross_entropy(outputs, targets)
         return F.mse_loss(outputs[:, 0], targets.float())
 
-    def score(self, model: AdaptedModel, features: FrozenFeatures) -> float:
+    def score(self, model: Trainable, features: FrozenFeatures) -> float:
         """See `Objective.score`."""
         logits = evaluate(model, self.validation, forward=features.forward)
         predictions = predictions_from_logits(logits, self._kind)
@@ -98,7 +97,7 @@ class AnswerObjective:
                                             reduction="sum")  # fmt: skip
         return total / (2 * len(batch.index))
 
-    def score(self, model: AdaptedModel, features: FrozenFeatures) -> float:
+    def score(self, model: Trainable, features: FrozenFeatures) -> float:
         """See `Objective.score`."""
         logits = evaluate(model, self.validation, forward=features.forward)
         if not np.isfinite(logits).all():

@@ -25,10 +25,11 @@ from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.squad import WindowSettings
-from adapter_probe.errors import AdapterProbeError, AdapterProbeWarning, ResultsError
+from adapter_probe.errors import AdapterProbeError, AdapterProbeWarning, ModelError, ResultsError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.bases.anatomy import length_limit
-from adapter_probe.models.methods import Method, TfidfLinear, method_from_json
+from adapter_probe.models.evaluation import Trainable
+from adapter_probe.models.methods import Biases, Method, PeftMethod, TfidfLinear, method_from_json
 from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json
 
@@ -195,18 +196,32 @@ def identity_of(request: TrainingRequest, fingerprints: Mapping[str, Any]) -> di
     }
 
 
-def build_model(request: TrainingRequest, base: LoadedBase, device: torch.device) -> AdaptedModel:
+def build_model(request: TrainingRequest, base: LoadedBase, device: torch.device) -> Trainable:
     """The base with the request's method on its device, with trainable parameters chosen.
 
     Raises:
         ModelError: the method does not fit the base.
     """
-    model = AdaptedModel(base.model)
-    model.install(request.method, torch.Generator().manual_seed(request.settings.seed))
-    model.choose_trained(base.missing)
+    model = _with_method(request, base)
     model.to(device)
     dtype = getattr(torch, request.settings.dtype)
     for parameter in model.base.parameters():
         if not parameter.requires_grad:  # trained parameters stay in float32
             parameter.data = parameter.data.to(dtype)
+    return model
+
+
+def _with_method(request: TrainingRequest, base: LoadedBase) -> Trainable:
+    method, seed = request.method, request.settings.seed
+    if isinstance(method, PeftMethod):
+        from .tuned import TunedModel  # whose import takes seconds
+
+        return TunedModel(base, method, request.task, seed)
+    model = AdaptedModel(base.model)
+    model.install(method, torch.Generator().manual_seed(seed))
+    trained = model.choose_trained(base.missing)
+    if isinstance(method, Biases) and not any(
+        name.endswith("bias") for name in trained.keys() - base.missing
+    ):
+        raise ModelError(f"base {base.identity.name} has no biases, so there is nothing to train")
     return model

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from adapter_probe.analysis.study_records import SweepRecord, TradeoffRecord
 from adapter_probe.analysis.sweeps import SWEEP_POINT, TRADEOFF_POINT, chosen_trials
 from adapter_probe.figures import gallery
-from adapter_probe.figures.curves import FOOT, METHODS, SERIES
+from adapter_probe.figures.curves import FOOT, METHODS, SERIES, marks_of
 from adapter_probe.figures.drawing import Drawing
 from adapter_probe.figures.venues import FigureOptions, Venue
 from adapter_probe.metrics import IN_PERCENT
@@ -125,7 +125,7 @@ def _runs_over(
             own = (
                 {name: SERIES[index % len(SERIES)] for name in METHODS}
                 if init and len(tasks) > 1
-                else METHODS
+                else marks_of(rows["method"])
             )
             shapes += _points(ax, runs, column, score_axis(metric)[0], own)
         return tag("g", {"class": "runs", "role": "listbox", "aria-label": "runs"}, shapes)

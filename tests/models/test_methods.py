@@ -11,10 +11,12 @@ from adapter_probe.models.methods import (
     ACTIVATIONS,
     METHOD_NAMES,
     Adapters,
+    Biases,
     FullFineTuning,
     HeadOnly,
     LayerNormOnly,
     Method,
+    PeftMethod,
     TopLayers,
     check_depth,
     method_from_json,
@@ -32,6 +34,8 @@ METHODS: tuple[Method, ...] = (
     LayerNormOnly(),
     FullFineTuning(),
     HeadOnly(),
+    Biases(),
+    PeftMethod('{"peft_type": "LORA", "r": 4}', 1e-3),
 )
 
 
@@ -43,7 +47,8 @@ def test_the_defaults_are_the_papers():
 
 
 def test_the_names_are_those_of_the_tables():
-    assert METHOD_NAMES == ("adapters", "top_layers", "layernorm_only", "full", "head_only", "tfidf")
+    own = ("adapters", "top_layers", "layernorm_only", "full", "head_only", "bitfit", "peft", "tfidf")
+    assert own == METHOD_NAMES
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)

@@ -120,7 +120,7 @@ class ImportedMethod:
     inner: tuple[InnerSpec, ...] = ()
     head: HeadSpec | None = None
 
-    def trains(self, role: ParameterRole, layer: int, n_layers: int) -> bool:
+    def trains(self, role: ParameterRole, layer: int, n_layers: int, is_bias: bool = False) -> bool:
         """Whether a checkpoint contains a parameter; such a method is never trained."""
         return role == "adapters" or (role == "head" and self.head is not None)
 

@@ -1,0 +1,297 @@
+"""Tuners of PEFT in the training loop, against PEFT and the Trainer of Transformers themselves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
+
+import adapter_probe as ap
+from adapter_probe.checkpoints.opening import open_any, open_checkpoint
+from adapter_probe.data.tasks import find_task
+from adapter_probe.errors import CheckpointError, ModelError
+from adapter_probe.models.methods import Biases, method_from_json
+from adapter_probe.training.loop import epoch_batches
+from adapter_probe.training.peft_methods import method_of, peft_method
+from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
+from adapter_probe.training.settings import TrainingSettings
+
+WEIGHTS, RECORD = "adapter_model.safetensors", "adapter_probe.json"
+BATCH, RATE = 8, 1e-2
+
+
+def still(base: Path, folder: Path) -> Path:
+    """A base without dropout."""
+    shutil.copytree(base, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def reference_losses(
+    model: torch.nn.Module, base: Path, rows: list[dict], n_steps: int, out: Path
+) -> list[float]:
+    """The loss of every step of the Trainer of Transformers, in the order of batches that the loop has."""
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    encoded = [tokenizer(row["text"]) for row in rows]
+    lengths = np.array([len(one["input_ids"]) for one in encoded])
+    per_epoch = -(-len(rows) // BATCH)
+    order = [b for epoch in range(n_steps // per_epoch) for b in epoch_batches(lengths, BATCH, 0, epoch)]
+    labels = [["negative", "positive"].index(row["label"]) for row in rows]
+    batches = [
+        {
+            **tokenizer.pad([dict(encoded[i]) for i in batch], return_tensors="pt"),
+            "labels": torch.tensor([labels[i] for i in batch]),
+        }
+        for batch in order
+    ]
+    rise = round(0.1 * n_steps)
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=RATE)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: (step + 1) / rise if step < rise else (n_steps - step) / (n_steps - rise)
+    )
+    seen: list[float] = []
+
+    class Ordered(Trainer):
+        def get_train_dataloader(self) -> list[dict]:
+            return batches
+
+        def training_step(self, *arguments: object, **options: object) -> torch.Tensor:
+            loss = super().training_step(*arguments, **options)
+            seen.append(loss.item())
+            return loss
+
+    asked = TrainingArguments(
+        str(out), max_steps=n_steps, report_to=[], use_cpu=True, disable_tqdm=True, save_strategy="no",
+        logging_strategy="no", max_grad_norm=0.0, per_device_train_batch_size=BATCH,
+    )  # fmt: skip
+    Ordered(model, asked, train_dataset=batches, optimizers=(optimizer, schedule)).train()
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("method", "epochs"),
+    [
+        ("lora:r=4", 1),
+        *(
+            pytest.param(method, 10, marks=pytest.mark.slow)
+            for method in (
+                "lora:r=4",
+                "dora:r=2",
+                "ia3",
+                "vera:r=8",
+                "ln_tuning",
+                "prompt_tuning:num_virtual_tokens=3",
+            )
+        ),
+    ],
+)
+def test_the_losses_are_those_of_the_trainer_of_transformers(
+    method, epochs, tiny_base, tiny_task, train, tmp_path
+):
+    base = still(tiny_base("bert"), tmp_path / "base")
+    rows = [json.loads(line) for line in (tiny_task / "train.jsonl").read_text().splitlines()][: 5 * BATCH]
+    task = tmp_path / "task"
+    task.mkdir()
+    for split in ("train", "validation"):
+        (task / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    settings = {"epochs": epochs, "batch_size": BATCH, "learning_rate": RATE}
+    request = TrainingRequest(str(base), find_task(task), peft_method(method), TrainingSettings(**settings))
+    start = build_model(request, load_inputs(request).base, torch.device("cpu")).base
+    losses: list[float] = []
+    train(base, task, tmp_path / "c", lambda now: losses.append(now.loss), peft_method(method), **settings)
+    expected = reference_losses(start, base, rows, 5 * epochs, tmp_path / "trainer")
+    assert len(losses) == len(expected) == 5 * epochs
+    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
+    assert max(losses) - min(losses) > 1e-2
+
+
+def logits_of_peft(folder: Path, base: Path, texts: list[str]) -> torch.Tensor:
+    """The outputs of a checkpoint that PEFT itself loads, one text at a time."""
+    from peft import PeftModel
+
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    with torch.random.fork_rng():
+        torch.manual_seed(17)  # a head that PEFT did not load would differ
+        model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=2).float()
+        model = PeftModel.from_pretrained(model, folder).eval()
+    with torch.no_grad():
+        return torch.cat([model(**tokenizer(text, return_tensors="pt")).logits for text in texts])
+
+
+@pytest.mark.parametrize(
+    ("method", "pooler"),
+    [
+        ("lora:r=4", False),
+        *(
+            pytest.param(method, True, marks=pytest.mark.slow)
+            for method in ("dora:r=2", "ia3", "vera:r=8", "ln_tuning", "lora:bias=all", "fourierft",
+                           "prompt_tuning:num_virtual_tokens=3")
+        ),
+    ],
+)  # fmt: skip
+def test_peft_loads_the_checkpoint(method, pooler, tiny_base, short_task, train, tmp_path):
+    base = tiny_base("bert", pooler=pooler)
+    described = train(base, short_task, tmp_path / "c", method=peft_method(method), epochs=1)
+    rows = [json.loads(line) for line in (short_task / "validation.jsonl").read_text().splitlines()]
+    logits = logits_of_peft(tmp_path / "c", base, [row["text"] for row in rows])
+    right = logits.argmax(1).numpy() == [row["label"] == "positive" for row in rows]
+    assert described.scores == {"accuracy": right.mean()}
+    assert described.training["method"] == peft_method(method).to_json()
+
+
+def test_the_checkpoint_is_ablated_with_its_task(tiny_base, short_task, train, tmp_path):
+    base, folder = tiny_base("bert"), tmp_path / "c"
+    described = train(base, short_task, folder, method=peft_method("lora:r=4"), epochs=1)
+    study = ap.ablate(folder, spans="suffix", progress=False)
+    assert study.summary["intact_score"] == described.scores["accuracy"]
+    assert ap.inspect(folder)["task"] == described.task.name
+    assert ap.load(study.folder).spans.equals(study.spans)
+    weights = load_file(folder / WEIGHTS)
+    weights[next(iter(weights))] += 1
+    from safetensors.torch import save_file
+
+    save_file(weights, folder / WEIGHTS)
+    for opening in (open_any, open_checkpoint):
+        with pytest.raises(CheckpointError, match=r"changed after it was written"):
+            opening(folder)
+
+
+def test_what_has_no_switch_says_so_after_its_training(tiny_base, short_task, train, tmp_path):
+    method = peft_method("prompt_tuning:num_virtual_tokens=3")
+    train(tiny_base("bert"), short_task, tmp_path / "c", method=method, epochs=1)
+    with pytest.raises(CheckpointError, match=r"PROMPT_TUNING.*belong to no layer"):
+        ap.ablate(tmp_path / "c", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("method", "steps"),
+    [("dora:r=2", (2, 4)), pytest.param("lora:init_lora_weights=pissa", (1, 5), marks=pytest.mark.slow)],
+)
+def test_an_interrupted_training_ends_in_the_same_bytes(
+    method, steps, tiny_base, short_task, train, tmp_path
+):
+    def stop_at(step: int) -> Callable:
+        def report(now) -> None:
+            if now.step == step:
+                raise KeyboardInterrupt
+
+        return report
+
+    chosen = peft_method(method)
+    train(tiny_base("bert"), short_task, tmp_path / "whole", method=chosen)
+    for step in steps:
+        with pytest.raises(KeyboardInterrupt):
+            train(tiny_base("bert"), short_task, tmp_path / "c", stop_at(step), chosen)
+    train(tiny_base("bert"), short_task, tmp_path / "c", method=chosen)
+    for name in (WEIGHTS, RECORD, "adapter_config.json"):
+        assert (tmp_path / "c" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
+def test_the_starts_differ_by_seed_and_a_std_is_that_of_the_matrix(tiny_base, short_task):
+    def drawn(text: str, seed: int) -> dict[str, torch.Tensor]:
+        request = TrainingRequest(
+            str(tiny_base("bert")), find_task(short_task), peft_method(text), TrainingSettings(seed=seed)
+        )
+        model = build_model(request, load_inputs(request).base, torch.device("cpu"))
+        return {name: p.detach().clone() for name, p in model.named_delta().items()}
+
+    first, second, wide = drawn("lora:r=8", 0), drawn("lora:r=8", 1), drawn("lora:r=8,init_std=0.5", 0)
+    a, b = (torch.cat([t.flatten() for n, t in wide.items() if part in n]) for part in ("lora_A", "lora_B"))
+    assert abs(a.std().item() / 0.5 - 1) < 0.1
+    assert not b.any()
+    assert all(not torch.equal(first[n], second[n]) for n in first if "lora_A" in n)
+    assert {n for n in first if "classifier" in n and "weight" in n} == {
+        n for n in first if "classifier" in n and "weight" in n and not torch.equal(first[n], second[n])
+    }
+
+
+def test_biases_and_the_head_train_alone(tiny_base, short_task):
+    request = TrainingRequest(str(tiny_base("bert")), find_task(short_task), Biases(), TrainingSettings())
+    model = build_model(request, load_inputs(request).base, torch.device("cpu"))
+    trained = {name for name, p in model.base.named_parameters() if p.requires_grad}
+    biases = {name for name, _ in model.base.named_parameters() if name.endswith("bias")}
+    assert trained == biases | {"classifier.weight"}
+
+
+TEXTS = {
+    "lora:r=8": ("lora", 8, "lora:r=8"),
+    "LoRA": ("lora", 8, "lora:r=8"),
+    "dora:r=2": ("dora", 2, "dora:r=2"),
+    "rslora:lora_alpha=16": ("rslora:lora_alpha=16", 8, "rslora:r=8,lora_alpha=16"),
+    "lora:r=4,target_modules=value+query": (
+        "lora:target_modules=query+value", 4, "lora:r=4,target_modules=query+value",
+    ),
+    "ia3": ("ia3", None, "ia3"),
+    'peft:{"peft_type": "VERA", "r": 16}': ("vera", 16, "vera:r=16"),
+    "lora:init_std=0.001": ("lora", 8, "lora:r=8,init_std=0.001"),
+    "prompt_tuning:num_virtual_tokens=4": ("prompt_tuning", 4, "prompt_tuning:num_virtual_tokens=4"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_method_is_a_family_and_a_size(text):
+    method = peft_method(text)
+    assert (method.family, method.size, method.text) == TEXTS[text]
+    assert peft_method(method.text) == method  # what is shown can be given again
+    assert method_from_json(json.loads(json.dumps(method.to_json()))) == method
+
+
+def test_the_same_configuration_in_every_form_is_one_method(tmp_path):
+    from peft import LoraConfig
+
+    config = LoraConfig(
+        r=4, target_modules=["value", "query"], task_type="SEQ_CLS", modules_to_save=["classifier"]
+    )
+    config.save_pretrained(tmp_path)
+    mapping = {"peft_type": "LORA", "r": 4, "target_modules": ["query", "value"], "lora_alpha": 8}
+    assert peft_method(config) == peft_method(mapping) == peft_method(tmp_path)
+
+
+BAD = {
+    "lorra:r=8": "no type of PEFT: dora, rslora",
+    "lora:r": "'r' is not a setting",
+    "lora:r=0": "r is 0, expected a whole number of at least 1",
+    "lora:rank=8": "LORA has no setting 'rank'; it has alora_invocation_tokens, alpha_pattern",
+    "lora:r=x": 'r is "x", expected a number',
+    "prompt_tuning": "add num_virtual_tokens=20",
+    "adalora": "changes its ranks during training",
+    "lora:init_std=0": "init_std is 0",
+    "ia3:init_std=1": "init_std is of the matrix A of LoRA",
+    "peft:{": "is not JSON",
+    'peft:{"peft_type":"NO"}': 'peft_type is "NO"',
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_a_method_that_is_not_allowed_is_one_line(text):
+    with pytest.raises(ModelError) as caught:
+        method_of(text)
+    assert BAD[text] in str(caught.value)
+    assert "--method" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+UNFIT = {
+    "lora:r=33": "rank 33 exceeds the width 32 of bert.encoder.layer.0.attention.self.query",
+    "lora:target_modules=nope": "its modules are word_embeddings, position_embeddings",
+    "adaption_prompt:adapter_len=4,adapter_layers=2": "PEFT trains no new head beside a ADAPTION_PROMPT",
+    "lora:layers_to_transform=9": "PEFT",
+}
+
+
+@pytest.mark.parametrize("text", UNFIT)
+def test_a_tuner_that_does_not_fit_the_base_is_one_line(text, tiny_base, short_task, train, tmp_path):
+    with pytest.raises(ModelError) as caught:
+        train(tiny_base("bert"), short_task, tmp_path / "c", method=peft_method(text))
+    assert UNFIT[text] in str(caught.value)
+    assert f"--method {peft_method(text).text}" in str(caught.value)
+    assert "\n" not in str(caught.value)
