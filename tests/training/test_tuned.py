@@ -152,7 +152,7 @@ def test_the_checkpoint_is_ablated_with_its_task(tiny_base, short_task, train, t
     base, folder = tiny_base("bert"), tmp_path / "c"
     described = train(base, short_task, folder, method=peft_method("lora:r=4"), epochs=1)
     study = ap.ablate(folder, spans="suffix", progress=False)
-    assert study.summary["intact_score"] == described.scores["accuracy"]
+    assert study.summary.intact_score == described.scores["accuracy"]
     assert ap.inspect(folder)["task"] == described.task.name
     assert ap.load(study.folder).spans.equals(study.spans)
     weights = load_file(folder / WEIGHTS)
