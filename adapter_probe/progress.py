@@ -19,6 +19,7 @@ SECONDS_BETWEEN_LINES = 30.0  # seconds between lines if stderr is a file
 SECONDS_BETWEEN_WORDS = 30.0  # in a file, for work without a bar
 SECONDS_BETWEEN_SIGNS = 1.0  # in a terminal, to show that the program is running
 _LOADING = "loading"
+_MANY = 10_000  # units that are shortened, as 1.2M; fewer are whole numbers
 # In a notebook without ipywidgets the bars are text, of which tqdm would warn wherever a library imports it.
 warnings.filterwarnings("ignore", message="IProgress not found")
 
@@ -47,7 +48,7 @@ def progress_bar(title: str, total: int, unit: str, done: int = 0, enabled: bool
         total=total,
         initial=done,
         unit=f" {unit}",
-        unit_scale=True,
+        unit_scale=total >= _MANY,
         file=sys.stderr if watched else _Lines(sys.stderr),
         dynamic_ncols=True,
         mininterval=0.5 if watched else SECONDS_BETWEEN_LINES,

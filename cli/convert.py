@@ -31,6 +31,7 @@ def convert(
         ),
         options.PLACES["file"],
     ] = None,
+    label_names: options.LabelNames = None,
     lossy: Annotated[
         bool,
         typer.Option(
@@ -48,6 +49,7 @@ def convert(
     """
     from adapter_probe.studies.checkpoints import convert as write
 
-    for what in write(source, out, to, base=base, data=data or (), lossy=lossy):
+    given = {"base": base, "data": data or (), "label_names": label_names or (), "lossy": lossy}
+    for what in write(source, out, to, **given):
         print_message(f"{what} are left out" if what.endswith("s") else f"{what} is left out")
     show(str(out))

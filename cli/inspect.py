@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from adapter_probe.studies.summaries import aligned_columns, method_text
+from adapter_probe.wording import named_score
 
 from . import options
 from .console import command, show, show_json
@@ -28,10 +29,7 @@ def inspect(
 
 def _text(facts: dict[str, Any]) -> str:
     method, counts = facts["method"], facts["parameters"]
-    scores = ", ".join(
-        f"{name} {'undefined' if value is None else f'{value:.3f}'}"
-        for name, value in facts["scores"].items()
-    )
+    scores = ", ".join(named_score(value, name) for name, value in facts["scores"].items())
     rows = [
         ("base", f"{facts['base']} ({facts['family']})"),
         ("task", f"{facts['task']}, {scores}" if scores else facts["task"]),

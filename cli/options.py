@@ -74,6 +74,14 @@ GivenEncoding = Annotated[
         help="Text encoding of the given data files, such as latin-1.", metavar="NAME", rich_help_panel=DATA
     ),
 ]
+LabelNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Name of an output of the head, as in the data, in the outputs' order; for a checkpoint that "
+        "does not name them. Repeatable.",
+        metavar="NAME", rich_help_panel=DATA,
+    ),
+]  # fmt: skip
 Device = Annotated[
     str,
     typer.Option(

@@ -57,6 +57,7 @@ def prune(
     base: options.MovedBase = None,
     data: options.GivenFiles = None,
     encoding: options.GivenEncoding = "utf-8",
+    label_names: options.LabelNames = None,
     ablation: Annotated[
         Path | None,
         typer.Option(
@@ -64,7 +65,7 @@ def prune(
             metavar="FOLDER",
             rich_help_panel=SPANS,
         ),
-        options.PLACES["results"],
+        options.Place("--ablation {}: no such folder"),
     ] = None,
     device: options.Device = "auto",
     json: options.Json = False,
@@ -80,7 +81,8 @@ def prune(
 
     pruned = pruning.prune(
         checkpoint, out, span=None if span is None else _parse(span), within=within, basis=basis, base=base,
-        data=data or (), encoding=encoding, ablation=ablation, device=device,
+        data=data or (), encoding=encoding, label_names=label_names or (), ablation=ablation,
+        device=device,
     )  # fmt: skip
     record = _record(pruned)
     show_json(record) if json else show(_text(record))

@@ -130,6 +130,14 @@ def test_a_file_hears_of_long_work_alone(monkeypatch):
     assert set(stderr.getvalue().splitlines()) == {"ablate: working ..."}
 
 
+def test_few_units_are_whole_numbers_and_many_are_short(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    for total, words in ((352, "88/352 "), (2_000_000, "500k/2.00M ")):
+        with progress_bar("train", total, "steps") as bar:
+            bar.update(total // 4)
+            assert f"| {words}" in str(bar)
+
+
 def wait_for(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 30
     while not condition():

@@ -110,6 +110,7 @@ def convert(
     *,
     base: str | Path | None = None,
     data: str | Path | Sequence[str | Path] = (),
+    label_names: str | Sequence[str] = (),
     lossy: bool = False,
 ) -> list[str]:
     """Write a checkpoint in another format; a lossy conversion is refused unless `lossy` is given.
@@ -125,6 +126,8 @@ def convert(
         base: folder or Hugging Face Hub id of the base model, if it differs from the recorded one.
         data: file or files of labelled validation examples, for ``native`` and a checkpoint that records no
             task.
+        label_names: names of the head's outputs in these files, in their order, where the checkpoint does
+            not name them.
         lossy: whether to drop what the output format cannot represent.
 
     Returns:
@@ -160,6 +163,9 @@ def convert(
         to_peft(opened, out, source)
         return []
     if files:
-        opened = opened.with_task(given_task(opened.description.task, files, "validation", source))
+        task = given_task(
+            opened.description.task, files, "validation", source, label_names=as_tuple(label_names)
+        )
+        opened = opened.with_task(task)
     to_native(opened, out)
     return []

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 SEVERAL = "figures"
 """Output folder for figures of several studies, unless another one is given."""
+BYTES_OF_DRAWING = 125_000_000  # libraries of statistics and figures, and what they draw; measured likewise
 SECONDS_OF_DRAWING = 3.0  # per study, including its statistics; measured on two cores, used in estimates
 
 

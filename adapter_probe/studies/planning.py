@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from adapter_probe.progress import activity
 from adapter_probe.results.schema import MANIFEST
 from adapter_probe.spans import effective_variants, studied_layers
 
-from .gallery import SECONDS_OF_DRAWING
+from .gallery import BYTES_OF_DRAWING, SECONDS_OF_DRAWING
 from .summaries import aligned_columns, duration_text, method_text
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def plan_ablation(request: AblationRequest, folder: Path, seconds_before: float 
     """The estimated cost of an ablation; nothing is written.
 
     The time is measured with some of the variants on one small batch per lane, and scaled by tokens and layer
-    passes. The peak memory is measured meanwhile, and can be somewhat more with more variants.
+    passes. The peak memory is measured meanwhile, to which statistics and figures add theirs.
 
     Args:
         request: the request.
@@ -160,11 +161,29 @@ def plan_ablation(request: AblationRequest, folder: Path, seconds_before: float 
         tokens_per_pass=engine.tokens_per_pass,
         seconds_left=seconds_before + seconds + SECONDS_OF_DRAWING,
         seconds_computing=seconds,
-        peak_memory_bytes=engine.peak_memory(),
+        peak_memory_bytes=_peak_memory(engine.peak_memory(), request),
         device=str(request.device),
         engine=f"{request.engine.name}: {request.engine.reason}",
         folder=folder,
     )
+
+
+def _peak_memory(computing: int | None, request: AblationRequest) -> int | None:
+    """Peak memory of the whole study in bytes: of computing, or of the statistics and figures that follow.
+
+    These run on the host: where an accelerator computes, `computing` is its memory, and is what is told.
+    """
+    from adapter_probe.analysis.resampling import N_RESAMPLES
+
+    if computing is None or request.device.type != "cpu":
+        return computing
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        resident = pages * os.sysconf("SC_PAGE_SIZE")
+    except OSError:  # not Linux
+        resident = computing
+    bootstrap = 2 * 8 * N_RESAMPLES * len(request.variants.masks)  # scores and their differences, float64
+    return max(computing, resident + BYTES_OF_DRAWING + bootstrap)
 
 
 def _other_choices(request: AblationRequest, seconds_per_pass: float) -> list[dict[str, Any]]:

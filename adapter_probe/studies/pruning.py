@@ -107,6 +107,7 @@ def prune(
     base: str | Path | None = None,
     data: str | Path | Sequence[str | Path] = (),
     encoding: str = "utf-8",
+    label_names: str | Sequence[str] = (),
     ablation: Ablation | str | Path | None = None,
     device: str = "auto",
     progress: bool = True,
@@ -128,6 +129,7 @@ def prune(
         data: a file or files of labelled examples to use instead of the checkpoint's own task; required for
             checkpoints of other libraries, which record no task.
         encoding: text encoding of these files.
+        label_names: names of the head's outputs, in their order, where the checkpoint does not name them.
         ablation: with `within`, the ablation or its results folder; by default inside the checkpoint.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...; ``auto`` uses the accelerator if there is one.
         progress: whether to show a progress bar on stderr.
@@ -153,6 +155,7 @@ def prune(
             base=None if base is None else str(base),
             data=files,
             encoding=encoding,
+            label_names=as_tuple(label_names),
             metric=_metric_of(study),
         )
         request = _remembering(prepare_ablation(arguments, choose_device(device)), files)

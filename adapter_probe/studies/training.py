@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapter_probe.errors import ModelError
 from adapter_probe.progress import progress_bar
+from adapter_probe.wording import named_score
 
 from .arguments import Train
 from .checked import taking
@@ -110,7 +111,7 @@ def _bar(metric: str, progress: bool) -> Iterator[OnProgress]:
                 bar = progress_bar("train", now.n_steps, "steps", now.step - 1, progress)
                 bars.append(stack.enter_context(bar))
             best = best_score(now.epoch_scores)
-            scores = "" if best is None else f", best {metric} {best:.3f}"
+            scores = "" if best is None else f", best {named_score(best, metric)}"
             bars[0].set_postfix_str(f"loss {now.loss:.3f}{scores}", refresh=False)
             bars[0].update(now.step - bars[0].n)
 

@@ -7,6 +7,8 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -426,3 +428,32 @@ def test_an_encoding_without_files_is_refused(trained, program):
 def test_an_empty_base_is_not_the_remembered_one(trained, program):
     refused = program("ablate", trained, "--base", "").refusal
     assert refused == "base '' is empty; give a folder or a hub id, or omit --base"
+
+
+@pytest.mark.slow
+def test_the_memory_of_statistics_and_figures_is_counted(trained, tmp_path):
+    """What a dry run says is near what the system has counted when the study is done, in new processes."""
+    arguments = [
+        sys.executable,
+        "-m",
+        "adapter_probe",
+        "ablate",
+        trained,
+        "--out",
+        tmp_path / "out",
+        "--json",
+    ]
+
+    def peak(*more: str) -> tuple[dict, int]:
+        with (tmp_path / "said").open("w+") as said:
+            started = subprocess.Popen([*map(str, arguments), *more], stdout=said, stderr=subprocess.DEVNULL)
+            _, status, used = os.wait4(started.pid, 0)
+            started.returncode = os.waitstatus_to_exitcode(status)
+            assert started.returncode == 0
+            said.seek(0)
+            return json.load(said), used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+    told, planning = peak("--dry-run")
+    _, taken = peak()
+    assert taken > 1.1 * planning, "a model so small that what follows is what matters"
+    assert taken / 1.3 < told["peak_memory_bytes"] < 1.3 * taken

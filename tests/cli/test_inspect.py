@@ -84,7 +84,10 @@ def test_an_undefined_score_can_be_shown(program, trained, tmp_path):
     (folder / "adapter_probe.json").write_text(json.dumps(description))
     outcome = program("inspect", folder)
     assert outcome.code == 0
-    assert "undefined" in outcome.stdout
+    assert "undefined accuracy" in outcome.stdout
+    description["scores"] = {"accuracy": 0.6, "mcc": 0.25}
+    (folder / "adapter_probe.json").write_text(json.dumps(description))
+    assert "60.0% accuracy, Matthews correlation 0.250" in program("inspect", folder).stdout
 
 
 def test_inspect_writes_nothing(program, trained):

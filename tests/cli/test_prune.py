@@ -232,7 +232,7 @@ def test_a_checkpoint_of_another_library_with_its_data(program, tmp_path):
     (folder / "ablation-data-dev").rename(tmp_path / "moved")
     elsewhere = tmp_path / "elsewhere"
     refusal = program("prune", folder, *options, "--ablation", elsewhere).refusal
-    assert f"{elsewhere}: no such folder" in refusal
+    assert f"--ablation {elsewhere}: no such folder" in refusal
     elsewhere.mkdir()
     refusal = program("prune", folder, *options, "--ablation", elsewhere).refusal
     assert f"{elsewhere} contains no finished ablation" in refusal
@@ -240,3 +240,28 @@ def test_a_checkpoint_of_another_library_with_its_data(program, tmp_path):
         "already contains a checkpoint"
         in program("prune", folder, *options, "--ablation", tmp_path / "moved").refusal
     )
+
+
+def test_string_labels_are_named(program, tmp_path):
+    """The checkpoint of another library does not name its outputs: numbers in the data, or names given."""
+    fixtures = Path(__file__).parents[1] / "checkpoints" / "fixtures"
+    folder, base = fixtures / "peft" / "lora-everywhere", ("--base", fixtures / "bases" / "bert")
+    words = ("bad", "fair", "good")
+    for file, labels in (("numbers", range(3)), ("words", words)):
+        rows = [{"text": f"w{n}", "label": labels[n % 3]} for n in range(12)]
+        (tmp_path / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    span = ("--span", "0-1", *base, "--json")
+    named = [part for word in words for part in ("--label-names", word)]
+    told = {}
+    for file, more in (("numbers", ()), ("words", named)):
+        given = ("--data", tmp_path / f"{file}.jsonl", *more)
+        outcome = program("prune", folder, "--out", tmp_path / file, *span, *given)
+        assert outcome.code == 0, outcome.stderr
+        told[file] = json.loads(outcome.stdout)
+        assert program("convert", folder, tmp_path / f"{file}-own", "--to", "native", *base, *given).code == 0
+    assert told["words"]["score_before"] == told["numbers"]["score_before"]
+    assert told["words"]["score_after"] == told["numbers"]["score_after"]
+    own = json.loads((tmp_path / "words-own" / "adapter_probe.json").read_text())
+    assert own["task"]["label_names"] == list(words)
+    given = ("--data", tmp_path / "words.jsonl")
+    assert "--label-names" in program("prune", folder, "--out", tmp_path / "x", *span, *given).refusal
