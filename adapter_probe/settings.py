@@ -86,8 +86,8 @@ def required(
         metavar: name of the value in the command's help.
         shell: type in a shell, where the annotation has none.
         argument: whether the command takes it as an argument instead of as an option.
-        place: ``checkpoint``, ``results`` or ``file`` for a path that has to exist, which the command checks
-            before it loads anything.
+        place: ``checkpoint``, ``checkpoint or name`` (on the hub), ``results`` or ``file`` for a path that
+            has to exist, which the command checks before it loads anything.
     """
     about = {"help": help, "panel": panel, "metavar": metavar, "shell": shell}
     return {**about, "argument": argument, "place": place}

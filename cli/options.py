@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from adapter_probe.errors import AdapterProbeError, ResultsError, TrainingError, must_be
+from adapter_probe.hub_names import is_hub_name, is_missing
 
 DATA, OUTPUT, RUNNING = "Data", "Output", "Running"  # headings of the help
 
@@ -20,9 +21,11 @@ class Place:
 
     Attributes:
         message: the error for a path to nothing, with ``{}`` for the path.
+        on_hub: whether a name on the Hugging Face Hub is allowed in place of a path.
     """
 
     message: str
+    on_hub: bool = False
 
     def check(self, given: object) -> None:
         """Refuse a path to nothing.
@@ -31,23 +34,17 @@ class Place:
             AdapterProbeError: one of the paths does not exist.
         """
         for path in given if isinstance(given, (list, tuple)) else (given,):
-            if isinstance(path, Path) and not str(path).startswith("lm-eval:") and not exists(path):
+            elsewhere = str(path).startswith("lm-eval:") or (self.on_hub and is_hub_name(path))
+            if isinstance(path, Path) and not elsewhere and is_missing(path):
                 raise AdapterProbeError(self.message.format(path))
 
 
 PLACES = {
     "checkpoint": Place("checkpoint {}: no such folder"),
+    "checkpoint or name": Place("checkpoint {}: no such folder", on_hub=True),
     "results": Place("{}: no such folder; give results folders"),
     "file": Place("{}: cannot be read (no such file)"),
 }
-
-
-def exists(path: Path) -> bool:
-    """Whether there is something at a path; what cannot be a path is left to what opens it."""
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return True
 
 
 Checkpoint = Annotated[

@@ -22,6 +22,7 @@ from adapter_probe.models.adapters.imported import BottleneckSpec, ImportedMetho
 
 from .files import first_of
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, refuse_left
+from .hub import name_of_checkpoint
 
 INDEX = ".index"
 LATEST = "checkpoint"  # names the newest of several checkpoints
@@ -74,7 +75,7 @@ def read(folder: Path) -> ForeignCheckpoint:
         library=LIBRARY,
         kind="regression" if outputs == 1 else "classification",
         n_outputs=outputs,
-        name=folder.resolve().name,
+        name=name_of_checkpoint(folder),
         files=(index, *shards),
         documents={},
         tensors=tensors,

@@ -32,6 +32,7 @@ from .files import (
     whole_number_field,
 )
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, refuse_left
+from .hub import name_of_checkpoint
 from .kinds import CLASSES, kind_of_class
 
 HEAD_CONFIG = "head_config.json"
@@ -101,7 +102,7 @@ def read(folder: Path) -> ForeignCheckpoint:
     return ForeignCheckpoint(
         folder=folder,
         library="adapters" if current else "adapter-transformers",
-        name=config.get("name") or folder.resolve().name,
+        name=config.get("name") or name_of_checkpoint(folder),
         files=tuple(files),
         documents=documents,
         tensors=tensors,

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
-from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub import try_to_load_from_cache
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 from transformers import __version__ as transformers_version
 from transformers import logging as transformers_logging
@@ -27,10 +27,10 @@ from adapter_probe.reads import report, report_base, report_unknown
 from adapter_probe.results.fingerprints import describe_changes
 
 from .files import COMMIT, base_files, folder_of_base, quote, read_json_file, refuse_unreadable
+from .hub import ask_hub
 from .identity import config_settings, forward_settings
 from .quantised import twin_of
 
-_HUB_TIMEOUT = 10.0  # seconds
 _MOST_SAID = 300
 _MOST_LABELS = 1_000_000  # transformers makes a name for each
 _SIZES = (
@@ -95,7 +95,7 @@ def resolve_base(name: str, revision: str | None = None) -> tuple[str, str | Non
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise CheckpointError(f"base {name}: no such folder")
     commit = _cached_commit(name, revision) if revision and COMMIT.fullmatch(revision) else None
-    return name, commit or _ask_hub(name, revision) or _cached_commit(name, revision) or _not_found(name)
+    return name, commit or ask_hub(name, revision) or _cached_commit(name, revision) or _not_found(name)
 
 
 def _report(name: str, revision: str | None) -> None:
@@ -135,14 +135,6 @@ def place_of_base(
             f"checkpoint {folder} was trained on {quote(recorded)}, which is not a folder on this machine "
             f"and not available from the Hugging Face Hub; give the base with --base{unquantised}"
         ) from error
-
-
-def _ask_hub(name: str, revision: str | None) -> str | None:
-    """The commit of a revision, or None if the hub does not answer; asked once, without retries."""
-    try:
-        return HfApi().model_info(name, revision=revision, timeout=_HUB_TIMEOUT).sha
-    except Exception:  # no network, no such name, no access: what the cache holds still counts
-        return None
 
 
 def _cached_commit(name: str, revision: str | None) -> str | None:

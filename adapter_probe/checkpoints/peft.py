@@ -15,6 +15,7 @@ from adapter_probe.models.adapters.imported import ImportedMethod, InnerSpec
 
 from .files import CONFIG, first_file, read_json_file, read_tensors
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, refuse_left
+from .hub import name_of_checkpoint
 from .peft_config import PeftConfig, read_config
 
 LIBRARY = "peft"
@@ -54,7 +55,7 @@ def read(folder: Path) -> ForeignCheckpoint:
     return ForeignCheckpoint(
         folder=folder,
         library=LIBRARY,
-        name=folder.resolve().name,
+        name=name_of_checkpoint(folder),
         files=(folder / CONFIG, weights),
         documents={CONFIG: document},
         tensors=tensors,

@@ -29,6 +29,7 @@ from .files import (
     refuse_unreadable,
 )
 from .headers import Contents, stored_in, weights_of
+from .hub import name_of_checkpoint
 from .identity import BaseIdentity, config_settings
 from .kinds import HEADS, head_of_class
 from .peft_fields import refuse_unswitched
@@ -91,7 +92,7 @@ def read_peft_contents(folder: Path, base: str | None = None) -> Contents | None
     head = HEADS.get(document.get("task_type") or "") or _head(document, fields, adapter.whole)
     kinds: dict[str | None, Kind] = {"causal": "causal", "seq2seq": "causal", "extractive": "extractive"}
     kind, columns = kinds.get(head, "classification"), Columns("", None, "")
-    task = TaskSpec(folder.resolve().name, kind, default_metric(kind), (), columns, {}, {})
+    task = TaskSpec(name_of_checkpoint(folder), kind, default_metric(kind), (), columns, {}, {})
     inner = tuple(_spec(name, parts, document) for name, parts in sorted(adapter.modules.items()))
     said = Description(ImportedMethod("peft", (_kind(document),), inner=inner), identity, task, 1, "")
     layers, sites = _places(adapter.modules, stored)

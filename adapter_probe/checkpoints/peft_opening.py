@@ -24,6 +24,7 @@ from .base_config import AnyBase, find_any_base, place_of_base
 from .description import Description
 from .files import CONFIG, first_file, read_json_file, read_tensors
 from .foreign import names_of_outputs
+from .hub import name_of_checkpoint
 from .identity import tokenizer_parts
 from .kinds import HEADS, Head, head_of_class
 from .native import library_versions
@@ -169,7 +170,7 @@ def _task(folder: Path, head: Head, loaded: AnyLoaded, fields: Mapping[str, Any]
     if kind == "classification":
         names = names_of_outputs(loaded.model.config.num_labels, folder / "config.json", fields)
     columns = Columns("", None, "")  # of a file; inferred without a recorded task
-    return TaskSpec(folder.resolve().name, kind, default_metric(kind), names, columns, {}, {})
+    return TaskSpec(name_of_checkpoint(folder), kind, default_metric(kind), names, columns, {}, {})
 
 
 def versions_of(quantised: str | None) -> dict[str, str]:

@@ -98,7 +98,12 @@ class _Given(Shown, Machine, Evaluation, AblationSettings):
         panel="Data", shell=list[Path],
     )  # fmt: skip
     out: str | Path | None = setting(
-        None, "results folder; by default a folder inside the checkpoint.", panel="Output", metavar="FOLDER"
+        None, "results folder; by default a folder inside the checkpoint, or NAME-ablation if it is on the "
+        "Hub.", panel="Output", metavar="FOLDER",
+    )  # fmt: skip
+    revision: str | None = setting(
+        None, "commit, branch or tag of a checkpoint on the Hugging Face Hub.", panel="Data",
+        metavar="REVISION",
     )  # fmt: skip
     tokenizer: Tokenizer | None = setting(None, "tokenizer of a model in memory.", shell=NoneType)
 
@@ -109,10 +114,10 @@ class Ablate(_Given):
 
     checkpoint: str | Path | Module = field(
         metadata=required(
-            "checkpoint folder, written by this project, `adapters`, PEFT or the paper's code. In Python "
-            "also a model in memory with PEFT's tuners, such as a `PeftModel` after training, with data and "
-            "tokenizer.",
-            metavar="CHECKPOINT", argument=True, place="checkpoint", shell=Path,
+            "checkpoint folder, written by this project, `adapters`, PEFT or the paper's code; or a name on "
+            "the Hugging Face Hub. In Python also a model in memory with PEFT's tuners, such as a "
+            "`PeftModel` after training, with data and tokenizer.",
+            metavar="CHECKPOINT", argument=True, place="checkpoint or name", shell=Path,
         )
     )  # fmt: skip
 

@@ -36,8 +36,7 @@ def opened_call(call: Ablate) -> Iterator[tuple[Ablate, OpenedPeft, TemporaryDir
     from adapter_probe.checkpoints.in_memory import left_as_it_was
 
     model: Any = call.checkpoint
-    if call.cluster is not None or call.base is not None:
-        flag = "cluster" if call.cluster is not None else "base"
+    if flag := next((one for one in ("cluster", "base", "revision") if getattr(call, one) is not None), ""):
         raise ResultsError(f"{flag} needs a checkpoint on disk; save the model and give its folder")
     if not call.task and isinstance(call.data, tuple) and not call.data:
         raise DataError("a model in memory has no data of its own; give data=, or task=")

@@ -11,7 +11,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe.analysis.study_records import AblationRecord, ablation_record
-from adapter_probe.errors import DataError, ResultsError, must_be
+from adapter_probe.checkpoints.hub import fetch_checkpoint, name_in_cache
+from adapter_probe.errors import CheckpointError, DataError, ResultsError, must_be
+from adapter_probe.hub_names import is_hub_name, is_missing
 from adapter_probe.metrics import COMPARISONS, CustomMetric
 from adapter_probe.progress import activity, print_message, progress_bar
 from adapter_probe.reads import recorded
@@ -89,7 +91,8 @@ def plan(call: Ablate) -> AblationPlan:
 def ablate(call: Ablate) -> Ablation:
     """Switch adapters off over every contiguous span of layers, or some of them, without retraining.
 
-    The results are written to a folder inside the checkpoint, or to `out`. The same call resumes an
+    The results are written to a folder inside the checkpoint, or to `out`; those of a checkpoint on the
+    Hugging Face Hub to ``NAME-ablation`` in the working directory. The same call resumes an
     interrupted run, and reads a finished one back. ``ap.ablate.plan(...)`` with the same arguments estimates
     time and memory.
 
@@ -112,15 +115,34 @@ def ablate(call: Ablate) -> Ablation:
 def _opened(call: Ablate) -> Iterator[tuple[Ablate, OpenedPeft | None, object]]:
     """The arguments, and of a model in memory what `opened_call` gives; nothing of a checkpoint on disk."""
     if isinstance(call.checkpoint, (str, Path)):
-        yield call, None, None
+        yield _on_disk(call), None, None
         return
     with opened_call(call) as opened:
         yield opened
 
 
+def _on_disk(call: Ablate) -> Ablate:
+    """The arguments with the folder of a checkpoint that is named on the hub.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, or a folder is given with a revision.
+    """
+    name = str(call.checkpoint)
+    if is_hub_name(name):
+        with activity(f"ablate: looking for {name}", call.progress):
+            return replace(call, checkpoint=fetch_checkpoint(name, call.revision))
+    if call.revision is not None:
+        raise CheckpointError(
+            f"--revision {call.revision} applies only to a name on the Hugging Face Hub, and {name} is a path"
+        )
+    if is_missing(name):
+        raise CheckpointError(f"checkpoint {name}: no such folder")
+    return call
+
+
 def _ablated(call: Ablate, opened: OpenedPeft | None) -> Ablation:
     """Compute what is missing of an ablation, or read it back; `opened` is a model in memory."""
-    kept = Path(str(call.checkpoint) if call.out is None else call.out)
+    kept = _usual_folder(str(call.checkpoint)).parent if call.out is None else Path(call.out)
     asked = _asked(call, kept, kept if opened else Path(str(call.checkpoint)))
     if opened is None and (finished := _finished(asked, call)) is not None:
         return finished
@@ -183,7 +205,7 @@ def _with_against(studies: Sequence[Ablation]) -> Ablation:
 
 
 def _folder_of(arguments: AblationArguments, out: str | Path | None) -> Path:
-    """The results folder: `out`, or one inside the checkpoint, named after settings that are not defaults."""
+    """The results folder: `out`, or the usual one with settings that are not defaults added to its name."""
     if out is not None:
         return Path(out)
     said, data = arguments.slugs(), arguments.data
@@ -192,7 +214,14 @@ def _folder_of(arguments: AblationArguments, out: str | Path | None) -> Path:
     if arguments.metric in COMPARISONS:
         said["metric"] = str(arguments.metric)
     last = [said[name] for name in ("split", "data", "max_examples", "metric") if name in said]
-    return Path(arguments.checkpoint) / "-".join(["ablation", *arguments.settings.slugs().values(), *last])
+    usual = _usual_folder(arguments.checkpoint)
+    return usual.with_name("-".join([usual.name, *arguments.settings.slugs().values(), *last]))
+
+
+def _usual_folder(checkpoint: str) -> Path:
+    """The results folder of an ablation with defaults: in the checkpoint, but not in the hub's cache."""
+    name = name_in_cache(Path(checkpoint))
+    return Path(checkpoint) / "ablation" if name is None else Path.cwd() / f"{name}-ablation"
 
 
 def run_ablation(request: AblationRequest, folder: Path, *, progress: bool = True) -> Ablation:

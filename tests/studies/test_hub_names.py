@@ -1,0 +1,87 @@
+"""Ablations of checkpoints by their name on the hub, without a network."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import huggingface_hub.constants
+import numpy as np
+import pytest
+from peft_folders import KV, saved
+
+import adapter_probe as ap
+from adapter_probe.checkpoints import hub
+from adapter_probe.errors import CheckpointError
+from adapter_probe.hub_names import is_hub_name
+
+OLD, NEW = "a" * 40, "b" * 40
+TEXTS = ["ab", "cd ab ba"]
+
+
+@pytest.fixture
+def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory, and a cache with two revisions of user/my-lora, which differ in their rank."""
+    kept, asked = tmp_path / "cache" / "models--user--my-lora", []
+    for commit, settings in ((OLD, {"num_hidden_layers": 2}), (NEW, {})):
+        lora = saved(tmp_path / commit, "llama", KV | settings, "CAUSAL_LM", ["v_proj"])
+        shutil.copytree(lora, kept / "snapshots" / commit)
+    (kept / "refs").mkdir()
+    (kept / "refs" / "main").write_text(NEW)
+    (kept / "refs" / "v1").write_text(OLD)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(hub, "ask_hub", lambda *arguments: asked.append(arguments))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path
+
+
+def test_a_name_is_ablated_from_the_cache_and_the_cache_stays_as_it_was(cached):
+    before = sorted(path for path in (cached / "cache").rglob("*"))
+    study = ap.ablate("user/my-lora", data=TEXTS, metric="kl", spans="single", progress=False)
+    assert study.folder.parent == cached / "work"
+    assert re.fullmatch(r"my-lora-ablation-single-data-rows-\w+-kl", study.folder.name)
+    assert sorted(path for path in (cached / "cache").rglob("*")) == before
+    assert study.summary.task == "my-lora"
+    assert study.summary.n_layers == KV["num_hidden_layers"]
+    assert (cached / "work" / "data").is_dir()
+    again = ap.ablate(cached / NEW / "lora", data=TEXTS, metric="kl", spans="single", progress=False)
+    assert np.array_equal(again.results.logits, study.results.logits)
+    older = ap.ablate(
+        "user/my-lora", revision="v1", data=TEXTS, metric="kl", out=cached / "old", progress=False
+    )
+    assert older.summary.n_layers == 2
+
+
+def test_revisions_and_places(cached):
+    folder = cached / "cache" / "models--user--my-lora" / "snapshots"
+    assert hub.fetch_checkpoint("user/my-lora") == folder / NEW
+    assert hub.fetch_checkpoint("user/my-lora", "v1") == folder / OLD
+    assert hub.fetch_checkpoint("user/my-lora", OLD) == folder / OLD
+    assert hub.name_of_checkpoint(folder / OLD) == "my-lora"
+    assert hub.name_of_checkpoint(cached / "work") == "work"
+    (cached / "work" / "user" / "my-lora").mkdir(parents=True)
+    assert not is_hub_name("user/my-lora")  # a folder of that name comes first
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "revision", "said"),
+    [
+        (
+            "user/other",
+            None,
+            "checkpoint user/other: no such folder, and the Hugging Face Hub could not",
+        ),
+        ("user/my-lora", "v9", "could not provide it at revision 'v9'"),
+        ("user/my-lora", "c" * 40, f"could not provide it at revision '{'c' * 40}'"),
+        (".", "v1", "--revision v1 applies only to a name on the Hugging Face Hub, and . is a path"),
+        ("no-such-folder", None, "checkpoint no-such-folder: no such folder"),
+        ("a/b/c", None, "checkpoint a/b/c: no such folder"),
+    ],
+)
+def test_what_is_not_there_is_refused_in_one_line(cached, checkpoint, revision, said):
+    with pytest.raises(CheckpointError, match=re.escape(said)) as caught:
+        ap.ablate(checkpoint, revision=revision, data=TEXTS, metric="kl", progress=False)
+    assert "\n" not in str(caught.value)
+    assert not list((cached / "work").iterdir())
