@@ -26,6 +26,8 @@ NormChoice = Literal["trained", "pretrained"]
 """LayerNorm weights after a switched-off site: trained or pretrained."""
 Precision = Literal["float32", "float64", "bfloat16", "mixed"]
 Dtype = Literal["float32", "bfloat16"]
+Axis = Literal["parameters", "memory", "seconds", "bytes"]
+"""What a trade-off's score is drawn against."""
 Split = Literal["train", "validation", "test"]
 Style = Literal["paper", "icml", "neurips", "acl", "aaai", "jmlr", "tmlr", "talk"]
 Column = Literal["half", "full"]

@@ -16,6 +16,7 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
+from adapter_probe.settings import Axis
 from adapter_probe.wording import BASELINE, method_label
 
 from . import style
@@ -43,6 +44,7 @@ class ScoreSeries:
         trials: the rows of ``trials.csv`` for these points; None if there are none.
         published: the paper's curve of the same task and metric, or None.
         baseline: the score without pretraining, a fraction; NaN where it was not asked for.
+        x: what the column `trained_parameters` has: these, or another cost.
     """
 
     name: str
@@ -50,6 +52,7 @@ class ScoreSeries:
     trials: pd.DataFrame | None = None
     published: pd.DataFrame | None = None
     baseline: float = float("nan")
+    x: Axis = "parameters"
 
     @property
     def metric(self) -> str:
@@ -64,6 +67,8 @@ class ScoreSeries:
     @property
     def base_parameters(self) -> float:
         """Number of parameters of the base, computed from the percentages; NaN if unknown."""
+        if self.x != "parameters":
+            return float("nan")
         counts, shares = self.points["trained_parameters_without_head"], self.points["percent_of_base"]
         known = (100 * counts / shares)[shares > 0]
         return float(known.iloc[-1]) if len(known) else float("nan")

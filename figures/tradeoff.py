@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from adapter_probe.analysis.costs import with_costs
 from adapter_probe.analysis.published import published_tradeoff
 from adapter_probe.analysis.study_records import StudyRecord, TradeoffRecord
 from adapter_probe.analysis.sweeps import chosen_trials
 from adapter_probe.errors import ResultsError
 from adapter_probe.known_tasks import known_task
+from adapter_probe.settings import Axis
 from adapter_probe.wording import (
     BASELINE,
     METHOD_LABELS,
@@ -29,18 +32,37 @@ from .drawing import SOURCE, Drawing, caption_of, identity_of, undefined_text
 from .layout import WIDE, fit_height, legend_below, new_figure
 from .naming import suffix_of
 from .sweep_words import ARROWS, BASELINE_WORDS, MEANS, diverged_text, dots_text, runs_text
-from .tradeoff_panel import draw, in_shares, legend_entries, parameter_axis
+from .tradeoff_panel import AXES, draw, in_shares, legend_entries, parameter_axis
 from .venues import FigureOptions
 
 _ASPECT, _NARROWEST, _LOWEST_ROW, _LEGEND = 0.7, 1.8, 1.9, 1.4  # height over width of a panel; inches
 
 
-def tradeoff_series(tradeoff: pd.DataFrame, trials: pd.DataFrame | None, paper: bool) -> list[ScoreSeries]:
-    """The series of a trade-off by task, with the paper's curve for its tasks and metric."""
-    chosen, found = None if trials is None else chosen_trials(trials), []
+_COSTS: dict[Axis, str] = {
+    "parameters": "the number of parameters trained per task, including the head; {axis}",
+    "memory": "the peak of memory in training: tensors on an accelerator, else the whole process",
+    "seconds": "the mean time of a training step, without evaluation",
+    "bytes": "the size of the file with a task's trained tensors",
+}
+_LITTLE: dict[Axis, str] = {
+    "parameters": "with at most that many parameters", "memory": "with at most that much memory",
+    "seconds": "at no more time per step", "bytes": "with at most that many bytes",
+}  # fmt: skip
+
+
+def tradeoff_series(record: TradeoffRecord, paper: bool, x: Axis = "parameters") -> list[ScoreSeries]:
+    """The series of a trade-off by task, with the paper's curve for its tasks and metric.
+
+    Raises:
+        ResultsError: the trials did not record this cost.
+    """
+    tradeoff, found = record.tradeoff, []
+    chosen = None if record.trials is None else chosen_trials(record.trials)
+    if x != "parameters":
+        tradeoff, chosen = with_costs(record, x)
     for (task, metric), points in tradeoff.groupby(["task", "metric"], sort=False):
         known = known_task(str(task))
-        beside = paper and known and metric == known.metric
+        beside = paper and x == "parameters" and known and metric == known.metric
         own = chosen is not None and (chosen["task"] == task) & (chosen["metric"] == metric)
         alone, points = points[points["method"] == BASELINE], points[points["method"] != BASELINE]
         found.append(
@@ -50,42 +72,49 @@ def tradeoff_series(tradeoff: pd.DataFrame, trials: pd.DataFrame | None, paper: 
                 None if chosen is None else chosen[own],
                 published_tradeoff(known.name) if beside else None,
                 float(alone["mean"].iloc[0]) if len(alone) else float("nan"),
+                x,
             )
         )
     return found
 
 
 def tradeoff(
-    record: TradeoffRecord, ax: Axes | None = None, *, task: str | None = None, paper: bool = False
+    record: TradeoffRecord,
+    ax: Axes | None = None,
+    *,
+    task: str | None = None,
+    x: Axis = "parameters",
+    paper: bool = False,
 ) -> Axes:
-    """Draw one task's score against the number of trained parameters.
+    """Draw one task's score against the number of trained parameters, or another cost.
 
     Args:
         record: the trade-off.
         ax: Axes to draw on; by default the current Axes.
         task: task to draw; required only when the study has several.
+        x: the cost.
         paper: whether to overlay the published curve.
 
     Raises:
-        ResultsError: there is no such task, or there are several and none is given.
+        ResultsError: there is no such task, or there are several and none is given; or the cost is unknown.
     """
     tasks = list(record.tradeoff["task"].unique())
     if (task is None and len(tasks) > 1) or (task is not None and task not in tasks):
         raise ResultsError(f"task {task!r} is not in {record.folder}; give one of {', '.join(tasks)}")
-    points = record.tradeoff[record.tradeoff["task"] == (task or tasks[0])]
-    curve = tradeoff_series(points, record.trials, paper)[0]
-    return draw(curve, ax)
+    own = record.tradeoff["task"] == (task or tasks[0])
+    return draw(tradeoff_series(replace(record, tradeoff=record.tradeoff[own]), paper, x)[0], ax)
 
 
 def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
     """The figure of each trade-off, one panel per task, with its CSV and caption."""
     tradeoffs = [study for study in studies if isinstance(study, TradeoffRecord)]
     for study in tradeoffs:
-        curves = tradeoff_series(study.tradeoff, study.trials, options.paper)
+        curves = tradeoff_series(study, options.paper, options.x)
         names = " and ".join(dict.fromkeys(curve.name for curve in curves))
-        title = f"{names}: score against trained parameters"
+        title = f"{names}: score against {AXES[options.x].partition(' per task')[0].partition(' (')[0]}"
+        stem = "tradeoff-tasks" if options.x == "parameters" else f"tradeoff-{options.x}"
         figure, numbers = tradeoff_figure(curves, options), numbers_of(curves, _baselines(curves))
-        made = Drawing("tradeoff-tasks", title, figure, numbers, _caption(curves), identity_of([study]))
+        made = Drawing(stem, title, figure, numbers, _caption(curves), identity_of([study]))
         yield made.renamed(suffix_of(study, tradeoffs))
 
 
@@ -134,8 +163,7 @@ def _caption(curves: Sequence[ScoreSeries]) -> str:
     )
     return caption_of(
         [
-            f"Validation {metric_name(metric)} against the number of parameters trained per task, including"
-            f" the head; {axis}.",
+            f"Validation {metric_name(metric)} against {_COSTS[curves[0].x].format(axis=axis)}.",
             f"{MEANS}; labels give the size of the adapters, the rank of LoRA and the like, or the number"
             " k of fine-tuned top layers.",
             f"{runs_text(points, [curve.trials for curve in curves])}.",
@@ -144,7 +172,7 @@ def _caption(curves: Sequence[ScoreSeries]) -> str:
             "Dotted line and band: mean and standard error of full fine-tuning."
             if (points["method"] == "full").any()
             else "",
-            "Grey staircase: the best mean score with at most that many parameters.",
+            f"Grey staircase: the best mean score {_LITTLE[curves[0].x]}.",
             BASELINE_WORDS if any(np.isfinite(curve.baseline) for curve in curves) else "",
             f"Thin dashes: the majority class ({majorities}); where it lies below the axis, it is given in"
             " the notes alone."

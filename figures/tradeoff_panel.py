@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from adapter_probe.analysis.sweeps import pareto_frontier
+from adapter_probe.settings import Axis
 from adapter_probe.wording import BASELINE, METHOD_LABELS, score_axis, score_text
 
 from . import style
@@ -40,6 +41,12 @@ from .layout import title_above
 from .point_labels import PointLabel, label_points
 from .style import escape_mathtext
 
+AXES: dict[Axis, str] = {
+    "parameters": "trained parameters per task",
+    "memory": "peak memory in training (bytes)",
+    "seconds": "seconds per training step",
+    "bytes": "size of a task's checkpoint (bytes)",
+}
 _SHARES = (0.01, 0.1, 1.0, 10.0, 100.0)  # % of the base, on the upper axis
 _SIZES_SHOWN, _FEW = (1, 8, 64, 512), 5  # of many adapter sizes; how many are not many
 
@@ -115,7 +122,7 @@ def in_shares(curves: Sequence[ScoreSeries]) -> bool:
 
 def parameter_axis(curves: Sequence[ScoreSeries]) -> str:
     """The label of the parameter axis."""
-    return f"trained parameters per task{' (% of its own base)' if in_shares(curves) else ''}"
+    return f"{AXES[curves[0].x]}{' (% of its own base)' if in_shares(curves) else ''}"
 
 
 def limits_of(curves: Sequence[ScoreSeries]) -> tuple[float, float]:

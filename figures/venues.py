@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tueplots import figsizes, fontsizes
 
-from adapter_probe.settings import DEFAULT_FORMATS, Column
+from adapter_probe.settings import DEFAULT_FORMATS, Axis, Column
 
 _GUTTER = 0.25  # inches between two figures side by side in a single text column
 _SMALLEST_TICK = 7.0  # points; some sizes in tueplots are as small as 6, hard to read on a light cell
@@ -63,6 +63,7 @@ class FigureOptions:
     paper: bool = False
     labels: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
+    x: Axis = "parameters"
 
     def width(self, preferred: Column) -> float:
         """Width in inches: of the requested column, or else of the one that the figure prefers."""

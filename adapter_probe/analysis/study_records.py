@@ -67,6 +67,7 @@ class TradeoffRecord:
     sizes: pd.DataFrame | None
     trials: pd.DataFrame | None
     identity: Mapping[str, object]
+    costs: pd.DataFrame | None = None
 
 
 StudyRecord = AblationRecord | SweepRecord | TradeoffRecord

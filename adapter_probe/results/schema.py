@@ -40,7 +40,7 @@ TRIAL, TRIALS_FOLDER = "trial.json", "trials"
 """Files of a sweep besides `STUDY`: the record of a trial, and the folder of the trials."""
 
 TRIALS_CSV, SWEEP_CSV, TRADEOFF_CSV = "trials.csv", "sweep.csv", "tradeoff.csv"
-AGGREGATE_CSV, SIZES_CSV = "aggregate.csv", "sizes.csv"
+AGGREGATE_CSV, SIZES_CSV, COSTS_CSV = "aggregate.csv", "sizes.csv", "costs.csv"
 """The tables of a sweep."""
 
 PARAMETERS_CSV = "parameters.csv"
@@ -69,6 +69,9 @@ AGGREGATE_COLUMNS = {
     "iqm_high_points": "number", "on_frontier": "flag",
 }  # fmt: skip
 SIZES_COLUMNS = {"size": "count", "n_tasks": "count", "mean_score": "number", "sem": "number"}
+COSTS_COLUMNS = {
+    "trial": "text", "seconds_per_step": "number", "peak_memory_bytes": "count", "checkpoint_bytes": "count",
+}  # fmt: skip
 TRIALS_COLUMNS = {
     "task": "text", "metric": "text", "method": "text", "size": "count", "init_std": "number",
     "activation": "text", "sites": "text", "k": "count", "learning_rate": "number", "epochs": "count",

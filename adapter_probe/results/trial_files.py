@@ -222,6 +222,18 @@ def read_trials(folder: str | Path) -> list[TrialRecord]:
     return [record for record in found if record is not None]
 
 
+def cost_frame(records: Iterable[TrialRecord]) -> pd.DataFrame | None:
+    """What the trials cost as a table, ``costs.csv``; None if none recorded it.
+
+    A table of its own, which is not sealed: times differ from run to run, and nothing else is made from them.
+    """
+    rows = [{"trial": one.trial, **vars(one.cost)} for one in records if one.cost is not None]
+    if not rows:
+        return None
+    counts = {"peak_memory_bytes": "Int64", "checkpoint_bytes": "Int64"}
+    return pd.DataFrame(rows)[["trial", "seconds_per_step", *counts]].astype(counts)
+
+
 def write_trials(folder: str | Path, frame: pd.DataFrame) -> Path:
     """Write ``trials.csv``."""
     path = Path(folder) / TRIALS_CSV

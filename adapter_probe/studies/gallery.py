@@ -15,7 +15,7 @@ from adapter_probe.progress import stage
 from adapter_probe.results import schema
 from adapter_probe.results.fingerprints import code_identity, hash_files, hash_json
 from adapter_probe.results.sealing import FIGURES, add_note, read_note, sealed_tables
-from adapter_probe.settings import DEFAULT_FORMATS, FIGURE_FORMATS, Column, Style
+from adapter_probe.settings import DEFAULT_FORMATS, FIGURE_FORMATS, Axis, Column, Style
 
 from .checked import checked, taking
 from .look import Draw, Look
@@ -51,7 +51,7 @@ def _written(studies: Sequence[DrawnStudy], folder: str | Path, look: Look) -> l
         raise ResultsError(must_be("formats", f"among {', '.join(FIGURE_FORMATS)}", given))
     options = FigureOptions(
         VENUES[look.style], look.column, wanted, look.tolerance, look.paper, as_tuple(look.labels),
-        as_tuple(look.only),
+        as_tuple(look.only), look.x,
     )  # fmt: skip
     with stage("drawing figures"):
         return write_gallery([study.record for study in studies], folder, options)
@@ -96,6 +96,7 @@ class DrawnStudy:
         paper: bool = False,
         labels: Sequence[str] = (),
         only: Sequence[str] = (),
+        x: Axis = "parameters",
     ) -> list[Path]:
         """Write the figures with their numbers and captions, and the tables; return the paths written.
 
@@ -111,12 +112,13 @@ class DrawnStudy:
             paper: overlay the values that Houlsby et al. (2019) published.
             labels: panel labels, one per ablation; by default the tasks, and the settings where they differ.
             only: names of the figures and tables to write, such as ``heatmap``; by default all.
+            x: what a trade-off's score is drawn against; see `Tradeoff.plot`.
 
         Raises:
             ResultsError: an argument is not allowed, or a file cannot be written.
         """
         look = Look(style=style, column=column, formats=formats, tolerance=tolerance, paper=paper,
-                    labels=labels, only=only)  # fmt: skip
+                    labels=labels, only=only, x=x)  # fmt: skip
         items = _written([self], folder, look)
         self._keep(folder)
         return [path for item in items for path in item.files]

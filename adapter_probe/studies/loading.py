@@ -94,7 +94,9 @@ def _read(folder: Path) -> Ablation | InitSweep | Tradeoff:
         table = schema.read_table(path, schema.TRADEOFF_COLUMNS, schema.CHOICE_COLUMNS)
         aggregate = _read_if_there(folder / schema.AGGREGATE_CSV, schema.AGGREGATE_COLUMNS)
         sizes = _read_sizes(folder / schema.SIZES_CSV)
-        return Tradeoff(TradeoffRecord(folder, table, aggregate, sizes, trials, study_identity(path)))
+        costs = _read_if_there(folder / schema.COSTS_CSV, schema.COSTS_COLUMNS)
+        identity = study_identity(path)
+        return Tradeoff(TradeoffRecord(folder, table, aggregate, sizes, trials, identity, costs))
     names = ", ".join((schema.SPANS_CSV, schema.SWEEP_CSV, schema.TRADEOFF_CSV))
     raise ResultsError(f"{folder} contains nothing to draw: none of {names} is in it")
 

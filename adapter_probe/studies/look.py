@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from adapter_probe.errors import AdapterProbeError, ResultsError
-from adapter_probe.settings import DEFAULT_FORMATS, Column, Settings, Style, required, setting
+from adapter_probe.settings import DEFAULT_FORMATS, Axis, Column, Settings, Style, required, setting
 
 if TYPE_CHECKING:
     from .gallery import DrawnStudy
@@ -40,6 +40,10 @@ class Look(Settings):
         (), "figures and tables to write, such as heatmap,table-removable; by default all."
     )
     paper: bool = setting(False, "overlay the values published by Houlsby et al. (2019).")
+    x: Axis = setting(
+        "parameters", "what a trade-off's score is drawn against: trained parameters, the peak of memory in "
+        "training, seconds per step, or bytes of a checkpoint.",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -15,8 +15,8 @@ from adapter_probe.jobs.resources import Resources
 from adapter_probe.results import schema
 from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.sealing import sealed
-from adapter_probe.results.trial_files import study_identity
-from adapter_probe.settings import Style
+from adapter_probe.results.trial_files import cost_frame, read_trials, study_identity
+from adapter_probe.settings import Axis, Style
 
 from .arguments import TOP_K, OnTrial, RunTradeoff, TradeoffSettings
 from .checked import checked, planned_by, taking
@@ -66,30 +66,65 @@ class Tradeoff(Sweep):
         """One row per adapter size, ``sizes.csv``: mean scores over tasks."""
         return self.record.sizes
 
+    @property
+    def costs(self) -> pd.DataFrame | None:
+        """One row per trial, ``costs.csv``; None where no trial recorded its costs.
+
+        `seconds_per_step`: mean time of an optimiser step, without evaluation; `peak_memory_bytes`: tensors
+        on an accelerator, else the memory of the whole process; `checkpoint_bytes`: size of the file with the
+        trained tensors.
+        """
+        return self.record.costs
+
+    @checked
+    def pareto(self, x: Axis = "parameters") -> pd.DataFrame:
+        """Every method's mean score over tasks against a cost, and whether it is on the Pareto frontier.
+
+        Args:
+            x: the cost: trained parameters, bytes of memory, seconds per step, or bytes of the checkpoint.
+
+        Returns:
+            one row per method that all tasks have, by cost: `method`, `size`, `k`, `label`; `cost` and
+            `mean`, means over tasks of the means over seeds; `ci_low`, `ci_high`, the 95% interval of `mean`
+            by a bootstrap over tasks and seeds, NaN for a single trial; `on_frontier`, no method is at least
+            as good at no more cost; `frontier_share`, the share of resamples in which that is so; `n_tasks`
+            and `n_trials`.
+
+        Raises:
+            ResultsError: the trials did not record this cost, or no method has a score on every task.
+        """
+        from adapter_probe.analysis.costs import pareto_table
+
+        return pareto_table(self.record, x)
+
     @checked
     def plot(
         self,
         ax: Axes | None = None,
         *,
         task: str | None = None,
+        x: Axis = "parameters",
         paper: bool = False,
         style: Style | None = None,
     ) -> Axes:
-        """Draw the score against the number of trained parameters.
+        """Draw the score against the number of trained parameters, or another cost.
 
         Args:
             ax: see `adapter_probe.Ablation.heatmap`.
             style: see `adapter_probe.Ablation.heatmap`.
             task: task to draw; required only when the study has several.
+            x: what the score is drawn against: the number of trained parameters, the peak of memory in
+                training, the seconds per step, or the bytes of a checkpoint.
             paper: overlay the values that Houlsby et al. (2019) published.
 
         Raises:
-            ResultsError: there is no such task, or there are several and none is given.
+            ResultsError: there is no such task, or there are several and none is given; or the trials did not
+                record this cost.
         """
         from adapter_probe.figures.tradeoff import tradeoff
 
         with axes_for(ax, style) as place:
-            return tradeoff(self.record, place, task=task, paper=paper)
+            return tradeoff(self.record, place, task=task, x=x, paper=paper)
 
     def rows(self) -> list[tuple[str, str]]:
         """The table as (point, score) pairs of text."""
@@ -189,5 +224,7 @@ def run_tradeoff(
         if table.loc[table["method"] == "full", "mean"].notna().any():
             aggregate = aggregate_table(frame)
             write_csv(out / schema.AGGREGATE_CSV, aggregate)
+    if (costs := cost_frame(read_trials(out))) is not None:
+        write_csv(out / schema.COSTS_CSV, costs)
     identity = study_identity(out / schema.TRADEOFF_CSV)
-    return Tradeoff(TradeoffRecord(out, table, aggregate, sizes, frame, identity))
+    return Tradeoff(TradeoffRecord(out, table, aggregate, sizes, frame, identity, costs))

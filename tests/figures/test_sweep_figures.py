@@ -213,7 +213,8 @@ def test_the_tradeoff_marks_the_majority_class(drawn, tradeoff_trials):
     for loss in (0.08, 0.2):  # near the scores, and above those of a model that learned nothing
         trials = tradeoff_trials(("cola",))
         trials["score"] -= loss
-        (curve,) = tradeoff_series(sweeps.tradeoff_table(trials), trials, False)
+        table = sweeps.tradeoff_table(trials)
+        (curve,) = tradeoff_series(TradeoffRecord(Path(), table, None, None, trials, {}), False)
         low, high = draw(curve, figure.add_subplot()).get_ylim()
         assert low < 69.1 < high
     plt.close(figure)

@@ -237,3 +237,36 @@ def test_trials_that_the_table_cannot_tell_apart_do_not_share_a_study(request_fo
     (name,) = change
     with pytest.raises(ResultsError, match=f"{name}: "):
         claim_study(tmp_path, "tradeoff", *shared_settings(plan_trials([other])))
+
+
+@pytest.mark.parametrize("text", ["lora:r=2", "adapters"])
+def test_costs_and_counts_are_those_of_the_files(text, request_for, tmp_path):
+    from safetensors.torch import load_file
+
+    from adapter_probe.training.checkpoint import train_checkpoint
+    from adapter_probe.training.peft_methods import method_of
+
+    request = request_for(method_of(text), epochs=1)
+    [record] = run([request], tmp_path / "trials")
+    train_checkpoint(request, tmp_path / "c", CPU, lambda _: None)
+    (file,) = (tmp_path / "c").glob("*.safetensors")
+    assert record.cost.checkpoint_bytes == file.stat().st_size
+    assert record.counts.trained == sum(t.numel() for t in load_file(file).values())
+    assert 0 < record.cost.seconds_per_step < record.seconds
+    assert read_trial(next((tmp_path / "trials" / "trials").iterdir())).cost == record.cost
+
+
+def test_the_peak_is_of_the_block(tmp_path):
+    from adapter_probe.jobs.memory import PeakMemory
+
+    def peak(n_bytes: int) -> int:
+        with PeakMemory(CPU) as memory:
+            torch.ones(n_bytes // 8, dtype=torch.float64).sum()
+        if memory.n_bytes is None:
+            pytest.skip("this system does not tell")
+        return memory.n_bytes
+
+    size = 200_000_000
+    before, large, after = peak(8), peak(size), peak(8)
+    assert large - before > 0.9 * size
+    assert large - after > 0.9 * size
