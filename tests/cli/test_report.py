@@ -149,8 +149,8 @@ def test_a_checkpoint_elsewhere_can_be_named(run, checkpoint: Path, tmp_path: Pa
     run(results)
     assert not any("checkpoint.method" in name for name in settings_of(tmp_path / "report.html"))
     said = refusal(run(results, "--examples"))
-    assert str(results) in said
-    assert "--data" in said
+    wanted = f"--examples: {results} does not say where its examples are; give their file with --data"
+    assert said == wanted
     assert run(results, "--examples", "--checkpoint", checkpoint).exit_code == 0
     assert data_of(tmp_path / "report.html")["studies"][0]["examples"] is not None
 

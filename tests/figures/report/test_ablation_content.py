@@ -285,7 +285,7 @@ def test_a_warning_of_the_summary_comes_along(study_of, make_ablation):
     folder = make_ablation(n_layers=2)
     assert study_of(folder).warning is None
     said = json.loads((folder / "summary.json").read_text())
-    write_json(folder / "summary.json", {"warning": "The spans mean nothing.", **said})
+    write_json(folder / "summary.json", {**said, "warning": "The spans mean nothing."})
     study = study_of(folder)
     assert "The spans mean nothing." in section(study, 0)
     assert not any(step["prune"] for step in study.steps)
