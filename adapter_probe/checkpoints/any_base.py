@@ -44,7 +44,7 @@ class AnyLoaded:
         model: the model with its head, frozen, in evaluation mode.
         missing: names of the parameters that its files lack, drawn at random.
         identity: identity of the base.
-        quantised: the method of its quantisation, None for a base in full.
+        quantised: the method of its quantisation, None for a base in full or one that was dequantised.
         max_length: number of tokens that it can read.
         shared: whether its tensors are in use elsewhere, so that they must not change.
     """
@@ -133,7 +133,11 @@ def config_for(cls: type[PreTrainedModel], config: PretrainedConfig) -> Pretrain
 
 
 def load_any_base(
-    found: AnyBase, cls: type[PreTrainedModel], n_outputs: int | None, dtype: torch.dtype
+    found: AnyBase,
+    cls: type[PreTrainedModel],
+    n_outputs: int | None,
+    dtype: torch.dtype,
+    dequantise: bool = False,
 ) -> AnyLoaded:
     """Read a base's weights; what it lacks is drawn as in `load_base`.
 
@@ -142,9 +146,11 @@ def load_any_base(
         cls: its class, see `choose_class`.
         n_outputs: number of logits of a head per text or token, None for the base's own.
         dtype: precision in memory; of a quantised base, of the parameters that are not quantised.
+        dequantise: whether the weights of a quantised base are dequantised, by transformers' `dequantize`.
 
     Raises:
-        CheckpointError: damaged files, or a quantisation whose package is not installed.
+        CheckpointError: damaged files, a quantisation whose package is not installed or that cannot be
+            dequantised.
     """
     refuse_without_package(found.name, found.fields)
     method, config = method_of(found.fields), config_for(cls, found.config)
@@ -164,9 +170,12 @@ def load_any_base(
             use_safetensors=True,  # never unpickle
         )
     missing = frozenset(report["missing_keys"]) | {key for key, *_ in report["mismatched_keys"]}
+    if dequantise:
+        with naming_base("quantised weights", found.name), quiet_quantisers():
+            model, method = model.dequantize(), None
     initialise(model, missing, seed=0)
     refuse_not_finite(found.name, model)
-    identity = _identify(found, model, missing)
+    identity = _identify(found, model, missing, method)
     for parameter in model.parameters():  # no buffers: rotary frequencies stay in float32
         plain = type(parameter) is nn.Parameter and type(parameter.data) is Tensor
         if method is None or (plain and parameter.is_floating_point()):
@@ -176,16 +185,16 @@ def load_any_base(
     return AnyLoaded(model.eval(), missing, identity, method, positions_of(model))
 
 
-def _identify(found: AnyBase, model: PreTrainedModel, missing: frozenset[str]) -> BaseIdentity:
+def _identify(
+    found: AnyBase, model: PreTrainedModel, missing: frozenset[str], method: str | None
+) -> BaseIdentity:
     config, embeddings = model.config.get_text_config(), model.get_input_embeddings()
     whole = model.get_output_embeddings() is not None
     return BaseIdentity(
         name=found.name,
         revision=found.revision,
         weights_sha256=(
-            weights_sha256(model, missing, whole)
-            if method_of(found.fields) is None
-            else hash_stored(model, missing)
+            weights_sha256(model, missing, whole) if method is None else hash_stored(model, missing)
         ),
         n_layers=int(getattr(config, "num_hidden_layers", 0) or 0),
         hidden_size=int(getattr(config, "hidden_size", 0) or embeddings.weight.shape[1]),

@@ -26,12 +26,14 @@ class Engine:
     Attributes:
         name: "packed" or "general".
         reason: why, as the end of a sentence.
+        quantised: whether it is that the base is stored quantised.
         sure: whether the configuration has only settings that are known here; PEFT itself may know more.
     """
 
     name: Literal["packed", "general"]
     reason: str
     sure: bool = True
+    quantised: bool = False
 
 
 PACKED = Engine("packed", "it knows this family part by part and runs its texts without padding")
@@ -52,7 +54,7 @@ def choose_engine(folder: Path, document: Mapping[str, Any] | None, fields: Mapp
     if document is None:
         return PACKED
     if method := method_of(fields):
-        return Engine("general", f"the base is quantised with {method}")
+        return Engine("general", f"the base is quantised with {method}", quantised=True)
     try:
         read_config(folder / CONFIG, document)
     except Unsupported as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
@@ -47,6 +48,7 @@ def open_any(
     anatomy: Anatomy | None = None,
     dtype: torch.dtype = torch.float32,
     shared: SharedBase | None = None,
+    dequantise: bool = False,
 ) -> OpenedCheckpoint | OpenedPeft:
     """Open a checkpoint for the engine that runs it; see `choose_engine`.
 
@@ -56,9 +58,10 @@ def open_any(
         anatomy: see `open_checkpoint`; the packed engine runs what is given one.
         dtype: precision of the model in memory.
         shared: see `open_checkpoint`.
+        dequantise: whether the weights of a quantised base are dequantised while they are loaded.
 
     Raises:
-        CheckpointError: see `open_checkpoint` and `open_with_peft`.
+        CheckpointError: see `open_checkpoint` and `open_with_peft`; or there is nothing to dequantise.
     """
     folder = Path(folder)
     if folder.is_dir():
@@ -70,8 +73,17 @@ def open_any(
                 from .peft_opening import open_with_peft
 
             load = load_any_base if shared is None else shared.load_any
-            opened = open_with_peft(inside, base, dtype=dtype, given=folder, load=load)
-            return _with_record(folder, replace(opened, reason=engine.reason))
+            reason = engine.reason
+            if dequantise and engine.quantised:
+                load = partial(load_any_base, dequantise=True)
+                reason += " and was dequantised while it was loaded"
+            if engine.quantised or not dequantise:
+                opened = open_with_peft(inside, base, dtype=dtype, given=folder, load=load)
+                return _with_record(folder, replace(opened, reason=reason))
+    if dequantise:
+        raise CheckpointError(
+            f"--dequantise applies only to a quantised base; that of checkpoint {folder} is stored in full"
+        )
     return open_checkpoint(folder, base, anatomy=anatomy, dtype=dtype, shared=shared)
 
 

@@ -93,7 +93,7 @@ def open_with_peft(
         tokenizer=tokenizer_parts(tokenizer),
         task=_task(folder, head, loaded, found.fields),
         max_length=limit_length(loaded.max_length, tokenizer.model_max_length, found.name),
-        versions=versions_of(loaded.quantised),
+        versions=versions_of(method_of(found.fields)),
     )
     notes = [*said, *filter(None, [note_on_fields(document, config)])]
     if tuned.outside:
@@ -106,8 +106,9 @@ def open_with_peft(
     if head in ("classification", "regression", "extractive") and not outputs:
         notes.append("The checkpoint contains no head, so the head of the base is used.")
     notes += [note_on_tokenizer(changed)] * bool(changed)
-    if method_of(found.fields):
-        notes.append(f"The base is quantised with {loaded.quantised} and runs as it is stored.")
+    if stored := method_of(found.fields):
+        runs = "runs as it is stored" if loaded.quantised else "was dequantised while it was loaded"
+        notes.append(f"The base is quantised with {stored} and {runs}.")
     return OpenedPeft(
         model,
         tokenizer,
@@ -119,7 +120,7 @@ def open_with_peft(
         tuple(notes),
         bool(changed),
         loaded.quantised,
-        mixes_examples(found.fields),
+        loaded.quantised is not None and mixes_examples(found.fields),
     )
 
 

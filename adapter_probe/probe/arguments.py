@@ -29,6 +29,10 @@ class Evaluation(Settings):
         metavar="BASE",
         shell=str,
     )  # fmt: skip
+    dequantise: bool = setting(
+        False, "dequantise the weights of a base that is stored quantised, while loading them; these are the "
+        "weights that a QLoRA is trained against.",
+    )  # fmt: skip
     split: Split = setting("validation", "split of the checkpoint's own task to evaluate on.", slug="{}")
     max_examples: int | None = setting(
         None, "evaluate on a fixed random subset of this many examples.", least=1, slug="n{}"

@@ -168,8 +168,8 @@ def model_of(opened: OpenedCheckpoint, encoded: Encoded | EncodedRequests) -> Ge
     if getattr(opened, "alone", False):
         raise ModelError(
             "the base is quantised in 8 bits with an outlier threshold, so the outputs for a text depend on "
-            "the other texts and variants of its batch, in PEFT too; give a base in 4 bits, with "
-            "llm_int8_threshold 0, or in full with --base"
+            "the other texts and variants of its batch, in PEFT too; ablate it with --dequantise, or give "
+            "a base in 4 bits, with llm_int8_threshold 0, or in full with --base"
         )
     config = module.config
     if getattr(config, "pad_token_id", None) is None:  # heads that read the last token look for padding

@@ -16,7 +16,7 @@ import adapter_probe
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.peft_headers import read_peft_contents
-from adapter_probe.errors import ModelError
+from adapter_probe.errors import CheckpointError, ModelError
 
 pytestmark = pytest.mark.slow  # the import of bitsandbytes alone takes seconds
 
@@ -66,6 +66,34 @@ def test_as_they_are(name, made):
     assert any(name.startswith("bitsandbytes.nn") for name in layers)
 
 
+@pytest.mark.parametrize("name", ["nf4", "nf4, double", "fp4", "int8"])
+def test_dequantised_while_loading(name, made):
+    opened = open_any(made / "lora", str(made / name), dequantise=True)
+    assert (opened.quantised, opened.alone) == (None, False)
+    base = AutoModelForCausalLM.from_pretrained(made / name, dtype=torch.float32).dequantize()
+    theirs = PeftModel.from_pretrained(base.float(), made / "lora").eval()
+    weights = dict(opened.model.named_parameters())
+    for key, wanted in theirs.named_parameters():
+        assert torch.equal(weights[key], wanted.float()), key
+    with torch.no_grad():
+        ours, right = opened.model(input_ids=IDS[:1]).logits, theirs(input_ids=IDS[:1]).logits
+        assert torch.equal(ours, right)
+        stored = open_any(made / "lora", str(made / name))
+        if name != "int8":  # whose products round the activations too
+            torch.testing.assert_close(ours, stored.model(input_ids=IDS[:1]).logits, rtol=1e-4, atol=1e-4)
+    kinds = {type(module).__module__.partition(".")[0] for module in opened.model.modules()}
+    assert "bitsandbytes" not in kinds
+    assert opened.description.base.weights_sha256 != stored.description.base.weights_sha256
+    assert opened.reason.endswith("bitsandbytes and was dequantised while it was loaded")
+    assert "The base is quantised with bitsandbytes and was dequantised while it was loaded." in opened.notes
+
+
+def test_a_base_in_full_cannot_be_dequantised(made):
+    with pytest.raises(CheckpointError, match="--dequantise applies only to a quantised base") as caught:
+        open_any(made / "lora", str(made / "full"), dequantise=True)
+    assert "\n" not in str(caught.value)
+
+
 def test_every_quantisation_is_another_base(made):
     hashes = {
         open_any(made / "lora", str(made / n)).description.base.weights_sha256 for n in ("nf4", "fp4", "int8")
@@ -100,3 +128,8 @@ def test_outputs_that_depend_on_the_batch_are_refused(made, tmp_path):
         adapter_probe.ablate(made / "lora", base=made / "int8", data=rows, out=tmp_path / "out")
     study = adapter_probe.ablate(made / "lora", base=made / "nf4", data=rows, out=tmp_path / "four")
     assert len(study.spans) == 6
+    whole = adapter_probe.ablate(
+        made / "lora", base=made / "int8", dequantise=True, data=rows, out=tmp_path / "eight"
+    )
+    assert len(whole.spans) == 6
+    assert whole.summary.engine["reason"].endswith("was dequantised while it was loaded")
