@@ -194,6 +194,17 @@ def decade_ticks(ax: Axes, low: float, high: float, least: float | None = None) 
     small_ticks(ax, _within(between, least or low, high), 0.0)
 
 
+def few_ticks(ax: Axes) -> None:
+    """Labelled ticks at plain numbers on a log axis that may span less than a decade."""
+    low, high = ax.get_xlim()
+    decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    choices = ([1], [1, 3], [1, 2, 5], [1, 2, 3, 5, 7], range(1, 10))
+    within = [_within(np.outer(decades, choice).ravel(), low, high) for choice in choices]
+    within.append(_within(np.asarray(MaxNLocator(4).tick_values(low, high)), low, high))
+    ax.xaxis.set_major_locator(FixedLocator(next((one for one in within if len(one) > 2), within[-1])))
+    ax.xaxis.set_major_formatter("{x:g}")
+
+
 def small_ticks(ax: Axes, places: np.ndarray, foot: float) -> None:
     """Marks without labels at the lower (0) or upper (1) end, drawn as one.
 

@@ -32,7 +32,7 @@ from .drawing import SOURCE, Drawing, caption_of, identity_of, undefined_text
 from .layout import WIDE, fit_height, legend_below, new_figure
 from .naming import suffix_of
 from .sweep_words import ARROWS, BASELINE_WORDS, MEANS, diverged_text, dots_text, runs_text
-from .tradeoff_panel import AXES, draw, in_shares, legend_entries, parameter_axis
+from .tradeoff_panel import AXES, UNITS, draw, in_shares, legend_entries, parameter_axis
 from .venues import FigureOptions
 
 _ASPECT, _NARROWEST, _LOWEST_ROW, _LEGEND = 0.7, 1.8, 1.9, 1.4  # height over width of a panel; inches
@@ -44,6 +44,10 @@ _COSTS: dict[Axis, str] = {
     "seconds": "the mean time of a training step, without evaluation",
     "bytes": "the size of the file with a task's trained tensors",
 }
+_COLUMNS: dict[Axis, str] = {
+    "parameters": "trained_parameters", "memory": "peak_memory_gb", "seconds": "seconds_per_step",
+    "bytes": "checkpoint_mb",
+}  # fmt: skip
 _LITTLE: dict[Axis, str] = {
     "parameters": "with at most that many parameters", "memory": "with at most that much memory",
     "seconds": "at no more time per step", "bytes": "with at most that many bytes",
@@ -59,7 +63,7 @@ def tradeoff_series(record: TradeoffRecord, paper: bool, x: Axis = "parameters")
     tradeoff, found = record.tradeoff, []
     chosen = None if record.trials is None else chosen_trials(record.trials)
     if x != "parameters":
-        tradeoff, chosen = with_costs(record, x)
+        tradeoff, chosen = with_costs(record, x, UNITS[x])
     for (task, metric), points in tradeoff.groupby(["task", "metric"], sort=False):
         known = known_task(str(task))
         beside = paper and x == "parameters" and known and metric == known.metric
@@ -114,6 +118,7 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
         title = f"{names}: score against {AXES[options.x].partition(' per task')[0].partition(' (')[0]}"
         stem = "tradeoff-tasks" if options.x == "parameters" else f"tradeoff-{options.x}"
         figure, numbers = tradeoff_figure(curves, options), numbers_of(curves, _baselines(curves))
+        numbers = numbers.rename(columns={"trained_parameters": _COLUMNS[options.x]})
         made = Drawing(stem, title, figure, numbers, _caption(curves), identity_of([study]))
         yield made.renamed(suffix_of(study, tradeoffs))
 

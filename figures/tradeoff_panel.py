@@ -27,6 +27,7 @@ from .curves import (
     dot_of,
     draw_trials,
     far_below,
+    few_ticks,
     has_dots,
     level_line,
     line_props,
@@ -43,10 +44,11 @@ from .style import escape_mathtext
 
 AXES: dict[Axis, str] = {
     "parameters": "trained parameters per task",
-    "memory": "peak memory in training (bytes)",
+    "memory": "peak memory in training (GB)",
     "seconds": "seconds per training step",
-    "bytes": "size of a task's checkpoint (bytes)",
+    "bytes": "size of a task's checkpoint (MB)",
 }
+UNITS: dict[Axis, float] = {"parameters": 1.0, "memory": 1e9, "seconds": 1.0, "bytes": 1e6}
 _SHARES = (0.01, 0.1, 1.0, 10.0, 100.0)  # % of the base, on the upper axis
 _SIZES_SHOWN, _FEW = (1, 8, 64, 512), 5  # of many adapter sizes; how many are not many
 
@@ -79,6 +81,8 @@ def draw(
     shares, base = in_shares(beside), curve.base_parameters
     tidy_axes(ax)
     decade_ticks(ax, *limits_of(beside))
+    if curve.x != "parameters":
+        few_ticks(ax)
     if shares:
         curve = curve.in_percent()
         ax.xaxis.set_major_formatter("{x:g}")

@@ -51,14 +51,19 @@ def chosen_costs(record: TradeoffRecord, x: Axis) -> pd.DataFrame:
     return trials.assign(cost=trials[column].astype(float))
 
 
-def with_costs(record: TradeoffRecord, x: Axis) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The table and the chosen trials of a trade-off, with a cost in place of the number of parameters."""
+def with_costs(record: TradeoffRecord, x: Axis, unit: float = 1.0) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The table and the chosen trials of a trade-off, with a cost in place of the number of parameters.
+
+    Args:
+        record: the trade-off.
+        x: the cost, see `chosen_costs`.
+        unit: what the cost is divided by.
+    """
     trials, table = chosen_costs(record, x), record.tradeoff
     mean = trials.groupby(TRADEOFF_POINT, dropna=False)["cost"].mean().reset_index()
     table = table.merge(mean, how="left", on=TRADEOFF_POINT)
-    return tuple(
-        frame.assign(trained_parameters=frame["cost"]).drop(columns="cost") for frame in (table, trials)
-    )  # type: ignore[return-value]
+    found = [one.assign(trained_parameters=one["cost"] / unit) for one in (table, trials)]
+    return found[0].drop(columns="cost"), found[1].drop(columns="cost")
 
 
 def pareto_table(record: TradeoffRecord, x: Axis, n_resamples: int = N_RESAMPLES) -> pd.DataFrame:

@@ -16,8 +16,10 @@ from adapter_probe.figures.curves import (
     add_legend,
     decade_ticks,
     far_below,
+    few_ticks,
     line_props,
     mark_far_below,
+    marks_of,
 )
 from adapter_probe.figures.layout import fit_height, legend_below, new_figure
 from adapter_probe.figures.point_labels import PointLabel, label_points
@@ -102,6 +104,29 @@ def test_a_tick_a_decade(low, high, least, decades):
     assert not any(place in 10.0 ** np.arange(12) for place in places)
     expected = [d * 10.0**e for e in range(12) for d in range(2, 10) if (least or low) <= d * 10.0**e <= high]
     assert sorted(places) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.11, 0.97), (0.21, 0.24), (3.0, 4000.0), (1.0, 2.5)])
+def test_a_short_log_axis_has_labels_too(low, high):
+    with style.paper_style():
+        ax = Figure(figsize=(3, 2)).add_axes((0.1, 0.1, 0.8, 0.8))
+        decade_ticks(ax, low, high)
+        few_ticks(ax)
+        places = ax.get_xticks()
+        labels = ax.xaxis.get_major_formatter().format_ticks(places)
+    assert 2 <= len(places) <= 10
+    assert all(low <= place <= high for place in places)
+    assert [float(label) for label in labels] == pytest.approx(places.tolist())
+
+
+def test_methods_without_a_style_of_their_own_get_different_ones():
+    names = ["lora", "full", "boft", "lora:bias=all", "hra", BASELINE]
+    marks = marks_of(names)
+    assert marks.keys() == {*names} - {BASELINE}
+    assert (marks["lora"], marks["full"]) == (METHODS["lora"], METHODS["full"])
+    assert len({mark.marker for mark in marks.values()}) == len(marks)
+    assert all(style.contrast(mark.colour, style.WHITE) >= 3 for mark in marks.values())
+    assert marks_of(reversed(names)) == marks
 
 
 @pytest.mark.parametrize("name", list(VENUES))

@@ -265,3 +265,18 @@ def test_panels_have_their_notes_above_them_within_the_figure(draw_all, tasks):
         assert "majority " in title
         assert ax._left_title.get_window_extent().x1 <= figure.bbox.width
     assert len(panels) == len(tasks)
+
+
+def test_scores_stand_against_what_the_trials_cost(tradeoff_trials):
+    trials = tradeoff_trials(("cola",))
+    trials["trial"] = [f"t{number}" for number in range(len(trials))]
+    seconds = 0.1 + 1e-9 * trials["trained_parameters"].to_numpy(float)
+    costs = pd.DataFrame({"trial": trials["trial"], "seconds_per_step": seconds})
+    record = TradeoffRecord(Path(), sweeps.tradeoff_table(trials), None, None, trials, {}, costs)
+    figure = plt.figure()
+    ax = tradeoff(record, figure.add_subplot(), x="seconds")
+    assert ax.get_xlabel() == "seconds per training step"
+    drawn = {round(float(x), 9) for line in ax.lines for x in line.get_xdata() if line.get_marker() != "None"}
+    expected = 0.1 + 1e-9 * record.tradeoff["trained_parameters"].to_numpy(float)
+    assert set(expected.round(9)) <= drawn
+    plt.close(figure)
