@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,49 @@ from .peft_opening import versions_of
 from .quantised import method_of, mixes_examples
 
 
+def open_without_texts(model: nn.Module) -> OpenedPeft:
+    """A model in memory that is given the arguments of its forward; see `open_in_memory`. It has no task.
+
+    Raises:
+        ModelError: see `open_in_memory`.
+    """
+    base, used = base_of(model), _copied(model)
+    name = f"{type(base).__name__} in memory"
+    refuse_unready(used, f"the {type(base).__name__}")
+    fields = _fields(base)
+    task = TaskSpec("", "classification", "accuracy", (), Columns("", None, ""), {}, {})
+    return OpenedPeft(
+        used, None, _description(used, name, fields, BaseIdentity(name, None, "", 0, 0, 0, fields), task),  # type: ignore[arg-type]
+        "classification", frozenset(), frozenset(), Path(name), quantised=method_of(fields),
+        alone=mixes_examples(fields), reason="it is a model in memory",
+    )  # fmt: skip
+
+
+def _fields(base: nn.Module) -> dict[str, Any]:
+    """The fields of a model's configuration, if it has one."""
+    config = getattr(base, "config", None)
+    found: dict[str, Any] = (
+        json.loads(config.to_json_string(use_diff=False)) if hasattr(config, "to_json_string") else {}
+    )
+    return found
+
+
+def _description(
+    used: nn.Module, name: str, fields: dict[str, Any], base: BaseIdentity, task: TaskSpec, **others: Any
+) -> Description:
+    tuned = tuned_modules(used)
+    return Description(
+        method=ImportedMethod(LIBRARY, _kinds(used), inner=tuned.inside + tuned.outside),
+        base=replace(base, config=config_settings(fields)),
+        delta_sha256=hash_json([hash_stored(used, frozenset()), _settings_of(used)]),
+        task=task,
+        versions=versions_of(method_of(fields)),
+        **({"max_length": 1} | others),
+    )
+
+
 def open_in_memory(model: nn.Module, tokenizer: Any) -> OpenedPeft:
-    """A model in memory as an open checkpoint.
+    """A model in memory that reads texts, as an open checkpoint.
 
     Its modules are copied where that is possible, and the copy shares the numbers of all tensors. Where hooks
     move the weights, the model itself is used; run what follows inside `left_as_it_was` then.
@@ -60,24 +102,17 @@ def open_in_memory(model: nn.Module, tokenizer: Any) -> OpenedPeft:
         )
     used = _copied(model)
     refuse_unready(used, f"the {type(base).__name__}")
-    fields = json.loads(config.to_json_string(use_diff=False))
+    fields = _fields(base)
     kind: Kind = "causal" if head == "seq2seq" else head  # type: ignore[assignment]  # others are refused
     n_outputs = int(getattr(config, "num_labels", 0) or 0)
     if kind == "classification" and (n_outputs == 1 or config.problem_type == "regression"):
         kind = head = "regression"
     labels = names_of_outputs(n_outputs, Path("config.json", "none"), fields)
-    quantised, tuned = method_of(fields), tuned_modules(used)
-    description = Description(
-        method=ImportedMethod(LIBRARY, _kinds(used), inner=tuned.inside + tuned.outside),
-        base=_identity(base, name, fields),
-        delta_sha256=hash_json([hash_stored(used, frozenset()), _settings_of(used)]),
-        tokenizer=tokenizer_parts(tokenizer),
-        task=TaskSpec(
-            type(base).__name__, kind, default_metric(kind), labels if kind == "classification" else (),
-            Columns("", None, ""), {}, {},
-        ),
+    names = labels if kind == "classification" else ()
+    task = TaskSpec(type(base).__name__, kind, default_metric(kind), names, Columns("", None, ""), {}, {})
+    description = _description(
+        used, name, fields, _identity(base, name, fields), task, tokenizer=tokenizer_parts(tokenizer),
         max_length=limit_length(positions_of(base), tokenizer.model_max_length, name),
-        versions=versions_of(quantised),
     )  # fmt: skip
     if len(tokenizer) > description.base.vocab_size:
         raise CheckpointError(
@@ -86,7 +121,7 @@ def open_in_memory(model: nn.Module, tokenizer: Any) -> OpenedPeft:
         )
     return OpenedPeft(
         used, tokenizer, description, head, frozenset(), frozenset(), Path(name),
-        quantised=quantised, alone=mixes_examples(fields), reason="it is a model in memory",
+        quantised=method_of(fields), alone=mixes_examples(fields), reason="it is a model in memory",
     )  # fmt: skip
 
 

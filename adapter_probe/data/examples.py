@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.lm_eval_tasks import is_task, load_tasks
 from adapter_probe.data.questions import Questions
@@ -29,7 +30,7 @@ class Examples:
     """
 
     rows: Split | Questions | Requests
-    encoded: Encoded | EncodedRequests
+    encoded: Encoded | EncodedRequests | EncodedBatches
     windows: Windows | None = None
 
     def __len__(self) -> int:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from adapter_probe.data.answers import decode_windows
+from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.models.adapters.in_place import PackedMap
@@ -169,7 +170,7 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
     if not isinstance(encoded, EncodedRequests):
         items = example_of(encoded)[: 1 if alone else None]
         inputs = inputs_of(module, encoded, items, device)
-        one = request.examples.windows is None
+        one = request.examples.windows is None and isinstance(encoded, Encoded)
         return Replay(module, inputs, read=reader(request), alone=alone, one_position=one), None
     share = dtype.itemsize > 2 or _may_share(request, module)
     layout = choose_layout(module, encoded, dtype, device, alone, share)
@@ -225,6 +226,9 @@ def pack(replay: Replay) -> None:
 
 def reader(request: AblationRequest) -> Callable[[nn.Module, Callable[[], Any], int], Tensor]:
     """What is read of the model's output: logits, or those of start and end."""
+    encoded = request.encoded
+    if isinstance(encoded, EncodedBatches):
+        return lambda _, run, copies: split(encoded.read(run()), 0, copies)
     return _ends if request.examples.windows is not None else logits
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import ModelError
@@ -158,7 +159,7 @@ class GeneralModel:
             )
 
 
-def model_of(opened: OpenedCheckpoint, encoded: Encoded | EncodedRequests) -> GeneralModel:
+def model_of(opened: OpenedCheckpoint, encoded: Encoded | EncodedRequests | EncodedBatches) -> GeneralModel:
     """The model of a checkpoint that the general engine runs; `encoded` are the examples that it will read.
 
     Raises:
@@ -188,7 +189,7 @@ def model_of(opened: OpenedCheckpoint, encoded: Encoded | EncodedRequests) -> Ge
     return GeneralModel(module, example, fixed=getattr(opened, "quantised", None) is not None)
 
 
-def example_of(encoded: Encoded) -> np.ndarray:
+def example_of(encoded: Encoded | EncodedBatches) -> np.ndarray:
     """Two of the shortest items of one length, or one if all lengths differ."""
     lengths, counts = np.unique(encoded.lengths, return_counts=True)
     length = lengths[np.argmax(counts > 1)]
@@ -196,9 +197,13 @@ def example_of(encoded: Encoded) -> np.ndarray:
 
 
 def inputs_of(
-    model: nn.Module, encoded: Encoded, items: np.ndarray, device: torch.device
+    model: nn.Module, encoded: Encoded | EncodedBatches, items: np.ndarray, device: torch.device
 ) -> dict[str, Tensor]:
     """The arguments of the model's forward for items of one length."""
+    if isinstance(encoded, EncodedBatches):
+        return encoded.inputs(
+            items, device, next(p.dtype for p in model.parameters() if p.is_floating_point())
+        )
     ids = np.stack([encoded.input_ids[item] for item in items])
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     takes = inspect.signature(base.forward).parameters

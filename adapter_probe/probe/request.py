@@ -13,6 +13,7 @@ from adapter_probe.checkpoints.engines import PACKED, Engine
 from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import open_any
+from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples
 from adapter_probe.data.given import data_name, given_task
@@ -54,7 +55,7 @@ class AblationRequest:
     data: str = ""
 
     @property
-    def encoded(self) -> Encoded | EncodedRequests:
+    def encoded(self) -> Encoded | EncodedRequests | EncodedBatches:
         """Token ids of every item: an example, or a window of one."""
         return self.examples.encoded
 
@@ -101,7 +102,10 @@ class AblationRequest:
 
 
 def prepare_ablation(
-    arguments: AblationArguments, device: torch.device, given: OpenedPeft | None = None
+    arguments: AblationArguments,
+    device: torch.device,
+    given: OpenedPeft | None = None,
+    examples: Examples | None = None,
 ) -> AblationRequest:
     """Open a checkpoint and read the examples to evaluate it on.
 
@@ -109,6 +113,7 @@ def prepare_ablation(
         arguments: what is asked for.
         device: the device.
         given: a model in memory, in place of the checkpoint that the arguments name.
+        examples: its examples, in place of the data that the arguments name.
 
     Raises:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
@@ -128,9 +133,14 @@ def prepare_ablation(
         )
     if isinstance(opened.model, AdaptedModel):  # known without examples
         _refuse_unfit(opened.model, opened, arguments)
-    task, examples, metric = _scored_examples(opened, arguments)
-    opened = opened.with_task(task)
     named, tokens = data_name(arguments.data), arguments.tokens_per_pass
+    if examples is None:
+        task, examples, metric = _scored_examples(opened, arguments)
+        opened = opened.with_task(task)
+    else:
+        task = opened.description.task
+        metric = arguments.metric or task.metric
+        check_metric(metric, task.kind, len(task.label_names) or None, compared=True)
     request = AblationRequest(opened, examples, metric, settings, device, tokens, named)
     if isinstance(request.model, GeneralModel):
         request.model.check_sites(settings.sites)

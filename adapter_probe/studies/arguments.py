@@ -106,6 +106,19 @@ class _Given(Shown, Machine, Evaluation, AblationSettings):
         metavar="REVISION",
     )  # fmt: skip
     tokenizer: Tokenizer | None = setting(None, "tokenizer of a model in memory.", shell=NoneType)
+    batches: Any = setting(
+        None, "instead of data, for a model in memory: the keyword arguments of its forward, in a list of "
+        "mappings, a `DataLoader` or a `datasets.Dataset` with a format; images, sound or anything else.",
+        shell=NoneType,
+    )  # fmt: skip
+    labels: Any = setting(
+        None, "labels of the examples in batches, one per example: class numbers or names, or numbers of a "
+        "regression; by default the ``labels`` in them.", shell=NoneType,
+    )  # fmt: skip
+    read: str | Callable[[Any], Any] = setting(
+        "logits", "with batches, the output of the model that is scored: its name, or a function from all "
+        "outputs to ``[examples, outputs]``.", shell=NoneType,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False, repr=False)

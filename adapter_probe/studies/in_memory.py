@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from adapter_probe.errors import DataError, ModelError, ResultsError
 from adapter_probe.results.atomic import make_folder
@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     import torch
 
     from adapter_probe.checkpoints.opened_peft import OpenedPeft
+    from adapter_probe.data.examples import Examples
 
 
 @contextmanager
-def opened_call(call: Ablate) -> Iterator[tuple[Ablate, OpenedPeft, TemporaryDirectory[str] | None]]:
+def opened_call(
+    call: Ablate,
+) -> Iterator[tuple[Ablate, Given, TemporaryDirectory[str] | None]]:
     """A model in memory, opened, and left as it was afterwards.
 
     Returns:
@@ -30,7 +33,7 @@ def opened_call(call: Ablate) -> Iterator[tuple[Ablate, OpenedPeft, TemporaryDir
 
     Raises:
         ModelError, CheckpointError: see `open_in_memory`.
-        DataError: there is no data.
+        DataError: there is no data, or batches and labels are not the model's.
         ResultsError: an argument needs a checkpoint on disk.
     """
     from adapter_probe.checkpoints.in_memory import left_as_it_was
@@ -38,14 +41,50 @@ def opened_call(call: Ablate) -> Iterator[tuple[Ablate, OpenedPeft, TemporaryDir
     model: Any = call.checkpoint
     if flag := next((one for one in ("cluster", "base", "revision") if getattr(call, one) is not None), ""):
         raise ResultsError(f"{flag} needs a checkpoint on disk; save the model and give its folder")
-    if not call.task and isinstance(call.data, tuple) and not call.data:
-        raise DataError("a model in memory has no data of its own; give data=, or task=")
+    texts = bool(call.task) or not (isinstance(call.data, tuple) and not call.data)
+    if texts == (call.batches is not None):
+        given = (
+            "both data and batches; give one of them"
+            if texts
+            else "no data of its own; give data=, or batches="
+        )
+        raise DataError(f"a model in memory has {given}")
     with left_as_it_was(model):
-        opened = open_given(model, call.tokenizer, call.device)
+        opened = _given(call, model)
         temporary = TemporaryDirectory(prefix="adapter-probe-") if call.out is None else None
         folder = Path(temporary.name) if temporary else make_folder(str(call.out))
         device = str(device_of(model))
-        yield replace(call, checkpoint=str(opened.folder), out=folder, device=device), opened, temporary
+        yield (
+            replace(call, checkpoint=str(opened.opened.folder), out=folder, device=device),
+            opened,
+            temporary,
+        )
+
+
+class Given(NamedTuple):
+    """A model in memory, and its examples where they are batches.
+
+    Attributes:
+        opened: the model.
+        examples: the examples, or None for those that the arguments name.
+    """
+
+    opened: OpenedPeft
+    examples: Examples | None = None
+
+
+def _given(call: Ablate, model: Any) -> Given:
+    if call.batches is None:
+        return Given(open_given(model, call.tokenizer, call.device))
+    if call.precision == "mixed":
+        raise ResultsError("precision 'mixed' needs texts; give float32, float64 or bfloat16 with batches")
+    from adapter_probe.checkpoints.in_memory import open_without_texts
+    from adapter_probe.probe.batches import examples_of
+
+    _refuse_other_device(model, call.device)
+    opened = open_without_texts(model)
+    examples, task = examples_of(opened.model, call.batches, call.labels, call.read)
+    return Given(opened.with_task(task), examples)
 
 
 def open_given(model: torch.nn.Module, tokenizer: Any, device: str) -> OpenedPeft:
@@ -56,14 +95,19 @@ def open_given(model: torch.nn.Module, tokenizer: Any, device: str) -> OpenedPef
         CheckpointError: see `open_in_memory`.
     """
     from adapter_probe.checkpoints.in_memory import open_in_memory
-    from adapter_probe.device import choose_device
 
     if tokenizer is None:
         raise ModelError("a model in memory has no tokenizer of its own; give tokenizer=")
+    _refuse_other_device(model, device)
+    return open_in_memory(model, tokenizer)
+
+
+def _refuse_other_device(model: torch.nn.Module, device: str) -> None:
+    from adapter_probe.device import choose_device
+
     own = device_of(model)
     if device != "auto" and choose_device(device) != own:
         raise ModelError(f"the model is on {own}, where it runs; move it there, or omit device={device!r}")
-    return open_in_memory(model, tokenizer)
 
 
 def device_of(model: torch.nn.Module) -> torch.device:

@@ -25,13 +25,12 @@ from adapter_probe.results.sealing import sealed
 from .ablation import Ablation
 from .arguments import Ablate
 from .checked import planned_by, taking
-from .in_memory import opened_call
+from .in_memory import Given, opened_call
 from .planning import AblationPlan, plan_ablation
 from .reopening import record_reads, reopen_ablation
 from .rows import as_files, categories_of, check_files
 
 if TYPE_CHECKING:
-    from adapter_probe.checkpoints.opened_peft import OpenedPeft
     from adapter_probe.probe.arguments import AblationArguments
     from adapter_probe.probe.request import AblationRequest
     from adapter_probe.probe.resumable import AblationRun
@@ -81,7 +80,7 @@ def plan(call: Ablate) -> AblationPlan:
     with TemporaryDirectory() as kept, _opened(call) as (call, opened, _):
         arguments, folder = _asked(call, Path(kept), Path(kept if opened else str(call.checkpoint)))[0]
         use_threads(call.threads)
-        request = prepare_ablation(arguments, choose_device(call.device), opened)
+        request = prepare_ablation(arguments, choose_device(call.device), *(opened or ()))
         with activity("ablate: measuring the speed on a small batch", call.progress):
             return plan_ablation(request, folder, time.perf_counter() - began)
 
@@ -112,9 +111,14 @@ def ablate(call: Ablate) -> Ablation:
 
 
 @contextmanager
-def _opened(call: Ablate) -> Iterator[tuple[Ablate, OpenedPeft | None, object]]:
+def _opened(call: Ablate) -> Iterator[tuple[Ablate, Given | None, object]]:
     """The arguments, and of a model in memory what `opened_call` gives; nothing of a checkpoint on disk."""
     if isinstance(call.checkpoint, (str, Path)):
+        for name in ("tokenizer", "batches", "labels"):
+            if getattr(call, name) is not None:
+                raise DataError(
+                    f"{name}= goes with a model in memory, and checkpoint {call.checkpoint} is on disk"
+                )
         yield _on_disk(call), None, None
         return
     with opened_call(call) as opened:
@@ -140,7 +144,7 @@ def _on_disk(call: Ablate) -> Ablate:
     return call
 
 
-def _ablated(call: Ablate, opened: OpenedPeft | None) -> Ablation:
+def _ablated(call: Ablate, opened: Given | None) -> Ablation:
     """Compute what is missing of an ablation, or read it back; `opened` is a model in memory."""
     kept = _usual_folder(str(call.checkpoint)).parent if call.out is None else Path(call.out)
     asked = _asked(call, kept, kept if opened else Path(str(call.checkpoint)))
@@ -154,7 +158,7 @@ def _ablated(call: Ablate, opened: OpenedPeft | None) -> Ablation:
         if call.cluster is None:
             use_threads(call.threads)
         device = choose_device(call.device if call.cluster is None else "auto")
-        request = prepare_ablation(arguments, device, opened)
+        request = prepare_ablation(arguments, device, *(opened or ()))
     if call.cluster is not None:
         from adapter_probe.jobs.running import Resources
         from adapter_probe.jobs.shards import compute_in_shards

@@ -1,0 +1,159 @@
+"""Arguments of a model's forward, as any processor or collator makes them, as examples."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adapter_probe.errors import DataError, must_be, shown
+
+LABELS = ("labels", "label")
+Read = Callable[[Any], Tensor]
+"""What is wanted of a model's output, ``[examples, outputs]``."""
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedBatches:
+    """Examples cut out of batches; `Encoded` is the same for texts.
+
+    Attributes:
+        batches: keyword arguments by name: tensors with the examples along their first axis, on the host, and
+            plain values.
+        places: int64 ``[examples, 2]``, the batch of each example and its row there.
+        lengths: int64 ``[examples]``, positions of each example inside the model; equal ones have equal
+            shapes.
+        fingerprint: SHA-256 of the arguments.
+        read: what is wanted of the model's output.
+    """
+
+    batches: tuple[dict[str, Any], ...]
+    places: np.ndarray
+    lengths: np.ndarray
+    fingerprint: str
+    read: Read
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def inputs(self, items: np.ndarray, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+        """The arguments for examples of one shape, floating-point ones in a precision."""
+        places = self.places[items].tolist()
+        found = dict(self.batches[places[0][0]])
+        for name, value in found.items():
+            if isinstance(value, Tensor):
+                rows = torch.stack([self.batches[batch][name][row] for batch, row in places])
+                found[name] = rows.to(device, dtype if rows.is_floating_point() else rows.dtype)
+        return found
+
+    def with_lengths(self, positions: Callable[[int], int]) -> EncodedBatches:
+        """The same with lengths by a function of an example; it is asked once for each shape."""
+        kinds = np.unique(self.lengths, return_inverse=True)[1]
+        used: set[int] = set()
+        lengths = np.empty_like(self.lengths)
+        for kind in range(kinds.max() + 1):
+            length = positions(int(np.flatnonzero(kinds == kind)[0]))
+            while length in used:  # equal lengths have equal shapes
+                length += 1
+            used.add(length)
+            lengths[kinds == kind] = length
+        return replace(self, lengths=lengths)
+
+
+def encode_batches(
+    batches: Any, labels: Any, read: Read, taken: Sequence[str] | None, keep_labels: bool
+) -> tuple[EncodedBatches, np.ndarray]:
+    """Cut batches into examples.
+
+    Args:
+        batches: an iterable of mappings, which is read once, or a table of `datasets` with a format.
+        labels: one label per example, or None for those in the batches.
+        read: see `EncodedBatches`.
+        taken: the names of the model's arguments; None if it takes any.
+        keep_labels: whether the model needs the labels to compute its outputs, as encoder-decoders do.
+
+    Returns:
+        the examples, and their labels as given.
+
+    Raises:
+        DataError: there are no batches, something has no examples along its first axis, the model does not
+            take an argument, or the labels are missing or of another number.
+    """
+    kept: list[dict[str, Any]] = []
+    own: list[Any] = []
+    places: list[tuple[int, int]] = []
+    shapes: dict[object, int] = {}
+    kinds: list[int] = []
+    for number, batch in enumerate(_listed(batches)):
+        if not isinstance(batch, Mapping):
+            wanted = "a mapping of the model's arguments"
+            raise DataError(must_be(f"batch {number}", wanted, type(batch).__name__))
+        found = {str(name): _plain(value) for name, value in batch.items()}
+        name = next((name for name in LABELS if name in found), None)
+        if name is not None:
+            own.append(found[name] if keep_labels else found.pop(name))
+        unknown = [name for name in found if taken is not None and name not in taken]
+        if unknown:
+            raise DataError(f"batch {number} has {unknown[0]!r}, which the model does not take")
+        n = _n_examples(number, found)
+        shape = tuple((name, tuple(x.shape[1:]) if isinstance(x, Tensor) else x) for name, x in found.items())
+        kinds += [shapes.setdefault(repr(shape), len(shapes))] * n
+        places += [(number, row) for row in range(n)]
+        kept.append(found)
+    if not places:
+        raise DataError("batches has no examples; give at least two")
+    encoded = EncodedBatches(tuple(kept), np.array(places), np.array(kinds), _fingerprint(kept), read)
+    return encoded, _labels(labels, own, len(encoded))
+
+
+def _listed(batches: Any) -> Iterable[Any]:
+    if hasattr(batches, "features") and hasattr(batches, "iter"):  # a table of datasets
+        return batches.iter(batch_size=32)
+    if isinstance(batches, Mapping) or not isinstance(batches, Iterable):
+        raise DataError(must_be("batches", "a list of mappings, a DataLoader or a datasets.Dataset", batches))
+    return batches
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value)
+    return value.detach().cpu() if isinstance(value, Tensor) else value
+
+
+def _n_examples(number: int, batch: Mapping[str, Any]) -> int:
+    sizes = {name: len(x) if x.dim() else -1 for name, x in batch.items() if isinstance(x, Tensor)}
+    if not sizes:
+        raise DataError(f"batch {number} has no tensors; give the arguments of the model's forward")
+    if len(set(sizes.values())) > 1 or -1 in sizes.values():
+        said = ", ".join(f"{name} {list(batch[name].shape)}" for name in sizes)
+        raise DataError(f"batch {number} must have its examples along the first axis of every tensor: {said}")
+    return next(iter(sizes.values()))
+
+
+def _labels(given: Any, own: Sequence[Any], n: int) -> np.ndarray:
+    """``[examples]``, as given or as the batches have them."""
+    if given is None and not own:
+        raise DataError("there are no labels; give labels=, or batches with 'labels'")
+    labels = np.concatenate([np.asarray(one) for one in own]) if given is None else np.asarray(given)
+    if labels.ndim != 1:
+        raise DataError(f"labels must be one number or name per example, not {list(labels.shape)}")
+    if len(labels) != n:
+        raise DataError(f"labels must be {n}, one per example of the batches, not {len(labels)}")
+    return labels
+
+
+def _fingerprint(batches: Iterable[Mapping[str, Any]]) -> str:
+    digest = hashlib.sha256()
+    for batch in batches:
+        for name, x in batch.items():
+            if isinstance(x, Tensor):
+                digest.update(f"{name} {x.dtype} {tuple(x.shape)}\n".encode())
+                digest.update(x.contiguous().flatten().view(torch.uint8).numpy().data)
+            else:
+                digest.update(f"{name} {shown(x)}\n".encode())
+    return digest.hexdigest()

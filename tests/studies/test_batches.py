@@ -1,0 +1,135 @@
+"""Models of any modality in memory: every span equal to a loop of whole forwards with PEFT's switches."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from mask_loop import switched
+from peft.tuners.tuners_utils import BaseTunerLayer
+from tiny_families import family, ids, lora
+
+import adapter_probe as ap
+from adapter_probe.replay.stacks import find_layers
+from adapter_probe.replay.switches import Switches
+
+CASES: dict[str, tuple[str | Callable[[Any], torch.Tensor], str]] = {
+    "vit": ("logits", "classification"),
+    "wav2vec2": ("logits", "classification"),
+    "clip": (lambda out: (out.image_embeds * out.text_embeds).sum(-1), "regression"),
+    "whisper": (lambda out: out.logits[:, -1, :3], "classification"),
+    "t5 (labels)": (lambda out: out.logits[:, 0, :3], "classification"),
+}
+
+
+def batches_of(x: dict[str, Any], n: int = 4) -> list[dict[str, Any]]:
+    """Batches of 3, of which the others are the first one's with noise."""
+    generator = torch.Generator().manual_seed(0)
+    return [
+        {
+            k: v + 0.3 * torch.randn(v.shape, generator=generator).to(v) if v.is_floating_point() else v
+            for k, v in x.items()
+        }
+        for _ in range(n)
+    ]
+
+
+def loop(model: torch.nn.Module, batches: list[dict[str, Any]], read: Any, masks: np.ndarray) -> np.ndarray:
+    """Outputs ``[variants, examples, outputs]`` by whole forwards, for masks of two columns a call."""
+    whole, called = copy.deepcopy(model).eval(), []
+    for layer in find_layers(whole, Switches()):
+        layer.module.register_forward_hook(lambda module, _, __: called.append(module))
+    with torch.no_grad():
+        whole(**batches[0])
+    layers = called[:]
+    found = []
+    for mask in masks[:, ::2]:
+        for layer, on in zip(layers, mask.tolist(), strict=True):
+            switched([m for m in layer.modules() if isinstance(m, BaseTunerLayer)], on)
+        with torch.no_grad():
+            outs = [whole(**batch) for batch in batches]
+        values = torch.cat([read(out) if callable(read) else out[read] for out in outs])
+        found.append(values[:, None] if values.dim() == 1 else values)
+    return torch.stack(found).numpy()
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "vit" else pytest.mark.slow) for name in CASES]
+)
+def test_every_span_equals_the_loop(name: str):
+    read, kind = CASES[name]
+    base, x = family(name)
+    model, batches = lora(base).train(), batches_of(x)
+    n = 3 * len(batches)
+    labels = np.arange(n) % 3 if kind == "classification" else np.linspace(0, 1, n)
+    study = ap.ablate(
+        model, batches=iter(batches), labels=labels, read=read, precision="float64", progress=False
+    )
+    expected = loop(model, batches, read, study.results.masks)
+    np.testing.assert_allclose(study.results.logits, expected, atol=1e-6 * np.abs(expected).max())
+    assert np.ptp(study.results.logits, axis=0).max() > 1e-4
+    assert study.results.kind == kind
+    assert model.training
+    if kind == "classification":
+        score = (expected.argmax(-1) == labels).mean(axis=-1)
+        spans = study.results.spans.tolist()
+        for row in study.spans.itertuples():
+            assert row.score == pytest.approx(score[spans.index([row.first, row.last])])
+
+
+def test_a_metric_of_your_own_and_batches_of_several_shapes():
+    model = lora(family("bert")[0])
+    batches = [
+        dict(ids(n=3, s=9, seed=1)),
+        dict(ids(n=2, s=6, pad=None, seed=2)),
+        dict(ids(n=3, s=9, seed=3)),
+    ]
+    n_labels = model.get_base_model().config.num_labels
+    labels = np.arange(8) % n_labels
+    batches = [
+        {**batch, "labels": torch.tensor(labels[start : start + len(batch["input_ids"])])}
+        for batch, start in zip(batches, (0, 3, 5))
+    ]
+
+    def worst(labels: np.ndarray, predictions: np.ndarray) -> float:
+        return min(float((predictions == labels)[labels == label].mean()) for label in set(labels.tolist()))
+
+    study = ap.ablate(
+        model, batches=batches, metric=worst, spans="single", precision="float64", progress=False
+    )
+    plain = [{k: v for k, v in batch.items() if k != "labels"} for batch in batches]
+    expected = loop(model, plain, "logits", study.results.masks)
+    np.testing.assert_allclose(study.results.logits, expected, atol=1e-6)
+    assert study.summary.metric == "custom:worst"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"labels": [0, 1]}, "labels must be 12, one per example"),
+        ({"labels": None}, "there are no labels"),
+        ({"labels": [0] * 11 + [3]}, "labels must be whole numbers from 0 to 2, not 3"),
+        ({"labels": ["LABEL_0"] * 11 + ["cat"]}, "labels must be among LABEL_0, LABEL_1, LABEL_2, not 'cat'"),
+        ({"batches": []}, "batches has no examples"),
+        ({"batches": [{"pixels": torch.zeros(2, 3)}]}, "'pixels', which the model does not take"),
+        ({"batches": [[1, 2]]}, "batch 0 must be a mapping"),
+        ({"batches": 3}, "batches must be a list of mappings"),
+        ({"batches": [{"pixel_values": torch.zeros(2, 3)}], "labels": [0, 1]}, "does not run on the batches"),
+        ({"read": "embeddings"}, "read='embeddings' gives no tensor of the model's output, which has logits"),
+        ({"read": lambda out: out.logits[:, None]}, "read must give one row of numbers per example"),
+        ({"data": [{"text": "a", "label": 0}]}, "both data and batches"),
+        ({"precision": "mixed"}, "'mixed' needs texts"),
+        ({"metric": "nll"}, "metric 'nll' does not fit classification"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(change: dict[str, Any], words: str):
+    base, x = family("vit", torch.float32)
+    model = lora(base)
+    given = {"batches": batches_of(x), "labels": np.arange(12) % 3, "progress": False}
+    with pytest.raises(ap.AdapterProbeError, match=words) as caught:
+        ap.ablate(model, **(given | change))
+    assert "\n" not in str(caught.value)
