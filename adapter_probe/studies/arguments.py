@@ -41,6 +41,14 @@ class Module(Protocol):
 
 
 @runtime_checkable
+class Trainer(Protocol):
+    """A `transformers.Trainer`, which is not imported here."""
+
+    def get_eval_dataloader(self) -> Any:
+        """The batches that it evaluates on."""
+
+
+@runtime_checkable
 class Tokenizer(Protocol):
     """A tokenizer of transformers, which is not imported here."""
 
@@ -125,7 +133,7 @@ class _Given(Shown, Machine, Evaluation, AblationSettings):
 class Ablate(_Given):
     """The arguments of `adapter_probe.ablate`."""
 
-    checkpoint: str | Path | Module = field(
+    checkpoint: str | Path | Module | Trainer = field(
         metadata=required(
             "checkpoint folder, written by this project, `adapters`, PEFT or the paper's code; or a name on "
             "the Hugging Face Hub. In Python also a model in memory with PEFT's tuners, such as a "

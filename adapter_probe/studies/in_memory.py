@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from adapter_probe.errors import DataError, ModelError, ResultsError
 from adapter_probe.results.atomic import make_folder
 
-from .arguments import Ablate
+from .arguments import Ablate, Trainer
 
 if TYPE_CHECKING:
     import torch
 
     from adapter_probe.checkpoints.opened_peft import OpenedPeft
     from adapter_probe.data.examples import Examples
+
+
+_ON_DISK = ("cluster", "base", "revision", "dequantise")
+"""Arguments that a model in memory cannot follow."""
 
 
 @contextmanager
@@ -38,8 +42,13 @@ def opened_call(
     """
     from adapter_probe.checkpoints.in_memory import left_as_it_was
 
+    trainer = call.checkpoint if isinstance(call.checkpoint, Trainer) else None
+    if trainer is not None:
+        from .trainers import of_trainer, refuse_other_metric
+
+        call = of_trainer(call, trainer)
     model: Any = call.checkpoint
-    if flag := next((one for one in ("cluster", "base", "revision") if getattr(call, one) is not None), ""):
+    if flag := next((one for one in _ON_DISK if getattr(call, one)), ""):
         raise ResultsError(f"{flag} needs a checkpoint on disk; save the model and give its folder")
     texts = bool(call.task) or not (isinstance(call.data, tuple) and not call.data)
     if texts == (call.batches is not None):
@@ -51,6 +60,8 @@ def opened_call(
         raise DataError(f"a model in memory has {given}")
     with left_as_it_was(model):
         opened = _given(call, model)
+        if trainer is not None:
+            refuse_other_metric(trainer, call.metric, opened)
         temporary = TemporaryDirectory(prefix="adapter-probe-") if call.out is None else None
         folder = Path(temporary.name) if temporary else make_folder(str(call.out))
         device = str(device_of(model))
@@ -76,6 +87,8 @@ class Given(NamedTuple):
 def _given(call: Ablate, model: Any) -> Given:
     if call.batches is None:
         return Given(open_given(model, call.tokenizer, call.device))
+    if isinstance(call.against, (str, Path)) or len(call.against):
+        raise ResultsError("against needs texts; omit it with batches")
     if call.precision == "mixed":
         raise ResultsError("precision 'mixed' needs texts; give float32, float64 or bfloat16 with batches")
     from adapter_probe.checkpoints.in_memory import open_without_texts

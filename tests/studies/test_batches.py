@@ -123,6 +123,7 @@ def test_a_metric_of_your_own_and_batches_of_several_shapes():
         ({"read": lambda out: out.logits[:, None]}, "read must give one row of numbers per example"),
         ({"data": [{"text": "a", "label": 0}]}, "both data and batches"),
         ({"precision": "mixed"}, "'mixed' needs texts"),
+        ({"against": [{"text": "a", "label": 0}]}, "against needs texts"),
         ({"metric": "nll"}, "metric 'nll' does not fit classification"),
     ],
 )
