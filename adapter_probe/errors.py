@@ -4,10 +4,11 @@ Each carries one clear line: the value received, the values allowed, the file. T
 line and exits with code 2; any other exception is a bug and keeps its traceback. A warning is one line, too.
 """
 
+import json
 import sys
 from collections.abc import Iterable
 
-_LONGEST_SHOWN = 60  # characters
+_LONGEST_SHOWN, _LONGEST_QUOTED = 60, 40  # characters
 _MOST_SHOWN = 12  # values
 
 
@@ -21,13 +22,27 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def cut(text: str, most: int) -> str:
+    """The beginning of a text."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def quote(value: object) -> str:
+    """A value from a JSON file, as it is written there, shortened for a message."""
+    try:
+        text = json.dumps(value, ensure_ascii=True)
+    except (TypeError, ValueError, RecursionError):
+        text = type(value).__name__
+    return cut(text, _LONGEST_QUOTED)
+
+
 def shown(value: object) -> str:
     """A value on one line, shortened, for an error message; its type if it cannot be written."""
     try:
         text = repr(value).replace("\n", " ")
     except Exception:  # nested too deeply, a number of 5,000 digits, or any fault of the user's own class
         text = f"a {type(value).__name__}"
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 1]}…"
+    return cut(text, _LONGEST_SHOWN)
 
 
 def listed(values: Iterable[object]) -> str:

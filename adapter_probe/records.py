@@ -14,11 +14,10 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from adapter_probe.errors import AdapterProbeError
+from adapter_probe.errors import AdapterProbeError, quote
 
 RecordType = TypeVar("RecordType")
 _WORDS = {str: "a string", int: "a whole number", float: "a number", bool: "true or false", dict: "an object"}
-_MOST_SHOWN = 40
 _OPTION = re.compile(r"(?<!\S)--([a-z][a-z-]*)")
 
 
@@ -118,9 +117,4 @@ def _join(where: str, name: str) -> str:
 
 
 def _unfit(where: str, value: object, allowed: str) -> RecordError:
-    try:
-        shown = json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError):
-        shown = repr(value)
-    shown = shown if len(shown) <= _MOST_SHOWN else f"{shown[: _MOST_SHOWN - 1]}…"
-    return RecordError(f"{where or 'the record'} is {shown}, expected {allowed}")
+    return RecordError(f"{where or 'the record'} is {quote(value)}, expected {allowed}")

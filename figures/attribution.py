@@ -18,12 +18,10 @@ from matplotlib.patches import Patch
 
 from adapter_probe.analysis.significance import ALPHA
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
-from adapter_probe.errors import ResultsError
-from adapter_probe.wording import ALL_OFF, cell_text, drop_name, drop_text, is_distance, rounded, unit_name
+from adapter_probe.wording import ALL_OFF, drop_name, is_distance, rounded, unit_name
 
 from . import style
 from .ablation_words import (
-    axis_words,
     checkpoint_sentence,
     common_metric,
     drop_label,
@@ -34,10 +32,10 @@ from .ablation_words import (
 )
 from .curves import legend_on_top
 from .drawing import Drawing, caption_of, identity_of, undefined_text
-from .grid import Cells, draw_cells, number_layers
+from .grid import number_layers
+from .interactions import interaction_label, interaction_map, shares_of, total_drop
 from .layout import LOWEST_ROW, WIDE, fit_height, legend_below, new_figure, shape_of
-from .levels import DIVERGING_EDGES, DivergingScale, add_bar, draw_colorbar
-from .marks import write_notes
+from .levels import DivergingScale, add_bar
 from .naming import alike_ablations, suffix_of
 from .style import escape_mathtext
 from .venues import FigureOptions
@@ -83,20 +81,6 @@ def attribution(
     return ax
 
 
-def shares_of(record: AblationRecord) -> pd.DataFrame:
-    """The table of layer shares.
-
-    Raises:
-        ResultsError: there is none; shares require an ablation of every span with defined scores.
-    """
-    if record.shares is None:
-        raise ResultsError(
-            f"{record.folder}: layer shares are not available; they require an ablation of every span,"
-            " with all scores defined"
-        )
-    return record.shares
-
-
 def _draw_bars(ax: Axes, layers: pd.DataFrame, x: np.ndarray, width: float, index: int) -> None:
     ax.bar(x, layers["share_points"], width, **_bar_style(index))
     if "share_low_points" in layers:
@@ -133,7 +117,7 @@ def legend_entries(records: Sequence[AblationRecord]) -> list[tuple[Artist, str]
     for index, record in enumerate(records):
         name = f"share of the {drop_name(record.summary.metric)}{interval}"
         if len(records) > 1:
-            name = f"{escape_mathtext(study_label(record))} ({rounded(_total(record))} in total)"
+            name = f"{escape_mathtext(study_label(record))} ({rounded(total_drop(record))} in total)"
         entries.append((Patch(**_bar_style(index)), name))
     tested = "p_holm" in layers
     sure = layers["p_holm"].to_numpy() < ALPHA if tested else np.array([True])
@@ -144,61 +128,6 @@ def legend_entries(records: Sequence[AblationRecord]) -> list[tuple[Artist, str]
             handle = Line2D([], [], linestyle="", marker="D", color=ink, markerfacecolor=fill, **props)
             entries.append((handle, f"layer alone, {word}" if tested else "layer alone"))
     return entries
-
-
-def _total(record: AblationRecord) -> float:
-    return float(shares_of(record)["share_points"].sum(skipna=False))
-
-
-def interaction_map(
-    record: AblationRecord,
-    ax: Axes | None = None,
-    *,
-    colorbar: bool = True,
-    scale: DivergingScale | None = None,
-) -> Axes:
-    """Draw the grid of interactions: the part of each span's drop that shorter spans do not explain.
-
-    An interaction counts as clear if its interval excludes 0, or without intervals if it is at least half a
-    point. Clear interactions show their value where it fits; the others are small squares.
-
-    Args:
-        record: an ablation with the column `interaction_points`, and optionally its interval; NaN is crossed
-            out.
-        ax: Axes to draw on; by default the current Axes. A colour bar takes its room from it.
-        colorbar: whether to draw one.
-        scale: colour levels; by default the smallest scale that covers the record.
-    """
-    ax = plt.gca() if ax is None else ax
-    frame, about = record.spans, record.summary
-    cells = Cells.of(frame)
-    values = frame["interaction_points"].to_numpy(float)
-    scale = DivergingScale.spanning(values) if scale is None else scale
-    clear = is_clear(frame)
-    texts = [cell_text(value) if sure else "" for value, sure in zip(values, clear)]
-    draw_cells(cells, values, ax, scale=scale, texts=texts, studied=axis_words(about.study), small=~clear)
-    said = [escape_mathtext(study_label(record))]
-    if record.shares is not None:
-        said.append(f"{about.removed}: {drop_text(_total(record), about.metric)}")
-    if "interaction_low_points" in frame and not clear[~np.isnan(values)].all():
-        said.append("small: 95% interval includes 0")
-    write_notes(ax, said + ["crossed out: undefined"] * bool(np.isnan(values).any()), cells)
-    if colorbar:
-        draw_colorbar(scale, [ax], interaction_label(about.metric))
-    return ax
-
-
-def interaction_label(metric: str | None) -> str:
-    """Label of the colour bar of interactions."""
-    return f"interaction ({unit_name(metric)})"
-
-
-def is_clear(frame: pd.DataFrame) -> np.ndarray:
-    """Whether an interaction differs from 0 by its interval, or by size without one, bool `[rows]`."""
-    if "interaction_low_points" not in frame:
-        return frame["interaction_points"].abs().to_numpy(float) >= DIVERGING_EDGES[0]
-    low, high = (frame[f"interaction_{end}_points"].to_numpy(float) for end in ("low", "high"))
-    return (low > 0) | (high < 0)
 
 
 def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:

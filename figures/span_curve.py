@@ -10,16 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
-from adapter_probe.analysis.deltas import StudyKind, drop_points, span_order
+from adapter_probe.analysis.deltas import StudyKind, span_order
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
 from adapter_probe.wording import drop_name, sentence, tolerance_text
 
@@ -35,29 +31,23 @@ from .ablation_words import (
     units_of,
     warnings_of,
 )
-from .curves import FOOT, LegendEntry, add_legend, leave_room, tidy_axes
+from .curves import add_legend, leave_room
 from .drawing import SOURCE, Drawing, caption_of, identity_of, undefined_text
-from .grid import number_layers
 from .heatmap import heatmap
 from .layout import (
     LOWEST_ROW,
     WIDE,
-    before_drawing,
     fit_height,
     legend_below,
     new_figure,
     shape_of,
-    size_in_points,
     title_above,
 )
 from .naming import alike_ablations
-from .point_labels import INTERVAL
 from .span_grid import SpanRecord
-from .span_line import SpanLine, line_of_spans
+from .span_line import SpanLine, draw_line, line_entries, line_of_spans
 from .venues import FigureOptions
 
-_COLOUR, _BAND = "#0072b2", 0.2
-_MARK = 3.6  # units; marks are smaller if there are many layers
 _ASPECT, _WIDE_ASPECT = 0.7, 0.42
 
 
@@ -103,124 +93,6 @@ def curve(
         add_legend(ax, entries, line.notes)
         ax.get_legend().set_frame_on(True)  # it covers no data
     return ax
-
-
-def draw_line(line: SpanLine, ax: Axes, *, tolerance: float) -> None:
-    """Draw one curve with the labels of its axes, but without a legend."""
-    frame, unit, ink = line.frame, style.scale_factor(), style.line_colour()
-    drops = drop_points(frame["delta_points"])
-    x, known = np.arange(len(drops)), ~np.isnan(drops)
-    tidy_axes(ax)
-    ax.grid(False, axis="x")
-    ax.axhline(0, color=ink, linewidth=0.6 * unit, zorder=1)
-    if line.shows == "drops":
-        ax.axhline(tolerance, zorder=1.5, label="tolerance", **_tolerance_props())
-    joined = span_order(frame) != "apart"
-    if "ci_low_points" in frame:
-        _draw_interval(ax, x, -frame["ci_high_points"], -frame["ci_low_points"], joined)
-    if "sd_points" in frame:
-        ends = drops - frame["sd_points"], drops + frame["sd_points"]
-        ax.vlines(x, *ends, zorder=2, label="s.d.", **_spread_props())
-    if line.published is not None:
-        ax.plot(x, drop_points(line.published["delta_points"]), zorder=2, **_published_props())
-    if joined:
-        ax.plot(x, drops, color=_COLOUR, linewidth=1.1 * unit, zorder=3)
-    _draw_marks(ax, x[known], drops[known], _is_sure(frame)[known])
-    foot, across = np.full((~known).sum(), FOOT), ax.get_xaxis_transform()
-    ax.plot(x[~known], foot, transform=across, label="undefined", zorder=4, **_cross_props())
-    ax.set_xlim(-0.6, len(x) - 0.4)
-    number_layers(ax.xaxis, line.places, 0.0)
-    ax.set_xlabel(line.axis)
-    ax.set_ylabel(line.label.replace(" (", "\n("))  # the panels are low
-
-
-def _is_sure(frame: pd.DataFrame) -> np.ndarray:
-    """Whether each difference is significant, bool ``[spans]``; True for all spans if no test was made."""
-    return frame["significant"].to_numpy(bool) if "significant" in frame else np.ones(len(frame), bool)
-
-
-def _draw_interval(ax: Axes, x: np.ndarray, low: pd.Series, high: pd.Series, joined: bool) -> None:
-    if joined:
-        ax.fill_between(x, low, high, color=_COLOUR, alpha=_BAND, linewidth=0, zorder=0.8, label=INTERVAL)
-    else:
-        ax.vlines(x, low, high, color=_COLOUR, linewidth=0.8 * style.scale_factor(), zorder=2, label=INTERVAL)
-
-
-def _draw_marks(ax: Axes, x: np.ndarray, drops: np.ndarray, sure: np.ndarray) -> None:
-    """Draw one dot per span, filled if the difference is significant and small enough not to overlap."""
-    marks = [
-        ax.scatter(x[chosen], drops[chosen], facecolors=fill, edgecolors=_COLOUR, zorder=zorder, label=label)
-        for chosen, fill, zorder, label in (
-            (sure, _COLOUR, 4.1, "significant"), (~sure, ax.get_facecolor(), 4, "not significant"),
-        )
-    ]  # fmt: skip
-
-    def fit(ax: Axes) -> None:
-        left, right = ax.get_xlim()
-        _set_size(marks, min(_MARK * style.scale_factor(), 0.85 * size_in_points(ax)[0] / (right - left)))
-
-    before_drawing(ax, fit)
-
-
-def _set_size(marks: Sequence[PathCollection], size: float) -> None:
-    for mark in marks:
-        mark.set_sizes([size**2])
-        mark.set_linewidth(min(0.7 * style.scale_factor(), 0.25 * size))
-
-
-def _tolerance_props() -> dict[str, object]:
-    return {"color": style.line_colour(), "linewidth": 0.9 * style.scale_factor(), "linestyle": (0, (4, 2))}
-
-
-def _spread_props() -> dict[str, object]:
-    return {"color": style.FAINT, "linewidth": 0.6 * style.scale_factor()}
-
-
-def _cross_props() -> dict[str, object]:
-    return {"linestyle": "", "marker": "x", "color": style.FAINT, "markersize": 3 * style.scale_factor()}
-
-
-def _published_props() -> dict[str, object]:
-    unit = style.scale_factor()
-    return {
-        "color": style.FAINT, "marker": "s", "markersize": 2.6 * unit, "markerfacecolor": style.WHITE,
-        "markeredgewidth": 0.5 * unit, "linewidth": 0.7 * unit, "linestyle": ":",
-    }  # fmt: skip
-
-
-def line_entries(lines: Sequence[SpanLine], tolerance: float) -> list[LegendEntry]:
-    """Legend handles and labels for everything that the curves contain."""
-    unit, frames = style.scale_factor(), [line.frame for line in lines]
-    dot = {
-        "marker": "o",
-        "markeredgecolor": _COLOUR,
-        "markersize": _MARK * unit,
-        "markeredgewidth": 0.7 * unit,
-    }
-    entries: list[LegendEntry] = []
-    tested = [frame for frame in frames if "significant" in frame]
-    sure = np.concatenate([_is_sure(frame)[frame["delta_points"].notna()] for frame in frames])
-    tests = dict.fromkeys(line.test for line in lines if line.test)
-    how = f" ({' or '.join(tests)}, Holm)" if tests else ""
-    for chosen, fill, word in ((sure, _COLOUR, "significant"), (~sure, "none", "not significant")):
-        if tested and chosen.any():
-            entries.append((Line2D([], [], linestyle="", markerfacecolor=fill, **dot), f"{word}{how}"))
-    if any("ci_low_points" in frame for frame in frames):
-        joined = any(span_order(frame) != "apart" for frame in frames)
-        upright = {"marker": "|", "markersize": 7 * unit, "markeredgewidth": 0.8 * unit}
-        bar = Line2D([], [], linestyle="", color=_COLOUR, **upright)
-        band = Patch(facecolor=_COLOUR, alpha=_BAND, linewidth=0)
-        entries.append((band if joined else bar, "95% interval"))
-    if any("sd_points" in frame for frame in frames):
-        entries.append((Line2D([], [], **_spread_props()), "s.d. over studies"))
-    if any(line.shows == "drops" for line in lines):
-        within = tolerance_text(tolerance, lines[0].metric)
-        entries.append((Line2D([], [], **_tolerance_props()), f"tolerance, {within}"))
-    if any(line.published is not None for line in lines):
-        entries.append((Line2D([], [], **_published_props()), "Houlsby et al. 2019"))
-    if any(frame["delta_points"].isna().any() for frame in frames):
-        entries.append((Line2D([], [], **_cross_props()), "undefined"))
-    return entries
 
 
 def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:

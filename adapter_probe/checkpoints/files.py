@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe.errors import CheckpointError, one_line, reason_of
+from adapter_probe.errors import quote as quote
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,7 +30,6 @@ def is_own(folder: Path) -> bool:
 
 
 _POINTER = b"version https://git-lfs.github.com/spec/"
-_MOST_SHOWN = 40
 _DAMAGE = (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, TypeError)
 
 
@@ -266,12 +266,3 @@ def unsupported(folder: Path, what: str, supported: Iterable[str] = ()) -> Check
 def first_of(names: Sequence[str]) -> str:
     """The first of some names and the number of the others, for a message."""
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-
-
-def quote(value: object) -> str:
-    """A value from a file, shortened for a message."""
-    try:
-        text = json.dumps(value, ensure_ascii=True)
-    except (TypeError, ValueError, RecursionError):
-        text = type(value).__name__
-    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 1]}…"

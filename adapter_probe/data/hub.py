@@ -14,7 +14,7 @@ from types import ModuleType
 import numpy as np
 
 from adapter_probe.data.formats import Rows
-from adapter_probe.errors import DataError, install_extra
+from adapter_probe.errors import DataError, cut, install_extra
 from adapter_probe.reads import report_unknown
 
 _ENTRY = re.compile(
@@ -156,4 +156,4 @@ def _values(table: object, name: str) -> list[object]:
 
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return lines[0] if len(lines[0]) <= _MOST_SHOWN else f"{lines[0][: _MOST_SHOWN - 1]}…"
+    return cut(lines[0], _MOST_SHOWN)

@@ -106,7 +106,34 @@ def ablate(call: Ablate) -> Ablation:
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
     with _opened(call) as (call, opened, temporary):
-        study = _ablated(call, opened)
+        kept = _usual_folder(str(call.checkpoint)).parent if call.out is None else Path(call.out)
+        asked = _asked(call, kept, kept if opened else Path(str(call.checkpoint)))
+        if opened is None and (finished := _finished(asked, call)) is not None:
+            return finished
+        from adapter_probe.device import choose_device, use_threads
+        from adapter_probe.probe.request import on_other_data, prepare_ablation
+
+        arguments, folder = asked[0]
+        with activity(f"ablate: opening {arguments.checkpoint}", call.progress), recorded() as reads:
+            if call.cluster is None:
+                use_threads(call.threads)
+            device = choose_device(call.device if call.cluster is None else "auto")
+            request = prepare_ablation(arguments, device, *(opened or ()))
+        if call.cluster is not None:
+            from adapter_probe.jobs.running import Resources
+            from adapter_probe.jobs.shards import compute_in_shards
+
+            resources = Resources(threads=call.threads, device=call.device, cluster=call.cluster)
+            compute_in_shards(arguments, request, folder, resources, call.cluster, call.progress)
+        studies = []
+        for one, place in asked:
+            if one is not arguments:
+                with recorded(reads.of_model()) as reads:
+                    request = on_other_data(request, one)
+            studies.append(run_ablation(request, place, progress=call.progress))
+            if opened is None:
+                record_reads(one, reads, place)
+        study = _with_against(studies)
     return study if temporary is None else replace(study, _temporary=temporary)
 
 
@@ -142,38 +169,6 @@ def _on_disk(call: Ablate) -> Ablate:
     if is_missing(name):
         raise CheckpointError(f"checkpoint {name}: no such folder")
     return call
-
-
-def _ablated(call: Ablate, opened: Given | None) -> Ablation:
-    """Compute what is missing of an ablation, or read it back; `opened` is a model in memory."""
-    kept = _usual_folder(str(call.checkpoint)).parent if call.out is None else Path(call.out)
-    asked = _asked(call, kept, kept if opened else Path(str(call.checkpoint)))
-    if opened is None and (finished := _finished(asked, call)) is not None:
-        return finished
-    from adapter_probe.device import choose_device, use_threads
-    from adapter_probe.probe.request import on_other_data, prepare_ablation
-
-    arguments, folder = asked[0]
-    with activity(f"ablate: opening {arguments.checkpoint}", call.progress), recorded() as reads:
-        if call.cluster is None:
-            use_threads(call.threads)
-        device = choose_device(call.device if call.cluster is None else "auto")
-        request = prepare_ablation(arguments, device, *(opened or ()))
-    if call.cluster is not None:
-        from adapter_probe.jobs.running import Resources
-        from adapter_probe.jobs.shards import compute_in_shards
-
-        resources = Resources(threads=call.threads, device=call.device, cluster=call.cluster)
-        compute_in_shards(arguments, request, folder, resources, call.cluster, call.progress)
-    studies = []
-    for one, place in asked:
-        if one is not arguments:
-            with recorded(reads.of_model()) as reads:
-                request = on_other_data(request, one)
-        studies.append(run_ablation(request, place, progress=call.progress))
-        if opened is None:
-            record_reads(one, reads, place)
-    return _with_against(studies)
 
 
 def _finished(asked: Sequence[tuple[AblationArguments, Path]], call: Ablate) -> Ablation | None:

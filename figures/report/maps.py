@@ -15,13 +15,12 @@ from adapter_probe.analysis.deltas import drop_points
 from adapter_probe.analysis.removable import tolerance_border
 from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.figures import style
-from adapter_probe.figures.attribution import interaction_label, interaction_map
 from adapter_probe.figures.grid import Cells
+from adapter_probe.figures.interactions import interaction_label, interaction_map
 from adapter_probe.figures.layout import fit_height, legend_below, new_figure
 from adapter_probe.figures.levels import DivergingScale, Scale, draw_colorbar
-from adapter_probe.figures.span_curve import draw_line, line_entries
 from adapter_probe.figures.span_grid import Grid, draw
-from adapter_probe.figures.span_line import SpanLine
+from adapter_probe.figures.span_line import SpanLine, draw_line, line_entries
 from adapter_probe.figures.venues import FigureOptions, Venue
 
 from .inline_svg import GROUND, INK, inline, places
