@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from functools import cache
@@ -31,6 +32,8 @@ Axis = Literal["parameters", "memory", "seconds", "bytes"]
 Split = Literal["train", "validation", "test"]
 Style = Literal["paper", "icml", "neurips", "acl", "aaai", "jmlr", "tmlr", "talk"]
 Column = Literal["half", "full"]
+Basis = Literal["estimate", "interval"]
+"""What is held against a tolerance: the drop itself, or its lower 95% confidence bound."""
 FIGURE_FORMATS = ("pdf", "svg", "png", "pgf")
 DEFAULT_FORMATS = ("pdf", "svg", "png")
 
@@ -179,18 +182,19 @@ def annotations_of(kind: type, user: str = "") -> dict[str, Any]:
 
     Args:
         kind: the dataclass.
-        user: name of a module that may have imported them.
+        user: name of a module that may have imported them. Without it, nothing is loaded to resolve a name.
     """
     found: dict[str, Any] = {}
-    known = vars(sys.modules[user]) if user else {}
+    imported = vars(sys.modules[user]) if user else {}
     for owner in reversed(kind.__mro__):
-        names = Names({**vars(builtins), **known, **vars(sys.modules[owner.__module__])})
+        known = {**vars(builtins), **imported, **vars(sys.modules[owner.__module__])}
+        names = Names(known) if user else defaultdict(lambda: Any, known)
         for name, annotation in vars(owner).get("__annotations__", {}).items():
             found[name] = evaluated(annotation, names)
     return found
 
 
-def evaluated(annotation: Any, names: Names) -> Any:
+def evaluated(annotation: Any, names: dict[str, Any]) -> Any:
     """The type that an annotation names; `Any` where it is of a module for type checkers only."""
     try:
         while isinstance(annotation, str):

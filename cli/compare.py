@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from adapter_probe.settings import DEFAULT_FORMATS
 from adapter_probe.studies.summaries import aligned_columns, comparison_rows, file_lists
 
 from . import options
@@ -34,7 +35,7 @@ def compare(
         ),
     ] = Path("comparison"),
     style: options.Style = "paper",
-    formats: options.Formats = "pdf,svg,png",
+    formats: options.Formats = ",".join(DEFAULT_FORMATS),
     json: options.Json = False,
 ) -> None:
     """Compare two ablations span by span, with paired intervals, and draw the difference of the drops.

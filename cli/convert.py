@@ -2,43 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Literal
-
-import typer
-
 from adapter_probe.progress import print_message
+from adapter_probe.studies.checkpoint_arguments import Convert
 
-from . import options
 from .console import command, show
 
 
 @command
-def convert(
-    source: options.Checkpoint,
-    out: Annotated[Path, typer.Argument(help="Output folder.", metavar="FOLDER")],
-    to: Annotated[
-        Literal["adapterhub", "native", "peft"],
-        typer.Option(help="Format of the output.", rich_help_panel=options.OUTPUT),
-    ],
-    base: options.MovedBase = None,
-    data: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="File of labelled validation examples, for a checkpoint that records no task. Repeatable.",
-            metavar="FILE",
-            rich_help_panel=options.DATA,
-        ),
-        options.PLACES["file"],
-    ] = None,
-    label_names: options.LabelNames = None,
-    lossy: Annotated[
-        bool,
-        typer.Option(
-            "--lossy", help="Drop what the output format cannot represent.", rich_help_panel=options.OUTPUT
-        ),
-    ] = False,
-) -> None:
+def convert(asked: Convert) -> None:
     """Convert a checkpoint to another format; a lossy conversion is refused unless --lossy is given.
 
     The project's own format (native) represents every supported checkpoint but those of causal language
@@ -49,7 +20,6 @@ def convert(
     """
     from adapter_probe.studies.checkpoints import convert as write
 
-    given = {"base": base, "data": data or (), "label_names": label_names or (), "lossy": lossy}
-    for what in write(source, out, to, **given):
+    for what in write(**vars(asked)):
         print_message(f"{what} are left out" if what.endswith("s") else f"{what} is left out")
-    show(str(out))
+    show(str(asked.out))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from adapter_probe.studies.checkpoint_arguments import Inspect
 from adapter_probe.studies.summaries import aligned_columns, method_text
 from adapter_probe.wording import named_score
 
@@ -12,18 +13,14 @@ from .console import command, show, show_json
 
 
 @command
-def inspect(
-    checkpoint: options.Checkpoint,
-    base: options.MovedBase = None,
-    json: options.Json = False,
-) -> None:
+def inspect(asked: Inspect, json: options.Json = False) -> None:
     """Show a checkpoint's layers, sites, sizes and parameter counts, whichever library wrote it.
 
     Example: adapter-probe inspect my-checkpoint
     """
     from adapter_probe.studies.checkpoints import inspect as read
 
-    facts = read(checkpoint, base=base)
+    facts = read(**vars(asked))
     show_json(facts) if json else show(_text(facts))
 
 

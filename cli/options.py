@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from adapter_probe import settings
 from adapter_probe.errors import AdapterProbeError, ResultsError, TrainingError, must_be
 from adapter_probe.hub_names import is_hub_name, is_missing
 
@@ -47,38 +48,6 @@ PLACES = {
 }
 
 
-Checkpoint = Annotated[
-    Path, typer.Argument(help="Checkpoint folder.", metavar="CHECKPOINT"), PLACES["checkpoint"]
-]
-MovedBase = Annotated[
-    str | None,
-    typer.Option(
-        help="Base model, if it differs from the recorded one: a folder or a Hugging Face Hub name.",
-        metavar="BASE", rich_help_panel=DATA,
-    ),
-]  # fmt: skip
-GivenFiles = Annotated[
-    list[Path] | None,
-    typer.Option(
-        help="File of labelled examples to use instead of the checkpoint's own task. Repeatable.",
-        metavar="FILE", rich_help_panel=DATA,
-    ),
-    PLACES["file"],
-]  # fmt: skip
-GivenEncoding = Annotated[
-    str,
-    typer.Option(
-        help="Text encoding of the given data files, such as latin-1.", metavar="NAME", rich_help_panel=DATA
-    ),
-]
-LabelNames = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Name of an output of the head, as in the data, in the outputs' order; for a checkpoint that "
-        "does not name them. Repeatable.",
-        metavar="NAME", rich_help_panel=DATA,
-    ),
-]  # fmt: skip
 Device = Annotated[
     str,
     typer.Option(
@@ -93,7 +62,7 @@ Tolerance = Annotated[
     ),
 ]  # fmt: skip
 Style = Annotated[
-    Literal["paper", "icml", "neurips", "acl", "aaai", "jmlr", "tmlr", "talk"],
+    settings.Style,
     typer.Option(help="Figure sizes and fonts of a publication venue, or of slides.", rich_help_panel=OUTPUT),
 ]
 Formats = Annotated[

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from adapter_probe.errors import ResultsError, must_be
+from adapter_probe.studies.checkpoint_arguments import Prune
 from adapter_probe.studies.summaries import aligned_columns, drop_interval_text, score_text
 from adapter_probe.wording import is_distance
 
@@ -15,61 +12,11 @@ from . import options
 from .console import command, show, show_json
 
 if TYPE_CHECKING:
-    from adapter_probe.spans import Span
     from adapter_probe.studies.pruning import Pruning
 
 
-SPANS = "Spans"  # a heading of the help
-
-
 @command
-def prune(
-    checkpoint: options.Checkpoint,
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="Output folder of the new checkpoint.", metavar="FOLDER", rich_help_panel=options.OUTPUT
-        ),
-    ],
-    span: Annotated[
-        str | None,
-        typer.Option(
-            help="Layers whose adapters are removed, such as 0-4.",
-            metavar="FIRST-LAST",
-            rich_help_panel=SPANS,
-        ),
-    ] = None,
-    within: Annotated[
-        float | None,
-        typer.Option(
-            help="Remove the longest span whose drop is at most this many percentage points in an ablation.",
-            metavar="POINTS",
-            rich_help_panel=SPANS,
-        ),
-    ] = None,
-    basis: Annotated[
-        Literal["estimate", "interval"],
-        typer.Option(
-            help="With --within: use the measured drop, or the lower bound of its 95% interval.",
-            rich_help_panel=SPANS,
-        ),
-    ] = "estimate",
-    base: options.MovedBase = None,
-    data: options.GivenFiles = None,
-    encoding: options.GivenEncoding = "utf-8",
-    label_names: options.LabelNames = None,
-    ablation: Annotated[
-        Path | None,
-        typer.Option(
-            help="With --within: results folder of the ablation; by default the one inside the checkpoint.",
-            metavar="FOLDER",
-            rich_help_panel=SPANS,
-        ),
-        options.Place("--ablation {}: no such folder"),
-    ] = None,
-    device: options.Device = "auto",
-    json: options.Json = False,
-) -> None:
+def prune(asked: Prune, json: options.Json = False) -> None:
     """Remove the adapters of a span of layers and write the smaller checkpoint.
 
     Reports the parameters and time saved and the drop on the validation set. With --within, the span is
@@ -79,24 +26,9 @@ def prune(
     """
     from adapter_probe.studies import pruning
 
-    pruned = pruning.prune(
-        checkpoint, out, span=None if span is None else _parse(span), within=within, basis=basis, base=base,
-        data=data or (), encoding=encoding, label_names=label_names or (), ablation=ablation,
-        device=device,
-    )  # fmt: skip
+    pruned = pruning.prune(**vars(asked))
     record = _record(pruned)
     show_json(record) if json else show(_text(record))
-
-
-def _parse(text: str) -> Span:
-    """``0-4``, or ``3`` for a single layer."""
-    from adapter_probe.spans import Span
-
-    first, dash, last = text.partition("-")
-    try:
-        return Span(int(first), int(last if dash else first))
-    except ValueError:
-        raise ResultsError(must_be("--span", "a first and a last layer, such as 0-4", text)) from None
 
 
 def _record(pruned: Pruning) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -23,9 +23,9 @@ from adapter_probe.analysis.significance import LEVEL, percentile_interval
 from adapter_probe.metrics import to_points
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.schema import REMOVABLE_COLUMNS
+from adapter_probe.settings import Basis
 
-Basis = Literal["estimate", "interval"]
-BASES: tuple[Basis, ...] = ("estimate", "interval")
+BASES: tuple[Basis, ...] = get_args(Basis)
 TOLERANCES = (0.5, 1.0, 2.0)
 """Tolerated drops, in points, for which summaries and tables list removable spans."""
 

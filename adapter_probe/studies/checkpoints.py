@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from adapter_probe.errors import CheckpointError, must_be
+from adapter_probe.errors import CheckpointError
 
-from .checked import checked
+from .checked import taking
+from .checkpoint_arguments import Convert, Inspect
 from .rows import as_tuple
 
 if TYPE_CHECKING:
@@ -16,13 +16,9 @@ if TYPE_CHECKING:
     from adapter_probe.checkpoints.native import OpenedCheckpoint
 
 
-@checked
-def inspect(checkpoint: str | Path, *, base: str | Path | None = None) -> dict[str, Any]:
+@taking(Inspect)
+def inspect(call: Inspect) -> dict[str, Any]:
     """The layers, sites, sizes and parameter counts of a checkpoint, whichever library wrote it.
-
-    Args:
-        checkpoint: checkpoint folder.
-        base: folder or Hugging Face Hub id of the base model, if it differs from the recorded one.
 
     Returns:
         plain JSON: `base`, `family`, `task`, `metric` and `scores`; `n_layers`, `n_sites` (with an adapter)
@@ -37,8 +33,8 @@ def inspect(checkpoint: str | Path, *, base: str | Path | None = None) -> dict[s
     from adapter_probe.checkpoints.headers import read_contents
     from adapter_probe.checkpoints.peft_headers import read_peft_contents
 
-    place = None if base is None else str(base)
-    folder = Path(checkpoint)
+    place = None if call.base is None else str(call.base)
+    folder = Path(call.checkpoint)
     contents = read_contents(folder, place) or read_peft_contents(folder, place)
     if contents is None:
         from adapter_probe.checkpoints.native import OpenedCheckpoint
@@ -102,33 +98,13 @@ def _method(method: Any) -> dict[str, Any]:
     return found
 
 
-@checked
-def convert(
-    source: str | Path,
-    out: str | Path,
-    to: Literal["adapterhub", "native", "peft"],
-    *,
-    base: str | Path | None = None,
-    data: str | Path | Sequence[str | Path] = (),
-    label_names: str | Sequence[str] = (),
-    lossy: bool = False,
-) -> list[str]:
+@taking(Convert)
+def convert(call: Convert) -> list[str]:
     """Write a checkpoint in another format; a lossy conversion is refused unless `lossy` is given.
 
     The project's own format (``native``) represents every supported checkpoint but those of causal language
     models. AdapterHub's format represents bottleneck adapters but not trained LayerNorms. PEFT's format
     represents LoRA, DoRA, (IA)³ and tuned LayerNorms.
-
-    Args:
-        source: checkpoint folder.
-        out: output folder.
-        to: format of the output.
-        base: folder or Hugging Face Hub id of the base model, if it differs from the recorded one.
-        data: file or files of labelled validation examples, for ``native`` and a checkpoint that records no
-            task.
-        label_names: names of the head's outputs in these files, in their order, where the checkpoint does
-            not name them.
-        lossy: whether to drop what the output format cannot represent.
 
     Returns:
         what was dropped, as short texts such as ``the trained LayerNorms``.
@@ -138,15 +114,13 @@ def convert(
             represent it.
         ResultsError: the folder cannot be written.
     """
-    from adapter_probe.checkpoints.converting import CHECKPOINT_FORMATS, to_adapterhub, to_native, to_peft
+    from adapter_probe.checkpoints.converting import to_adapterhub, to_native, to_peft
     from adapter_probe.checkpoints.opened_peft import OpenedPeft
     from adapter_probe.checkpoints.opening import open_any
     from adapter_probe.data.given import given_task
 
-    if to not in CHECKPOINT_FORMATS:
-        raise CheckpointError(must_be("--to", f"one of {', '.join(CHECKPOINT_FORMATS)}", to))
-    source, out, files = Path(source), Path(out), as_tuple(data)
-    opened = open_any(source, None if base is None else str(base))
+    source, out, to, files = Path(call.source), Path(call.out), call.to, as_tuple(call.data)
+    opened = open_any(source, None if call.base is None else str(call.base))
     if isinstance(opened, OpenedPeft):
         if to != "peft":
             raise CheckpointError(
@@ -158,13 +132,13 @@ def convert(
         write_without(opened, (), out)
         return []
     if to == "adapterhub":
-        return to_adapterhub(opened, out, lossy)
+        return to_adapterhub(opened, out, call.lossy)
     if to == "peft":
         to_peft(opened, out, source)
         return []
     if files:
         task = given_task(
-            opened.description.task, files, "validation", source, label_names=as_tuple(label_names)
+            opened.description.task, files, "validation", source, label_names=as_tuple(call.label_names)
         )
         opened = opened.with_task(task)
     to_native(opened, out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -33,7 +33,8 @@ from adapter_probe.results.schema import MANIFEST, holds_results
 from adapter_probe.spans import SITES_PER_LAYER, Span, as_span
 
 from .ablation import Ablation
-from .checked import checked
+from .checked import taking
+from .checkpoint_arguments import Prune
 from .loading import ablations_of
 from .rows import as_tuple, check_files
 
@@ -96,84 +97,57 @@ class _Choice:
     warning: str | None = None
 
 
-@checked
-def prune(
-    checkpoint: str | Path,
-    out: str | Path,
-    *,
-    span: Span | tuple[int, int] | int | None = None,
-    within: float | None = None,
-    basis: Basis = "estimate",
-    base: str | Path | None = None,
-    data: str | Path | Sequence[str | Path] = (),
-    encoding: str = "utf-8",
-    label_names: str | Sequence[str] = (),
-    ablation: Ablation | str | Path | None = None,
-    device: str = "auto",
-    progress: bool = True,
-) -> Pruning:
+@taking(Prune)
+def prune(call: Prune) -> Pruning:
     """Remove the adapters of a span of layers and write the smaller checkpoint.
 
     Give either `span` or `within`. With `within`, the span is chosen on a fixed random half of the examples
     of an ablation, and scores and interval are measured on the other half. A PEFT checkpoint stays in PEFT's
     format.
 
-    Args:
-        checkpoint: folder of a trained checkpoint.
-        out: output folder of the new checkpoint.
-        span: layers whose adapters are removed: a layer, or the first and the last one.
-        within: remove the longest span whose drop is at most this many percentage points in an ablation.
-        basis: with `within`, use the measured drop (``estimate``) or its lower 95% confidence bound
-            (``interval``).
-        base: folder or Hugging Face Hub id of the base model, if it differs from the recorded one.
-        data: a file or files of labelled examples to use instead of the checkpoint's own task; required for
-            checkpoints of other libraries, which record no task.
-        encoding: text encoding of these files.
-        label_names: names of the head's outputs, in their order, where the checkpoint does not name them.
-        ablation: with `within`, the ablation or its results folder; by default inside the checkpoint.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...; ``auto`` uses the accelerator if there is one.
-        progress: whether to show a progress bar on stderr.
-
     Raises:
         CheckpointError, ModelError, DataError: the checkpoint, its base or its data cannot be opened, or the
             first or last layer of the span has no adapters.
         ResultsError: there is no ablation of this checkpoint, or no span within the tolerance.
     """
-    checkpoint, out = Path(checkpoint), Path(out)
-    if (span is None) == (within is None):
+    checkpoint, out, within = Path(call.checkpoint), Path(call.out), call.within
+    if (call.span is None) == (within is None):
         raise ResultsError("give either --span FIRST-LAST or --within POINTS")
-    choice = None if span is None else _Choice(_as_span(span))
-    if basis not in get_args(Basis):
-        raise ResultsError(must_be("--basis", f"one of {', '.join(get_args(Basis))}", basis))
-    files = tuple(map(str, as_tuple(data)))
-    check_files(checkpoint, encoding, *files)
+    choice = None if call.span is None else _Choice(_as_span(call.span))
+    files = tuple(map(str, as_tuple(call.data)))
+    check_files(checkpoint, call.encoding, *files)
     default = checkpoint / (f"ablation-data-{Path(files[0]).stem}" if files else "ablation")
-    study = None if within is None else _ablation(ablation or default, checkpoint, within)
-    with activity(f"prune: opening {checkpoint}", progress):
+    study = None if within is None else _ablation(call.ablation or default, checkpoint, within)
+    with activity(f"prune: opening {checkpoint}", call.progress):
         arguments = AblationArguments(
             str(checkpoint),
-            base=None if base is None else str(base),
+            base=None if call.base is None else str(call.base),
             data=files,
-            encoding=encoding,
-            label_names=as_tuple(label_names),
+            encoding=call.encoding,
+            label_names=as_tuple(call.label_names),
             metric=_metric_of(study),
         )
-        request = _remembering(prepare_ablation(arguments, choose_device(device)), files)
+        request = _remembering(prepare_ablation(arguments, choose_device(call.device)), files)
     if choice is None:
         assert study is not None
         assert within is not None
-        with activity("prune: choosing the span", progress):
-            choice = _choose(request, study, checkpoint, within, basis)
-    pruned = prune_checkpoint(request, checkpoint, choice.span, out, progress)
-    with activity("prune: computing intervals and tests", progress):
+        with activity("prune: choosing the span", call.progress):
+            choice = _choose(request, study, checkpoint, within, call.basis)
+    pruned = prune_checkpoint(request, checkpoint, choice.span, out, call.progress)
+    with activity("prune: computing intervals and tests", call.progress):
         return _measured(pruned, choice, out)
 
 
-def _as_span(span: Span | tuple[int, int] | int) -> Span:
+def _as_span(span: Span | tuple[int, int] | int | str) -> Span:
     try:
+        if isinstance(span, str):  # 0-4, or 3 for a single layer
+            first, dash, last = span.partition("-")
+            return Span(int(first), int(last if dash else first))
         return as_span(span)
     except (TypeError, ValueError) as error:
-        raise ResultsError(f"{must_be('span', 'a first and a last layer', span)}: {error}") from None
+        raise ResultsError(
+            f"{must_be('--span', 'a first and a last layer, such as 0-4', span)}: {error}"
+        ) from None
 
 
 def _remembering(request: AblationRequest, data: Sequence[str]) -> AblationRequest:
