@@ -217,8 +217,8 @@ def test_what_was_written_while_it_ran_is_not_trusted(place, monkeypatch):
     (place.results / CHECKSUMS).unlink()
     prepare = request.prepare_ablation
 
-    def edited_meanwhile(arguments: AblationArguments, device: object) -> object:
-        opened = prepare(arguments, device)
+    def edited_meanwhile(*given: object) -> object:
+        opened = prepare(*given)
         file = place.base / "config.json"
         text, said = file.read_text(), file.stat()
         file.write_text(text)  # the same bytes at the same time, by its own account
