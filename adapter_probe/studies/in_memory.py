@@ -86,6 +86,8 @@ class Given(NamedTuple):
 
 def _given(call: Ablate, model: Any) -> Given:
     if call.batches is None:
+        if call.labels is not None or call.read != "logits":
+            raise DataError("labels and read go with batches; texts have their labels in data")
         return Given(open_given(model, call.tokenizer, call.device))
     if isinstance(call.against, (str, Path)) or len(call.against):
         raise ResultsError("against needs texts; omit it with batches")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -137,14 +137,17 @@ def ablate(call: Ablate) -> Ablation:
     return study if temporary is None else replace(study, _temporary=temporary)
 
 
+_IN_MEMORY = ("tokenizer", "batches", "labels", "read")
+
+
 @contextmanager
 def _opened(call: Ablate) -> Iterator[tuple[Ablate, Given | None, object]]:
     """The arguments, and of a model in memory what `opened_call` gives; nothing of a checkpoint on disk."""
     if isinstance(call.checkpoint, (str, Path)):
-        for name in ("tokenizer", "batches", "labels"):
-            if getattr(call, name) is not None:
+        for one in fields(Ablate):
+            if one.name in _IN_MEMORY and getattr(call, one.name) != one.default:
                 raise DataError(
-                    f"{name}= goes with a model in memory, and checkpoint {call.checkpoint} is on disk"
+                    f"{one.name}= goes with a model in memory, and checkpoint {call.checkpoint} is on disk"
                 )
         yield _on_disk(call), None, None
         return

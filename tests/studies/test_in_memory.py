@@ -12,12 +12,17 @@ import torch
 from mask_loop import randomise, switched
 from peft import LoraConfig, PeftModel, get_peft_model, inject_adapter_in_model
 from peft.tuners.tuners_utils import BaseTunerLayer
-from transformers import AutoTokenizer, RoFormerForSequenceClassification
+from transformers import (
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    LlamaForCausalLM,
+    RoFormerForSequenceClassification,
+)
 
 import adapter_probe as ap
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
-from peft_cases import WORDS, small_config
+from peft_cases import WORDS, small_config, write_base
 
 LORA = {"r": 4, "target_modules": ["query", "value"]}
 ROWS = [
@@ -133,6 +138,44 @@ def test_the_mixed_precision_of_a_trainer_is_not_the_studys(model, tokenizer):
     assert state_of(prepared)[:2] == before
 
 
+@pytest.mark.slow
+def test_a_model_whose_weights_hooks_move_is_used_itself(model, tokenizer):
+    hooks = pytest.importorskip("accelerate.hooks")
+    expected = ap.ablate(model, tokenizer=tokenizer, **QUIET).results.logits
+    for layer in model.get_base_model().roformer.encoder.layer:
+        moving = hooks.AlignDevicesHook(execution_device="cpu", io_same_device=True)
+        hooks.add_hook_to_module(layer, moving)
+    before = state_of(model)
+    study = ap.ablate(model, tokenizer=tokenizer, **QUIET)
+    np.testing.assert_allclose(study.results.logits, expected, atol=1e-5)
+    assert state_of(model) == before
+
+
+@pytest.mark.slow
+def test_a_quantised_model_runs_as_it_is(tmp_path):
+    pytest.importorskip("bitsandbytes")
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16}
+    place = write_base(tmp_path / "base", "llama", LlamaForCausalLM, **sizes)
+    four = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.float32}
+    base = LlamaForCausalLM.from_pretrained(
+        place, dtype=torch.float32, device_map="cpu",
+        quantization_config=BitsAndBytesConfig(load_in_4bit=True, **four),
+    )  # fmt: skip
+    made = get_peft_model(
+        base, LoraConfig(r=4, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")
+    )
+    randomise(made, 0.3)
+    ids, read = torch.randint(5, 60, (6, 9)), lambda out: out.logits[:, -1, :3]
+    before = state_of(made.train())
+    study = ap.ablate(made, batches=[{"input_ids": ids}], labels=[0, 1, 2] * 2, read=read, progress=False)
+    assert state_of(made) == before
+    off = int(np.flatnonzero(~study.results.masks.any(axis=1))[0])
+    for row, on in ((0, True), (off, False)):
+        switched([m for m in made.modules() if isinstance(m, BaseTunerLayer)], on)
+        with torch.no_grad():
+            np.testing.assert_array_equal(study.results.logits[row], read(made.eval()(input_ids=ids)).numpy())
+
+
 def test_a_study_is_resumed_with_the_same_model_only(model, tokenizer, tmp_path):
     study = ap.ablate(model, tokenizer=tokenizer, out=tmp_path / "out", **QUIET)
     parts = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("part*")}
@@ -168,6 +211,7 @@ def two_active(model: PeftModel) -> PeftModel:
         (lambda _: 5, {}, "checkpoint must be a string, a path, a Module, or a Trainer, not 5"),
         (lambda model: model, {"tokenizer": None}, "give tokenizer="),
         (lambda model: model, {"data": ()}, "give data="),
+        (lambda model: model, {"labels": [0, 1]}, "labels and read go with batches"),
         (lambda model: model, {"device": "meta:0"}, "device"),
         (lambda model: model, {"base": "elsewhere"}, "base needs a checkpoint on disk"),
         (lambda model: model, {"dequantise": True}, "dequantise needs a checkpoint on disk"),
