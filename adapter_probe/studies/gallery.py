@@ -216,9 +216,10 @@ def draw(call: Draw) -> list[GalleryItem]:
 
     given = as_tuple(call.studies)
     found = [average(given)] if call.average else studies_of(given)
-    alone = len(found) == 1 and isinstance(found[0], StoredStudy)
-    out = call.out if call.out is not None else found[0].folder if alone else SEVERAL
-    return _written(found, out, call)
+    if call.out is not None:
+        return _written(found, call.out, call)
+    alone = found[0] if len(found) == 1 else None
+    return _written(found, alone.folder if isinstance(alone, StoredStudy) else SEVERAL, call)
 
 
 def ablation_report(study: Ablation, tolerance: float = 1.0) -> dict[str, Any]:

@@ -221,7 +221,7 @@ class Model:
             )
         if not isinstance(texts, str) and not is_column(texts):
             raise DataError(f"texts={shown(texts)} are no texts; give a text, or a list of texts or pairs")
-        rows = [texts] if isinstance(texts, str) else list(texts)
+        rows: list[Any] = [texts] if isinstance(texts, str) else list(texts)
         if not rows:
             raise DataError("no texts given; give at least one")
         pairs = [not isinstance(row, str) for row in rows]

@@ -141,7 +141,7 @@ _IN_MEMORY = ("tokenizer", "batches", "labels", "read")
 
 
 @contextmanager
-def _opened(call: Ablate) -> Iterator[tuple[Ablate, Given | None, object]]:
+def _opened(call: Ablate) -> Iterator[tuple[Ablate, Given | None, TemporaryDirectory[str] | None]]:
     """The arguments, and of a model in memory what `opened_call` gives; nothing of a checkpoint on disk."""
     if isinstance(call.checkpoint, (str, Path)):
         for one in fields(Ablate):
