@@ -132,7 +132,7 @@ def score_text(score: float | None, metric: str | None) -> str:
     written = _written(metric)
     if written.in_percent:
         return f"{100 * score:.1f}%".replace("-", "−")
-    return f"{score:.3f} {written.loss_unit or ''}".rstrip().replace("-", "−")
+    return f"{number_text(score, metric, 3)} {written.loss_unit or ''}".rstrip()
 
 
 def named_score(score: float | None, metric: str | None) -> str:
@@ -142,12 +142,22 @@ def named_score(score: float | None, metric: str | None) -> str:
 
 
 def amount_text(points: float, metric: str | None) -> str:
-    """A number of points with its unit: `1.2 points`, `−0.3 points`; of a loss, `0.017 nats`."""
+    """A number of points with its unit: `1.2 points`, `−0.3 points`; of a loss, `0.017 nats`.
+
+    A small divergence keeps two significant digits: `3.1e−6 nats`.
+    """
     unit = _written(metric).loss_unit
     if unit is not None:
-        return f"{rounded(points / 100, 3)} {unit}".rstrip()
+        return f"{number_text(points / 100, metric, 3)} {unit}".rstrip()
     text = rounded(points)
     return f"{text} point{'' if text == '1.0' else 's'}"
+
+
+def number_text(value: float, metric: str | None, digits: int = 1) -> str:
+    """A number with this many decimals, or if it is a small divergence with two significant digits."""
+    if is_distance(metric) and is_loss(metric) and 0 < abs(value) < 10 ** (1 - digits):
+        return f"{value:.2g}".replace("e-0", "e-").replace("-", "−")
+    return rounded(value, digits)
 
 
 def drop_text(drop: float | None, metric: str | None) -> str:

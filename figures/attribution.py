@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 
 from adapter_probe.analysis.significance import ALPHA
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
-from adapter_probe.wording import ALL_OFF, drop_name, is_distance, rounded, unit_name
+from adapter_probe.wording import ALL_OFF, drop_name, is_distance, number_text, unit_name
 
 from . import style
 from .ablation_words import (
@@ -117,7 +117,8 @@ def legend_entries(records: Sequence[AblationRecord]) -> list[tuple[Artist, str]
     for index, record in enumerate(records):
         name = f"share of the {drop_name(record.summary.metric)}{interval}"
         if len(records) > 1:
-            name = f"{escape_mathtext(study_label(record))} ({rounded(total_drop(record))} in total)"
+            total = number_text(total_drop(record), record.summary.metric)
+            name = f"{escape_mathtext(study_label(record))} ({total} in total)"
         entries.append((Patch(**_bar_style(index)), name))
     tested = "p_holm" in layers
     sure = layers["p_holm"].to_numpy() < ALPHA if tested else np.array([True])

@@ -12,7 +12,7 @@ from adapter_probe.analysis.study_records import AblationRecord, StudyRecord, Tr
 from adapter_probe.wording import (
     count_text,
     drop_name,
-    rounded,
+    number_text,
     span_text,
     task_label,
     tolerance_text,
@@ -93,8 +93,8 @@ def lay_out_removable(removable: pd.DataFrame, record: AblationRecord) -> Table:
                 "criterion": bases.get(row.basis, row.basis),
                 "layers": span_text(row.first, row.last) if found else "none",
                 "number": f"{row.n_layers}" if found else "–",
-                f"{drop} ({unit_name(metric)})": rounded(-row.delta_points) if found else "–",
-                "95% CI, upper bound": rounded(-row.ci_low_points) if bounded else "–",
+                f"{drop} ({unit_name(metric)})": number_text(-row.delta_points, metric) if found else "–",
+                "95% CI, upper bound": number_text(-row.ci_low_points, metric) if bounded else "–",
             }
         )
     text = pd.DataFrame(rows)

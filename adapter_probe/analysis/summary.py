@@ -57,7 +57,7 @@ class AblationSummary:
 
     Attributes:
         task: name of the task as given by the user.
-        split: evaluated split.
+        split: evaluated split; of given data, the one whose place they take.
         warning: why the differences between spans mean nothing; None where they mean something.
         study: whether the spans were ``ablated`` or ``kept`` on.
         metric: metric of the scores.
@@ -160,6 +160,11 @@ class AblationSummary:
     def baseline(self) -> str:
         """The name of the baseline whose score is `majority_score`."""
         return {"causal": "random choice", "regression": "constant answer"}.get(self.kind, "majority class")
+
+    @property
+    def evaluated(self) -> str:
+        """The name of the evaluated data: that of given data, or the split of the checkpoint's own task."""
+        return self.data or self.split
 
     @property
     def removed(self) -> str:

@@ -17,6 +17,8 @@ from adapter_probe.errors import CheckpointError, DataError
 from adapter_probe.known_tasks import KNOWN_TASKS
 
 _FROM_MEMORY = re.compile(r"rows-[0-9a-f]{12}\.jsonl")  # as `adapter_probe.studies.rows` writes them
+GIVEN_BATCHES = "given batches"
+"""The name of data given as arguments of a model's forward."""
 _MOST_NAMED = 2  # maximum number of files that a figure names
 
 

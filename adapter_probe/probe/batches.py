@@ -22,8 +22,6 @@ from adapter_probe.replay.recording import Inputs, Runner
 from adapter_probe.replay.stacks import find_layers
 from adapter_probe.replay.switches import Switches
 
-NAME = "given batches"
-
 
 def examples_of(
     model: nn.Module, batches: Any, labels: Any, read: str | Callable[[Any], Tensor]

@@ -16,7 +16,7 @@ from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples
-from adapter_probe.data.given import data_name, given_task
+from adapter_probe.data.given import GIVEN_BATCHES, data_name, given_task
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.requests import Requests, choose_metric
@@ -133,7 +133,7 @@ def prepare_ablation(
         )
     if isinstance(opened.model, AdaptedModel):  # known without examples
         _refuse_unfit(opened.model, opened, arguments)
-    named, tokens = data_name(arguments.data), arguments.tokens_per_pass
+    named = data_name(arguments.data) if examples is None else GIVEN_BATCHES
     if examples is None:
         task, examples, metric = _scored_examples(opened, arguments)
         opened = opened.with_task(task)
@@ -141,7 +141,7 @@ def prepare_ablation(
         task = opened.description.task
         metric = arguments.metric or task.metric
         check_metric(metric, task.kind, len(task.label_names) or None, compared=True)
-    request = AblationRequest(opened, examples, metric, settings, device, tokens, named)
+    request = AblationRequest(opened, examples, metric, settings, device, arguments.tokens_per_pass, named)
     if isinstance(request.model, GeneralModel):
         request.model.check_sites(settings.sites)
         _refuse_unfit(request.model, opened, arguments)

@@ -159,10 +159,10 @@ def _score(record: AblationRecord) -> EvalResult:
     from huggingface_hub import EvalResult
 
     said, preset = record.summary, preset_named(record.summary.task)
-    dataset, config, split = _NO_DATASET, None, said.split
+    dataset, config, split = _NO_DATASET, None, None if said.data else said.split
     if preset is not None and _is_own_split(record):
         dataset, config = preset.task.collection, preset.config
-        split = dict(zip(("train", "validation"), preset.hub_splits)).get(split, split)
+        split = dict(zip(("train", "validation"), preset.hub_splits)).get(said.split, said.split)
     return EvalResult(
         task_type=_TASK_TYPES.get(said.kind, "text-classification"),
         dataset_type=dataset,

@@ -28,6 +28,7 @@ from adapter_probe.wording import (
     drop_text,
     layers_text,
     metric_name,
+    number_text,
     rounded,
     tolerance_text,
     unit_name,
@@ -83,7 +84,9 @@ def write_recipe(
             "layers"
         )
     if study.summary.warning:
-        raise ResultsError(f"{study.folder}: there is no recipe in this study. {study.summary.warning}")
+        raise ResultsError(
+            f"{study.folder}: no recipe can be derived from this study. {study.summary.warning}"
+        )
     _, adapted, ranked = studied
     span = _needless(study, within) if keep == "needed" else None
     layers = _layers(adapted, keep, span, study.folder)
@@ -137,7 +140,7 @@ def _shares(study: Ablation, layers: Sequence[int], ranked: Sequence[int]) -> di
     if not set(layers) <= set(ranked) or any(math.isnan(found.get(layer, math.nan)) for layer in layers):
         raise ResultsError(
             f"{study.folder}: ranks need each layer's share of the drop, from an ablation of every span of "
-            "layers with adapters; ablate with --spans all, or leave rank out"
+            "layers with adapters; ablate with --spans all, or omit rank"
         )
     return found
 
@@ -164,7 +167,7 @@ def _configured(
     if rank < 1:
         raise ResultsError(must_be("rank", "at least 1", rank))
     if changed["rank_pattern"] or changed["alpha_pattern"]:
-        raise ResultsError(f"{path} has a rank_pattern or alpha_pattern of its own; leave rank out")
+        raise ResultsError(f"{path} has a rank_pattern or alpha_pattern of its own; omit rank")
     ranks = ranks_by_share([shares[layer] for layer in layers], rank)
 
     def alpha(own: int) -> float:
@@ -191,13 +194,14 @@ def _card(
     """The evidence, as Markdown."""
     said = study.summary
     own = checkpoint.name
-    data = f"{count_text(said.n_examples, 'example')} ({said.task}, {said.split}; {metric_name(said.metric)})"
+    named = f"{said.task}, {said.evaluated}; {metric_name(said.metric)}"
+    data = f"{count_text(said.n_examples, 'example')} ({named})"
     lines = [
         f"# A LoRA to train after the ablation of {own}",
         "",
         f"`{CONFIG}` configures PEFT's LoRA with adapters in {count_text(len(recipe.layers), 'layer')}: "
-        f"{', '.join(map(str, recipe.layers))}. It is that of {own} apart from the layers and ranks, which "
-        f"follow from an ablation on {data}.",
+        f"{', '.join(map(str, recipe.layers))}. It is the configuration of {own} except for the layers and "
+        f"ranks, which follow from an ablation on {data}.",
         "",
         _UNTRAINED,
     ]
@@ -223,6 +227,6 @@ def _card(
             "",
             f"| layer | share ({unit_name(said.metric)}) | rank |",
             "|---:|---:|---:|",
-            *(f"| {layer} | {rounded(shares[layer])} | {own} |" for layer, own in rows),
+            *(f"| {layer} | {number_text(shares[layer], said.metric)} | {own} |" for layer, own in rows),
         ]
     return "\n".join([*lines, ""])

@@ -85,7 +85,7 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     removed = drop_text(summary.removed_delta_points, metric)
     rows = [
         *([] if warning is None else [("note", warning)]),
-        ("task", f"{summary.task}, {summary.split}, {_examples(summary.n_examples)}, {metric}"),
+        ("task", f"{summary.task}, {summary.evaluated}, {_examples(summary.n_examples)}, {metric}"),
     ]
     if wording.is_distance(metric):
         rows += [("compared with", "the intact model's outputs"), ("all switched off", f"{removed}{part}")]

@@ -96,7 +96,7 @@ def ablation_study(
         others=others, prune=prunable,
     )  # fmt: skip
     about = [
-        said.split,
+        said.evaluated,
         count_text(said.n_examples, "example"),
         metric_name(said.metric),
     ]

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from adapter_probe.wording import drop_name, drop_text, score_text, significance_test, unit_name
+from adapter_probe.wording import (
+    amount_text,
+    drop_name,
+    drop_text,
+    number_text,
+    score_text,
+    significance_test,
+    unit_name,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,3 +32,12 @@ def test_choices_are_counted_in_percent(metric):
     assert unit_name(metric) == "percentage points"
     assert score_text(0.5, metric) == "50.0%"
     assert significance_test(metric) == "McNemar"
+
+
+def test_a_small_divergence_keeps_two_digits():
+    assert score_text(3.14e-6, "kl") == "3.1e−6 nats"
+    assert amount_text(0.042, "kl") == "0.00042 nats"
+    assert drop_text(1.7, "kl") == "KL divergence 0.017 nats"
+    assert number_text(0.042, "kl") == "0.042"
+    assert amount_text(0.0, "kl") == "0.000 nats"
+    assert amount_text(0.0003, "nll") == "0.000 nats"  # beside losses of several nats
