@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ from .span_grid import Grid, SpanRecord, grid_of, published_grid
 
 _COLOUR, _BAND = "#0072b2", 0.2
 _MARK = 3.6  # units; marks are smaller if there are many layers
+_COMPARED = re.compile(r" (from|with) the intact model.*?(?= \()")  # what the caption says is left out
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +131,7 @@ def draw_line(line: SpanLine, ax: Axes, *, tolerance: float) -> None:
     ax.set_xlim(-0.6, len(x) - 0.4)
     number_layers(ax.xaxis, line.places, 0.0)
     ax.set_xlabel(line.axis)
-    ax.set_ylabel(line.label.replace(" (", "\n("))  # the panels are low
+    ax.set_ylabel(_COMPARED.sub("", line.label).replace(" (", "\n("))  # the panels are low
 
 
 def _is_sure(frame: pd.DataFrame) -> np.ndarray:
