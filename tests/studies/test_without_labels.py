@@ -152,7 +152,8 @@ def test_a_classifier_is_compared_on_texts_alone(classifier, tmp_path):
     assert np.array_equal(again.results.logits, found["kl"].results.logits)
 
 
-@pytest.mark.parametrize("metric", ["kl", pytest.param("agreement", marks=slow)])
+@slow  # every figure, the report and the card
+@pytest.mark.parametrize("metric", COMPARISONS)
 def test_nothing_that_is_said_calls_a_difference_better_or_worse(checkpoint, metric, tmp_path):
     study = ap.ablate(checkpoint, data=TEXTS, metric=metric, out=tmp_path / "study", progress=False)
     told = [repr(study), str(study.rows()), json.dumps(study.summary.to_dict())]
