@@ -31,7 +31,7 @@ Layout = Literal["shared", "texts", "alone"]
 Piece = tuple[TokenTree, list[int]]
 """A row, and the slots of its continuations, see `RequestBatch`."""
 
-_FEWEST_TOKENS, _MOST_PADDED = 96, 1.04  # of a batch, and times its tokens
+_FEWEST_TOKENS, _MOST_PADDED = 48, 1.04  # of a batch, and times its tokens
 
 
 @dataclass(frozen=True, eq=False)
